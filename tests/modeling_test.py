@@ -1,0 +1,511 @@
+"""Tests of the Transformer graph, its heads and its losses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import modeling
+
+SIZES = ["tiny", "small"]
+
+
+@pytest.fixture(autouse=True)
+def graph():
+  """A fresh graph for every test."""
+  with tf.Graph().as_default() as graph:
+    yield graph
+
+
+def run(fetches):
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    return session.run(fetches)
+
+
+def load_config(size):
+  return modeling.BertConfig.from_json_file(
+    reference_data.golden("modeling", size, "bert_config.json")
+  )
+
+
+def load(size, name):
+  return dict(np.load(reference_data.golden("modeling", size, name + ".npz")))
+
+
+def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
+  """Every tensor that the goldens have, under the goldens' names."""
+  model = modeling.BertModel(
+    config,
+    is_training=False,
+    input_ids=tf.constant(inputs["input_ids"]),
+    input_mask=constant_or_none(inputs.get("input_mask")),
+    token_type_ids=constant_or_none(inputs.get("segment_ids")),
+    use_one_hot_embeddings=use_one_hot_embeddings,
+  )
+  outputs = {
+    "embedding_output": model.get_embedding_output(),
+    "sequence_output": model.get_sequence_output(),
+    "pooled_output": model.get_pooled_output(),
+  }
+  for i, layer in enumerate(model.get_all_encoder_layers()):
+    outputs[f"encoder_layer_{i}"] = layer
+  lm_losses, outputs["masked_lm_log_probs"] = modeling.cross_entropy(
+    modeling.masked_lm_logits(
+      config,
+      model.get_sequence_output(),
+      model.get_embedding_table(),
+      tf.constant(inputs["masked_lm_positions"]),
+    ),
+    inputs["masked_lm_ids"].reshape(-1),
+  )
+  ns_losses, outputs["next_sentence_log_probs"] = modeling.cross_entropy(
+    modeling.next_sentence_logits(config, model.get_pooled_output()),
+    inputs["next_sentence_labels"].reshape(-1),
+  )
+  lm_loss = modeling.weighted_mean(
+    lm_losses, inputs["masked_lm_weights"].reshape(-1)
+  )
+  ns_loss = tf.reduce_mean(ns_losses)
+  return outputs | {
+    "masked_lm_per_example_loss": lm_losses,
+    "masked_lm_loss": lm_loss,
+    "next_sentence_per_example_loss": ns_losses,
+    "next_sentence_loss": ns_loss,
+    "total_loss": lm_loss + ns_loss,
+  }
+
+
+def constant_or_none(array):
+  return None if array is None else tf.constant(array)
+
+
+def restore_weights(size):
+  path = reference_data.golden("modeling", size, "bert_model.ckpt.index")
+  checkpoint = path[: -len(".index")]
+  assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
+    tf.trainable_variables(), checkpoint
+  )
+  tf.train.init_from_checkpoint(checkpoint, assignment_map)
+  return assignment_map
+
+
+def assert_all_close(actual, expected, tolerance):
+  assert set(expected) == set(actual)
+  for name, value in expected.items():
+    assert actual[name].shape == value.shape, name
+    np.testing.assert_allclose(
+      actual[name], value, rtol=0, atol=tolerance, err_msg=name
+    )
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("act", ["", "relu", "tanh", "linear"])
+def test_outputs_equal_the_reference(size, act):
+  config = load_config(size)
+  config.hidden_act = act or config.hidden_act
+  tensors = pretraining_outputs(config, load(size, "inputs"))
+  restore_weights(size)
+  expected = load(size, f"outputs_{act}" if act else "outputs")
+  assert_all_close(run(tensors), expected, 1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_hot_embeddings_equal_the_gathered_ones(size):
+  tensors = pretraining_outputs(
+    load_config(size), load(size, "inputs"), use_one_hot_embeddings=True
+  )
+  restore_weights(size)
+  assert_all_close(run(tensors), load(size, "outputs"), 1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_mask_and_segments_may_be_left_out(size):
+  inputs = load(size, "inputs")
+  del inputs["input_mask"], inputs["segment_ids"]
+  tensors = pretraining_outputs(load_config(size), inputs)
+  restore_weights(size)
+  expected = load(size, "outputs_no_mask_no_segments")
+  assert_all_close(run(tensors), expected, 1e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_empty_masks_and_ids_outside_the_tables(size):
+  tensors = pretraining_outputs(load_config(size), load(size, "edge_inputs"))
+  restore_weights(size)
+  assert_all_close(run(tensors), load(size, "edge_outputs"), 2e-3)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_variables_have_the_reference_names_in_order(size):
+  pretraining_outputs(load_config(size), load(size, "inputs"))
+  made = [
+    [v.op.name, v.shape.as_list(), v.dtype.base_dtype.name]
+    for v in tf.global_variables()
+  ]
+  path = reference_data.golden("modeling", size, "variables.jsonl")
+  assert made == reference_data.read_jsonl(path)
+
+
+def test_gradients_equal_the_reference():
+  tensors = pretraining_outputs(load_config("tiny"), load("tiny", "inputs"))
+  restore_weights("tiny")
+  variables = tf.trainable_variables()
+  gradients = tf.gradients(tensors["total_loss"], variables)
+  actual = {
+    v.op.name: tf.convert_to_tensor(g) for v, g in zip(variables, gradients)
+  }
+  norm = tf.linalg.global_norm(gradients)
+  actual["__global_norm_as_clipped"] = actual["__global_norm_dense"] = norm
+  assert_all_close(run(actual), load("tiny", "gradients"), 2e-5)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_classification_and_span_heads(size):
+  inputs, heads = load(size, "inputs"), load(size, "heads")
+  model = modeling.BertModel(
+    load_config(size),
+    False,
+    tf.constant(inputs["input_ids"]),
+    tf.constant(inputs["input_mask"]),
+    tf.constant(inputs["segment_ids"]),
+  )
+  restore_weights(size)
+  logits = modeling.classification_logits(model.get_pooled_output(), 3)
+  losses, log_probs = modeling.cross_entropy(logits, heads["label_ids"])
+  start, end = modeling.span_logits(model.get_sequence_output())
+  tensors = {
+    "classifier/logits": logits,
+    "classifier/per_example_loss": losses,
+    "classifier/loss": tf.reduce_mean(losses),
+    "classifier/probabilities": tf.exp(log_probs),
+    "squad/start_logits": start,
+    "squad/end_logits": end,
+  }
+  for variable in tf.global_variables():
+    if "output_" in variable.op.name and "bert/" not in variable.op.name:
+      variable.initializer_value = heads["weights/" + variable.op.name]
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for variable in tf.global_variables():
+      if hasattr(variable, "initializer_value"):
+        variable.load(variable.initializer_value, session)
+    actual = session.run(tensors)
+  assert_all_close(actual, {name: heads[name] for name in tensors}, 1e-5)
+
+
+def test_token_classification_scores_every_token_alike():
+  states = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
+  by_token = modeling.token_classification_logits(tf.constant(states), 5)
+  with tf.variable_scope("", reuse=True):
+    one = modeling.classification_logits(tf.constant(states[:, 1]), 5)
+  by_token, one = run([by_token, one])
+  np.testing.assert_allclose(by_token[:, 1], one, rtol=0, atol=1e-6)
+
+
+def test_gelu_equals_the_reference_and_the_normal_distribution():
+  table = np.load(reference_data.golden("modeling", "pieces", "gelu.npz"))
+  y = run(modeling.gelu(tf.constant(table["x"])))
+  np.testing.assert_allclose(y, table["y"], rtol=0, atol=1e-5)
+  exact = [x * 0.5 * math.erfc(-x / math.sqrt(2)) for x in table["x"].tolist()]
+  np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5)
+
+
+def test_gelu_tanh_is_near_gelu_and_not_equal():
+  x = tf.linspace(-5.0, 5.0, 201)
+  exact, tanh = run([modeling.gelu(x), modeling.gelu_tanh(x)])
+  assert 1e-5 < np.abs(exact - tanh).max() < 5e-4
+
+
+def test_get_activation():
+  path = reference_data.golden("modeling", "pieces", "get_activation.jsonl")
+  for case in reference_data.read_jsonl(path):
+    if case["result"] == "ValueError":
+      with pytest.raises(ValueError, match=f"^{case['message']}$"):
+        modeling.get_activation(case["name"])
+    elif case["result"] is None:
+      assert modeling.get_activation(case["name"]) is None
+    else:
+      activation = modeling.get_activation(case["name"])
+      y = run(activation(tf.constant(case["x"])))
+      np.testing.assert_allclose(y, case["y"], rtol=0, atol=1e-5)
+
+
+def test_get_activation_gives_a_function_back():
+  assert modeling.get_activation(tf.sin) is tf.sin
+  assert modeling.get_activation("gelu_new") is modeling.gelu_tanh
+
+
+def test_layer_norm_equals_the_reference():
+  case = np.load(reference_data.golden("modeling", "pieces", "layer_norm.npz"))
+  y = modeling.layer_norm(tf.constant(case["x"]))
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for variable in tf.global_variables():
+      variable.load(case[variable.op.name.split("/")[1]], session)
+    y = session.run(y)
+  tolerance = np.full([3, 3, 1], 1e-5)
+  tolerance[2, 1] = 3e-4  # the reference loses digits in this row
+  tolerance[1, 2] = np.inf  # and all of them in this
+  assert (np.abs(y - case["y"]) <= tolerance).all()
+  # A constant row has no deviation to scale by: what is left is beta.
+  np.testing.assert_allclose(y[1, 2], case["beta"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("output", "as_matrix", "act"),
+  [
+    ("output_3d", False, None),
+    ("output_2d", True, None),
+    ("output_3d_gelu", False, "gelu"),
+  ],
+)
+def test_attention_layer_equals_the_reference(output, as_matrix, act):
+  case = np.load(
+    reference_data.golden("modeling", "pieces", "attention_layer.npz")
+  )
+  act = modeling.get_activation(act)
+  from_tensor, to_tensor = case["from_tensor"], case["to_tensor"]
+  sizes = {}
+  if as_matrix:
+    sizes = {"batch_size": 2, "from_seq_length": 5, "to_seq_length": 7}
+    from_tensor, to_tensor = (
+      from_tensor.reshape(10, 20),
+      to_tensor.reshape(14, 12),
+    )
+  mask = next(case[name] for name in case.files if "mask" in name)
+  tensor = modeling.attention_layer(
+    tf.constant(from_tensor),
+    tf.constant(to_tensor),
+    tf.constant(mask),
+    num_attention_heads=3,
+    size_per_head=8,
+    query_act=act,
+    key_act=act,
+    value_act=act,
+    do_return_2d_tensor=as_matrix,
+    **sizes,
+  )
+  weights = {name.split("weights/")[-1]: case[name] for name in case.files}
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for variable in tf.global_variables():
+      variable.load(weights[variable.op.name], session)
+    actual = session.run(tensor)
+  np.testing.assert_allclose(actual, case[output], rtol=0, atol=1e-5)
+
+
+def test_attention_over_matrices_asks_for_their_sizes():
+  matrix = tf.zeros([10, 4])
+  with pytest.raises(ValueError, match="batch_size"):
+    modeling.attention_layer(matrix, matrix)
+
+
+def test_attention_mask():
+  case = np.load(
+    reference_data.golden("modeling", "pieces", "attention_mask.npz")
+  )
+  names = {name: case[name] for name in case.files}
+  expected = next(v for v in names.values() if v.ndim == 3)
+  mask = modeling.create_attention_mask_from_input_mask(
+    tf.constant(names["from_ids"]), tf.constant(names["to_mask"])
+  )
+  assert mask.dtype == tf.float32
+  np.testing.assert_array_equal(run(mask), expected)
+
+
+def test_bert_config_as_json():
+  path = reference_data.golden("modeling", "pieces", "bert_config.jsonl")
+  makers = {
+    "constructor": lambda arguments: modeling.BertConfig(**arguments),
+    "from_dict": modeling.BertConfig.from_dict,
+  }
+  for case in reference_data.read_jsonl(path):
+    config = makers[case["how"]](case["arguments"])
+    assert config.to_json_string() == case["to_json_string"]
+
+
+def test_bert_config_survives_a_file(tmp_path):
+  config = modeling.BertConfig(vocab_size=7, hidden_act="relu")
+  path = tmp_path / "bert_config.json"
+  path.write_text(config.to_json_string())
+  assert (
+    modeling.BertConfig.from_json_file(str(path)).to_dict() == config.to_dict()
+  )
+  assert json.loads(path.read_text())["vocab_size"] == 7
+
+
+def test_a_sequence_longer_than_the_positions_is_refused():
+  config = modeling.BertConfig(
+    vocab_size=9, hidden_size=8, num_attention_heads=2, intermediate_size=8
+  )
+  config.max_position_embeddings = 4
+  with pytest.raises(
+    ValueError, match=r"5 tokens.*max_position_embeddings = 4"
+  ):
+    modeling.BertModel(config, False, tf.zeros([1, 5], tf.int32))
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+  config = modeling.BertConfig(9, hidden_size=10, num_attention_heads=3)
+  with pytest.raises(ValueError, match="3 does not divide hidden_size = 10"):
+    modeling.BertModel(config, False, tf.zeros([1, 5], tf.int32))
+
+
+TINY = modeling.BertConfig(
+  vocab_size=9,
+  hidden_size=8,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=16,
+  max_position_embeddings=12,
+)
+
+
+def test_padding_changes_nothing_before_it():
+  ids = tf.constant([[1, 2, 3, 4, 5]])
+  short = modeling.BertModel(TINY, False, ids)
+  with tf.variable_scope("", reuse=True):
+    padded = modeling.BertModel(
+      TINY,
+      False,
+      tf.pad(ids, [[0, 0], [0, 3]]),
+      tf.constant([[1, 1, 1, 1, 1, 0, 0, 0]]),
+      scope="bert",
+    )
+  short, padded = run(
+    [short.get_sequence_output(), padded.get_sequence_output()]
+  )
+  np.testing.assert_allclose(short, padded[:, :5], rtol=0, atol=1e-5)
+
+
+def test_every_operation_serves_an_output(graph):
+  ids = tf.placeholder(tf.int32, [None, None])
+  model = modeling.BertModel(TINY, True, ids, dropout_seed=(1, 2))
+  outputs = [
+    model.get_pooled_output(),
+    *model.get_all_encoder_layers(),
+    model.get_embedding_output(),
+  ]
+  init = tf.global_variables_initializer()
+  todo, needed = [t.op for t in outputs] + [init], set()
+  while todo:
+    op = todo.pop()
+    if op not in needed:
+      needed.add(op)
+      todo += [t.op for t in op.inputs] + list(op.control_inputs)
+  unused = [
+    op.name
+    for op in graph.get_operations()
+    if op not in needed
+    and op.type != "Const"
+    and "/Read/" not in op.name  # a variable brings its own
+    and any(output.dtype.is_floating for output in op.outputs)
+  ]
+  assert unused == []
+
+
+def dropped(seed, step, scope="here"):
+  with tf.variable_scope(scope):
+    return modeling.dropout(tf.ones([1000]), 0.25, (seed, step))
+
+
+def test_dropout_is_a_function_of_seed_step_and_place():
+  masks = run(
+    {
+      "first": dropped(1, 7),
+      "again": dropped(1, 7),
+      "step": dropped(1, 8),
+      "seed": dropped(2, 7),
+      "place": dropped(1, 7, "there"),
+    }
+  )
+  np.testing.assert_array_equal(masks["first"], masks.pop("again"))
+  assert len({m.tobytes() for m in masks.values()}) == 4
+  for mask in masks.values():
+    assert set(mask.tolist()) == {0.0, np.float32(1 / 0.75)}
+    assert abs((mask == 0).mean() - 0.25) < 0.06
+
+
+def test_dropout_with_no_probability_is_the_tensor_itself():
+  x = tf.ones([3])
+  assert modeling.dropout(x, 0.0) is x
+  assert modeling.dropout(x, None) is x
+
+
+def test_dropout_is_off_outside_training():
+  ids = tf.constant([[1, 2, 3]])
+  first = modeling.BertModel(TINY, False, ids).get_pooled_output()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    np.testing.assert_array_equal(session.run(first), session.run(first))
+
+
+def test_gather_positions_picks_rows():
+  sequence = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
+  positions = np.array([[3, 0], [1, 1]], np.int32)
+  picked = modeling.gather_positions(
+    tf.constant(sequence), tf.constant(positions)
+  )
+  expected = np.concatenate([sequence[b, p] for b, p in enumerate(positions)])
+  np.testing.assert_array_equal(run(picked), expected)
+
+
+def test_gather_positions_wants_three_axes():
+  with pytest.raises(ValueError, match="expected rank 3"):
+    modeling.gather_positions(tf.zeros([2, 3]), tf.zeros([2, 1], tf.int32))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+  logits=arrays.arrays(
+    np.float32, (4, 3), elements=st.floats(-20, 20, width=32)
+  ),
+  labels=st.lists(st.integers(-1, 3), min_size=4, max_size=4),
+)
+def test_cross_entropy_equals_numpy(logits, labels):
+  shifted = logits.astype(np.float64)
+  log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+  expected = [
+    -log_probs[row, label] if 0 <= label < 3 else 0.0
+    for row, label in enumerate(labels)
+  ]
+  with tf.Graph().as_default():
+    losses, _ = modeling.cross_entropy(tf.constant(logits), labels)
+    np.testing.assert_allclose(run(losses), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_weighted_mean_leaves_padding_out():
+  losses, weights = tf.constant([1.0, 5.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
+  assert run(modeling.weighted_mean(losses, weights)) == pytest.approx(
+    3.0, rel=1e-4
+  )
+  assert run(modeling.weighted_mean(losses, weights * 0)) == 0.0
+
+
+def test_get_shape_list_gives_numbers_where_they_are_known():
+  tensor = tf.placeholder(tf.float32, [None, 3])
+  batch, width = modeling.get_shape_list(tensor, expected_rank=2)
+  assert width == 3
+  with tf.Session() as session:
+    assert session.run(batch, {tensor: np.zeros([5, 3])}) == 5
+  assert modeling.get_shape_list(tf.zeros([2, 3])) == [2, 3]
+
+
+def test_assignment_map_names_what_a_checkpoint_has():
+  path = reference_data.data("bert", "checkpoint_toy", "bert_model.ckpt.index")
+  with tf.variable_scope("bert/pooler"):
+    modeling.dense(tf.zeros([1, 4]), 4)
+  tf.get_variable("new", [1])
+  assignment_map, initialized = modeling.get_assignment_map_from_checkpoint(
+    tf.trainable_variables(), path[: -len(".index")]
+  )
+  names = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
+  assert dict(assignment_map) == {name: name for name in names}
+  assert set(initialized) == {*names, *(name + ":0" for name in names)}
