@@ -6,13 +6,19 @@ Needs no TensorFlow, so that data making can use it without paying for that.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
 import sys
 import traceback
 from collections.abc import Iterator
+from logging import Formatter
 from typing import IO, Any, Callable
 
-from absl import app, logging
+from absl import app, flags, logging
+
+# What the operating system says of a place that takes no more.
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 
 class InputError(ValueError):
@@ -26,79 +32,123 @@ class InputError(ValueError):
 def run(main: Callable[[list[str]], Any]) -> None:
   """Runs `main` under absl; what the user can mend costs one line, status 1.
 
-  An `InputError` and an `OSError` that names a file are such things. The
-  traceback is still there at `--verbosity=1`.
+  An `InputError`, a file that cannot be opened and a full disk are such
+  things. The traceback is still there at `--verbosity=1`.
   """
 
   def main_or_one_line(argv):
+    logging.get_absl_handler().setFormatter(
+      Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    )
     try:
       return main(argv)
-    except InputError as error:
-      message = str(error)
-    except OSError as error:
-      if error.filename is None:
+    except Exception as error:
+      message = _mendable(error)
+      if message is None:
         raise
-      message = f"{error.filename}: {error.strerror}"
     logging.debug("%s", traceback.format_exc())
     logging.flush()
     program = os.path.basename(sys.argv[0])
     print(f"{program}: error: {message}", file=sys.stderr)
     sys.exit(1)
 
+  flags.FLAGS.set_default("verbosity", logging.INFO)
   app.run(main_or_one_line)
 
 
 @contextlib.contextmanager
-def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens `path` for writing so that it appears whole or not at all.
+def whole_file(path: str) -> Iterator[str]:
+  """Gives a name beside `path`, for a file that appears whole or not at all.
 
-  What is written goes to a file beside it, which takes its name at the end of
-  the block; if the block fails, an earlier file at `path` is untouched.
+  The file written under that name takes its own at the end of the block; if
+  the block fails it is removed, and an earlier file at `path` is untouched.
 
   Args:
-    path: file to write. Where it has a scheme (`gs://bucket/file`),
-      TensorFlow's file systems write it.
+    path: file to write; where it has a scheme (`gs://bucket/file`),
+      TensorFlow's file systems rename it. A device or a pipe (`/dev/stdout`)
+      is written as it is.
+
+  Yields:
+    The name to write to.
+  """
+  if os.path.exists(path) and not os.path.isfile(path):
+    yield path
+    return
+  beside = f"{path}.{os.getpid()}.tmp"
+  replace, remove = os.replace, os.remove
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    replace = functools.partial(gfile.rename, overwrite=True)
+    remove = gfile.remove
+  try:
+    yield beside
+    replace(beside, path)
+  except BaseException:
+    with contextlib.suppress(Exception):
+      remove(beside)
+    raise
+
+
+@contextlib.contextmanager
+def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+  """Opens a `whole_file` for writing.
+
+  Args:
+    path: file to write.
     mode: "w" for text (UTF-8, line ends as given) or "wb" for bytes.
 
   Yields:
     The open file.
-
-  Raises:
-    InputError: the file cannot be written (no such folder, disk full).
   """
-  beside = f"{path}.{os.getpid()}.tmp"
-  if "://" in path:
-    from tensorflow import io
-
-    opened = io.gfile.GFile(beside, mode)
-    replace, remove = _gfile_replace, io.gfile.remove
-  else:
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  with whole_file(path) as beside:
     try:
-      opened = open(beside, mode, **text)  # noqa: SIM115 (closed below)
+      with open_any(beside, mode) as file:
+        yield file
     except OSError as error:
-      raise _cannot_write(path, error) from error
-    replace, remove = os.replace, os.remove
-  try:
-    with opened as file:
-      yield file
-    replace(beside, path)
-  except BaseException as error:
-    with contextlib.suppress(Exception):
-      remove(beside)
-    if isinstance(error, OSError) and error.filename in (None, beside):
-      raise _cannot_write(path, error) from error
-    raise
+      unnamed = error.filename is None and error.errno in _NO_ROOM
+      if unnamed or error.filename == beside:
+        error.filename = path
+      raise
 
 
-def _gfile_replace(source: str, target: str) -> None:
-  from tensorflow import io
+def open_any(path: str, mode: str = "r") -> IO[Any]:
+  """`open` with UTF-8 and line ends as they are; a TensorFlow path too.
 
-  io.gfile.rename(source, target, overwrite=True)
+  Args:
+    path: a local path, or one with a scheme (`gs://bucket/file`).
+    mode: as for `open`.
+
+  Returns:
+    The open file.
+  """
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    return gfile.GFile(path, mode)
+  text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  return open(path, mode, **text)
 
 
-def _cannot_write(path: str, error: OSError) -> InputError:
-  return InputError(
-    f"{path}: cannot be written ({error.strerror}); an earlier file of that"
-    " name is untouched. Make room or name another place"
-  )
+def _mendable(error: Exception) -> str | None:
+  """The line to show for an error that the user can mend, or None.
+
+  TensorFlow reports what is wrong with a file in many classes of error, whose
+  texts have in common one line: "path; No space left on device".
+  """
+  if isinstance(error, InputError):
+    return str(error)
+  # For one of the system's words it has its own.
+  text = str(error).replace(" is not a directory", "; Not a directory")
+  if isinstance(error, OSError) and (error.filename or error.errno in _NO_ROOM):
+    text = f"{error.filename or 'output'}; {error.strerror}"
+  for line in text.splitlines():
+    path, _, reason = line.strip().rpartition("; ")
+    if path and reason in map(os.strerror, _NO_ROOM):
+      return (
+        f"{path}: {reason}. Make room there or name another place; what was"
+        " complete before is untouched"
+      )
+    if path and reason in map(os.strerror, errno.errorcode):
+      return f"{path}: {reason}"
+  return None

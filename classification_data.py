@@ -1,0 +1,692 @@
+"""Reads labelled texts: GLUE and XNLI as they are published, one's own files.
+
+A processor knows where a data set keeps its splits, texts and labels, and
+which scores are its own. A new one is a subclass with a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from command_line import InputError, open_any
+
+
+class InputExample:
+  """A text, or a pair, with its label."""
+
+  def __init__(
+    self,
+    guid: str,
+    text_a: str,
+    text_b: str | None = None,
+    label: str | None = None,
+  ):
+    """Takes the texts untokenized.
+
+    Args:
+      guid: names the example.
+      text_a: the first text.
+      text_b: the second, for tasks on pairs.
+      label: a member of the label set, or a number for regression; None where
+        it is not known.
+    """
+    self.guid = guid
+    self.text_a = text_a
+    self.text_b = text_b
+    self.label = label
+
+
+class PaddingInputExample:
+  """Fills up the last batch where a TPU needs every batch full.
+
+  Its weight in every metric is 0. A class of its own rather than None, so that
+  a missing example cannot pass for padding.
+  """
+
+
+class Row(NamedTuple):
+  """A row of a table.
+
+  Attributes:
+    path: the file.
+    number: of the row, the first one 1.
+    fields: the text of each column, None where it has none; bytes that are
+      not UTF-8 are kept as lone surrogates.
+    fault: why it has none; None if there are just too few columns.
+  """
+
+  path: str
+  number: int
+  fields: list[str | None]
+  fault: str | None = None
+
+  def text(self, column: int) -> str:
+    """The text of a column without what is not UTF-8."""
+    return self._field(column).encode("utf-8", "ignore").decode("utf-8")
+
+  def label(self, column: int) -> str:
+    """The text of a column, which has to be UTF-8."""
+    label = self._field(column)
+    if not label.isprintable() and label != self.text(column):
+      raise self.error(f"the label {label!r} is not UTF-8")
+    return label
+
+  def error(self, message: str) -> InputError:
+    """An error that names this row."""
+    return InputError(f"{self.path}, row {self.number}: {message}")
+
+  def _field(self, column: int) -> str:
+    length = len(self.fields)
+    field = self.fields[column] if -length <= column < length else None
+    if field is None:
+      fault = f"has {length} columns, but column {column + 1} is needed"
+      raise self.error(
+        f"{self.fault or fault}. Mend the row, or leave such rows out with"
+        " --bad_rows=skip"
+      )
+    return field
+
+
+class Columns(NamedTuple):
+  """Where a split of a data set keeps what.
+
+  Attributes:
+    file: its name in the data set's folder.
+    text_a: column of the first text; columns count from 0, from the end if
+      negative.
+    text_b: of the second, or None.
+    label: of the label; None where the file has no labels.
+    header: whether the first row names the columns.
+    guid: column of the example's id; None for the row's index.
+  """
+
+  file: str
+  text_a: int
+  text_b: int | None = None
+  label: int | None = None
+  header: bool = True
+  guid: int | None = None
+
+
+class DataProcessor:
+  """What the classifier asks of a data set."""
+
+  # Of `run_classifier.SCORES`; what the task is judged by.
+  scores: tuple[str, ...] = ("accuracy",)
+  # Whether labels are numbers to come close to.
+  is_regression = False
+  # Whether a row that cannot be read is counted and left out.
+  skip_bad_rows = False
+  # The task whose models it takes; None for its own.
+  model_task: str | None = None
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to learn from."""
+    raise NotImplementedError
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to score on."""
+    raise NotImplementedError
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to label."""
+    raise NotImplementedError
+
+  def get_labels(self) -> list[str]:
+    """The label set in the order of the model's outputs."""
+    raise NotImplementedError
+
+  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+    """All sets of a split, "dev" or "test", by the ending of their results."""
+    if split == "dev":
+      return {"": self.get_dev_examples(data_dir)}
+    return {"": self.get_test_examples(data_dir)}
+
+  @classmethod
+  def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
+    """The rows of a tab-separated file; for processors written elsewhere."""
+    del quotechar  # the reference took it and did nothing with it
+    return [
+      [row.text(column) for column in range(len(row.fields))]
+      for row in read_tsv(input_file)
+    ]
+
+
+class TableProcessor(DataProcessor):
+  """A data set of tab-separated files, described by a table."""
+
+  labels: tuple[str, ...] = ("0", "1")
+  train: Columns | None = None
+  dev: Columns | None = None
+  test: Columns | None = None
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, self.train, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, self.dev, "dev")
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, self.test, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def read(
+    self, data_dir: str, columns: Columns | None, split: str
+  ) -> list[InputExample]:
+    """Reads one file.
+
+    Args:
+      data_dir: the data set's folder.
+      columns: the file, and where it keeps what; None where there is none.
+      split: "train", "dev" or "test", for the guids.
+
+    Returns:
+      An example a row.
+
+    Raises:
+      InputError: there is no such split, the file is missing or empty, or a
+        row cannot be read.
+    """
+    if columns is None:
+      raise InputError(f"{type(self).__name__}: this task has no {split} set")
+    path = os.path.join(data_dir, columns.file)
+    rows = read_tsv(path)
+    if columns.header:
+      next(rows)
+    return collect_examples(
+      path,
+      (row for row in rows if self.wanted(row)),
+      lambda row: self.example(row, columns, split),
+      self.skip_bad_rows,
+    )
+
+  def example(self, row: Row, columns: Columns, split: str) -> InputExample:
+    """Makes an example of a row."""
+    if columns.guid is None:
+      guid = str(row.number - 1)
+    else:
+      guid = row.text(columns.guid)
+    label = self.labels[0] if self.labels else "0"
+    if columns.label is not None:
+      label = self.known_label(row, row.label(columns.label))
+    return InputExample(
+      guid=f"{split}-{guid}",
+      text_a=row.text(columns.text_a),
+      text_b=None if columns.text_b is None else row.text(columns.text_b),
+      label=label,
+    )
+
+  def known_label(self, row: Row, label: str) -> str:
+    """The label, if it is one of the task's."""
+    check_label(row, label, self.get_labels(), self.is_regression)
+    return label
+
+  def wanted(self, row: Row) -> bool:
+    """Whether a row belongs to the set."""
+    del row
+    return True
+
+
+class ColaProcessor(TableProcessor):
+  """CoLA (GLUE): is the sentence English grammar?"""
+
+  scores = ("matthews", "accuracy")
+  train = Columns("train.tsv", text_a=3, label=1, header=False)
+  dev = Columns("dev.tsv", text_a=3, label=1, header=False)
+  test = Columns("test.tsv", text_a=1)
+
+
+class Sst2Processor(TableProcessor):
+  """SST-2 (GLUE): is the review's sentence positive?"""
+
+  train = Columns("train.tsv", text_a=0, label=1)
+  dev = Columns("dev.tsv", text_a=0, label=1)
+  test = Columns("test.tsv", text_a=1)
+
+
+class MrpcProcessor(TableProcessor):
+  """MRPC (GLUE): do both sentences say the same?"""
+
+  scores = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=0)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=0)
+  test = Columns("test.tsv", text_a=3, text_b=4)
+
+
+class StsbProcessor(TableProcessor):
+  """STS-B (GLUE): how alike are both sentences, from 0 to 5?"""
+
+  scores = ("pearson", "spearman")
+  is_regression = True
+  labels = ()
+  train = Columns("train.tsv", text_a=7, text_b=8, label=9)
+  dev = Columns("dev.tsv", text_a=7, text_b=8, label=9)
+  test = Columns("test.tsv", text_a=7, text_b=8)
+
+
+class QqpProcessor(TableProcessor):
+  """QQP (GLUE): do both questions ask the same?"""
+
+  scores = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=5)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=5)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class MnliProcessor(TableProcessor):
+  """MultiNLI (GLUE): does the premise entail or contradict the hypothesis?"""
+
+  labels = ("contradiction", "entailment", "neutral")
+  train = Columns("train.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  dev = Columns("dev_matched.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  test = Columns("test_matched.tsv", text_a=8, text_b=9, guid=0)
+
+  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+    """See base class; here texts of other kinds make a second set."""
+    sets = super().sets(data_dir, split)
+    columns = self.dev if split == "dev" else self.test
+    mismatched = columns._replace(file=f"{split}_mismatched.tsv")
+    if os.path.exists(os.path.join(data_dir, mismatched.file)):
+      sets["_mismatched"] = self.read(data_dir, mismatched, split)
+    else:
+      logging.warning("There is no %s in %s", mismatched.file, data_dir)
+    return sets
+
+
+class AxProcessor(TableProcessor):
+  """The diagnostic set of GLUE, labelled by a model of MNLI."""
+
+  labels = MnliProcessor.labels
+  model_task = "mnli"
+  test = Columns("diagnostic.tsv", text_a=1, text_b=2)
+
+
+class QnliProcessor(TableProcessor):
+  """QNLI (GLUE): does the sentence answer the question?"""
+
+  labels = ("entailment", "not_entailment")
+  train = Columns("train.tsv", text_a=1, text_b=2, label=3)
+  dev = Columns("dev.tsv", text_a=1, text_b=2, label=3)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class RteProcessor(QnliProcessor):
+  """RTE (GLUE): does the first text entail the second?"""
+
+
+class WnliProcessor(QnliProcessor):
+  """WNLI (GLUE): does the sentence with the pronoun resolved follow?"""
+
+  labels = ("0", "1")
+
+
+class XnliProcessor(TableProcessor):
+  """XNLI: MultiNLI in 15 languages; trains on one, scores on that one."""
+
+  labels = MnliProcessor.labels
+  dev = Columns("xnli.dev.tsv", text_a=6, text_b=7, label=1)
+  test = Columns("xnli.test.tsv", text_a=6, text_b=7, label=1)
+
+  def __init__(self, language: str = "zh"):
+    """Takes the language's code in the data set's files."""
+    self.language = language
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
+    columns = Columns(file, text_a=0, text_b=1, label=2)
+    return self.read(data_dir, columns, "train")
+
+  def known_label(self, row: Row, label: str) -> str:
+    """See base class."""
+    # The training files have a word of their own for one label.
+    label = "contradiction" if label == "contradictory" else label
+    return super().known_label(row, label)
+
+  def wanted(self, row: Row) -> bool:
+    """See base class."""
+    is_training_file = row.path.endswith(f".train.{self.language}.tsv")
+    return is_training_file or row.fields[0] == self.language
+
+
+class OwnDataProcessor(DataProcessor):
+  """A person's own files: TSV, CSV or JSON lines, columns by name or number."""
+
+  def __init__(
+    self,
+    files: dict[str, str],
+    text_a: str,
+    text_b: str | None,
+    label: str,
+    labels: Sequence[str] | None = None,
+    is_regression: bool = False,
+  ):
+    """Takes what the flags say.
+
+    Args:
+      files: path of each split, "train", "dev" and "test".
+      text_a: column of the first text: its name, or its number from 1.
+      text_b: of the second, or None.
+      label: of the label; the test file may be without it.
+      labels: the label set, or None to read it from the training file.
+      is_regression: whether labels are numbers to come close to.
+    """
+    self._files = files
+    self._columns = {"text_a": text_a, "text_b": text_b, "label": label}
+    self.labels = list(labels or ())
+    self.is_regression = is_regression
+
+  @property
+  def scores(self) -> tuple[str, ...]:
+    """See base class; for two labels F1 is that of the second."""
+    if self.is_regression:
+      return ("pearson", "spearman")
+    return (
+      "accuracy",
+      "f1" if len(self.labels) == 2 else "macro_f1",
+      "matthews",
+    )
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self._read(data_dir, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self._read(data_dir, "dev")
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self._read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return self.labels
+
+  def read_labels(self, data_dir: str) -> None:
+    """Takes the labels that the training file has, sorted, as the label set."""
+    self.labels = sorted({e.label for e in self._read(data_dir, "train")})
+
+  def _read(self, data_dir: str, split: str) -> list[InputExample]:
+    path = os.path.join(data_dir or "", self._files[split])
+    reader = READERS.get(os.path.splitext(path)[1].lower(), read_tsv)
+    rows = reader(path)
+    header = next(rows)
+    columns, has_names = self._find_columns(header, split)
+    if not has_names and reader is not read_jsonl:
+      rows = itertools.chain([header], rows)
+
+    def example(row):
+      label = None
+      if columns["label"] is not None:
+        label = row.label(columns["label"])
+        if self.labels or self.is_regression:
+          check_label(row, label, self.labels, self.is_regression)
+      b = columns["text_b"]
+      return InputExample(
+        guid=f"{split}-{row.number}",
+        text_a=row.text(columns["text_a"]),
+        text_b=None if b is None else row.text(b),
+        label=label,
+      )
+
+    return collect_examples(path, rows, example, self.skip_bad_rows)
+
+  def _find_columns(
+    self, header: Row, split: str
+  ) -> tuple[dict[str, int | None], bool]:
+    """Index of each column, and whether the first row names the columns."""
+    found: dict[str, int | None] = {}
+    has_names = False
+    for role, column in self._columns.items():
+      if column is None:
+        found[role] = None
+      elif column in header.fields:
+        found[role], has_names = header.fields.index(column), True
+      elif column.isdigit() and int(column) > 0:
+        found[role] = int(column) - 1
+      elif role == "label" and split == "test":
+        found[role] = None
+      else:
+        raise header.error(
+          f"there is no column {column!r} for --{role}_column. The first row"
+          f" has {header.fields}"
+        )
+    if (
+      split == "test"
+      and found["label"] is not None
+      and found["label"] >= len(header.fields)
+    ):
+      found["label"] = None
+    return found, has_names
+
+
+# The tasks by the name that --task_name takes, in lower case without hyphens.
+PROCESSORS = {
+  "cola": ColaProcessor,
+  "sst2": Sst2Processor,
+  "mrpc": MrpcProcessor,
+  "stsb": StsbProcessor,
+  "qqp": QqpProcessor,
+  "mnli": MnliProcessor,
+  "ax": AxProcessor,
+  "qnli": QnliProcessor,
+  "rte": RteProcessor,
+  "wnli": WnliProcessor,
+  "xnli": XnliProcessor,
+}
+
+
+# Tables
+
+
+def read_tsv(path: str) -> Iterator[Row]:
+  """The rows of a tab-separated file, in which quotes mean nothing.
+
+  Args:
+    path: the file, UTF-8; a byte-order mark and CRLF are read.
+
+  Yields:
+    A row a line.
+
+  Raises:
+    InputError: the file is missing or empty.
+  """
+  for number, line in enumerate(_read_lines(path), start=1):
+    yield Row(path, number, line.split("\t"))
+
+
+def read_csv(path: str) -> Iterator[Row]:
+  """The rows of a comma-separated file, in which quoted fields may have lines.
+
+  Args:
+    path: the file, UTF-8; a byte-order mark and CRLF are read.
+
+  Yields:
+    Its rows, numbered; blank lines are passed over.
+
+  Raises:
+    InputError: the file is missing or empty, or a quote is never closed.
+  """
+  text = io.StringIO("\n".join(_read_lines(path)))
+  rows = csv.reader(text, strict=True)
+  csv.field_size_limit(sys.maxsize)
+  number = 0
+  try:
+    for fields in rows:
+      number += 1
+      if fields:
+        yield Row(path, number, fields)
+  except csv.Error as error:
+    raise InputError(f"{path}, row {number + 1}: {error}") from error
+
+
+def read_jsonl(path: str) -> Iterator[Row]:
+  """The objects of a JSON-lines file as a table: first a row with the keys.
+
+  Args:
+    path: the file, UTF-8; blank lines are passed over.
+
+  Yields:
+    The keys of the first object; then, for each object, its values. A line
+    that is no object has none.
+
+  Raises:
+    InputError: the file is missing or empty, or its first line no object.
+  """
+  keys: list[str] = []
+  for number, line in enumerate(_read_lines(path), start=1):
+    if not line.strip():
+      continue
+    values = _json_object(line)
+    if not keys:
+      keys = list(values)
+      if not keys:
+        raise InputError(f"{path}, row {number}: is not a JSON object")
+      yield Row(path, number, keys)
+    missing = [key for key in keys if values.get(key) is None]
+    yield Row(
+      path,
+      number,
+      [_as_text(values.get(key)) for key in keys],
+      f"has no {', '.join(missing)}" if values else "is not a JSON object",
+    )
+
+
+READERS = {
+  ".tsv": read_tsv,
+  ".txt": read_tsv,
+  ".csv": read_csv,
+  ".jsonl": read_jsonl,
+  ".json": read_jsonl,
+}
+
+
+def read_texts(path: str) -> list[InputExample]:
+  """Texts to label, one a line; a tab stands before the second of a pair.
+
+  Args:
+    path: the file, or "-" for standard input.
+
+  Returns:
+    An example a line.
+
+  Raises:
+    InputError: there is no such file, or nothing in it.
+  """
+  examples = []
+  for row in read_tsv(path):
+    examples.append(
+      InputExample(
+        guid=f"text-{row.number}",
+        text_a=row.text(0),
+        text_b=row.text(1) if len(row.fields) > 1 else None,
+      )
+    )
+  return examples
+
+
+def collect_examples(
+  path: str, rows, example_of_row, skip_bad_rows: bool
+) -> list[InputExample]:
+  """Makes examples of rows.
+
+  Args:
+    path: the file, for messages.
+    rows: what to read.
+    example_of_row: makes an example of one, or raises InputError.
+    skip_bad_rows: whether a row it refuses is counted and left out.
+
+  Returns:
+    The examples, at least one.
+
+  Raises:
+    InputError: a row was refused, or there is none.
+  """
+  examples, bad = [], []
+  for row in rows:
+    try:
+      examples.append(example_of_row(row))
+    except InputError as error:
+      if not skip_bad_rows:
+        raise
+      bad.append(str(error))
+  if bad:
+    logging.warning("%d bad rows left out, the first: %s", len(bad), bad[0])
+  if not examples:
+    raise InputError(f"{path}: has no examples in it")
+  return examples
+
+
+def check_label(
+  row: Row, label: str, labels: Sequence[str], is_regression: bool
+) -> None:
+  """Refuses a label that the task does not have.
+
+  Args:
+    row: where it stands.
+    label: it.
+    labels: those that the task has.
+    is_regression: whether labels are numbers instead.
+
+  Raises:
+    InputError: it is not one of them.
+  """
+  if is_regression:
+    try:
+      is_number = math.isfinite(float(label))
+    except ValueError:
+      is_number = False
+    if not is_number:
+      raise row.error(f"the label {label!r} is not a number")
+  elif label not in labels:
+    raise row.error(
+      f"unknown label {label!r}; the labels are {', '.join(labels)}"
+    )
+
+
+def _read_lines(path: str) -> Iterator[str]:
+  """Lines without their ends; what is not UTF-8 as lone surrogates."""
+  try:
+    # Bytes, so that a line ends at a line feed and nowhere else.
+    file = sys.stdin.buffer if path == "-" else open_any(path, "rb")
+    content = file.read()
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+  lines = content.decode("utf-8", "surrogateescape").split("\n")
+  lines[0] = lines[0].removeprefix("\ufeff")
+  while lines and lines[-1] in ("", "\r"):  # blank lines at the end
+    del lines[-1]
+  if not lines:
+    raise InputError(f"{path}: is empty")
+  for line in lines:
+    yield line.removesuffix("\r")
+
+
+def _json_object(line: str) -> dict[str, Any]:
+  """The object that a line holds; an empty one if it does not."""
+  try:
+    value = json.loads(line)
+  except ValueError:
+    return {}
+  return value if isinstance(value, dict) else {}
+
+
+def _as_text(value: Any) -> str | None:
+  return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,344 @@
+"""From text to batches of numbers: encoding, TFRecords, input pipelines.
+
+TensorFlow is imported where it is used, so that making data does not pay for
+it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tokenization
+from command_line import InputError, open_any, whole_file
+
+# The features with a place for every token, which end in padding.
+TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+
+class Feature(NamedTuple):
+  """How one feature of a record is laid out; for writing and for reading.
+
+  Attributes:
+    shape: of one example, () for a single value.
+    is_float: float32 if true, else int64 in files and int32 in tensors.
+    default: what a record without this feature has, or None where each record
+      must have it.
+  """
+
+  shape: tuple[int, ...] = ()
+  is_float: bool = False
+  default: float | None = None
+
+
+# A layout of records: features by name.
+Layout = Mapping[str, Feature]
+
+
+def token_layout(max_seq_length: int) -> dict[str, Feature]:
+  """The layout of `TOKEN_FEATURES`, each `max_seq_length` long."""
+  return {name: Feature((max_seq_length,)) for name in TOKEN_FEATURES}
+
+
+# Text to ids
+
+
+class EncodedPair(NamedTuple):
+  """A text or a pair of texts as the model takes it.
+
+  Attributes:
+    input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
+    input_mask: 1 at tokens, 0 at padding.
+    segment_ids: 1 at the tokens of B and its [SEP], else 0.
+    num_cut: tokens that did not fit.
+  """
+
+  input_ids: list[int]
+  input_mask: list[int]
+  segment_ids: list[int]
+  num_cut: int
+
+
+def encode_pair(
+  tokenizer: tokenization.FullTokenizer,
+  text_a: str,
+  text_b: str | None,
+  max_seq_length: int,
+) -> EncodedPair:
+  """Encodes one text, or two, in `max_seq_length` places.
+
+  Args:
+    tokenizer: gives the ids.
+    text_a: the first text.
+    text_b: the second; None, or a text without tokens, for none.
+    max_seq_length: length of the result, in tokens.
+
+  Returns:
+    An `EncodedPair`.
+
+  Raises:
+    InputError: `max_seq_length` has no room for [CLS] and [SEP].
+  """
+  if max_seq_length < 2:
+    raise InputError(f"max_seq_length={max_seq_length}: has to be 2 at least")
+  ids_a = tokenizer.encode(text_a)
+  ids_b = tokenizer.encode(text_b) if text_b else []
+  room = max_seq_length - (3 if ids_b else 2)
+  keep_a, keep_b = fit_pair(len(ids_a), len(ids_b), room)
+  num_cut = len(ids_a) - keep_a + len(ids_b) - keep_b
+  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  first = [cls, *ids_a[:keep_a], sep]
+  second = [*ids_b[:keep_b], sep] if keep_b else []
+  used = len(first) + len(second)
+  padding = [0] * (max_seq_length - used)
+  return EncodedPair(
+    first + second + padding,
+    [1] * used + padding,
+    [0] * len(first) + [1] * len(second) + padding,
+    num_cut,
+  )
+
+
+def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
+  """Cuts the longer of two texts until both fit; of equal ones the second.
+
+  Args:
+    length_a: of the first, in tokens.
+    length_b: of the second.
+    room: tokens in all.
+
+  Returns:
+    How many tokens of each stay.
+  """
+  room = max(room, 0)
+  keep_b = min(length_b, max(room // 2, room - length_a))
+  return min(length_a, room - keep_b), keep_b
+
+
+# Records
+
+
+def write_records(
+  path: str, rows: Iterable[Mapping[str, Any]], layout: Layout
+) -> int:
+  """Writes examples as a TFRecord file, whole or not at all.
+
+  Args:
+    path: the file.
+    rows: one mapping an example, with a value or a list for each feature of
+      the layout.
+    layout: what to write.
+
+  Returns:
+    How many were written.
+  """
+  import tensorflow as tf
+
+  def encode(feature, value):
+    values = [value] if feature.shape == () else value
+    if feature.is_float:
+      return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+  count = 0
+  with whole_file(path) as beside, tf.io.TFRecordWriter(beside) as writer:
+    for row in rows:
+      example = tf.train.Example(
+        features=tf.train.Features(
+          feature={name: encode(f, row[name]) for name, f in layout.items()}
+        )
+      )
+      writer.write(example.SerializeToString())
+      count += 1
+  return count
+
+
+def count_records(path: str) -> int:
+  """Counts the records of a TFRecord file by its lengths alone.
+
+  Args:
+    path: the file.
+
+  Returns:
+    How many whole records it has.
+
+  Raises:
+    InputError: the file ends in the middle of a record, or has none.
+  """
+  with open_any(path, "rb") as file:
+    file.seek(0, 2)
+    end = file.tell()
+    count = position = 0
+    while position < end:
+      file.seek(position)
+      header = file.read(8)
+      # A record is its length, the length's checksum, itself, its checksum.
+      length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
+      position += 8 + 4 + length + 4
+      if position > end:
+        raise InputError(
+          f"{path}: cut off at byte {end}, in record {count + 1}. Make the"
+          " file again"
+        )
+      count += 1
+  if not count:
+    raise InputError(f"{path}: holds no records. Make the file again")
+  return count
+
+
+def parse_records(serialized, layout: Layout) -> dict[str, Any]:
+  """Reads a batch of records.
+
+  Args:
+    serialized: string [B].
+    layout: what they hold.
+
+  Returns:
+    By name, a tensor [B, ...] of int32 (which is what a TPU has) or float32.
+  """
+  import tensorflow as tf
+
+  def fixed_length(feature):
+    return tf.io.FixedLenFeature(
+      feature.shape,
+      tf.float32 if feature.is_float else tf.int64,
+      feature.default,
+    )
+
+  parsed = tf.io.parse_example(
+    serialized, {name: fixed_length(f) for name, f in layout.items()}
+  )
+  return {
+    name: tensor if layout[name].is_float else tf.cast(tensor, tf.int32)
+    for name, tensor in parsed.items()
+  }
+
+
+# Input pipelines
+
+
+def record_batches(
+  files: str | Sequence[str],
+  layout: Layout,
+  batch_size: int,
+  drop_remainder: bool,
+  trim: bool,
+):
+  """A dataset of batches, in the order of the files.
+
+  Args:
+    files: TFRecord files.
+    layout: what their records hold.
+    batch_size: B, examples.
+    drop_remainder: whether a last, smaller batch is left out.
+    trim: whether padding common to a batch is cut, see `trim_padding`.
+
+  Returns:
+    A `tf.data.Dataset` of feature dictionaries.
+  """
+  import tensorflow as tf
+
+  records = tf.data.TFRecordDataset(files)
+  return _batches(records, layout, batch_size, drop_remainder, trim)
+
+
+def shuffled_record_batches(
+  files: str | Sequence[str],
+  layout: Layout,
+  batch_size: int,
+  trim: bool,
+  num_records: int,
+  seed: int,
+  first_record: int = 0,
+):
+  """An endless dataset of batches in shuffled order, see `shuffle_epochs`.
+
+  Args:
+    files: TFRecord files.
+    layout: what their records hold.
+    batch_size: B, examples.
+    trim: whether padding common to a batch is cut, see `trim_padding`.
+    num_records: how many records the files have together.
+    seed: fixes the order.
+    first_record: records already done, where training goes on.
+
+  Returns:
+    A `tf.data.Dataset` of feature dictionaries.
+  """
+  import tensorflow as tf
+
+  records = tf.data.TFRecordDataset(files)
+  records = shuffle_epochs(records, num_records, seed, first_record)
+  return _batches(records, layout, batch_size, True, trim)
+
+
+def _batches(records, layout, batch_size, drop_remainder, trim):
+  import tensorflow as tf
+
+  batches = records.batch(batch_size, drop_remainder=drop_remainder).map(
+    lambda serialized: parse_records(serialized, layout),
+    num_parallel_calls=tf.data.AUTOTUNE,
+  )
+  if trim:
+    batches = batches.map(trim_padding, num_parallel_calls=tf.data.AUTOTUNE)
+  return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
+  """Repeats a dataset without end, each epoch in an order of its own.
+
+  Every order is equally likely, however the elements come, and the order of an
+  epoch is a function of the seed and the epoch's number: training that goes on
+  in the middle sees what it would have seen. All elements are held in memory.
+
+  Args:
+    dataset: a `tf.data.Dataset`.
+    num_elements: how many it has.
+    seed: a number.
+    first_element: how many elements, over the epochs, are already done.
+
+  Returns:
+    The endless `tf.data.Dataset`.
+  """
+  import tensorflow as tf
+
+  first_epoch, done = divmod(first_element, num_elements)
+
+  def shuffle(epoch, elements):
+    order = tf.random.experimental.stateless_shuffle(
+      tf.range(num_elements), seed=tf.stack([tf.cast(seed, tf.int64), epoch])
+    )
+    return tf.data.Dataset.from_tensor_slices(
+      tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), elements)
+    )
+
+  epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+  all_elements = dataset.batch(num_elements).repeat()
+  return (
+    tf.data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
+  )
+
+
+def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
+  """Cuts off the padding that all rows of a batch have in common.
+
+  What the model computes for tokens does not depend on it. Lengths are rounded
+  up, since each new shape costs the library a compilation.
+
+  Args:
+    features: with `input_mask` int32 [B, S].
+    multiple: of which the new length is, as far as S allows.
+
+  Returns:
+    The features, those of `TOKEN_FEATURES` as [B, S'].
+  """
+  import tensorflow as tf
+
+  mask = features["input_mask"]
+  used = tf.where(tf.reduce_any(mask > 0, axis=0))[:, 0]  # places with tokens
+  length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
+  length = (length + multiple - 1) // multiple * multiple
+  return features | {
+    name: features[name][:, :length] for name in TOKEN_FEATURES
+  }

@@ -1,0 +1,52 @@
+"""Runs the project's command lines as commands."""
+
+import os
+import resource
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def run(script, *flags, largest_file=None, **options):
+  """Runs a script of the repository.
+
+  Args:
+    script: its file name.
+    *flags: its arguments.
+    largest_file: bytes at which a file of its counts as a full disk, or None.
+    **options: of `subprocess.run`, such as `input`.
+
+  Returns:
+    A `subprocess.CompletedProcess`, its output as text.
+  """
+
+  def limit():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
+  return subprocess.run(
+    [sys.executable, os.path.join(ROOT, script), *map(str, flags)],
+    capture_output=True,
+    text=True,
+    check=False,
+    preexec_fn=limit if largest_file else None,
+    env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+    **options,
+  )
+
+
+def succeed(script, *flags, **options):
+  """Runs a script that has to succeed; gives what `run` gives."""
+  done = run(script, *flags, **options)
+  assert done.returncode == 0, done.stderr
+  return done
+
+
+def fail(script, *flags, **options):
+  """Runs a script that has to fail by one line; gives that line."""
+  done = run(script, *flags, **options)
+  assert done.returncode == 1, done.stderr
+  assert "Traceback" not in done.stderr, done.stderr
+  last = done.stderr.splitlines()[-1]
+  assert last.startswith(f"{script}: error: "), done.stderr
+  return last

@@ -1,0 +1,594 @@
+"""Tests of the classifier, most of them of its command line."""
+
+import json
+import os
+import shutil
+
+import commands
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+
+import estimator_api
+import modeling
+import run_classifier
+import tokenization
+from command_line import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "a the cat dog sat ran on mat home and did not it is good bad"
+WORDS = WORDS.split(" ")
+SENTENCES = [
+  ("the cat sat on the mat", "a cat is on a mat", "1"),
+  ("the dog ran home", "it is good and bad", "0"),
+  ("a dog is bad", "the dog is not good", "1"),
+  ("it did not", "the cat ran on and on and on", "0"),
+]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(SPECIAL + WORDS),
+  hidden_size=16,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a small vocabulary, config and MRPC."""
+  place = tmp_path_factory.mktemp("classifier")
+  (place / "vocab.txt").write_text("\n".join(SPECIAL + WORDS) + "\n")
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+  rows = [f"{label}\t1\t2\t{a}\t{b}\n" for a, b, label in SENTENCES]
+  (place / "train.tsv").write_text(header + "".join(rows * 4))
+  (place / "dev.tsv").write_text(header + "".join(rows[:3]))
+  (place / "test.tsv").write_text(header + "".join(rows[1:]))
+  return place
+
+
+def flags(place, **changed):
+  values = {
+    "task_name": "MRPC",
+    "data_dir": place,
+    "vocab_file": place / "vocab.txt",
+    "bert_config_file": place / "bert_config.json",
+    "output_dir": place / "out",
+    "max_seq_length": 16,
+    "train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "log_steps": 2,
+  }
+  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+
+
+def classify(place, *actions, **changed):
+  return commands.succeed(
+    "run_classifier.py", *actions, *flags(place, **changed)
+  )
+
+
+def refuse(place, *actions, largest_file=None, **changed):
+  return commands.fail(
+    "run_classifier.py",
+    *(actions or ["--do_train"]),
+    *flags(place, **changed),
+    largest_file=largest_file,
+  )
+
+
+def read_results(path):
+  with open(path) as file:
+    return dict(line.rstrip("\n").split(" = ") for line in file)
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+  """The folder of a model trained for twelve steps, and what was logged."""
+  output_dir = place / "trained"
+  done = classify(
+    place, "--do_train", "--do_eval", "--do_predict", output_dir=output_dir
+  )
+  return output_dir, done.stderr
+
+
+# A run
+
+
+def test_training_says_how_it_goes(trained):
+  _, log = trained
+  assert "Training on 16 examples, from step 0 to 12, 4 examples a step" in log
+  for word in ("loss", "learning rate", "gradient norm", "examples/s", "left"):
+    assert any(
+      word in line for line in log.splitlines() if "step 12 of 12" in line
+    ), word
+
+
+def test_results_have_the_reference_keys_and_the_task_scores(trained):
+  results = read_results(trained[0] / "eval_results.txt")
+  assert list(results) == sorted(results)
+  assert {"eval_accuracy", "eval_loss", "global_step", "loss"} < set(results)
+  assert results["global_step"] == "12"
+  matrix = np.array(json.loads(results["confusion_matrix"]))
+  assert matrix.sum() == 3
+  accuracy = np.trace(matrix) / 3
+  assert float(results["eval_accuracy"]) == pytest.approx(accuracy, rel=1e-6)
+  assert "eval_f1" in results
+
+
+def test_predictions_agree_in_both_files_and_with_the_predictor(trained):
+  output_dir, _ = trained
+  table = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
+  lines = reference_data.read_jsonl(str(output_dir / "test_results.jsonl"))
+  assert [line["guid"] for line in lines] == ["test-1", "test-2", "test-3"]
+  assert [line["label"] for line in lines] == [
+    "01"[i] for i in table.argmax(axis=1)
+  ]
+  with run_classifier.Predictor(str(output_dir), batch_size=2) as predictor:
+    said = predictor.predict([(a, b) for a, b, _ in SENTENCES[1:]])
+  for line, row, prediction in zip(lines, table, said):
+    np.testing.assert_allclose(list(line["probabilities"].values()), row)
+    np.testing.assert_allclose(
+      list(prediction.probabilities.values()), row, rtol=0, atol=1e-5
+    )
+    assert prediction.label == line["label"]
+
+
+def test_a_folder_of_records_holds_what_the_reference_leaves(trained):
+  names = set(os.listdir(trained[0]))
+  assert {"train.tf_record", "eval.tf_record", "predict.tf_record"} <= names
+  assert {"vocab.txt", "bert_config.json", "model.json"} <= names
+  assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_checkpoint_has_the_reference_variables(trained):
+  names = {
+    name
+    for name, _ in tf.train.list_variables(
+      tf.train.latest_checkpoint(str(trained[0]))
+    )
+  }
+  assert "bert/encoder/layer_1/attention/self/query/kernel" in names
+  for name in ("output_weights", "output_bias"):
+    assert {name, f"{name}/adam_m", f"{name}/adam_v"} <= names
+  assert "global_step" in names
+  assert not [n for n in names if "beta1_power" in n or n.startswith("save")]
+
+
+def test_the_same_seed_gives_the_same_weights(place, trained):
+  again = place / "again"
+  classify(place, "--do_train", output_dir=again)
+  other = place / "other_seed"
+  classify(place, "--do_train", "--seed=1", output_dir=other)
+  weights, same, differ = (
+    tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    for folder in (trained[0], again, other)
+  )
+  for name, _ in tf.train.list_variables(
+    tf.train.latest_checkpoint(str(trained[0]))
+  ):
+    np.testing.assert_array_equal(
+      weights.get_tensor(name), same.get_tensor(name), err_msg=name
+    )
+  assert (
+    weights.get_tensor("output_weights") != differ.get_tensor("output_weights")
+  ).all()
+
+
+def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
+  def train_fn(steps):
+    estimator = estimator_api.TPUEstimator(
+      use_tpu=False,
+      model_fn=run_classifier.model_fn_builder(
+        CONFIG, 2, None, 1e-3, 8, 2, False, False, seed=3
+      ),
+      config=estimator_api.RunConfig(
+        model_dir=str(folder), tf_random_seed=3, save_checkpoints_steps=4
+      ),
+      train_batch_size=4,
+    )
+    first_step = run_classifier.training.steps_done(str(folder))
+    input_fn = run_classifier.file_based_input_fn_builder(
+      str(trained[0] / "train.tf_record"),
+      16,
+      True,
+      True,
+      seed=3,
+      first_step=first_step,
+    )
+    estimator.train(input_fn, max_steps=steps)
+    return tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+
+  folder = place / "straight"
+  straight = train_fn(8)
+  folder = place / "stopped"
+  train_fn(3)
+  stopped = train_fn(8)
+  for name in straight.get_variable_to_shape_map():
+    np.testing.assert_array_equal(
+      straight.get_tensor(name), stopped.get_tensor(name), err_msg=name
+    )
+
+
+def test_finished_training_is_not_repeated(place, trained):
+  before = os.path.getmtime(
+    tf.train.latest_checkpoint(str(trained[0])) + ".index"
+  )
+  log = classify(place, "--do_train", output_dir=trained[0]).stderr
+  assert "already" in log
+  after = os.path.getmtime(
+    tf.train.latest_checkpoint(str(trained[0])) + ".index"
+  )
+  assert before == after
+
+
+# The reference's own results
+
+
+def test_program_equals_the_reference(tmp_path):
+  checkpoint = reference_data.golden("programs", "bert_model.ckpt.index")
+  config = reference_data.golden("programs", "bert_config.json")
+  commands.succeed(
+    "run_classifier.py",
+    "--task_name=MRPC",
+    "--do_eval=true",
+    "--do_predict=true",
+    f"--data_dir={reference_data.data('glue', 'MRPC')}",
+    f"--vocab_file={reference_data.vocab('uncased')}",
+    f"--bert_config_file={config}",
+    f"--init_checkpoint={os.path.splitext(checkpoint)[0]}",
+    "--max_seq_length=64",
+    "--eval_batch_size=7",
+    "--predict_batch_size=8",
+    "--do_lower=True",
+    f"--output_dir={tmp_path}",
+  )
+  results = read_results(tmp_path / "eval_results.txt")
+  expected = read_results(
+    reference_data.golden("programs", "classifier_eval_results.txt")
+  )
+  assert results["eval_accuracy"] == expected.pop("eval_accuracy")
+  for key, value in expected.items():
+    assert float(results[key]) == pytest.approx(float(value), abs=1e-5), key
+  rows = np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t")
+  golden = np.loadtxt(
+    reference_data.golden("programs", "classifier_test_results.tsv"),
+    delimiter="\t",
+  )
+  np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-5)
+
+
+def test_create_model_equals_the_reference():
+  inputs = np.load(reference_data.golden("modeling", "tiny", "inputs.npz"))
+  heads = np.load(reference_data.golden("modeling", "tiny", "heads.npz"))
+  checkpoint = os.path.splitext(
+    reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
+  )[0]
+  config = modeling.BertConfig.from_json_file(
+    reference_data.golden("modeling", "tiny", "bert_config.json")
+  )
+  with tf.Graph().as_default(), tf.Session() as session:
+    outputs = run_classifier.create_model(
+      config,
+      False,
+      tf.constant(inputs["input_ids"]),
+      tf.constant(inputs["input_mask"]),
+      tf.constant(inputs["segment_ids"]),
+      tf.constant(heads["label_ids"]),
+      3,
+      False,
+    )
+    gradients = tf.gradients(outputs[0], tf.trainable_variables())
+    norm = tf.linalg.global_norm(gradients)
+    tf.train.init_from_checkpoint(checkpoint, {"bert/": "bert/"})
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables():
+      if variable.op.name.startswith("output_"):
+        variable.load(heads["weights/" + variable.op.name], session)
+    outputs, norm = session.run([outputs, norm])
+  for name, value in zip(
+    ("loss", "per_example_loss", "logits", "probabilities"), outputs
+  ):
+    np.testing.assert_allclose(
+      value, heads["classifier/" + name], rtol=0, atol=1e-5, err_msg=name
+    )
+  expected = heads["classifier/global_norm_as_clipped"]
+  np.testing.assert_allclose(norm, expected, rtol=0, atol=2e-5)
+
+
+# One's own files
+
+
+@pytest.fixture(scope="module")
+def own_data(place):
+  """CSV with names, JSON lines and a test file without labels."""
+  folder = place / "own"
+  folder.mkdir()
+  rows = [(a, "yes" if label == "1" else "no") for a, _, label in SENTENCES * 4]
+  lines = [f'"{text}",{label}\r\n' for text, label in rows]
+  (folder / "train.csv").write_text("\ufefftext,label\r\n" + "".join(lines))
+  (folder / "dev.jsonl").write_text(
+    "".join(json.dumps({"label": b, "text": a}) + "\n" for a, b in rows[:5])
+  )
+  (folder / "test.tsv").write_text("text\n" + "it is good\nthe cat ran\n")
+  return folder
+
+
+def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
+  output_dir = place / "own_out"
+  own = {
+    "task_name": "tsv",
+    "data_dir": own_data,
+    "train_file": "train.csv",
+    "dev_file": "dev.jsonl",
+    "text_a_column": "text",
+    "label_column": "label",
+    "output_dir": output_dir,
+  }
+  classify(place, "--do_train", "--do_eval", "--do_predict", **own)
+  results = read_results(output_dir / "eval_results.txt")
+  assert json.loads(results["labels"]) == ["no", "yes"]
+  assert {"eval_accuracy", "eval_f1", "eval_matthews"} < set(results)
+  lines = reference_data.read_jsonl(str(output_dir / "test_results.jsonl"))
+  assert {line["label"] for line in lines} <= {"yes", "no"}
+  assert len(lines) == 2
+
+  # The labels are the model's when there is no training file to read.
+  said = commands.succeed(
+    "run_classifier.py",
+    "--do_predict",
+    "--predict_file=-",
+    *flags(place, **(own | {"train_file": "gone.csv"})),
+    input="the cat sat\nit is bad\n",
+  ).stdout
+  assert [line.split("\t")[1] for line in said.splitlines()] == [
+    "the cat sat",
+    "it is bad",
+  ]
+  assert {line.split("\t")[0] for line in said.splitlines()} <= {"yes", "no"}
+
+
+def test_regression_gives_numbers_and_correlations(place, own_data):
+  output_dir = place / "regression"
+  lines = [f"{a}\t{b}\t{len(a) / 8}\n" for a, b, _ in SENTENCES * 4]
+  for split in ("train", "dev", "test"):
+    (own_data / f"numbers.{split}.tsv").write_text("".join(lines))
+  classify(
+    place,
+    "--do_train",
+    "--do_eval",
+    "--do_predict",
+    "--problem_type=regression",
+    task_name="tsv",
+    data_dir=own_data,
+    train_file="numbers.train.tsv",
+    dev_file="numbers.dev.tsv",
+    test_file="numbers.test.tsv",
+    text_b_column=2,
+    label_column=3,
+    output_dir=output_dir,
+  )
+  results = read_results(output_dir / "eval_results.txt")
+  assert {"eval_pearson", "eval_spearman", "eval_loss"} < set(results)
+  assert "eval_accuracy" not in results
+  numbers = np.loadtxt(output_dir / "test_results.tsv")
+  with run_classifier.Predictor(str(output_dir)) as predictor:
+    said = predictor.predict([(a, b) for a, b, _ in SENTENCES * 4])
+  np.testing.assert_allclose([p.label for p in said], numbers, atol=1e-5)
+
+
+# In memory
+
+
+def tokenizer_of(place):
+  return tokenization.FullTokenizer(str(place / "vocab.txt"))
+
+
+def test_input_fn_builder_feeds_features_from_memory(place):
+  examples = [
+    run_classifier.InputExample(str(i), a, b, label)
+    for i, (a, b, label) in enumerate(SENTENCES)
+  ]
+  converted = run_classifier.convert_examples_to_features(
+    examples, ["0", "1"], 16, tokenizer_of(place)
+  )
+  input_fn = run_classifier.input_fn_builder(converted, 16, False, False)
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = tf.data.make_one_shot_iterator(
+      input_fn({"batch_size": 3})
+    ).get_next()
+    batch = session.run(batch)
+  assert batch["label_ids"].tolist() == [1, 0, 1]
+  assert batch["input_ids"].tolist() == [f.input_ids for f in converted[:3]]
+  assert batch["input_ids"].dtype == np.int32
+
+
+def test_an_unknown_label_is_named(place):
+  example = run_classifier.InputExample("dev-7", "a cat", None, "maybe")
+  with pytest.raises(InputError, match=r"dev-7: unknown label 'maybe'.*0, 1"):
+    run_classifier.convert_single_example(
+      0, example, ["0", "1"], 16, tokenizer_of(place)
+    )
+
+
+# Scores
+
+
+def test_scores_equal_hand_counts():
+  labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+  logits = np.eye(2)[[1, 1, 0, 0, 0, 1, 0, 1]]  # 3 true, 1 false positive
+  scores = run_classifier.score(["accuracy", "f1", "matthews"], labels, logits)
+  assert scores["accuracy"] == pytest.approx(6 / 8)
+  assert scores["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
+  assert scores["matthews"] == pytest.approx((3 * 3 - 1 * 1) / 16)
+  assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
+
+
+def test_correlations_equal_numpy():
+  rng = np.random.default_rng(0)
+  labels, logits = rng.normal(size=50), rng.normal(size=[50, 1])
+  scores = run_classifier.score(["pearson", "spearman"], labels, logits)
+  pearson = np.corrcoef(labels, logits[:, 0])[0, 1]
+  ranks = [np.argsort(np.argsort(x)) for x in (labels, logits[:, 0])]
+  assert scores["pearson"] == pytest.approx(pearson)
+  assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
+# What is refused, and how
+
+
+def test_a_folder_of_another_task_is_refused(place, trained):
+  line = refuse(place, task_name="QQP", output_dir=trained[0])
+  assert "'mrpc'" in line and "'qqp'" in line
+
+
+def test_a_folder_of_other_labels_is_refused(place, trained):
+  line = refuse(place, "--do_eval", task_name="RTE", output_dir=trained[0])
+  assert "['0', '1']" in line and "['entailment', 'not_entailment']" in line
+
+
+def test_a_folder_of_another_encoder_is_refused(place, trained):
+  other = modeling.BertConfig.from_dict(
+    CONFIG.to_dict() | {"num_hidden_layers": 1}
+  )
+  (place / "other.json").write_text(other.to_json_string())
+  line = refuse(
+    place, bert_config_file=place / "other.json", output_dir=trained[0]
+  )
+  assert "num_hidden_layers 2" in line and "is 1" in line
+
+
+def test_a_folder_of_the_reference_is_known_by_its_shapes(place, trained):
+  folder = place / "reference_folder"
+  folder.mkdir()
+  for name in os.listdir(trained[0]):
+    if name.startswith(("checkpoint", "model.ckpt")):
+      shutil.copy(trained[0] / name, folder)
+  assert "outputs 2" in refuse(place, task_name="MNLI", output_dir=folder)
+
+
+def test_a_row_with_too_few_columns(place):
+  folder = place / "short"
+  folder.mkdir()
+  (folder / "train.tsv").write_text("header\n1\t1\t2\ta cat\n")
+  line = refuse(place, data_dir=folder, output_dir=place / "not_made")
+  assert f"{folder}/train.tsv, row 2: has 4 columns" in line
+  assert not os.path.exists(place / "not_made")
+
+
+def test_a_missing_file(place):
+  line = refuse(place, data_dir=place / "nowhere")
+  assert f"{place}/nowhere/train.tsv: cannot be read" in line
+
+
+def test_an_empty_file(place):
+  folder = place / "empty"
+  folder.mkdir()
+  (folder / "train.tsv").write_text("")
+  assert "empty/train.tsv: is empty" in refuse(place, data_dir=folder)
+
+
+def test_an_unknown_task(place):
+  assert "no such task; there are cola" in refuse(place, task_name="COLLA")
+
+
+def test_a_vocabulary_larger_than_the_model(place):
+  words = "\n".join([*SPECIAL, *WORDS, "more"])
+  (place / "large.txt").write_text(words)
+  line = refuse(place, vocab_file=place / "large.txt")
+  assert "large.txt" in line and "vocab_size" in line
+
+
+def test_a_vocabulary_without_its_special_entries(place):
+  (place / "bare.txt").write_text("\n".join(WORDS))
+  line = refuse(place, vocab_file=place / "bare.txt")
+  assert "[UNK]" in line and "[CLS]" in line and "[SEP]" in line
+
+
+def test_sequences_longer_than_the_positions(place):
+  line = refuse(place, max_seq_length=33)
+  assert "--max_seq_length=33" in line and "32" in line
+
+
+def test_the_wrong_case(place):
+  line = refuse(
+    place,
+    vocab_file=reference_data.vocab("cased"),
+    bert_config_file=reference_data.data(
+      "bert", "config", "cased_L-12_H-768_A-12.json"
+    ),
+  )
+  assert "--do_lower_case=False" in line
+  line = refuse(
+    place,
+    "--do_train",
+    "--do_lower=False",
+    vocab_file=reference_data.vocab("uncased"),
+    bert_config_file=reference_data.golden("programs", "bert_config.json"),
+  )
+  assert "--do_lower_case=True" in line
+
+
+def test_a_checkpoint_of_other_shapes(place, trained):
+  wide = modeling.BertConfig.from_dict(
+    CONFIG.to_dict() | {"intermediate_size": 8}
+  )
+  (place / "wide.json").write_text(wide.to_json_string())
+  line = refuse(
+    place,
+    bert_config_file=place / "wide.json",
+    init_checkpoint=tf.train.latest_checkpoint(str(trained[0])),
+    output_dir=place / "wide",
+  )
+  assert "intermediate/dense" in line and "[16, 32]" in line
+
+
+def test_a_missing_checkpoint(place):
+  line = refuse(place, init_checkpoint=place / "gone.ckpt")
+  assert "gone.ckpt: no such checkpoint" in line
+
+
+def test_a_checkpoint_without_an_encoder(place):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable("something", [2])
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(place / "foreign.ckpt"))
+  line = refuse(place, init_checkpoint=path, output_dir=place / "foreign_out")
+  assert "none of the encoder's variables" in line
+
+
+def test_a_folder_that_cannot_be_written(place):
+  (place / "file").write_text("")
+  line = refuse(place, output_dir=place / "file" / "out")
+  assert f"{place}/file" in line
+
+
+def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
+  folder = place / "full"
+  shutil.copytree(trained[0], folder)
+  before = {
+    path: path.read_bytes()
+    for path in folder.iterdir()
+    if path.is_file()
+    and not path.name.startswith(("events", "graph", "train.tf_record"))
+  }
+  line = refuse(
+    place,
+    "--do_train",
+    "--do_eval",
+    "--num_train_epochs=6",
+    output_dir=folder,
+    # Room for the small files and the records, but for no checkpoint.
+    largest_file=20_000,
+  )
+  assert "File too large" in line and "Make room" in line
+  assert {path: path.read_bytes() for path in before} == before
+
+
+def test_nothing_to_do(place):
+  done = commands.run("run_classifier.py", *flags(place))
+  assert done.returncode == 1
+  assert "nothing to do; give --do_train" in done.stderr
