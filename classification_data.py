@@ -194,7 +194,7 @@ class TableProcessor(DataProcessor):
     Args:
       data_dir: the data set's folder.
       columns: the file, and where it keeps what; None where there is none.
-      split: "train", "dev" or "test", for the guids.
+      split: its name, for the guids.
 
     Returns:
       An example a row.
@@ -297,15 +297,20 @@ class MnliProcessor(TableProcessor):
   dev = Columns("dev_matched.tsv", text_a=8, text_b=9, label=-1, guid=0)
   test = Columns("test_matched.tsv", text_a=8, text_b=9, guid=0)
 
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, self.dev, "dev_matched")
+
   def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
     """See base class; here texts of other kinds make a second set."""
     sets = super().sets(data_dir, split)
     columns = self.dev if split == "dev" else self.test
-    mismatched = columns._replace(file=f"{split}_mismatched.tsv")
-    if os.path.exists(os.path.join(data_dir, mismatched.file)):
-      sets["_mismatched"] = self.read(data_dir, mismatched, split)
+    mismatched = f"{split}_mismatched"
+    columns = columns._replace(file=f"{mismatched}.tsv")
+    if os.path.exists(os.path.join(data_dir, columns.file)):
+      sets["_mismatched"] = self.read(data_dir, columns, mismatched)
     else:
-      logging.warning("There is no %s in %s", mismatched.file, data_dir)
+      logging.warning("There is no %s in %s", columns.file, data_dir)
     return sets
 
 

@@ -10,7 +10,6 @@ import errno
 import functools
 import os
 import sys
-import traceback
 from collections.abc import Iterator
 from logging import Formatter
 from typing import IO, Any, Callable
@@ -46,7 +45,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
       message = _mendable(error)
       if message is None:
         raise
-    logging.debug("%s", traceback.format_exc())
+      logging.debug("Where it was found:", exc_info=True)
     logging.flush()
     program = os.path.basename(sys.argv[0])
     print(f"{program}: error: {message}", file=sys.stderr)

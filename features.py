@@ -6,7 +6,6 @@ it.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -172,10 +171,8 @@ def count_records(path: str) -> int:
     count = position = 0
     while position < end:
       file.seek(position)
-      header = file.read(8)
       # A record is its length, the length's checksum, itself, its checksum.
-      length = struct.unpack("<Q", header)[0] if len(header) == 8 else end
-      position += 8 + 4 + length + 4
+      position += 8 + 4 + int.from_bytes(file.read(8), "little") + 4
       if position > end:
         raise InputError(
           f"{path}: cut off at byte {end}, in record {count + 1}. Make the"

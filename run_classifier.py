@@ -833,9 +833,12 @@ def main(_) -> None:
   )
   estimator = training.build_estimator(
     model_fn,
+    FLAGS.output_dir,
     FLAGS.train_batch_size,
     FLAGS.eval_batch_size,
     FLAGS.predict_batch_size,
+    tf_random_seed=FLAGS.seed,
+    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
   )
 
   steps_done = training.steps_done(FLAGS.output_dir)

@@ -98,17 +98,21 @@ def define_tpu_flags() -> None:
 
 def build_estimator(
   model_fn,
-  train_batch_size: int = 32,
-  eval_batch_size: int = 8,
-  predict_batch_size: int = 8,
+  model_dir: str,
+  train_batch_size: int | None = None,
+  eval_batch_size: int | None = None,
+  predict_batch_size: int | None = None,
+  **run_config,
 ):
-  """The TPUEstimator that the flags describe; on CPU and GPU one as well.
+  """A TPUEstimator with the TPU flags; on CPU and GPU it is one as well.
 
   Args:
     model_fn: of the script.
-    train_batch_size: examples a step.
-    eval_batch_size: examples a step of evaluation.
-    predict_batch_size: examples a step of prediction.
+    model_dir: folder of its checkpoints.
+    train_batch_size: examples a step, where it trains.
+    eval_batch_size: examples a step of scoring, where it scores.
+    predict_batch_size: examples a step of prediction, where it predicts.
+    **run_config: further arguments of RunConfig.
 
   Returns:
     An `estimator_api.TPUEstimator`.
@@ -124,9 +128,7 @@ def build_estimator(
   config = estimator_api.RunConfig(
     cluster=cluster,
     master=FLAGS.master,
-    model_dir=FLAGS.output_dir,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+    model_dir=model_dir,
     tpu_config=estimator_api.TPUConfig(
       iterations_per_loop=FLAGS.iterations_per_loop,
       num_shards=FLAGS.num_tpu_cores,
@@ -134,6 +136,7 @@ def build_estimator(
         estimator_api.InputPipelineConfig.PER_HOST_V2
       ),
     ),
+    **run_config,
   )
   return estimator_api.TPUEstimator(
     use_tpu=FLAGS.use_tpu,
@@ -290,8 +293,8 @@ def initialize_from_checkpoint(
     A `scaffold_fn` on a TPU, else None.
 
   Raises:
-    InputError: the checkpoint is missing, has other shapes, or none of the
-      encoder's weights.
+    InputError: the checkpoint is missing, has other shapes, or lacks some or
+      all of the encoder's weights.
   """
   trained = model_dir and tf.train.latest_checkpoint(model_dir)
   if trained:
@@ -327,12 +330,24 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
         f" the model asked for needs {shape}. Name the bert_config.json (and"
         " the task's labels) that belong to the checkpoint"
       )
-  encoder = [v.op.name for v in variables if v.op.name.startswith("bert/")]
-  if encoder and not any(name in assignment_map for name in encoder):
+  # A model may come without its pooler; the rest of it belongs together.
+  encoder = [
+    v.op.name
+    for v in variables
+    if v.op.name.startswith(("bert/embeddings/", "bert/encoder/"))
+  ]
+  missing = [name for name in encoder if name not in assignment_map]
+  if missing and len(missing) == len(encoder):
     raise InputError(
       f"{init_checkpoint}: has none of the encoder's variables (such as"
       f" {encoder[0]}; it begins with {next(iter(shapes), 'nothing')}). Name"
       " a BERT checkpoint; one of another library has to be converted first"
+    )
+  if missing:
+    raise InputError(
+      f"{init_checkpoint}: lacks {len(missing)} of the encoder's"
+      f" {len(encoder)} variables (such as {missing[0]}). Name the"
+      " bert_config.json that belongs to the checkpoint"
     )
   logging.info(
     "%d of %d variables restored from %s",

@@ -101,6 +101,14 @@ def test_other_shapes_are_refused_by_name(checkpoint):
       training.initialize_from_checkpoint(checkpoint)
 
 
+def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
+  deeper = modeling.BertConfig(**(SIZES | {"num_hidden_layers": 2}))
+  with tf.Graph().as_default():
+    build(deeper)
+    with pytest.raises(InputError, match=r"lacks 16 of.*37.*layer_1"):
+      training.initialize_from_checkpoint(checkpoint)
+
+
 def test_a_checkpoint_without_data_is_refused(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
   with pytest.raises(InputError, match=r"\.data files are not"):

@@ -1,0 +1,219 @@
+"""Fine-tunes transformers' BERT on a GLUE task: the baseline beside ours.
+
+Settings are those of `run_classifier.py`: number of steps, batches that run on
+from one epoch into the next, rate of each step, weight decay and its
+exceptions, clipping, dropout. The optimizer is PyTorch's AdamW, so Adam's
+moments are corrected for their start at zero, which ours are not.
+
+    python benchmarks/finetune_transformers.py --task=MRPC \
+        --data_dir=glue/MRPC --model_dir=DIR_WITH_CONFIG_WEIGHTS_AND_VOCAB
+
+Runs on the CPU. Needs torch, transformers, scikit-learn and scipy. Progress
+goes to standard error, one JSON line with the dev scores to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple
+
+import torch
+import transformers
+from scipy import stats
+from sklearn import metrics
+
+Example = dict[str, Any]
+
+
+class Task(NamedTuple):
+  """Where a task's files keep labels and texts, and how it is scored."""
+
+  has_header: bool
+  label_column: int
+  text_columns: tuple[int, ...]
+  num_labels: int  # 1: the label is a score to regress on
+  scores: dict[str, Callable]  # name -> function of labels and predictions
+
+
+TASKS = {
+  "CoLA": Task(False, 1, (3,), 2, {"matthews": metrics.matthews_corrcoef}),
+  "MRPC": Task(
+    True,
+    0,
+    (3, 4),
+    2,
+    {"accuracy": metrics.accuracy_score, "f1": metrics.f1_score},
+  ),
+  "STS-B": Task(
+    True,
+    9,
+    (7, 8),
+    1,
+    {
+      "pearson": lambda *pair: stats.pearsonr(*pair)[0],
+      "spearman": lambda *pair: stats.spearmanr(*pair)[0],
+    },
+  ),
+}
+
+
+def parse_args() -> argparse.Namespace:
+  """The command line; names and defaults are run_classifier's."""
+  parser = argparse.ArgumentParser(
+    description=__doc__.splitlines()[0],
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--task", required=True, choices=TASKS)
+  add("--data_dir", required=True, help="folder of train.tsv and dev.tsv")
+  add("--model_dir", required=True, help="Hugging Face BERT directory")
+  add("--epochs", type=float, default=3.0, help="passes over train.tsv")
+  add("--batch_size", type=int, default=32, help="examples a step")
+  add("--learning_rate", type=float, default=5e-5, help="its peak")
+  add("--max_seq_length", type=int, default=128, help="tokens, longest first")
+  add("--max_steps", type=int, help="stop the schedule here, for a quick try")
+  add("--seed", type=int, default=1, help="of head, order and dropout")
+  add("--threads", type=int, default=1, help="threads within an operation")
+  add("--precision", choices=("float32", "bfloat16"), default="float32")
+  return parser.parse_args()
+
+
+def read_examples(
+  path: str, task: Task, tokenizer: Any, max_seq_length: int
+) -> list[Example]:
+  """Tokenizes a TSV file whose quotes are plain characters."""
+  with open(path, encoding="utf-8-sig", newline="") as file:
+    rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+  rows = rows[task.has_header :]
+  texts = [[row[column] for row in rows] for column in task.text_columns]
+  features = tokenizer(
+    *texts, truncation="longest_first", max_length=max_seq_length
+  )
+  to_number = float if task.num_labels == 1 else int
+  features["label"] = [to_number(row[task.label_column]) for row in rows]
+  return [dict(zip(features, values)) for values in zip(*features.values())]
+
+
+def shuffled_batches(
+  num_examples: int, batch_size: int, epochs: float
+) -> list[list[int]]:
+  """Example numbers of each step, every epoch in an order of its own.
+
+  An epoch's remainder begins the next one's first batch; only what is left
+  of the last epoch is dropped.
+  """
+  order = torch.cat(
+    [torch.randperm(num_examples) for _ in range(math.ceil(epochs))]
+  )
+  num_steps = int(num_examples / batch_size * epochs)
+  return order[: num_steps * batch_size].view(-1, batch_size).tolist()
+
+
+def train(
+  model: torch.nn.Module,
+  batches: Iterable[Any],
+  num_steps: int,
+  learning_rate: float,
+) -> None:
+  """Takes `num_steps` steps, one a batch, and reports the loss of some."""
+  decayed, free = [], []
+  for name, weight in model.named_parameters():
+    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
+  optimizer = torch.optim.AdamW(
+    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
+    lr=learning_rate,
+    eps=1e-6,
+    weight_decay=0.01,
+  )
+  num_warmup_steps = int(0.1 * num_steps)
+  schedule = torch.optim.lr_scheduler.LambdaLR(
+    optimizer,
+    # Decay is counted from step 0: after warm-up the rate is 0.9 of the peak.
+    lambda step: (
+      step / num_warmup_steps
+      if step < num_warmup_steps
+      else 1 - step / num_steps
+    ),
+  )
+  model.train()
+  for step, batch in enumerate(batches, start=1):
+    loss = model(**batch).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    if step % 50 == 0 or step == num_steps:
+      print(f"step {step}/{num_steps}: loss {loss:.4f}", file=sys.stderr)
+
+
+@torch.inference_mode()
+def predict(model: torch.nn.Module, batches: Iterable[Any]) -> torch.Tensor:
+  """The predicted class, or score, of each example."""
+  model.eval()
+  logits = torch.cat([model(**batch).logits for batch in batches]).float()
+  return logits.argmax(-1) if logits.shape[-1] > 1 else logits.squeeze(-1)
+
+
+def main() -> None:
+  """Reads, trains, predicts and prints."""
+  args = parse_args()
+  torch.set_num_threads(args.threads)
+  torch.manual_seed(args.seed)
+  task = TASKS[args.task]
+
+  tokenizer = transformers.BertTokenizerFast.from_pretrained(args.model_dir)
+  train_examples, dev_examples = (
+    read_examples(
+      os.path.join(args.data_dir, name), task, tokenizer, args.max_seq_length
+    )
+    for name in ("train.tsv", "dev.tsv")
+  )
+  model = transformers.BertForSequenceClassification.from_pretrained(
+    args.model_dir, num_labels=task.num_labels, dtype=torch.float32
+  )
+
+  steps = shuffled_batches(len(train_examples), args.batch_size, args.epochs)
+  steps = steps[: args.max_steps]
+  pad_to_longest = transformers.DataCollatorWithPadding(tokenizer)
+  train_batches = torch.utils.data.DataLoader(
+    train_examples, batch_sampler=steps, collate_fn=pad_to_longest
+  )
+  dev_batches = torch.utils.data.DataLoader(
+    dev_examples, args.batch_size, collate_fn=pad_to_longest
+  )
+  with torch.autocast(
+    "cpu", torch.bfloat16, enabled=args.precision == "bfloat16"
+  ):
+    started = time.perf_counter()
+    train(model, train_batches, len(steps), args.learning_rate)
+    seconds = time.perf_counter() - started
+    predictions = predict(model, dev_batches)
+
+  labels = [example["label"] for example in dev_examples]
+  scores = {
+    name: round(float(score(labels, predictions.numpy())), 4)
+    for name, score in task.scores.items()
+  }
+  rate = len(steps) * args.batch_size / seconds
+  line = {
+    "task": args.task,
+    "seed": args.seed,
+    "precision": args.precision,
+    "threads": args.threads,
+    "steps": len(steps),
+    "examples_per_second": round(rate, 2),
+    **scores,
+  }
+  print(json.dumps(line))
+
+
+if __name__ == "__main__":
+  main()

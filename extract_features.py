@@ -1,0 +1,404 @@
+"""Writes what BERT makes of texts to a file: layer outputs, or one vector each.
+
+Texts pass through a file of records, so that neither they nor the results are
+ever in memory together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+from tqdm import tqdm
+
+import command_line
+import estimator_api
+import features
+import modeling
+import tokenization
+import training
+from command_line import InputError, open_any, write_whole
+
+FLAGS = flags.FLAGS
+
+
+# Texts to records
+
+
+class InputExample(NamedTuple):
+  """A text or a pair of texts.
+
+  Attributes:
+    unique_id: the number of its line, the first one 0.
+    text_a: the first text.
+    text_b: the second, or None.
+  """
+
+  unique_id: int
+  text_a: str
+  text_b: str | None = None
+
+
+def read_examples(input_file: str) -> Iterator[InputExample]:
+  """Reads texts, one a line; " ||| " stands before the second of a pair.
+
+  Where that comes several times, the last one counts.
+
+  Args:
+    input_file: UTF-8, what is not is left out; "-" for standard input.
+
+  Yields:
+    An example a line, of blank lines too.
+  """
+  # Bytes, so that a line ends at a line feed and nowhere else.
+  is_stdin = input_file == "-"
+  with sys.stdin.buffer if is_stdin else open_any(input_file, "rb") as lines:
+    for index, line in enumerate(lines):
+      text = tokenization.convert_to_unicode(line).strip()
+      text_a, separator, text_b = text.rpartition(" ||| ")
+      if separator:
+        yield InputExample(index, text_a, text_b)
+      else:
+        yield InputExample(index, text)
+
+
+def encode_examples(
+  examples: Iterable[InputExample],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+) -> Iterator[dict[str, Any]]:
+  """Makes records of examples, and says how many texts were cut.
+
+  Args:
+    examples: the examples.
+    tokenizer: gives the ids.
+    max_seq_length: length of the features, in tokens.
+
+  Yields:
+    The features of each, see `record_layout`.
+  """
+  num_cut = 0
+  for example in examples:
+    encoded = features.encode_pair(
+      tokenizer, example.text_a, example.text_b, max_seq_length
+    )
+    num_cut += encoded.num_cut > 0
+    yield encoded._asdict() | {"unique_ids": example.unique_id}
+  if num_cut:
+    logging.warning("%d lines cut to %d tokens", num_cut, max_seq_length)
+
+
+def record_layout(max_seq_length: int) -> features.Layout:
+  """The layout of the records of texts, `max_seq_length` tokens each."""
+  return features.token_layout(max_seq_length) | {
+    "unique_ids": features.Feature()
+  }
+
+
+# The model
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  init_checkpoint: str,
+  layer_indexes: Sequence[int],
+  use_tpu: bool,
+  use_one_hot_embeddings: bool,
+  pooling: str | None = None,
+):
+  """The `model_fn` of the encoder alone, for TPUEstimator to predict with.
+
+  Args:
+    bert_config: the encoder's sizes.
+    init_checkpoint: has the weights.
+    layer_indexes: which layers, from 0, or from -1 backwards.
+    use_tpu: whether it runs on a TPU.
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    pooling: see `pool`; None for the states of all tokens.
+
+  Returns:
+    A function of features, labels, mode and params. It predicts, beside the
+    features, `states` [B, S, layers, H], or with pooling `vectors`
+    [B, layers * H].
+  """
+
+  def model_fn(features, labels, mode, params):
+    del labels, params
+    model = modeling.BertModel(
+      config=bert_config,
+      is_training=False,
+      input_ids=features["input_ids"],
+      input_mask=features["input_mask"],
+      token_type_ids=features["segment_ids"],
+      use_one_hot_embeddings=use_one_hot_embeddings,
+    )
+    layers = model.get_all_encoder_layers()
+    states = tf.stack([layers[index] for index in layer_indexes], axis=2)
+    if pooling:
+      results = {"vectors": pool(states, features["input_mask"], pooling)}
+    else:
+      results = {"states": states}
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode,
+      predictions=features | results,
+      scaffold_fn=training.initialize_from_checkpoint(
+        init_checkpoint, use_tpu=use_tpu
+      ),
+    )
+
+  return model_fn
+
+
+def pool(states, input_mask, pooling: str):
+  """Makes one vector of the states of a text's tokens, [CLS] and [SEP] too.
+
+  Args:
+    states: float [B, S, layers, H].
+    input_mask: int32 [B, S], 1 at tokens, 0 at padding after them.
+    pooling: "mean" or "max" of each element over the tokens, or "cls" for the
+      state at [CLS].
+
+  Returns:
+    float [B, layers * H], one layer after the other.
+  """
+  batch_size, _, num_layers, width = modeling.get_shape_list(states)
+  is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
+  if pooling == "cls":
+    pooled = states[:, 0]
+  elif pooling == "mean":
+    weights = tf.cast(is_token, states.dtype)
+    pooled = tf.reduce_sum(states * weights, axis=1)
+    pooled /= tf.reduce_sum(weights, axis=1)
+  else:
+    states = tf.where_v2(is_token, states, states.dtype.min)
+    pooled = tf.reduce_max(states, axis=1)
+  return tf.reshape(pooled, [batch_size, num_layers * width])
+
+
+# Results to files
+
+
+def write_jsonl(
+  file: IO[str],
+  rows: Iterable[Mapping[str, np.ndarray]],
+  layer_indexes: Sequence[int],
+  tokenizer: tokenization.FullTokenizer,
+) -> None:
+  """Writes a JSON object a text, its numbers rounded to six digits.
+
+  Args:
+    file: open for writing text.
+    rows: what the model predicts.
+    layer_indexes: the layers as they were asked for.
+    tokenizer: names the tokens.
+  """
+
+  def rounded(array):
+    return array.astype(np.float64).round(6).tolist()
+
+  for row in rows:
+    line = {"linex_index": int(row["unique_ids"])}
+    if "vectors" in row:
+      line["vector"] = rounded(row["vectors"])
+    else:
+      ids = row["input_ids"][row["input_mask"] > 0]
+      line["features"] = [
+        {
+          "token": token,
+          "layers": [
+            {"index": index, "values": values}
+            for index, values in zip(layer_indexes, layers)
+          ],
+        }
+        for token, layers in zip(
+          tokenizer.convert_ids_to_tokens(ids), rounded(row["states"])
+        )
+      ]
+    file.write(json.dumps(line) + "\n")
+
+
+def write_npz(
+  file: IO[bytes],
+  rows: Iterable[Mapping[str, np.ndarray]],
+  num_rows: int,
+  width: int,
+) -> None:
+  """Writes the array `vectors`, float32 [num_rows, width], row by row.
+
+  Args:
+    file: open for writing bytes.
+    rows: what the model predicts, with `vectors` [width].
+    num_rows: how many there are; the array's header comes first.
+    width: numbers a row.
+  """
+  # TensorFlow's files cannot seek where they write, nor count the bytes.
+  forward = SimpleNamespace(
+    write=lambda data: file.write(data) or len(data), flush=file.flush
+  )
+  with (
+    zipfile.ZipFile(forward, "w") as archive,
+    archive.open("vectors.npy", "w", force_zip64=True) as member,
+  ):
+    header = {
+      "descr": "<f4",
+      "fortran_order": False,
+      "shape": (num_rows, width),
+    }
+    np.lib.format.write_array_header_1_0(member, header)
+    for row in rows:
+      member.write(row["vectors"].astype("<f4").tobytes())
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  training.define_model_flags()
+  training.define_text_flags()
+  training.define_tpu_flags()
+  flags.DEFINE_string(
+    "input_file",
+    None,
+    'Texts, one a line, with " ||| " before the second of a pair; - for'
+    " standard input.",
+  )
+  flags.DEFINE_string("output_file", None, "File for the results.")
+  flags.DEFINE_enum(
+    "output_format",
+    "jsonl",
+    ["jsonl", "npz"],
+    "A JSON object a line; or, with --pooling, the NumPy array `vectors`, a"
+    " row a line.",
+  )
+  flags.DEFINE_string(
+    "layers",
+    "-1,-2,-3,-4",
+    "Layers to take, -1 the last and 0 the first. With --pooling, -1 alone if"
+    " not given; the vectors of several are joined.",
+  )
+  flags.DEFINE_enum(
+    "pooling",
+    None,
+    ["mean", "cls", "max"],
+    "Gives one vector a text and not one a token: the mean or the maximum over"
+    " its tokens, or that of [CLS].",
+  )
+  flags.DEFINE_integer("batch_size", 32, "Texts a step.", lower_bound=1)
+  flags.DEFINE_bool(
+    "use_one_hot_embeddings",
+    False,
+    "Whether words are looked up by a matrix product, which is faster on a"
+    " TPU.",
+  )
+  flags.mark_flags_as_required(
+    [
+      "input_file",
+      "output_file",
+      "vocab_file",
+      "bert_config_file",
+      "init_checkpoint",
+    ]
+  )
+
+
+def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
+  """Reads --layers.
+
+  Args:
+    layers: numbers with commas between.
+    num_hidden_layers: of the model.
+
+  Returns:
+    The numbers.
+
+  Raises:
+    InputError: one is not a number, or not of a layer of the model.
+  """
+  first, last = -num_hidden_layers, num_hidden_layers - 1
+  try:
+    indexes = [int(layer) for layer in layers.split(",")]
+    if all(first <= index <= last for index in indexes):
+      return indexes
+  except ValueError:
+    pass
+  raise InputError(
+    f"--layers={layers}: give numbers with commas between, each from {first}"
+    f" to {last}, for the model has {num_hidden_layers} layers"
+  )
+
+
+def main(_) -> None:
+  """Writes the features of every line of --input_file to --output_file."""
+  is_npz = FLAGS.output_format == "npz"
+  if is_npz and not FLAGS.pooling:
+    raise InputError(
+      "--output_format=npz holds one vector a text: say which with --pooling"
+    )
+  config = training.load_config(FLAGS.bert_config_file)
+  training.check_max_seq_length(FLAGS.max_seq_length, config)
+  tokenizer = training.load_tokenizer(
+    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
+  )
+  training.check_checkpoint(FLAGS.init_checkpoint)
+  use_last_layer = FLAGS.pooling and FLAGS["layers"].using_default_value
+  layer_indexes = parse_layers(
+    "-1" if use_last_layer else FLAGS.layers, config.num_hidden_layers
+  )
+  layout = record_layout(FLAGS.max_seq_length)
+
+  with (
+    write_whole(FLAGS.output_file, "wb" if is_npz else "w") as output,
+    tempfile.TemporaryDirectory() as folder,
+  ):
+    records = os.path.join(folder, "input.tf_record")
+    examples = read_examples(FLAGS.input_file)
+    num_texts = features.write_records(
+      records,
+      encode_examples(examples, tokenizer, FLAGS.max_seq_length),
+      layout,
+    )
+    if not num_texts:
+      raise InputError(f"{FLAGS.input_file}: has no lines")
+    estimator = training.build_estimator(
+      model_fn_builder(
+        config,
+        FLAGS.init_checkpoint,
+        layer_indexes,
+        FLAGS.use_tpu,
+        FLAGS.use_one_hot_embeddings,
+        FLAGS.pooling,
+      ),
+      model_dir=folder,  # without a checkpoint, which would go first
+      predict_batch_size=FLAGS.batch_size,
+    )
+    rows = estimator.predict(
+      lambda params: features.record_batches(
+        records,
+        layout,
+        params["batch_size"],
+        drop_remainder=False,
+        trim=not FLAGS.use_tpu,
+      )
+    )
+    rows = tqdm(rows, total=num_texts, unit="text", disable=None)
+    if is_npz:
+      width = len(layer_indexes) * config.hidden_size
+      write_npz(output, rows, num_texts, width)
+    else:
+      write_jsonl(output, rows, layer_indexes, tokenizer)
+  logging.info("Features of %d texts in %s", num_texts, FLAGS.output_file)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

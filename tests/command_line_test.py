@@ -1,0 +1,256 @@
+"""Tests of what every command line shares."""
+
+import errno
+import os
+import threading
+
+import commands
+import pytest
+import tensorflow as tf
+from tensorflow.io import gfile
+
+import command_line
+
+# Errors of a command line
+
+
+@pytest.fixture
+def script(tmp_path):
+  """Writes a script whose `main` does what it is told; gives its path."""
+
+  def write(*lines):
+    path = tmp_path / "script.py"
+    path.write_text(
+      "\n".join(
+        [
+          f"import sys; sys.path.insert(0, {commands.ROOT!r})",
+          "import command_line, features",
+          "def main(argv):",
+          *(f"  {line}" for line in lines),
+          "command_line.run(main)",
+        ]
+      )
+    )
+    return str(path)
+
+  return write
+
+
+def refusal(path, **options):
+  """What a script says that has to fail by one line."""
+  done = commands.run(path, **options)
+  assert done.returncode == 1, done.stderr
+  assert "Traceback" not in done.stderr
+  line = done.stderr.splitlines()[-1]
+  assert line.startswith("script.py: error: "), done.stderr
+  return line.removeprefix("script.py: error: ")
+
+
+def test_main_gets_the_arguments_and_ends_well(script):
+  done = commands.succeed(script("print(argv[1:])"), "a", "b")
+  assert done.stdout == "['a', 'b']\n"
+
+
+def test_an_input_error_costs_one_line_and_status_1(script):
+  raises = script("raise command_line.InputError('x.tsv, row 3: mend it')")
+  done = commands.run(raises)
+  assert done.returncode == 1
+  assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
+
+
+def test_the_traceback_is_there_when_asked_for(script):
+  raises = script("raise command_line.InputError('mend it')")
+  done = commands.run(raises, "--verbosity=1")
+  assert done.returncode == 1
+  assert "Traceback" in done.stderr
+  assert "in main\n" in done.stderr
+  assert done.stderr.endswith("script.py: error: mend it\n")
+
+
+GONE = os.strerror(errno.ENOENT)
+NO_FOLDER = os.strerror(errno.ENOTDIR)
+IS_FOLDER = os.strerror(errno.EISDIR)
+
+
+@pytest.mark.parametrize(
+  ("name", "said"),
+  [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
+)
+def test_a_file_that_cannot_be_opened(script, tmp_path, name, said):
+  path = os.path.join(tmp_path, name)
+  assert refusal(script(f"open({path!r})")) == f"{path}: {said}"
+
+
+@pytest.mark.parametrize(
+  ("action", "name", "said"),
+  [
+    (lambda path: gfile.GFile(path).read(), "gone", GONE),
+    (lambda path: gfile.GFile(path).read(), "folder", IS_FOLDER),
+    (lambda path: gfile.GFile(path, "w").write("x"), "gone/x", GONE),
+    (lambda path: gfile.makedirs(f"{path}/x"), "file", NO_FOLDER),
+    (tf.io.TFRecordWriter, "gone/x", GONE),
+  ],
+)
+def test_what_tensorflow_says_of_a_file_is_one_line_too(
+  tmp_path, action, name, said
+):
+  (tmp_path / "file").write_text("")
+  (tmp_path / "folder").mkdir()
+  path = os.path.join(tmp_path, name)
+  with pytest.raises(tf.errors.OpError) as refused:
+    action(path)
+  assert command_line._mendable(refused.value) == f"{path}: {said}"
+
+
+def test_the_line_is_found_in_a_long_report():
+  said = (
+    "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
+  )
+  error = tf.errors.UnknownError(None, None, said.format("Permission denied"))
+  assert command_line._mendable(error) == "/x/m.tmp: Permission denied"
+  error = tf.errors.UnknownError(None, None, said.format("File too large"))
+  assert command_line._mendable(error).startswith("/x/m.tmp: File too large. ")
+
+
+@pytest.mark.parametrize(
+  "error",
+  [
+    "KeyError('k')",
+    "OSError('names no file')",
+    "ConnectionResetError(104, 'Connection reset by peer')",
+    "ValueError('broken; No such luck')",
+  ],
+)
+def test_other_errors_keep_their_traceback(script, error):
+  done = commands.run(script(f"raise {error}"))
+  assert done.returncode == 1
+  assert "Traceback" in done.stderr and error.partition("(")[0] in done.stderr
+  assert "script.py: error:" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["command_line", "classification_data"])
+def test_importing_does_not_load_tensorflow(script, module):
+  printed = commands.succeed(script(f"import {module}; print(*sys.modules)"))
+  loaded = printed.stdout.split()
+  assert module in loaded
+  assert "tensorflow" not in loaded
+
+
+# No room
+
+WRITERS = {
+  "write_whole, at the end": """
+with command_line.write_whole({!r}) as file:
+  file.write("x" * 5000)
+""",
+  "write_whole, on the way": """
+with command_line.write_whole({!r}, "wb") as file:
+  for _ in range(1000):
+    file.write(b"x" * 5000)
+""",
+  "write_records": """
+layout = dict(ids=features.Feature((5000,)))
+features.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
+""",
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
+  path = tmp_path / "out"
+  path.write_text("earlier")
+  fails = script(*WRITERS[writer].format(str(path)).splitlines())
+  line = refusal(fails, largest_file=4000)
+  assert str(path) in line and ": File too large. Make room there" in line
+  assert path.read_text() == "earlier"
+  assert sorted(os.listdir(tmp_path)) == ["out", "script.py"]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_full_device_is_named(script, tmp_path, writer):
+  path = tmp_path / "out"
+  path.symlink_to("/dev/full")
+  fails = script(*WRITERS[writer].format(str(path)).splitlines())
+  line = refusal(fails)
+  assert f"{path}: No space left on device. Make room there" in line
+  assert path.is_char_device()
+
+
+def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
+  """Of two that are open at once."""
+  full = tmp_path / "full"
+  full.symlink_to("/dev/full")
+  fails = script(
+    f"with command_line.write_whole({str(tmp_path / 'fine')!r}) as fine:",
+    f"  with command_line.write_whole({str(full)!r}) as full:",
+    "    full.write('x')",
+  )
+  assert f"{full}: No space left on device" in refusal(fails)
+  assert not (tmp_path / "fine").exists()
+
+
+# Whole files
+
+
+def test_text_is_utf_8_with_line_ends_as_given(tmp_path):
+  path = str(tmp_path / "x")
+  with command_line.write_whole(path) as file:
+    file.write("é中\r\n\n\r")
+  with open(path, "rb") as file:
+    assert file.read() == "é中\r\n\n\r".encode()
+  with command_line.open_any(path) as file:
+    assert file.read() == "é中\r\n\n\r"
+
+
+@pytest.fixture(params=["", "file://"])
+def path(request, tmp_path):
+  """Of an earlier file, plain and as TensorFlow's file systems name it."""
+  (tmp_path / "out").write_text("earlier")
+  return f"{request.param}{tmp_path}/out"
+
+
+def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
+  with command_line.write_whole(path, "wb") as file:
+    file.write(b"la")
+    file.flush()
+    assert (tmp_path / "out").read_text() == "earlier"
+    file.write(b"ter")
+  assert (tmp_path / "out").read_text() == "later"
+  assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_the_earlier_file_and_nothing_else(
+  tmp_path, path, error
+):
+  with pytest.raises(error), command_line.write_whole(path) as file:
+    file.write("later")
+    raise error
+  assert (tmp_path / "out").read_text() == "earlier"
+  assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_cannot_be_opened_is_named_as_it_was_given(tmp_path):
+  path = str(tmp_path / "no" / "folder")
+  with pytest.raises(FileNotFoundError) as refused:
+    command_line.write_whole(path).__enter__()
+  assert refused.value.filename == path
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+  with pytest.raises(IsADirectoryError) as refused:
+    command_line.write_whole(str(tmp_path)).__enter__()
+  assert refused.value.filename == str(tmp_path)
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path):
+  path = tmp_path / "pipe"
+  os.mkfifo(path)
+  read = []
+  reader = threading.Thread(target=lambda: read.append(path.read_text()))
+  reader.start()
+  with command_line.write_whole(str(path)) as file:
+    file.write("through")
+  reader.join()
+  assert read == ["through"]
+  assert path.is_fifo()

@@ -1,0 +1,305 @@
+"""Tests of the features of texts, as a command and in its parts."""
+
+import gzip
+import json
+import os
+import re
+
+import commands
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+
+import extract_features
+import modeling
+import tokenization
+from command_line import InputError, open_any
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB = [*SPECIAL, "the", "cat", "dog", "sat", "ran", "on", "mat", "##s", "."]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=8,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=16,
+  max_position_embeddings=24,
+  type_vocab_size=2,
+)
+TEXTS = ["the cat sat", "dogs ||| cats", "", "the mat " * 9, "on", "ran ."]
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with texts and a small model of random weights."""
+  place = tmp_path_factory.mktemp("features")
+  (place / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
+  (place / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  with tf.Graph().as_default(), tf.Session() as session:
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 1], tf.int32))
+    rng = np.random.default_rng(0)
+    for variable in tf.trainable_variables():
+      # Larger than new weights are, so that no two tokens come out alike.
+      variable.load(rng.normal(scale=0.3, size=variable.shape), session)
+    tf.train.Saver().save(session, str(place / "model.ckpt"))
+  return place
+
+
+def flags(place, **changed):
+  values = {
+    "input_file": place / "texts.txt",
+    "vocab_file": place / "vocab.txt",
+    "bert_config_file": place / "bert_config.json",
+    "init_checkpoint": place / "model.ckpt",
+    "max_seq_length": 16,
+    "batch_size": 4,
+  }
+  return [f"--{name}={value}" for name, value in (values | changed).items()]
+
+
+def extract(output_file, place, standard_input=None, **changed):
+  """Writes the output file; gives the log."""
+  return commands.succeed(
+    "extract_features.py",
+    f"--output_file={output_file}",
+    *flags(place, **changed),
+    input=standard_input,
+  ).stderr
+
+
+@pytest.fixture(scope="module")
+def extracted(place):
+  """The JSONL of the texts, both layers, and the log."""
+  log = extract(place / "texts.jsonl", place, layers="-1,0")
+  return (place / "texts.jsonl").read_text(), log
+
+
+def states(text):
+  """Of each line of a JSONL, its numbers: [tokens, layers, H]."""
+  return [
+    np.array(
+      [
+        [layer["values"] for layer in token["layers"]]
+        for token in json.loads(line)["features"]
+      ]
+    )
+    for line in text.splitlines()
+  ]
+
+
+def assert_same_text(text, expected):
+  """Equal character by character, but for the last digits of numbers."""
+  assert NUMBER.sub("#", text) == NUMBER.sub("#", expected)
+  numbers, others = (
+    [float(number) for number in NUMBER.findall(t)] for t in (text, expected)
+  )
+  np.testing.assert_allclose(numbers, others, rtol=0, atol=1e-5)
+
+
+# Whole runs
+
+
+def test_output_equals_the_reference(tmp_path):
+  def golden(name):
+    return reference_data.golden("programs", name)
+
+  checkpoint = golden("bert_model.ckpt.index").removesuffix(".index")
+  extract(
+    tmp_path / "output.jsonl",
+    tmp_path,
+    input_file=golden("features_input.txt"),
+    vocab_file=reference_data.vocab("uncased"),
+    bert_config_file=golden("bert_config.json"),
+    init_checkpoint=checkpoint,
+    do_lower=True,
+    layers="-1,-2",
+    max_seq_length=24,
+  )
+  with gzip.open(golden("features_output.jsonl.gz"), "rt") as file:
+    assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
+
+
+def test_batch_size_changes_nothing(place, extracted, tmp_path):
+  extract(tmp_path / "one.jsonl", place, layers="-1,0", batch_size=1)
+  assert_same_text((tmp_path / "one.jsonl").read_text(), extracted[0])
+
+
+def test_log_says_what_was_cut_and_restored(extracted):
+  _, log = extracted
+  assert "1 lines cut to 16 tokens" in log
+  assert "39 of 39 variables restored" in log
+
+
+def test_vectors_of_several_layers_are_joined(place, extracted, tmp_path):
+  extract(tmp_path / "max.jsonl", place, layers="-1,0", pooling="max")
+  lines = reference_data.read_jsonl(str(tmp_path / "max.jsonl"))
+  assert [line["linex_index"] for line in lines] == list(range(len(TEXTS)))
+  expected = [text.max(axis=0).ravel() for text in states(extracted[0])]
+  vectors = [line["vector"] for line in lines]
+  np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+def test_npz_has_the_last_layer_of_standard_input(place, extracted, tmp_path):
+  extract(
+    tmp_path / "mean.npz",
+    place,
+    standard_input=(place / "texts.txt").read_text(),
+    input_file="-",
+    pooling="mean",
+    output_format="npz",
+  )
+  vectors = np.load(tmp_path / "mean.npz")["vectors"]
+  expected = [text[:, 0].mean(axis=0) for text in states(extracted[0])]
+  np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+# Texts to records
+
+
+PIECES = [" ||| ", "||| ", " ", "|", "a", "é", "\t", "\r"]
+
+
+@hypothesis.given(
+  st.lists(st.lists(st.sampled_from(PIECES)).map("".join), max_size=5)
+)
+def test_lines_part_as_the_reference_parts_them(tmp_path_factory, lines):
+  path = tmp_path_factory.getbasetemp() / "lines.txt"
+  path.write_bytes("".join(line + "\n" for line in lines).encode())
+  expected = []
+  for index, line in enumerate(lines):
+    pair = re.match(r"^(.*) \|\|\| (.*)$", line.strip())
+    texts = pair.groups() if pair else (line.strip(), None)
+    expected.append((index, *texts))
+  assert list(extract_features.read_examples(str(path))) == expected
+
+
+def test_what_editors_and_other_encodings_leave_does_not_matter(place):
+  (place / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
+  (place / "plain.txt").write_bytes(b"the cat\non ||| mat\n")
+  tokenizer = tokenization.FullTokenizer(str(place / "vocab.txt"))
+  odd, plain = (
+    list(
+      extract_features.encode_examples(
+        extract_features.read_examples(str(place / name)), tokenizer, 8
+      )
+    )
+    for name in ("odd.txt", "plain.txt")
+  )
+  assert odd == plain
+
+
+# The model
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
+  rng = np.random.default_rng(0)
+  states = rng.normal(size=[3, 5, 2, 4]).astype(np.float32) - 9
+  lengths = [5, 3, 1]
+  mask = np.array([[1] * n + [0] * (5 - n) for n in lengths], np.int32)
+  states[mask == 0] = 1e6
+  with tf.Graph().as_default(), tf.Session() as session:
+    pooled = session.run(
+      extract_features.pool(tf.constant(states), tf.constant(mask), pooling)
+    )
+  reduce = {"mean": np.mean, "max": np.max, "cls": lambda x, axis: x[0]}
+  expected = [
+    reduce[pooling](row[:n], axis=0).ravel() for row, n in zip(states, lengths)
+  ]
+  np.testing.assert_allclose(pooled, expected, rtol=1e-6)
+
+
+# Results to files
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_both_formats_hold_the_same_vectors(tmp_path, scheme):
+  vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
+  rows = [{"unique_ids": i, "vectors": row} for i, row in enumerate(vectors)]
+  path = f"{scheme}{tmp_path}/vectors"
+  with open_any(f"{path}.npz", "wb") as file:
+    extract_features.write_npz(file, iter(rows), num_rows=5, width=3)
+  with open_any(f"{path}.jsonl", "w") as file:
+    extract_features.write_jsonl(file, iter(rows), [-1], tokenizer=None)
+  with np.load(tmp_path / "vectors.npz") as arrays:
+    assert arrays.files == ["vectors"]
+    np.testing.assert_array_equal(arrays["vectors"], vectors, strict=True)
+  lines = reference_data.read_jsonl(str(tmp_path / "vectors.jsonl"))
+  assert lines == [
+    {"linex_index": i, "vector": [round(float(x), 6) for x in row]}
+    for i, row in enumerate(vectors)
+  ]
+
+
+# What is refused, and how
+
+
+@pytest.fixture
+def refuse(place, tmp_path):
+  """Runs a command that has to fail and leave earlier output as it was."""
+
+  def refuse(largest_file=None, **changed):
+    output_file = tmp_path / "output.jsonl"
+    output_file.write_text("earlier")
+    line = commands.fail(
+      "extract_features.py",
+      *flags(place, **({"output_file": output_file} | changed)),
+      largest_file=largest_file,
+    )
+    assert os.listdir(tmp_path) == ["output.jsonl"]
+    assert output_file.read_text() == "earlier"
+    return line
+
+  return refuse
+
+
+def test_a_missing_input_file(refuse, place):
+  line = refuse(input_file=place / "gone.txt", layers=-1)
+  assert f"{place}/gone.txt: No such file" in line
+
+
+def test_an_empty_input_file(refuse, place):
+  (place / "empty.txt").write_text("")
+  line = refuse(input_file=place / "empty.txt", layers=-1)
+  assert f"{place}/empty.txt: has no lines" in line
+
+
+def test_a_missing_checkpoint(refuse, place):
+  line = refuse(init_checkpoint=place / "gone.ckpt")
+  assert f"{place}/gone.ckpt: no such checkpoint" in line
+
+
+def test_sequences_longer_than_the_positions(refuse):
+  line = refuse(max_seq_length=25)
+  assert "--max_seq_length=25" in line and "24" in line
+
+
+def test_more_layers_than_the_model_has(refuse):
+  line = refuse()  # the default asks for four
+  assert "--layers=-1,-2,-3,-4" in line and "from -2 to 1" in line
+
+
+@pytest.mark.parametrize("layers", ["2", "-3", "", "-1,", "last", "0.5"])
+def test_layers_that_are_none(layers):
+  with pytest.raises(InputError, match=f"--layers={layers}: .* -2 to 1, .* 2 "):
+    extract_features.parse_layers(layers, num_hidden_layers=2)
+
+
+def test_npz_without_pooling(refuse):
+  assert "--pooling" in refuse(output_format="npz")
+
+
+def test_an_output_file_that_cannot_be_written(refuse, place):
+  line = refuse(output_file=place / "nowhere" / "x.jsonl", layers=-1)
+  assert f"{place}/nowhere/x.jsonl" in line and "No such file" in line
+
+
+def test_a_full_disk(refuse):
+  # Room for the records, but not for the results.
+  line = refuse(layers=-1, largest_file=4000)
+  assert "File too large" in line and "Make room" in line

@@ -1,0 +1,196 @@
+"""Tests of the classifier's features and records."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import reference_data
+import tensorflow as tf
+
+import classification_data
+import command_line
+import features
+import run_classifier
+import tokenization
+from classification_data import InputExample, PaddingInputExample
+
+
+def load_tokenizer(name, do_lower_case=True):
+  return tokenization.FullTokenizer(reference_data.vocab(name), do_lower_case)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+  return load_tokenizer("uncased")
+
+
+def convert(case, tokenizer):
+  example = PaddingInputExample()
+  if "padding" not in case:
+    texts = case["text_a"], case["text_b"]
+    example = InputExample("guid", *texts, case["label"])
+  return run_classifier.convert_single_example(
+    9, example, case.get("label_list"), case["max_seq_length"], tokenizer
+  )
+
+
+def test_single_examples_equal_the_reference(tokenizer):
+  path = reference_data.golden("classifier", "convert_single_example.jsonl")
+  for case in reference_data.read_jsonl(path):
+    if "error" not in case:
+      for name, value in vars(convert(case, tokenizer)).items():
+        assert value == case[name], (case, name)
+
+
+@pytest.mark.parametrize(
+  ("changed", "said"),
+  [
+    # The reference fails at these two, on KeyError and AssertionError.
+    ({"label": "2"}, "example guid: unknown label '2'; the labels are 0, 1"),
+    ({"max_seq_length": 1}, "max_seq_length=1: has to be 2 at least"),
+  ],
+)
+def test_single_examples_that_are_refused(tokenizer, changed, said):
+  case = {"text_a": "a b", "text_b": None, "label": "0", "max_seq_length": 8}
+  case["label_list"] = ["0", "1"]
+  with pytest.raises(command_line.InputError) as refused:
+    convert(case | changed, tokenizer)
+  assert str(refused.value) == said
+
+
+def test_labels_may_be_missing_and_numbers(tokenizer):
+  case = {"text_a": "a", "text_b": None, "max_seq_length": 8}
+  unlabelled = convert(case | {"label": None, "label_list": ["x"]}, tokenizer)
+  assert unlabelled.label_id == 0
+  number = convert(case | {"label": "-2.5", "label_list": []}, tokenizer)
+  assert number.label_id == -2.5
+
+
+# Records
+
+
+def read_records(path):
+  """The records of a TFRecord file as lists of numbers by name."""
+  compression = "GZIP" if path.endswith(".gz") else ""
+  records = tf.data.TFRecordDataset(path, compression)
+  for serialized in records.as_numpy_iterator():
+    feature = tf.train.Example.FromString(serialized).features.feature
+    yield {
+      name: list(getattr(value, value.WhichOneof("kind")).value)
+      for name, value in feature.items()
+    }
+
+
+def read_dev_examples(task):
+  folder = {"mrpc": "MRPC", "cola": "CoLA", "mnli": "MNLI-sample"}
+  folder = reference_data.data("glue", folder.get(task, "XNLI-zh"))
+  return classification_data.PROCESSORS[task]().get_dev_examples(folder)
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "mrpc_dev",
+    "mrpc_dev_all_padded",
+    "mrpc_dev_cased_48",
+    "cola_dev",
+    "mnli_dev",
+    "xnli_dev",
+  ],
+)
+def test_records_equal_the_reference(tmp_path, name):
+  golden = reference_data.golden("classifier", f"{name}.tf_record.gz")
+  with open(reference_data.golden("classifier", "runs.json")) as file:
+    runs = json.load(file)["features"]
+  (run,) = [run for run in runs if run["file"] == f"{name}.tf_record.gz"]
+  examples = read_dev_examples(run["task"])[: run["examples"]]
+  examples += [PaddingInputExample()] * run["padding_examples"]
+  path = str(tmp_path / "records")
+  run_classifier.file_based_convert_examples_to_features(
+    examples,
+    run["labels"],
+    run["max_seq_length"],
+    load_tokenizer(run["vocab"], run["do_lower_case"]),
+    path,
+  )
+  records = list(read_records(path))
+  assert len(records) == run["records"]
+  for record, expected in zip(records, read_records(golden)):
+    assert record == expected
+  lines = [
+    json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
+    for record in records
+  ]
+  digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+  assert digest == run["content_sha256"]
+
+
+@pytest.mark.parametrize(
+  ("split", "file"),
+  [("train", "mrpc_train.tf_record"), ("dev", "mrpc_eval.tf_record")],
+)
+def test_records_equal_those_of_a_published_run(
+  tmp_path, tokenizer, split, file
+):
+  published = reference_data.data("reference_runs", file)
+  processor = classification_data.MrpcProcessor()
+  folder = reference_data.data("glue", "MRPC")
+  examples = getattr(processor, f"get_{split}_examples")(folder)
+  path = str(tmp_path / "records")
+  run_classifier.file_based_convert_examples_to_features(
+    examples, ["0", "1"], 128, tokenizer, path
+  )
+  records, expected = list(read_records(path)), list(read_records(published))
+  assert len(records) == len(expected)
+  for ours, theirs in zip(records, expected):
+    assert ours == theirs
+
+
+def test_records_of_a_published_run_are_read():
+  path = reference_data.data("reference_runs", "mrpc_eval.tf_record")
+  input_fn = run_classifier.file_based_input_fn_builder(
+    path, seq_length=128, is_training=False, drop_remainder=False
+  )
+  batches = list(input_fn({"batch_size": 100}))
+  assert [len(batch["label_ids"]) for batch in batches] == [100] * 4 + [8]
+  together = {
+    name: np.concatenate([batch[name] for batch in batches])
+    for name in batches[0]
+  }
+  for number, record in enumerate(read_records(path)):
+    for name, values in together.items():
+      np.testing.assert_array_equal(np.ravel(values[number]), record[name])
+
+
+def test_records_of_the_first_releases_are_read(tmp_path):
+  """They lack `is_real_example`, and all are real."""
+  layout = run_classifier.record_layout(4)
+  del layout["is_real_example"]
+  row = dict.fromkeys(features.TOKEN_FEATURES, (1, 1, 1, 0)) | {"label_ids": 2}
+  path = str(tmp_path / "old")
+  features.write_records(path, [row] * 3, layout)
+  input_fn = run_classifier.file_based_input_fn_builder(
+    path, seq_length=4, is_training=False, drop_remainder=False
+  )
+  (batch,) = input_fn({"batch_size": 8})
+  assert batch["is_real_example"].numpy().tolist() == [1, 1, 1]
+  assert batch["label_ids"].numpy().tolist() == [2, 2, 2]
+
+
+def test_what_is_cut_is_counted(tmp_path, tokenizer, caplog):
+  examples = [
+    InputExample("1", "one two three four", "five six", "0"),
+    InputExample("2", "one two", None, "0"),
+    InputExample("3", "one two three four five six", None, "0"),
+    PaddingInputExample(),
+  ]
+  path = str(tmp_path / "records")
+  with caplog.at_level("INFO"):
+    run_classifier.file_based_convert_examples_to_features(
+      examples, ["0"], 6, tokenizer, path
+    )
+  assert (
+    f"4 examples written to {path}; 2 were longer than 6 tokens and lost 5"
+    " tokens in all" in caplog.text
+  )
