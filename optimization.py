@@ -43,6 +43,7 @@ def training_step(
   num_warmup_steps: int | None,
   use_tpu: bool = False,
   clip_norm: float = 1.0,
+  bias_correction: bool = False,
 ) -> TrainingStep:
   """Builds the graph that lowers `loss` by one step.
 
@@ -56,6 +57,7 @@ def training_step(
     num_warmup_steps: steps in which it rises from 0; None or 0 for none.
     use_tpu: whether gradients are averaged over TPU cores.
     clip_norm: gradients whose global norm is larger are scaled down to it.
+    bias_correction: see `AdamWeightDecayOptimizer`.
 
   Returns:
     A `TrainingStep`.
@@ -66,6 +68,7 @@ def training_step(
     learning_rate=rate,
     weight_decay_rate=0.01,
     exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    bias_correction=bias_correction,
   )
   if use_tpu:
     optimizer = tf.tpu.CrossShardOptimizer(optimizer)
@@ -113,9 +116,12 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
   """Adam (Kingma and Ba 2015) with decoupled weight decay, as BERT has it.
 
   The decay is added to the step and not to the gradient, so that it does not
-  pass through the moments (Loshchilov and Hutter 2019). The moments are not
-  corrected for their start at zero. They live in variables named after the
-  weight: `NAME/adam_m` and `NAME/adam_v`.
+  pass through the moments (Loshchilov and Hutter 2019). The moments live in
+  variables named after the weight: `NAME/adam_m` and `NAME/adam_v`.
+
+  BERT does not correct them for their start at zero, which makes early steps
+  several times as long as the learning rate says; on small data sets a run can
+  fail by it (Mosbach et al. 2021). `bias_correction` is for those.
   """
 
   def __init__(
@@ -127,6 +133,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     epsilon: float = 1e-6,
     exclude_from_weight_decay: Sequence[str] | None = None,
     name: str = "AdamWeightDecayOptimizer",
+    bias_correction: bool = False,
   ):
     """Takes the constants.
 
@@ -140,6 +147,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       exclude_from_weight_decay: regular expressions; a weight whose name has
         one of them anywhere in it does not decay.
       name: of the update's operations.
+      bias_correction: whether moments are corrected for their start at zero,
+        by the number of steps that the global step has counted.
     """
     super().__init__(use_locking=False, name=name)
     self.learning_rate = learning_rate
@@ -148,6 +157,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.beta_2 = beta_2
     self.epsilon = epsilon
     self.exclude_from_weight_decay = exclude_from_weight_decay
+    self.bias_correction = bias_correction
 
   def apply_gradients(self, grads_and_vars, global_step=None, name=None):
     """Moves each weight by its gradient; `global_step` is not counted on.
@@ -170,7 +180,12 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       m, v = (self._moment(weight, slot) for slot in ("adam_m", "adam_v"))
       next_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
       next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(gradient)
-      step = next_m / (tf.sqrt(next_v) + self.epsilon)
+      mean, square = next_m, next_v
+      if self.bias_correction:
+        steps = tf.cast(tf.train.get_or_create_global_step() + 1, tf.float32)
+        mean /= 1.0 - self.beta_1**steps
+        square /= 1.0 - self.beta_2**steps
+      step = mean / (tf.sqrt(square) + self.epsilon)
       if self._decays(weight):
         step += self.weight_decay_rate * weight
       updates += [

@@ -377,6 +377,7 @@ def model_fn_builder(
   seed: int | None = None,
   log_steps: int = 20,
   evaluated: dict[str, Any] | None = None,
+  bias_correction: bool = False,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
@@ -394,6 +395,7 @@ def model_fn_builder(
     log_steps: steps between two lines of progress.
     evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
       `label_ids` [A] and `is_real_example` [A] of the whole set.
+    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
 
   Returns:
     A function of features, labels, mode, params and config.
@@ -425,7 +427,12 @@ def model_fn_builder(
 
     if is_training:
       step = optimization.training_step(
-        total_loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
+        total_loss,
+        learning_rate,
+        num_train_steps,
+        num_warmup_steps,
+        use_tpu,
+        bias_correction=bias_correction,
       )
       progress = training.ProgressHook(
         {
@@ -830,6 +837,7 @@ def main(_) -> None:
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
     evaluated=evaluated,
+    bias_correction=FLAGS.bias_correction,
   )
   estimator = training.build_estimator(
     model_fn,

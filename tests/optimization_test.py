@@ -212,6 +212,33 @@ def test_repeated_rows_of_a_sparse_gradient_add_up():
     np.testing.assert_allclose(session.run(weight), expected, rtol=0, atol=1e-5)
 
 
+def test_bias_correction_equals_numpy():
+  gradients = np.random.default_rng(0).normal(size=[5, 3])
+  m = v = np.zeros(3)
+  expected = np.ones(3)
+  for t, gradient in enumerate(gradients, start=1):
+    m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+    m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
+    expected = expected - 0.1 * (
+      m_hat / (np.sqrt(v_hat) + 1e-6) + 0.01 * expected
+    )
+  weight = tf.get_variable("w", initializer=tf.ones([3]))
+  gradient = tf.placeholder(tf.float32, [3])
+  optimizer = optimization.AdamWeightDecayOptimizer(
+    0.1, weight_decay_rate=0.01, bias_correction=True
+  )
+  with tf.control_dependencies(
+    [optimizer.apply_gradients([(gradient, weight)])]
+  ):
+    train_op = tf.train.get_or_create_global_step().assign_add(1)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for value in gradients:
+      session.run(train_op, {gradient: value})
+    # float32 holds 1 - 0.999 to four digits.
+    np.testing.assert_allclose(session.run(weight), expected, rtol=0, atol=1e-4)
+
+
 def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before():
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
   step = optimization.training_step(
