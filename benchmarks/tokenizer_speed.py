@@ -1,0 +1,145 @@
+"""Speed of tokenization.py beside that of the Rust package `tokenizers`.
+
+Both turn the same lines into ids, in turns and in one process on one thread,
+each pass with a fresh tokenizer, whose making is not timed. Their ids have to
+be equal. Then, untimed, the memory that our tokenizer's memo takes: for these
+lines, and where no chunk ever comes again, for lines whose characters are
+shuffled.
+
+    python -m benchmarks.tokenizer_speed \
+        --vocab_file=uncased/vocab.txt --text_file=sentences.txt.gz
+
+Times are of the processor, so that what else runs on the machine counts less.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import random
+import statistics
+import time
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
+
+from absl import flags
+
+import command_line
+import tokenization
+from command_line import InputError
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
+  flags.DEFINE_string(
+    "text_file", None, "Text in UTF-8, by lines; may be gzipped.", required=True
+  )
+  flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
+  flags.DEFINE_integer("passes", 5, "Passes over the text.", lower_bound=1)
+
+
+def main(_: list[str]) -> None:
+  """Times both, compares their ids and measures the memo."""
+  os.environ["TOKENIZERS_PARALLELISM"] = "false"
+  lines = read_lines(FLAGS.text_file)
+  ratios = []
+  for number in range(FLAGS.passes):
+    peers_seconds, encodings = timed(peer().encode_batch, lines, False, False)
+    our_seconds, ids = timed(encode_each, ours(), lines)
+    for line, our_ids, encoding in zip(lines, ids, encodings):
+      if our_ids != encoding.ids:
+        raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
+    ratios.append(peers_seconds / our_seconds)
+    print(
+      f"pass {number + 1}: tokenizers {len(lines) / peers_seconds:8.0f} lines/s"
+      f", ours {len(lines) / our_seconds:8.0f} lines/s"
+      f", ratio {ratios[-1]:.2f}",
+      flush=True,
+    )
+  print(
+    f"ids of {len(lines)} lines equal; ratio: median"
+    f" {statistics.median(ratios):.2f},"
+    f" from {min(ratios):.2f} to {max(ratios):.2f}"
+  )
+  print(f"memo for this text: {memo_peak(lines)}")
+  peak = memo_peak(shuffled(lines), most_chunks=300_000)
+  print(f"memo for shuffled characters: {peak}")
+
+
+def read_lines(path: str) -> list[str]:
+  """The lines of a text file that are not empty, without their ends."""
+  opener = gzip.open if path.endswith(".gz") else open
+  with opener(path, "rt", encoding="utf-8") as file:
+    return [line.rstrip("\n") for line in file if line.strip()]
+
+
+def ours() -> tokenization.FullTokenizer:
+  """Our tokenizer, which has seen no text."""
+  return tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+
+
+def peer() -> Any:
+  """The tokenizer of `tokenizers` by BERT's rules."""
+  try:
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers
+  except ImportError as error:
+    raise InputError(
+      "the package tokenizers is missing: pip install tokenizers"
+    ) from error
+  vocab = tokenization.load_vocab(FLAGS.vocab_file)
+  tokenizer = tokenizers.Tokenizer(
+    models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=200)
+  )
+  tokenizer.normalizer = normalizers.BertNormalizer(
+    lowercase=FLAGS.do_lower_case
+  )
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  return tokenizer
+
+
+def encode_each(
+  tokenizer: tokenization.FullTokenizer, lines: Iterable[str]
+) -> list[list[int]]:
+  """Ids of each line."""
+  return [tokenizer.encode(line) for line in lines]
+
+
+def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+  """Seconds of processor time that a call took, and its result."""
+  start = time.process_time()
+  result = function(*args)
+  return time.process_time() - start, result
+
+
+def shuffled(lines: list[str]) -> Iterator[str]:
+  """The lines again and again, the characters of each in a random order."""
+  rng = random.Random(1)
+  while True:
+    for line in lines:
+      yield "".join(rng.sample(line, len(line)))
+
+
+def memo_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
+  """The most memory that a tokenizer came to hold over the lines it encoded."""
+  tokenizer = ours()
+  tracemalloc.start()
+  chunks = 0
+  for line in lines:
+    tokenizer.encode(line)
+    chunks += len(line.split())
+    if chunks >= most_chunks:
+      break
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  return f"peak {peak / 2**20:.1f} MiB after {chunks} chunks"
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

@@ -1,0 +1,1059 @@
+import errno
+import io
+import json
+import os
+import pickle
+import re
+import resource
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+from safetensors.numpy import load_file, save_file
+
+import convert_checkpoint
+import modeling
+from command_line import InputError
+
+# No two sizes are equal, so that no mistaken shape passes for another.
+CONFIG = {
+  "attention_probs_dropout_prob": 0.1,
+  "hidden_act": "gelu",
+  "hidden_dropout_prob": 0.1,
+  "hidden_size": 4,
+  "initializer_range": 0.02,
+  "intermediate_size": 6,
+  "max_position_embeddings": 9,
+  "model_type": "bert",
+  "num_attention_heads": 2,
+  "num_hidden_layers": 2,
+  "type_vocab_size": 5,
+  "vocab_size": 13,
+}
+VOCAB = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\nsat\n##s\n"
+NUM_LABELS = 3
+
+ENCODER = {
+  "bert.embeddings.word_embeddings.weight": (13, 4),
+  "bert.embeddings.position_embeddings.weight": (9, 4),
+  "bert.embeddings.token_type_embeddings.weight": (5, 4),
+  "bert.embeddings.LayerNorm.weight": (4,),
+  "bert.embeddings.LayerNorm.bias": (4,),
+}
+for n in range(2):
+  ENCODER.update(
+    {
+      f"bert.encoder.layer.{n}.{name}": shape
+      for name, shape in {
+        "attention.self.query.weight": (4, 4),
+        "attention.self.query.bias": (4,),
+        "attention.self.key.weight": (4, 4),
+        "attention.self.key.bias": (4,),
+        "attention.self.value.weight": (4, 4),
+        "attention.self.value.bias": (4,),
+        "attention.output.dense.weight": (4, 4),
+        "attention.output.dense.bias": (4,),
+        "attention.output.LayerNorm.weight": (4,),
+        "attention.output.LayerNorm.bias": (4,),
+        "intermediate.dense.weight": (6, 4),
+        "intermediate.dense.bias": (6,),
+        "output.dense.weight": (4, 6),
+        "output.dense.bias": (4,),
+        "output.LayerNorm.weight": (4,),
+        "output.LayerNorm.bias": (4,),
+      }.items()
+    }
+  )
+POOLER = {"bert.pooler.dense.weight": (4, 4), "bert.pooler.dense.bias": (4,)}
+MASKED_LM = {
+  "cls.predictions.bias": (13,),
+  "cls.predictions.transform.dense.weight": (4, 4),
+  "cls.predictions.transform.dense.bias": (4,),
+  "cls.predictions.transform.LayerNorm.weight": (4,),
+  "cls.predictions.transform.LayerNorm.bias": (4,),
+}
+NEXT_SENTENCE = {
+  "cls.seq_relationship.weight": (2, 4),
+  "cls.seq_relationship.bias": (2,),
+}
+LABELS = {"classifier.weight": (3, 4), "classifier.bias": (3,)}
+CHOICE = {"classifier.weight": (1, 4), "classifier.bias": (1,)}
+SPAN = {"qa_outputs.weight": (2, 4), "qa_outputs.bias": (2,)}
+# What transformers 5 saves of each class.
+ARCHITECTURES = {
+  "BertModel": {
+    name[len("bert.") :]: shape for name, shape in {**ENCODER, **POOLER}.items()
+  },
+  "BertForPreTraining": {**ENCODER, **POOLER, **MASKED_LM, **NEXT_SENTENCE},
+  "BertForMaskedLM": {**ENCODER, **MASKED_LM},
+  "BertForNextSentencePrediction": {**ENCODER, **POOLER, **NEXT_SENTENCE},
+  "BertForSequenceClassification": {**ENCODER, **POOLER, **LABELS},
+  "BertForTokenClassification": {**ENCODER, **LABELS},
+  "BertForMultipleChoice": {**ENCODER, **POOLER, **CHOICE},
+  "BertForQuestionAnswering": {**ENCODER, **SPAN},
+}
+
+
+def random_bits(shapes, seed=0):
+  """Arrays of any float32 there is, infinities and NaNs among them."""
+  rng = np.random.default_rng(seed)
+  return {
+    name: rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
+    for name, shape in shapes.items()
+  }
+
+
+def random_normal(shapes, seed=0):
+  rng = np.random.default_rng(seed)
+  return {
+    name: rng.normal(size=shape).astype(np.float32)
+    for name, shape in shapes.items()
+  }
+
+
+def assert_same_bits(actual, expected):
+  def bits(tensors):
+    return {n: (t.dtype, t.shape, t.tobytes()) for n, t in tensors.items()}
+
+  assert bits(actual) == bits(expected)
+
+
+def write_json(path, value):
+  path.write_text(json.dumps(value))
+
+
+def read_json(path):
+  return json.loads(path.read_text())
+
+
+def make_huggingface(folder, tensors, vocab=VOCAB, **config):
+  folder.mkdir()
+  save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+  write_json(folder / "config.json", {**CONFIG, **config})
+  (folder / "vocab.txt").write_text(vocab)
+  return str(folder)
+
+
+def make_tensorflow(folder, shapes, vocab=VOCAB, **config):
+  """Writes a checkpoint as a training run does, with `tf.train.Saver`."""
+  folder.mkdir()
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, value in random_normal(shapes).items():
+      tf.get_variable(name, initializer=value)
+    session.run(tf.global_variables_initializer())
+    saver = tf.train.Saver()
+    path = saver.save(session, str(folder / "model.ckpt"), global_step=7)
+  write_json(folder / "bert_config.json", {**CONFIG, **config})
+  (folder / "vocab.txt").write_text(vocab)
+  return path
+
+
+def tensorflow_shapes(*shapes):
+  """The variables of those Hugging Face tensors; tested against modeling."""
+  table = convert_checkpoint.name_table(CONFIG["num_hidden_layers"])
+  rows = {row.huggingface: row for part in table.values() for row in part}
+  return {
+    rows[name].tensorflow: shape[::-1] if rows[name].transposed else shape
+    for part in shapes
+    for name, shape in part.items()
+  }
+
+
+def read_checkpoint(folder):
+  reader = tf.train.load_checkpoint(f"{folder}/bert_model.ckpt")
+  return {
+    name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+  }
+
+
+def to_tensorflow(folder, tmp_path, **options):
+  target = tmp_path / "tensorflow"
+  convert_checkpoint.huggingface_to_tensorflow(folder, str(target), **options)
+  return target
+
+
+def to_huggingface(checkpoint, tmp_path, **options):
+  target = tmp_path / "huggingface"
+  source = os.path.dirname(checkpoint)
+  convert_checkpoint.tensorflow_to_huggingface(
+    checkpoint,
+    f"{source}/bert_config.json",
+    f"{source}/vocab.txt",
+    str(target),
+    **options,
+  )
+  return target
+
+
+def build_graph(config):
+  """The encoder and all heads, as the training scripts build them."""
+  model = modeling.BertModel(
+    config, is_training=False, input_ids=tf.zeros([1, 3], tf.int32)
+  )
+  modeling.masked_lm_logits(
+    config,
+    model.get_sequence_output(),
+    model.get_embedding_table(),
+    tf.zeros([1, 1], tf.int32),
+  )
+  modeling.next_sentence_logits(config, model.get_pooled_output())
+  modeling.span_logits(model.get_sequence_output())
+  modeling.classification_logits(model.get_pooled_output(), NUM_LABELS)
+  return model
+
+
+# Names, axes and bits
+
+
+def test_name_table_is_the_graph_of_modeling():
+  with tf.Graph().as_default():
+    build_graph(modeling.BertConfig.from_dict(CONFIG))
+    graph = {v.op.name: tuple(v.shape.as_list()) for v in tf.global_variables()}
+  assert graph == tensorflow_shapes(
+    ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE, SPAN, LABELS
+  )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_round_trip_from_huggingface_gives_the_same_bits(
+  architecture, tmp_path
+):
+  tensors = random_bits(ARCHITECTURES[architecture])
+  source = make_huggingface(
+    tmp_path / "source", tensors, architectures=[architecture]
+  )
+  middle = to_tensorflow(source, tmp_path)
+  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  assert_same_bits(load_file(target / "model.safetensors"), tensors)
+  assert read_json(target / "config.json")["architectures"] == [architecture]
+  assert (target / "vocab.txt").read_text() == VOCAB
+
+
+def test_round_trip_from_tensorflow_gives_the_same_bits(tmp_path):
+  golden = reference_data.golden("modeling", "tiny", "bert_config.json")
+  folder = os.path.dirname(golden)
+  (tmp_path / "vocab.txt").write_text(VOCAB)
+  convert_checkpoint.tensorflow_to_huggingface(
+    f"{folder}/bert_model.ckpt",
+    golden,
+    str(tmp_path / "vocab.txt"),
+    str(tmp_path / "huggingface"),
+  )
+  target = to_tensorflow(str(tmp_path / "huggingface"), tmp_path)
+  assert_same_bits(read_checkpoint(target), read_checkpoint(folder))
+
+
+def test_kernels_are_turned(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
+  target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
+  kernels = {
+    name.replace("/layer_", "/layer.").replace("/", "."): value
+    for name, value in read_checkpoint(target).items()
+    if name.endswith("/kernel")
+  }
+  assert_same_bits(
+    kernels,
+    {
+      name.replace(".weight", ".kernel"): tensor.T
+      for name, tensor in tensors.items()
+      if re.search(r"(dense|query|key|value)\.weight", name)
+    },
+  )
+
+
+@pytest.mark.parametrize(
+  "ours, theirs",
+  [
+    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings"),
+    ("cls/seq_relationship/output_weights", "cls.seq_relationship"),
+  ],
+)
+def test_tables_and_output_weights_are_not_turned(ours, theirs, tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
+  target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
+  np.testing.assert_array_equal(
+    read_checkpoint(target)[ours], tensors[f"{theirs}.weight"]
+  )
+
+
+def test_checkpoint_initialises_the_graph(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
+  target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
+  path = f"{target}/bert_model.ckpt"
+  config = modeling.BertConfig.from_json_file(f"{target}/bert_config.json")
+  with tf.Graph().as_default(), tf.Session() as session:
+    build_graph(config)
+    names, _ = modeling.get_assignment_map_from_checkpoint(
+      tf.trainable_variables(), path
+    )
+    tf.train.init_from_checkpoint(path, names)
+    session.run(tf.global_variables_initializer())
+    (kernel,) = (
+      session.run(variable)
+      for variable in tf.trainable_variables("bert/pooler/dense/kernel")
+    )
+  np.testing.assert_array_equal(kernel, tensors["bert.pooler.dense.weight"].T)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_hidden_states_equal_those_of_transformers(activation, tmp_path):
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  source = make_huggingface(
+    tmp_path / "source",
+    {
+      name: 0.3 * tensor
+      for name, tensor in random_normal(ARCHITECTURES["BertModel"]).items()
+    },
+    architectures=["BertModel"],
+    hidden_act=activation,
+    layer_norm_eps=1e-3,
+  )
+  input_ids = np.array([[2, 5, 6, 7, 8, 3], [2, 12, 9, 3, 0, 0]])
+  input_mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+  segment_ids = np.array([[0, 0, 0, 1, 1, 4], [0, 0, 0, 0, 0, 0]])
+  with torch.no_grad():
+    theirs = transformers.BertModel.from_pretrained(source)(
+      input_ids=torch.tensor(input_ids),
+      attention_mask=torch.tensor(input_mask),
+      token_type_ids=torch.tensor(segment_ids),
+      output_hidden_states=True,
+    )
+  target = to_tensorflow(source, tmp_path)
+  config = modeling.BertConfig.from_json_file(f"{target}/bert_config.json")
+  with tf.Graph().as_default(), tf.Session() as session:
+    model = modeling.BertModel(
+      config,
+      is_training=False,
+      input_ids=tf.constant(input_ids, tf.int32),
+      input_mask=tf.constant(input_mask, tf.int32),
+      token_type_ids=tf.constant(segment_ids, tf.int32),
+    )
+    path = f"{target}/bert_model.ckpt"
+    tf.train.Saver().restore(session, path)
+    layers, pooled = session.run(
+      [model.get_all_encoder_layers(), model.get_pooled_output()]
+    )
+  seen = input_mask.astype(bool)
+  for ours, layer in zip(layers, theirs.hidden_states[1:]):
+    np.testing.assert_allclose(
+      ours[seen], layer.numpy()[seen], rtol=0, atol=1e-5
+    )
+  np.testing.assert_allclose(
+    pooled, theirs.pooler_output.numpy(), rtol=0, atol=1e-5
+  )
+
+
+# What a folder may hold
+
+
+def test_old_names_of_layer_norm_are_read(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  old = {
+    name.replace("Norm.weight", "Norm.gamma").replace(
+      "Norm.bias", "Norm.beta"
+    ): tensor
+    for name, tensor in tensors.items()
+  }
+  target = to_tensorflow(make_huggingface(tmp_path / "old", old), tmp_path)
+  np.testing.assert_array_equal(
+    read_checkpoint(target)["bert/embeddings/LayerNorm/gamma"],
+    tensors["embeddings.LayerNorm.weight"],
+  )
+
+
+def test_two_spellings_of_one_tensor_are_refused(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  tensors["bert.embeddings.LayerNorm.gamma"] = np.ones(4, np.float32)
+  source = make_huggingface(tmp_path / "twice", tensors)
+  with pytest.raises(InputError, match=r"bert.embeddings.LayerNorm.weight in"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_position_ids_and_equal_copies_are_left_out_and_named(tmp_path, capsys):
+  tensors = random_normal(ARCHITECTURES["BertForMaskedLM"])
+  extra = {
+    "bert.embeddings.position_ids": np.arange(9)[np.newaxis],
+    "cls.predictions.decoder.bias": tensors["cls.predictions.bias"],
+    "cls.predictions.decoder.weight": tensors[
+      "bert.embeddings.word_embeddings.weight"
+    ],
+  }
+  source = make_huggingface(tmp_path / "copies", {**tensors, **extra})
+  target = to_tensorflow(source, tmp_path)
+  assert f"left out: {', '.join(extra)}\n" in capsys.readouterr().out
+  assert len(read_checkpoint(target)) == len(tensors)
+
+
+@pytest.mark.parametrize("leaf", ["weight", "bias"])
+def test_unequal_copies_are_refused(leaf, tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForMaskedLM"])
+  shape = {"weight": (13, 4), "bias": (13,)}[leaf]
+  tensors[f"cls.predictions.decoder.{leaf}"] = np.zeros(shape, np.float32)
+  source = make_huggingface(tmp_path / "unequal", tensors)
+  with pytest.raises(InputError, match=rf"decoder.{leaf} differs from"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_a_copy_stands_in_for_its_original(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForMaskedLM"])
+  bias = tensors.pop("cls.predictions.bias")
+  tensors["cls.predictions.decoder.bias"] = bias
+  target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
+  np.testing.assert_array_equal(
+    read_checkpoint(target)["cls/predictions/output_bias"], bias
+  )
+
+
+def test_tensors_without_a_place_are_all_named(tmp_path):
+  tensors = random_normal(
+    {**ARCHITECTURES["BertModel"], "adapter.up": (2,), "lm_head.bias": (13,)}
+  )
+  source = make_huggingface(tmp_path / "strange", tensors)
+  with pytest.raises(
+    InputError, match=r"no place for adapter.up, lm_head.bias"
+  ):
+    to_tensorflow(source, tmp_path)
+
+
+def test_missing_tensors_are_all_named(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertForMaskedLM"])
+  missing = [
+    "bert.encoder.layer.1.output.dense.bias",
+    "cls.predictions.transform.dense.weight",
+  ]
+  for name in missing:
+    del tensors[name]
+  source = make_huggingface(tmp_path / "holes", tensors)
+  with pytest.raises(InputError, match=rf"has no {', '.join(missing)}$"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_layers_beyond_the_config_are_refused(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  source = make_huggingface(tmp_path / "deep", tensors, num_hidden_layers=1)
+  with pytest.raises(InputError, match=r"no place for bert.encoder.layer.1"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_other_shapes_than_by_the_config_are_refused(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  source = make_huggingface(tmp_path / "wide", tensors, intermediate_size=8)
+  with pytest.raises(
+    InputError,
+    match=r"layer.0.intermediate.dense.weight is \(6, 4\), .* \(8, 4\)",
+  ):
+    to_tensorflow(source, tmp_path)
+
+
+def test_a_missing_pooler_is_said(tmp_path, capsys):
+  tensors = random_normal(ENCODER)
+  to_tensorflow(make_huggingface(tmp_path / "bare", tensors), tmp_path)
+  assert "(encoder, no pooler)" in capsys.readouterr().out
+
+
+def test_shards_are_read_together(tmp_path):
+  tensors = random_bits(ARCHITECTURES["BertModel"])
+  source = tmp_path / "shards"
+  make_huggingface(source, tensors)
+  os.remove(source / "model.safetensors")
+  names = sorted(tensors)
+  shards = {"one.safetensors": names[:9], "two.safetensors": names[9:]}
+  for shard, held in shards.items():
+    save_file({name: tensors[name] for name in held}, source / shard)
+  weight_map = {name: shard for shard in shards for name in shards[shard]}
+  write_json(
+    source / "model.safetensors.index.json", {"weight_map": weight_map}
+  )
+  middle = to_tensorflow(str(source), tmp_path)
+  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  assert_same_bits(load_file(target / "model.safetensors"), tensors)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype])
+def test_sixteen_bits_are_widened_exactly_and_counted(dtype, tmp_path, capsys):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  name = "embeddings.word_embeddings.weight"
+  tensors[name] = tensors[name].astype(dtype)
+  target = to_tensorflow(make_huggingface(tmp_path / "half", tensors), tmp_path)
+  wide = read_checkpoint(target)["bert/embeddings/word_embeddings"]
+  assert wide.dtype == np.float32
+  np.testing.assert_array_equal(wide.astype(dtype), tensors[name])
+  assert "widened: 1 tensors" in capsys.readouterr().out
+
+
+def test_what_float32_cannot_hold_is_refused(tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  tensors["pooler.dense.bias"] = np.zeros(4, np.float64)
+  source = make_huggingface(tmp_path / "double", tensors)
+  with pytest.raises(InputError, match=r"pooler.dense.bias \(float64\)"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_a_damaged_safetensors_file_is_refused(tmp_path):
+  source = tmp_path / "damaged"
+  make_huggingface(source, random_normal(ARCHITECTURES["BertModel"]))
+  whole = (source / "model.safetensors").read_bytes()
+  (source / "model.safetensors").write_bytes(whole[:-1])
+  with pytest.raises(InputError, match="not a whole safetensors file"):
+    to_tensorflow(str(source), tmp_path)
+
+
+def test_a_missing_safetensors_package_is_named(tmp_path, monkeypatch):
+  source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
+  monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+  with pytest.raises(InputError, match=r"pip install -e \.\[huggingface\]"):
+    to_tensorflow(source, tmp_path)
+
+
+# pytorch_model.bin
+
+
+def make_pytorch(folder, content):
+  make_huggingface(folder, random_normal(ENCODER))
+  os.remove(folder / "model.safetensors")
+  (folder / "pytorch_model.bin").write_bytes(content)
+  return str(folder)
+
+
+def test_pytorch_weights_are_read(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = random_bits(ARCHITECTURES["BertForSequenceClassification"])
+  file = io.BytesIO()
+  torch.save({n: torch.from_numpy(t) for n, t in tensors.items()}, file)
+  source = make_pytorch(tmp_path / "bin", file.getvalue())
+  middle = to_tensorflow(source, tmp_path)
+  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  assert_same_bits(load_file(target / "model.safetensors"), tensors)
+
+
+def test_pytorch_bfloat16_is_widened_exactly(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = random_normal(ENCODER)
+  file = io.BytesIO()
+  torch.save(
+    {n: torch.from_numpy(t).bfloat16() for n, t in tensors.items()}, file
+  )
+  target = to_tensorflow(
+    make_pytorch(tmp_path / "a", file.getvalue()), tmp_path
+  )
+  np.testing.assert_array_equal(
+    read_checkpoint(target)["bert/embeddings/word_embeddings"],
+    torch.from_numpy(tensors["bert.embeddings.word_embeddings.weight"])
+    .bfloat16()
+    .float()
+    .numpy(),
+  )
+
+
+class MakesFolder:
+  """Unpickled, it makes a folder: the mark of code that was run."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return os.mkdir, (self.path,)
+
+
+@pytest.mark.parametrize("form", ["pickle", "zip"])
+def test_pickled_code_is_not_run(form, tmp_path):
+  torch = pytest.importorskip("torch")
+  mark = tmp_path / "mark"
+  harmful = {"embeddings.word_embeddings.weight": MakesFolder(str(mark))}
+  file = io.BytesIO()
+  if form == "zip":
+    torch.save(harmful, file)
+  else:
+    pickle.dump(harmful, file)
+  source = make_pytorch(tmp_path / "bin", file.getvalue())
+  with pytest.raises(InputError, match="damaged, or holds more than weights"):
+    to_tensorflow(source, tmp_path)
+  assert not mark.exists()
+
+
+def test_missing_pytorch_is_named(tmp_path, monkeypatch):
+  source = make_pytorch(tmp_path / "bin", b"")
+  monkeypatch.setitem(sys.modules, "torch", None)
+  with pytest.raises(InputError, match=r"pip install -e \.\[torch\]"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_pytorch_that_can_be_tricked_is_refused(tmp_path, monkeypatch):
+  source = make_pytorch(tmp_path / "bin", b"")
+  old = types.SimpleNamespace(__version__="2.5.1+cpu")
+  monkeypatch.setitem(sys.modules, "torch", old)
+  with pytest.raises(InputError, match=r"needs PyTorch 2\.6 .* not 2\.5\.1"):
+    to_tensorflow(source, tmp_path)
+
+
+# Config, vocabulary, labels
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("model_type", "roberta"),
+    ("position_embedding_type", "relative_key"),
+    ("is_decoder", True),
+    ("add_cross_attention", True),
+    ("hidden_act", "silu"),
+  ],
+)
+def test_models_that_the_graph_is_not_are_refused(key, value, tmp_path):
+  tensors = random_normal(ARCHITECTURES["BertModel"])
+  source = make_huggingface(tmp_path / "other", tensors, **{key: value})
+  with pytest.raises(InputError, match=rf"{key}( is)? {json.dumps(value)}"):
+    to_tensorflow(source, tmp_path)
+
+
+def test_a_config_without_a_size_is_refused(tmp_path):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  config = {key: CONFIG[key] for key in CONFIG if key != "hidden_size"}
+  write_json(source / "config.json", config)
+  with pytest.raises(InputError, match=r"config\.json: has no hidden_size$"):
+    to_tensorflow(str(source), tmp_path)
+
+
+@pytest.mark.parametrize(
+  "theirs, ours",
+  [
+    ("gelu", "gelu"),
+    ("gelu_new", "gelu_new"),
+    ("gelu_pytorch_tanh", "gelu_tanh"),
+    ("relu", "relu"),
+    ("tanh", "tanh"),
+    ("linear", "linear"),
+  ],
+)
+def test_activations_are_renamed_both_ways(theirs, ours, tmp_path):
+  source = make_huggingface(
+    tmp_path / "a", random_normal(ENCODER), hidden_act=theirs
+  )
+  middle = to_tensorflow(source, tmp_path)
+  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  names = [
+    read_json(folder / file)["hidden_act"]
+    for folder, file in ((middle, "bert_config.json"), (target, "config.json"))
+  ]
+  assert names == [ours, theirs]
+
+
+def test_other_keys_of_the_config_go_there_and_back(tmp_path):
+  keys = {
+    "layer_norm_eps": 1e-5,
+    "problem_type": "multi_label_classification",
+    "id2label": {"0": "nein", "1": "vielleicht", "2": "ja"},
+    "label2id": {"nein": 0, "vielleicht": 1, "ja": 2},
+    "architectures": ["BertForTokenClassification"],
+  }
+  tensors = random_normal(ARCHITECTURES["BertForTokenClassification"])
+  source = make_huggingface(
+    tmp_path / "a", tensors, torch_dtype="float16", **keys
+  )
+  middle = to_tensorflow(source, tmp_path)
+  target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
+  assert read_json(target / "config.json") == {**CONFIG, **keys}
+
+
+def test_labels_are_those_of_the_training_run(tmp_path):
+  shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
+  stale = {"0": "x", "1": "y", "2": "z"}
+  checkpoint = make_tensorflow(tmp_path / "run", shapes, id2label=stale)
+  write_json(
+    tmp_path / "run" / "model.json", {"task": "tsv", "labels": ["a", "b", "c"]}
+  )
+  target = to_huggingface(checkpoint, tmp_path)
+  config = read_json(target / "config.json")
+  assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
+  assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
+
+
+def test_labels_of_a_head_of_another_size_are_not_taken(tmp_path):
+  shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
+  checkpoint = make_tensorflow(
+    tmp_path / "run", shapes, id2label={"0": "no", "1": "yes"}
+  )
+  config = read_json(to_huggingface(checkpoint, tmp_path) / "config.json")
+  assert list(config["id2label"].values()) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def make_tokenizer_json(folder, vocab, lowercase=True):
+  os.remove(folder / "vocab.txt")
+  write_json(
+    folder / "tokenizer.json",
+    {
+      "added_tokens": [{"id": 9, "content": "[NEW]"}],
+      "model": {"type": "WordPiece", "vocab": vocab},
+      "normalizer": {"type": "BertNormalizer", "lowercase": lowercase},
+    },
+  )
+
+
+def test_vocabulary_is_taken_from_tokenizer_json(tmp_path):
+  source = tmp_path / "fast"
+  make_huggingface(source, random_normal(ENCODER))
+  ids = {piece: i for i, piece in enumerate(VOCAB.split())}
+  make_tokenizer_json(source, dict(reversed(ids.items())))
+  target = to_tensorflow(str(source), tmp_path)
+  assert (target / "vocab.txt").read_text() == VOCAB + "[NEW]\n"
+
+
+def test_gaps_in_tokenizer_json_are_refused(tmp_path):
+  source = tmp_path / "fast"
+  make_huggingface(source, random_normal(ENCODER))
+  make_tokenizer_json(source, {"[PAD]": 0, "[UNK]": 1})
+  with pytest.raises(InputError, match=r"tokenizer\.json: the ids have gaps"):
+    to_tensorflow(str(source), tmp_path)
+
+
+def test_a_folder_without_vocabulary_is_refused(tmp_path):
+  source = tmp_path / "mute"
+  make_huggingface(source, random_normal(ENCODER))
+  os.remove(source / "vocab.txt")
+  with pytest.raises(InputError, match=r"has no vocab\.txt .* --vocab_file"):
+    to_tensorflow(str(source), tmp_path)
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path):
+  vocab = "".join(f"w{i}\n" for i in range(14))
+  source = make_huggingface(tmp_path / "a", random_normal(ENCODER), vocab)
+  with pytest.raises(InputError, match="has 14 pieces, the model only 13"):
+    to_tensorflow(source, tmp_path)
+
+
+def do_lower_case_of(folder, tmp_path, **options):
+  target = to_tensorflow(str(folder), tmp_path, **options)
+  return read_json(target / "bert_config.json")["do_lower_case"]
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  write_json(source / "tokenizer_config.json", {"do_lower_case": lowercase})
+  assert do_lower_case_of(source, tmp_path) is lowercase
+
+
+def test_case_is_that_of_tokenizer_json(tmp_path):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  ids = {piece: i for i, piece in enumerate(VOCAB.split())}
+  make_tokenizer_json(source, ids, lowercase=False)
+  assert do_lower_case_of(source, tmp_path) is False
+
+
+def test_case_is_that_of_the_argument(tmp_path):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  write_json(source / "tokenizer_config.json", {"do_lower_case": True})
+  assert do_lower_case_of(source, tmp_path, do_lower_case=False) is False
+
+
+@pytest.mark.parametrize(
+  "name, lowercase",
+  [
+    ("uncased", True),
+    ("cased", False),
+    ("chinese", True),
+    ("multi_cased", False),
+  ],
+)
+def test_capitals_of_a_vocabulary_show_its_case(name, lowercase, tmp_path):
+  vocab_file = reference_data.vocab(name)
+  tensors = random_normal(ENCODER)
+  name = "bert.embeddings.word_embeddings.weight"
+  tensors[name] = np.zeros((120000, 4), np.float32)
+  source = make_huggingface(tmp_path / "a", tensors, vocab_size=120000)
+  shown = do_lower_case_of(source, tmp_path, vocab_file=vocab_file)
+  assert shown is lowercase
+
+
+def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
+  checkpoint = make_tensorflow(
+    tmp_path / "run", tensorflow_shapes(ENCODER, POOLER), do_lower_case=False
+  )
+  target = to_huggingface(checkpoint, tmp_path)
+  config = read_json(target / "tokenizer_config.json")
+  assert config["do_lower_case"] is False
+
+
+def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  write_json(
+    source / "tokenizer_config.json",
+    {"do_lower_case": True, "strip_accents": False},
+  )
+  to_tensorflow(str(source), tmp_path)
+  assert "does not follow strip_accents=False" in capsys.readouterr().out
+
+
+# What a checkpoint may hold
+
+
+def test_optimizer_state_is_left_out_and_counted(tmp_path, capsys):
+  shapes = tensorflow_shapes(ENCODER, POOLER)
+  kernel = "bert/pooler/dense/kernel"
+  state = {f"{kernel}/adam_m": (4, 4), f"{kernel}/adam_v": (4, 4)}
+  checkpoint = make_tensorflow(
+    tmp_path / "run", {**shapes, **state, "global_step": ()}
+  )
+  target = to_huggingface(checkpoint, tmp_path)
+  assert len(load_file(target / "model.safetensors")) == len(shapes)
+  assert "left out: 3 of the optimizer's state" in capsys.readouterr().out
+
+
+def test_variables_without_a_place_are_all_named(tmp_path):
+  shapes = {
+    **tensorflow_shapes(ENCODER),
+    "bert/embedding_hidden/kernel": (4, 4),
+  }
+  checkpoint = make_tensorflow(tmp_path / "run", shapes)
+  with pytest.raises(
+    InputError, match="no place for bert/embedding_hidden/ker"
+  ):
+    to_huggingface(checkpoint, tmp_path)
+
+
+def test_heads_that_no_class_has_together_are_refused(tmp_path):
+  shapes = tensorflow_shapes(ENCODER, POOLER, NEXT_SENTENCE, LABELS)
+  checkpoint = make_tensorflow(tmp_path / "run", shapes)
+  with pytest.raises(
+    InputError, match=r"a label head and a next sentence head.*--architecture"
+  ):
+    to_huggingface(checkpoint, tmp_path)
+
+
+def test_the_architecture_named_leaves_out_other_heads(tmp_path, capsys):
+  shapes = tensorflow_shapes(ENCODER, POOLER, NEXT_SENTENCE, LABELS)
+  checkpoint = make_tensorflow(tmp_path / "run", shapes)
+  architecture = "BertForNextSentencePrediction"
+  target = to_huggingface(checkpoint, tmp_path, architecture=architecture)
+  held = {
+    n: t.shape for n, t in load_file(target / "model.safetensors").items()
+  }
+  assert held == ARCHITECTURES[architecture]
+  assert "left out: output_bias, output_weights" in capsys.readouterr().out
+
+
+def test_an_architecture_whose_head_is_missing_is_refused(tmp_path):
+  checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
+  with pytest.raises(InputError, match="has no span head, which BertForQuest"):
+    to_huggingface(
+      checkpoint, tmp_path, architecture="BertForQuestionAnswering"
+    )
+
+
+def test_an_architecture_of_before_training_is_not_believed(tmp_path):
+  shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
+  checkpoint = make_tensorflow(
+    tmp_path / "run", shapes, architectures=["BertModel"]
+  )
+  config = read_json(to_huggingface(checkpoint, tmp_path) / "config.json")
+  assert config["architectures"] == ["BertForSequenceClassification"]
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path):
+  checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
+  os.remove(f"{checkpoint}.data-00000-of-00001")
+  with pytest.raises(InputError, match="cannot be read as a TensorFlow check"):
+    to_huggingface(checkpoint, tmp_path)
+
+
+# The files written
+
+
+def test_files_are_not_replaced_unless_told(tmp_path):
+  first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
+  other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
+  target = to_tensorflow(first, tmp_path)
+  before = read_checkpoint(target)
+  with pytest.raises(InputError, match=r"bert_config.json, .* --overwrite"):
+    to_tensorflow(other, tmp_path)
+  assert_same_bits(read_checkpoint(target), before)
+
+
+def test_files_are_replaced_when_told(tmp_path):
+  first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
+  other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
+  to_tensorflow(first, tmp_path)
+  target = to_tensorflow(other, tmp_path, overwrite=True)
+  again = to_huggingface(f"{target}/bert_model.ckpt", tmp_path)
+  assert_same_bits(
+    load_file(again / "model.safetensors"),
+    {
+      name[len("bert.") :]: tensor
+      for name, tensor in random_bits(ENCODER, seed=2).items()
+    },
+  )
+
+
+@pytest.fixture
+def full_disk():
+  """No file can grow beyond 8 KiB."""
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+  yield
+  resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.fixture
+def large_model(tmp_path):
+  shapes = {**ENCODER, "bert.embeddings.word_embeddings.weight": (9000, 4)}
+  source = make_huggingface(
+    tmp_path / "source", random_bits(shapes), vocab_size=9000
+  )
+  to_tensorflow(source, tmp_path)
+  return tmp_path
+
+
+def test_a_full_disk_leaves_no_checkpoint(large_model, full_disk, capsys):
+  with pytest.raises(tf.errors.OpError, match=os.strerror(errno.EFBIG)):
+    convert_checkpoint.huggingface_to_tensorflow(
+      f"{large_model}/source", f"{large_model}/target"
+    )
+  assert sorted(os.listdir(large_model)) == ["source", "tensorflow"]
+
+
+def test_a_full_disk_leaves_no_huggingface_folder(
+  large_model, full_disk, capsys
+):
+  with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+    to_huggingface(f"{large_model}/tensorflow/bert_model.ckpt", large_model)
+  assert sorted(os.listdir(large_model)) == ["source", "tensorflow"]
+
+
+# The command line
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path):
+  """Runs the script's main with these flags; output goes to "output"."""
+
+  def main(source, **given):
+    values = {
+      "to": None,
+      "bert_config_file": None,
+      "vocab_file": None,
+      "architecture": None,
+      "do_lower_case": None,
+      "overwrite": False,
+      "input": str(source),
+      "output": str(tmp_path / "output"),
+      **given,
+    }
+    monkeypatch.setattr(
+      convert_checkpoint, "FLAGS", types.SimpleNamespace(**values)
+    )
+    convert_checkpoint.main([])
+    return sorted(os.listdir(tmp_path / "output"))
+
+  return main
+
+
+def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
+  make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER, POOLER))
+  assert main(tmp_path / "run") == [
+    "config.json",
+    "model.safetensors",
+    "tokenizer_config.json",
+    "vocab.txt",
+  ]
+
+
+@pytest.fixture
+def both_kinds(tmp_path):
+  """A Hugging Face folder that holds its TensorFlow checkpoint too."""
+  folder = tmp_path / "both"
+  make_huggingface(folder, random_bits(ENCODER))
+  converted = to_tensorflow(str(folder), tmp_path)
+  for file in os.listdir(converted):
+    os.replace(converted / file, folder / file)
+  return folder
+
+
+def test_a_folder_of_both_kinds_is_taken_as_huggingface(main, both_kinds):
+  assert "bert_model.ckpt.index" in main(both_kinds)
+
+
+def test_a_folder_of_both_kinds_goes_where_told(main, both_kinds):
+  assert "config.json" in main(both_kinds, to="huggingface")
+
+
+def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
+  checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
+  os.remove(tmp_path / "run" / "bert_config.json")
+  with pytest.raises(InputError, match="name the file with --bert_config"):
+    main(checkpoint)
+
+
+def test_several_checkpoints_of_which_none_is_the_last_are_refused(
+  main, tmp_path
+):
+  for step in (1, 2):
+    (tmp_path / f"model.ckpt-{step}.index").touch()
+  with pytest.raises(InputError, match="has 2 TensorFlow checkpoints"):
+    main(tmp_path)
+
+
+def command(source, target):
+  return subprocess.run(
+    [
+      sys.executable,
+      convert_checkpoint.__file__,
+      f"--input={source}",
+      f"--output={target}",
+    ],
+    capture_output=True,
+    text=True,
+  )
+
+
+def test_command_says_what_it_did(tmp_path):
+  tensors = random_bits(ARCHITECTURES["BertForPreTraining"])
+  source = make_huggingface(tmp_path / "source", tensors)
+  target = tmp_path / "target"
+  assert command(source, target).stdout == (
+    "do_lower_case: True, by the capital letters in the vocabulary\n"
+    f"read: {source}/model.safetensors, 46 tensors\n"
+    f"written: {target}/bert_model.ckpt, 46 tensors, 495 parameters"
+    " (encoder, pooler, masked LM head, next sentence head)\n"
+  )
+
+
+def no_folder(folder):
+  pass
+
+
+def no_weights(folder):
+  make_huggingface(folder, random_bits(ENCODER))
+  os.remove(folder / "model.safetensors")
+
+
+def another_model(folder):
+  make_huggingface(folder, random_bits(ENCODER), model_type="gpt2")
+
+
+@pytest.mark.parametrize(
+  "make, message",
+  [
+    (no_folder, "has 0 TensorFlow checkpoints"),
+    (no_weights, "has no weights, neither model.safetensors nor"),
+    (another_model, 'model_type is "gpt2"; only "bert" can be'),
+  ],
+)
+def test_bad_input_costs_one_line(make, message, tmp_path):
+  make(tmp_path / "source")
+  done = command(tmp_path / "source", tmp_path / "target")
+  assert done.returncode == 1
+  start = f"convert_checkpoint.py: error: {tmp_path}/source"
+  (line,) = [s for s in done.stderr.splitlines() if s.startswith(start)]
+  assert message in line
+  assert "Traceback" not in done.stderr
+  assert not (tmp_path / "target").exists()

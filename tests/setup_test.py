@@ -1,0 +1,83 @@
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+
+
+def plan(tmp_path, python, *settings):
+  """What `make test` would do with a Python that calls itself `python`."""
+  interpreter = tmp_path / "python"
+  interpreter.write_text(f"#!/bin/sh\necho {python}\n")
+  interpreter.chmod(0o755)
+  # What the tests were themselves started with does not count.
+  names = ("MAKEFLAGS", "MFLAGS", "TENSORFLOW")
+  environ = {k: v for k, v in os.environ.items() if k not in names}
+  settings = [f"PYTHON={interpreter}", f"VENV={tmp_path}/venv", *settings]
+  return subprocess.run(
+    ["make", "--dry-run", "test", *settings],
+    cwd=ROOT,
+    env=environ,
+    capture_output=True,
+    text=True,
+  )
+
+
+@needs_make
+@pytest.mark.parametrize("minor", range(9, 14))
+def test_every_python_gets_a_tensorflow_that_is_required(tmp_path, minor):
+  requirements = (ROOT / "requirements.txt").read_text()
+  required = SpecifierSet(
+    re.search("^tensorflow([<>].*)$", requirements, re.M)[1]
+  )
+  planned = plan(tmp_path, f"3.{minor}").stdout
+  assert re.search(r'"tensorflow==(.*)\.\*"', planned)[1] in required
+
+
+@needs_make
+@pytest.mark.parametrize(
+  ("python", "tensorflow", "cure"),
+  [
+    ("3.9", "2.21.0", "TENSORFLOW=tensorflow==2.20"),
+    ("3.12", "2.15.1", "TENSORFLOW=tensorflow==2.21"),
+    ("3.13", "2.19", "TENSORFLOW=tensorflow==2.21"),
+    ("3.11", "2.14.1", "TENSORFLOW=tensorflow==2.21"),
+    ("3.8", "2.15.1", "PYTHON=python3.11"),
+    ("3.14", "2.21.0", "PYTHON=python3.11"),
+  ],
+)
+def test_other_pairs_are_refused_in_one_line(
+  tmp_path, python, tensorflow, cure
+):
+  planned = plan(tmp_path, python, f"TENSORFLOW=tensorflow=={tensorflow}")
+  assert planned.returncode != 0
+  (line,) = planned.stderr.splitlines()
+  assert cure in line
+
+
+def demo_rows(name):
+  lines = (ROOT / "demo" / name).read_text(encoding="utf-8").splitlines()
+  assert lines[0] == "text\tlabel"
+  return [line.split("\t") for line in lines[1:]]
+
+
+def test_no_demo_text_comes_twice():
+  rows = demo_rows("train.tsv") + demo_rows("dev.tsv")
+  times = collections.Counter(text.lower() for text, _ in rows)
+  assert [text for text, n in times.items() if n > 1] == []
+
+
+@pytest.mark.parametrize(("name", "each"), [("train.tsv", 75), ("dev.tsv", 25)])
+def test_demo_labels_come_equally_often(name, each):
+  labels = collections.Counter(label for _, label in demo_rows(name))
+  assert labels == dict.fromkeys(
+    ["complaint", "praise", "question", "request"], each
+  )

@@ -1,0 +1,421 @@
+"""Tokens and offsets, against the reference's and against plain formulas."""
+
+import copy
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import reference_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenization
+
+# Enough to cut words in several ways, and to fail to.
+SMALL_VOCAB = """[PAD] [UNK] [CLS] [SEP] [MASK] dog the mask a b s ab ##a ##b
+##ab ##s , . ! “ ” ' - [ ] 中 人 α σ ##σ ##ς ᄒ ##ᅡ ##ᆫ e ##e é ##é x ##x"""
+
+# Text of what is apt to go wrong, and of anything else.
+TEXT = st.lists(
+  st.sampled_from(["dog", "The", "abs", "ab", "zebra", "ΑΣ", "x" * 30, "##ab"])
+  | st.sampled_from(["[MASK]", "[UNK]", "e\u0301", "😀\ufe0f", "  ", " "])
+  | st.sampled_from(
+    "éς한中人\ufa19≮İ\u0301\u0327#,.!'-“” \t\n\r\u00a0\u2028\u3000"
+  )
+  | st.sampled_from("\0\x0b\x1c\x1f\x85\u200b\u200d\ufffd\ufeff")
+  | st.text(max_size=2)
+).map("".join)
+
+
+@pytest.fixture(scope="session")
+def small_vocab_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(SMALL_VOCAB.split()), encoding="utf-8")
+  return str(path)
+
+
+@pytest.fixture(
+  scope="session", params=[True, False], ids=["lower_case", "cased"]
+)
+def small(request, small_vocab_file):
+  return tokenization.FullTokenizer(small_vocab_file, request.param)
+
+
+def golden(name):
+  return reference_data.read_jsonl(reference_data.golden("tokenization", name))
+
+
+def published(name):
+  return tokenization.FullTokenizer(
+    reference_data.vocab(name), do_lower_case=name in ("uncased", "chinese")
+  )
+
+
+# The reference's results.
+
+
+@pytest.mark.parametrize("name", ["uncased", "cased", "chinese", "multi_cased"])
+def test_full_tokenizer_equals_reference(name):
+  tokenizer = published(name)
+  for line in golden(f"{name}.jsonl.gz"):
+    assert tokenizer.tokenize(line["text"]) == line["tokens"]
+    assert tokenizer.encode(line["text"]) == line["ids"]
+    assert tokenizer.convert_tokens_to_ids(line["tokens"]) == line["ids"]
+    assert tokenizer.convert_ids_to_tokens(line["ids"]) == line["tokens"]
+    tokens, _ = tokenizer.tokenize_with_offsets(line["text"])
+    assert tokens == line["tokens"]
+
+
+@pytest.mark.parametrize("name", ["lower", "cased"])
+def test_basic_tokenizer_equals_reference(name):
+  tokenizer = tokenization.BasicTokenizer(do_lower_case=name == "lower")
+  for line in golden(f"basic_{name}.jsonl.gz"):
+    assert tokenizer.tokenize(line["text"]) == line["tokens"]
+
+
+def test_wordpiece_tokenizer_equals_reference():
+  for setting in golden("wordpiece_only.jsonl"):
+    vocab = {token: index for index, token in enumerate(setting["vocab"])}
+    tokenizer = tokenization.WordpieceTokenizer(
+      vocab,
+      unk_token=setting["unk_token"],
+      max_input_chars_per_word=setting["max_input_chars_per_word"],
+    )
+    for case in setting["cases"]:
+      assert tokenizer.tokenize(case["text"]) == case["tokens"]
+
+
+def test_wordpiece_takes_the_longest_pieces():
+  vocab = ["[UNK]", "p", "play", "##g", "##ground", "##grounds", "##s"]
+  tokenizer = tokenization.WordpieceTokenizer(dict.fromkeys(vocab, 0))
+  assert tokenizer.tokenize("playgrounds") == ["play", "##grounds"]
+  assert tokenizer.tokenize("playgroundss pg") == [
+    *("play", "##grounds", "##s"),
+    *("p", "##g"),
+  ]
+
+
+def test_bytes_are_read_like_reference():
+  tokenizer = published("uncased")
+  for line in golden("bytes_input.jsonl"):
+    text = bytes.fromhex(line["hex"])
+    assert tokenization.convert_to_unicode(text) == line["convert_to_unicode"]
+    assert tokenization.printable_text(text) == line["printable_text"]
+    assert tokenizer.tokenize(text) == line["uncased"]
+    assert tokenizer.encode(text) == line["uncased_ids"]
+
+
+def test_lone_surrogates_are_dropped_like_reference():
+  tokenizer = published("uncased")
+  lower = tokenization.BasicTokenizer(do_lower_case=True)
+  cased = tokenization.BasicTokenizer(do_lower_case=False)
+  for line in golden("lone_surrogates.jsonl"):
+    assert lower.tokenize(line["text"]) == line["basic_lower"]
+    assert cased.tokenize(line["text"]) == line["basic_cased"]
+    assert tokenizer.tokenize(line["text"]) == line["uncased"]
+
+
+def test_vocab_files_are_read_like_reference(tmp_path):
+  path = tmp_path / "vocab.txt"
+  for line in golden("vocab_files.jsonl"):
+    path.write_bytes(bytes.fromhex(line["hex"]))
+    if "error" in line:
+      assert line["error"] == "UnicodeDecodeError"
+      with pytest.raises(UnicodeDecodeError):
+        tokenization.load_vocab(path)
+    else:
+      vocab = tokenization.load_vocab(path)
+      assert [list(item) for item in vocab.items()] == line["result"]
+
+
+def test_checkpoint_case_check_equals_reference():
+  for line in golden("checkpoint_case_check.jsonl"):
+    arguments = line["do_lower_case"], line["init_checkpoint"]
+    if "error" in line:
+      assert line["error"] == "ValueError"
+      with pytest.raises(ValueError, match="--do_lower_case="):
+        tokenization.validate_case_matches_checkpoint(*arguments)
+    else:
+      tokenization.validate_case_matches_checkpoint(*arguments)
+
+
+def code_point_bits(code_point):
+  char = chr(code_point)
+  return (
+    tokenization._is_whitespace(char)
+    | tokenization._is_control(char) << 1
+    | tokenization._is_punctuation(char) << 2
+    | tokenization._is_chinese(char) << 3
+  )
+
+
+def test_every_code_point_is_classed_like_reference():
+  for run in golden("codepoint_classes.jsonl.gz"):
+    if run["bits"] != -1:  # -1: depends on the version of Unicode
+      code_points = range(run["first"], run["last"] + 1)
+      assert set(map(code_point_bits, code_points)) == {run["bits"]}, run
+
+
+def test_every_block_becomes_what_reference_makes_of_it():
+  with open(
+    reference_data.golden("tokenization", "codepoint_unstable.json")
+  ) as file:
+    ranges = json.load(file)["ranges"]
+  left_out = {c for first, last in ranges for c in range(first, last + 1)}
+  left_out.update(range(0xD800, 0xE000))
+  lower = tokenization.BasicTokenizer(do_lower_case=True)
+  cased = tokenization.BasicTokenizer(do_lower_case=False)
+  for line in golden("codepoint_blocks.jsonl.gz"):
+    block = line["block"]
+    if block // 256 not in (0, 1, 2, 3, 14) and block % 64:
+      continue  # planes without characters: a sample does
+    rows = []
+    for code_point in range(256 * block, 256 * (block + 1)):
+      if code_point not in left_out:
+        alone, between = chr(code_point), f"x{chr(code_point)}y"
+        rows.append(
+          [
+            code_point_bits(code_point),
+            lower.tokenize(alone),
+            lower.tokenize(between),
+            cased.tokenize(alone),
+            cased.tokenize(between),
+          ]
+        )
+    text = json.dumps(rows, ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert digest[:16] == line["sha256_16"], hex(256 * block)
+
+
+def test_lower_casing_equals_reference():
+  tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
+  for line in golden("codepoint_lowered.jsonl.gz"):
+    char = chr(line["cp"])
+    assert tokenizer.tokenize(char) == line["alone"]
+    assert tokenizer.tokenize(f"x{char}y") == line["between"]
+
+
+# The fast path against the plain formula.
+
+
+def plain_tokens(tokenizer, text):
+  words = tokenizer.basic_tokenizer.tokenize(text)
+  return tokenizer.wordpiece_tokenizer.tokenize(" ".join(words))
+
+
+@given(text=TEXT)
+@settings(max_examples=500, deadline=None)
+def test_memos_give_what_the_whole_text_gives(small, text):
+  tokens = plain_tokens(small, text)
+  assert small.tokenize(text) == tokens
+  assert small.encode(text) == small.convert_tokens_to_ids(tokens)
+
+
+def test_punctuation_at_the_ends_of_a_chunk_is_punctuation():
+  assert all(map(tokenization._is_punctuation, tokenization._MARKS))
+
+
+def test_final_sigma_is_one_beside_punctuation_too(small_vocab_file):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  final = ["α", "##ς"]
+  assert tokenizer.tokenize("ΑΣ. “ΑΣ”") == [*final, ".", "“", *final, "”"]
+
+
+@given(text=TEXT)
+def test_memos_stay_in_bounds_and_right(small_vocab_file, text):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  text += " ".join(f" a{number}, b" for number in range(40))
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(tokenization._ChunkMemo, "MAX_CHUNKS", 16)
+    assert tokenizer.tokenize(text) == plain_tokens(tokenizer, text)
+    tokenizer.encode(text)
+    tokenizer.tokenize_with_offsets(text)
+  assert 0 < len(tokenizer._chunk_tokens) <= 16
+  assert 0 < len(tokenizer._chunk_ids) <= 16
+  assert 0 < len(tokenizer._chunk_places) <= 16
+
+
+def test_long_chunks_are_not_remembered(small_vocab_file):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  long = "中" * (tokenization._ChunkMemo.MAX_CHARACTERS + 1)
+  assert tokenizer.tokenize(long) == ["中"] * len(long)
+  assert long not in tokenizer._chunk_tokens
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, "pickle"])
+def test_copies_tokenize_and_start_with_empty_memos(small_vocab_file, copied):
+  tokenizer = tokenization.FullTokenizer(
+    small_vocab_file, do_lower_case=False, never_split=["[MASK]"]
+  )
+  text = "the dog, [MASK] É"
+  tokens = tokenizer.tokenize(text)
+  if copied == "pickle":
+    twin = pickle.loads(pickle.dumps(tokenizer))
+  else:
+    twin = copied(tokenizer)
+  assert not twin._chunk_tokens
+  assert twin.tokenize(text) == tokens
+  assert twin.tokenize_with_offsets(text)[0] == tokens
+
+
+# Offsets.
+
+
+def check_offsets(tokenizer, text):
+  """Puts what each range cuts out of `text` through the rules again.
+
+  Pieces that share a character (Korean) are checked together, by the range of
+  all of them. What no piece claims has to leave nothing.
+  """
+  words = tokenizer.basic_tokenizer.tokenize
+  tokens, offsets = tokenizer.tokenize_with_offsets(text)
+  assert tokens == tokenizer.tokenize(text)
+  assert len(tokens) == len(offsets)
+  starts, ends = zip(*offsets) if offsets else ((), ())
+  assert list(starts) == sorted(starts)
+  assert list(ends) == sorted(ends)
+  done = 0
+  while tokens:
+    (start, end), pieces = offsets[0], []
+    while offsets and offsets[0][0] < end:
+      pieces.append(tokens.pop(0))
+      end = offsets.pop(0)[1]
+    assert words(text[done:start]) == []
+    cut_out = "".join(words(text[start:end]))
+    if pieces == ["[UNK]"]:
+      assert tokenizer.wordpiece_tokenizer.tokenize(cut_out) == pieces
+    else:
+      joined = "".join(piece.replace("##", "", 1) for piece in pieces)
+      # Whether a sigma is a final one is seen in its whole word alone.
+      assert cut_out.replace("ς", "σ") == joined.replace("ς", "σ")
+    assert done <= start < end
+    done = end
+  assert words(text[done:]) == []
+
+
+@given(text=TEXT)
+@settings(max_examples=500, deadline=None)
+def test_offsets_cut_out_what_became_the_piece(small, text):
+  check_offsets(small, text)
+
+
+@pytest.mark.parametrize("name", ["uncased", "multi_cased"])
+def test_offsets_on_real_text(name):
+  tokenizer = published(name)
+  for line in golden(f"{name}.jsonl.gz"):
+    check_offsets(tokenizer, line["text"])
+
+
+@pytest.mark.parametrize(
+  ("text", "expected"),
+  [
+    ("  the  dog,", [("the", "the"), ("dog", "dog"), (",", ",")]),
+    ("DoG\n", [("dog", "DoG")]),
+    ("xé", [("x", "x"), ("##e", "é")]),
+    ("e\u0301.", [("e", "e\u0301"), (".", ".")]),
+    ("a\x00b x", [("ab", "a\x00b"), ("x", "x")]),
+    ("\ufeffa\u200b b", [("a", "a"), ("b", "b")]),
+    ("中人", [("中", "中"), ("人", "人")]),
+    ("한", [("ᄒ", "한"), ("##ᅡ", "한"), ("##ᆫ", "한")]),
+    ("a zebra!", [("a", "a"), ("[UNK]", "zebra"), ("!", "!")]),
+    ("\u0301", []),
+  ],
+)
+def test_offsets_of(small_vocab_file, text, expected):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  tokens, offsets = tokenizer.tokenize_with_offsets(text)
+  cut_out = [text[start:end] for start, end in offsets]
+  assert list(zip(tokens, cut_out)) == expected
+
+
+# never_split.
+
+
+def test_words_of_never_split_stay_whole(small_vocab_file):
+  tokenizer = tokenization.FullTokenizer(
+    small_vocab_file, never_split=["[MASK]", "DOG"]
+  )
+  text = " the [MASK]\tdog DOG, DOG "
+  tokens = ["the", "[MASK]", "dog", "dog", ",", "[UNK]"]
+  assert tokenizer.tokenize(text) == tokens
+  assert tokenizer.encode(text) == tokenizer.convert_tokens_to_ids(tokens)
+  offsets = [(1, 4), (5, 11), (12, 15), (16, 19), (19, 20), (21, 24)]
+  assert tokenizer.tokenize_with_offsets(text) == (tokens, offsets)
+
+
+def test_never_split_changes_nothing_inside_a_chunk(small_vocab_file):
+  plain = tokenization.FullTokenizer(small_vocab_file)
+  tokenizer = tokenization.FullTokenizer(
+    small_vocab_file, never_split=["[MASK]", "Dog", "!", "--"]
+  )
+  text = "[MASK]. “[MASK]” a[MASK] Dog, “Dog” Dog-Dog Dog-- Dog!"
+  assert tokenizer.tokenize(text) == plain.tokenize(text)
+  assert tokenizer.encode(text) == plain.encode(text)
+
+
+def test_special_words_are_split_by_default(small_vocab_file):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  assert tokenizer.tokenize("[MASK]") == ["[", "mask", "]"]
+
+
+@pytest.mark.parametrize("word", ["", "the dog", " dog", "dog\n"])
+def test_never_split_refuses_what_is_no_word(small_vocab_file, word):
+  with pytest.raises(ValueError, match="is not one word"):
+    tokenization.FullTokenizer(small_vocab_file, never_split=[word])
+
+
+# Bad input and the rest.
+
+
+def test_check_vocab_accepts():
+  vocab = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}
+  tokenization.check_vocab(vocab)
+  tokenization.check_vocab(vocab, vocab_size=3)
+
+
+def test_check_vocab_names_what_is_missing():
+  with pytest.raises(ValueError, match=r"no \[UNK\], \[SEP\];"):
+    tokenization.check_vocab({"[CLS]": 0, "dog": 1})
+
+
+def test_check_vocab_refuses_more_entries_than_the_model_has():
+  # Ids count, not entries: a repeated line makes an id without an entry.
+  vocab = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 3}
+  with pytest.raises(ValueError, match=r"4 entries.* vocab_size is 3;"):
+    tokenization.check_vocab(vocab, vocab_size=3)
+
+
+def test_text_that_is_no_text_is_refused(small):
+  with pytest.raises(ValueError, match="str or bytes, not int"):
+    small.tokenize(7)
+
+
+def test_encode_without_unk_in_the_vocabulary(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_text("dog\n")
+  tokenizer = tokenization.FullTokenizer(path)
+  assert tokenizer.tokenize("the dog") == ["[UNK]", "dog"]
+  with pytest.raises(KeyError):
+    tokenizer.encode("the dog")
+
+
+def test_vocabulary_of_another_file_system(small_vocab_file):
+  pytest.importorskip("tensorflow")
+  vocab = tokenization.load_vocab(f"file://{small_vocab_file}")
+  assert list(vocab) == SMALL_VOCAB.split()
+
+
+def test_tensorflow_stays_out(small_vocab_file):
+  code = (
+    "import sys, tokenization;"
+    "tokenization.FullTokenizer(sys.argv[1]).encode('the dog');"
+    "sys.exit('tensorflow' in sys.modules)"
+  )
+  subprocess.run(
+    [sys.executable, "-c", code, small_vocab_file],
+    check=True,
+    cwd=tokenization.__file__.rpartition("/")[0],
+  )
