@@ -7,6 +7,7 @@ and labels whatever it is given.
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -801,6 +802,11 @@ def main(_) -> None:
   )
   if FLAGS.init_checkpoint:
     training.check_checkpoint(FLAGS.init_checkpoint)
+  elif not FLAGS.do_train and not tf.train.latest_checkpoint(FLAGS.output_dir):
+    raise InputError(
+      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
+      " one with --init_checkpoint"
+    )
 
   # Whatever is wrong with folders and data is said now, not after training.
   task = FLAGS.task_name.lower().replace("-", "").replace("_", "")
@@ -824,54 +830,9 @@ def main(_) -> None:
     len(train_examples) / FLAGS.train_batch_size * FLAGS.num_train_epochs
   )
   evaluated: dict[str, Any] = {}
-  model_fn = model_fn_builder(
-    bert_config=config,
-    num_labels=max(len(labels), 1),
-    init_checkpoint=FLAGS.init_checkpoint,
-    learning_rate=FLAGS.learning_rate,
-    num_train_steps=num_train_steps,
-    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
-    use_tpu=FLAGS.use_tpu,
-    use_one_hot_embeddings=FLAGS.use_tpu,
-    is_regression=processor.is_regression,
-    seed=FLAGS.seed,
-    log_steps=FLAGS.log_steps,
-    evaluated=evaluated,
-    bias_correction=FLAGS.bias_correction,
-  )
-  estimator = training.build_estimator(
-    model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    FLAGS.eval_batch_size,
-    FLAGS.predict_batch_size,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
-  )
-
+  estimator = build_estimator(config, processor, num_train_steps, evaluated)
   steps_done = training.steps_done(FLAGS.output_dir)
-
-  def input_fn(name, examples, batch_size, is_training=False):
-    """Writes the records of some examples, and reads them."""
-    if FLAGS.use_tpu and not is_training:
-      examples = examples + [PaddingInputExample()] * (
-        -len(examples) % batch_size
-      )
-    path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
-    file_based_convert_examples_to_features(
-      examples, labels, FLAGS.max_seq_length, tokenizer, path
-    )
-    return file_based_input_fn_builder(
-      path,
-      FLAGS.max_seq_length,
-      is_training,
-      drop_remainder=FLAGS.use_tpu,
-      is_regression=processor.is_regression,
-      trim=not FLAGS.use_tpu,
-      seed=FLAGS.seed,
-      first_step=steps_done,
-    )
-
+  input_fn = functools.partial(write_and_read, processor, tokenizer)
   if FLAGS.do_train and steps_done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
@@ -888,7 +849,7 @@ def main(_) -> None:
       FLAGS.train_batch_size,
     )
     estimator.train(
-      input_fn("train", train_examples, FLAGS.train_batch_size, True),
+      input_fn("train", train_examples, FLAGS.train_batch_size, steps_done),
       max_steps=num_train_steps,
     )
   for ending, examples in eval_sets.items():
@@ -913,6 +874,90 @@ def main(_) -> None:
       labels,
       show=bool(FLAGS.predict_file),
     )
+
+
+def build_estimator(
+  config: modeling.BertConfig,
+  processor: DataProcessor,
+  num_train_steps: int,
+  evaluated: dict[str, Any],
+):
+  """The Estimator of the model that the flags and the data describe.
+
+  Args:
+    config: the encoder's sizes.
+    processor: knows the labels.
+    num_train_steps: length of training.
+    evaluated: see `model_fn_builder`.
+
+  Returns:
+    An `estimator_api.TPUEstimator`.
+  """
+  model_fn = model_fn_builder(
+    bert_config=config,
+    num_labels=max(len(processor.get_labels()), 1),
+    init_checkpoint=FLAGS.init_checkpoint,
+    learning_rate=FLAGS.learning_rate,
+    num_train_steps=num_train_steps,
+    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
+    use_tpu=FLAGS.use_tpu,
+    use_one_hot_embeddings=FLAGS.use_tpu,
+    is_regression=processor.is_regression,
+    seed=FLAGS.seed,
+    log_steps=FLAGS.log_steps,
+    evaluated=evaluated,
+    bias_correction=FLAGS.bias_correction,
+  )
+  return training.build_estimator(
+    model_fn,
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    FLAGS.eval_batch_size,
+    FLAGS.predict_batch_size,
+    tf_random_seed=FLAGS.seed,
+    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+  )
+
+
+def write_and_read(
+  processor: DataProcessor,
+  tokenizer: tokenization.FullTokenizer,
+  name: str,
+  examples: Sequence[InputExample],
+  batch_size: int,
+  steps_done: int | None = None,
+):
+  """Writes the records of some examples, and reads them in batches.
+
+  Args:
+    processor: knows the labels.
+    tokenizer: gives the ids.
+    name: of the records' file in `--output_dir`, without `.tf_record`.
+    examples: the examples.
+    batch_size: examples a step.
+    steps_done: for training, the step to go on from; else None.
+
+  Returns:
+    An `input_fn`.
+  """
+  is_training = steps_done is not None
+  if FLAGS.use_tpu and not is_training:
+    padding = [PaddingInputExample()] * (-len(examples) % batch_size)
+    examples = [*examples, *padding]
+  path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
+  file_based_convert_examples_to_features(
+    examples, processor.get_labels(), FLAGS.max_seq_length, tokenizer, path
+  )
+  return file_based_input_fn_builder(
+    path,
+    FLAGS.max_seq_length,
+    is_training,
+    drop_remainder=FLAGS.use_tpu,
+    is_regression=processor.is_regression,
+    trim=not FLAGS.use_tpu,
+    seed=FLAGS.seed,
+    first_step=steps_done or 0,
+  )
 
 
 def read_examples(processor: DataProcessor):

@@ -592,3 +592,8 @@ def test_nothing_to_do(place):
   done = commands.run("run_classifier.py", *flags(place))
   assert done.returncode == 1
   assert "nothing to do; give --do_train" in done.stderr
+
+
+def test_nothing_to_score(place):
+  line = refuse(place, "--do_eval", output_dir=place / "untrained")
+  assert "untrained: holds no trained model" in line
