@@ -1,7 +1,8 @@
 """Where tests find the reference's results and the real data sets.
 
-`BERT_GOLDEN_DIR` and `BERT_DATA_DIR` name the folders; a test that needs one
-which is not set, or a file that is not there, is skipped and says so.
+Small results are here, in `golden/`; `BERT_GOLDEN_DIR` names the folder with
+all of them, `BERT_DATA_DIR` that of the data. A test that needs one which is
+not set, or a file that is not there, is skipped and says so.
 """
 
 import gzip
@@ -13,7 +14,8 @@ import pytest
 
 def golden(*parts):
   """Path of a result of the reference implementation, or skips the test."""
-  return _path("BERT_GOLDEN_DIR", parts)
+  shipped = os.path.join(os.path.dirname(__file__), "golden", *parts)
+  return shipped if os.path.isfile(shipped) else _path("BERT_GOLDEN_DIR", parts)
 
 
 def data(*parts):

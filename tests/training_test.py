@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -277,6 +278,20 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   ]
   pattern = r"step 5 of 5: loss [\d.]+, examples/s [\d.e+]+, 0:00:00 left"
   assert re.fullmatch(pattern, shown[-1])
+
+
+def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step()
+    train_op = step.assign_add(1, read_value=False)
+    hook = training.ProgressHook({"loss": tf.constant(0.5)}, 3, 4, log_steps=1)
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      for _ in range(3):
+        session.run(train_op)
+  bar = capsys.readouterr().err
+  assert "3/3" in bar and "loss=0.5" in bar and "examples/s=" in bar
+  assert log == []
 
 
 def test_collected_batches_are_joined():
