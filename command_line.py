@@ -15,6 +15,7 @@ from logging import Formatter
 from typing import IO, Any, Callable
 
 from absl import app, flags, logging
+from tqdm import tqdm
 
 # What the operating system says of a place that takes no more.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
@@ -127,6 +128,34 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
     return gfile.GFile(path, mode)
   text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
   return open(path, mode, **text)
+
+
+def progress(total: int, unit: str, **options: Any) -> tqdm:
+  """A progress bar; where there is no terminal, a line now and then.
+
+  Args:
+    total: how much there is to do.
+    unit: what is counted.
+    **options: more of tqdm's.
+
+  Returns:
+    The `tqdm` bar, to be updated and closed.
+  """
+  if not sys.stderr.isatty():
+    options |= {"file": _LogFile(), "mininterval": 10, "maxinterval": 60}
+    options["bar_format"] = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+  return tqdm(total=total, unit=unit, **options)
+
+
+class _LogFile:
+  """What tqdm writes to, as lines of the log."""
+
+  def write(self, text: str) -> None:
+    if text.strip():
+      logging.info(text.strip())
+
+  def flush(self) -> None:
+    pass
 
 
 def _mendable(error: Exception) -> str | None:

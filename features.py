@@ -6,11 +6,15 @@ it.
 
 from __future__ import annotations
 
+import functools
+import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
+
+import google_crc32c
 
 import tokenization
-from command_line import InputError, open_any, whole_file
+from command_line import InputError, open_any, write_whole
 
 # The features with a place for every token, which end in padding.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
@@ -132,25 +136,92 @@ def write_records(
   Returns:
     How many were written.
   """
-  import tensorflow as tf
+  return write_serialized(path, map(record_encoder(layout), rows))
 
-  def encode(feature, value):
-    values = [value] if feature.shape == () else value
-    if feature.is_float:
-      return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
+def write_serialized(path: str, records: Iterable[bytes]) -> int:
+  """Writes the bytes of records as a TFRecord file, whole or not at all.
+
+  Each record stands between its length and checksums, see
+  `tf.io.TFRecordWriter`, which writes the same.
+
+  Args:
+    path: the file.
+    records: what `record_encoder` makes.
+
+  Returns:
+    How many were written.
+  """
   count = 0
-  with whole_file(path) as beside, tf.io.TFRecordWriter(beside) as writer:
-    for row in rows:
-      example = tf.train.Example(
-        features=tf.train.Features(
-          feature={name: encode(f, row[name]) for name, f in layout.items()}
-        )
-      )
-      writer.write(example.SerializeToString())
+  with write_whole(path, "wb") as file:
+    for record in records:
+      length = len(record).to_bytes(8, "little")
+      file.write(length + _checksum(length) + record + _checksum(record))
       count += 1
   return count
+
+
+def _checksum(data: bytes) -> bytes:
+  """TFRecord's: CRC-32C, rotated by 15 bits and with a number added."""
+  crc = google_crc32c.value(data)
+  rotated = crc >> 15 | crc << 17
+  return (rotated + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
+  """A function that serializes examples of one layout.
+
+  It gives the bytes of a `tf.train.Example` with its features in the order of
+  their names, in a tenth of the time and without TensorFlow.
+
+  Args:
+    layout: the features.
+
+  Returns:
+    A function of a mapping with a value or a list for each feature.
+  """
+  varints = _Varints()
+
+  # In a protocol buffer each message stands behind a tag and its length.
+  def field(tag, content):
+    return bytes([tag]) + varints[len(content)] + content
+
+  @functools.cache
+  def entry_start(name, is_float, size):
+    """All of an entry that comes before the `size` bytes of its values."""
+    values = field(0x0A, bytes(size)) if size else b""
+    one_of = field(0x12 if is_float else 0x1A, values)
+    entry = field(0x0A, name.encode()) + field(0x12, one_of)
+    return field(0x0A, entry)[: -size or None]
+
+  def encode(row):
+    entries = []
+    for name, feature in sorted(layout.items()):
+      value = row[name]
+      values = [value] if feature.shape == () else value
+      if feature.is_float:
+        content = struct.pack(f"<{len(values)}f", *values)
+      else:
+        content = b"".join(map(varints.__getitem__, values))
+      entries += entry_start(name, feature.is_float, len(content)), content
+    return field(0x0A, b"".join(entries))
+
+  return encode
+
+
+class _Varints(dict):
+  """int -> its bytes, seven bits each, the low ones first; remembers most."""
+
+  def __missing__(self, number):
+    rest = int(number) & 0xFFFFFFFFFFFFFFFF  # as two's complement
+    encoded = bytearray()
+    while rest > 0x7F:
+      encoded.append(rest & 0x7F | 0x80)
+      rest >>= 7
+    encoded.append(rest)
+    if 0 <= number < 2**18:  # a vocabulary's worth
+      self[number] = bytes(encoded)
+    return bytes(encoded)
 
 
 def count_records(path: str) -> int:
@@ -270,6 +341,33 @@ def shuffled_record_batches(
   return _batches(records, layout, batch_size, True, trim)
 
 
+def streamed_record_batches(
+  files: Sequence[str],
+  layout: Layout,
+  batch_size: int,
+  trim: bool,
+  num_records: int,
+  seed: int,
+  first_record: int = 0,
+):
+  """An endless dataset of batches in streamed order, see `stream_epochs`.
+
+  Args:
+    files: TFRecord files.
+    layout: what their records hold.
+    batch_size: B, examples.
+    trim: whether padding common to a batch is cut, see `trim_padding`.
+    num_records: how many records the files have together.
+    seed: fixes the order.
+    first_record: records already done, where training goes on.
+
+  Returns:
+    A `tf.data.Dataset` of feature dictionaries.
+  """
+  records = stream_epochs(files, num_records, seed, first_record)
+  return _batches(records, layout, batch_size, True, trim)
+
+
 def _batches(records, layout, batch_size, drop_remainder, trim):
   import tensorflow as tf
 
@@ -315,6 +413,61 @@ def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
   return (
     tf.data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
   )
+
+
+def stream_epochs(
+  files: Sequence[str],
+  num_records: int,
+  seed: int,
+  first_record: int = 0,
+  num_open: int = 16,
+  block_size: int = 2**15,
+):
+  """Repeats files of records without end, each epoch in an order of its own.
+
+  For more records than memory holds. An epoch reads the files in random order,
+  `num_open` at once and a record of each in turn, and shuffles what comes in
+  blocks; up to three blocks are in memory. As in `shuffle_epochs`, the order is
+  a function of the seed and the epoch's number.
+
+  Args:
+    files: TFRecord files.
+    num_records: how many records they have together.
+    seed: a number.
+    first_record: how many records, over the epochs, are already done.
+    num_open: files read at once.
+    block_size: records shuffled together.
+
+  Returns:
+    The endless `tf.data.Dataset` of serialized records.
+  """
+  import tensorflow as tf
+
+  first_epoch, done = divmod(first_record, num_records)
+  blocks_done, done_in_block = divmod(done, block_size)
+
+  def read_epoch(epoch):
+    seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
+    records = tf.data.Dataset.from_tensor_slices(
+      tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
+    ).interleave(tf.data.TFRecordDataset, cycle_length=num_open)
+    first_block = tf.where(epoch == first_epoch, blocks_done, 0)
+    first_block = tf.cast(first_block, tf.int64)
+    blocks = records.skip(first_block * block_size).batch(block_size)
+    return (
+      blocks.prefetch(1)
+      .enumerate(first_block)
+      .flat_map(
+        lambda number, block: tf.data.Dataset.from_tensor_slices(
+          tf.random.experimental.stateless_shuffle(
+            block, tf.random.fold_in(seeds, number)
+          )
+        )
+      )
+    )
+
+  epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+  return epochs.flat_map(read_epoch).skip(done_in_block)
 
 
 def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:

@@ -133,6 +133,40 @@ def test_records_are_examples_of_int64_and_float(tmp_path):
     assert list(feature["weights"].float_list.value) == list(weights)
 
 
+@given(
+  ids=st.lists(st.integers(-(2**63), 2**63 - 1)),
+  label=st.integers(-(2**63), 2**63 - 1),
+  weights=st.lists(st.floats(width=32, allow_nan=False)),
+)
+def test_serialized_as_by_protocol_buffers(ids, label, weights):
+  layout = {
+    "label": features.Feature(),
+    "ids": features.Feature((None,)),
+    "weights": features.Feature((None,), is_float=True),
+  }
+  row = {"ids": ids, "label": label, "weights": weights}
+  expected = tf.train.Example(
+    features=tf.train.Features(
+      feature={
+        "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        "weights": tf.train.Feature(
+          float_list=tf.train.FloatList(value=weights)
+        ),
+      }
+    )
+  )
+  assert features.record_encoder(layout)(row) == expected.SerializeToString(
+    deterministic=True
+  )
+
+
+def test_files_are_as_by_tensorflow(tmp_path):
+  content, _ = write_serialized(tmp_path / "theirs", RECORDS)
+  features.write_serialized(str(tmp_path / "ours"), RECORDS)
+  assert (tmp_path / "ours").read_bytes() == content
+
+
 def test_records_read_back_as_int32_and_float32(tmp_path):
   path = str(tmp_path / "rows")
   features.write_records(path, ROWS, LAYOUT)
