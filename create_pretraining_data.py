@@ -31,7 +31,7 @@ import signal
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
 from absl import flags, logging
@@ -437,13 +437,20 @@ def find_files(patterns: Iterable[str]) -> list[str]:
   return found
 
 
-def read_lines(path: str) -> Iterator[bytes]:
-  """The lines of a file, with their ends; of a name in .gz, unpacked.
+def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
+  """The lines of a file.
+
+  Args:
+    path: the file; if its name ends in .gz it is unpacked.
+    open_file: opens it, given the path and "rb".
+
+  Yields:
+    Lines with their ends.
 
   Raises:
     InputError: the file is not a whole gzip file, though its name says so.
   """
-  with open_any(path, "rb") as file:
+  with open_file(path, "rb") as file:
     if not path.endswith(".gz"):
       yield from file
       return
@@ -495,19 +502,24 @@ def write_in_memory(
 
 # Text in blocks
 
-# Of text, in a block; what a process holds at a time is some ten times that.
-BLOCK_BYTES = 2**23
+# Of text, in a block. A pair of stretches that do not belong together is taken
+# from one block; a process holds one at a time, in some ten times its size.
+BLOCK_BYTES = 2**21
 
 
-def count_blocks(sizes: Iterable[int], num_outputs: int) -> int:
-  """How many blocks a corpus is dealt into, a multiple of `num_outputs`."""
-  most = BLOCK_BYTES * num_outputs
-  return num_outputs * max(1, -(-sum(sizes) // most))
+def count_blocks(sizes: Mapping[str, int], num_outputs: int) -> int:
+  """How many blocks a corpus is dealt into.
 
+  Args:
+    sizes: bytes of each input file; of a gzip file, the text is guessed to be
+      three times as long.
+    num_outputs: output files.
 
-def text_size(path: str, num_bytes: int) -> int:
-  """Bytes of text in a file of `num_bytes`; of a gzip file a guess."""
-  return num_bytes * 3 if path.endswith(".gz") else num_bytes
+  Returns:
+    A multiple of `num_outputs`.
+  """
+  text = sum(n * 3 if p.endswith(".gz") else n for p, n in sizes.items())
+  return num_outputs * max(1, -(-text // (BLOCK_BYTES * num_outputs)))
 
 
 def deal_documents(
@@ -594,10 +606,8 @@ class BlockRun:
     self._recipe = recipe
     self._input_files = input_files
     self._output_files = output_files
-    sizes = [_file_state(path)[0] for path in input_files]
-    self._num_blocks = count_blocks(
-      map(text_size, input_files, sizes), len(output_files)
-    )
+    sizes = {path: _file_state(path)[0] for path in input_files}
+    self._num_blocks = count_blocks(sizes, len(output_files))
     self._receipt_file = _hidden_beside(output_files[0], ".receipt.json")
     self._receipt = self._read_receipt()
     self._blocks_of = {

@@ -142,8 +142,7 @@ def write_records(
 def write_serialized(path: str, records: Iterable[bytes]) -> int:
   """Writes the bytes of records as a TFRecord file, whole or not at all.
 
-  Each record stands between its length and checksums, see
-  `tf.io.TFRecordWriter`, which writes the same.
+  `tf.io.TFRecordWriter` writes the same.
 
   Args:
     path: the file.
@@ -155,10 +154,15 @@ def write_serialized(path: str, records: Iterable[bytes]) -> int:
   count = 0
   with write_whole(path, "wb") as file:
     for record in records:
-      length = len(record).to_bytes(8, "little")
-      file.write(length + _checksum(length) + record + _checksum(record))
+      file.write(framed(record))
       count += 1
   return count
+
+
+def framed(record: bytes) -> bytes:
+  """A record as it stands in a TFRecord file: with length and checksums."""
+  length = len(record).to_bytes(8, "little")
+  return length + _checksum(length) + record + _checksum(record)
 
 
 def _checksum(data: bytes) -> bytes:

@@ -1,0 +1,141 @@
+"""Speed of create_pretraining_data.py beside that of the reference's script.
+
+Whole commands, in turns: the reference's, ours with the same flags, whose
+records have to be equal, and ours with one worker and with two. Without
+`--reference`, ours alone.
+
+    python -m benchmarks.pretraining_data \
+        --vocab_file=uncased/vocab.txt --text_file=sentences.txt \
+        --reference=bert --reference_python=python3.7
+
+The reference needs a checkout of google-research/bert and a Python with
+TensorFlow 1.15. Of one process the processor's time counts, so that what else
+runs on the machine counts less; of two workers, the clock's.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple
+
+from absl import flags
+
+import command_line
+from command_line import InputError
+
+FLAGS = flags.FLAGS
+OURS = [sys.executable, "create_pretraining_data.py"]
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
+  flags.DEFINE_string("text_file", None, "A sentence a line.", required=True)
+  flags.DEFINE_integer("dupe_factor", 5, "As of the scripts.")
+  flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
+  flags.DEFINE_string(
+    "reference_python", "python3.7", "Python that runs the reference."
+  )
+  flags.DEFINE_integer("passes", 3, "Turns.", lower_bound=1)
+
+
+class Seconds(NamedTuple):
+  """What a command took, by the clock and of the processor."""
+
+  clock: float
+  processor: float
+
+
+def main(_: list[str]) -> None:
+  """Times the commands and prints ratios."""
+  with tempfile.TemporaryDirectory() as folder:
+    flag_values = [
+      f"--input_file={FLAGS.text_file}",
+      f"--vocab_file={FLAGS.vocab_file}",
+      f"--dupe_factor={FLAGS.dupe_factor}",
+    ]
+
+    def make(command, name, *more):
+      output = f"--output_file={os.path.join(folder, name)}"
+      return timed([*command, *flag_values, output, *more])
+
+    ratios: dict[str, list[float]] = {}
+    for number in range(FLAGS.passes):
+      seconds = {
+        "ours": make(OURS, "ours"),
+        "one worker": make(OURS, f"one-{number}", "--num_workers=1"),
+        "two workers": make(OURS, f"two-{number}", "--num_workers=2"),
+      }
+      found = {
+        "two workers against one, by the clock": seconds["one worker"].clock
+        / seconds["two workers"].clock
+      }
+      if FLAGS.reference:
+        script = os.path.join(FLAGS.reference, "create_pretraining_data.py")
+        theirs = make([FLAGS.reference_python, script], "theirs")
+        seconds["reference"] = theirs
+        if not number:
+          check_equal(
+            os.path.join(folder, "ours"), os.path.join(folder, "theirs")
+          )
+        found |= {
+          "one process against the reference, of the processor": (
+            theirs.processor / seconds["ours"].processor
+          ),
+          "two workers against the reference, by the clock": theirs.clock
+          / seconds["two workers"].clock,
+        }
+      for name, (clock, processor) in seconds.items():
+        print(
+          f"turn {number + 1}: {name}: {clock:.1f} s, {processor:.1f} s CPU"
+        )
+      for name, ratio in found.items():
+        ratios.setdefault(name, []).append(ratio)
+  for name, values in ratios.items():
+    print(
+      f"{name}: median {statistics.median(values):.2f},"
+      f" from {min(values):.2f} to {max(values):.2f}"
+    )
+
+
+def timed(command: list[str]) -> Seconds:
+  """Runs a command that has to succeed; says what it took."""
+  start = time.monotonic()
+  before = os.times()
+  done = subprocess.run(command, capture_output=True, text=True, check=False)
+  after = os.times()
+  if done.returncode:
+    raise InputError(f"{' '.join(command)}: failed: {done.stderr[-2000:]}")
+  return Seconds(
+    time.monotonic() - start,
+    after.children_user
+    - before.children_user
+    + after.children_system
+    - before.children_system,
+  )
+
+
+def check_equal(ours: str, theirs: str) -> None:
+  """Compares the records of two files, whatever the order of features."""
+  import tensorflow as tf
+
+  def examples(path):
+    return [
+      tf.train.Example.FromString(record)
+      for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
+    ]
+
+  records = examples(ours)
+  if records != examples(theirs):
+    raise InputError("the records differ")
+  print(f"{len(records)} records equal")
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)
