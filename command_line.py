@@ -1,4 +1,4 @@
-"""What every command line shares: one-line errors and files written whole.
+"""What every command line shares: one-line errors, progress, files in and out.
 
 Needs no TensorFlow, so that data making can use it without paying for that.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import glob
+import gzip
 import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from logging import Formatter
 from typing import IO, Any, Callable
 
@@ -128,6 +131,59 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
     return gfile.GFile(path, mode)
   text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
   return open(path, mode, **text)
+
+
+def find_files(patterns: Iterable[str]) -> list[str]:
+  """The files of names and wildcards.
+
+  Args:
+    patterns: file names, `*` and `?` allowed.
+
+  Returns:
+    The files, those of one pattern in the order of their names, after those of
+    the pattern before.
+
+  Raises:
+    InputError: a pattern matches nothing.
+  """
+  found = []
+  for pattern in patterns:
+    if "://" in pattern:
+      from tensorflow.io import gfile
+
+      names = gfile.glob(pattern)
+    else:
+      names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+    if not names:
+      raise InputError(f"{pattern}: no such file")
+    found += sorted(names)
+  return found
+
+
+def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
+  """The lines of a file.
+
+  Args:
+    path: the file; if its name ends in .gz it is unpacked.
+    open_file: opens it, given the path and "rb".
+
+  Yields:
+    Lines with their ends.
+
+  Raises:
+    InputError: the file is not a whole gzip file, though its name says so.
+  """
+  with open_file(path, "rb") as file:
+    if not path.endswith(".gz"):
+      yield from file
+      return
+    try:
+      with gzip.open(file) as unpacked:
+        yield from unpacked
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+      raise InputError(
+        f"{path}: not a whole gzip file ({error}). Fetch or pack it again"
+      ) from error
 
 
 def progress(total: int, unit: str, **options: Any) -> tqdm:

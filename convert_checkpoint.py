@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,7 +225,7 @@ def huggingface_to_tensorflow(
     for row in itertools.chain(*parts.values())
   }
   with _appear_whole(target_dir, overwrite) as folder:
-    _write_checkpoint(os.path.join(folder, "bert_model.ckpt"), variables)
+    write_variables(os.path.join(folder, "bert_model.ckpt"), variables)
     _write_json(os.path.join(folder, "bert_config.json"), config)
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
   _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
@@ -709,7 +709,8 @@ def _write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
   _write_bytes(path, save(tensors, metadata=pytorch))
 
 
-def _write_checkpoint(prefix: str, variables: dict[str, np.ndarray]) -> None:
+def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
+  """Writes a checkpoint of these variables, named `prefix`."""
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import functools
 import glob
-import gzip
 import hashlib
 import json
 import multiprocessing
@@ -30,7 +29,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
@@ -408,61 +406,6 @@ def _sentence_splitter():
   return segment
 
 
-# Text from files
-
-
-def find_files(patterns: Iterable[str]) -> list[str]:
-  """The files of names and wildcards, in the order of their names.
-
-  Args:
-    patterns: file names, `*` and `?` allowed.
-
-  Returns:
-    The files, those of one pattern after those of the one before.
-
-  Raises:
-    InputError: a pattern matches nothing.
-  """
-  found = []
-  for pattern in patterns:
-    if "://" in pattern:
-      from tensorflow.io import gfile
-
-      names = gfile.glob(pattern)
-    else:
-      names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
-    if not names:
-      raise InputError(f"{pattern}: no such file; name text files")
-    found += sorted(names)
-  return found
-
-
-def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
-  """The lines of a file.
-
-  Args:
-    path: the file; if its name ends in .gz it is unpacked.
-    open_file: opens it, given the path and "rb".
-
-  Yields:
-    Lines with their ends.
-
-  Raises:
-    InputError: the file is not a whole gzip file, though its name says so.
-  """
-  with open_file(path, "rb") as file:
-    if not path.endswith(".gz"):
-      yield from file
-      return
-    try:
-      with gzip.open(file) as unpacked:
-        yield from unpacked
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-      raise InputError(
-        f"{path}: not a whole gzip file ({error}). Fetch or pack it again"
-      ) from error
-
-
 # All text in memory
 
 
@@ -484,7 +427,9 @@ def write_in_memory(
   """
   maker = RecordMaker(recipe)
   rng = random.Random(recipe.random_seed)
-  lines = (line for path in input_files for line in read_lines(path))
+  lines = (
+    line for path in input_files for line in command_line.read_lines(path)
+  )
   documents = maker.read_documents(lines, rng)
   if not documents:
     raise InputError("--input_file: there is no text in it")
@@ -698,7 +643,10 @@ class BlockRun:
     with command_line.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
-          read_lines(path), number, self._num_blocks, self._recipe.random_seed
+          command_line.read_lines(path),
+          number,
+          self._num_blocks,
+          self._recipe.random_seed,
         ):
           num_documents += 1
           if block in wanted:
@@ -1001,7 +949,7 @@ def main(_) -> None:
   """Makes the records of --input_file."""
   recipe = recipe_of_flags()
   RecordMaker(recipe)  # says now what is wrong with the vocabulary
-  inputs, outputs = find_files(FLAGS.input_file), output_files()
+  inputs, outputs = command_line.find_files(FLAGS.input_file), output_files()
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   if FLAGS.num_workers:
     counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)

@@ -74,7 +74,7 @@ def _deal(
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Gives each document of a file its block, and its place in the corpus."""
   file_number, path = file
-  lines = create_pretraining_data.read_lines(path, _open)
+  lines = command_line.read_lines(path, _open)
   dealt = create_pretraining_data.deal_documents(
     lines, file_number, num_blocks, seed
   )
@@ -146,7 +146,7 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
   for pattern in patterns:
     files = FileSystems.match([pattern])[0].metadata_list
     if not files:
-      raise InputError(f"{pattern}: no such file; name text files")
+      raise InputError(f"{pattern}: no such file")
     for file in sorted(files, key=lambda file: file.path):
       found[file.path] = file.size_in_bytes
   return found

@@ -337,8 +337,9 @@ _CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 _MARKS = string.punctuation + "“”‘’…—"
 
 
-def _chunks(text: str) -> list[str]:
-  """`_CHUNK.findall(text)`, quicker where none of those can be in the text."""
+def split_chunks(text: str) -> list[str]:
+  """What stands between white space, as `FullTokenizer` takes it."""
+  # The same as the search, quicker where the text has nothing odd.
   return text.split() if text.isprintable() else _CHUNK.findall(text)
 
 
@@ -371,7 +372,7 @@ class FullTokenizer:
     self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)
     self.never_split = frozenset(never_split)
     for word in self.never_split:
-      if _chunks(word) != [word]:
+      if split_chunks(word) != [word]:
         raise ValueError(f"never_split: {word!r} is not one word")
     self._chunk_tokens = _ChunkMemo(self._tokenize_chunk)
     self._chunk_ids = _ChunkMemo(self._encode_chunk)
@@ -380,7 +381,7 @@ class FullTokenizer:
   def tokenize(self, text: str | bytes) -> list[str]:
     """Pieces of `text`."""
     tokens = []
-    chunks = _chunks(convert_to_unicode(text))
+    chunks = split_chunks(convert_to_unicode(text))
     for chunk_tokens in map(self._chunk_tokens.__getitem__, chunks):
       tokens += chunk_tokens
     return tokens
@@ -392,7 +393,7 @@ class FullTokenizer:
       KeyError: the text needs [UNK], which the vocabulary lacks.
     """
     ids = []
-    chunks = _chunks(convert_to_unicode(text))
+    chunks = split_chunks(convert_to_unicode(text))
     for chunk_ids in map(self._chunk_ids.__getitem__, chunks):
       ids += chunk_ids
     return ids

@@ -1,0 +1,611 @@
+"""Learns a WordPiece vocabulary from text, or adds words to one.
+
+  python create_vocab.py --input_file='text/*.gz' --output_file=vocab.txt
+  python create_vocab.py --add_words=words.txt --vocab_file=vocab.txt \\
+    --output_file=larger_vocab.txt
+
+Text is split by `tokenization.BasicTokenizer`, as it will be for the model, so
+that no entry waits for what never comes. The library `tokenizers` then finds
+the pieces: from single characters on, it joins the two neighbours that come
+together most often.
+
+An added word takes an [unusedN] place, or with --grow a new one at the end;
+its embedding in a checkpoint starts as the mean of those of the pieces that it
+was cut into. The same input gives the same files, bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags, logging
+
+import command_line
+import tokenization
+from command_line import InputError, open_any, write_whole
+from tokenization import BasicTokenizer, WordpieceTokenizer
+
+FLAGS = flags.FLAGS
+
+# Text to words
+
+# Distinct pieces between white space that wait to be split; some 20 MiB.
+_MAX_CHUNKS = 2**17
+
+
+def read_text(files: Sequence[str]) -> Iterator[str]:
+  """Reads text line by line, and shows how far it is.
+
+  Args:
+    files: UTF-8, what is not is left out with a warning; gzip where the name
+      ends in `.gz`.
+
+  Yields:
+    The lines, without their ends.
+
+  Raises:
+    InputError: a gzip file is damaged.
+  """
+  num_dropped = 0
+  with command_line.progress(len(files), "files") as bar:
+    for path in files:
+      for line in command_line.read_lines(path):
+        text = tokenization.convert_to_unicode(line)
+        num_dropped += len(line) - len(text.encode())
+        yield text.rstrip("\n")
+      bar.update()
+  if num_dropped:
+    logging.warning("%d bytes are not UTF-8, and left out", num_dropped)
+
+
+def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
+  """Counts the words of a text, as `BasicTokenizer` gives them.
+
+  Takes memory for the distinct words, however long the text is.
+  """
+  tokenizer = BasicTokenizer(do_lower_case)
+  words: Counter[str] = Counter()
+  chunks: Counter[str] = Counter()
+
+  def split_chunks():
+    for chunk, count in chunks.items():
+      for word in tokenizer.tokenize(chunk):
+        words[word] += count
+    chunks.clear()
+
+  for line in lines:
+    chunks.update(tokenization.split_chunks(line))
+    if len(chunks) > _MAX_CHUNKS:
+      split_chunks()
+  split_chunks()
+  return words
+
+
+# Words to a vocabulary
+
+# The library counts neighbours in 32 bits, and beyond goes wrong unseen
+# (huggingface/tokenizers, issue 437).
+_MAX_PAIRS = 2**31 - 1
+
+
+def learn_vocab(
+  words: Mapping[str, int],
+  vocab_size: int,
+  min_frequency: int = 2,
+  num_unused: int = 0,
+  limit_alphabet: int | None = None,
+) -> list[str]:
+  """Learns which pieces of words are worth an entry.
+
+  Any word of the alphabet's characters can be cut into entries: each character
+  has one for the beginning of a word and, unless it is a word by itself, one
+  for the rest.
+
+  Args:
+    words: how often each comes.
+    vocab_size: entries at most; fewer where the text has no more pieces.
+    min_frequency: how often a character or piece comes at least.
+    num_unused: [unusedN] places, after [PAD].
+    limit_alphabet: how many characters are kept, the most frequent; None for
+      all.
+
+  Returns:
+    The entries: special ones, characters, pieces as they were found.
+
+  Raises:
+    InputError: the characters do not fit into `vocab_size`, or there are none;
+      or `tokenizers` is not installed.
+  """
+  tokenizers = _import_tokenizers()
+  special = ["[PAD]", *(f"[unused{n}]" for n in range(num_unused))]
+  special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  alphabet = _alphabet(words, min_frequency, limit_alphabet)
+  if not alphabet:
+    raise InputError(
+      f"--min_frequency={min_frequency}: no character of the text comes as"
+      " often; lower it, or give more text"
+    )
+  if len(special + alphabet) > vocab_size:
+    raise InputError(
+      f"--vocab_size={vocab_size} is too small: the special entries are"
+      f" {len(special)}, the characters of the text {len(alphabet)}. Give"
+      f" {len(special + alphabet)} or more, or keep the most frequent"
+      " characters with --limit_alphabet"
+    )
+  # A word with other characters is [UNK], whatever its pieces.
+  cut = WordpieceTokenizer(dict.fromkeys(alphabet, 0)).tokenize
+  words = {w: count for w, count in words.items() if cut(w) != ["[UNK]"]}
+  scale = 1 + sum((len(w) - 1) * n for w, n in words.items()) // _MAX_PAIRS
+  if scale > 1:
+    logging.info("Counts are divided by %d, which the library needs", scale)
+
+  def copies():
+    for word, count in words.items():
+      for done in range(0, count // scale, 1000):
+        yield f"{word} " * min(1000, count // scale - done)
+
+  learner = tokenizers.Tokenizer(tokenizers.models.WordPiece())
+  learner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+  trainer = tokenizers.trainers.WordPieceTrainer(
+    vocab_size=vocab_size,
+    min_frequency=max(min_frequency // scale, 1),
+    # Of equally frequent pairs that of the smallest ids is joined first.
+    # Left to itself, the library numbers the characters anew in each run.
+    special_tokens=special + alphabet,
+    show_progress=sys.stderr.isatty(),
+  )
+  learner.train_from_iterator(copies(), trainer)
+  ids = learner.get_vocab(with_added_tokens=False)
+  return sorted(ids, key=ids.get)
+
+
+def _import_tokenizers():
+  try:
+    import tokenizers
+  except ImportError as error:
+    raise InputError(
+      "learning a vocabulary needs the package tokenizers:"
+      " pip install -e .[vocab]"
+    ) from error
+  return tokenizers
+
+
+def _alphabet(
+  words: Mapping[str, int], min_frequency: int, limit: int | None
+) -> list[str]:
+  """The entries of single characters, in order of code points."""
+  counts: Counter[str] = Counter()
+  for word, count in words.items():
+    for char in word:
+      counts[char] += count
+  chars = [char for char, count in counts.items() if count >= min_frequency]
+  chars = sorted(sorted(chars, key=lambda c: (-counts[c], c))[:limit])
+  split = BasicTokenizer(do_lower_case=False).tokenize
+  return chars + [f"##{char}" for char in chars if len(split(2 * char)) == 1]
+
+
+class Coverage(NamedTuple):
+  """How a vocabulary cuts a text.
+
+  Attributes:
+    num_words: how many the text has.
+    whole: share of them that are one entry.
+    pieces: entries a word, [UNK] among them.
+    unknown: share of words that are [UNK].
+  """
+
+  num_words: int
+  whole: float
+  pieces: float
+  unknown: float
+
+
+def measure_coverage(
+  entries: Iterable[str], words: Mapping[str, int]
+) -> Coverage:
+  """Cuts `words`, each as often as it comes, into `entries`."""
+  cut = WordpieceTokenizer(dict.fromkeys(entries, 0)).tokenize
+  whole = num_pieces = unknown = 0
+  for word, count in words.items():
+    pieces = cut(word)
+    whole += count * (pieces == [word])
+    unknown += count * (pieces == ["[UNK]"])
+    num_pieces += count * len(pieces)
+  total = sum(words.values())
+  return Coverage(total, whole / total, num_pieces / total, unknown / total)
+
+
+# Words into a vocabulary
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+def read_vocab(
+  path: str, do_lower_case: bool, vocab_size: int | None = None
+) -> dict[str, int]:
+  """Reads a vocabulary to which words can be added.
+
+  Args:
+    path: one entry a line.
+    do_lower_case: whether the words will be lower-cased.
+    vocab_size: rows of the model's embedding table; None: not checked.
+
+  Returns:
+    The id of each entry, in order and without gaps.
+
+  Raises:
+    InputError: it is no vocabulary, is too large, has an entry twice, or has
+      capital letters for words that have none.
+  """
+  try:
+    vocab = tokenization.load_vocab(path)
+    tokenization.check_vocab(vocab, vocab_size)
+  except UnicodeDecodeError as error:
+    raise InputError(f"{path}: not a vocabulary in UTF-8") from error
+  except ValueError as error:
+    raise InputError(f"{path}: {error}") from error
+  if list(vocab.values()) != list(range(len(vocab))):
+    raise InputError(f"{path}: has an entry twice; make each line different")
+  if do_lower_case and any(e.isalpha() and e != e.lower() for e in vocab):
+    raise InputError(
+      f"{path}: has capital letters, but the words are lower-cased. Give"
+      " --do_lower_case=False"
+    )
+  return vocab
+
+
+def normalize_words(
+  lines: Iterable[str], do_lower_case: bool
+) -> tuple[list[str], list[str]]:
+  """Puts words, one a line, as `BasicTokenizer` will give them.
+
+  Returns:
+    The words, each once; and the lines that are not one word to it, or one
+    too long for `WordpieceTokenizer`. Blank lines are neither.
+  """
+  tokenizer = BasicTokenizer(do_lower_case)
+  longest = WordpieceTokenizer({}).max_input_chars_per_word
+  words, refused = {}, []
+  for line in map(str.strip, lines):
+    split = tokenizer.tokenize(line)
+    if len(split) == 1 and len(split[0]) <= longest:
+      words[split[0]] = None
+    elif line:
+      refused.append(line)
+  return list(words), refused
+
+
+def place_words(
+  vocab: Mapping[str, int], words: Iterable[str], grow: bool
+) -> tuple[list[str], dict[int, list[int]]]:
+  """Puts words in [unusedN] places, in order, and then behind the last entry.
+
+  No other entry changes its id. Words that are entries stay as they are.
+
+  Args:
+    vocab: id of each entry, in order and without gaps.
+    words: as `normalize_words` gives them.
+    grow: whether there may be more entries than before.
+
+  Returns:
+    All entries; and for the id of each new word, the ids of the pieces that
+    `vocab` had for it.
+
+  Raises:
+    InputError: there are too few places, and `grow` is false.
+  """
+  new = [word for word in words if word not in vocab]
+  places = [place for entry, place in vocab.items() if _UNUSED.fullmatch(entry)]
+  missing = len(new) - len(places)
+  if missing > 0 and not grow:
+    raise InputError(
+      f"--add_words: {len(new)} words are new, and the vocabulary has"
+      f" {len(places)} [unusedN] places. Leave out {missing} words, or add"
+      " --grow to append them"
+    )
+  entries = [*vocab, *[""] * missing]
+  places += range(len(vocab), len(entries))
+  cut = WordpieceTokenizer(vocab).tokenize
+  pieces = {}
+  for place, word in zip(places, new):
+    entries[place] = word
+    pieces[place] = [vocab[piece] for piece in cut(word)]
+  return entries, pieces
+
+
+# Words into a checkpoint
+
+_EMBEDDINGS = "bert/embeddings/word_embeddings"
+
+# What has a row for each entry: a weight, or a slot that the optimizer has
+# for one.
+_BY_ENTRY = re.compile(rf"({_EMBEDDINGS}|cls/predictions/output_bias)(/.+)?")
+
+
+def grow_tensors(
+  tensors: Mapping[str, np.ndarray],
+  pieces: Mapping[int, Sequence[int]],
+  num_entries: int,
+) -> dict[str, np.ndarray]:
+  """Gives new words their rows in the tensors of a model.
+
+  Embedding and output bias start as the mean of those of the word's pieces.
+  The optimizer's moments start at 0, as in a new training.
+
+  Args:
+    tensors: by their names in a checkpoint.
+    pieces: for the id of each new word, the ids of its pieces.
+    num_entries: of the vocabulary afterwards; as many rows there are, or as
+      many as before where that is more.
+
+  Returns:
+    All tensors. Those without a row for each entry are the same, and so are
+    the rows of old entries.
+  """
+  grown = dict(tensors)
+  for name, old in tensors.items():
+    match = _BY_ENTRY.fullmatch(name)
+    if match:
+      num_rows = max(len(old), num_entries)
+      new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
+      new[: len(old)] = old
+      for place, ids in pieces.items():
+        new[place] = 0 if match[2] else old[ids].mean(axis=0, dtype=np.float64)
+      grown[name] = new
+  return grown
+
+
+def read_config(path: str) -> dict[str, Any]:
+  """Reads a `bert_config.json` as it is.
+
+  Raises:
+    InputError: it is not one.
+  """
+  try:
+    with open_any(path) as file:
+      config = dict(json.load(file))
+    if isinstance(config.get("vocab_size"), int):
+      return config
+  except (ValueError, TypeError):
+    pass
+  raise InputError(f"{path}: not a bert_config.json, which has a vocab_size")
+
+
+def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
+  """Reads all tensors of a checkpoint, the optimizer's state among them.
+
+  Args:
+    path: named without `.index`.
+    vocab_size: V, which the model has to have.
+
+  Returns:
+    The tensors by name.
+
+  Raises:
+    InputError: it is no checkpoint of BERT, or has another V.
+  """
+  import tensorflow.compat.v1 as tf
+
+  try:
+    reader = tf.train.load_checkpoint(path)
+    names = sorted(reader.get_variable_to_shape_map())
+    tensors = {name: reader.get_tensor(name) for name in names}
+  except (tf.errors.OpError, ValueError) as error:
+    raise InputError(
+      f"{path}: no such checkpoint, or a damaged one. Name it as its files"
+      " are, without .index or .data-00000-of-00001"
+    ) from error
+  if _EMBEDDINGS not in tensors:
+    raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")
+  for name, tensor in tensors.items():
+    if _BY_ENTRY.fullmatch(name) and len(tensor) != vocab_size:
+      raise InputError(
+        f"{path}: {name} has {len(tensor)} rows, and vocab_size in the config"
+        f" is {vocab_size}; name the config of this checkpoint"
+      )
+  return tensors
+
+
+def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
+  """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
+  from tensorflow.io import gfile
+
+  import convert_checkpoint
+
+  beside = f"{path}.{os.getpid()}.tmp"
+  try:
+    convert_checkpoint.write_variables(beside, tensors)
+    # The index last, for with it the checkpoint is there.
+    for part in (".data-00000-of-00001", ".index"):
+      gfile.rename(beside + part, path + part, overwrite=True)
+  except BaseException:
+    with contextlib.suppress(Exception):
+      for file in gfile.glob(f"{beside}*"):
+        gfile.remove(file)
+    raise
+
+
+# The command line
+
+_TO_LEARN = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
+_OF_MODEL = (
+  "init_checkpoint",
+  "output_checkpoint",
+  "bert_config_file",
+  "output_config",
+)
+_TO_ADD = ("vocab_file", "grow", *_OF_MODEL)
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  flags.DEFINE_string(
+    "input_file",
+    None,
+    "Text to learn from: files and globs with commas between, plain or .gz.",
+  )
+  flags.DEFINE_string(
+    "output_file", None, "The vocabulary to write.", required=True
+  )
+  flags.DEFINE_bool(
+    "do_lower_case", True, "Whether to lower-case and strip accents."
+  )
+  flags.DEFINE_integer("vocab_size", 30522, "Entries.", lower_bound=1)
+  flags.DEFINE_integer(
+    "min_frequency",
+    2,
+    "How often a character or piece has to come to be an entry.",
+    lower_bound=1,
+  )
+  flags.DEFINE_integer(
+    "num_unused",
+    0,
+    "Entries [unusedN], places for words of later.",
+    lower_bound=0,
+  )
+  flags.DEFINE_integer(
+    "limit_alphabet",
+    None,
+    "How many characters are entries, the most frequent; all if not given.",
+    lower_bound=1,
+  )
+  flags.DEFINE_string(
+    "add_words",
+    None,
+    "Words, one a line, to put in the [unusedN] places of --vocab_file.",
+  )
+  flags.DEFINE_string("vocab_file", None, "The vocabulary to add words to.")
+  flags.DEFINE_bool(
+    "grow", False, "Whether to append the words for which there is no place."
+  )
+  flags.DEFINE_string(
+    "init_checkpoint",
+    None,
+    "A checkpoint of --vocab_file's model, to give the new words embeddings:"
+    " the mean of their pieces'. Adam's moments of these are 0, and all other"
+    " numbers stay.",
+  )
+  flags.DEFINE_string("output_checkpoint", None, "The checkpoint to write.")
+  flags.DEFINE_string(
+    "bert_config_file", None, "The config of --init_checkpoint."
+  )
+  flags.DEFINE_string(
+    "output_config", None, "The config to write, of --output_checkpoint."
+  )
+
+
+def main(_) -> None:
+  """Learns from --input_file, or adds --add_words to --vocab_file."""
+  if (FLAGS.input_file is None) == (FLAGS.add_words is None):
+    raise InputError(
+      "give either --input_file, to learn a vocabulary from, or --add_words,"
+      " to add to one"
+    )
+  learns = FLAGS.input_file is not None
+  others, mode = (_TO_ADD, "add_words") if learns else (_TO_LEARN, "input_file")
+  for name in others:
+    if FLAGS[name].present:
+      raise InputError(f"--{name} goes with --{mode}; leave it out")
+  if learns:
+    _learn()
+  else:
+    _add()
+
+
+def _learn() -> None:
+  _import_tokenizers()  # better missed before the text is read
+  files = command_line.find_files(FLAGS.input_file.split(","))
+  words = count_words(read_text(files), FLAGS.do_lower_case)
+  if not words:
+    raise InputError(f"{FLAGS.input_file}: has no words")
+  entries = learn_vocab(
+    words, **{name: FLAGS[name].value for name in _TO_LEARN}
+  )
+  with write_whole(FLAGS.output_file) as file:
+    file.write("".join(f"{entry}\n" for entry in entries))
+  logging.info("%s: %d entries", FLAGS.output_file, len(entries))
+  if len(entries) < FLAGS.vocab_size:
+    logging.warning(
+      "No more pieces come %d times: the model's vocab_size has to be %d, not"
+      " %d",
+      FLAGS.min_frequency,
+      len(entries),
+      FLAGS.vocab_size,
+    )
+  coverage = measure_coverage(entries, words)
+  logging.info(
+    "Of %d words, %d different ones, %.2f%% are one piece and %.3f%% [UNK];"
+    " %.3f pieces a word",
+    coverage.num_words,
+    len(words),
+    100 * coverage.whole,
+    100 * coverage.unknown,
+    coverage.pieces,
+  )
+
+
+def _add() -> None:
+  if FLAGS.vocab_file is None:
+    raise InputError("--add_words needs --vocab_file, to add them to")
+  missing = [name for name in _OF_MODEL if not FLAGS[name].value]
+  has_model = len(missing) < len(_OF_MODEL)
+  if has_model and missing:
+    raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
+  config = read_config(FLAGS.bert_config_file) if has_model else {}
+  vocab = read_vocab(
+    FLAGS.vocab_file, FLAGS.do_lower_case, config.get("vocab_size")
+  )
+  lines = read_text(command_line.find_files([FLAGS.add_words]))
+  words, refused = normalize_words(lines, FLAGS.do_lower_case)
+  if not words:
+    raise InputError(f"{FLAGS.add_words}: has no words that can be entries")
+  entries, pieces = place_words(vocab, words, FLAGS.grow)
+
+  with write_whole(FLAGS.output_file) as file:
+    file.write("".join(f"{entry}\n" for entry in entries))
+    if has_model:
+      tensors = read_checkpoint(FLAGS.init_checkpoint, config["vocab_size"])
+      tensors = grow_tensors(tensors, pieces, len(entries))
+      config["vocab_size"] = len(tensors[_EMBEDDINGS])
+      with write_whole(FLAGS.output_config) as config_file:
+        text = json.dumps(config, indent=2, ensure_ascii=False)
+        config_file.write(f"{text}\n")
+        write_checkpoint(FLAGS.output_checkpoint, tensors)
+
+  appended = len(entries) - len(vocab)
+  logging.info(
+    "Of %d words %d were entries, %d took [unusedN] places, %d came behind",
+    len(words),
+    len(words) - len(pieces),
+    len(pieces) - appended,
+    appended,
+  )
+  _warn("lines are never one word of a text, and left out", refused)
+  unknown = [entries[p] for p, ids in pieces.items() if ids == [vocab["[UNK]"]]]
+  _warn("words were [UNK], and start from its embedding", unknown)
+  logging.info("%s: %d entries", FLAGS.output_file, len(entries))
+  if has_model:
+    logging.info(
+      "%s: %d tensors, vocab_size %d",
+      FLAGS.output_checkpoint,
+      len(tensors),
+      config["vocab_size"],
+    )
+
+
+def _warn(what: str, which: Sequence[str]) -> None:
+  if which:
+    logging.warning("%d %s: %s", len(which), what, "; ".join(which))
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

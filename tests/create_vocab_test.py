@@ -1,0 +1,564 @@
+"""Vocabularies, against plain formulas and the library that learns them."""
+
+import collections
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import command_line
+import create_vocab
+import tokenization
+from command_line import InputError
+
+SAMPLE = os.path.join(commands.ROOT, "sample_text.txt")
+
+TEXT = st.lists(
+  st.sampled_from(["the", "The", "there", "here,", "ab", "abab", "élan", "ΑΣ"])
+  | st.sampled_from(["[MASK]", "##ab", "e\u0301", "  ", "\n", "中人", "한국"])
+  | st.sampled_from("é≮İ#,.’-\t\u00a0\u2028\0\x0b\x1c\x85\u200d\ufffd\ufeff")
+  | st.text(max_size=4),
+  max_size=30,
+).map(" ".join)
+WORDS = st.dictionaries(
+  st.text("abc", min_size=1, max_size=6), st.integers(1, 9), min_size=1
+)
+
+
+def write(path, text):
+  path.write_bytes(text.encode())
+  return str(path)
+
+
+def read_lines(path):
+  with open(path, encoding="utf-8", newline="") as file:
+    return file.read().split("\n")[:-1]
+
+
+def learn(text, vocab_size=200, do_lower_case=True, **options):
+  words = create_vocab.count_words(text.splitlines(), do_lower_case)
+  return create_vocab.learn_vocab(words, vocab_size, **options)
+
+
+def full_tokenizer(folder, entries, do_lower_case=True):
+  path = write(folder / "vocab.txt", "".join(f"{e}\n" for e in entries))
+  return tokenization.FullTokenizer(path, do_lower_case)
+
+
+# Counting
+
+
+@given(st.lists(TEXT), st.booleans(), st.integers(1, 5))
+def test_words_are_those_of_basic_tokenizer(lines, lower_case, max_chunks):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(create_vocab, "_MAX_CHUNKS", max_chunks)
+    words = create_vocab.count_words(lines, lower_case)
+  tokenizer = tokenization.BasicTokenizer(lower_case)
+  assert words == collections.Counter(
+    word for line in lines for word in tokenizer.tokenize(line)
+  )
+
+
+def test_files_are_read_whatever_their_form(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for name in ("b1.txt", "b2.txt", "c[1].txt"):
+    write(tmp_path / name, f"{name}\nlast")
+  (tmp_path / "a.gz").write_bytes(gzip.compress("à\n中\r\n\n".encode()))
+  files = command_line.find_files(["c[1].txt", "b?.txt", "a.gz"])
+  assert files == ["c[1].txt", "b1.txt", "b2.txt", "a.gz"]
+  lines = [*("c[1].txt", "last", "b1.txt", "last", "b2.txt", "last")]
+  assert list(create_vocab.read_text(files)) == [*lines, "à", "中\r", ""]
+
+
+def test_bytes_that_are_not_utf8_are_counted(tmp_path, caplog):
+  (tmp_path / "a").write_bytes(b"ab\xe9cd\n\xff\xfe\n")
+  lines = create_vocab.read_text([str(tmp_path / "a")])
+  assert list(lines) == ["abcd", ""]
+  assert "3 bytes" in caplog.text
+
+
+# Learning
+
+
+def naive_vocab(words, vocab_size, min_frequency):
+  """Joins the most frequent pair, by the formula; quadratic."""
+  chars = collections.Counter()
+  for word, count in words.items():
+    for char in word:
+      chars[char] += count
+  chars = sorted(c for c, count in chars.items() if count >= min_frequency)
+  entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *chars]
+  entries += [f"##{char}" for char in chars]
+  cut = {
+    word: [word[0], *(f"##{char}" for char in word[1:])]
+    for word in words
+    if set(word) <= set(chars)
+  }
+  while len(entries) < vocab_size:
+    pairs = collections.Counter()
+    for word, pieces in cut.items():
+      for pair in zip(pieces, pieces[1:]):
+        pairs[pair] += words[word]
+    if not pairs or max(pairs.values()) < min_frequency:
+      break
+    first, second = min(
+      pairs, key=lambda p: (-pairs[p], entries.index(p[0]), entries.index(p[1]))
+    )
+    joined = first + second[2:]
+    if joined not in entries:
+      entries.append(joined)
+    for pieces in cut.values():
+      place = 0
+      while place < len(pieces) - 1:
+        if pieces[place : place + 2] == [first, second]:
+          pieces[place : place + 2] = [joined]
+        place += 1
+  return entries
+
+
+@settings(max_examples=200)
+@given(WORDS, st.integers(11, 40), st.integers(1, 4))
+def test_learning_equals_the_formula(words, vocab_size, min_frequency):
+  expected = naive_vocab(words, vocab_size, min_frequency)
+  if len(expected) == 5:
+    with pytest.raises(InputError, match="no character"):
+      create_vocab.learn_vocab(words, vocab_size, min_frequency)
+  else:
+    learned = create_vocab.learn_vocab(words, vocab_size, min_frequency)
+    assert learned == expected
+
+
+def test_counts_beyond_those_of_the_formula_are_handed_over_whole():
+  words = {"ab": 1999, "cd": 2001, "ef": 2000}
+  assert create_vocab.learn_vocab(words, 19)[-2:] == ["cd", "ef"]
+
+
+@given(TEXT, st.booleans())
+def test_no_entry_is_one_that_text_cannot_have(text, lower_case):
+  tokenizer = tokenization.BasicTokenizer(lower_case)
+  if not tokenizer.tokenize(text):
+    return
+  entries = learn(text, 2000, lower_case, min_frequency=1)
+  assert len(set(entries)) == len(entries)
+  for entry in entries[5:]:
+    if entry.startswith("##"):
+      assert tokenizer.tokenize(f"a{entry[2:]}") == [f"a{entry[2:]}"]
+    else:
+      assert tokenizer.tokenize(entry) == [entry]
+
+
+@given(TEXT, TEXT, st.booleans())
+def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
+  words = tokenization.BasicTokenizer(lower_case).tokenize(text)
+  if not words:
+    return
+  entries = learn(text, 2000, lower_case, min_frequency=1)
+  cut = tokenization.WordpieceTokenizer(dict.fromkeys(entries)).tokenize
+  for word in tokenization.BasicTokenizer(lower_case).tokenize(other):
+    # Punctuation is a word by itself, and then nothing else is in it.
+    assert (cut(word) == ["[UNK]"]) == (not set(word) <= set("".join(words)))
+
+
+@given(WORDS, st.randoms())
+def test_order_of_words_does_not_matter(words, rng):
+  shuffled = list(words.items())
+  rng.shuffle(shuffled)
+  assert create_vocab.learn_vocab(
+    dict(shuffled), 30, 1
+  ) == create_vocab.learn_vocab(words, 30, 1)
+
+
+def test_vocabulary_has_special_entries_and_places_first():
+  entries = learn("to be or not to be", num_unused=2)
+  special = ["[PAD]", "[unused0]", "[unused1]"]
+  special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+  assert entries[:7] == special
+  assert entries[7:11] == ["b", "e", "o", "t"]
+
+
+def test_alphabet_keeps_the_most_frequent_characters():
+  entries = learn("aaa bbb cc cc dd", limit_alphabet=3, min_frequency=1)
+  assert entries[5:11] == ["a", "b", "c", "##a", "##b", "##c"]
+  assert not any("d" in entry for entry in entries[5:])
+
+
+def test_size_that_the_characters_need_is_enough():
+  entries = learn("ab 中, ba", 5 + 4 + 2, min_frequency=1)
+  assert entries[5:] == [",", "a", "b", "中", "##a", "##b"]
+  with pytest.raises(InputError, match=r"--vocab_size=10 .* 5, .* 6\. Give 11"):
+    learn("ab 中, ba", 10, min_frequency=1)
+
+
+def test_counts_too_large_for_the_library_are_divided(monkeypatch):
+  words = {"ab": 8, "cd": 11, "ef": 7, "e": 1, "f": 1}
+  joined = create_vocab.learn_vocab(words, 40, min_frequency=8)[17:]
+  assert joined == ["cd", "ab"]
+  monkeypatch.setattr(create_vocab, "_MAX_PAIRS", (8 + 11 + 7) // 3)
+  # A quarter of each count is 2, 2 and 1; of the frequency, 2.
+  joined = create_vocab.learn_vocab(words, 40, min_frequency=8)[17:]
+  assert joined == ["ab", "cd"]
+
+
+def test_coverage_counts_words_as_often_as_they_come():
+  entries = ["[UNK]", "a", "ab", "##b", "##c"]
+  words = {"ab": 5, "abc": 2, "abb": 1, "x": 2}
+  coverage = create_vocab.measure_coverage(entries, words)
+  assert coverage == (10, 5 / 10, (5 + 4 + 2 + 2) / 10, 2 / 10)
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("name", ["sample", "gutenberg"])
+def test_library_gives_the_same_ids(name, lower_case, tmp_path):
+  files = [SAMPLE]
+  if name == "gutenberg":
+    files = [reference_data.data("text", "gutenberg_sentences.txt.gz")]
+  lines = list(create_vocab.read_text(files))[:10000]
+  entries = learn("\n".join(lines), 2000, lower_case)
+  ours = full_tokenizer(tmp_path, entries, lower_case)
+  theirs = tokenizers.BertWordPieceTokenizer(
+    str(tmp_path / "vocab.txt"), lowercase=lower_case
+  )
+  assert theirs.get_vocab() == ours.vocab
+  encoded = theirs.encode_batch(lines, add_special_tokens=False)
+  assert [e.ids for e in encoded] == [ours.encode(line) for line in lines]
+
+
+def test_sample_text_is_documents_of_sentences():
+  with open(SAMPLE, encoding="utf-8") as file:
+    documents = [text.splitlines() for text in file.read().split("\n\n")]
+  assert min(map(len, documents)) >= 6
+  assert sum(map(len, documents)) == 41
+
+
+# The command line, to learn
+
+
+def test_command_learns_the_same_in_each_process(tmp_path):
+  with open(SAMPLE, encoding="utf-8") as file:
+    lines = file.readlines()
+  random.Random(0).shuffle(lines)
+  write(tmp_path / "1.txt", "".join(lines[:20]))
+  rest = "".join(lines[20:]).encode()
+  (tmp_path / "2.txt.gz").write_bytes(gzip.compress(rest))
+  outputs = []
+  for name, text in (("a", SAMPLE), ("b", SAMPLE), ("c", f"{tmp_path}/*.*")):
+    outputs.append(tmp_path / name)
+    done = commands.succeed(
+      "create_vocab.py",
+      f"--input_file={text}",
+      f"--output_file={outputs[-1]}",
+      "--vocab_size=250",
+      "--num_unused=3",
+      "--limit_alphabet=30",
+    )
+  assert len({output.read_bytes() for output in outputs}) == 1
+  with open(SAMPLE, encoding="utf-8") as file:
+    words = create_vocab.count_words(file, do_lower_case=True)
+  entries = create_vocab.learn_vocab(words, 250, 2, 3, 30)
+  assert read_lines(outputs[0]) == entries
+  coverage = create_vocab.measure_coverage(entries, words)
+  assert f"{outputs[2]}: 250 entries" in done.stderr
+  assert f"{100 * coverage.whole:.2f}% are one piece" in done.stderr
+  assert f"{coverage.pieces:.3f} pieces a word" in done.stderr
+
+
+def test_command_says_that_there_are_fewer_pieces(tmp_path):
+  write(tmp_path / "text", "ab ab")
+  done = commands.succeed(
+    "create_vocab.py",
+    f"--input_file={tmp_path / 'text'}",
+    f"--output_file={tmp_path / 'vocab.txt'}",
+  )
+  entries = read_lines(tmp_path / "vocab.txt")
+  assert entries[5:] == ["a", "b", "##a", "##b", "ab"]
+  assert "vocab_size has to be 10, not 30522" in done.stderr
+
+
+def test_learning_does_not_need_tensorflow():
+  program = "import create_vocab, sys; sys.exit('tensorflow' in sys.modules)"
+  subprocess.run([sys.executable, "-c", program], cwd=commands.ROOT, check=True)
+
+
+def test_missing_extra_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "tokenizers", None)
+  with pytest.raises(InputError, match=r"pip install -e \.\[vocab\]"):
+    create_vocab.learn_vocab({"a": 2}, 10)
+
+
+@pytest.mark.parametrize(
+  ("flags", "expected"),
+  [
+    (["--input_file=no.txt"], "no.txt: no such file"),
+    (["--input_file=text,no*"], "no*: no such file"),
+    (["--input_file=empty"], "empty: has no words"),
+    (["--input_file=cut.gz"], "cut.gz: not a whole gzip file"),
+    (["--input_file=text", "--vocab_size=8"], "--vocab_size=8 is too small"),
+    (["--input_file=text", "--min_frequency=9"], "lower it"),
+    (["--input_file=text", "--grow"], "--grow goes with --add_words"),
+    ([], "either --input_file"),
+    (["--input_file=text", "--add_words=text"], "either --input_file"),
+    (["--add_words=text", "--vocab_size=9"], "goes with --input_file"),
+    (["--add_words=text"], "needs --vocab_file"),
+    (["--add_words=text", "--vocab_file=no.txt"], "no.txt: No such file"),
+    (["--add_words=text", "--vocab_file=text"], "has no [UNK], [CLS], [SEP]"),
+    (["--add_words=empty", "--vocab_file=vocab"], "empty: has no words"),
+    (["--add_words=text", "--vocab_file=vocab"], "Leave out 1 words, or add"),
+    (["--add_words=text", "--vocab_file=twice"], "twice: has an entry twice"),
+    (["--add_words=text", "--vocab_file=cased"], "--do_lower_case=False"),
+    (["--add_words=text", "--vocab_file=cut.gz"], "not a vocabulary in UTF-8"),
+    (
+      ["--add_words=text", "--vocab_file=vocab", "--init_checkpoint=c"],
+      "give --output_checkpoint, --bert_config_file, --output_config too",
+    ),
+  ],
+)
+def test_bad_input_is_told_in_one_line(flags, expected, tmp_path):
+  special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
+  write(tmp_path / "text", "word\nword\nother\n")
+  write(tmp_path / "empty", " \n\n\0\n")
+  (tmp_path / "cut.gz").write_bytes(gzip.compress(b"word" * 99)[:-9])
+  write(tmp_path / "vocab", f"{special}[unused0]\n")
+  write(tmp_path / "twice", f"{special}a\na\n")
+  write(tmp_path / "cased", f"{special}a\nB\n")
+  error = commands.fail(
+    "create_vocab.py", "--output_file=out", *flags, cwd=tmp_path
+  )
+  assert expected in error
+  assert not (tmp_path / "out").exists()
+
+
+# Adding words
+
+SPECIAL = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ENTRIES = [*SPECIAL, "[unused7]", "[unusedX]", "a", "b", "##a", "##b", "ab"]
+ENTRIES += ["the", "##rapy", "t", "##h", "##e"]
+NEW_WORDS = st.lists(st.text("abthe", min_size=1, max_size=5), unique=True)
+
+
+def ids_of(entries):
+  return {entry: place for place, entry in enumerate(entries)}
+
+
+@given(NEW_WORDS)
+def test_added_words_move_no_entry_and_are_one_piece(tmp_path_factory, words):
+  old = ids_of(ENTRIES)
+  entries, pieces = create_vocab.place_words(old, words, grow=True)
+  for entry, place in old.items():
+    assert entries[place] == entry or entry in ("[unused0]", "[unused7]")
+  assert [entries[place] for place in pieces] == [
+    word for word in words if word not in old
+  ]
+  assert (
+    list(pieces) == [1, 6, *range(len(ENTRIES), len(entries))][: len(pieces)]
+  )
+  folder = tmp_path_factory.mktemp("added")
+  before = full_tokenizer(folder, ENTRIES)
+  after = full_tokenizer(folder, entries)
+  for word in words:
+    assert after.tokenize(word) == [word]
+  for place, ids in pieces.items():
+    assert ids == before.encode(entries[place])
+
+
+def test_words_without_a_place_need_grow():
+  words = ["ba", "the", "bb", "aa"]
+  with pytest.raises(InputError, match=r"3 words are new.* 2 \[unusedN\] .* 1"):
+    create_vocab.place_words(ids_of(ENTRIES), words, grow=False)
+  entries, _ = create_vocab.place_words(ids_of(ENTRIES), words[:3], grow=False)
+  assert [entries[1], entries[6]] == ["ba", "bb"]
+  assert len(entries) == len(ENTRIES)
+
+
+def test_words_pass_through_normalization():
+  lines = ["Élan ", "elan", "", "COVID-19", "new york", "x" * 201, "\u0301"]
+  assert create_vocab.normalize_words(lines, True) == (["elan"], lines[3:])
+  words, _ = create_vocab.normalize_words(lines, False)
+  assert words == ["Élan", "elan", "\u0301"]
+
+
+# Growing a checkpoint
+
+HIDDEN = 3
+BY_ENTRY = {
+  "bert/embeddings/word_embeddings": (HIDDEN,),
+  "cls/predictions/output_bias": (),
+}
+
+
+def random_tensors(vocab_size):
+  rng = np.random.default_rng(0)
+  shapes = {name: (vocab_size, *rest) for name, rest in BY_ENTRY.items()}
+  shapes["bert/embeddings/position_embeddings"] = (vocab_size, HIDDEN)
+  shapes["output_bias"] = (vocab_size,)
+  tensors = {}
+  for name, shape in shapes.items():
+    for slot in ("", "/adam_m", "/adam_v"):
+      tensors[name + slot] = rng.normal(size=shape).astype(np.float32)
+  return {**tensors, "global_step": np.array(7, np.int64)}
+
+
+def make_model(folder, vocab_size):
+  """Writes a checkpoint as a training run does, with `tf.train.Saver`."""
+  tensors = random_tensors(vocab_size)
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, value in tensors.items():
+      tf.get_variable(name, initializer=value)
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, str(folder / "model.ckpt"))
+  config = {"hidden_size": HIDDEN, "vocab_size": vocab_size, "note": "é"}
+  write(folder / "config.json", json.dumps(config))
+  write(folder / "vocab.txt", "".join(f"{entry}\n" for entry in ENTRIES))
+  return tensors
+
+
+def grow_flags(folder):
+  """The command line that gives the model the words of `words.txt`."""
+  return [
+    f"--add_words={folder}/words.txt",
+    f"--vocab_file={folder}/vocab.txt",
+    f"--output_file={folder}/new_vocab.txt",
+    "--grow",
+    f"--init_checkpoint={folder}/model.ckpt",
+    f"--output_checkpoint={folder}/new.ckpt",
+    f"--bert_config_file={folder}/config.json",
+    f"--output_config={folder}/new_config.json",
+  ]
+
+
+def expected_tensors(tensors, rows, vocab_size):
+  """What `rows` (id -> ids of pieces) make of them, one number at a time."""
+  expected = dict(tensors)
+  for weight in BY_ENTRY:
+    for name in (weight, f"{weight}/adam_m", f"{weight}/adam_v"):
+      old = tensors[name]
+      zero = np.zeros_like(old[0])
+      new = [*old, *[zero] * (vocab_size - len(old))]
+      for place, ids in rows.items():
+        mean = sum(old[i].astype(np.float64) for i in ids) / len(ids)
+        new[place] = mean if name == weight else zero
+      expected[name] = np.array(new, np.float32)
+  return expected
+
+
+def assert_same_bits(actual, expected):
+  def bits(tensors):
+    return {n: (t.dtype, t.shape, t.tobytes()) for n, t in tensors.items()}
+
+  assert bits(actual) == bits(expected)
+
+
+@pytest.mark.parametrize("num_spare", [0, 2, 5])
+def test_new_rows_are_means_and_all_else_stays(num_spare):
+  old_size = len(ENTRIES) + num_spare  # rows beyond the last entry
+  tensors = random_tensors(old_size)
+  words = ["abba", "therapy", "xyz", "thea"]
+  entries, pieces = create_vocab.place_words(ids_of(ENTRIES), words, grow=True)
+  places = ids_of(ENTRIES)
+  rows = {
+    1: [places[piece] for piece in ("ab", "##b", "##a")],
+    6: [places["the"], places["##rapy"]],
+    len(ENTRIES): [places["[UNK]"]],
+    len(ENTRIES) + 1: [places["the"], places["##a"]],
+  }
+  assert pieces == rows
+  grown = create_vocab.grow_tensors(tensors, pieces, len(entries))
+  new_size = len(ENTRIES) + max(2, num_spare)
+  assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
+
+
+def test_command_grows_a_model(tmp_path):
+  tensors = make_model(tmp_path, len(ENTRIES))
+  write(tmp_path / "words.txt", "Abba\nthe\ntherapy\nnot one\nquay\nabba\n")
+  done = commands.succeed("create_vocab.py", *grow_flags(f"file://{tmp_path}"))
+  entries = list(ENTRIES)
+  entries[1], entries[6] = "abba", "therapy"
+  assert read_lines(tmp_path / "new_vocab.txt") == [*entries, "quay"]
+  config = json.loads((tmp_path / "new_config.json").read_text("utf-8"))
+  assert config == {"hidden_size": 3, "vocab_size": 19, "note": "é"}
+  path = str(tmp_path / "new.ckpt")
+  old = ids_of(ENTRIES)
+  rows = {
+    1: [old["ab"], old["##b"], old["##a"]],
+    6: [old["the"], old["##rapy"]],
+    18: [old["[UNK]"]],
+  }
+  assert_same_bits(
+    create_vocab.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
+  )
+  assert "Of 4 words 1 were entries, 2 took [unusedN] places, 1 came" in (
+    done.stderr
+  )
+  assert "1 lines are never one word of a text, and left out: not one" in (
+    done.stderr
+  )
+  assert "1 words were [UNK], and start from its embedding: quay" in done.stderr
+
+
+def test_full_disk_leaves_nothing_new(tmp_path):
+  make_model(tmp_path, len(ENTRIES))
+  write(tmp_path / "words.txt", "abba\n")
+  write(tmp_path / "new_config.json", "earlier")
+  before = sorted(os.listdir(tmp_path))
+  error = commands.fail(
+    "create_vocab.py", *grow_flags(tmp_path), largest_file=512
+  )
+  assert os.strerror(27) in error
+  assert sorted(os.listdir(tmp_path)) == before
+  assert (tmp_path / "new_config.json").read_text() == "earlier"
+
+
+def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
+  def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr("tensorflow.io.gfile.rename", interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    create_vocab.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
+  assert os.listdir(tmp_path) == []
+
+
+def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
+  make_model(tmp_path, len(ENTRIES))
+  path = str(tmp_path / "model.ckpt")
+  tensors = random_tensors(30)
+  create_vocab.write_checkpoint(path, tensors)
+  assert_same_bits(create_vocab.read_checkpoint(path, 30), tensors)
+
+
+def test_checkpoint_files_are_the_same_each_time(tmp_path):
+  for name in ("a", "b"):
+    create_vocab.write_checkpoint(str(tmp_path / name), random_tensors(9))
+  for part in ("index", "data-00000-of-00001"):
+    same = {(tmp_path / f"{name}.{part}").read_bytes() for name in "ab"}
+    assert len(same) == 1
+
+
+def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
+  make_model(tmp_path, 20)
+  path = str(tmp_path / "model.ckpt")
+  with pytest.raises(InputError, match=r"has 20 rows, and vocab_size .* is 21"):
+    create_vocab.read_checkpoint(path, 21)
+  with pytest.raises(InputError, match="no such checkpoint"):
+    create_vocab.read_checkpoint(f"{path}-1", 20)
+  with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
+    create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
+  create_vocab.write_checkpoint(path, {"w": np.zeros(20)})
+  with pytest.raises(InputError, match="not a checkpoint of BERT"):
+    create_vocab.read_checkpoint(path, 20)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"vocab_size": "9"}'])
+def test_config_without_a_vocab_size_is_refused(text, tmp_path):
+  with pytest.raises(InputError, match="not a bert_config"):
+    create_vocab.read_config(write(tmp_path / "config.json", text))
