@@ -84,19 +84,6 @@ class Recipe:
   split_sentences: str = ""
 
 
-def record_layout(
-  max_seq_length: int, max_predictions_per_seq: int
-) -> features.Layout:
-  """The layout of pretraining records."""
-  predictions = (max_predictions_per_seq,)
-  return features.token_layout(max_seq_length) | {
-    "masked_lm_positions": features.Feature(predictions),
-    "masked_lm_ids": features.Feature(predictions),
-    "masked_lm_weights": features.Feature(predictions, is_float=True),
-    "next_sentence_labels": features.Feature((1,)),
-  }
-
-
 class RecordMaker:
   """Makes records by a recipe, and counts what it does.
 
@@ -111,12 +98,15 @@ class RecordMaker:
       recipe: what to do.
 
     Raises:
-      InputError: the vocabulary cannot be read, or has no [MASK].
+      InputError: that is no vocabulary, it has no [MASK], or the package that
+        splits sentences is missing.
     """
     self.recipe = recipe
     self.counts: collections.Counter[str] = collections.Counter()
     self._tokenizer = _load_tokenizer(recipe.vocab_file, recipe.do_lower_case)
     vocab = self._tokenizer.vocab
+    if recipe.split_sentences:
+      _sentence_splitter()
     self._cls, self._sep = vocab["[CLS]"], vocab["[SEP]"]
     self._mask = vocab["[MASK]"]
     self._ids = list(vocab.values())
@@ -126,7 +116,9 @@ class RecordMaker:
         if entry.startswith("##"):
           self._pieces[index] = ~index
     self._encode_record = features.record_encoder(
-      record_layout(recipe.max_seq_length, recipe.max_predictions_per_seq)
+      features.pretraining_layout(
+        recipe.max_seq_length, recipe.max_predictions_per_seq
+      )
     )
 
   # Text to pieces
@@ -366,7 +358,10 @@ def _shuffle_steps(length: int) -> list[tuple[int, int]]:
 
 
 def shuffle(items: list, rng: random.Random) -> None:
-  """What `rng.shuffle` does, draw for draw, in less than half its time."""
+  """What `rng.shuffle` does, draw for draw, in less than half its time.
+
+  For short lists: the steps of each length are remembered.
+  """
   getrandbits = rng.getrandbits
   for i, num_bits in _shuffle_steps(len(items)):
     j = getrandbits(num_bits)
@@ -433,13 +428,13 @@ def write_in_memory(
   documents = maker.read_documents(lines, rng)
   if not documents:
     raise InputError("--input_file: there is no text in it")
-  shuffle(documents, rng)
+  rng.shuffle(documents)
   records: list[bytes] = []
   with command_line.progress(recipe.dupe_factor, "passes") as bar:
     for one_pass in maker.make_passes(documents, rng):
       records += one_pass
       bar.update()
-  shuffle(records, rng)
+  rng.shuffle(records)
   for place, path in enumerate(output_files):
     features.write_serialized(path, records[place :: len(output_files)])
   return maker.counts
@@ -472,7 +467,8 @@ def deal_documents(
 ) -> Iterator[tuple[int, bytes]]:
   """Deals the documents of a file to blocks, like cards to players.
 
-  Which block gets a document depends on these arguments alone.
+  Which block gets a document depends on these arguments alone. The next file
+  begins at the next player, so that files of one document are dealt evenly too.
 
   Args:
     lines: of the file.
@@ -483,14 +479,10 @@ def deal_documents(
   Yields:
     A block's number and a document, its lines with a blank one at the end.
   """
-  rng = random.Random(f"{seed} {file_number}")
   players = list(range(num_blocks))
-  turn: list[int] = []
-  for document in _raw_documents(lines):
-    if not turn:
-      shuffle(players, rng)
-      turn = players.copy()
-    yield turn.pop(), document
+  random.Random(seed).shuffle(players)
+  for turn, document in enumerate(_raw_documents(lines), file_number):
+    yield players[turn % num_blocks], document
 
 
 def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -523,9 +515,9 @@ def make_block(
   """
   rng = random.Random(f"{maker.recipe.random_seed} {number}")
   documents = maker.read_documents(lines, rng)
-  shuffle(documents, rng)
+  rng.shuffle(documents)
   for records in maker.make_passes(documents, rng):
-    shuffle(records, rng)
+    rng.shuffle(records)
     yield records
 
 
@@ -581,8 +573,8 @@ class BlockRun:
         kept,
         len(self._output_files),
       )
-    if self._blocks_of:
-      with self._scratch_folder() as folder:
+    with self._scratch_folder() as folder:
+      if self._blocks_of:
         num_bytes = self._deal(folder)
         self._make(folder, num_workers, num_bytes)
     counts: collections.Counter[str] = collections.Counter()
@@ -598,18 +590,21 @@ class BlockRun:
       "input": [[path, *_file_state(path)] for path in self._input_files],
       "output": self._output_files,
     }
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-      with open_any(self._receipt_file) as file:
-        receipt = json.load(file)
-      files = receipt.pop("files")
-      if receipt == wanted:
-        whole = {
-          path: state
-          for path, state in files.items()
-          if os.path.exists(path) and _file_state(path)[0] == state["bytes"]
-        }
-        return wanted | {"files": whole}
-    return wanted | {"files": {}}
+    receipt = {"files": {}}
+    with contextlib.suppress(ValueError):  # empty, after a power failure
+      if _exists(self._receipt_file):
+        with open_any(self._receipt_file) as file:
+          receipt = json.load(file)
+    files = receipt.pop("files")
+    if receipt != wanted:
+      files = {}
+    return wanted | {
+      "files": {
+        path: state
+        for path, state in files.items()
+        if _exists(path) and _file_state(path)[0] == state["bytes"]
+      }
+    }
 
   @contextlib.contextmanager
   def _scratch_folder(self) -> Iterator[str]:
@@ -617,9 +612,9 @@ class BlockRun:
     first = self._output_files[0]
     folder = _hidden_beside(first, ".blocks")
     if "://" in first:
-      folder = os.path.join(tempfile.gettempdir(), os.path.basename(folder))
+      folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
     shutil.rmtree(folder, ignore_errors=True)
-    for path in self._output_files:
+    for path in [*self._output_files, self._receipt_file]:
       for half_written in glob.glob(glob.escape(path) + ".*.tmp"):
         os.remove(half_written)
     os.makedirs(folder)
@@ -632,13 +627,23 @@ class BlockRun:
     """Writes the text of each block that is left; gives its bytes in all."""
     wanted = {b for blocks in self._blocks_of.values() for b in blocks}
     waiting: dict[int, list[bytes]] = collections.defaultdict(list)
-    waiting_bytes = total_bytes = num_documents = 0
+    waiting_bytes = total_bytes = 0
+    num_outputs = len(self._output_files)
+    documents_of: collections.Counter[int] = collections.Counter()  # an output
 
     def flush():
       for block, documents in waiting.items():
-        with open(_text_file(folder, block), "ab") as file:
-          file.writelines(documents)
+        path = _text_file(folder, block)
+        try:
+          with open(path, "ab") as file:
+            file.writelines(documents)
+        except OSError as error:
+          error.filename = path
+          raise
       waiting.clear()
+
+    for block in wanted:
+      open(_text_file(folder, block), "wb").close()
 
     with command_line.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
@@ -648,7 +653,7 @@ class BlockRun:
           self._num_blocks,
           self._recipe.random_seed,
         ):
-          num_documents += 1
+          documents_of[block % num_outputs] += 1
           if block in wanted:
             waiting[block].append(document)
             waiting_bytes += len(document)
@@ -658,18 +663,20 @@ class BlockRun:
             waiting_bytes = 0
         bar.update()
     flush()
-    if num_documents < len(self._output_files):
+    if len(documents_of) < num_outputs:
       raise InputError(
-        f"--input_file: {num_documents} documents are too few for"
-        f" {len(self._output_files)} output files; name fewer, or put a blank"
-        " line after each document"
+        f"--input_file: {sum(documents_of.values())} documents are too few for"
+        f" {num_outputs} output files; name fewer, or put a blank line after"
+        " each document"
       )
     return total_bytes
 
   def _make(self, folder: str, num_workers: int, num_bytes: int) -> None:
     """Makes all blocks that are left, and of them the output files."""
     context = multiprocessing.get_context("spawn")
-    bytes_done, stop = context.Value("q", 0), context.Event()
+    # Without locks, which a worker that is killed would never give back.
+    bytes_done = context.RawArray("q", self._num_blocks)
+    stop = context.RawValue("b", False)
     pool = concurrent.futures.ProcessPoolExecutor(
       num_workers, context, _start_worker, (bytes_done, stop)
     )
@@ -689,7 +696,7 @@ class BlockRun:
           finished, pending = concurrent.futures.wait(
             pending, 1, concurrent.futures.FIRST_COMPLETED
           )
-          bar.update(bytes_done.value - bar.n)
+          bar.update(sum(bytes_done) - bar.n)
           for future in finished:
             path = file_of[future]
             counts[path].update(future.result())
@@ -703,7 +710,7 @@ class BlockRun:
         " that are whole are kept"
       ) from error
     finally:
-      stop.set()
+      stop.value = True
       pool.shutdown(cancel_futures=True)
 
   def _finish(self, path: str, folder: str, counts) -> None:
@@ -725,6 +732,14 @@ def _hidden_beside(path: str, ending: str) -> str:
   """A name that wildcards for the files beside `path` do not match."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f".{name}{ending}")
+
+
+def _exists(path: str) -> bool:
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    return gfile.exists(path)
+  return os.path.exists(path)
 
 
 def _file_state(path: str) -> tuple[int, int]:
@@ -767,17 +782,13 @@ def _work(recipe: Recipe, folder: str, block: int) -> dict[str, int]:
   bytes_done, stop = _shared
   maker = RecordMaker(recipe)
   text_file = _text_file(folder, block)
-  if not os.path.exists(text_file):  # no document was dealt to it
-    open(_records_file(folder, block), "wb").close()
-    return {}
 
   def records():
     with open(text_file, "rb") as lines:
       for one_pass in make_block(maker, block, lines):
         yield from one_pass
-        with bytes_done.get_lock():
-          bytes_done.value += os.path.getsize(text_file)
-        if stop.is_set():
+        bytes_done[block] += os.path.getsize(text_file)
+        if stop.value:
           raise InterruptedError
 
   features.write_serialized(_records_file(folder, block), records())
@@ -807,6 +818,7 @@ def define_flags() -> None:
     "num_shards",
     0,
     "Makes of one --output_file that many: NAME-00000-of-00010 and so on.",
+    lower_bound=0,
   )
   flags.DEFINE_string(
     "vocab_file", None, "Vocabulary, one word piece a line.", required=True
@@ -901,16 +913,20 @@ def recipe_of_flags() -> Recipe:
 def output_files() -> list[str]:
   """The files that `--output_file` and `--num_shards` name.
 
+  Folders that they need and that are not there are made.
+
   Raises:
-    InputError: the same file twice, or several names and `--num_shards`.
+    InputError: no file, the same one twice, or several and `--num_shards`.
   """
   names = FLAGS.output_file
+  if not all(names or [""]):
+    raise InputError("--output_file: names no file, or an empty name")
   if FLAGS.num_shards:
     if len(names) > 1:
       raise InputError("--num_shards goes with one --output_file")
     number = FLAGS.num_shards
     names = [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
-  if len(set(names)) < len(names):
+  if len(set(map(os.path.normpath, names))) < len(names):
     raise InputError("--output_file: names a file twice")
   for name in names:
     folder = os.path.dirname(name)

@@ -64,11 +64,7 @@ def read_examples(input_file: str) -> Iterator[InputExample]:
   with sys.stdin.buffer if is_stdin else open_any(input_file, "rb") as lines:
     for index, line in enumerate(lines):
       text = tokenization.convert_to_unicode(line).strip()
-      text_a, separator, text_b = text.rpartition(" ||| ")
-      if separator:
-        yield InputExample(index, text_a, text_b)
-      else:
-        yield InputExample(index, text)
+      yield InputExample(index, *features.split_pair(text))
 
 
 def encode_examples(

@@ -44,7 +44,34 @@ def token_layout(max_seq_length: int) -> dict[str, Feature]:
   return {name: Feature((max_seq_length,)) for name in TOKEN_FEATURES}
 
 
+def pretraining_layout(
+  max_seq_length: int, max_predictions_per_seq: int
+) -> dict[str, Feature]:
+  """The layout of pretraining records.
+
+  Args:
+    max_seq_length: S, tokens of an example.
+    max_predictions_per_seq: P, places for its masks.
+
+  Returns:
+    What `write_records` and `parse_records` take.
+  """
+  masks = (max_predictions_per_seq,)
+  return token_layout(max_seq_length) | {
+    "masked_lm_positions": Feature(masks),
+    "masked_lm_ids": Feature(masks),
+    "masked_lm_weights": Feature(masks, is_float=True),
+    "next_sentence_labels": Feature((1,)),
+  }
+
+
 # Text to ids
+
+
+def split_pair(text: str) -> tuple[str, str | None]:
+  """The two texts before and after the last " ||| ", or one and None."""
+  text_a, separator, text_b = text.rpartition(" ||| ")
+  return (text_a, text_b) if separator else (text, None)
 
 
 class EncodedPair(NamedTuple):
@@ -431,8 +458,8 @@ def stream_epochs(
 
   For more records than memory holds. An epoch reads the files in random order,
   `num_open` at once and a record of each in turn, and shuffles what comes in
-  blocks; up to three blocks are in memory. As in `shuffle_epochs`, the order is
-  a function of the seed and the epoch's number.
+  blocks, a few of which are in memory. As in `shuffle_epochs`, the order is a
+  function of the seed and the epoch's number.
 
   Args:
     files: TFRecord files.

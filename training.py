@@ -36,8 +36,12 @@ VOCAB_FILE = "vocab.txt"
 # Flags
 
 
-def define_model_flags() -> None:
-  """Flags that say which model: all that the scripts have in common."""
+def define_model_flags(max_seq_length: int = 128) -> None:
+  """Flags that say which model: all that the scripts have in common.
+
+  Args:
+    max_seq_length: the default of that flag, in tokens.
+  """
   flags.DEFINE_string(
     "bert_config_file", None, "JSON file with the sizes of the model."
   )
@@ -49,7 +53,7 @@ def define_model_flags() -> None:
   )
   flags.DEFINE_integer(
     "max_seq_length",
-    128,
+    max_seq_length,
     "Longest sequence in word pieces; what is longer is cut, what is shorter"
     " is padded.",
   )
@@ -190,6 +194,7 @@ def load_tokenizer(
   do_lower_case: bool,
   config: modeling.BertConfig,
   init_checkpoint: str | None = None,
+  never_split: Iterable[str] = (),
 ) -> tokenization.FullTokenizer:
   """A tokenizer that fits the model.
 
@@ -198,6 +203,7 @@ def load_tokenizer(
     do_lower_case: whether it is of an uncased model.
     config: the model's sizes.
     init_checkpoint: whose folder's name may tell its case.
+    never_split: see `tokenization.FullTokenizer`.
 
   Returns:
     The tokenizer.
@@ -210,7 +216,9 @@ def load_tokenizer(
     tokenization.validate_case_matches_checkpoint(
       do_lower_case, init_checkpoint
     )
-    tokenizer = tokenization.FullTokenizer(vocab_file, do_lower_case)
+    tokenizer = tokenization.FullTokenizer(
+      vocab_file, do_lower_case, never_split
+    )
     tokenization.check_vocab(tokenizer.vocab, config.vocab_size)
   except (OSError, tf.errors.NotFoundError) as error:
     raise InputError(
@@ -385,7 +393,7 @@ def claim_output_dir(
   output_dir: str,
   model: Mapping[str, Any],
   config: modeling.BertConfig,
-  vocab_file: str,
+  vocab_file: str | None,
 ) -> None:
   """Makes a folder that of one model.
 
@@ -396,16 +404,17 @@ def claim_output_dir(
     output_dir: the folder, for which `check_output_dir` had no objection.
     model: what else describes the model (its script, task, labels, ...).
     config: its sizes.
-    vocab_file: its vocabulary.
+    vocab_file: its vocabulary; None where it is not known.
   """
 
   def path(name):
     return os.path.join(output_dir, name)
 
-  with open_any(vocab_file, "rb") as file:
-    vocab = file.read()
-  with write_whole(path(VOCAB_FILE), "wb") as file:
-    file.write(vocab)
+  if vocab_file:
+    with open_any(vocab_file, "rb") as file:
+      vocab = file.read()
+    with write_whole(path(VOCAB_FILE), "wb") as file:
+      file.write(vocab)
   with write_whole(path(CONFIG_FILE)) as file:
     file.write(config.to_json_string())
   with write_whole(path(MODEL_FILE)) as file:

@@ -1,0 +1,109 @@
+"""Draws how pretraining went, beside the best that counting words can do.
+
+A unigram model gives each token its share of the training text, whatever stands
+around it. What a masked LM is below its loss, it has from the context.
+
+    python -m benchmarks.pretraining_curve --output_dir=output/pretraining \
+        --vocab_file=vocab.txt --train_text=train.txt \
+        --eval_input_file=output/heldout.tfrecord --picture=curve.png
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import command_line
+import tokenization
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  for name, meaning in {
+    "output_dir": "That of run_pretraining.py --do_train --do_eval.",
+    "vocab_file": "Vocabulary.",
+    "train_text": "The text that the training records were made of.",
+    "eval_input_file": "The held out records.",
+    "picture": "PNG file to write.",
+  }.items():
+    flags.DEFINE_string(name, None, meaning, required=True)
+  flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
+
+
+def main(_: list[str]) -> None:
+  """Prints both losses and draws the curve."""
+  unigram = unigram_loss()
+  curve = read_scalars(FLAGS.output_dir, "masked_lm_loss")
+  ((step, held_out),) = read_scalars(
+    os.path.join(FLAGS.output_dir, "eval"), "masked_lm_loss"
+  )[-1:]
+  print(f"unigram loss on the held out masked tokens: {unigram:.3f} nat")
+  print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")
+  print(f"difference: {unigram - held_out:.3f} nat")
+  draw(curve, (step, held_out), unigram)
+
+
+def unigram_loss() -> float:
+  """Mean loss, on the masked tokens held out, of the best unigram model.
+
+  Each token of the vocabulary is counted once more than it comes, so that none
+  is impossible.
+  """
+  tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
+  counts = np.ones(max(tokenizer.vocab.values()) + 1)
+  for line in command_line.read_lines(FLAGS.train_text):
+    np.add.at(counts, tokenizer.encode(line), 1)
+  losses = -np.log(counts / counts.sum())
+  masked = []
+  for record in tf.python_io.tf_record_iterator(FLAGS.eval_input_file):
+    feature = tf.train.Example.FromString(record).features.feature
+    ids = np.array(feature["masked_lm_ids"].int64_list.value)
+    weights = np.array(feature["masked_lm_weights"].float_list.value)
+    masked.append(losses[ids[weights > 0]])
+  return float(np.concatenate(masked).mean())
+
+
+def read_scalars(folder: str, tag: str) -> list[tuple[int, float]]:
+  """Steps and values of a TensorBoard scalar."""
+  found = {}
+  for path in sorted(glob.glob(os.path.join(folder, "events.*"))):
+    for event in tf.train.summary_iterator(path):
+      for value in event.summary.value:
+        if value.tag == tag:
+          found[event.step] = value.simple_value
+  return sorted(found.items())
+
+
+def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
+  """Draws the training loss, its running mean, and what it is beside."""
+  import matplotlib
+
+  matplotlib.use("agg")
+  from matplotlib import pyplot
+
+  steps, losses = map(np.array, zip(*curve))
+  width = 9
+  means = np.convolve(losses, np.ones(width) / width, "valid")
+  figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
+  axes.plot(steps, losses, color="#b8cbe0", lw=0.8, label="a training batch")
+  middle = slice(width // 2, width // 2 + len(means))
+  axes.plot(steps[middle], means, color="#1f4e8c", label="mean of nine")
+  axes.axhline(unigram, color="#777777", ls="--", lw=1)
+  axes.text(steps[-1], unigram, "best unigram model ", va="bottom", ha="right")
+  axes.plot(*held_out, "o", color="#c8501e", label="held out")
+  axes.set(xlabel="step", ylabel="masked LM loss (nat)")
+  axes.set_ylim(min(held_out[1], means.min()) - 0.4, unigram + 1.5)
+  axes.spines[["top", "right"]].set_visible(False)
+  axes.legend(frameon=False)
+  figure.savefig(FLAGS.picture, dpi=150)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

@@ -1,0 +1,1020 @@
+"""Trains BERT on plain text, scores it, and fills masks with it.
+
+Two tasks at once (Devlin et al. 2019, section 3.1): the masked LM guesses
+hidden tokens, next sentence prediction whether the second segment of a pair
+followed the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+from google.protobuf.message import DecodeError
+
+import command_line
+import estimator_api
+import features
+import modeling
+import optimization
+import tokenization
+import training
+from command_line import InputError, find_files, open_any, write_whole
+
+FLAGS = flags.FLAGS
+
+
+# Records
+
+
+def count_records(
+  path: str,
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  vocab: Mapping[str, int] | None = None,
+) -> int:
+  """Counts the records of a file, and looks at the first of them.
+
+  Args:
+    path: a TFRecord file.
+    max_seq_length: tokens that each record has to have places for.
+    max_predictions_per_seq: masks that it has to have places for.
+    vocab: whose [CLS] each has to begin with; None: not looked at.
+
+  Returns:
+    How many records it has.
+
+  Raises:
+    InputError: the file is cut off, empty, of other lengths, of another
+      vocabulary or of another kind.
+  """
+  count = features.count_records(path)
+  with open_any(path, "rb") as file:
+    size = int.from_bytes(file.read(12)[:8], "little")
+    record = file.read(size)
+  try:
+    first = tf.train.Example.FromString(record).features.feature
+  except DecodeError:
+    first = {}
+  for name, flag, expected in (
+    ("input_ids", "max_seq_length", max_seq_length),
+    ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
+  ):
+    length = len(first[name].int64_list.value) if name in first else 0
+    if not length:
+      raise InputError(
+        f"{path}: its records have no {name}. Name a file that"
+        " create_pretraining_data.py wrote"
+      )
+    if length != expected:
+      raise InputError(
+        f"{path}: its records were made with --{flag}={length}, not"
+        f" {expected}. Give --{flag}={length}"
+      )
+  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+    raise InputError(
+      f"{path}: its first record does not begin with [CLS], so another"
+      " vocabulary made it. Name that one with --vocab_file"
+    )
+  return count
+
+
+# Records to batches
+
+
+def input_fn_builder(
+  input_files: Sequence[str],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+  is_training: bool,
+  num_cpu_threads: int = 4,
+  drop_remainder: bool = False,
+  trim: bool = False,
+  seed: int = 0,
+  first_step: int = 0,
+  masking: Masking | None = None,
+  num_records: int | None = None,
+):
+  """An `input_fn` over TFRecord files.
+
+  Args:
+    input_files: the files.
+    max_seq_length: tokens of their examples.
+    max_predictions_per_seq: masks of their examples.
+    is_training: whether examples are shuffled and repeated without end, and
+      not read once in order.
+    num_cpu_threads: not used; tf.data finds the number itself.
+    drop_remainder: whether a last, smaller batch is left out.
+    trim: whether padding common to a batch is cut off; not for a TPU.
+    seed: of the shuffling.
+    first_step: steps already done, where training goes on.
+    masking: for training, how to draw new masks; None to keep those of the
+      records.
+    num_records: how many they have, where that is known.
+
+  Returns:
+    A function of `params`, which has the `batch_size`.
+
+  Raises:
+    InputError: what `count_records` finds.
+  """
+  del num_cpu_threads
+  layout = features.pretraining_layout(max_seq_length, max_predictions_per_seq)
+  if num_records is None:
+    num_records = sum(
+      count_records(path, max_seq_length, max_predictions_per_seq)
+      for path in input_files
+    )
+
+  def input_fn(params):
+    batch_size = params["batch_size"]
+    if not is_training:
+      return features.record_batches(
+        input_files, layout, batch_size, drop_remainder, trim
+      )
+    batches = features.streamed_record_batches(
+      input_files,
+      layout,
+      batch_size,
+      trim and not masking,
+      num_records,
+      seed,
+      first_record=first_step * batch_size,
+    )
+    if not masking:
+      return batches
+
+    def mask_anew(step, batch):
+      numbers = step * batch_size + tf.range(batch_size, dtype=tf.int64)
+      batch = remask(batch, numbers, masking)
+      return features.trim_padding(batch) if trim else batch
+
+    return (
+      batches.enumerate(first_step)
+      .map(mask_anew, num_parallel_calls=tf.data.AUTOTUNE)
+      .prefetch(tf.data.AUTOTUNE)
+    )
+
+  return input_fn
+
+
+# New masks
+
+
+class Masking(NamedTuple):
+  """How new masks are drawn.
+
+  Attributes:
+    vocab: entry -> id.
+    masked_lm_prob: share of an example's tokens that is masked.
+    do_whole_word_mask: whether the pieces of a word go together.
+    seed: of the draws.
+  """
+
+  vocab: Mapping[str, int]
+  masked_lm_prob: float = 0.15
+  do_whole_word_mask: bool = False
+  seed: int = 0
+
+
+def remask(batch: Mapping[str, Any], numbers, masking: Masking):
+  """Takes the masks of a batch away and draws new ones.
+
+  Of the tokens drawn, 80% become [MASK], 10% a random entry of the vocabulary,
+  and 10% stay as they are (Devlin et al. 2019, A.1).
+
+  Args:
+    batch: the features of `features.pretraining_layout`, S and P known.
+    numbers: int64 [B], for each example its number over all epochs. The draws
+      are a function of it and the seed.
+    masking: what to draw.
+
+  Returns:
+    The batch with other `input_ids` and `masked_lm_*`; positions rise.
+  """
+  seq_length = batch["input_ids"].shape[1]
+  num_predictions = batch["masked_lm_positions"].shape[1]
+  draws = tf.map_fn(
+    lambda number: tf.random.stateless_uniform(
+      [3, seq_length], [masking.seed, number], dtype=tf.float64
+    ),
+    numbers,
+    fn_output_signature=tf.TensorSpec([3, seq_length], tf.float64),
+  )
+  word_order, fate, entry = tf.unstack(draws, axis=1)  # [B, S] each
+  input_ids = original_ids(batch)
+  is_masked = choose_masked(
+    input_ids, batch["input_mask"], word_order, num_predictions, masking
+  )
+
+  random_ids = tf.cast(entry * len(masking.vocab), tf.int32)
+  replaced = tf.where_v2(fate < 0.9, input_ids, random_ids)
+  replaced = tf.where_v2(fate < 0.8, masking.vocab["[MASK]"], replaced)
+
+  # The places of masks in rising order, then S for those left over.
+  places = tf.where_v2(is_masked, tf.range(seq_length), seq_length)
+  places = tf.sort(places, axis=1)[:, :num_predictions]
+  left_over = [[0, 0], [0, max(num_predictions - seq_length, 0)]]
+  places = tf.pad(places, left_over, constant_values=seq_length)
+  is_used = places < seq_length
+  positions = tf.where_v2(is_used, places, 0)
+  labels = tf.gather(input_ids, positions, batch_dims=1)
+  return {
+    **batch,
+    "input_ids": tf.where_v2(is_masked, replaced, input_ids),
+    "masked_lm_positions": positions,
+    "masked_lm_ids": tf.where_v2(is_used, labels, 0),
+    "masked_lm_weights": tf.cast(is_used, tf.float32),
+  }
+
+
+def original_ids(batch: Mapping[str, Any]):
+  """Puts the tokens back that the masks of a batch hide.
+
+  Args:
+    batch: as `features.pretraining_layout` says; slots of weight 0 hold none.
+
+  Returns:
+    int32 [B, S].
+  """
+  slots = tf.where_v2(batch["masked_lm_weights"] > 0)  # [masks, 2]
+  positions = tf.gather_nd(batch["masked_lm_positions"], slots)
+  places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
+  ids = tf.gather_nd(batch["masked_lm_ids"], slots)
+  return tf.tensor_scatter_nd_update(batch["input_ids"], places, ids)
+
+
+def choose_masked(
+  input_ids,
+  input_mask,
+  word_order,
+  max_predictions_per_seq: int,
+  masking: Masking,
+):
+  """Picks tokens to mask, word by word in random order.
+
+  Of all tokens `masked_lm_prob` are picked, rounded to the nearest number, but
+  one at least and `max_predictions_per_seq` at most. A word that would exceed
+  the number is passed over. A word is a token other than [CLS] and [SEP]; with
+  `do_whole_word_mask` the "##" pieces that follow it belong to it.
+
+  Args:
+    input_ids: int32 [B, S], without masks.
+    input_mask: int32 [B, S].
+    word_order: float [B, S], random; smaller ones come first, w is of word w.
+    max_predictions_per_seq: tokens.
+    masking: how to draw.
+
+  Returns:
+    bool [B, S].
+  """
+  batch_size, seq_length = modeling.get_shape_list(input_ids)
+  vocab = masking.vocab
+  is_token = input_mask > 0
+  is_word = is_token
+  for special in ("[CLS]", "[SEP]"):
+    is_word &= tf.not_equal(input_ids, vocab[special])
+  starts_word = is_word
+  if masking.do_whole_word_mask:
+    pieces = np.zeros(max(vocab.values()) + 1, bool)
+    pieces[[i for word, i in vocab.items() if word.startswith("##")]] = True
+    follows_word = tf.pad(is_word[:, :-1], [[0, 0], [1, 0]])
+    starts_word &= ~(tf.gather(pieces, input_ids) & follows_word)
+
+  # The word of each place, and how many tokens each word has. Beyond the last
+  # word are words without tokens, which change nothing.
+  words = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
+  words = tf.maximum(words, 0)  # [B, S]
+  rows = tf.range(batch_size)[:, tf.newaxis] * seq_length
+  lengths = tf.math.unsorted_segment_sum(
+    tf.cast(is_word, tf.int32), rows + words, batch_size * seq_length
+  )
+  lengths = tf.reshape(lengths, [batch_size, seq_length])
+
+  num_tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=1)
+  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
+  num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
+
+  def take_if_it_fits(state, length):
+    num_taken, _ = state
+    fits = num_taken + length <= num_wanted
+    return num_taken + tf.where_v2(fits, length, 0), fits
+
+  order = tf.argsort(word_order, axis=1)
+  _, fits = tf.scan(
+    take_if_it_fits,
+    tf.transpose(tf.gather(lengths, order, batch_dims=1)),  # [S, B]
+    initializer=(tf.zeros_like(num_wanted), tf.zeros_like(num_wanted, tf.bool)),
+  )
+  # From the order in which they were drawn to that in which they stand.
+  is_taken = tf.gather(tf.transpose(fits), tf.argsort(order), batch_dims=1)
+  return is_word & tf.gather(is_taken, words, batch_dims=1)
+
+
+# The model
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  is_training: bool,
+  batch: Mapping[str, Any],
+  use_one_hot_embeddings: bool,
+  dropout_seed=None,
+):
+  """The encoder with the heads of both tasks.
+
+  Args:
+    bert_config: the encoder's sizes.
+    is_training: whether dropout is on.
+    batch: `input_ids`, `input_mask`, `segment_ids` int32 [B, S] and
+      `masked_lm_positions` int32 [B, P].
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    dropout_seed: see `modeling.dropout`.
+
+  Returns:
+    The scores of both tasks, float [B * P, V] and float [B, 2].
+  """
+  model = modeling.BertModel(
+    config=bert_config,
+    is_training=is_training,
+    input_ids=batch["input_ids"],
+    input_mask=batch["input_mask"],
+    token_type_ids=batch["segment_ids"],
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    dropout_seed=dropout_seed,
+  )
+  masked_lm_logits = modeling.masked_lm_logits(
+    bert_config,
+    model.get_sequence_output(),
+    model.get_embedding_table(),
+    batch["masked_lm_positions"],
+  )
+  next_sentence_logits = modeling.next_sentence_logits(
+    bert_config, model.get_pooled_output()
+  )
+  return masked_lm_logits, next_sentence_logits
+
+
+def pretraining_loss(masked_lm_logits, next_sentence_logits, batch):
+  """Scores both tasks.
+
+  Args:
+    masked_lm_logits: float [B * P, V].
+    next_sentence_logits: float [B, 2].
+    batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
+      `next_sentence_labels` [B, 1].
+
+  Returns:
+    float32 [], the sum of both losses; and, by the name of its mean, what loss
+    and accuracy of each task are means of: values and weights, float32 [A].
+  """
+
+  def score(logits, labels):
+    losses, _ = modeling.cross_entropy(logits, labels)
+    likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return losses, tf.cast(tf.equal(likeliest, labels), tf.float32)
+
+  masked_lm_losses, masked_lm_correct = score(
+    masked_lm_logits, tf.reshape(batch["masked_lm_ids"], [-1])
+  )
+  next_sentence_losses, next_sentence_correct = score(
+    next_sentence_logits, tf.reshape(batch["next_sentence_labels"], [-1])
+  )
+  weights = tf.reshape(batch["masked_lm_weights"], [-1])
+  ones = tf.ones_like(next_sentence_losses)
+  loss = modeling.weighted_mean(masked_lm_losses, weights)
+  return loss + tf.reduce_mean(next_sentence_losses), {
+    "masked_lm_accuracy": (masked_lm_correct, weights),
+    "masked_lm_loss": (masked_lm_losses, weights),
+    "next_sentence_accuracy": (next_sentence_correct, ones),
+    "next_sentence_loss": (next_sentence_losses, ones),
+  }
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  init_checkpoint: str | None,
+  learning_rate: float,
+  num_train_steps: int | None,
+  num_warmup_steps: int | None,
+  use_tpu: bool,
+  use_one_hot_embeddings: bool,
+  seed: int | None = None,
+  log_steps: int = 20,
+  bias_correction: bool = False,
+  top_k: int = 5,
+):
+  """The `model_fn` of pretraining, for TPUEstimator.
+
+  Args:
+    bert_config: the encoder's sizes.
+    init_checkpoint: where the weights start, or None.
+    learning_rate: the highest.
+    num_train_steps: length of training.
+    num_warmup_steps: steps until the highest learning rate.
+    use_tpu: whether it runs on a TPU.
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    seed: of dropout, or None for masks that nothing fixes.
+    log_steps: steps between two lines of progress.
+    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+    top_k: how many fillings it predicts.
+
+  Returns:
+    A function of features, labels, mode, params and config. It predicts of
+    each mask `log_prob` [], that of its `masked_lm_ids`, and `top_ids` and
+    `top_probs` [top_k], the likeliest fillings first.
+  """
+
+  def model_fn(features, labels, mode, params, config=None):
+    del labels  # they are among the features
+    is_training = mode == estimator_api.ModeKeys.TRAIN
+    dropout_seed = None
+    if is_training and seed is not None:
+      dropout_seed = seed, tf.train.get_or_create_global_step()
+    masked_lm_logits, next_sentence_logits = create_model(
+      bert_config, is_training, features, use_one_hot_embeddings, dropout_seed
+    )
+    scaffold_fn = training.initialize_from_checkpoint(
+      init_checkpoint, config and config.model_dir, use_tpu
+    )
+
+    if mode == estimator_api.ModeKeys.PREDICT:
+      losses, log_probs = modeling.cross_entropy(
+        masked_lm_logits, tf.reshape(features["masked_lm_ids"], [-1])
+      )
+      top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
+      return estimator_api.TPUEstimatorSpec(
+        mode=mode,
+        predictions={
+          "log_prob": -losses,
+          "top_ids": top.indices,
+          "top_probs": tf.exp(top.values),
+        },
+        scaffold_fn=scaffold_fn,
+      )
+
+    total_loss, measured = pretraining_loss(
+      masked_lm_logits, next_sentence_logits, features
+    )
+    if is_training:
+      step = optimization.training_step(
+        total_loss,
+        learning_rate,
+        num_train_steps,
+        num_warmup_steps,
+        use_tpu,
+        bias_correction=bias_correction,
+      )
+      shown = {
+        name: modeling.weighted_mean(*of) for name, of in measured.items()
+      }
+      shown["learning_rate"] = step.learning_rate
+      shown["gradient_norm"] = step.gradient_norm
+      hooks = []
+      if not use_tpu:
+        # On a TPU many steps run between two visits to the host.
+        for name, value in shown.items():
+          tf.summary.scalar(name, value)  # Estimator has one of the loss
+        hooks = [
+          training.ProgressHook(
+            {"loss": total_loss}
+            | {name.replace("_", " "): value for name, value in shown.items()},
+            num_train_steps,
+            params["batch_size"],
+            log_steps,
+          )
+        ]
+      return estimator_api.TPUEstimatorSpec(
+        mode=mode,
+        loss=total_loss,
+        train_op=step.train_op,
+        scaffold_fn=scaffold_fn,
+        training_hooks=hooks,
+      )
+
+    def metric_fn(*tensors):
+      pairs = zip(tensors[::2], tensors[1::2])
+      return {name: tf.metrics.mean(*of) for name, of in zip(measured, pairs)}
+
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode,
+      loss=total_loss,
+      eval_metrics=(metric_fn, list(itertools.chain(*measured.values()))),
+      scaffold_fn=scaffold_fn,
+    )
+
+  return model_fn
+
+
+# Texts with masks, and without
+
+
+class Line(NamedTuple):
+  """A line of text to predict tokens of.
+
+  Attributes:
+    text: as it came.
+    encoded: the same as the model takes it.
+    positions: places whose tokens are asked for: its masks or, of a line
+      without them, all tokens but [CLS] and [SEP].
+  """
+
+  text: str
+  encoded: features.EncodedPair
+  positions: list[int]
+
+  @property
+  def has_masks(self) -> bool:
+    """Whether there are masks to fill."""
+    return "[MASK]" in self.text
+
+
+def read_lines(
+  path: str, tokenizer: tokenization.FullTokenizer, max_seq_length: int
+) -> list[Line]:
+  """Reads texts, one a line; " ||| " stands before the second of a pair.
+
+  Args:
+    path: the file, UTF-8; "-" for standard input.
+    tokenizer: never splits [MASK].
+    max_seq_length: tokens; what is longer is cut, and counted.
+
+  Returns:
+    The lines, blank ones too.
+
+  Raises:
+    InputError: there are none.
+  """
+  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
+  mask = tokenizer.vocab["[MASK]"]
+  lines = []
+  # Bytes, so that a line ends at a line feed and nowhere else.
+  with sys.stdin.buffer if path == "-" else open_any(path, "rb") as file:
+    for row in file:
+      text = tokenization.convert_to_unicode(row).strip()
+      apart = text.replace("[MASK]", " [MASK] ")
+      encoded = features.encode_pair(
+        tokenizer, *features.split_pair(apart), max_seq_length
+      )
+      tokens = encoded.input_ids[: sum(encoded.input_mask)]
+      positions = [
+        place
+        for place, token in enumerate(tokens)
+        if (token == mask if "[MASK]" in text else token not in special)
+      ]
+      lines.append(Line(text, encoded, positions))
+  if not lines:
+    raise InputError(f"{path}: has no lines")
+  num_cut = sum(line.encoded.num_cut > 0 for line in lines)
+  if num_cut:
+    logging.warning("%d lines cut to %d tokens", num_cut, max_seq_length)
+  return lines
+
+
+def prediction_records(
+  lines: Iterable[Line], mask_id: int
+) -> Iterator[dict[str, Any]]:
+  """Makes a record of each place that is asked for, with [MASK] there.
+
+  What [MASK]s the line has elsewhere stay.
+
+  Args:
+    lines: the lines.
+    mask_id: of [MASK].
+
+  Yields:
+    Its token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
+  """
+  for line in lines:
+    for position in line.positions:
+      row = line.encoded._asdict()
+      ids = list(line.encoded.input_ids)
+      label, ids[position] = ids[position], mask_id
+      yield row | {
+        "input_ids": ids,
+        "masked_lm_positions": [position],
+        "masked_lm_ids": [label],
+      }
+
+
+def predict_lines(
+  estimator,
+  lines: Iterable[Line],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  trim: bool,
+) -> Iterator[dict[str, Any]]:
+  """Fills the masks of lines; scores those that have none.
+
+  The score is the pseudo-perplexity (Salazar et al. 2020): each token is
+  masked in turn, and e to the mean of their losses taken.
+
+  Args:
+    estimator: of `model_fn_builder`.
+    lines: the lines.
+    tokenizer: names the tokens.
+    max_seq_length: of the lines.
+    trim: whether padding common to a batch is cut off; not for a TPU.
+
+  Yields:
+    Of each line its `text` and either `masks`, for each one the likeliest
+    fillings with their probabilities, or `pseudo_perplexity` and `num_tokens`.
+  """
+  layout = features.token_layout(max_seq_length) | {
+    "masked_lm_positions": features.Feature((1,)),
+    "masked_lm_ids": features.Feature((1,)),
+  }
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "lines.tf_record")
+    records = prediction_records(lines, tokenizer.vocab["[MASK]"])
+    features.write_records(path, records, layout)
+    rows = estimator.predict(
+      lambda params: features.record_batches(
+        path, layout, params["batch_size"], drop_remainder=False, trim=trim
+      )
+    )
+    for line in lines:
+      said = list(itertools.islice(rows, len(line.positions)))
+      yield {"text": line.text} | (
+        {"masks": [fillings(row, tokenizer) for row in said]}
+        if line.has_masks
+        else pseudo_perplexity([row["log_prob"] for row in said])
+      )
+
+
+def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
+  """What a mask may stand for, the likeliest first."""
+  tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
+  return [
+    {"token": token, "probability": round(float(prob), 6)}
+    for token, prob in zip(tokens, row["top_probs"])
+  ]
+
+
+def pseudo_perplexity(log_probs: Sequence[float]) -> dict[str, Any]:
+  """That of tokens with these log probabilities; None of no tokens."""
+  value = math.exp(-np.mean(log_probs, dtype=float)) if log_probs else None
+  return {"pseudo_perplexity": value, "num_tokens": len(log_probs)}
+
+
+def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
+  """Writes what is said of each line as JSON lines, and prints it in short.
+
+  Args:
+    path: the file.
+    said: see `predict_lines`.
+  """
+  with write_whole(path) as file:
+    for line in said:
+      file.write(json.dumps(line, ensure_ascii=False) + "\n")
+      print(line["text"])
+      for filling in line.get("masks", ()):
+        told = (f"{f['token']} {f['probability']:.3f}" for f in filling)
+        print("", *told, sep="  ")
+      if line.get("pseudo_perplexity"):
+        print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
+  logging.info("Predictions in %s", path)
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  training.define_model_flags()
+  training.define_text_flags()
+  training.define_training_flags()
+  training.define_tpu_flags()
+  flags.DEFINE_list(
+    "input_file",
+    None,
+    "TFRecord files of create_pretraining_data.py to train on, names or globs"
+    " with commas between.",
+  )
+  flags.DEFINE_list(
+    "eval_input_file",
+    None,
+    "Likewise, held out ones to score on, each record once. Without it"
+    " --input_file is scored on, from its start again where it has too few"
+    " records for --max_eval_steps.",
+  )
+  flags.DEFINE_integer(
+    "max_predictions_per_seq",
+    20,
+    "Most masks of a sequence, as it was when the data were made.",
+  )
+  flags.DEFINE_bool("do_train", False, "Whether to train.")
+  flags.DEFINE_bool("do_eval", False, "Whether to score.")
+  flags.DEFINE_bool(
+    "do_predict",
+    False,
+    "Whether to fill the [MASK]s of --predict_file, and to score the lines"
+    " without any by pseudo-perplexity.",
+  )
+  flags.DEFINE_integer("train_batch_size", 32, "Examples a step of training.")
+  flags.DEFINE_integer("eval_batch_size", 8, "Examples a step of scoring.")
+  flags.DEFINE_integer("predict_batch_size", 32, "Masks a step of filling.")
+  flags.DEFINE_integer("num_train_steps", 100000, "Steps of training.")
+  flags.DEFINE_integer(
+    "num_warmup_steps", 10000, "Steps in which the learning rate rises."
+  )
+  flags.DEFINE_integer("max_eval_steps", 100, "Most steps of scoring.")
+  flags.DEFINE_bool(
+    "remask",
+    False,
+    "Whether training draws new masks each time it meets a record, so that one"
+    " copy of the data serves many epochs; needs --vocab_file.",
+  )
+  flags.DEFINE_float(
+    "masked_lm_prob",
+    0.15,
+    "With --remask: share of the tokens that is masked.",
+    lower_bound=0.0,
+    upper_bound=1.0,
+  )
+  flags.DEFINE_bool(
+    "do_whole_word_mask",
+    False,
+    "With --remask: whether the pieces of a word are masked together.",
+  )
+  flags.DEFINE_string(
+    "predict_file",
+    None,
+    'Texts, one a line, with " ||| " before the second of a pair; - for'
+    " standard input.",
+  )
+  flags.DEFINE_integer(
+    "top_k", 5, "Fillings that are told of each [MASK].", lower_bound=1
+  )
+  flags.mark_flags_as_required(["bert_config_file", "output_dir"])
+
+
+def main(_) -> None:
+  """Does what the flags say: trains, scores, fills masks."""
+  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+  config = training.load_config(FLAGS.bert_config_file)
+  training.check_max_seq_length(FLAGS.max_seq_length, config)
+
+  # Whatever is wrong with folders and data is said now, not after training.
+  vocab_file, do_lower_case = find_vocab()
+  model = {
+    "script": "run_pretraining",
+    "max_seq_length": FLAGS.max_seq_length,
+    "do_lower_case": do_lower_case,
+  }
+  training.check_output_dir(FLAGS.output_dir, model, config, ["script"])
+  check_weights()
+  tokenizer = load_tokenizer(vocab_file, do_lower_case, config)
+  train_files, eval_files, lines = [], [], []
+  if FLAGS.do_train:
+    train_files = find_files(needed("input_file", "do_train"))
+  if FLAGS.do_eval:
+    eval_files = find_files(
+      FLAGS.eval_input_file or needed("input_file", "do_eval")
+    )
+  if FLAGS.do_predict:
+    path = needed("predict_file", "do_predict")
+    lines = read_lines(path, tokenizer, FLAGS.max_seq_length)
+  num_records = {
+    path: count_records(
+      path,
+      FLAGS.max_seq_length,
+      FLAGS.max_predictions_per_seq,
+      tokenizer and tokenizer.vocab,
+    )
+    for path in dict.fromkeys(train_files + eval_files)
+  }
+  tf.gfile.MakeDirs(FLAGS.output_dir)
+
+  estimator = build_estimator(config)
+  if FLAGS.do_train:
+    training.claim_output_dir(FLAGS.output_dir, model, config, vocab_file)
+    train(estimator, train_files, num_records, tokenizer)
+  if FLAGS.do_eval:
+    evaluate(estimator, eval_files, num_records)
+  if FLAGS.do_predict:
+    write_predictions(
+      os.path.join(FLAGS.output_dir, "predictions.jsonl"),
+      predict_lines(
+        estimator, lines, tokenizer, FLAGS.max_seq_length, not FLAGS.use_tpu
+      ),
+    )
+
+
+def needed(flag: str, action: str):
+  """The value of a flag that another makes necessary; InputError if none."""
+  if not FLAGS[flag].value:
+    raise InputError(f"--{flag} is needed with --{action}")
+  return FLAGS[flag].value
+
+
+def find_vocab() -> tuple[str | None, bool]:
+  """The vocabulary, if there is one, and whether text is lower-cased for it.
+
+  Where the flags name none, it is the one that training left in the folder.
+  """
+  path = os.path.join(FLAGS.output_dir, training.VOCAB_FILE)
+  if FLAGS.vocab_file or not tf.gfile.Exists(path):
+    return FLAGS.vocab_file, FLAGS.do_lower_case
+  description = training.load_model_description(FLAGS.output_dir)
+  return path, description.get("do_lower_case", FLAGS.do_lower_case)
+
+
+def load_tokenizer(
+  vocab_file: str | None, do_lower_case: bool, config: modeling.BertConfig
+) -> tokenization.FullTokenizer | None:
+  """A tokenizer that leaves [MASK] whole; None without a vocabulary.
+
+  Raises:
+    InputError: the vocabulary does not fit the model, or is needed and missing
+      or without [MASK].
+  """
+  if FLAGS.do_whole_word_mask and not FLAGS.remask:
+    raise InputError(
+      "--do_whole_word_mask is about new masks: add --remask, or give it to"
+      " create_pretraining_data.py"
+    )
+  uses = [name for name in ("remask", "do_predict") if FLAGS[name].value]
+  if not vocab_file:
+    if uses:
+      raise InputError(f"--vocab_file is needed with --{uses[0]}")
+    return None
+  tokenizer = training.load_tokenizer(
+    vocab_file, do_lower_case, config, FLAGS.init_checkpoint, ["[MASK]"]
+  )
+  if uses and "[MASK]" not in tokenizer.vocab:
+    raise InputError(f"{vocab_file}: has no [MASK], needed with --{uses[0]}")
+  return tokenizer
+
+
+def check_weights() -> None:
+  """Refuses a start without the weights that the actions need.
+
+  Raises:
+    InputError: there is no checkpoint, or it lacks the masked LM.
+  """
+  if FLAGS.init_checkpoint:
+    training.check_checkpoint(FLAGS.init_checkpoint)
+  trained = tf.train.latest_checkpoint(FLAGS.output_dir)
+  if FLAGS.do_train and not trained:
+    return
+  checkpoint = trained or FLAGS.init_checkpoint
+  if not checkpoint:
+    raise InputError(
+      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
+      " one with --init_checkpoint"
+    )
+  if "cls/predictions/output_bias" not in dict(
+    tf.train.list_variables(checkpoint)
+  ):
+    raise InputError(
+      f"{checkpoint}: has no masked LM. Name a checkpoint of pretraining, not"
+      " of fine-tuning"
+    )
+
+
+def build_estimator(config: modeling.BertConfig):
+  """The Estimator of the model that the flags describe.
+
+  Args:
+    config: the encoder's sizes.
+
+  Returns:
+    An `estimator_api.TPUEstimator`.
+  """
+  model_fn = model_fn_builder(
+    bert_config=config,
+    init_checkpoint=FLAGS.init_checkpoint,
+    learning_rate=FLAGS.learning_rate,
+    num_train_steps=FLAGS.num_train_steps,
+    num_warmup_steps=FLAGS.num_warmup_steps,
+    use_tpu=FLAGS.use_tpu,
+    use_one_hot_embeddings=FLAGS.use_tpu,
+    seed=FLAGS.seed,
+    log_steps=FLAGS.log_steps,
+    bias_correction=FLAGS.bias_correction,
+    top_k=FLAGS.top_k,
+  )
+  return training.build_estimator(
+    model_fn,
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    FLAGS.eval_batch_size,
+    FLAGS.predict_batch_size,
+    tf_random_seed=FLAGS.seed,
+    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+    save_summary_steps=FLAGS.log_steps,
+  )
+
+
+def train(
+  estimator,
+  files: Sequence[str],
+  num_records: Mapping[str, int],
+  tokenizer: tokenization.FullTokenizer | None,
+) -> None:
+  """Trains from the last checkpoint on to `--num_train_steps`.
+
+  Args:
+    estimator: the model.
+    files: TFRecord files.
+    num_records: of each file.
+    tokenizer: has the vocabulary, for `--remask`.
+  """
+  steps_done = training.steps_done(FLAGS.output_dir)
+  if steps_done >= FLAGS.num_train_steps:
+    logging.info(
+      "%s is already at step %d of %d: nothing is left to train",
+      FLAGS.output_dir,
+      steps_done,
+      FLAGS.num_train_steps,
+    )
+    return
+  if FLAGS.num_warmup_steps >= FLAGS.num_train_steps:
+    logging.warning(
+      "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"
+      " does not come to its height",
+      FLAGS.num_warmup_steps,
+      FLAGS.num_train_steps,
+    )
+  total = sum(num_records[path] for path in files)
+  logging.info(
+    "Training on %d records in %d files, from step %d to %d, %d records a"
+    " step: %.3g epochs",
+    total,
+    len(files),
+    steps_done,
+    FLAGS.num_train_steps,
+    FLAGS.train_batch_size,
+    FLAGS.num_train_steps * FLAGS.train_batch_size / total,
+  )
+  masking = None
+  if FLAGS.remask:
+    masking = Masking(
+      tokenizer.vocab,
+      FLAGS.masked_lm_prob,
+      FLAGS.do_whole_word_mask,
+      FLAGS.seed,
+    )
+  input_fn = input_fn_builder(
+    files,
+    FLAGS.max_seq_length,
+    FLAGS.max_predictions_per_seq,
+    is_training=True,
+    trim=not FLAGS.use_tpu,
+    seed=FLAGS.seed,
+    first_step=steps_done,
+    masking=masking,
+    num_records=total,
+  )
+  estimator.train(input_fn, max_steps=FLAGS.num_train_steps)
+
+
+def evaluate(
+  estimator, files: Sequence[str], num_records: Mapping[str, int]
+) -> None:
+  """Scores the model on the first records of the files.
+
+  Args:
+    estimator: the model.
+    files: TFRecord files.
+    num_records: of each file.
+  """
+  total = sum(num_records[path] for path in files)
+  most = FLAGS.max_eval_steps * FLAGS.eval_batch_size
+  if not FLAGS.eval_input_file:
+    logging.warning(
+      "Scoring on --input_file, which is for training: what was learnt by"
+      " heart counts. Name held out records with --eval_input_file"
+    )
+  logging.info("Scoring on up to %d records, of %d", most, total)
+  if FLAGS.use_tpu or not FLAGS.eval_input_file:
+    # As the reference does, and a TPU takes full batches alone.
+    files = [*files] * -(-most // total)
+  input_fn = input_fn_builder(
+    files,
+    FLAGS.max_seq_length,
+    FLAGS.max_predictions_per_seq,
+    is_training=False,
+    drop_remainder=FLAGS.use_tpu,
+    trim=not FLAGS.use_tpu,
+    num_records=total,
+  )
+  results = estimator.evaluate(input_fn, FLAGS.max_eval_steps)
+  path = os.path.join(FLAGS.output_dir, "eval_results.txt")
+  training.write_results(path, results)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

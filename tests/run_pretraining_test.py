@@ -1,0 +1,891 @@
+"""Tests of pretraining: its input, its masks, and its command line."""
+
+import collections
+import glob
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import commands
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+
+import features
+import modeling
+import optimization
+import run_classifier
+import run_pretraining
+import tokenization
+import training
+from command_line import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "a the cat dog sat ran on mat home un ( . is good bad"
+WORDS = WORDS.split(" ")
+PIECES = ["##s", "##able", "##ly", "##ing"]
+VOCAB = [*SPECIAL, *WORDS, *PIECES]
+VOCAB_IDS = {token: index for index, token in enumerate(VOCAB)}
+PAD, _, CLS, SEP, MASK = range(len(SPECIAL))
+SEQ_LENGTH, NUM_PREDICTIONS = 24, 5
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+)
+
+
+# Records, and a place with some of them
+
+
+def ids_of(line):
+  return [VOCAB.index(token) for token in line.split()]
+
+
+def random_example(rng):
+  """Ids of [CLS] a [SEP] b [SEP], with and without masks, as a record."""
+  first = len(SPECIAL)
+  a, b = (
+    rng.integers(first, len(VOCAB), rng.integers(2, 10)).tolist() for _ in "ab"
+  )
+  tokens = [CLS, *a, SEP, *b, SEP]
+  places = [i for i, token in enumerate(tokens) if token not in (CLS, SEP)]
+  masked = sorted(rng.choice(places, rng.integers(1, 4), replace=False))
+  hidden = list(tokens)
+  for place in masked:
+    hidden[place] = int(rng.choice([MASK, MASK, tokens[place], first]))
+  padding = [0] * (SEQ_LENGTH - len(tokens))
+  left_over = [0] * (NUM_PREDICTIONS - len(masked))
+  return tokens + padding, {
+    "input_ids": hidden + padding,
+    "input_mask": [1] * len(tokens) + padding,
+    "segment_ids": [0] * (len(a) + 2) + [1] * (len(b) + 1) + padding,
+    "masked_lm_positions": [*masked, *left_over],
+    "masked_lm_ids": [tokens[place] for place in masked] + left_over,
+    "masked_lm_weights": [1.0] * len(masked) + left_over,
+    "next_sentence_labels": [int(rng.integers(2))],
+  }
+
+
+def write_examples(path, num_records, seed):
+  rng = np.random.default_rng(seed)
+  features.write_records(
+    str(path),
+    [random_example(rng)[1] for _ in range(num_records)],
+    features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS),
+  )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a vocabulary, a config and records in several files."""
+  place = tmp_path_factory.mktemp("pretraining")
+  (place / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  for number, num_records in enumerate([20, 13, 9]):
+    write_examples(place / f"train-{number}.tfrecord", num_records, number)
+  write_examples(place / "held_out.tfrecord", 10, seed=3)
+  return place
+
+
+def flags(place, **changed):
+  values = {
+    "input_file": place / "train-*.tfrecord",
+    "bert_config_file": place / "bert_config.json",
+    "output_dir": place / "out",
+    "max_seq_length": SEQ_LENGTH,
+    "max_predictions_per_seq": NUM_PREDICTIONS,
+    "train_batch_size": 8,
+    "eval_batch_size": 4,
+    "learning_rate": 1e-2,
+    "num_train_steps": 60,
+    "num_warmup_steps": 5,
+    "save_checkpoints_steps": 10,
+  }
+  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+
+
+def refuse(place, *actions, **changed):
+  return commands.fail("run_pretraining.py", *actions, *flags(place, **changed))
+
+
+def read_results(path):
+  with open(path) as file:
+    pairs = dict(line.rstrip("\n").split(" = ") for line in file)
+  return {key: float(value) for key, value in pairs.items()}
+
+
+def last_weights(folder):
+  checkpoint = tf.train.latest_checkpoint(str(folder))
+  reader = tf.train.load_checkpoint(checkpoint)
+  return {
+    name: reader.get_tensor(name)
+    for name, _ in tf.train.list_variables(checkpoint)
+  }
+
+
+def assert_same_weights(folder, other):
+  weights, others = last_weights(folder), last_weights(other)
+  assert set(weights) == set(others)
+  for name, weight in weights.items():
+    np.testing.assert_array_equal(weight, others[name], err_msg=name)
+
+
+REMASKED = ["--do_train", "--remask", "--do_whole_word_mask"]
+TEXTS = ["the [MASK] sat", "(un[MASK] ||| a [MASK].", "", "the cats ||| ran"]
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+  """The folder of a model trained on new masks, and what the run said."""
+  output_dir = place / "trained"
+  (place / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
+  done = commands.succeed(
+    "run_pretraining.py",
+    *REMASKED,
+    "--do_eval",
+    "--do_predict",
+    *flags(
+      place,
+      output_dir=output_dir,
+      vocab_file=place / "vocab.txt",
+      eval_input_file=place / "held_out.tfrecord",
+      predict_file=place / "texts.txt",
+      top_k=3,
+    ),
+  )
+  return output_dir, done
+
+
+def build_model(batch):
+  """The graph of the model; its scores of both tasks."""
+  return run_pretraining.create_model(
+    CONFIG,
+    False,
+    {name: tf.constant(np.array(v, np.int32)) for name, v in batch.items()},
+    use_one_hot_embeddings=False,
+  )
+
+
+def compute(folder, batch):
+  """Runs the last model of a folder on a batch, without Estimator."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    logits = build_model(batch)
+    checkpoint = tf.train.latest_checkpoint(str(folder))
+    tf.train.Saver(tf.trainable_variables()).restore(session, checkpoint)
+    return session.run(logits)
+
+
+# A run
+
+
+def test_training_says_how_it_goes(trained):
+  log = trained[1].stderr.splitlines()
+  said = "Training on 42 records in 3 files, from step 0 to 60, 8 records a"
+  assert any(said in line for line in log)
+  (last,) = (line for line in log if "step 60 of 60" in line)
+  for word in (
+    "loss",
+    "masked lm loss",
+    "masked lm accuracy",
+    "next sentence loss",
+    "next sentence accuracy",
+    "learning rate",
+    "gradient norm",
+    "examples/s",
+  ):
+    assert f" {word} " in last, word
+
+
+def scalars(folder):
+  """TensorBoard's scalars: tag -> {step: value}."""
+  found = collections.defaultdict(dict)
+  for path in glob.glob(f"{folder}/events.*"):
+    for event in tf.train.summary_iterator(path):
+      for value in event.summary.value:
+        found[value.tag][event.step] = (
+          tf.make_ndarray(value.tensor)
+          if value.HasField("tensor")
+          else value.simple_value
+        )
+  return found
+
+
+def test_tensorboard_has_training_and_evaluation(trained):
+  tags = {
+    "loss",
+    "masked_lm_accuracy",
+    "masked_lm_loss",
+    "next_sentence_accuracy",
+    "next_sentence_loss",
+  }
+  of_training = scalars(trained[0])
+  assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
+  # Every `log_steps`, from the first on.
+  assert sorted(of_training["masked_lm_loss"]) == [1, 21, 41]
+  of_evaluation = scalars(trained[0] / "eval")
+  assert tags <= set(of_evaluation)
+  results = read_results(trained[0] / "eval_results.txt")
+  for tag in tags:
+    assert of_evaluation[tag][60] == pytest.approx(results[tag])
+
+
+def test_held_out_records_count_once_each(place, trained):
+  assert "which is for training" not in trained[1].stderr
+  results = read_results(trained[0] / "eval_results.txt")
+  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  (batch,) = features.record_batches(
+    [str(place / "held_out.tfrecord")], layout, 16, False, False
+  )
+  batch = {name: tensor.numpy() for name, tensor in batch.items()}
+  weights = batch.pop("masked_lm_weights").ravel()
+  ids, labels = (
+    batch.pop(n) for n in ("masked_lm_ids", "next_sentence_labels")
+  )
+  assert len(labels) == 10  # of which the last two are a batch of their own
+  masked_lm, next_sentence = compute(trained[0], batch)
+  expected = {"global_step": 60}
+  for task, logits, truth, weight in (
+    ("masked_lm", masked_lm, ids.ravel(), weights),
+    ("next_sentence", next_sentence, labels.ravel(), np.ones(10)),
+  ):
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    losses = -log_probs[np.arange(len(truth)), truth]
+    correct = logits.argmax(axis=1) == truth
+    expected[f"{task}_loss"] = np.average(losses, weights=weight)
+    expected[f"{task}_accuracy"] = np.average(correct, weights=weight)
+  assert set(results) == {"loss", *expected}
+  for key, value in expected.items():
+    assert results[key] == pytest.approx(value, abs=1e-5), key
+
+
+def test_a_folder_can_be_loaded_again(trained):
+  description = training.load_model_description(str(trained[0]))
+  assert description["script"] == "run_pretraining"
+  names = set(os.listdir(trained[0]))
+  assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
+  assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_fine_tuning_starts_from_the_checkpoint(trained):
+  weights = last_weights(trained[0])
+  with tf.Graph().as_default(), tf.Session() as session:
+    ids = tf.zeros([1, 4], tf.int32)
+    run_classifier.create_model(
+      CONFIG, True, ids, ids + 1, ids, tf.zeros([1], tf.int32), 2, False
+    )
+    training.initialize_from_checkpoint(
+      tf.train.latest_checkpoint(str(trained[0]))
+    )
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables():
+      if variable.op.name.startswith("bert/"):
+        np.testing.assert_array_equal(
+          session.run(variable), weights[variable.op.name]
+        )
+
+
+# Stopped and started again
+
+
+def test_a_killed_run_ends_with_the_same_weights(place, trained):
+  killed = place / "killed"
+  arguments = [
+    *REMASKED,
+    *flags(place, output_dir=killed, vocab_file=place / "vocab.txt"),
+  ]
+  script = os.path.join(commands.ROOT, "run_pretraining.py")
+  with subprocess.Popen(
+    [sys.executable, script, *arguments], stderr=subprocess.DEVNULL
+  ) as process:
+    deadline = time.time() + 120
+    while not (killed / "model.ckpt-20.index").exists():
+      assert process.poll() is None and time.time() < deadline
+      time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+  assert 0 < training.steps_done(str(killed)) < 60
+  log = commands.succeed("run_pretraining.py", *arguments).stderr
+  assert "from step 0 to" not in log
+  assert_same_weights(trained[0], killed)
+
+
+@pytest.mark.parametrize("masking", [None, run_pretraining.Masking(VOCAB_IDS)])
+def test_batches_go_on_where_training_was(place, masking):
+  def batches(first_step, last_step):
+    input_fn = run_pretraining.input_fn_builder(
+      sorted(glob.glob(f"{place}/train-*")),
+      SEQ_LENGTH,
+      NUM_PREDICTIONS,
+      is_training=True,
+      trim=True,
+      seed=3,
+      first_step=first_step,
+      masking=masking,
+    )
+    num_steps = last_step - first_step
+    return input_fn({"batch_size": 8}).take(num_steps).as_numpy_iterator()
+
+  straight = list(batches(0, 12))
+  for first_step in (1, 5, 8):
+    for batch, expected in zip(batches(first_step, 12), straight[first_step:]):
+      for name, array in expected.items():
+        np.testing.assert_array_equal(batch[name], array, name)
+
+
+# The reference's own results
+
+
+def golden(name):
+  return reference_data.golden("pretraining_curve", name)
+
+
+def golden_records():
+  return reference_data.golden("pretraining_data", "readme.tfrecord")
+
+
+def golden_checkpoint():
+  return golden("bert_model.ckpt.index").removesuffix(".index")
+
+
+def pretrain_as_the_reference(output_dir, *actions):
+  return commands.succeed(
+    "run_pretraining.py",
+    *actions,
+    f"--input_file={golden_records()}",
+    f"--output_dir={output_dir}",
+    f"--bert_config_file={golden('bert_config.json')}",
+    f"--init_checkpoint={golden_checkpoint()}",
+    "--train_batch_size=8",
+    "--learning_rate=1e-3",
+    "--num_train_steps=60",
+    "--num_warmup_steps=6",
+    "--max_eval_steps=10",
+  )
+
+
+def test_scores_before_training_equal_the_reference(tmp_path):
+  done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
+  assert "which is for training" in done.stderr
+  results = read_results(tmp_path / "eval_results.txt")
+  expected = read_results(golden("eval_results_before.txt"))
+  assert set(results) == set(expected)
+  for key, value in expected.items():
+    tolerance = 1e-4 if "loss" in key else 0
+    assert results[key] == pytest.approx(value, abs=tolerance), key
+
+
+def test_training_comes_as_far_as_the_reference(tmp_path):
+  pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")
+  results = read_results(tmp_path / "eval_results.txt")
+  with open(golden("runs.json")) as file:
+    ranges = json.load(file)["after_min_max"]
+  assert results["global_step"] == 60
+  for key in ("loss", "masked_lm_loss"):
+    least, most = ranges[key]
+    assert least - 0.5 <= results[key] <= most + 0.5
+  assert results["masked_lm_accuracy"] > 0.05
+  variables = tf.train.list_variables(tf.train.latest_checkpoint(str(tmp_path)))
+  expected = reference_data.read_jsonl(
+    golden("trained_checkpoint_variables.jsonl")
+  )
+  assert sorted(map(list, variables)) == sorted(expected)
+
+
+def test_steps_in_order_equal_the_reference():
+  config = modeling.BertConfig.from_json_file(golden("bert_config.json"))
+  (records,) = features.record_batches(
+    [golden_records()],
+    features.pretraining_layout(128, 20),
+    60,
+    drop_remainder=False,
+    trim=False,
+  )
+  records = {name: tensor.numpy() for name, tensor in records.items()}
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = {
+      name: tf.placeholder(array.dtype, [8, array.shape[1]])
+      for name, array in records.items()
+    }
+    logits = run_pretraining.create_model(config, True, batch, False)
+    loss, _ = run_pretraining.pretraining_loss(*logits, batch)
+    step = optimization.training_step(loss, 1e-3, 60, 6)
+    weights = tf.trainable_variables()
+    training.initialize_from_checkpoint(golden_checkpoint())
+    session.run(tf.global_variables_initializer())
+    told = []
+    for number in range(60):
+      taken = (np.arange(8) + 8 * number) % 60
+      feed = {batch[name]: array[taken] for name, array in records.items()}
+      told.append(
+        session.run(
+          [loss, step.learning_rate, step.gradient_norm, step[0]], feed
+        )
+      )
+    final = {
+      v.op.name: value for v, value in zip(weights, session.run(weights))
+    }
+  losses, rates, norms, _ = zip(*told)
+  steps = np.load(golden("in_order_steps.npz"))
+  np.testing.assert_allclose(losses, steps["loss"], rtol=0, atol=2e-3)
+  np.testing.assert_allclose(rates, steps["learning_rate"], rtol=1e-6)
+  np.testing.assert_allclose(norms, steps["global_norm"], rtol=0, atol=5e-3)
+  expected = dict(np.load(golden("in_order_final.npz")))
+  rows = expected.pop("word_embeddings_rows")
+  table = final["bert/embeddings/word_embeddings"]
+  final["word_embeddings_at_rows"] = table[rows]
+  final["word_embeddings_norm"] = np.linalg.norm(table)
+  final["output_bias_at_rows"] = final["cls/predictions/output_bias"][rows]
+  for name, value in expected.items():
+    np.testing.assert_allclose(
+      final[name], value, rtol=0, atol=2e-3, err_msg=name
+    )
+
+
+def test_records_of_a_run_of_the_reference_are_read():
+  paths = [
+    reference_data.data("reference_runs", "tf_examples.tfrecord"),
+    golden_records(),
+  ]
+  layout = features.pretraining_layout(128, 20)
+  (theirs,), (ours,) = (
+    features.record_batches([path], layout, 99, False, False) for path in paths
+  )
+  assert len(theirs["input_ids"]) == 60
+  for name, tensor in ours.items():
+    np.testing.assert_array_equal(theirs[name], tensor, name)
+
+
+# Streams of records
+
+
+def stream(place, num_taken, **changed):
+  """Numbers of the records that come, from files of 5, 7, 1 and 9."""
+  files, first = [], 0
+  for size in (5, 7, 1, 9):
+    files.append(str(place / f"numbers-{first}"))
+    with tf.io.TFRecordWriter(files[-1]) as writer:
+      for number in range(first, first + size):
+        writer.write(str(number).encode())
+    first += size
+  arguments = {"num_records": 22, "seed": 5, "num_open": 2, "block_size": 4}
+  records = features.stream_epochs(files, **(arguments | changed))
+  return [int(r) for r in records.take(num_taken).as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("block_size", [2, 4, 22, 100])
+def test_each_epoch_has_each_record_once(tmp_path, block_size):
+  order = stream(tmp_path, 88, block_size=block_size)
+  epochs = [order[start : start + 22] for start in range(0, 88, 22)]
+  assert [sorted(epoch) for epoch in epochs] == [list(range(22))] * 4
+  assert len(set(map(tuple, epochs))) == 4
+
+
+@pytest.mark.parametrize("done", [0, 1, 4, 21, 22, 30, 65])
+def test_a_stream_goes_on_where_it_was(tmp_path, done):
+  rest = stream(tmp_path, 80 - done, first_record=done)
+  assert rest == stream(tmp_path, 80)[done:]
+
+
+def test_the_order_is_a_function_of_the_seed(tmp_path):
+  assert stream(tmp_path, 22) != stream(tmp_path, 22, seed=6)
+  # On every TensorFlow.
+  assert stream(tmp_path, 8) == [13, 14, 12, 15, 1, 16, 17, 0]
+
+
+def test_records_of_several_files_come_mixed(tmp_path):
+  files_of = [(n >= 5) + (n >= 12) + (n >= 13) for n in range(22)]
+  first_block = stream(tmp_path, 12, num_open=4, block_size=12)
+  assert {files_of[number] for number in first_block} == {0, 1, 2, 3}
+
+
+# New masks
+
+
+def examples(num_examples, seed=0):
+  """Original ids [B, S], and the batch that hides some of them."""
+  rng = np.random.default_rng(seed)
+  ids, rows = zip(*(random_example(rng) for _ in range(num_examples)))
+  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  batch = {
+    name: tf.constant(
+      np.array([row[name] for row in rows]),
+      tf.float32 if feature.is_float else tf.int32,
+    )
+    for name, feature in layout.items()
+  }
+  return np.array(ids), batch
+
+
+def remask(batch, numbers, **changed):
+  masking = run_pretraining.Masking(VOCAB_IDS, **changed)
+  masked = tf.function(run_pretraining.remask)(
+    batch, tf.constant(numbers, tf.int64), masking
+  )
+  return {name: tensor.numpy() for name, tensor in masked.items()}
+
+
+def words_of(ids):
+  """The places of each word of an example, pieces together."""
+  words = []
+  for place, token in enumerate(ids):
+    if token in (PAD, CLS, SEP):
+      continue
+    follows = place and ids[place - 1] not in (CLS, SEP)
+    if VOCAB[token].startswith("##") and follows:
+      words[-1].append(place)
+    else:
+      words.append([place])
+  return words
+
+
+def test_original_tokens_come_back():
+  ids, batch = examples(100)
+  assert (ids != batch["input_ids"].numpy()).any(axis=1).mean() > 0.5
+  restored = run_pretraining.original_ids(batch).numpy()
+  np.testing.assert_array_equal(restored, ids)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("masked_lm_prob", [0.0, 0.15, 0.5])
+def test_masks_follow_the_rules(masked_lm_prob, whole_words):
+  ids, batch = examples(200)
+  masked = remask(
+    batch,
+    range(200),
+    masked_lm_prob=masked_lm_prob,
+    do_whole_word_mask=whole_words,
+  )
+  for name in ("input_mask", "segment_ids", "next_sentence_labels"):
+    np.testing.assert_array_equal(masked[name], batch[name])
+  for row, original in enumerate(ids):
+    length = int(batch["input_mask"][row].numpy().sum())
+    wanted = min(NUM_PREDICTIONS, max(1, round(length * masked_lm_prob)))
+    weights = masked["masked_lm_weights"][row].tolist()
+    num_masked = int(sum(weights))
+    left_over = [0] * (NUM_PREDICTIONS - num_masked)
+    assert weights == [1] * num_masked + left_over
+    places = masked["masked_lm_positions"][row].tolist()
+    assert places[num_masked:] == left_over
+    places = places[:num_masked]
+    assert places == sorted(set(places))
+    assert masked["masked_lm_ids"][row].tolist() == [
+      *original[places],
+      *left_over,
+    ]
+    others = np.delete(np.arange(SEQ_LENGTH), places)
+    np.testing.assert_array_equal(
+      masked["input_ids"][row, others], original[others]
+    )
+    assert not {CLS, SEP, PAD} & set(original[places])
+    if whole_words:
+      words = words_of(original)
+      passed_over = [word for word in words if word[0] not in places]
+      assert all(not set(word) & set(places) for word in passed_over)
+      assert num_masked <= wanted
+      assert all(num_masked + len(word) > wanted for word in passed_over)
+    else:
+      assert num_masked == min(wanted, sum(map(len, words_of(original))))
+
+
+def within_bounds(count, num_draws, probability):
+  deviation = math.sqrt(num_draws * probability * (1 - probability))
+  return abs(count - num_draws * probability) < 5 * deviation
+
+
+def test_rates_of_what_stands_for_a_masked_token():
+  ids, batch = examples(1000)
+  masked = remask(batch, range(1000), masked_lm_prob=0.3)
+  rows, slots = np.nonzero(masked["masked_lm_weights"])
+  places = masked["masked_lm_positions"][rows, slots]
+  before, after = ids[rows, places], masked["input_ids"][rows, places]
+  num_draws = len(rows)
+  assert num_draws > 3000
+  by_chance = 0.1 / len(VOCAB)
+  assert within_bounds((after == MASK).sum(), num_draws, 0.8 + by_chance)
+  assert within_bounds((after == before).sum(), num_draws, 0.1 + by_chance)
+  random = after[(after != MASK) & (after != before)]
+  assert set(random) == set(range(len(VOCAB))) - {MASK}
+  counts = np.bincount(random)
+  assert all(
+    within_bounds(n, len(random), counts.mean() / len(random))
+    for n in np.delete(counts, MASK)
+  )
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_every_word_is_as_likely_as_another(whole_words):
+  _, batch = examples(1)
+  batch = {
+    name: tf.repeat(tensor, 2000, axis=0) for name, tensor in batch.items()
+  }
+  ids = [
+    CLS,
+    *ids_of("cat dog ##s sat ##s ##ly"),
+    SEP,
+  ]
+  padding = [0] * (SEQ_LENGTH - len(ids))
+  batch["input_ids"] = tf.constant([ids + padding] * 2000)
+  batch["input_mask"] = tf.constant([[1] * len(ids) + padding] * 2000)
+  batch["masked_lm_weights"] *= 0
+  masked = remask(batch, range(2000), do_whole_word_mask=whole_words)
+  places = masked["masked_lm_positions"][:, 0]
+  # One token is to be masked, and only one word has a single one.
+  if whole_words:
+    assert set(places) == {1}
+  else:
+    counts = np.bincount(places, minlength=7)[1:]
+    assert all(within_bounds(count, 2000, 1 / 6) for count in counts)
+
+
+def test_a_record_has_the_same_masks_in_every_batch_and_others_next_time():
+  _, batch = examples(6)
+  together = remask(batch, range(100, 106))
+  alone = [
+    remask({name: t[row : row + 1] for name, t in batch.items()}, [100 + row])
+    for row in range(6)
+  ]
+  for name, array in together.items():
+    rows = np.concatenate([example[name] for example in alone])
+    np.testing.assert_array_equal(array, rows, name)
+  for changed in (
+    remask(batch, range(106, 112)),
+    remask(batch, range(100, 106), seed=1),
+  ):
+    assert (changed["input_ids"] != together["input_ids"]).any(axis=1).sum() > 3
+
+
+def test_shapes_are_static_for_a_tpu(place):
+  input_fn = run_pretraining.input_fn_builder(
+    [str(place / "held_out.tfrecord")],
+    SEQ_LENGTH,
+    NUM_PREDICTIONS,
+    is_training=True,
+    masking=run_pretraining.Masking(VOCAB_IDS, do_whole_word_mask=True),
+  )
+  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  shapes = {
+    name: (spec.shape.as_list(), spec.dtype == tf.float32)
+    for name, spec in input_fn({"batch_size": 4}).element_spec.items()
+  }
+  assert shapes == {
+    name: ([4, *feature.shape], feature.is_float)
+    for name, feature in layout.items()
+  }
+
+
+def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
+  def batches(masking):
+    input_fn = run_pretraining.input_fn_builder(
+      [str(place / "held_out.tfrecord")],
+      SEQ_LENGTH,
+      NUM_PREDICTIONS,
+      is_training=True,
+      first_step=2,
+      masking=masking,
+    )
+    return input_fn({"batch_size": 4}).take(3)
+
+  seen = batches(run_pretraining.Masking(VOCAB_IDS, seed=7))
+  for step, (batch, kept) in enumerate(zip(seen, batches(None)), start=2):
+    expected = remask(kept, range(4 * step, 4 * step + 4), seed=7)
+    for name, array in expected.items():
+      np.testing.assert_array_equal(batch[name], array, name)
+
+
+def test_training_sees_new_masks_each_epoch(place):
+  input_fn = run_pretraining.input_fn_builder(
+    [str(place / "held_out.tfrecord")],
+    SEQ_LENGTH,
+    NUM_PREDICTIONS,
+    is_training=True,
+    trim=True,
+    masking=run_pretraining.Masking(VOCAB_IDS),
+  )
+  seen = collections.defaultdict(set)
+  for batch in input_fn({"batch_size": 5}).take(8):
+    longest = int(tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=1)))
+    assert batch["input_ids"].shape[1] == -(-longest // 8) * 8
+    originals = run_pretraining.original_ids(batch).numpy()
+    for original, masked in zip(originals, batch["input_ids"].numpy()):
+      tokens = tuple(original[original > 0])
+      seen[tokens].add(tuple(masked[: len(tokens)]))
+  assert len(seen) == 10
+  assert sum(len(masked) > 1 for masked in seen.values()) > 7
+
+
+# Filling masks
+
+
+def probabilities(folder, ids, segments, place):
+  """Of every token at one place, which is masked."""
+  masked = [MASK if i == place else token for i, token in enumerate(ids)]
+  batch = {
+    "input_ids": [masked],
+    "input_mask": [[1] * len(ids)],
+    "segment_ids": [segments],
+    "masked_lm_positions": [[place]],
+  }
+  logits, _ = compute(folder, batch)
+  return np.exp(logits[0]) / np.exp(logits[0]).sum()
+
+
+def test_masks_are_filled_with_the_likeliest_tokens(trained):
+  output_dir, done = trained
+  lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
+  assert [line["text"] for line in lines] == TEXTS
+  one = ids_of("[CLS] the [MASK] sat [SEP]")
+  two = ids_of("[CLS] ( un [MASK] [SEP] a [MASK] . [SEP]")
+  expected = [
+    (lines[0]["masks"][0], one, [0] * 5, 2),
+    (lines[1]["masks"][0], two, [0] * 5 + [1] * 4, 3),
+    (lines[1]["masks"][1], two, [0] * 5 + [1] * 4, 6),
+  ]
+  assert [len(line.get("masks", ())) for line in lines] == [1, 2, 0, 0]
+  for told, ids, segments, place in expected:
+    probs = probabilities(output_dir, ids, segments, place)
+    tokens = [VOCAB.index(filling["token"]) for filling in told]
+    assert tokens == np.argsort(-probs)[:3].tolist()
+    assert [filling["probability"] for filling in told] == pytest.approx(
+      probs[tokens], abs=2e-6
+    )
+  said = done.stdout.splitlines()
+  assert said[0] == "the [MASK] sat"
+  best = lines[0]["masks"][0][0]
+  assert said[1].startswith(f"  {best['token']} {best['probability']:.3f} ")
+
+
+def test_other_lines_get_their_pseudo_perplexity(trained):
+  output_dir, done = trained
+  lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
+  assert lines[2] == {"text": "", "pseudo_perplexity": None, "num_tokens": 0}
+  ids = ids_of("[CLS] the cat ##s [SEP] ran [SEP]")
+  segments = [0] * 5 + [1] * 2
+  losses = [
+    -math.log(probabilities(output_dir, ids, segments, place)[ids[place]])
+    for place in (1, 2, 3, 5)
+  ]
+  value = math.exp(sum(losses) / 4)
+  assert lines[3]["num_tokens"] == 4
+  assert lines[3]["pseudo_perplexity"] == pytest.approx(value, rel=1e-4)
+  assert f"pseudo-perplexity {value:.3g}" in done.stdout
+
+
+def test_the_vocabulary_is_that_of_the_folder(place, trained):
+  before = reference_data.read_jsonl(str(trained[0] / "predictions.jsonl"))
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_predict",
+    *flags(
+      place,
+      input_file=None,
+      output_dir=trained[0],
+      predict_file="-",
+      top_k=3,
+    ),
+    input="the [MASK] sat\n",
+  )
+  after = reference_data.read_jsonl(str(trained[0] / "predictions.jsonl"))
+  assert after == before[:1]
+
+
+# What is refused, and how
+
+
+def count(path):
+  return run_pretraining.count_records(
+    str(path), SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": CLS}
+  )
+
+
+def test_records_that_fit_are_counted(place):
+  assert count(place / "train-1.tfrecord") == 13
+
+
+def test_a_file_cut_off(place):
+  content = (place / "train-0.tfrecord").read_bytes()
+  (place / "cut").write_bytes(content[:-7])
+  with pytest.raises(InputError, match=r"cut: cut off at byte.*record 20"):
+    count(place / "cut")
+
+
+@pytest.mark.parametrize(
+  ("flag", "lengths"),
+  [
+    ("max_seq_length", (SEQ_LENGTH + 1, NUM_PREDICTIONS)),
+    ("max_predictions_per_seq", (SEQ_LENGTH, NUM_PREDICTIONS - 2)),
+  ],
+)
+def test_records_of_another_length(place, flag, lengths):
+  path = str(place / "train-0.tfrecord")
+  theirs = {"max_seq_length": 24, "max_predictions_per_seq": 5}[flag]
+  told = f"{path}: .*--{flag}={theirs}, not .* Give --{flag}={theirs}$"
+  with pytest.raises(InputError, match=told):
+    run_pretraining.count_records(path, *lengths)
+
+
+def test_records_of_another_kind(tmp_path):
+  path = str(tmp_path / "classifier.tf_record")
+  layout = run_classifier.record_layout(SEQ_LENGTH)
+  row = run_classifier.convert_single_example(
+    0, run_classifier.PaddingInputExample(), [], SEQ_LENGTH, None
+  ).as_record()
+  features.write_records(path, [row], layout)
+  with pytest.raises(InputError, match="have no masked_lm_ids"):
+    count(path)
+  with tf.io.TFRecordWriter(path) as writer:
+    writer.write(b"text")
+  with pytest.raises(InputError, match="have no input_ids"):
+    count(path)
+
+
+def test_records_of_another_vocabulary(place):
+  path = str(place / "train-0.tfrecord")
+  with pytest.raises(InputError, match="another vocabulary"):
+    run_pretraining.count_records(
+      path, SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}
+    )
+
+
+def test_a_pattern_without_files(place):
+  line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
+  assert f"{place}/no-*: no such file" in line
+
+
+def test_new_masks_without_a_vocabulary(place):
+  line = refuse(place, "--do_train", "--remask")
+  assert "--vocab_file is needed with --remask" in line
+
+
+def test_an_untrained_model(place):
+  line = refuse(place, "--do_predict", predict_file=place / "vocab.txt")
+  assert "out: holds no trained model" in line
+
+
+def test_a_checkpoint_without_the_masked_lm(place):
+  with tf.Graph().as_default(), tf.Session() as session:
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(place / "encoder.ckpt"))
+  line = refuse(place, "--do_eval", init_checkpoint=path)
+  assert f"{path}: has no masked LM" in line
+
+
+def test_texts_that_are_too_long_are_cut_and_counted(place, caplog):
+  tokenizer = tokenization.FullTokenizer(
+    str(place / "vocab.txt"), never_split=["[MASK]"]
+  )
+  (place / "long.txt").write_text("the cat sat [MASK]\nthe cat\n")
+  with caplog.at_level("WARNING"):
+    lines = run_pretraining.read_lines(str(place / "long.txt"), tokenizer, 5)
+  assert "1 lines cut to 5 tokens" in caplog.text
+  assert [line.positions for line in lines] == [[], [1, 2]]
