@@ -1,0 +1,1178 @@
+"""Fine-tunes BERT to answer questions about a text, and answers them.
+
+For SQuAD 1.1 and 2.0, and data in their format. Also the module to call from
+Python: `Predictor` loads a trained model once and answers whatever it is asked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+
+import command_line
+import estimator_api
+import features
+import modeling
+import optimization
+import squad_answers
+import squad_data
+import squad_metrics
+import tokenization
+import training
+from command_line import InputError, open_any, write_whole
+from squad_answers import (  # noqa: F401 (their names are also here)
+  RawResult,
+  get_final_text,
+  write_predictions,
+)
+from squad_data import (  # noqa: F401
+  InputFeatures,
+  SquadExample,
+  convert_examples_to_features,
+  read_squad_examples,
+)
+
+FLAGS = flags.FLAGS
+
+
+# Windows to batches
+
+
+def input_fn_builder(
+  input_file: str,
+  seq_length: int,
+  is_training: bool,
+  drop_remainder: bool,
+  trim: bool = False,
+  seed: int = 0,
+  first_step: int = 0,
+):
+  """An `input_fn` over a TFRecord file.
+
+  Args:
+    input_file: the file.
+    seq_length: tokens of its windows.
+    is_training: whether they have answers, are shuffled, and repeated without
+      end.
+    drop_remainder: whether a last, smaller batch is left out.
+    trim: whether padding common to a batch is cut off; not for a TPU.
+    seed: of the shuffling.
+    first_step: steps already done, where training goes on.
+
+  Returns:
+    A function of `params`, which has the `batch_size`.
+
+  Raises:
+    InputError: the file is cut off or empty.
+  """
+  layout = squad_data.record_layout(seq_length, is_training)
+  num_records = features.count_records(input_file)
+
+  def input_fn(params):
+    batch_size = params["batch_size"]
+    if is_training:
+      return features.shuffled_record_batches(
+        input_file,
+        layout,
+        batch_size,
+        trim,
+        num_records,
+        seed,
+        first_record=first_step * batch_size,
+      )
+    return features.record_batches(
+      input_file, layout, batch_size, drop_remainder, trim
+    )
+
+  return input_fn
+
+
+# The model
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  is_training: bool,
+  input_ids,
+  input_mask,
+  segment_ids,
+  use_one_hot_embeddings: bool,
+  mask_padding: bool = False,
+  dropout_seed=None,
+):
+  """The encoder with two scores for each token: answer begins, answer ends.
+
+  Args:
+    bert_config: the encoder's sizes.
+    is_training: whether dropout is on.
+    input_ids: int32 [B, S].
+    input_mask: int32 [B, S].
+    segment_ids: int32 [B, S].
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    mask_padding: whether padding gets the lowest score that there is. The
+      reference scores it like tokens.
+    dropout_seed: see `modeling.dropout`.
+
+  Returns:
+    start_logits and end_logits, float32 [B, S].
+  """
+  model = modeling.BertModel(
+    config=bert_config,
+    is_training=is_training,
+    input_ids=input_ids,
+    input_mask=input_mask,
+    token_type_ids=segment_ids,
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    dropout_seed=dropout_seed,
+  )
+  logits = modeling.span_logits(model.get_sequence_output())
+  logits = [tf.cast(scores, tf.float32) for scores in logits]
+  if mask_padding:
+    logits = [
+      tf.where_v2(input_mask > 0, scores, tf.float32.min) for scores in logits
+    ]
+  return tuple(logits)
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  init_checkpoint: str | None,
+  learning_rate: float,
+  num_train_steps: int | None,
+  num_warmup_steps: int | None,
+  use_tpu: bool,
+  use_one_hot_embeddings: bool,
+  mask_padding: bool = False,
+  seed: int | None = None,
+  log_steps: int = 20,
+  bias_correction: bool = False,
+):
+  """The `model_fn` that answers questions, for TPUEstimator.
+
+  Args:
+    bert_config: the encoder's sizes.
+    init_checkpoint: where the weights start, or None.
+    learning_rate: the highest.
+    num_train_steps: length of training.
+    num_warmup_steps: steps until the highest learning rate.
+    use_tpu: whether it runs on a TPU.
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    mask_padding: see `create_model`.
+    seed: of dropout, or None for masks that nothing fixes.
+    log_steps: steps between two lines of progress.
+    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+
+  Returns:
+    A function of features, labels, mode, params and config. It trains, and
+    predicts `unique_ids` [B], `start_logits` and `end_logits` [B, S].
+  """
+
+  def model_fn(features, labels, mode, params, config=None):
+    del labels  # they are among the features
+    is_training = mode == estimator_api.ModeKeys.TRAIN
+    dropout_seed = None
+    if is_training and seed is not None:
+      dropout_seed = seed, tf.train.get_or_create_global_step()
+    start_logits, end_logits = create_model(
+      bert_config,
+      is_training,
+      features["input_ids"],
+      features["input_mask"],
+      features["segment_ids"],
+      use_one_hot_embeddings,
+      mask_padding,
+      dropout_seed,
+    )
+    scaffold_fn = training.initialize_from_checkpoint(
+      init_checkpoint, config and config.model_dir, use_tpu
+    )
+    if not is_training:
+      return estimator_api.TPUEstimatorSpec(
+        mode=mode,
+        predictions={
+          "unique_ids": features["unique_ids"],
+          "start_logits": start_logits,
+          "end_logits": end_logits,
+        },
+        scaffold_fn=scaffold_fn,
+      )
+    start_losses, _ = modeling.cross_entropy(
+      start_logits, features["start_positions"]
+    )
+    end_losses, _ = modeling.cross_entropy(
+      end_logits, features["end_positions"]
+    )
+    total_loss = tf.reduce_mean(start_losses + end_losses) / 2.0
+    step = optimization.training_step(
+      total_loss,
+      learning_rate,
+      num_train_steps,
+      num_warmup_steps,
+      use_tpu,
+      bias_correction=bias_correction,
+    )
+    progress = training.ProgressHook(
+      {
+        "loss": total_loss,
+        "learning rate": step.learning_rate,
+        "gradient norm": step.gradient_norm,
+      },
+      num_train_steps,
+      params["batch_size"],
+      log_steps,
+    )
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode,
+      loss=total_loss,
+      train_op=step.train_op,
+      scaffold_fn=scaffold_fn,
+      # On a TPU many steps run between two visits to the host.
+      training_hooks=[] if use_tpu else [progress],
+    )
+
+  return model_fn
+
+
+# A trained model from Python
+
+
+class Answer(NamedTuple):
+  """An answer to a question.
+
+  Attributes:
+    text: it, as it stands in the passage; "" says that there is none.
+    probability: its share among the answers given with it.
+    start: its first character in the passage.
+    end: the character after its last.
+  """
+
+  text: str
+  probability: float
+  start: int
+  end: int
+
+
+class Predictor:
+  """A trained model, loaded once, that answers questions.
+
+  ```python
+  predictor = run_squad.Predictor("output/squad")
+  predictor.predict([("Who left?", "Ann stayed. Bob left.")])[0][0].text
+  ```
+  """
+
+  def __init__(
+    self, model_dir: str, checkpoint: str | None = None, batch_size: int = 32
+  ):
+    """Loads a model.
+
+    Args:
+      model_dir: the `--output_dir` of a training run.
+      checkpoint: which one; None for the folder's last.
+      batch_size: how many windows are looked at together.
+
+    Raises:
+      InputError: the folder holds no such model.
+    """
+    description = training.load_model_description(model_dir)
+    checkpoint = checkpoint or tf.train.latest_checkpoint(model_dir)
+    if description.get("script") != "run_squad" or not checkpoint:
+      raise InputError(
+        f"{model_dir}: holds no model that answers questions; name the"
+        " --output_dir of a run of run_squad.py"
+      )
+    check_has_head(checkpoint)
+    self._settings = squad_data.Settings(
+      description["max_seq_length"],
+      description["doc_stride"],
+      description["max_query_length"],
+      is_training=False,
+    )
+    self._may_be_none = description["version_2_with_negative"]
+    self._do_lower_case = description["do_lower_case"]
+    self._batch_size = batch_size
+    config = training.load_config(os.path.join(model_dir, training.CONFIG_FILE))
+    self._tokenizer = tokenization.FullTokenizer(
+      os.path.join(model_dir, training.VOCAB_FILE), self._do_lower_case
+    )
+    with tf.Graph().as_default() as graph:
+      self._inputs = {
+        name: tf.placeholder(tf.int32, [None, None], name)
+        for name in features.TOKEN_FEATURES
+      }
+      self._logits = create_model(
+        config,
+        is_training=False,
+        **self._inputs,
+        use_one_hot_embeddings=False,
+        mask_padding=True,
+      )
+      self._session = tf.Session(graph=graph)
+      tf.train.Saver(tf.trainable_variables()).restore(
+        self._session, checkpoint
+      )
+
+  def predict(
+    self,
+    pairs: Iterable[tuple[str, str]],
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    null_score_diff_threshold: float = 0.0,
+  ) -> list[list[Answer]]:
+    """Answers questions.
+
+    Args:
+      pairs: each a question and a passage.
+      n_best_size: answers to a question, at most.
+      max_answer_length: tokens of an answer, at most.
+      null_score_diff_threshold: above these odds there is no answer, for a
+        model of 2.0.
+
+    Returns:
+      For each question its answers, the best first. A passage without words
+      has none.
+    """
+    pairs = list(pairs)
+    split = [squad_data.split_words(passage) for _, passage in pairs]
+    examples = [
+      SquadExample(str(index), question, words)
+      for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
+    ]
+    windows = squad_data.make_windows(examples, self._tokenizer, self._settings)
+    made = list(
+      squad_data.iterate_features(
+        windows, self._settings.max_seq_length, self._tokenizer.inv_vocab
+      )
+    )
+    finder = squad_answers.AnswerFinder(
+      examples, made, self._run(made), self._do_lower_case
+    )
+    found = finder.n_best(n_best_size, max_answer_length, self._may_be_none)
+    answers = []
+    for (entries, best, odds), (words, starts) in zip(found, split):
+      if not best and not self._may_be_none:
+        answers.append([])
+        continue
+      listed = [
+        Answer(entry.text, probability, *entry.place_in(words, starts))
+        for entry, probability in zip(
+          entries, squad_answers.probabilities(entries)
+        )
+      ]
+      if self._may_be_none:
+        chosen = "" if odds > null_score_diff_threshold else best
+        listed.sort(key=lambda answer: answer.text != chosen)
+      answers.append(listed)
+    return answers
+
+  def _run(self, windows: Sequence[InputFeatures]) -> list[RawResult]:
+    """The model's scores of windows, in any order."""
+    windows = sorted(windows, key=lambda window: window.length)
+    results = []
+    for first in range(0, len(windows), self._batch_size):
+      batch = windows[first : first + self._batch_size]
+      longest = batch[-1].length
+      feed = {
+        tensor: [getattr(window, name)[:longest] for window in batch]
+        for name, tensor in self._inputs.items()
+      }
+      logits = np.full(
+        [2, len(batch), self._settings.max_seq_length], np.finfo("f").min
+      )
+      logits[:, :, :longest] = self._session.run(self._logits, feed)
+      results += [
+        RawResult(window.unique_id, *scores)
+        for window, *scores in zip(batch, *logits)
+      ]
+    return results
+
+  def close(self) -> None:
+    """Frees the model."""
+    self._session.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  training.define_model_flags(max_seq_length=384)
+  training.define_text_flags()
+  training.define_training_flags()
+  training.define_tpu_flags()
+  flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
+  flags.DEFINE_string(
+    "predict_file", None, "JSON with the questions to answer."
+  )
+  flags.DEFINE_bool("do_train", False, "Whether to train.")
+  flags.DEFINE_bool("do_predict", False, "Whether to answer questions.")
+  flags.DEFINE_integer("train_batch_size", 32, "Windows a step of training.")
+  flags.DEFINE_integer("predict_batch_size", 8, "Windows a step of answering.")
+  flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set.")
+  flags.DEFINE_float(
+    "warmup_proportion",
+    0.1,
+    "Share of training in which the learning rate rises: 0.1 is a tenth.",
+  )
+  flags.DEFINE_enum(
+    "steps_from",
+    "questions",
+    ["questions", "windows"],
+    "Of what an epoch is one pass. Long paragraphs make several windows a"
+    " question, and the reference counts questions.",
+  )
+  flags.DEFINE_integer(
+    "doc_stride", 128, "Word pieces from one window to the next."
+  )
+  flags.DEFINE_integer(
+    "max_query_length", 64, "Word pieces of a question; what is longer is cut."
+  )
+  flags.DEFINE_bool(
+    "mask_padding",
+    False,
+    "Whether answers are looked for, in training too, among the tokens alone"
+    " and not in the padding after them. Batches are then trimmed, which is"
+    " faster.",
+  )
+  flags.DEFINE_integer(
+    "n_best_size",
+    20,
+    "Tokens of a window that are tried as start and as end, and answers listed"
+    " in nbest_predictions.json.",
+    lower_bound=1,
+  )
+  flags.DEFINE_integer(
+    "max_answer_length", 30, "Word pieces of an answer.", lower_bound=1
+  )
+  flags.DEFINE_bool(
+    "version_2_with_negative",
+    False,
+    "Whether there are questions without an answer, as in SQuAD 2.0.",
+  )
+  flags.DEFINE_float(
+    "null_score_diff_threshold",
+    0.0,
+    "2.0: there is no answer where that scores better than the best answer by"
+    " more than this.",
+  )
+  flags.DEFINE_bool(
+    "verbose_logging",
+    False,
+    "Whether the log names each question that was cut, and each answer that is"
+    " in no window.",
+  )
+  flags.DEFINE_bool(
+    "do_eval", False, "Whether to score the answers, by --predict_file."
+  )
+  flags.DEFINE_enum(
+    "eval_metric",
+    "squad",
+    ["squad", "chinese"],
+    "Scores of SQuAD, by words; or of CMRC 2018 and DRCD, by characters.",
+  )
+  flags.DEFINE_string(
+    "save_logits", None, "File to keep the model's scores in."
+  )
+  flags.DEFINE_string(
+    "from_logits",
+    None,
+    "Such a file, to answer by in place of the model; it takes seconds.",
+  )
+  for flag, what in (
+    ("n_best_size", "tokens"),
+    ("max_answer_length", "lengths"),
+    ("null_threshold", "thresholds"),
+  ):
+    flags.DEFINE_list(
+      f"sweep_{flag}",
+      None,
+      f"Several {what} to answer with, all combinations; prints their scores.",
+    )
+  flags.DEFINE_bool(
+    "audit",
+    False,
+    "Whether to print what each of the next two would cut off --train_file,"
+    " and do nothing else.",
+  )
+  flags.DEFINE_list(
+    "audit_max_seq_lengths", ["128", "256", "384", "512"], "Lengths to try."
+  )
+  flags.DEFINE_list("audit_doc_strides", ["64", "128"], "Strides to try.")
+  flags.DEFINE_bool(
+    "interactive",
+    False,
+    "Whether to answer questions from standard input, one a line.",
+  )
+  flags.DEFINE_string(
+    "passage_file",
+    None,
+    "For --interactive: the text that they are about. If not given, it comes"
+    " first in standard input, and a blank line ends it.",
+  )
+  flags.DEFINE_string(
+    "cache_dir", None, "Folder for made windows; --output_dir if not given."
+  )
+  flags.DEFINE_integer(
+    "num_workers", 0, "Processes that make windows; 0 for one a core."
+  )
+  flags.mark_flags_as_required(["vocab_file", "bert_config_file", "output_dir"])
+
+
+def main(_) -> None:
+  """Does what the flags say: trains, answers, scores."""
+  check_flags()
+  config = training.load_config(FLAGS.bert_config_file)
+  training.check_max_seq_length(FLAGS.max_seq_length, config)
+  tokenizer = training.load_tokenizer(
+    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
+  )
+  if FLAGS.audit:
+    print_audit(tokenizer)
+    return
+
+  # Whatever is wrong with folders and data is said now, not after training.
+  check_start()
+  model = {
+    "script": "run_squad",
+    "version_2_with_negative": FLAGS.version_2_with_negative,
+    "max_seq_length": FLAGS.max_seq_length,
+    "doc_stride": FLAGS.doc_stride,
+    "max_query_length": FLAGS.max_query_length,
+    "do_lower_case": FLAGS.do_lower_case,
+  }
+  must_agree = ["script"]
+  if FLAGS.do_train:
+    must_agree.append("version_2_with_negative")
+  training.check_output_dir(FLAGS.output_dir, model, config, must_agree)
+  unaligned: list[dict[str, Any]] = []
+  train_examples = predict_examples = questions = None
+  if FLAGS.do_train:
+    train_examples = read_squad_examples(
+      FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
+    )
+  if answers_questions():
+    predict_examples = read_squad_examples(
+      FLAGS.predict_file, False, FLAGS.version_2_with_negative
+    )
+  if FLAGS.do_eval or sweeps():
+    questions = read_answered_questions()
+  tf.gfile.MakeDirs(FLAGS.output_dir)
+  if FLAGS.do_train or not training.load_model_description(FLAGS.output_dir):
+    training.claim_output_dir(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+
+  if FLAGS.do_train:
+    write_unaligned(unaligned)
+    train(config, tokenizer, train_examples)
+  if answers_questions():
+    windows, key = load_windows(
+      FLAGS.predict_file, predict_examples, tokenizer, is_training=False
+    )
+    window_list = list(
+      squad_data.iterate_features(
+        windows, FLAGS.max_seq_length, tokenizer.inv_vocab
+      )
+    )
+    if FLAGS.from_logits:
+      logits = squad_answers.load_logits(FLAGS.from_logits, key)
+    else:
+      logits = predict(config, window_list, len(predict_examples))
+    if FLAGS.save_logits:
+      squad_answers.save_logits(FLAGS.save_logits, key, logits)
+    decode(predict_examples, window_list, logits, questions)
+  if FLAGS.interactive:
+    trained = tf.train.latest_checkpoint(FLAGS.output_dir)
+    checkpoint = trained or FLAGS.init_checkpoint
+    with Predictor(FLAGS.output_dir, checkpoint) as predictor:
+      converse(predictor, sys.stdin)
+
+
+# What is asked for, and whether it can be
+
+
+def check_flags() -> None:
+  """Refuses flags that do not go together.
+
+  Raises:
+    InputError: something is missing, or has no sense.
+  """
+  if not (
+    FLAGS.do_train or answers_questions() or FLAGS.audit or FLAGS.interactive
+  ):
+    raise InputError(
+      "nothing to do; give --do_train, --do_predict, --audit, --interactive"
+    )
+  for flag, needed, why in (
+    ("train_file", FLAGS.do_train or FLAGS.audit, "--do_train and --audit"),
+    ("predict_file", answers_questions(), "--do_predict"),
+  ):
+    if needed and not FLAGS[flag].value:
+      raise InputError(f"--{flag} is needed with {why}")
+  if (FLAGS.do_eval or sweeps()) and not answers_questions():
+    raise InputError("there are no answers to score; add --do_predict")
+  squad_data.check_settings(settings(is_training=False))
+
+
+def answers_questions() -> bool:
+  """Whether --predict_file is to be answered."""
+  return bool(FLAGS.do_predict or FLAGS.from_logits)
+
+
+def sweeps() -> bool:
+  """Whether several settings are to be tried."""
+  return bool(
+    numbers("sweep_n_best_size")
+    or numbers("sweep_max_answer_length")
+    or numbers("sweep_null_threshold", float)
+  )
+
+
+def settings(is_training: bool) -> squad_data.Settings:
+  """How the flags want windows made."""
+  return squad_data.Settings(
+    FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length, is_training
+  )
+
+
+def numbers(flag: str, kind: type = int) -> list[Any]:
+  """The numbers of a list flag.
+
+  Args:
+    flag: its name.
+    kind: int or float.
+
+  Returns:
+    The numbers; none if the flag is not given.
+
+  Raises:
+    InputError: one is none, or an integer below 1.
+  """
+  values = FLAGS[flag].value or []
+  try:
+    read = [kind(value) for value in values]
+  except ValueError:
+    read = [None]
+  if None in read or (kind is int and any(value < 1 for value in read)):
+    raise InputError(
+      f"--{flag}={','.join(values)}: give numbers with commas between"
+    )
+  return read
+
+
+def check_start() -> None:
+  """Refuses weights that are not there, or of a model for something else.
+
+  Raises:
+    InputError: that is so.
+  """
+  if FLAGS.init_checkpoint:
+    training.check_checkpoint(FLAGS.init_checkpoint)
+  if tf.train.latest_checkpoint(FLAGS.output_dir):
+    check_has_head(tf.train.latest_checkpoint(FLAGS.output_dir))
+  elif FLAGS.do_train or (FLAGS.from_logits and not FLAGS.interactive):
+    return
+  elif FLAGS.init_checkpoint:
+    check_has_head(FLAGS.init_checkpoint)
+  else:
+    raise InputError(
+      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
+      " one with --init_checkpoint"
+    )
+
+
+def check_has_head(checkpoint: str) -> None:
+  """Refuses a checkpoint of a model that does not answer questions.
+
+  Args:
+    checkpoint: its path.
+
+  Raises:
+    InputError: it lacks the weights for that.
+  """
+  name = "cls/squad/output_weights"
+  if name not in dict(tf.train.list_variables(checkpoint)):
+    raise InputError(
+      f"{checkpoint}: was not trained on questions (it has no {name}). Train"
+      " it with --do_train into another --output_dir, or name one that was"
+    )
+
+
+def read_answered_questions() -> list[squad_metrics.Question]:
+  """The questions of --predict_file, with answers to score by.
+
+  Raises:
+    InputError: one has none, and data of 1.1 has no such questions.
+  """
+  questions = squad_metrics.read_questions(FLAGS.predict_file)
+  for question in questions:
+    if not question.answers and not FLAGS.version_2_with_negative:
+      raise InputError(
+        f"{FLAGS.predict_file}, question {question.id}: has no answer to score"
+        " by. Leave out --do_eval, or give --version_2_with_negative"
+      )
+  return questions
+
+
+def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
+  """Lists the answers that could not be used, in --output_dir."""
+  path = os.path.join(FLAGS.output_dir, "unaligned_answers.jsonl")
+  with write_whole(path) as file:
+    for answer in unaligned:
+      file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+  if unaligned:
+    logging.info("Answers that could not be used are listed in %s", path)
+
+
+def print_audit(tokenizer: tokenization.FullTokenizer) -> None:
+  """Prints what settings would cut off --train_file."""
+  unaligned: list[dict[str, Any]] = []
+  examples = read_squad_examples(
+    FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
+  )
+  rows = squad_data.audit(
+    examples,
+    tokenizer,
+    numbers("audit_max_seq_lengths"),
+    numbers("audit_doc_strides"),
+    FLAGS.max_query_length,
+  )
+  print_table([row | {"unaligned answers": len(unaligned)} for row in rows])
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+  """Prints rows with the same keys as a table."""
+  cells = [list(rows[0])]
+  for row in rows:
+    cells.append(
+      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
+    )
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  for row in cells:
+    print("  ".join(map(str.rjust, row, widths)))
+
+
+# Training and answering
+
+
+def load_windows(
+  path: str,
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  is_training: bool,
+) -> tuple[squad_data.Windows, str]:
+  """The windows of a data set, made or from the cache; says what they lose.
+
+  Args:
+    path: the data set.
+    examples: its questions.
+    tokenizer: gives the ids.
+    is_training: whether they need answers.
+
+  Returns:
+    The windows and the key of the cache.
+  """
+  key = squad_data.cache_key(
+    path,
+    FLAGS.vocab_file,
+    settings(is_training)._asdict()
+    | {
+      "do_lower_case": FLAGS.do_lower_case,
+      "version_2_with_negative": FLAGS.version_2_with_negative,
+    },
+  )
+  # Starting a process takes as long as some thousand questions.
+  num_workers = FLAGS.num_workers or min(os.cpu_count(), len(examples) // 5000)
+  windows = squad_data.cached_windows(
+    FLAGS.cache_dir or FLAGS.output_dir,
+    key,
+    lambda: squad_data.make_windows(
+      examples, tokenizer, settings(is_training), num_workers, True
+    ),
+  )
+  cut, lost = squad_data.find_losses(windows)
+  logging.info(
+    "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
+    " in no window",
+    path,
+    len(examples),
+    len(windows.length),
+    len(cut),
+    FLAGS.max_query_length,
+    len(lost),
+  )
+  if FLAGS.verbose_logging:
+    for what, indexes in (("cut", cut), ("answer in no window", lost)):
+      for index in indexes:
+        logging.info("question %s: %s", examples[index].qas_id, what)
+  return windows, key
+
+
+def count_steps(num_questions: int, num_windows: int) -> int:
+  """The steps that the flags ask for, which it says in windows too.
+
+  Args:
+    num_questions: of the training set.
+    num_windows: made of them.
+
+  Returns:
+    The steps, at least one.
+
+  Raises:
+    InputError: there are not enough for one.
+  """
+  count = num_questions if FLAGS.steps_from == "questions" else num_windows
+  num_steps = int(count / FLAGS.train_batch_size * FLAGS.num_train_epochs)
+  if not num_steps:
+    raise InputError(
+      f"{count} training {FLAGS.steps_from} are not enough for one step of"
+      f" --train_batch_size={FLAGS.train_batch_size}"
+    )
+  logging.info(
+    "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
+    " the %d windows",
+    FLAGS.steps_from,
+    FLAGS.num_train_epochs,
+    count,
+    FLAGS.steps_from,
+    num_steps,
+    num_steps * FLAGS.train_batch_size / num_windows,
+    num_windows,
+  )
+  return num_steps
+
+
+def build_estimator(config: modeling.BertConfig, num_train_steps: int):
+  """The Estimator of the model that the flags describe.
+
+  Args:
+    config: the encoder's sizes.
+    num_train_steps: length of training; 0 where there is none.
+
+  Returns:
+    An `estimator_api.TPUEstimator`.
+  """
+  model_fn = model_fn_builder(
+    bert_config=config,
+    init_checkpoint=FLAGS.init_checkpoint,
+    learning_rate=FLAGS.learning_rate,
+    num_train_steps=num_train_steps,
+    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
+    use_tpu=FLAGS.use_tpu,
+    use_one_hot_embeddings=FLAGS.use_tpu,
+    mask_padding=FLAGS.mask_padding,
+    seed=FLAGS.seed,
+    log_steps=FLAGS.log_steps,
+    bias_correction=FLAGS.bias_correction,
+  )
+  return training.build_estimator(
+    model_fn,
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    predict_batch_size=FLAGS.predict_batch_size,
+    tf_random_seed=FLAGS.seed,
+    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+  )
+
+
+def train(
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  examples: Sequence[SquadExample],
+) -> None:
+  """Trains, or goes on where training was stopped.
+
+  Args:
+    config: the encoder's sizes.
+    tokenizer: gives the ids.
+    examples: the questions of --train_file.
+  """
+  windows, _ = load_windows(
+    FLAGS.train_file, examples, tokenizer, is_training=True
+  )
+  num_steps = count_steps(len(examples), len(windows.length))
+  steps_done = training.steps_done(FLAGS.output_dir)
+  if steps_done >= num_steps:
+    logging.info(
+      "%s is already at step %d of %d: nothing is left to train",
+      FLAGS.output_dir,
+      steps_done,
+      num_steps,
+    )
+    return
+  records = squad_data.iterate_features(
+    windows,
+    FLAGS.max_seq_length,
+    tokenizer.inv_vocab,
+    squad_data.reference_order(len(examples)),
+  )
+  path = os.path.join(FLAGS.output_dir, "train.tf_record")
+  features.write_records(
+    path,
+    (record.as_record() for record in records),
+    squad_data.record_layout(FLAGS.max_seq_length, is_training=True),
+  )
+  logging.info(
+    "Training on %d questions in %d windows, from step %d to %d, %d windows a"
+    " step",
+    len(examples),
+    len(windows.length),
+    steps_done,
+    num_steps,
+    FLAGS.train_batch_size,
+  )
+  input_fn = input_fn_builder(
+    path,
+    FLAGS.max_seq_length,
+    is_training=True,
+    drop_remainder=True,
+    trim=FLAGS.mask_padding and not FLAGS.use_tpu,
+    seed=FLAGS.seed,
+    first_step=steps_done,
+  )
+  build_estimator(config, num_steps).train(input_fn, max_steps=num_steps)
+
+
+def predict(
+  config: modeling.BertConfig,
+  windows: Sequence[InputFeatures],
+  num_questions: int,
+) -> np.ndarray:
+  """The model's scores of all windows.
+
+  Args:
+    config: the encoder's sizes.
+    windows: the windows.
+    num_questions: of which they are made.
+
+  Returns:
+    float32 [2, windows, max_seq_length], starts and ends; the lowest number
+    at padding that was left out.
+  """
+  logits = np.full(
+    [2, len(windows), FLAGS.max_seq_length], np.finfo("f").min, "f"
+  )
+  trim = FLAGS.mask_padding and not FLAGS.use_tpu
+  batches = list(windows)
+  if trim:  # windows of like lengths together leave little padding
+    batches.sort(key=lambda window: -window.length)
+  if FLAGS.use_tpu:
+    batches += batches[:1] * (-len(batches) % FLAGS.predict_batch_size)
+  if not batches:
+    return logits
+  path = os.path.join(FLAGS.output_dir, "eval.tf_record")
+  features.write_records(
+    path,
+    (window.as_record() for window in batches),
+    squad_data.record_layout(FLAGS.max_seq_length, is_training=False),
+  )
+  input_fn = input_fn_builder(
+    path,
+    FLAGS.max_seq_length,
+    is_training=False,
+    drop_remainder=FLAGS.use_tpu,
+    trim=trim,
+  )
+  rows = build_estimator(config, 0).predict(input_fn)
+  start = time.time()
+  with command_line.progress(len(batches), "windows") as bar:
+    for row in rows:
+      index = row["unique_ids"] - squad_data.FIRST_UNIQUE_ID
+      for kind, name in enumerate(("start_logits", "end_logits")):
+        logits[kind, index, : len(row[name])] = row[name]
+      bar.update()
+  seconds = time.time() - start
+  logging.info(
+    "%d windows of %d questions in %.1f s: %.1f questions/s",
+    len(windows),
+    num_questions,
+    seconds,
+    num_questions / seconds,
+  )
+  return logits
+
+
+# Decoding
+
+
+def decode(
+  examples: Sequence[SquadExample],
+  windows: Sequence[InputFeatures],
+  logits: np.ndarray,
+  questions: Sequence[squad_metrics.Question] | None,
+) -> None:
+  """Writes the answers; scores them, and tries other settings, if so asked.
+
+  Args:
+    examples: the questions.
+    windows: their windows.
+    logits: [2, windows, max_seq_length], the model's scores.
+    questions: the accepted answers, if they are needed.
+  """
+
+  def path(name):
+    return os.path.join(FLAGS.output_dir, name)
+
+  results = [
+    RawResult(window.unique_id, *scores)
+    for window, *scores in zip(windows, *logits)
+  ]
+  finder = squad_answers.AnswerFinder(
+    examples, windows, results, FLAGS.do_lower_case
+  )
+  answers, odds = squad_answers.write_answers(
+    examples,
+    finder,
+    FLAGS.n_best_size,
+    FLAGS.max_answer_length,
+    path("predictions.json"),
+    path("nbest_predictions.json"),
+    path("null_odds.json"),
+    FLAGS.version_2_with_negative,
+    FLAGS.null_score_diff_threshold,
+  )
+  logging.info("Answers to %d questions in %s", len(examples), FLAGS.output_dir)
+  impossible = [
+    name for name, odd in odds.items() if odd == squad_answers.CERTAIN_ODDS
+  ]
+  if impossible:
+    logging.warning(
+      "%d questions have no span that could be an answer, such as %s",
+      len(impossible),
+      impossible[0],
+    )
+  if FLAGS.do_eval:
+    scores = score(questions, answers, odds, FLAGS.null_score_diff_threshold)
+    training.write_results(path("eval_results.txt"), scores)
+    if FLAGS.version_2_with_negative:
+      logging.info(
+        "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
+        scores["f1"],
+        FLAGS.null_score_diff_threshold,
+        scores["best_f1"],
+        scores["best_f1_thresh"],
+      )
+  if sweeps():
+    print_table(list(sweep(examples, finder, questions)))
+
+
+def score(
+  questions: Sequence[squad_metrics.Question],
+  answers: Mapping[str, str],
+  odds: Mapping[str, float],
+  threshold: float,
+) -> dict[str, float]:
+  """The scores that the flags ask for.
+
+  Args:
+    questions: the accepted answers.
+    answers: the model's by question id, whatever the odds of none.
+    odds: of none, by question id.
+    threshold: above which there is none.
+
+  Returns:
+    Scores by name.
+  """
+  if FLAGS.version_2_with_negative:
+    return squad_metrics.evaluate_v2(
+      questions, answers, odds, threshold, answer_nothing=-math.inf
+    )
+  score_one = squad_metrics.score_v1
+  if FLAGS.eval_metric == "chinese":
+    score_one = squad_metrics.score_chinese
+  return squad_metrics.evaluate_v1(questions, answers, score_one)
+
+
+def sweep(
+  examples: Sequence[SquadExample],
+  finder: squad_answers.AnswerFinder,
+  questions: Sequence[squad_metrics.Question],
+) -> Iterator[dict[str, float]]:
+  """Scores with all combinations of the settings that the flags list.
+
+  Args:
+    examples: the questions.
+    finder: finds their answers.
+    questions: the accepted answers.
+
+  Yields:
+    The settings with their scores.
+  """
+  names = [example.qas_id for example in examples]
+  for size, length in itertools.product(
+    numbers("sweep_n_best_size") or [FLAGS.n_best_size],
+    numbers("sweep_max_answer_length") or [FLAGS.max_answer_length],
+  ):
+    texts, odds = zip(*finder.best(size, length))
+    by_name = dict(zip(names, texts)), dict(zip(names, odds))
+    row = {"n_best_size": size, "max_answer_length": length}
+    if not FLAGS.version_2_with_negative:
+      yield row | score(questions, *by_name, 0.0)
+      continue
+    thresholds = numbers("sweep_null_threshold", float)
+    for threshold in thresholds or [FLAGS.null_score_diff_threshold]:
+      scores = score(questions, *by_name, threshold)
+      shown = ("exact", "f1", "best_f1", "best_f1_thresh")
+      yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}
+
+
+# Conversation
+
+
+def converse(predictor: Predictor, lines: Iterable[str]) -> None:
+  """Answers questions about one passage, and prints the answers.
+
+  Args:
+    predictor: the model.
+    lines: a question each; before them, if there is no --passage_file, the
+      passage and a blank line.
+
+  Raises:
+    InputError: there is no passage.
+  """
+  lines = iter(lines)
+  say = print if sys.stdin.isatty() else lambda *_, **__: None
+  if FLAGS.passage_file:
+    with open_any(FLAGS.passage_file, "rb") as file:
+      passage = tokenization.convert_to_unicode(file.read())
+  else:
+    say("The passage, and a blank line after it:")
+    passage = "".join(itertools.takewhile(str.strip, lines))
+  if not passage.strip():
+    raise InputError(
+      f"{FLAGS.passage_file or 'standard input'}: has no passage in it"
+    )
+  say("Questions, one a line:")
+  for line in lines:
+    if not line.strip():
+      continue
+    (answers,) = predictor.predict(
+      [(line.strip(), passage)],
+      FLAGS.n_best_size,
+      FLAGS.max_answer_length,
+      FLAGS.null_score_diff_threshold,
+    )
+    for answer in answers[:3]:
+      place = f"{answer.start}-{answer.end}" if answer.text else "-"
+      text = answer.text or "(no answer)"
+      print(f"{answer.probability:.3f}  {place:>11}  {text}", flush=True)
+    print(flush=True)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

@@ -1,0 +1,540 @@
+"""Scores answers to questions: exact match and F1 of SQuAD 1.1 and 2.0.
+
+As a command it takes what the official evaluators take, and prints JSON:
+
+    squad_metrics.py dev-v1.1.json predictions.json
+    squad_metrics.py dev-v2.0.json predictions.json -n null_odds.json
+
+Chinese, which has no spaces between words, is scored by characters with
+`--metric=chinese`, as CMRC 2018 and DRCD are (Cui et al. 2019).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import string
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from absl import flags, logging
+
+import command_line
+from command_line import InputError, open_any, write_whole
+
+FLAGS = flags.FLAGS
+
+
+# Questions
+
+
+class Answer(NamedTuple):
+  """An answer that a person gave.
+
+  Attributes:
+    text: it, as it stands in the context.
+    start: its first character's place there.
+  """
+
+  text: str
+  start: int
+
+
+class Question(NamedTuple):
+  """A question of a data set.
+
+  Attributes:
+    id: names it.
+    text: what is asked.
+    context: where the answer is to be found; questions of one paragraph share
+      one string.
+    answers: the accepted ones; none where there is no answer, or where the
+      data does not tell it.
+    is_impossible: whether the context has no answer; None in data of 1.1,
+      which does not know such questions.
+  """
+
+  id: str
+  text: str
+  context: str
+  answers: tuple[Answer, ...]
+  is_impossible: bool | None
+
+
+def read_questions(path: str) -> list[Question]:
+  """Reads a data set in SQuAD's format.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Its questions, in order.
+
+  Raises:
+    InputError: the file is missing, not whole or not such a file, or an id
+      comes twice.
+  """
+  questions = list(
+    _questions(path, _field(read_json(path), "data", list, path))
+  )
+  if not questions:
+    raise InputError(f"{path}: has no questions in it")
+  repeated = Counter(question.id for question in questions).most_common(1)[0]
+  if repeated[1] > 1:
+    raise InputError(
+      f"{path}: the question id {repeated[0]} comes {repeated[1]} times; an"
+      " answer could belong to any of them. Give each its own"
+    )
+  return questions
+
+
+def _questions(path: str, articles: list[Any]) -> Iterator[Question]:
+  for i, article in enumerate(articles, 1):
+    place = f"{path}, article {i}"
+    paragraphs = _field(article, "paragraphs", list, place)
+    for j, paragraph in enumerate(paragraphs, 1):
+      place = f"{path}, article {i}, paragraph {j}"
+      context = _field(paragraph, "context", str, place)
+      for k, question in enumerate(_field(paragraph, "qas", list, place), 1):
+        place = f"{path}, article {i}, paragraph {j}, question {k}"
+        name = _field(question, "id", str, place)
+        place = f"{path}, question {name}"
+        answers = []
+        if "answers" in question:
+          for answer in _field(question, "answers", list, place):
+            text = _field(answer, "text", str, place)
+            start = _field(answer, "answer_start", int, place)
+            answers.append(Answer(text, start))
+        impossible = None
+        if "is_impossible" in question:
+          impossible = _field(question, "is_impossible", bool, place)
+        text = _field(question, "question", str, place)
+        yield Question(name, text, context, tuple(answers), impossible)
+
+
+def read_json(path: str) -> Any:
+  """Reads a JSON file.
+
+  Args:
+    path: the file, UTF-8.
+
+  Returns:
+    What it holds.
+
+  Raises:
+    InputError: it cannot be opened, or is not JSON from end to end; the
+      message names the last question before the fault.
+  """
+  try:
+    with open_any(path, "rb") as file:
+      content = file.read()
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+  try:
+    text = content.decode("utf-8-sig")
+    return json.loads(text)
+  except UnicodeDecodeError as error:
+    fault = f"is not UTF-8 at byte {error.start}"
+    before = content[: error.start].decode()
+  except json.JSONDecodeError as error:
+    fault = f"is not JSON, or cut short ({error})"
+    before = text[: error.pos]
+  ids = re.findall(r'"id":\s*"([^"\\]*)"', before)
+  after = f" after question {ids[-1]}" if ids else ""
+  raise InputError(f"{path}: {fault}{after}. Fetch or make the file again")
+
+
+def _field(value: Any, key: str, kind: type, place: str) -> Any:
+  """`value[key]`, which has to be there and of this kind."""
+  if not isinstance(value, dict) or key not in value:
+    raise InputError(f"{place}: has no {key!r}")
+  field = value[key]
+  if not isinstance(field, kind):
+    raise InputError(
+      f"{place}: {key!r} is of the type {type(field).__name__}, not"
+      f" {kind.__name__}"
+    )
+  return field
+
+
+def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
+  """Reads a JSON file with a value for each question: answers, odds.
+
+  Args:
+    path: the file.
+    kind: of the values.
+
+  Returns:
+    Value by question id, in the file's order.
+
+  Raises:
+    InputError: the file is not such a file.
+  """
+  values = read_json(path)
+  if not isinstance(values, dict):
+    raise InputError(f"{path}: is not a JSON object with question ids as keys")
+  for name, value in values.items():
+    if not isinstance(value, kind):
+      raise InputError(
+        f"{path}, question {name}: {value!r} cannot be its value"
+      )
+  return values
+
+
+# One answer
+
+
+class Score(NamedTuple):
+  """How good an answer is.
+
+  Attributes:
+    exact: 1 if it equals an accepted one, else 0.
+    f1: from 0 to 1, for the share of words that it has in common with the
+      accepted answer with which it has most.
+  """
+
+  exact: float
+  f1: float
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+  """`text` in lower case without ASCII punctuation, articles, spare spaces."""
+  text = text.lower().translate(_WITHOUT_PUNCTUATION)
+  return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def score_v1(prediction: str, answers: Sequence[str]) -> Score:
+  """The score that SQuAD 1.1 gives (Rajpurkar et al. 2016, section 6.1).
+
+  Args:
+    prediction: the answer.
+    answers: the accepted ones, at least one.
+
+  Returns:
+    The best score over the accepted answers; without words F1 is 0.
+  """
+  ours = normalize_answer(prediction)
+  scores = [Score(0.0, 0.0)]
+  for theirs in {normalize_answer(answer) for answer in answers}:
+    common = Counter(ours.split()) & Counter(theirs.split())
+    lengths = len(ours.split()), len(theirs.split())
+    f1 = _f1(sum(common.values()), *lengths)
+    scores.append(Score(float(ours == theirs), f1))
+  return _best(scores)
+
+
+def score_v2(prediction: str, answers: Sequence[str]) -> Score:
+  """The score that SQuAD 2.0 gives (Rajpurkar et al. 2018).
+
+  Args:
+    prediction: the answer; "" says that there is none.
+    answers: the accepted ones; without any that has words in it, "" is right.
+
+  Returns:
+    The best score over the accepted answers.
+  """
+  answers = [answer for answer in answers if normalize_answer(answer)]
+  if answers:
+    return score_v1(prediction, answers)
+  is_right = float(not normalize_answer(prediction))
+  return Score(is_right, is_right)
+
+
+# What CMRC's evaluator drops, and the ideographs that it takes one by one.
+_CHINESE_PUNCTUATION = str.maketrans(
+  "", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
+)
+_PIECES = re.compile(
+  r"""[\u4e00-\u9fa5]
+    | \d+ (?: ,\d+ )+                                  # 46,600
+    | [^\s\u4e00-\u9fa5,;@#$%&?!()\[\]{}<>"—]+         # words, 3.5, c++
+    | \S                                               # a mark""",
+  re.VERBOSE,
+)
+
+
+def score_chinese(prediction: str, answers: Sequence[str]) -> Score:
+  """The score that CMRC 2018 and DRCD give (Cui et al. 2019, section 4.1).
+
+  Pieces are single ideographs, and words and numbers of other scripts, for
+  which the official evaluator asks NLTK; a rule stands for that here. What
+  two answers have in common is their longest common run of pieces.
+
+  Args:
+    prediction: the answer.
+    answers: the accepted ones, at least one.
+
+  Returns:
+    The best score over the accepted answers.
+  """
+  ours, *all_theirs = (
+    text.lower().strip().translate(_CHINESE_PUNCTUATION)
+    for text in (prediction, *answers)
+  )
+  scores = []
+  for theirs in all_theirs:
+    a, b = _PIECES.findall(ours), _PIECES.findall(theirs)
+    run = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    common = run.find_longest_match(0, len(a), 0, len(b)).size
+    scores.append(Score(float(ours == theirs), _f1(common, len(a), len(b))))
+  return _best(scores)
+
+
+def _f1(common: int, length: int, other_length: int) -> float:
+  """Harmonic mean of precision and recall."""
+  if not common:
+    return 0.0
+  precision, recall = common / length, common / other_length
+  return 2 * precision * recall / (precision + recall)
+
+
+def _best(scores: Sequence[Score]) -> Score:
+  return Score(max(s.exact for s in scores), max(s.f1 for s in scores))
+
+
+# All answers
+
+
+def score_all(
+  questions: Sequence[Question],
+  predictions: Mapping[str, str],
+  score: Callable[[str, Sequence[str]], Score],
+) -> dict[str, Score]:
+  """Scores the answers to a data set.
+
+  Args:
+    questions: the data set.
+    predictions: an answer by question id. A missing one scores 0, and how
+      many are is said; those to other questions are passed over.
+    score: one of the functions above.
+
+  Returns:
+    By question id, in the order of the questions.
+  """
+  scores = {}
+  for question in questions:
+    if question.id in predictions:
+      answers = [answer.text for answer in question.answers]
+      scores[question.id] = score(predictions[question.id], answers)
+  missing = [q.id for q in questions if q.id not in scores]
+  if missing:
+    logging.warning(
+      "%d of %d questions have no answer and score 0: %s",
+      len(missing),
+      len(questions),
+      ", ".join(missing[:5]) + (", ..." if missing[5:] else ""),
+    )
+  if len(predictions) > len(scores):
+    logging.warning(
+      "%d answers are to none of these questions",
+      len(predictions) - len(scores),
+    )
+  return {q.id: scores.get(q.id, Score(0.0, 0.0)) for q in questions}
+
+
+def evaluate_v1(
+  questions: Sequence[Question],
+  predictions: Mapping[str, str],
+  score: Callable[[str, Sequence[str]], Score] = score_v1,
+) -> dict[str, float]:
+  """The scores of a data set in which every question has an answer.
+
+  Args:
+    questions: the data set.
+    predictions: an answer by question id.
+    score: `score_v1` or `score_chinese`.
+
+  Returns:
+    exact_match and f1, in percent.
+
+  Raises:
+    InputError: a question has no accepted answer.
+  """
+  for question in questions:
+    if not question.answers:
+      raise InputError(
+        f"question {question.id} has no accepted answer to score by. Data"
+        " with such questions is scored as SQuAD 2.0"
+      )
+  scores = score_all(questions, predictions, score).values()
+  return {
+    "exact_match": _percent(s.exact for s in scores),
+    "f1": _percent(s.f1 for s in scores),
+  }
+
+
+def evaluate_v2(
+  questions: Sequence[Question],
+  predictions: Mapping[str, str],
+  na_probs: Mapping[str, float] | None = None,
+  na_prob_thresh: float = 1.0,
+  answer_nothing: float = 0.0,
+) -> dict[str, float]:
+  """The scores of a data set with questions that have no answer.
+
+  Args:
+    questions: the data set.
+    predictions: an answer by question id, "" for none.
+    na_probs: by question id how sure it is that there is no answer: a
+      probability, or odds of any size.
+    na_prob_thresh: above this the answer is none, whatever is predicted.
+    answer_nothing: see `best_threshold`.
+
+  Returns:
+    exact and f1, in percent, and total; the same for questions that have an
+    answer (HasAns_) and that have none (NoAns_), where there are such. With
+    `na_probs` also what the best threshold would give, and which that is:
+    best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+
+  Raises:
+    InputError: `na_probs` lacks a question.
+  """
+  scores = score_all(questions, predictions, score_v2)
+  has_answer = {q.id: bool(q.answers) for q in questions}
+  at_threshold = dict(scores)
+  for name in scores if na_probs else ():
+    if name not in na_probs:
+      raise InputError(f"question {name} has no no-answer probability")
+    if na_probs[name] > na_prob_thresh and name in predictions:
+      is_right = float(not has_answer[name])
+      at_threshold[name] = Score(is_right, is_right)
+  results = {}
+  for prefix, kinds in (
+    ("", (True, False)),
+    ("HasAns_", (True,)),
+    ("NoAns_", (False,)),
+  ):
+    chosen = [s for n, s in at_threshold.items() if has_answer[n] in kinds]
+    if chosen:
+      results[f"{prefix}exact"] = _percent(s.exact for s in chosen)
+      results[f"{prefix}f1"] = _percent(s.f1 for s in chosen)
+      results[f"{prefix}total"] = len(chosen)
+  if na_probs:
+    for key in ("exact", "f1"):
+      by_id = {name: getattr(score, key) for name, score in scores.items()}
+      best, threshold = best_threshold(
+        by_id, predictions, na_probs, has_answer, answer_nothing
+      )
+      results[f"best_{key}"] = best
+      results[f"best_{key}_thresh"] = threshold
+  return results
+
+
+def best_threshold(
+  scores: Mapping[str, float],
+  predictions: Mapping[str, str],
+  na_probs: Mapping[str, float],
+  has_answer: Mapping[str, bool],
+  answer_nothing: float = 0.0,
+) -> tuple[float, float]:
+  """Finds where to stop answering.
+
+  Begins with no answer to any question, and answers one after the other, the
+  surest first; of equal ones that which comes first in `na_probs`.
+
+  Args:
+    scores: of each question if `predictions` is its answer.
+    predictions: an answer by question id, "" for none.
+    na_probs: by question id how sure it is that there is no answer.
+    has_answer: whether a question has an answer, by id.
+    answer_nothing: the threshold to name where no answer at all is best; the
+      official evaluator says 0.
+
+  Returns:
+    The best score in percent, and the threshold up to which questions are to
+    be answered.
+  """
+  current = sum(name in predictions and not has_answer[name] for name in scores)
+  best, threshold = current, answer_nothing
+  for name in sorted(na_probs, key=na_probs.__getitem__):
+    if name not in scores or name not in predictions:
+      continue
+    if has_answer[name]:
+      current += scores[name]
+    elif predictions[name]:
+      current -= 1
+    if current > best:
+      best, threshold = current, na_probs[name]
+  return 100.0 * best / len(scores), threshold
+
+
+def _percent(scores) -> float:
+  scores = list(scores)
+  return 100.0 * sum(scores) / len(scores)
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the command line, spelt as the official evaluators spell theirs."""
+  FLAGS.set_gnu_getopt(True)  # flags may stand after the files
+  flags.DEFINE_enum(
+    "metric",
+    "auto",
+    ["auto", "1.1", "2.0", "chinese"],
+    "Which scores: those of SQuAD 1.1 or 2.0 (auto: 2.0 where the data has"
+    " is_impossible), or by characters.",
+  )
+  flags.DEFINE_string(
+    "out-file",
+    None,
+    "File for the scores, in place of standard output.",
+    short_name="o",
+  )
+  flags.DEFINE_string(
+    "na-prob-file",
+    None,
+    "2.0: JSON file with how sure it is that a question has no answer, such as"
+    " null_odds.json; adds the search for the best threshold.",
+    short_name="n",
+  )
+  flags.DEFINE_float(
+    "na-prob-thresh",
+    1.0,
+    "2.0: above this the answer is none, whatever is predicted.",
+    short_name="t",
+  )
+
+
+def main(argv: list[str]) -> None:
+  """Scores the answers of one JSON file to the questions of another."""
+  if len(argv) != 3:
+    raise InputError(
+      "two files are needed: the data set, and the answers by question id"
+    )
+  questions = read_questions(argv[1])
+  predictions = read_by_id(argv[2], str)
+  is_v2 = any(question.is_impossible is not None for question in questions)
+  metric = FLAGS.metric
+  if metric == "auto":
+    metric = "2.0" if is_v2 else "1.1"
+  indent = None
+  if metric == "2.0":
+    indent = 2
+    na_probs = None
+    if FLAGS["na-prob-file"].value:
+      na_probs = read_by_id(FLAGS["na-prob-file"].value, (int, float))
+    results = evaluate_v2(
+      questions, predictions, na_probs, FLAGS["na-prob-thresh"].value
+    )
+  else:
+    score = score_chinese if metric == "chinese" else score_v1
+    results = evaluate_v1(questions, predictions, score)
+  line = json.dumps(results, indent=indent)
+  if FLAGS["out-file"].value:
+    with write_whole(FLAGS["out-file"].value) as file:
+      file.write(line)
+  else:
+    print(line)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

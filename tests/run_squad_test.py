@@ -1,0 +1,669 @@
+"""Tests of answering questions, most of them of its command line."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+
+import absl.flags
+import commands
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+from absl.testing import flagsaver
+
+import estimator_api
+import modeling
+import run_squad
+import squad_data
+import squad_metrics
+from command_line import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NAMES = ["ann", "bob", "cat", "dan", "eve"]
+PLACES = ["paris", "rome", "oslo", "lima"]
+VOCAB = [*SPECIAL, *NAMES, *PLACES, "who", "where", "is", "in", "went", "to"]
+VOCAB += ["and", "then", ".", "?"]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=48,
+  type_vocab_size=2,
+)
+
+
+def make_data(with_negative, num_paragraphs=6):
+  """Paragraphs on who went where, the later ones of several windows."""
+  paragraphs = []
+  for number in range(num_paragraphs):
+    name, place = NAMES[number % 5], PLACES[number % 4]
+    padding = " and then" * (5 * (number % 3))
+    context = f"{name} went to {place}{padding} ."
+    qas = []
+    for word, answer in (("who", name), ("where", place)):
+      qa = {"id": f"{number}-{word}", "question": f"{word} is in {place} ?"}
+      start = context.index(answer)
+      qa["answers"] = [{"text": answer, "answer_start": start}]
+      if with_negative:
+        qa["is_impossible"] = number % 2 == 1
+        if qa["is_impossible"]:
+          qa["answers"] = []
+      qas.append(qa)
+    paragraphs.append({"context": context, "qas": qas})
+  return {"data": [{"paragraphs": paragraphs}]}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a small vocabulary, config, and data of both versions."""
+  place = tmp_path_factory.mktemp("squad")
+  (place / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  (place / "v1.json").write_text(json.dumps(make_data(False)))
+  (place / "v2.json").write_text(json.dumps(make_data(True)))
+  return place
+
+
+def flags(place, **changed):
+  values = {
+    "train_file": place / "v1.json",
+    "predict_file": place / "v1.json",
+    "vocab_file": place / "vocab.txt",
+    "bert_config_file": place / "bert_config.json",
+    "output_dir": place / "out",
+    "max_seq_length": 24,
+    "max_query_length": 8,
+    "doc_stride": 4,
+    "train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "log_steps": 2,
+  }
+  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+
+
+@pytest.fixture(scope="module")
+def main():
+  """Runs the script in this process, which spares importing TensorFlow."""
+  FLAGS = absl.flags.FLAGS
+  before = set(FLAGS)
+  run_squad.define_flags()
+
+  def main(*arguments):
+    with flagsaver.flagsaver():
+      FLAGS(["run_squad.py", *map(str, arguments)])
+      run_squad.main([])
+
+  yield main
+  defined = absl.flags.FlagValues()
+  for name in set(FLAGS) - before:
+    defined[name] = FLAGS[name]
+  FLAGS.remove_flag_values(defined)
+  FLAGS.unparse_flags()
+
+
+@pytest.fixture
+def answer(main, place):
+  def answer(*actions, **changed):
+    main(*actions, *flags(place, **changed))
+
+  return answer
+
+
+@pytest.fixture
+def refuse(answer):
+  def refuse(*actions, **changed):
+    with pytest.raises(InputError) as refused:
+      answer(*(actions or ["--do_train"]), **changed)
+    return str(refused.value)
+
+  return refuse
+
+
+def read_json(path):
+  with open(path) as file:
+    return json.load(file)
+
+
+def read_results(path):
+  with open(path) as file:
+    return dict(line.rstrip("\n").split(" = ") for line in file)
+
+
+def weights_of(folder):
+  return tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+
+
+V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+  """The folder of a model trained for six steps, and what was logged."""
+  output_dir = place / "trained"
+  done = commands.succeed(
+    "run_squad.py",
+    "--do_train",
+    *V2,
+    "--do_eval",
+    f"--save_logits={place / 'logits.npz'}",
+    *flags(
+      place,
+      train_file=place / "v2.json",
+      predict_file=place / "v2.json",
+      num_train_epochs=2,
+      output_dir=output_dir,
+    ),
+  )
+  return output_dir, done.stderr
+
+
+# A run
+
+
+def test_training_says_how_it_goes(trained):
+  _, log = trained
+  assert "12 questions in 24 windows; 0 questions cut" in log
+  assert (
+    "--steps_from=questions: 2 passes over 12 questions are 6 steps, and 1.00"
+    " passes over the 24 windows" in log
+  )
+  for word in ("loss", "learning rate", "gradient norm", "examples/s", "left"):
+    assert any(
+      word in line for line in log.splitlines() if "step 6 of 6" in line
+    ), word
+  assert "24 windows of 12 questions in" in log
+
+
+def test_a_run_leaves_what_the_reference_leaves(trained):
+  names = set(os.listdir(trained[0]))
+  assert {"train.tf_record", "eval.tf_record", "predictions.json"} <= names
+  assert {"nbest_predictions.json", "null_odds.json"} <= names
+  assert {"vocab.txt", "bert_config.json", "model.json"} <= names
+  assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_checkpoint_has_the_reference_variables(trained):
+  names = set(weights_of(trained[0]).get_variable_to_shape_map())
+  for name in ("output_weights", "output_bias"):
+    name = f"cls/squad/{name}"
+    assert {name, f"{name}/adam_m", f"{name}/adam_v"} <= names
+  # The pooler has no part in it and gets no moments.
+  assert "bert/pooler/dense/kernel" in names
+  assert "bert/pooler/dense/kernel/adam_m" not in names
+
+
+def test_training_records_are_in_the_reference_s_order(trained):
+  order = squad_data.reference_order(12)
+  (batch,) = run_squad.input_fn_builder(
+    str(trained[0] / "train.tf_record"), 24, False, False
+  )({"batch_size": 99})
+  assert batch["unique_ids"].numpy().tolist() == list(range(10**9, 10**9 + 24))
+  questions = [ids[1:3] for ids in batch["input_ids"].numpy().tolist()]
+  words = [VOCAB.index(word) for word in ("who", "where")]
+  firsts = [word for word, _ in questions]
+  expected = [words[index % 2] for index in order]
+  changes = [b for a, b in zip([None, *firsts], firsts) if a != b]
+  expected = [b for a, b in zip([None, *expected], expected) if a != b]
+  assert changes == expected
+
+
+def test_results_are_the_scores_of_the_files(place, trained):
+  results = read_results(trained[0] / "eval_results.txt")
+  questions = squad_metrics.read_questions(str(place / "v2.json"))
+  predictions = read_json(trained[0] / "predictions.json")
+  scores = squad_metrics.evaluate_v2(questions, predictions)
+  assert {key: float(results[key]) for key in scores} == pytest.approx(scores)
+  assert float(results["best_f1"]) >= max(scores["f1"], 50.0)
+
+
+def test_the_best_threshold_gives_the_best_score(answer, place, trained):
+  results = read_results(trained[0] / "eval_results.txt")
+  output_dir = place / "at_best"
+  answer(
+    *V2,
+    "--do_eval",
+    f"--from_logits={place / 'logits.npz'}",
+    predict_file=place / "v2.json",
+    null_score_diff_threshold=results["best_f1_thresh"],
+    output_dir=output_dir,
+  )
+  again = read_results(output_dir / "eval_results.txt")
+  assert float(again["f1"]) == pytest.approx(float(results["best_f1"]))
+
+
+def test_decoding_again_gives_the_same_and_sweeps(
+  answer, place, trained, capsys
+):
+  output_dir = place / "decoded"
+  answer(
+    *V2,
+    f"--from_logits={place / 'logits.npz'}",
+    "--sweep_n_best_size=1,20",
+    "--sweep_max_answer_length=1,30",
+    "--sweep_null_threshold=-5,0,5",
+    predict_file=place / "v2.json",
+    output_dir=output_dir,
+  )
+  table = capsys.readouterr().out
+  for name in ("predictions", "nbest_predictions", "null_odds"):
+    name = f"{name}.json"
+    expected = (trained[0] / name).read_text()
+    assert (output_dir / name).read_text() == expected, name
+  header, *rows = (line.split() for line in table.splitlines())
+  assert len(rows) == 2 * 2 * 3
+  assert header[:5] == [
+    *("n_best_size", "max_answer_length", "null_threshold", "exact", "f1")
+  ]
+  (row,) = [row for row in rows if row[:3] == ["20", "30", "0.0000"]]
+  results = read_results(trained[0] / "eval_results.txt")
+  assert row[3:] == [
+    f"{float(results[key]):.4f}"
+    for key in ("exact", "f1", "best_f1", "best_f1_thresh")
+  ]
+
+
+def test_predictor_and_conversation_agree_with_the_files(
+  answer, place, trained, monkeypatch, capsys
+):
+  output_dir, _ = trained
+  questions = squad_metrics.read_questions(str(place / "v2.json"))
+  with run_squad.Predictor(str(output_dir), batch_size=3) as predictor:
+    said = predictor.predict([(q.text, q.context) for q in questions])
+    nothing = predictor.predict([("who ?", " \n")])
+  assert [answers[0].text for answers in nothing] == [""]
+  predictions = read_json(output_dir / "predictions.json")
+  n_best = read_json(output_dir / "nbest_predictions.json")
+  for question, answers in zip(questions, said):
+    assert answers[0].text == predictions[question.id]
+    listed = {e["text"]: e["probability"] for e in n_best[question.id]}
+    ours = {a.text: a.probability for a in answers}
+    assert ours == pytest.approx(listed, abs=1e-4)
+    for found in answers:
+      assert question.context[found.start : found.end] == found.text
+
+  # The model is asked as it was trained, whatever the other flags say.
+  asked = f"{questions[0].context}\n\n{questions[0].text}\n\n"
+  monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+  answer("--interactive", output_dir=output_dir, doc_stride=1)
+  lines = capsys.readouterr().out.splitlines()
+  best = said[0][0]
+  place_said = f"{best.start}-{best.end}" if best.text else "-"
+  assert lines[0].split(None, 2) == [
+    f"{best.probability:.3f}",
+    place_said,
+    best.text or "(no answer)",
+  ]
+
+
+def test_a_second_run_reads_its_windows_and_does_not_train_again(
+  answer, place, trained, caplog
+):
+  caplog.set_level("INFO")
+  answer(
+    "--do_train",
+    *V2,
+    train_file=place / "v2.json",
+    predict_file=place / "v2.json",
+    num_train_epochs=2,
+    output_dir=trained[0],
+  )
+  assert caplog.text.count("Windows read from") == 2
+  assert "is already at step 6 of 6: nothing is left to train" in caplog.text
+
+
+def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
+  def train(steps):
+    estimator = estimator_api.TPUEstimator(
+      use_tpu=False,
+      model_fn=run_squad.model_fn_builder(
+        CONFIG, None, 1e-3, 4, 1, False, False, mask_padding=True, seed=3
+      ),
+      config=estimator_api.RunConfig(
+        model_dir=str(folder), tf_random_seed=3, save_checkpoints_steps=2
+      ),
+      train_batch_size=4,
+    )
+    input_fn = run_squad.input_fn_builder(
+      str(trained[0] / "train.tf_record"),
+      24,
+      True,
+      True,
+      trim=True,
+      seed=3,
+      first_step=run_squad.training.steps_done(str(folder)),
+    )
+    estimator.train(input_fn, max_steps=steps)
+    return weights_of(folder)
+
+  folder = place / "straight"
+  straight = train(4)
+  folder = place / "stopped"
+  train(3)
+  stopped = train(4)
+  for name in straight.get_variable_to_shape_map():
+    np.testing.assert_array_equal(
+      straight.get_tensor(name), stopped.get_tensor(name), err_msg=name
+    )
+
+
+def test_the_audit_prints_a_table(answer, place, capsys):
+  (place / "odd.json").write_text(
+    json.dumps(make_data(False)).replace(
+      '"answer_start": 0', '"answer_start": 4', 1
+    )
+  )
+  answer(
+    "--audit",
+    train_file=place / "odd.json",
+    audit_max_seq_lengths="20,40",
+    audit_doc_strides=4,
+    max_query_length=4,
+    output_dir=place / "not_made",
+  )
+  table = capsys.readouterr().out.splitlines()
+  assert len(table) == 3
+  assert table[0].split()[:3] == ["max_seq_length", "doc_stride", "questions"]
+  short, long = (row.split() for row in table[1:])
+  assert short[:3] == ["20", "4", "11"] and long[:4] == ["40", "4", "11", "11"]
+  assert int(short[3]) > 11
+  assert short[4] == "11"  # every question has five tokens
+  assert short[6] == long[6] == "1"
+  assert not os.path.exists(place / "not_made")
+
+
+# The reference's own results
+
+
+def test_flags_have_the_reference_s_defaults(main):
+  defaults = {
+    "bert_config_file": None,
+    "vocab_file": None,
+    "output_dir": None,
+    "train_file": None,
+    "predict_file": None,
+    "init_checkpoint": None,
+    "do_lower_case": True,
+    "max_seq_length": 384,
+    "doc_stride": 128,
+    "max_query_length": 64,
+    "do_train": False,
+    "do_predict": False,
+    "train_batch_size": 32,
+    "predict_batch_size": 8,
+    "learning_rate": 5e-5,
+    "num_train_epochs": 3.0,
+    "warmup_proportion": 0.1,
+    "save_checkpoints_steps": 1000,
+    "iterations_per_loop": 1000,
+    "n_best_size": 20,
+    "max_answer_length": 30,
+    "use_tpu": False,
+    "tpu_name": None,
+    "tpu_zone": None,
+    "gcp_project": None,
+    "master": None,
+    "num_tpu_cores": 8,
+    "verbose_logging": False,
+    "version_2_with_negative": False,
+    "null_score_diff_threshold": 0.0,
+  }
+  FLAGS = absl.flags.FLAGS
+  assert {name: FLAGS[name].default for name in defaults} == defaults
+
+
+@pytest.mark.parametrize("name", ["v11_dev", "v20_dev"])
+def test_program_equals_the_reference(main, tmp_path, name):
+  def golden(name):
+    return reference_data.golden("programs", name)
+
+  with gzip.open(reference_data.golden("squad", f"{name}.json.gz")) as file:
+    (tmp_path / "data.json").write_bytes(file.read())
+  run = read_json(golden("runs.json"))["run_squad"][name]
+  run["predict_file"] = tmp_path / "data.json"
+  checkpoint = golden("bert_model.ckpt.index").removesuffix(".index")
+  main(
+    *(f"--{flag}={value}" for flag, value in run.items()),
+    f"--vocab_file={reference_data.vocab('uncased')}",
+    f"--bert_config_file={golden('bert_config.json')}",
+    f"--init_checkpoint={checkpoint}",
+    "--do_lower_case=True",
+    f"--output_dir={tmp_path / 'out'}",
+  )
+  ours = read_json(tmp_path / "out" / "predictions.json")
+  assert ours == read_json(golden(f"squad_{name}_predictions.json"))
+  with gzip.open(golden(f"squad_{name}_nbest_predictions.json.gz")) as file:
+    expected = json.load(file)
+  ours = read_json(tmp_path / "out" / "nbest_predictions.json")
+  for question, entries in expected.items():
+    for entry, theirs in zip(ours[question], entries):
+      assert entry.pop("text") == theirs.pop("text"), question
+      assert entry == pytest.approx(theirs, rel=0, abs=2e-5), question
+  if name == "v20_dev":
+    ours = read_json(tmp_path / "out" / "null_odds.json")
+    expected = read_json(golden(f"squad_{name}_null_odds.json"))
+    assert ours == pytest.approx(expected, rel=0, abs=2e-5)
+
+
+def load_golden(folder, name):
+  return np.load(reference_data.golden(folder, name))
+
+
+def test_create_model_equals_the_reference():
+  inputs = load_golden("modeling/tiny", "inputs.npz")
+  heads = load_golden("modeling/tiny", "heads.npz")
+  config = modeling.BertConfig.from_json_file(
+    reference_data.golden("modeling", "tiny", "bert_config.json")
+  )
+  checkpoint = reference_data.golden(
+    "modeling", "tiny", "bert_model.ckpt.index"
+  ).removesuffix(".index")
+  with tf.Graph().as_default(), tf.Session() as session:
+    names = ("input_ids", "input_mask", "segment_ids")
+    logits = run_squad.create_model(
+      config, False, *(tf.constant(inputs[name]) for name in names), False
+    )
+    tf.train.init_from_checkpoint(checkpoint, {"bert/": "bert/"})
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables("cls/squad"):
+      variable.load(heads[f"weights/{variable.op.name}"], session)
+    logits = session.run(logits)
+  for name, ours in zip(("start_logits", "end_logits"), logits):
+    np.testing.assert_allclose(ours, heads[f"squad/{name}"], rtol=0, atol=1e-5)
+
+
+def test_training_steps_equal_the_reference():
+  batches = load_golden("optimization/squad_tiny", "batches.npz")
+  expected = load_golden("optimization/squad_tiny", "steps.npz")
+  final = load_golden("optimization/squad_tiny", "final.npz")
+  heads = load_golden("modeling/tiny", "heads.npz")
+  path = reference_data.golden("modeling", "tiny", "bert_config.json")
+  config = modeling.BertConfig.from_dict(
+    read_json(path)
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+  )
+  checkpoint = reference_data.golden(
+    "modeling", "tiny", "bert_model.ckpt.index"
+  ).removesuffix(".index")
+  model_fn = run_squad.model_fn_builder(
+    config, checkpoint, 1e-3, 8, 0, False, False
+  )
+  with tf.Graph().as_default(), tf.Session() as session:
+    inputs = {
+      name: tf.placeholder(tf.int32, batches[name].shape[1:])
+      for name in batches.files
+    }
+    spec = model_fn(
+      inputs, None, estimator_api.ModeKeys.TRAIN, {"batch_size": 5}
+    )
+    session.run(tf.global_variables_initializer())
+    for variable in tf.trainable_variables("cls/squad"):
+      variable.load(heads[f"weights/{variable.op.name}"], session)
+    losses = []
+    for step in range(8):
+      feed = {inputs[name]: batches[name][step] for name in inputs}
+      losses.append(session.run([spec.loss, spec.train_op], feed)[0])
+    np.testing.assert_allclose(
+      losses, expected["total_loss"], rtol=0, atol=2e-5
+    )
+    for variable in tf.global_variables():
+      np.testing.assert_allclose(
+        session.run(variable),
+        final[variable.op.name],
+        rtol=0,
+        atol=1e-4 if "squad/output_bias" in variable.op.name else 3e-5,
+        err_msg=variable.op.name,
+      )
+
+
+# Padding
+
+
+def loss_and_logits(mask_padding, length, batch):
+  """Of a batch of windows, cut to a length."""
+  config = modeling.BertConfig.from_dict(
+    CONFIG.to_dict()
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+  )
+  model_fn = run_squad.model_fn_builder(
+    config, None, 1e-3, 8, 0, False, False, mask_padding=mask_padding
+  )
+
+  def run(mode, fetches):
+    rng = np.random.default_rng(0)
+    with tf.Graph().as_default(), tf.Session() as session:
+      inputs = {
+        name: tf.constant(value[:, :length] if value.ndim > 1 else value)
+        for name, value in batch.items()
+      }
+      spec = model_fn(inputs, None, mode, {"batch_size": 3})
+      session.run(tf.global_variables_initializer())
+      for variable in tf.trainable_variables():
+        variable.load(rng.normal(scale=0.2, size=variable.shape), session)
+      return session.run(fetches(spec))
+
+  loss = run(estimator_api.ModeKeys.TRAIN, lambda spec: spec.loss)
+  predicted = run(estimator_api.ModeKeys.PREDICT, lambda spec: spec.predictions)
+  return loss, predicted["start_logits"], predicted["end_logits"]
+
+
+@pytest.fixture
+def batch():
+  rng = np.random.default_rng(0)
+  lengths = np.array([[12], [9], [5]])
+  mask = (np.arange(24) < lengths).astype(np.int32)
+  return {
+    "unique_ids": np.arange(3, dtype=np.int32),
+    "input_ids": rng.integers(5, len(VOCAB), [3, 24]).astype(np.int32) * mask,
+    "input_mask": mask,
+    "segment_ids": mask,
+    "start_positions": np.array([3, 0, 2], np.int32),
+    "end_positions": np.array([4, 0, 2], np.int32),
+  }
+
+
+def test_masked_padding_has_no_part_in_the_loss(batch):
+  loss, *logits = loss_and_logits(True, 24, batch)
+  _, *unmasked = loss_and_logits(False, 24, batch)
+  mask = batch["input_mask"] > 0
+  expected = []
+  for name, ours, scores in zip(("start", "end"), logits, unmasked):
+    np.testing.assert_allclose(ours[mask], scores[mask], rtol=1e-5)
+    assert (ours[~mask] == np.finfo(np.float32).min).all()
+    for row, length, position in zip(
+      scores, mask.sum(axis=1), batch[f"{name}_positions"]
+    ):
+      powers = np.exp(row[:length].astype(np.float64))
+      expected.append(-np.log(powers[position] / powers.sum()))
+  assert loss == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_trimming_changes_nothing_where_padding_is_masked(batch):
+  loss, *logits = loss_and_logits(True, 24, batch)
+  trimmed_loss, *trimmed = loss_and_logits(True, 16, batch)
+  assert trimmed_loss == pytest.approx(loss, rel=1e-5)
+  for ours, theirs in zip(trimmed, logits):
+    np.testing.assert_allclose(ours, theirs[:, :16], rtol=1e-4)
+
+
+# What is refused, and how
+
+
+def test_nothing_to_do(refuse):
+  line = refuse("--nodo_train")
+  assert "nothing to do; give --do_train, --do_predict" in line
+
+
+def test_flags_that_need_others(refuse):
+  line = refuse("--do_train", "--do_eval")
+  assert "no answers to score; add --do_predict" in line
+  line = refuse("--do_predict", predict_file=None)
+  assert "--predict_file is needed with --do_predict" in line
+  line = refuse("--do_predict", sweep_n_best_size="5,many")
+  assert "--sweep_n_best_size=5,many: give numbers" in line
+
+
+def test_a_checkpoint_that_answers_no_questions(refuse, trained, tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 1], tf.int32))
+    session.run(tf.global_variables_initializer())
+    path = str(tmp_path / "model.ckpt")
+    tf.train.Saver().save(session, path)
+  line = refuse("--do_predict", init_checkpoint=path)
+  assert f"{path}: was not trained on questions" in line
+
+
+def test_an_untrained_folder(refuse, place):
+  line = refuse("--do_predict", output_dir=place / "nothing")
+  assert f"{place}/nothing: holds no trained model; add --do_train" in line
+
+
+def test_a_folder_of_the_other_version(refuse, trained):
+  line = refuse(output_dir=trained[0])
+  assert "version_2_with_negative True, but this run's is False" in line
+
+
+def test_a_folder_of_another_script(refuse, place, trained):
+  folder = place / "classifier"
+  shutil.copytree(trained[0], folder)
+  (folder / "model.json").write_text('{"script": "run_classifier"}')
+  line = refuse("--do_predict", output_dir=folder)
+  assert "script 'run_classifier', but this run's is 'run_squad'" in line
+
+
+def test_the_command_ends_with_one_line(place):
+  line = commands.fail(
+    "run_squad.py", "--do_train", *flags(place, train_file=place)
+  )
+  assert f"{place}: cannot be read (Is a directory)" in line
+
+
+def test_broken_data_makes_no_folder(refuse, place):
+  content = (place / "v1.json").read_text()
+  (place / "cut.json").write_text(content[: content.index('"3-who"') + 9])
+  line = refuse(train_file=place / "cut.json", output_dir=place / "not_made")
+  assert f"{place}/cut.json: is not JSON, or cut short" in line
+  assert "after question 3-who" in line
+  assert not os.path.exists(place / "not_made")
+
+
+def test_questions_without_answers_cannot_be_scored(refuse, place):
+  data = make_data(False)
+  del data["data"][0]["paragraphs"][0]["qas"][1]["answers"]
+  (place / "test.json").write_text(json.dumps(data))
+  line = refuse(
+    "--do_train",
+    "--do_predict",
+    "--do_eval",
+    predict_file=place / "test.json",
+  )
+  assert f"{place}/test.json, question 0-where: has no answer to score" in line
+
+
+def test_too_few_questions_for_a_step(refuse):
+  line = refuse(train_batch_size=99)
+  assert "12 training questions are not enough for one step" in line
