@@ -317,6 +317,51 @@ def parse_records(serialized, layout: Layout) -> dict[str, Any]:
 # Input pipelines
 
 
+def record_input_fn(
+  input_file: str,
+  layout: Layout,
+  is_training: bool,
+  drop_remainder: bool,
+  trim: bool = False,
+  seed: int = 0,
+  first_step: int = 0,
+):
+  """An `input_fn` over a TFRecord file of a fine-tuning task.
+
+  Args:
+    input_file: the file.
+    layout: what its records hold.
+    is_training: whether examples are shuffled and repeated without end.
+    drop_remainder: whether a last, smaller batch is left out.
+    trim: whether padding common to a batch is cut off; not for a TPU.
+    seed: of the shuffling.
+    first_step: steps already done, where training goes on.
+
+  Returns:
+    A function of `params`, which has the `batch_size`.
+
+  Raises:
+    InputError: the file is cut off or empty.
+  """
+  num_records = count_records(input_file)
+
+  def input_fn(params):
+    batch_size = params["batch_size"]
+    if is_training:
+      return shuffled_record_batches(
+        input_file,
+        layout,
+        batch_size,
+        trim,
+        num_records,
+        seed,
+        first_record=first_step * batch_size,
+      )
+    return record_batches(input_file, layout, batch_size, drop_remainder, trim)
+
+  return input_fn
+
+
 def record_batches(
   files: str | Sequence[str],
   layout: Layout,

@@ -228,44 +228,30 @@ def file_based_input_fn_builder(
   seed: int = 0,
   first_step: int = 0,
 ):
-  """An `input_fn` over a TFRecord file.
+  """`features.record_input_fn` over a file of this task.
 
   Args:
     input_file: the file.
     seq_length: tokens of its examples.
-    is_training: whether examples are shuffled and repeated without end.
-    drop_remainder: whether a last, smaller batch is left out.
+    is_training: see there.
+    drop_remainder: see there.
     is_regression: whether labels are numbers.
-    trim: whether padding common to a batch is cut off; not for a TPU.
-    seed: of the shuffling.
-    first_step: steps already done, where training goes on.
+    trim: see there.
+    seed: see there.
+    first_step: see there.
 
   Returns:
     A function of `params`, which has the `batch_size`.
-
-  Raises:
-    InputError: the file is cut off or empty.
   """
-  layout = record_layout(seq_length, is_regression)
-  num_records = features.count_records(input_file)
-
-  def input_fn(params):
-    batch_size = params["batch_size"]
-    if is_training:
-      return features.shuffled_record_batches(
-        input_file,
-        layout,
-        batch_size,
-        trim,
-        num_records,
-        seed,
-        first_record=first_step * batch_size,
-      )
-    return features.record_batches(
-      input_file, layout, batch_size, drop_remainder, trim
-    )
-
-  return input_fn
+  return features.record_input_fn(
+    input_file,
+    record_layout(seq_length, is_regression),
+    is_training,
+    drop_remainder,
+    trim,
+    seed,
+    first_step,
+  )
 
 
 def input_fn_builder(
