@@ -151,7 +151,12 @@ def find_files(patterns: Iterable[str]) -> list[str]:
     if "://" in pattern:
       from tensorflow.io import gfile
 
-      names = gfile.glob(pattern)
+      # Here wildcards match hidden files too, which are nobody's input.
+      names = [
+        name
+        for name in gfile.glob(pattern)
+        if name == pattern or not os.path.basename(name).startswith(".")
+      ]
     else:
       names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
     if not names:

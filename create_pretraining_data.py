@@ -902,11 +902,11 @@ def recipe_of_flags() -> Recipe:
   """
   fields = [field.name for field in dataclasses.fields(Recipe)]
   recipe = Recipe(**{name: FLAGS[name].value for name in fields})
-  if recipe.word_boundaries == "spaces" and not recipe.do_whole_word_mask:
-    raise InputError(
-      "--word_boundaries=spaces says what a whole word is: give"
-      " --do_whole_word_mask too"
-    )
+  for name in ("word_boundaries", "whole_word_draw"):
+    if not FLAGS[name].using_default_value and not recipe.do_whole_word_mask:
+      raise InputError(
+        f"--{name} is about whole words: give --do_whole_word_mask too"
+      )
   return recipe
 
 
