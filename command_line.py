@@ -203,7 +203,7 @@ def progress(total: int, unit: str, **options: Any) -> tqdm:
     The `tqdm` bar, to be updated and closed.
   """
   if not sys.stderr.isatty():
-    options |= {"file": _LogFile(), "mininterval": 10, "maxinterval": 60}
+    options |= {"file": _LogFile(), "delay": 10, "mininterval": 10}
     options["bar_format"] = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
   return tqdm(total=total, unit=unit, **options)
 

@@ -14,7 +14,7 @@ import glob
 import os
 
 import numpy as np
-import tensorflow.compat.v1 as tf
+import tensorflow as tf
 from absl import flags
 
 import command_line
@@ -61,7 +61,8 @@ def unigram_loss() -> float:
     np.add.at(counts, tokenizer.encode(line), 1)
   losses = -np.log(counts / counts.sum())
   masked = []
-  for record in tf.python_io.tf_record_iterator(FLAGS.eval_input_file):
+  records = tf.data.TFRecordDataset(FLAGS.eval_input_file)
+  for record in records.as_numpy_iterator():
     feature = tf.train.Example.FromString(record).features.feature
     ids = np.array(feature["masked_lm_ids"].int64_list.value)
     weights = np.array(feature["masked_lm_weights"].float_list.value)
@@ -73,7 +74,7 @@ def read_scalars(folder: str, tag: str) -> list[tuple[int, float]]:
   """Steps and values of a TensorBoard scalar."""
   found = {}
   for path in sorted(glob.glob(os.path.join(folder, "events.*"))):
-    for event in tf.train.summary_iterator(path):
+    for event in tf.compat.v1.train.summary_iterator(path):
       for value in event.summary.value:
         if value.tag == tag:
           found[event.step] = value.simple_value
