@@ -203,8 +203,9 @@ def progress(total: int, unit: str, **options: Any) -> tqdm:
     The `tqdm` bar, to be updated and closed.
   """
   if not sys.stderr.isatty():
-    options |= {"file": _LogFile(), "delay": 10, "mininterval": 10}
-    options["bar_format"] = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+    lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+    options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
+    options["file"] = _LogFile()
   return tqdm(total=total, unit=unit, **options)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import threading
 
 import commands
@@ -254,3 +255,19 @@ def test_a_pipe_is_written_as_it_is(tmp_path):
   reader.join()
   assert read == ["through"]
   assert path.is_fifo()
+
+
+# Progress
+
+
+def test_without_a_terminal_progress_is_lines(log):
+  with command_line.progress(4, "files", delay=0, mininterval=0) as bar:
+    bar.update(3)
+  assert log[0] == "0 of 4 files, ? left"
+  assert re.fullmatch(r"3 of 4 files, \d\d:\d\d left", log[-1])
+
+
+def test_what_is_done_at_once_shows_no_progress(log):
+  with command_line.progress(4, "files") as bar:
+    bar.update(4)
+  assert log == []

@@ -753,15 +753,21 @@ AT_THE_SECOND = [
 ]
 
 
-def test_a_whole_run_says_how_far_it_is_and_leaves_files_and_receipt(stopped):
+def test_a_whole_run_leaves_files_and_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
   assert stopped.others("whole") == {RECEIPT}
-  log = commands.succeed(
-    stopped.script(), *stopped.flags("again", num_workers=2)
-  ).stderr
+  commands.succeed(stopped.script(), *stopped.flags("again", num_workers=2))
+  assert stopped.files("again") == stopped.content
+
+
+def test_a_run_says_how_far_it_is(stopped):
+  often = "command_line.progress = functools.partial("
+  often += "command_line.progress, delay=0, mininterval=0)"
+  lines = ["import functools, command_line", often]
+  stopped.run(commands.succeed, "often", *lines)
+  log = stopped.done.stderr
   assert re.search(r"1 of 1 files, \d\d:\d\d left", log)
   assert re.search(r"([\d.]+k) of \1 bytes, \d\d:\d\d left", log)
-  assert stopped.files("again") == stopped.content
 
 
 def test_killed_and_run_again_it_makes_what_is_missing(stopped):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 import modeling
 import training
@@ -25,18 +24,6 @@ SIZES = {
 }
 CONFIG = modeling.BertConfig(**SIZES)
 MODEL = {"script": "run_classifier", "task": "mrpc", "labels": ["0", "1"]}
-
-
-@pytest.fixture
-def log(monkeypatch):
-  """What is logged, a list of lines."""
-  lines = []
-
-  def keep(message, *values):
-    lines.append(message % values)
-
-  monkeypatch.setattr(logging, "info", keep)
-  return lines
 
 
 @pytest.fixture
