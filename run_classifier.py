@@ -22,7 +22,6 @@ import command_line
 import estimator_api
 import features
 import modeling
-import optimization
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
@@ -413,31 +412,16 @@ def model_fn_builder(
     )
 
     if is_training:
-      step = optimization.training_step(
+      return training.train_spec(
         total_loss,
         learning_rate,
         num_train_steps,
         num_warmup_steps,
         use_tpu,
-        bias_correction=bias_correction,
-      )
-      progress = training.ProgressHook(
-        {
-          "loss": total_loss,
-          "learning rate": step.learning_rate,
-          "gradient norm": step.gradient_norm,
-        },
-        num_train_steps,
+        bias_correction,
+        scaffold_fn,
         params["batch_size"],
         log_steps,
-      )
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        loss=total_loss,
-        train_op=step.train_op,
-        scaffold_fn=scaffold_fn,
-        # On a TPU many steps run between two visits to the host.
-        training_hooks=[] if use_tpu else [progress],
       )
 
     if mode == estimator_api.ModeKeys.PREDICT:
@@ -786,13 +770,7 @@ def main(_) -> None:
   tokenizer = training.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
-  if FLAGS.init_checkpoint:
-    training.check_checkpoint(FLAGS.init_checkpoint)
-  elif not FLAGS.do_train and not tf.train.latest_checkpoint(FLAGS.output_dir):
-    raise InputError(
-      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
-      " one with --init_checkpoint"
-    )
+  training.find_model(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train)
 
   # Whatever is wrong with folders and data is said now, not after training.
   task = FLAGS.task_name.lower().replace("-", "").replace("_", "")
@@ -819,14 +797,9 @@ def main(_) -> None:
   estimator = build_estimator(config, processor, num_train_steps, evaluated)
   steps_done = training.steps_done(FLAGS.output_dir)
   input_fn = functools.partial(write_and_read, processor, tokenizer)
-  if FLAGS.do_train and steps_done >= num_train_steps:
-    logging.info(
-      "%s is already at step %d of %d: nothing is left to train",
-      FLAGS.output_dir,
-      steps_done,
-      num_train_steps,
-    )
-  elif FLAGS.do_train:
+  if FLAGS.do_train and not training.is_trained(
+    FLAGS.output_dir, num_train_steps
+  ):
     logging.info(
       "Training on %d examples, from step %d to %d, %d examples a step",
       len(train_examples),

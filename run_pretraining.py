@@ -25,7 +25,6 @@ import command_line
 import estimator_api
 import features
 import modeling
-import optimization
 import tokenization
 import training
 from command_line import InputError, find_files, open_any, write_whole
@@ -466,39 +465,20 @@ def model_fn_builder(
       masked_lm_logits, next_sentence_logits, features
     )
     if is_training:
-      step = optimization.training_step(
+      means = {
+        name: modeling.weighted_mean(*of) for name, of in measured.items()
+      }
+      return training.train_spec(
         total_loss,
         learning_rate,
         num_train_steps,
         num_warmup_steps,
         use_tpu,
-        bias_correction=bias_correction,
-      )
-      shown = {
-        name: modeling.weighted_mean(*of) for name, of in measured.items()
-      }
-      shown["learning_rate"] = step.learning_rate
-      shown["gradient_norm"] = step.gradient_norm
-      hooks = []
-      if not use_tpu:
-        # On a TPU many steps run between two visits to the host.
-        for name, value in shown.items():
-          tf.summary.scalar(name, value)  # Estimator has one of the loss
-        hooks = [
-          training.ProgressHook(
-            {"loss": total_loss}
-            | {name.replace("_", " "): value for name, value in shown.items()},
-            num_train_steps,
-            params["batch_size"],
-            log_steps,
-          )
-        ]
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        loss=total_loss,
-        train_op=step.train_op,
-        scaffold_fn=scaffold_fn,
-        training_hooks=hooks,
+        bias_correction,
+        scaffold_fn,
+        params["batch_size"],
+        log_steps,
+        scalars=means,
       )
 
     def metric_fn(*tensors):
@@ -863,18 +843,10 @@ def check_weights() -> None:
   Raises:
     InputError: there is no checkpoint, or it lacks the masked LM.
   """
-  if FLAGS.init_checkpoint:
-    training.check_checkpoint(FLAGS.init_checkpoint)
-  trained = tf.train.latest_checkpoint(FLAGS.output_dir)
-  if FLAGS.do_train and not trained:
-    return
-  checkpoint = trained or FLAGS.init_checkpoint
-  if not checkpoint:
-    raise InputError(
-      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
-      " one with --init_checkpoint"
-    )
-  if "cls/predictions/output_bias" not in dict(
+  checkpoint = training.find_model(
+    FLAGS.init_checkpoint, FLAGS.output_dir, may_be_new=FLAGS.do_train
+  )
+  if checkpoint and "cls/predictions/output_bias" not in dict(
     tf.train.list_variables(checkpoint)
   ):
     raise InputError(
@@ -931,15 +903,9 @@ def train(
     num_records: of each file.
     tokenizer: has the vocabulary, for `--remask`.
   """
-  steps_done = training.steps_done(FLAGS.output_dir)
-  if steps_done >= FLAGS.num_train_steps:
-    logging.info(
-      "%s is already at step %d of %d: nothing is left to train",
-      FLAGS.output_dir,
-      steps_done,
-      FLAGS.num_train_steps,
-    )
+  if training.is_trained(FLAGS.output_dir, FLAGS.num_train_steps):
     return
+  steps_done = training.steps_done(FLAGS.output_dir)
   if FLAGS.num_warmup_steps >= FLAGS.num_train_steps:
     logging.warning(
       "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"

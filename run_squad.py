@@ -23,7 +23,6 @@ import command_line
 import estimator_api
 import features
 import modeling
-import optimization
 import squad_answers
 import squad_data
 import squad_metrics
@@ -43,43 +42,6 @@ from squad_data import (  # noqa: F401
 )
 
 FLAGS = flags.FLAGS
-
-
-# Windows to batches
-
-
-def input_fn_builder(
-  input_file: str,
-  seq_length: int,
-  is_training: bool,
-  drop_remainder: bool,
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,
-):
-  """`features.record_input_fn` over a file of windows.
-
-  Args:
-    input_file: the file.
-    seq_length: tokens of its examples.
-    is_training: see there.
-    drop_remainder: see there.
-    trim: see there.
-    seed: see there.
-    first_step: see there.
-
-  Returns:
-    A function of `params`, which has the `batch_size`.
-  """
-  return features.record_input_fn(
-    input_file,
-    squad_data.record_layout(seq_length, is_training),
-    is_training,
-    drop_remainder,
-    trim,
-    seed,
-    first_step,
-  )
 
 
 # The model
@@ -198,31 +160,16 @@ def model_fn_builder(
       end_logits, features["end_positions"]
     )
     total_loss = tf.reduce_mean(start_losses + end_losses) / 2.0
-    step = optimization.training_step(
+    return training.train_spec(
       total_loss,
       learning_rate,
       num_train_steps,
       num_warmup_steps,
       use_tpu,
-      bias_correction=bias_correction,
-    )
-    progress = training.ProgressHook(
-      {
-        "loss": total_loss,
-        "learning rate": step.learning_rate,
-        "gradient norm": step.gradient_norm,
-      },
-      num_train_steps,
+      bias_correction,
+      scaffold_fn,
       params["batch_size"],
       log_steps,
-    )
-    return estimator_api.TPUEstimatorSpec(
-      mode=mode,
-      loss=total_loss,
-      train_op=step.train_op,
-      scaffold_fn=scaffold_fn,
-      # On a TPU many steps run between two visits to the host.
-      training_hooks=[] if use_tpu else [progress],
     )
 
   return model_fn
@@ -665,19 +612,14 @@ def check_start() -> None:
   Raises:
     InputError: that is so.
   """
-  if FLAGS.init_checkpoint:
-    training.check_checkpoint(FLAGS.init_checkpoint)
-  if tf.train.latest_checkpoint(FLAGS.output_dir):
-    check_has_head(tf.train.latest_checkpoint(FLAGS.output_dir))
-  elif FLAGS.do_train or (FLAGS.from_logits and not FLAGS.interactive):
-    return
-  elif FLAGS.init_checkpoint:
-    check_has_head(FLAGS.init_checkpoint)
-  else:
-    raise InputError(
-      f"{FLAGS.output_dir}: holds no trained model; add --do_train, or name"
-      " one with --init_checkpoint"
-    )
+  needs_no_model = FLAGS.from_logits and not FLAGS.interactive
+  checkpoint = training.find_model(
+    FLAGS.init_checkpoint,
+    FLAGS.output_dir,
+    may_be_new=FLAGS.do_train or needs_no_model,
+  )
+  if checkpoint:
+    check_has_head(checkpoint)
 
 
 def check_has_head(checkpoint: str) -> None:
@@ -890,15 +832,9 @@ def train(
     FLAGS.train_file, examples, tokenizer, is_training=True
   )
   num_steps = count_steps(len(examples), len(windows.length))
-  steps_done = training.steps_done(FLAGS.output_dir)
-  if steps_done >= num_steps:
-    logging.info(
-      "%s is already at step %d of %d: nothing is left to train",
-      FLAGS.output_dir,
-      steps_done,
-      num_steps,
-    )
+  if training.is_trained(FLAGS.output_dir, num_steps):
     return
+  steps_done = training.steps_done(FLAGS.output_dir)
   records = squad_data.iterate_features(
     windows,
     FLAGS.max_seq_length,
@@ -906,10 +842,11 @@ def train(
     squad_data.reference_order(len(examples)),
   )
   path = os.path.join(FLAGS.output_dir, "train.tf_record")
+  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=True)
   features.write_records(
     path,
     (record.as_record() for record in records),
-    squad_data.record_layout(FLAGS.max_seq_length, is_training=True),
+    layout,
   )
   logging.info(
     "Training on %d questions in %d windows, from step %d to %d, %d windows a"
@@ -920,9 +857,9 @@ def train(
     num_steps,
     FLAGS.train_batch_size,
   )
-  input_fn = input_fn_builder(
+  input_fn = features.record_input_fn(
     path,
-    FLAGS.max_seq_length,
+    layout,
     is_training=True,
     drop_remainder=True,
     trim=FLAGS.mask_padding and not FLAGS.use_tpu,
@@ -960,14 +897,15 @@ def predict(
   if not batches:
     return logits
   path = os.path.join(FLAGS.output_dir, "eval.tf_record")
+  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
   features.write_records(
     path,
     (window.as_record() for window in batches),
-    squad_data.record_layout(FLAGS.max_seq_length, is_training=False),
+    layout,
   )
-  input_fn = input_fn_builder(
+  input_fn = features.record_input_fn(
     path,
-    FLAGS.max_seq_length,
+    layout,
     is_training=False,
     drop_remainder=FLAGS.use_tpu,
     trim=trim,

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import estimator_api
 import modeling
+import optimization
 import tokenization
 from command_line import InputError, open_any, write_whole
 
@@ -291,6 +292,36 @@ def check_checkpoint(path: str) -> None:
     raise InputError(f"{path}: its .index is there, its .data files are not")
 
 
+def find_model(
+  init_checkpoint: str | None, output_dir: str, may_be_new: bool
+) -> str | None:
+  """Finds the checkpoint that has to hold all of the model.
+
+  Args:
+    init_checkpoint: `--init_checkpoint`, or None.
+    output_dir: whose last checkpoint goes first.
+    may_be_new: whether the run makes do with a model that is new, in whole or
+      in part, as training does.
+
+  Returns:
+    The checkpoint; None for a model that is new.
+
+  Raises:
+    InputError: `init_checkpoint` is not there, or there is no model.
+  """
+  if init_checkpoint:
+    check_checkpoint(init_checkpoint)
+  trained = tf.train.latest_checkpoint(output_dir)
+  if trained or may_be_new:
+    return trained
+  if not init_checkpoint:
+    raise InputError(
+      f"{output_dir}: holds no trained model; add --do_train, or name"
+      " one with --init_checkpoint"
+    )
+  return init_checkpoint
+
+
 def initialize_from_checkpoint(
   init_checkpoint: str | None, model_dir: str | None = None, use_tpu=False
 ):
@@ -487,7 +518,89 @@ def steps_done(model_dir: str) -> int:
   return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
 
 
+def is_trained(model_dir: str, num_train_steps: int) -> bool:
+  """Whether a folder's model is at the end of its training; says so if it is.
+
+  Args:
+    model_dir: the folder.
+    num_train_steps: the step at which training ends.
+  """
+  done = steps_done(model_dir)
+  if done >= num_train_steps:
+    logging.info(
+      "%s is already at step %d of %d: nothing is left to train",
+      model_dir,
+      done,
+      num_train_steps,
+    )
+  return done >= num_train_steps
+
+
 # While it runs
+
+
+def train_spec(
+  total_loss,
+  learning_rate: float,
+  num_train_steps: int,
+  num_warmup_steps: int,
+  use_tpu: bool,
+  bias_correction: bool,
+  scaffold_fn,
+  batch_size: int,
+  log_steps: int,
+  scalars: Mapping[str, Any] | None = None,
+):
+  """What a `model_fn` gives for training: a step of it, and how it is shown.
+
+  Args:
+    total_loss: float32 [], of the batch.
+    learning_rate: the highest.
+    num_train_steps: the step at which training ends.
+    num_warmup_steps: steps until the highest learning rate.
+    use_tpu: whether it runs on a TPU, where nothing is shown: many steps run
+      between two visits to the host.
+    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+    scaffold_fn: of `initialize_from_checkpoint`.
+    batch_size: examples a step.
+    log_steps: steps between two lines of progress.
+    scalars: more to show, by name; these, the learning rate and the norm go to
+      TensorBoard too.
+
+  Returns:
+    A `TPUEstimatorSpec`.
+  """
+  step = optimization.training_step(
+    total_loss,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    bias_correction=bias_correction,
+  )
+  hooks = []
+  if not use_tpu:
+    shown = {
+      **(scalars or {}),
+      "learning_rate": step.learning_rate,
+      "gradient_norm": step.gradient_norm,
+    }
+    if scalars:
+      for name, value in shown.items():
+        tf.summary.scalar(name, value)  # Estimator has one of the loss
+    tensors = {name.replace("_", " "): value for name, value in shown.items()}
+    hooks = [
+      ProgressHook(
+        {"loss": total_loss} | tensors, num_train_steps, batch_size, log_steps
+      )
+    ]
+  return estimator_api.TPUEstimatorSpec(
+    mode=estimator_api.ModeKeys.TRAIN,
+    loss=total_loss,
+    train_op=step.train_op,
+    scaffold_fn=scaffold_fn,
+    training_hooks=hooks,
+  )
 
 
 class ProgressHook(tf.train.SessionRunHook):

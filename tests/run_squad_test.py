@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
 import estimator_api
+import features
 import modeling
 import run_squad
 import squad_data
@@ -199,8 +200,11 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 def test_training_records_are_in_the_reference_s_order(trained):
   order = squad_data.reference_order(12)
-  (batch,) = run_squad.input_fn_builder(
-    str(trained[0] / "train.tf_record"), 24, False, False
+  (batch,) = features.record_input_fn(
+    str(trained[0] / "train.tf_record"),
+    squad_data.record_layout(24, is_training=False),
+    is_training=False,
+    drop_remainder=False,
   )({"batch_size": 99})
   assert batch["unique_ids"].numpy().tolist() == list(range(10**9, 10**9 + 24))
   questions = [ids[1:3] for ids in batch["input_ids"].numpy().tolist()]
@@ -328,11 +332,11 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
       ),
       train_batch_size=4,
     )
-    input_fn = run_squad.input_fn_builder(
+    input_fn = features.record_input_fn(
       str(trained[0] / "train.tf_record"),
-      24,
-      True,
-      True,
+      squad_data.record_layout(24, is_training=True),
+      is_training=True,
+      drop_remainder=True,
       trim=True,
       seed=3,
       first_step=run_squad.training.steps_done(str(folder)),
