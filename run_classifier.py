@@ -798,7 +798,7 @@ def main(_) -> None:
   steps_done = training.steps_done(FLAGS.output_dir)
   input_fn = functools.partial(write_and_read, processor, tokenizer)
   if FLAGS.do_train and not training.is_trained(
-    FLAGS.output_dir, num_train_steps
+    FLAGS.output_dir, steps_done, num_train_steps
   ):
     logging.info(
       "Training on %d examples, from step %d to %d, %d examples a step",

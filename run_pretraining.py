@@ -903,9 +903,9 @@ def train(
     num_records: of each file.
     tokenizer: has the vocabulary, for `--remask`.
   """
-  if training.is_trained(FLAGS.output_dir, FLAGS.num_train_steps):
-    return
   steps_done = training.steps_done(FLAGS.output_dir)
+  if training.is_trained(FLAGS.output_dir, steps_done, FLAGS.num_train_steps):
+    return
   if FLAGS.num_warmup_steps >= FLAGS.num_train_steps:
     logging.warning(
       "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"

@@ -832,9 +832,9 @@ def train(
     FLAGS.train_file, examples, tokenizer, is_training=True
   )
   num_steps = count_steps(len(examples), len(windows.length))
-  if training.is_trained(FLAGS.output_dir, num_steps):
-    return
   steps_done = training.steps_done(FLAGS.output_dir)
+  if training.is_trained(FLAGS.output_dir, steps_done, num_steps):
+    return
   records = squad_data.iterate_features(
     windows,
     FLAGS.max_seq_length,

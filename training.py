@@ -518,14 +518,14 @@ def steps_done(model_dir: str) -> int:
   return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
 
 
-def is_trained(model_dir: str, num_train_steps: int) -> bool:
+def is_trained(model_dir: str, done: int, num_train_steps: int) -> bool:
   """Whether a folder's model is at the end of its training; says so if it is.
 
   Args:
     model_dir: the folder.
+    done: its `steps_done`.
     num_train_steps: the step at which training ends.
   """
-  done = steps_done(model_dir)
   if done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
