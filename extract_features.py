@@ -27,6 +27,7 @@ import modeling
 import tokenization
 import training
 from command_line import InputError, open_any, write_whole
+from execution import Execution
 
 FLAGS = flags.FLAGS
 
@@ -110,6 +111,7 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   pooling: str | None = None,
+  execution: Execution | None = None,
 ):
   """The `model_fn` of the encoder alone, for TPUEstimator to predict with.
 
@@ -120,6 +122,7 @@ def model_fn_builder(
     use_tpu: whether it runs on a TPU.
     use_one_hot_embeddings: see `modeling.BertModel`.
     pooling: see `pool`; None for the states of all tokens.
+    execution: how to compute; None for `Execution()`.
 
   Returns:
     A function of features, labels, mode and params. It predicts, beside the
@@ -136,9 +139,11 @@ def model_fn_builder(
       input_mask=features["input_mask"],
       token_type_ids=features["segment_ids"],
       use_one_hot_embeddings=use_one_hot_embeddings,
+      execution=execution,
     )
     layers = model.get_all_encoder_layers()
     states = tf.stack([layers[index] for index in layer_indexes], axis=2)
+    states = tf.cast(states, tf.float32)
     if pooling:
       results = {"vectors": pool(states, features["input_mask"], pooling)}
     else:
@@ -261,6 +266,7 @@ def define_flags() -> None:
   """Defines the command line."""
   training.define_model_flags()
   training.define_text_flags()
+  training.define_execution_flags()
   training.define_tpu_flags()
   flags.DEFINE_string(
     "input_file",
@@ -373,6 +379,7 @@ def main(_) -> None:
         FLAGS.use_tpu,
         FLAGS.use_one_hot_embeddings,
         FLAGS.pooling,
+        training.read_execution(),
       ),
       model_dir=folder,  # without a checkpoint, which would go first
       predict_batch_size=FLAGS.batch_size,

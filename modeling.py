@@ -3,7 +3,8 @@
 `BertModel` builds the encoder; the functions after it put a task's head on
 its outputs. Variables have the names of the released checkpoints. Letters in
 shapes: B batch, S sequence, H hidden size, N attention heads, D size of a head
-(H / N), P masked positions, V vocabulary, L labels.
+(H / N), P masked positions, V vocabulary, L labels. How all this is computed
+(in which number format, with how many passes over memory) is an `Execution`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
+
+import execution as execution_lib
+from execution import Execution
 
 
 class BertConfig:
@@ -109,6 +113,7 @@ class BertModel:
     use_one_hot_embeddings: bool = False,
     scope: str | None = None,
     dropout_seed=None,
+    execution: Execution | None = None,
   ):
     """Builds the graph.
 
@@ -124,21 +129,42 @@ class BertModel:
         faster on a TPU.
       scope: variable scope; None for "bert".
       dropout_seed: see `dropout`; None for masks that no seed fixes.
+      execution: how to compute; None for `Execution()`.
 
     Raises:
       ValueError: the heads do not divide the hidden size, S is known and
         above `max_position_embeddings`, or an input is not of rank 2.
     """
     config = copy.deepcopy(config)
+    execution = execution or Execution()
     if not is_training:
       config.hidden_dropout_prob = 0.0
       config.attention_probs_dropout_prob = 0.0
+      execution = execution._replace(compiles=False, recomputes=False)
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
       input_mask = tf.ones([batch_size, seq_length], tf.int32)
     if token_type_ids is None:
       token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
+    longest = config.max_position_embeddings
+    if isinstance(seq_length, int) and seq_length > longest:
+      raise ValueError(
+        f"The sequences have {seq_length} tokens, but the model has only"
+        f" max_position_embeddings = {longest}"
+      )
+    attention_mask = input_mask[:, tf.newaxis, :]  # [B, 1, S]
+    if execution.packs:
+      rows = execution_lib.PackedRows(input_mask)
+      input_ids = rows.pack(input_ids)
+      token_type_ids = rows.pack(token_type_ids)
+      positions = rows.positions
+    else:
+      rows = execution_lib.PaddedRows(batch_size, seq_length)
+      positions = None
 
+    # A second model has weights of its own, but where they are to be shared.
+    if scope is None and tf.get_variable_scope().reuse:
+      scope = "bert"
     with tf.variable_scope(scope, default_name="bert"):
       with tf.variable_scope("embeddings"):
         words, self.embedding_table = embedding_lookup(
@@ -148,16 +174,17 @@ class BertModel:
           initializer_range=config.initializer_range,
           use_one_hot_embeddings=use_one_hot_embeddings,
         )
-        self.embedding_output = embedding_postprocessor(
-          words, token_type_ids, config, dropout_seed
+        embedded = embedding_postprocessor(
+          words, token_type_ids, config, dropout_seed, positions
         )
       with tf.variable_scope("encoder"):
-        self.all_encoder_layers = transformer_model(
-          self.embedding_output,
-          create_attention_mask_from_input_mask(input_ids, input_mask),
-          config,
-          dropout_seed,
+        embedded = tf.reshape(embedded, [-1, config.hidden_size])
+        embedded = tf.cast(embedded, execution.dtype)
+        layers = transformer_layers(
+          embedded, attention_mask, rows, config, dropout_seed, execution
         )
+      self.embedding_output = rows.to_sequence(embedded)
+      self.all_encoder_layers = [rows.to_sequence(layer) for layer in layers]
       self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
         self.pooled_output = dense(
@@ -202,7 +229,7 @@ def embedding_lookup(
   """Looks up the vector of every word piece.
 
   Args:
-    input_ids: int32 [B, S], each in [0, vocab_size).
+    input_ids: int32 [...], each in [0, vocab_size).
     vocab_size: rows of the table.
     embedding_size: its columns.
     initializer_range: standard deviation of a new table.
@@ -210,7 +237,7 @@ def embedding_lookup(
     use_one_hot_embeddings: by a matrix product instead of a gather.
 
   Returns:
-    float32 [B, S, embedding_size], and the table.
+    float32 [..., embedding_size], and the table.
   """
   table = tf.get_variable(
     word_embedding_name,
@@ -219,35 +246,31 @@ def embedding_lookup(
   )
   if use_one_hot_embeddings:
     one_hot = tf.one_hot(input_ids, vocab_size, dtype=table.dtype)
-    return tf.einsum("bsv,vh->bsh", one_hot, table), table
+    return tf.einsum("...v,vh->...h", one_hot, table), table
   return tf.gather(table, input_ids), table
 
 
 def embedding_postprocessor(
-  word_embeddings, token_type_ids, config: BertConfig, dropout_seed=None
+  word_embeddings,
+  token_type_ids,
+  config: BertConfig,
+  dropout_seed=None,
+  positions=None,
 ):
   """Adds segment and position to the words, normalises, drops out.
 
   Args:
-    word_embeddings: float [B, S, H].
-    token_type_ids: int32 [B, S].
+    word_embeddings: float [B, S, H], or [T, H] with `positions`.
+    token_type_ids: int32 [B, S] or [T].
     config: gives the tables' sizes.
     dropout_seed: see `dropout`.
+    positions: int32 [T], each token's position in its sequence; None where
+      they count the S axis.
 
   Returns:
-    float [B, S, H].
-
-  Raises:
-    ValueError: S is known and above `config.max_position_embeddings`.
+    As `word_embeddings`.
   """
-  _, seq_length, width = get_shape_list(word_embeddings, expected_rank=3)
-  if (
-    isinstance(seq_length, int) and seq_length > config.max_position_embeddings
-  ):
-    raise ValueError(
-      f"The sequences have {seq_length} tokens, but the model has only"
-      f" max_position_embeddings = {config.max_position_embeddings}"
-    )
+  *_, length, width = get_shape_list(word_embeddings, expected_rank=[2, 3])
   initializer = create_initializer(config.initializer_range)
   token_type_table = tf.get_variable(
     "token_type_embeddings",
@@ -264,8 +287,11 @@ def embedding_postprocessor(
     token_type_ids, config.type_vocab_size, dtype=token_type_table.dtype
   )
   output = word_embeddings
-  output += tf.einsum("bst,th->bsh", token_types, token_type_table)
-  output += position_table[:seq_length]  # [S, H], the same for every row
+  output += tf.einsum("...t,th->...h", token_types, token_type_table)
+  if positions is None:
+    output += position_table[:length]  # [S, H], the same for every row
+  else:
+    output += execution_lib.take_rows(position_table, positions)
   output = layer_norm(output, epsilon=config.layer_norm_eps)
   return dropout(output, config.hidden_dropout_prob, dropout_seed)
 
@@ -291,16 +317,11 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask):
 def transformer_model(
   input_tensor, attention_mask, config: BertConfig, dropout_seed=None
 ):
-  """The stack of Transformer layers (Vaswani et al. 2017), encoder only.
-
-  A layer is attention and a feed-forward part, each followed by dropout, a
-  residual sum and layer normalisation. Between attentions the states are kept
-  as a matrix of tokens, [B * S, H].
+  """The stack of Transformer layers over a batch with padding.
 
   Args:
     input_tensor: float [B, S, H].
-    attention_mask: float [B, S, S], 1 where the second place is seen by the
-      first.
+    attention_mask: float [B, S, S], see `transformer_layers`.
     config: gives the sizes.
     dropout_seed: see `dropout`.
 
@@ -312,6 +333,42 @@ def transformer_model(
       another width.
   """
   batch_size, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
+  rows = execution_lib.PaddedRows(batch_size, seq_length)
+  hidden = tf.reshape(input_tensor, [-1, width])  # [B * S, H]
+  layers = transformer_layers(
+    hidden, attention_mask, rows, config, dropout_seed
+  )
+  return [rows.to_sequence(layer) for layer in layers]
+
+
+def transformer_layers(
+  hidden,
+  attention_mask,
+  rows: execution_lib.PaddedRows | execution_lib.PackedRows,
+  config: BertConfig,
+  dropout_seed=None,
+  execution: Execution | None = None,
+):
+  """The stack of Transformer layers (Vaswani et al. 2017), encoder only.
+
+  Args:
+    hidden: float [T, H], the states of the tokens.
+    attention_mask: float [B, S, S], 1 where the second place is seen by the
+      first; or [B, 1, S], the same for all that see.
+    rows: knows the place of each token.
+    config: gives the sizes.
+    dropout_seed: see `dropout`.
+    execution: how to compute; None for `Execution()`.
+
+  Returns:
+    A list of float [T, H], one for each layer.
+
+  Raises:
+    ValueError: the heads do not divide the hidden size, or the input has
+      another width.
+  """
+  execution = execution or Execution()
+  width = get_shape_list(hidden, expected_rank=2)[-1]
   if config.hidden_size % config.num_attention_heads:
     raise ValueError(
       f"num_attention_heads = {config.num_attention_heads} does not divide"
@@ -323,53 +380,93 @@ def transformer_model(
       " the residual sums need both equal"
     )
 
-  def add_and_norm(output, residual):
-    output = dropout(output, config.hidden_dropout_prob, dropout_seed)
-    return layer_norm(output + residual, epsilon=config.layer_norm_eps)
+  def layer(hidden):
+    return transformer_layer(
+      hidden, attention_mask, rows, config, dropout_seed, execution
+    )
 
   layer_outputs = []
-  hidden = tf.reshape(input_tensor, [-1, width])  # [B * S, H]
-  for layer in range(config.num_hidden_layers):
-    with tf.variable_scope(f"layer_{layer}"):
-      with tf.variable_scope("attention"):
-        with tf.variable_scope("self"):
-          context = attention_layer(
-            hidden,
-            hidden,
-            attention_mask,
-            num_attention_heads=config.num_attention_heads,
-            size_per_head=config.hidden_size // config.num_attention_heads,
-            attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-            initializer_range=config.initializer_range,
-            do_return_2d_tensor=True,
-            batch_size=batch_size,
-            from_seq_length=seq_length,
-            to_seq_length=seq_length,
-            dropout_seed=dropout_seed,
-          )
-        with tf.variable_scope("output"):
-          context = dense(
-            context,
-            config.hidden_size,
-            initializer_range=config.initializer_range,
-          )
-          hidden = add_and_norm(context, hidden)
-      with tf.variable_scope("intermediate"):
-        intermediate = dense(
-          hidden,
-          config.intermediate_size,
-          get_activation(config.hidden_act),
-          config.initializer_range,
-        )
-      with tf.variable_scope("output"):
-        output = dense(
-          intermediate,
-          config.hidden_size,
-          initializer_range=config.initializer_range,
-        )
-        hidden = add_and_norm(output, hidden)
-    layer_outputs.append(tf.reshape(hidden, [batch_size, seq_length, width]))
+  for index in range(config.num_hidden_layers):
+    with tf.variable_scope(f"layer_{index}") as scope:
+      if execution.recomputes:
+        hidden = execution_lib.recomputed(layer, scope)(hidden)
+      else:
+        hidden = layer(hidden)
+    layer_outputs.append(hidden)
   return layer_outputs
+
+
+def transformer_layer(
+  hidden,
+  attention_mask,
+  rows: execution_lib.PaddedRows | execution_lib.PackedRows,
+  config: BertConfig,
+  dropout_seed,
+  execution: Execution,
+):
+  """Attention and a feed-forward part.
+
+  Each is followed by dropout, a residual sum and layer normalisation.
+
+  Args:
+    hidden: float [T, H], the states of the tokens.
+    attention_mask: see `transformer_layers`.
+    rows: knows the place of each token.
+    config: gives the sizes.
+    dropout_seed: see `dropout`.
+    execution: how to compute.
+
+  Returns:
+    float [T, H].
+  """
+
+  def add_and_norm(output, residual):
+    return normalised_sum(
+      output,
+      residual,
+      config.hidden_dropout_prob,
+      dropout_seed,
+      config.layer_norm_eps,
+      execution,
+    )
+
+  with tf.variable_scope("attention"):
+    with tf.variable_scope("self"):
+      context = attention_layer(
+        hidden,
+        hidden,
+        attention_mask,
+        num_attention_heads=config.num_attention_heads,
+        size_per_head=config.hidden_size // config.num_attention_heads,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        initializer_range=config.initializer_range,
+        do_return_2d_tensor=True,
+        dropout_seed=dropout_seed,
+        rows=rows,
+        execution=execution,
+      )
+    with tf.variable_scope("output"):
+      context = dense(
+        context,
+        config.hidden_size,
+        initializer_range=config.initializer_range,
+      )
+      hidden = add_and_norm(context, hidden)
+  with tf.variable_scope("intermediate"):
+    intermediate = dense(
+      hidden,
+      config.intermediate_size,
+      get_activation(config.hidden_act),
+      config.initializer_range,
+      execution=execution,
+    )
+  with tf.variable_scope("output"):
+    output = dense(
+      intermediate,
+      config.hidden_size,
+      initializer_range=config.initializer_range,
+    )
+    return add_and_norm(output, hidden)
 
 
 def attention_layer(
@@ -388,6 +485,8 @@ def attention_layer(
   from_seq_length=None,
   to_seq_length=None,
   dropout_seed=None,
+  rows: execution_lib.PaddedRows | execution_lib.PackedRows | None = None,
+  execution: Execution | None = None,
 ):
   """Multi-headed scaled dot-product attention (Vaswani et al. 2017, 3.2).
 
@@ -395,9 +494,10 @@ def attention_layer(
   are the same tensor in self-attention.
 
   Args:
-    from_tensor: float [B, F, W] or [B * F, W].
-    to_tensor: float [B, T, X] or [B * T, X].
-    attention_mask: [B, F, T], 1 where F may see T, 0 where not; None for all.
+    from_tensor: float [B, F, W] or [B * F, W]; with `rows` a matrix of these.
+    to_tensor: float [B, T, X] or [B * T, X], likewise.
+    attention_mask: [B, F, T] or [B, 1, T], 1 where F may see T, 0 where not;
+      None for all.
     num_attention_heads: N.
     size_per_head: D.
     query_act: activation of the queries, or None.
@@ -406,10 +506,12 @@ def attention_layer(
     attention_probs_dropout_prob: dropout of the attention probabilities.
     initializer_range: standard deviation of new weights.
     do_return_2d_tensor: whether the result is a matrix.
-    batch_size: B; needed with matrices.
-    from_seq_length: F; needed with matrices.
-    to_seq_length: T; needed with matrices.
+    batch_size: B; needed with matrices, but not with `rows`.
+    from_seq_length: F; likewise.
+    to_seq_length: T; likewise.
     dropout_seed: see `dropout`.
+    rows: for self-attention over a matrix, the place of each of its rows.
+    execution: how to compute; None for `Execution()`.
 
   Returns:
     float [B, F, N * D], or [B * F, N * D] with `do_return_2d_tensor`.
@@ -425,44 +527,50 @@ def attention_layer(
   if len(from_shape) == 3:
     batch_size, from_seq_length = from_shape[:2]
     to_seq_length = to_shape[1]
-  elif None in (batch_size, from_seq_length, to_seq_length):
+  elif rows is None and None in (batch_size, from_seq_length, to_seq_length):
     raise ValueError(
       "Attention over matrices needs batch_size, from_seq_length and"
       " to_seq_length"
     )
+  execution = execution or Execution()
+  from_rows = rows or execution_lib.PaddedRows(batch_size, from_seq_length)
+  to_rows = rows or execution_lib.PaddedRows(batch_size, to_seq_length)
 
-  def project_to_heads(tensor, seq_length, activation, name):
-    projected = dense(
-      tensor,
+  def project(tensor, activation, name):
+    width = get_shape_list(tensor)[-1]
+    return dense(
+      tf.reshape(tensor, [-1, width]),
       num_attention_heads * size_per_head,
       activation,
       initializer_range,
       name=name,
     )
-    by_head = [batch_size, seq_length, num_attention_heads, size_per_head]
-    # [B, S, N, D] -> [B, N, S, D]
-    return tf.transpose(tf.reshape(projected, by_head), [0, 2, 1, 3])
 
-  query = project_to_heads(from_tensor, from_seq_length, query_act, "query")
-  key = project_to_heads(to_tensor, to_seq_length, key_act, "key")
-  value = project_to_heads(to_tensor, to_seq_length, value_act, "value")
+  def by_head(rows, matrix):
+    return rows.to_heads(matrix, num_attention_heads, size_per_head)
+
+  query = project(from_tensor, query_act, "query")
+  # Queries are fewer numbers than the scores that this is meant for.
+  query *= 1.0 / math.sqrt(size_per_head)
+  query = by_head(from_rows, query)  # [B, N, F, D]
+  key = by_head(to_rows, project(to_tensor, key_act, "key"))
+  value = by_head(to_rows, project(to_tensor, value_act, "value"))
 
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-  scores *= 1.0 / math.sqrt(size_per_head)
+  scores = tf.cast(scores, tf.float32)
   if attention_mask is not None:
     # A large negative number rather than minus infinity: a row with nothing to
     # see then attends by its scores alone, and nothing becomes NaN.
-    hidden_places = 1.0 - tf.cast(attention_mask, scores.dtype)
+    hidden_places = 1.0 - tf.cast(attention_mask, tf.float32)
     scores += hidden_places[:, tf.newaxis, :, :] * -10000.0
   probs = dropout(
-    tf.nn.softmax(scores), attention_probs_dropout_prob, dropout_seed
+    tf.nn.softmax(scores), attention_probs_dropout_prob, dropout_seed, execution
   )
-  context = tf.matmul(probs, value)  # [B, N, F, D]
-  context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
-  width = num_attention_heads * size_per_head
+  context = tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
+  context = from_rows.from_heads(context)  # [B * F, N * D]
   if do_return_2d_tensor:
-    return tf.reshape(context, [-1, width])
-  return tf.reshape(context, [batch_size, from_seq_length, width])
+    return context
+  return from_rows.to_sequence(context)
 
 
 def dense(
@@ -471,8 +579,9 @@ def dense(
   activation: Callable | None = None,
   initializer_range: float = 0.02,
   name: str = "dense",
+  execution: Execution | None = None,
 ):
-  """A fully connected layer.
+  """A fully connected layer, computed in the dtype of its inputs.
 
   Args:
     inputs: float [..., W], W known.
@@ -480,9 +589,10 @@ def dense(
     activation: function of the output, or None.
     initializer_range: standard deviation of a new kernel.
     name: variable scope of `kernel` [W, U] and `bias` [U].
+    execution: whether the activation `compiles`; None for `Execution()`.
 
   Returns:
-    float [..., U].
+    [..., U], dtype of `inputs`.
   """
   shape = get_shape_list(inputs)
   with tf.variable_scope(name):
@@ -493,10 +603,21 @@ def dense(
     )
     bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
     matrix = tf.reshape(inputs, [-1, shape[-1]])
-    output = tf.nn.bias_add(tf.matmul(matrix, kernel), bias)
-    if activation is not None:
-      output = activation(output)
+    output = tf.matmul(matrix, tf.cast(kernel, inputs.dtype))
+    bias = tf.cast(bias, inputs.dtype)
+    if activation is None:
+      output = tf.nn.bias_add(output, bias)
+    elif execution and execution.compiles:
+      output = execution_lib.compiled(_activated, activation=activation)(
+        output, bias
+      )
+    else:
+      output = _activated(output, bias, activation)
     return tf.reshape(output, [*shape[:-1], units])
+
+
+def _activated(product, bias, activation: Callable):
+  return activation(tf.nn.bias_add(product, bias))
 
 
 def layer_norm(input_tensor, name: str = "LayerNorm", epsilon: float = 1e-12):
@@ -508,18 +629,82 @@ def layer_norm(input_tensor, name: str = "LayerNorm", epsilon: float = 1e-12):
     epsilon: added to the variance.
 
   Returns:
-    float [..., H]: over the last axis of mean `beta` and deviation `gamma`.
+    As `input_tensor`: over the last axis of mean `beta` and deviation `gamma`.
   """
+  beta, gamma = _norm_weights(input_tensor, name)
+  vectors = tf.cast(input_tensor, tf.float32)
+  return tf.cast(_normalised(vectors, beta, gamma, epsilon), input_tensor.dtype)
+
+
+def _norm_weights(input_tensor, name: str = "LayerNorm"):
   width = get_shape_list(input_tensor)[-1]
   with tf.variable_scope(name):
     beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
     gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
-  mean, variance = tf.nn.moments(input_tensor, axes=[-1], keepdims=True)
+  return beta, gamma
+
+
+def _normalised(vectors, beta, gamma, epsilon: float):
+  mean, variance = tf.nn.moments(vectors, axes=[-1], keepdims=True)
   scale = tf.math.rsqrt(variance + epsilon) * gamma
-  return (input_tensor - mean) * scale + beta
+  return (vectors - mean) * scale + beta
 
 
-def dropout(input_tensor, dropout_prob: float | None, dropout_seed=None):
+def normalised_sum(
+  output,
+  residual,
+  dropout_prob: float | None,
+  dropout_seed,
+  epsilon: float,
+  execution: Execution,
+):
+  """Drops out, adds a residual, normalises: what ends each part of a layer.
+
+  Args:
+    output: float [T, H].
+    residual: float [T, H].
+    dropout_prob: dropout of `output`; None or 0 for none.
+    dropout_seed: see `dropout`.
+    epsilon: see `layer_norm`.
+    execution: how to compute.
+
+  Returns:
+    As `output`.
+  """
+  if not execution.compiles:
+    output = dropout(output, dropout_prob, dropout_seed)
+    return layer_norm(output + residual, epsilon=epsilon)
+  tensors = [output, residual, *_norm_weights(output)]
+  if dropout_prob:
+    tensors.append(
+      execution_lib.keep_mask(
+        get_shape_list(output), dropout_prob, *_key_and_step(dropout_seed)
+      )
+    )
+  return execution_lib.compiled(
+    _normalised_sum, epsilon=epsilon, dropout_prob=dropout_prob
+  )(*tensors)
+
+
+def _normalised_sum(
+  output, residual, beta, gamma, keep=None, *, epsilon, dropout_prob
+):
+  if keep is not None:
+    output = _dropped(output, keep, dropout_prob)
+  return _normalised(output + residual, beta, gamma, epsilon)
+
+
+def _dropped(tensor, keep, dropout_prob: float):
+  scale = 1.0 / execution_lib.kept_share(dropout_prob)
+  return tensor * (tf.cast(keep, tensor.dtype) * scale)
+
+
+def dropout(
+  input_tensor,
+  dropout_prob: float | None,
+  dropout_seed=None,
+  execution: Execution | None = None,
+):
   """Sets some elements to zero and scales the others up (Srivastava 2014).
 
   Args:
@@ -529,20 +714,33 @@ def dropout(input_tensor, dropout_prob: float | None, dropout_seed=None):
       tensor []). The mask is then a function of these two and of the variable
       scope, so that the same step drops the same elements whenever it is run;
       a scope has at most one dropout.
+    execution: whether to draw 16 bits an element, as where it `compiles`;
+      None for `Execution()`. The masks are others, their odds the same.
 
   Returns:
     As `input_tensor`.
   """
   if not dropout_prob:
     return input_tensor
-  if dropout_seed is None:
+  key, step = _key_and_step(dropout_seed)
+  if execution and execution.compiles:
+    shape = get_shape_list(input_tensor)
+    keep = execution_lib.keep_mask(shape, dropout_prob, key, step)
+    return _dropped(input_tensor, keep, dropout_prob)
+  if key is None:
     return tf.nn.dropout(input_tensor, rate=dropout_prob)
-  run_seed, step = dropout_seed
-  place = f"{run_seed} {tf.get_variable_scope().name}"
-  key = zlib.crc32(place.encode()) & 0x7FFFFFFF
   return tf.nn.experimental.stateless_dropout(
     input_tensor, rate=dropout_prob, seed=[key, tf.cast(step, tf.int32)]
   )
+
+
+def _key_and_step(dropout_seed):
+  """What fixes the dropout of a scope: an int and a tensor, or None twice."""
+  if dropout_seed is None:
+    return None, None
+  run_seed, step = dropout_seed
+  place = f"{run_seed} {tf.get_variable_scope().name}"
+  return zlib.crc32(place.encode()) & 0x7FFFFFFF, step
 
 
 # The heads
@@ -577,8 +775,9 @@ def masked_lm_logits(
     output_bias = tf.get_variable(
       "output_bias", [config.vocab_size], initializer=tf.zeros_initializer()
     )
-    logits = tf.matmul(states, embedding_table, transpose_b=True)
-    return tf.nn.bias_add(logits, output_bias)
+    table = tf.cast(embedding_table, states.dtype)
+    logits = tf.matmul(states, table, transpose_b=True)
+    return tf.nn.bias_add(logits, tf.cast(output_bias, states.dtype))
 
 
 def gather_positions(sequence, positions):
@@ -678,8 +877,9 @@ def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
     "output_bias", [num_outputs], initializer=tf.zeros_initializer()
   )
   matrix = tf.reshape(inputs, [-1, shape[-1]])
+  output_weights = tf.cast(output_weights, inputs.dtype)
   logits = tf.matmul(matrix, output_weights, transpose_b=True)
-  logits = tf.nn.bias_add(logits, output_bias)
+  logits = tf.nn.bias_add(logits, tf.cast(output_bias, inputs.dtype))
   return tf.reshape(logits, [*shape[:-1], num_outputs])
 
 
@@ -701,19 +901,22 @@ def cross_entropy(logits, label_ids):
   return -tf.reduce_sum(labels * log_probs, axis=-1), log_probs
 
 
-def weighted_mean(losses, weights):
+def weighted_mean(losses, weights, total_weight=None):
   """Mean of the losses whose weight is not 0; 0 where all of them are.
 
   Args:
     losses: float32 [A].
     weights: float [A], from 0 to 1; padding has 0.
+    total_weight: float [], by which to divide; None for their sum.
 
   Returns:
     float32 []. A small number in the divisor keeps it finite, as in the
     reference.
   """
   weights = tf.cast(weights, losses.dtype)
-  return tf.reduce_sum(weights * losses) / (tf.reduce_sum(weights) + 1e-5)
+  if total_weight is None:
+    total_weight = tf.reduce_sum(weights)
+  return tf.reduce_sum(weights * losses) / (total_weight + 1e-5)
 
 
 # Activations, initialisation, shapes

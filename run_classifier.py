@@ -22,6 +22,7 @@ import command_line
 import estimator_api
 import features
 import modeling
+import optimization
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
@@ -34,6 +35,7 @@ from classification_data import (  # noqa: F401 (their names are also here)
   XnliProcessor,
 )
 from command_line import InputError, write_whole
+from execution import Execution
 from features import shuffle_epochs
 
 FLAGS = flags.FLAGS
@@ -305,6 +307,7 @@ def create_model(
   use_one_hot_embeddings: bool,
   is_regression: bool = False,
   dropout_seed=None,
+  execution: Execution | None = None,
 ):
   """The encoder with a classifier, or a regression, on its pooled output.
 
@@ -319,6 +322,7 @@ def create_model(
     use_one_hot_embeddings: see `modeling.BertModel`.
     is_regression: whether to predict a number.
     dropout_seed: see `modeling.dropout`.
+    execution: how to compute; None for `Execution()`.
 
   Returns:
     loss [], per_example_loss [B], logits [B, L] and probabilities [B, L], all
@@ -333,6 +337,7 @@ def create_model(
     token_type_ids=segment_ids,
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
+    execution=execution,
   )
   logits = modeling.classification_logits(
     model.get_pooled_output(),
@@ -340,6 +345,7 @@ def create_model(
     dropout_prob=0.1 if is_training else 0.0,
     dropout_seed=dropout_seed,
   )
+  logits = tf.cast(logits, tf.float32)
   if is_regression:
     per_example_loss = tf.square(logits[:, 0] - labels)
     probabilities = logits
@@ -363,7 +369,8 @@ def model_fn_builder(
   seed: int | None = None,
   log_steps: int = 20,
   evaluated: dict[str, Any] | None = None,
-  bias_correction: bool = False,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
@@ -381,7 +388,8 @@ def model_fn_builder(
     log_steps: steps between two lines of progress.
     evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
       `label_ids` [A] and `is_real_example` [A] of the whole set.
-    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+    execution: how to compute; None for `Execution()`.
+    options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
     A function of features, labels, mode, params and config.
@@ -389,47 +397,57 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    is_training = mode == estimator_api.ModeKeys.TRAIN
-    label_ids = features["label_ids"]
-    is_real_example = tf.cast(features["is_real_example"], tf.float32)
-    dropout_seed = None
-    if is_training and seed is not None:
-      dropout_seed = seed, tf.train.get_or_create_global_step()
-    total_loss, per_example_loss, logits, probabilities = create_model(
-      bert_config,
-      is_training,
-      features["input_ids"],
-      features["input_mask"],
-      features["segment_ids"],
-      label_ids,
-      num_labels,
-      use_one_hot_embeddings,
-      is_regression,
-      dropout_seed,
-    )
-    scaffold_fn = training.initialize_from_checkpoint(
-      init_checkpoint, config and config.model_dir, use_tpu
+    restore = functools.partial(
+      training.initialize_from_checkpoint,
+      init_checkpoint,
+      config and config.model_dir,
+      use_tpu,
     )
 
-    if is_training:
+    def build(batch, is_training, dropout_seed=None):
+      return create_model(
+        bert_config,
+        is_training,
+        batch["input_ids"],
+        batch["input_mask"],
+        batch["segment_ids"],
+        batch["label_ids"],
+        num_labels,
+        use_one_hot_embeddings,
+        is_regression,
+        dropout_seed,
+        execution,
+      )
+
+    if mode == estimator_api.ModeKeys.TRAIN:
       return training.train_spec(
-        total_loss,
+        lambda batch, seed: (build(batch, True, seed)[0], {}),
+        features,
         learning_rate,
         num_train_steps,
         num_warmup_steps,
         use_tpu,
-        bias_correction,
-        scaffold_fn,
+        options or optimization.StepOptions(),
+        seed,
+        restore,
         params["batch_size"],
         log_steps,
       )
 
+    total_loss, per_example_loss, logits, probabilities = build(features, False)
+    scaffold_fn = restore()
     if mode == estimator_api.ModeKeys.PREDICT:
       return estimator_api.TPUEstimatorSpec(
         mode=mode,
-        predictions={"probabilities": probabilities},
+        predictions={
+          name: features[name] for name in ("place",) if name in features
+        }
+        | {"probabilities": probabilities},
         scaffold_fn=scaffold_fn,
       )
+
+    label_ids = features["label_ids"]
+    is_real_example = tf.cast(features["is_real_example"], tf.float32)
 
     def metric_fn(per_example_loss, label_ids, logits, is_real_example):
       metrics = {
@@ -655,6 +673,7 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_execution_flags()
   training.define_tpu_flags()
   flags.DEFINE_string(
     "data_dir", None, "Folder of the data set, with the task's files."
@@ -852,6 +871,7 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
+  execution, options = training.plan_training(training.read_execution(), config)
   model_fn = model_fn_builder(
     bert_config=config,
     num_labels=max(len(processor.get_labels()), 1),
@@ -865,7 +885,8 @@ def build_estimator(
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
     evaluated=evaluated,
-    bias_correction=FLAGS.bias_correction,
+    execution=execution,
+    options=options,
   )
   return training.build_estimator(
     model_fn,

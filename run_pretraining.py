@@ -7,6 +7,7 @@ followed the first.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -25,9 +26,11 @@ import command_line
 import estimator_api
 import features
 import modeling
+import optimization
 import tokenization
 import training
 from command_line import InputError, find_files, open_any, write_whole
+from execution import Execution
 
 FLAGS = flags.FLAGS
 
@@ -328,6 +331,7 @@ def create_model(
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
   dropout_seed=None,
+  execution: Execution | None = None,
 ):
   """The encoder with the heads of both tasks.
 
@@ -338,6 +342,7 @@ def create_model(
       `masked_lm_positions` int32 [B, P].
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
+    execution: how to compute; None for `Execution()`.
 
   Returns:
     The scores of both tasks, float [B * P, V] and float [B, 2].
@@ -350,6 +355,7 @@ def create_model(
     token_type_ids=batch["segment_ids"],
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
+    execution=execution,
   )
   masked_lm_logits = modeling.masked_lm_logits(
     bert_config,
@@ -363,7 +369,9 @@ def create_model(
   return masked_lm_logits, next_sentence_logits
 
 
-def pretraining_loss(masked_lm_logits, next_sentence_logits, batch):
+def pretraining_loss(
+  masked_lm_logits, next_sentence_logits, batch, total_weight=None
+):
   """Scores both tasks.
 
   Args:
@@ -371,6 +379,8 @@ def pretraining_loss(masked_lm_logits, next_sentence_logits, batch):
     next_sentence_logits: float [B, 2].
     batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
       `next_sentence_labels` [B, 1].
+    total_weight: float32 [], by which the weighted losses of the masked LM are
+      divided; None for the sum of the weights.
 
   Returns:
     float32 [], the sum of both losses; and, by the name of its mean, what loss
@@ -390,7 +400,7 @@ def pretraining_loss(masked_lm_logits, next_sentence_logits, batch):
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   ones = tf.ones_like(next_sentence_losses)
-  loss = modeling.weighted_mean(masked_lm_losses, weights)
+  loss = modeling.weighted_mean(masked_lm_losses, weights, total_weight)
   return loss + tf.reduce_mean(next_sentence_losses), {
     "masked_lm_accuracy": (masked_lm_correct, weights),
     "masked_lm_loss": (masked_lm_losses, weights),
@@ -409,8 +419,9 @@ def model_fn_builder(
   use_one_hot_embeddings: bool,
   seed: int | None = None,
   log_steps: int = 20,
-  bias_correction: bool = False,
   top_k: int = 5,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` of pretraining, for TPUEstimator.
 
@@ -424,8 +435,9 @@ def model_fn_builder(
     use_one_hot_embeddings: see `modeling.BertModel`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
-    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
     top_k: how many fillings it predicts.
+    execution: how to compute; None for `Execution()`.
+    options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
     A function of features, labels, mode, params and config. It predicts of
@@ -435,17 +447,57 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    is_training = mode == estimator_api.ModeKeys.TRAIN
-    dropout_seed = None
-    if is_training and seed is not None:
-      dropout_seed = seed, tf.train.get_or_create_global_step()
-    masked_lm_logits, next_sentence_logits = create_model(
-      bert_config, is_training, features, use_one_hot_embeddings, dropout_seed
+    restore = functools.partial(
+      training.initialize_from_checkpoint,
+      init_checkpoint,
+      config and config.model_dir,
+      use_tpu,
     )
-    scaffold_fn = training.initialize_from_checkpoint(
-      init_checkpoint, config and config.model_dir, use_tpu
-    )
+    step_options = options or optimization.StepOptions()
 
+    def build(batch, is_training, dropout_seed=None):
+      return create_model(
+        bert_config,
+        is_training,
+        batch,
+        use_one_hot_embeddings,
+        dropout_seed,
+        execution,
+      )
+
+    if mode == estimator_api.ModeKeys.TRAIN:
+      # Parts of a batch may have more masks or fewer; each counts alike.
+      total_weight = tf.reduce_sum(features["masked_lm_weights"])
+      total_weight /= step_options.num_micro_batches
+
+      def loss_fn(batch, dropout_seed):
+        loss, measured = pretraining_loss(
+          *build(batch, True, dropout_seed), batch, total_weight
+        )
+        means = {
+          name: modeling.weighted_mean(
+            *of, total_weight if name.startswith("masked_lm") else None
+          )
+          for name, of in measured.items()
+        }
+        return loss, means
+
+      return training.train_spec(
+        loss_fn,
+        features,
+        learning_rate,
+        num_train_steps,
+        num_warmup_steps,
+        use_tpu,
+        step_options,
+        seed,
+        restore,
+        params["batch_size"],
+        log_steps,
+      )
+
+    masked_lm_logits, next_sentence_logits = build(features, False)
+    scaffold_fn = restore()
     if mode == estimator_api.ModeKeys.PREDICT:
       losses, log_probs = modeling.cross_entropy(
         masked_lm_logits, tf.reshape(features["masked_lm_ids"], [-1])
@@ -464,22 +516,6 @@ def model_fn_builder(
     total_loss, measured = pretraining_loss(
       masked_lm_logits, next_sentence_logits, features
     )
-    if is_training:
-      means = {
-        name: modeling.weighted_mean(*of) for name, of in measured.items()
-      }
-      return training.train_spec(
-        total_loss,
-        learning_rate,
-        num_train_steps,
-        num_warmup_steps,
-        use_tpu,
-        bias_correction,
-        scaffold_fn,
-        params["batch_size"],
-        log_steps,
-        scalars=means,
-      )
 
     def metric_fn(*tensors):
       pairs = zip(tensors[::2], tensors[1::2])
@@ -673,6 +709,7 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_execution_flags()
   training.define_tpu_flags()
   flags.DEFINE_list(
     "input_file",
@@ -864,6 +901,9 @@ def build_estimator(config: modeling.BertConfig):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
+  execution, options = training.plan_training(
+    training.read_execution(), config, FLAGS.max_predictions_per_seq
+  )
   model_fn = model_fn_builder(
     bert_config=config,
     init_checkpoint=FLAGS.init_checkpoint,
@@ -874,8 +914,9 @@ def build_estimator(config: modeling.BertConfig):
     use_one_hot_embeddings=FLAGS.use_tpu,
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
-    bias_correction=FLAGS.bias_correction,
     top_k=FLAGS.top_k,
+    execution=execution,
+    options=options,
   )
   return training.build_estimator(
     model_fn,

@@ -6,6 +6,7 @@ Python: `Predictor` loads a trained model once and answers whatever it is asked.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -23,12 +24,14 @@ import command_line
 import estimator_api
 import features
 import modeling
+import optimization
 import squad_answers
 import squad_data
 import squad_metrics
 import tokenization
 import training
 from command_line import InputError, open_any, write_whole
+from execution import Execution
 from squad_answers import (  # noqa: F401 (their names are also here)
   RawResult,
   get_final_text,
@@ -56,6 +59,7 @@ def create_model(
   use_one_hot_embeddings: bool,
   mask_padding: bool = False,
   dropout_seed=None,
+  execution: Execution | None = None,
 ):
   """The encoder with two scores for each token: answer begins, answer ends.
 
@@ -69,6 +73,8 @@ def create_model(
     mask_padding: whether padding gets the lowest score that there is. The
       reference scores it like tokens.
     dropout_seed: see `modeling.dropout`.
+    execution: how to compute; None for `Execution()`. Packing, which leaves
+      padding without states, goes with `mask_padding` alone.
 
   Returns:
     start_logits and end_logits, float32 [B, S].
@@ -81,6 +87,7 @@ def create_model(
     token_type_ids=segment_ids,
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
+    execution=execution,
   )
   logits = modeling.span_logits(model.get_sequence_output())
   logits = [tf.cast(scores, tf.float32) for scores in logits]
@@ -102,7 +109,8 @@ def model_fn_builder(
   mask_padding: bool = False,
   seed: int | None = None,
   log_steps: int = 20,
-  bias_correction: bool = False,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` that answers questions, for TPUEstimator.
 
@@ -117,7 +125,8 @@ def model_fn_builder(
     mask_padding: see `create_model`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
-    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
+    execution: how to compute; None for `Execution()`.
+    options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
@@ -126,24 +135,37 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    is_training = mode == estimator_api.ModeKeys.TRAIN
-    dropout_seed = None
-    if is_training and seed is not None:
-      dropout_seed = seed, tf.train.get_or_create_global_step()
-    start_logits, end_logits = create_model(
-      bert_config,
-      is_training,
-      features["input_ids"],
-      features["input_mask"],
-      features["segment_ids"],
-      use_one_hot_embeddings,
-      mask_padding,
-      dropout_seed,
+    restore = functools.partial(
+      training.initialize_from_checkpoint,
+      init_checkpoint,
+      config and config.model_dir,
+      use_tpu,
     )
-    scaffold_fn = training.initialize_from_checkpoint(
-      init_checkpoint, config and config.model_dir, use_tpu
-    )
-    if not is_training:
+
+    def build(batch, is_training, dropout_seed=None):
+      return create_model(
+        bert_config,
+        is_training,
+        batch["input_ids"],
+        batch["input_mask"],
+        batch["segment_ids"],
+        use_one_hot_embeddings,
+        mask_padding,
+        dropout_seed,
+        execution,
+      )
+
+    def loss_fn(batch, dropout_seed):
+      losses = [
+        modeling.cross_entropy(logits, batch[positions])[0]
+        for logits, positions in zip(
+          build(batch, True, dropout_seed), ("start_positions", "end_positions")
+        )
+      ]
+      return tf.reduce_mean(losses[0] + losses[1]) / 2.0, {}
+
+    if mode != estimator_api.ModeKeys.TRAIN:
+      start_logits, end_logits = build(features, False)
       return estimator_api.TPUEstimatorSpec(
         mode=mode,
         predictions={
@@ -151,23 +173,18 @@ def model_fn_builder(
           "start_logits": start_logits,
           "end_logits": end_logits,
         },
-        scaffold_fn=scaffold_fn,
+        scaffold_fn=restore(),
       )
-    start_losses, _ = modeling.cross_entropy(
-      start_logits, features["start_positions"]
-    )
-    end_losses, _ = modeling.cross_entropy(
-      end_logits, features["end_positions"]
-    )
-    total_loss = tf.reduce_mean(start_losses + end_losses) / 2.0
     return training.train_spec(
-      total_loss,
+      loss_fn,
+      features,
       learning_rate,
       num_train_steps,
       num_warmup_steps,
       use_tpu,
-      bias_correction,
-      scaffold_fn,
+      options or optimization.StepOptions(),
+      seed,
+      restore,
       params["batch_size"],
       log_steps,
     )
@@ -347,6 +364,7 @@ def define_flags() -> None:
   training.define_model_flags(max_seq_length=384)
   training.define_text_flags()
   training.define_training_flags()
+  training.define_execution_flags()
   training.define_tpu_flags()
   flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
   flags.DEFINE_string(
@@ -793,6 +811,9 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
+  execution, options = training.plan_training(
+    training.read_execution(packs=FLAGS.mask_padding), config
+  )
   model_fn = model_fn_builder(
     bert_config=config,
     init_checkpoint=FLAGS.init_checkpoint,
@@ -804,7 +825,8 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
     mask_padding=FLAGS.mask_padding,
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
-    bias_correction=FLAGS.bias_correction,
+    execution=execution,
+    options=options,
   )
   return training.build_estimator(
     model_fn,

@@ -21,10 +21,13 @@ from absl import flags, logging
 from tqdm import tqdm
 
 import estimator_api
+import execution as execution_lib
+import memory_plan
 import modeling
 import optimization
 import tokenization
 from command_line import InputError, open_any, write_whole
+from execution import Execution
 
 FLAGS = flags.FLAGS
 
@@ -92,6 +95,51 @@ def define_training_flags() -> None:
     " same run.",
   )
   flags.DEFINE_integer("log_steps", 20, "Steps between two lines of progress.")
+  flags.DEFINE_integer(
+    "gradient_accumulation_steps",
+    1,
+    "Parts that the examples of a step are taken in, one after the other, to"
+    " save memory. The step is that of the whole batch.",
+    lower_bound=1,
+  )
+  flags.DEFINE_bool(
+    "recompute_activations",
+    False,
+    "Whether activations are computed a second time for the gradient, instead"
+    " of being kept: less memory, a third more time.",
+  )
+  flags.DEFINE_float(
+    "memory_gb",
+    None,
+    "Memory that training may take, in GB of 10^9 bytes; sets the two flags"
+    " above so that it does.",
+    lower_bound=0.0,
+  )
+  flags.DEFINE_bool(
+    "optimizer_on_cpu",
+    False,
+    "Whether Adam's moments are kept in the host's memory and not on the GPU.",
+  )
+
+
+def define_execution_flags() -> None:
+  """Flags that say how the model is computed, in training or not."""
+  flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "bfloat16", "float16", "auto"],
+    "Number format of matrix products and activations; the weights are"
+    " float32. float16 is for GPUs without bfloat16, and scales the loss. auto"
+    " takes what this device is fastest in.",
+  )
+  flags.DEFINE_enum(
+    "xla",
+    "auto",
+    ["auto", "on", "off"],
+    "Whether training compiles what is between matrix products, and the update"
+    " of the weights. It takes a second for each new size of a batch. auto does"
+    " it where there is no GPU.",
+  )
 
 
 def define_tpu_flags() -> None:
@@ -156,6 +204,89 @@ def build_estimator(
     train_batch_size=train_batch_size,
     eval_batch_size=eval_batch_size,
     predict_batch_size=predict_batch_size,
+  )
+
+
+def read_execution(packs: bool = True) -> Execution:
+  """How the flags want the model computed.
+
+  Args:
+    packs: whether padding may be left out.
+
+  Returns:
+    The `Execution`, with `recomputes` off.
+  """
+  precision = FLAGS.precision
+  if precision == "auto":
+    precision = "bfloat16" if FLAGS.use_tpu else execution_lib.fastest_dtype()
+  compiles = FLAGS.xla == "on"
+  if FLAGS.xla == "auto":
+    compiles = not tf.config.list_physical_devices("GPU")
+  return Execution(
+    dtype=tf.as_dtype(precision),
+    packs=packs and not FLAGS.use_tpu,
+    compiles=compiles and not FLAGS.use_tpu,
+  )
+
+
+def plan_training(
+  execution: Execution,
+  config: modeling.BertConfig,
+  num_predictions: int = 0,
+) -> tuple[Execution, optimization.StepOptions]:
+  """How the flags want a step of training made.
+
+  Args:
+    execution: of `read_execution`.
+    config: the model's sizes.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    The execution, which may recompute now, and the step's options.
+
+  Raises:
+    InputError: the batch is not divisible as asked for, or nothing keeps
+      training within the memory given.
+  """
+  batch_size = FLAGS.train_batch_size
+  num_parts = FLAGS.gradient_accumulation_steps
+  recomputes = FLAGS.recompute_activations
+  if FLAGS.memory_gb:
+    plan = memory_plan.fit(
+      config,
+      batch_size,
+      FLAGS.max_seq_length,
+      int(FLAGS.memory_gb * 10**9),
+      execution.dtype.size,
+      num_predictions,
+    )
+    if plan is None:
+      raise InputError(
+        f"--memory_gb={FLAGS.memory_gb:g}: not even one sequence of"
+        f" {FLAGS.max_seq_length} tokens fits. Give more, or a lower"
+        " --max_seq_length"
+      )
+    num_parts, recomputes = plan.num_micro_batches, plan.recomputes
+    logging.info(
+      "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
+      " --%srecompute_activations; takes %.1f GB at most",
+      FLAGS.memory_gb,
+      num_parts,
+      batch_size // num_parts,
+      "" if recomputes else "no",
+      plan.num_bytes / 10**9,
+    )
+  if batch_size % num_parts:
+    raise InputError(
+      f"--gradient_accumulation_steps={num_parts} does not divide"
+      f" --train_batch_size={batch_size}"
+    )
+  return execution._replace(recomputes=recomputes), optimization.StepOptions(
+    bias_correction=FLAGS.bias_correction,
+    num_micro_batches=num_parts,
+    compiles=execution.compiles and not FLAGS.optimizer_on_cpu,
+    on_cpu=FLAGS.optimizer_on_cpu,
+    scales_loss=execution.dtype == tf.float16,
   )
 
 
@@ -540,63 +671,81 @@ def is_trained(model_dir: str, done: int, num_train_steps: int) -> bool:
 
 
 def train_spec(
-  total_loss,
+  loss_fn,
+  batch: Mapping[str, Any],
   learning_rate: float,
   num_train_steps: int,
   num_warmup_steps: int,
   use_tpu: bool,
-  bias_correction: bool,
-  scaffold_fn,
+  options: optimization.StepOptions,
+  seed: int | None,
+  restore,
   batch_size: int,
   log_steps: int,
-  scalars: Mapping[str, Any] | None = None,
 ):
   """What a `model_fn` gives for training: a step of it, and how it is shown.
 
   Args:
-    total_loss: float32 [], of the batch.
+    loss_fn: of a batch, or an equal part of one, and the `dropout_seed`; gives
+      the examples' mean loss, float32 [], and by name what else to show of
+      them, float32 []. If there is any, it goes to TensorBoard, as do the
+      learning rate and the norm.
+    batch: features by name.
     learning_rate: the highest.
     num_train_steps: the step at which training ends.
     num_warmup_steps: steps until the highest learning rate.
     use_tpu: whether it runs on a TPU, where nothing is shown: many steps run
       between two visits to the host.
-    bias_correction: see `optimization.AdamWeightDecayOptimizer`.
-    scaffold_fn: of `initialize_from_checkpoint`.
+    options: how the step is made.
+    seed: of dropout, or None for masks that nothing fixes.
+    restore: called once the weights are in the graph, to let them start from a
+      checkpoint; gives the `scaffold_fn`.
     batch_size: examples a step.
     log_steps: steps between two lines of progress.
-    scalars: more to show, by name; these, the learning rate and the norm go to
-      TensorBoard too.
 
   Returns:
     A `TPUEstimatorSpec`.
   """
+  global_step = tf.train.get_or_create_global_step()
+
+  def part_loss(part, index):
+    if seed is None:
+      return loss_fn(part, None)
+    draw = global_step * options.num_micro_batches + tf.cast(index, tf.int64)
+    return loss_fn(part, (seed, draw))
+
+  loss_scale = optimization.LossScale() if options.scales_loss else None
+  gradients = optimization.compute_gradients(
+    part_loss, batch, options.num_micro_batches, loss_scale
+  )
+  scaffold_fn = restore()
   step = optimization.training_step(
-    total_loss,
+    gradients,
     learning_rate,
     num_train_steps,
     num_warmup_steps,
     use_tpu,
-    bias_correction=bias_correction,
+    options=options,
+    loss_scale=loss_scale,
   )
   hooks = []
   if not use_tpu:
     shown = {
-      **(scalars or {}),
+      **gradients.scalars,
       "learning_rate": step.learning_rate,
       "gradient_norm": step.gradient_norm,
     }
-    if scalars:
+    if loss_scale:
+      shown["loss_scale"] = loss_scale.value
+    if gradients.scalars:
       for name, value in shown.items():
         tf.summary.scalar(name, value)  # Estimator has one of the loss
     tensors = {name.replace("_", " "): value for name, value in shown.items()}
-    hooks = [
-      ProgressHook(
-        {"loss": total_loss} | tensors, num_train_steps, batch_size, log_steps
-      )
-    ]
+    tensors = {"loss": gradients.loss} | tensors
+    hooks = [ProgressHook(tensors, num_train_steps, batch_size, log_steps)]
   return estimator_api.TPUEstimatorSpec(
     mode=estimator_api.ModeKeys.TRAIN,
-    loss=total_loss,
+    loss=gradients.loss,
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
     training_hooks=hooks,

@@ -83,7 +83,9 @@ def test_eight_steps_equal_the_reference(run, loss_fn, num_warmup_steps):
     config, True, feeds["input_ids"], feeds["input_mask"], feeds["segment_ids"]
   )
   loss = loss_fn(config, model, feeds)
-  step = optimization.training_step(loss, 1e-3, 8, num_warmup_steps)
+  step = optimization.training_step(
+    optimization.gradients_of(loss), 1e-3, 8, num_warmup_steps
+  )
   restore_tiny()
   fetches = {
     "loss": loss,
@@ -242,7 +244,7 @@ def test_bias_correction_equals_numpy():
 def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before():
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
   step = optimization.training_step(
-    tf.reduce_sum(weight * [3.0, 4.0]), 0.1, 10, 0
+    optimization.gradients_of(tf.reduce_sum(weight * [3.0, 4.0])), 0.1, 10, 0
   )
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -256,7 +258,9 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before():
 
 def test_a_step_is_counted_after_its_rate_is_read():
   weight = tf.get_variable("w", initializer=tf.ones([2]))
-  step = optimization.training_step(tf.reduce_sum(weight), 1.0, 10, 5)
+  step = optimization.training_step(
+    optimization.gradients_of(tf.reduce_sum(weight)), 1.0, 10, 5
+  )
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     rates = [session.run(list(step[:2]))[1] for _ in range(7)]
@@ -279,7 +283,9 @@ def test_create_optimizer_gives_a_train_op():
 def test_a_weight_without_gradient_stays_and_has_no_moments():
   used = tf.get_variable("used", initializer=tf.ones([1]))
   idle = tf.get_variable("idle", initializer=tf.ones([1]))
-  step = optimization.training_step(tf.reduce_sum(used), 0.1, 10, 0)
+  step = optimization.training_step(
+    optimization.gradients_of(tf.reduce_sum(used)), 0.1, 10, 0
+  )
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     session.run(step.train_op)

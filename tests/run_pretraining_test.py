@@ -418,7 +418,9 @@ def test_steps_in_order_equal_the_reference():
     }
     logits = run_pretraining.create_model(config, True, batch, False)
     loss, _ = run_pretraining.pretraining_loss(*logits, batch)
-    step = optimization.training_step(loss, 1e-3, 60, 6)
+    step = optimization.training_step(
+      optimization.gradients_of(loss), 1e-3, 60, 6
+    )
     weights = tf.trainable_variables()
     training.initialize_from_checkpoint(golden_checkpoint())
     session.run(tf.global_variables_initializer())
