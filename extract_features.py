@@ -268,6 +268,7 @@ def define_flags() -> None:
   training.define_text_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
+  flags.adopt_module_key_flags(training)  # so that --help shows them
   flags.DEFINE_string(
     "input_file",
     None,
@@ -391,8 +392,11 @@ def main(_) -> None:
         params["batch_size"],
         drop_remainder=False,
         trim=not FLAGS.use_tpu,
+        by_length=not FLAGS.use_tpu,
       )
     )
+    if not FLAGS.use_tpu:
+      rows = features.in_order(rows)
     rows = tqdm(rows, total=num_texts, unit="text", disable=None)
     if is_npz:
       width = len(layer_indexes) * config.hidden_size

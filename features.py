@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import google_crc32c
@@ -325,6 +325,7 @@ def record_input_fn(
   trim: bool = False,
   seed: int = 0,
   first_step: int = 0,
+  by_length: bool = False,
 ):
   """An `input_fn` over a TFRecord file of a fine-tuning task.
 
@@ -336,6 +337,8 @@ def record_input_fn(
     trim: whether padding common to a batch is cut off; not for a TPU.
     seed: of the shuffling.
     first_step: steps already done, where training goes on.
+    by_length: whether batches are of examples of like length. In training that
+      is a choice of who meets whom; else see `in_order`.
 
   Returns:
     A function of `params`, which has the `batch_size`.
@@ -356,8 +359,11 @@ def record_input_fn(
         num_records,
         seed,
         first_record=first_step * batch_size,
+        by_length=by_length,
       )
-    return record_batches(input_file, layout, batch_size, drop_remainder, trim)
+    return record_batches(
+      input_file, layout, batch_size, drop_remainder, trim, by_length
+    )
 
   return input_fn
 
@@ -368,6 +374,7 @@ def record_batches(
   batch_size: int,
   drop_remainder: bool,
   trim: bool,
+  by_length: bool = False,
 ):
   """A dataset of batches, in the order of the files.
 
@@ -377,6 +384,8 @@ def record_batches(
     batch_size: B, examples.
     drop_remainder: whether a last, smaller batch is left out.
     trim: whether padding common to a batch is cut, see `trim_padding`.
+    by_length: whether the records are sorted, some thousands at a time, the
+      longest first, which leaves little padding; see `in_order`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -384,7 +393,34 @@ def record_batches(
   import tensorflow as tf
 
   records = tf.data.TFRecordDataset(files)
-  return _batches(records, layout, batch_size, drop_remainder, trim)
+  if not by_length:
+    return _batches(records, layout, batch_size, drop_remainder, trim)
+
+  def sort(places, block):
+    order = tf.argsort(-_num_tokens(block, layout), stable=True)
+    return tf.gather(places, order), tf.gather(block, order)
+
+  places = records.enumerate().batch(2**13).map(sort).unbatch()
+  return _batches(places, layout, batch_size, drop_remainder, trim)
+
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+  """Puts what comes of sorted records back into the order of the files.
+
+  Args:
+    rows: each with the `place` of its record, which `record_batches` adds to
+      the features of those that it sorts.
+
+  Yields:
+    The rows, by their places from 0 on.
+  """
+  waiting: dict[int, Mapping[str, Any]] = {}
+  next_place = 0
+  for row in rows:
+    waiting[int(row["place"])] = row
+    while next_place in waiting:
+      yield waiting.pop(next_place)
+      next_place += 1
 
 
 def shuffled_record_batches(
@@ -395,6 +431,7 @@ def shuffled_record_batches(
   num_records: int,
   seed: int,
   first_record: int = 0,
+  by_length: bool = False,
 ):
   """An endless dataset of batches in shuffled order, see `shuffle_epochs`.
 
@@ -406,14 +443,21 @@ def shuffled_record_batches(
     num_records: how many records the files have together.
     seed: fixes the order.
     first_record: records already done, where training goes on.
+    by_length: whether batches are of like lengths, see `group_by_length`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
   import tensorflow as tf
 
+  def group(order, epoch, records):
+    lengths = _num_tokens(records, layout)
+    return group_by_length(order, lengths, batch_size, seed, epoch)
+
   records = tf.data.TFRecordDataset(files)
-  records = shuffle_epochs(records, num_records, seed, first_record)
+  records = shuffle_epochs(
+    records, num_records, seed, first_record, group if by_length else None
+  )
   return _batches(records, layout, batch_size, True, trim)
 
 
@@ -444,19 +488,36 @@ def streamed_record_batches(
   return _batches(records, layout, batch_size, True, trim)
 
 
-def _batches(records, layout, batch_size, drop_remainder, trim):
+def _num_tokens(serialized, layout: Layout):
+  """Of each record how many tokens it has: int32 [A]."""
   import tensorflow as tf
 
+  mask = {"input_mask": layout["input_mask"]}
+  return tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=1)
+
+
+def _batches(records, layout, batch_size, drop_remainder, trim):
+  """Batches of serialized records, or of those with their places."""
+  import tensorflow as tf
+
+  def parse(*batch):
+    *place, serialized = batch
+    parsed = parse_records(serialized, layout)
+    if place:
+      parsed["place"] = tf.cast(place[0], tf.int32)
+    return parsed
+
   batches = records.batch(batch_size, drop_remainder=drop_remainder).map(
-    lambda serialized: parse_records(serialized, layout),
-    num_parallel_calls=tf.data.AUTOTUNE,
+    parse, num_parallel_calls=tf.data.AUTOTUNE
   )
   if trim:
     batches = batches.map(trim_padding, num_parallel_calls=tf.data.AUTOTUNE)
   return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
+def shuffle_epochs(
+  dataset, num_elements: int, seed: int, first_element=0, reorder=None
+):
   """Repeats a dataset without end, each epoch in an order of its own.
 
   Every order is equally likely, however the elements come, and the order of an
@@ -468,6 +529,8 @@ def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
     num_elements: how many it has.
     seed: a number.
     first_element: how many elements, over the epochs, are already done.
+    reorder: None, or what makes another order, int32 [num_elements], of the
+      shuffled one, the epoch's number and all elements.
 
   Returns:
     The endless `tf.data.Dataset`.
@@ -480,6 +543,8 @@ def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
     order = tf.random.experimental.stateless_shuffle(
       tf.range(num_elements), seed=tf.stack([tf.cast(seed, tf.int64), epoch])
     )
+    if reorder is not None:
+      order = reorder(order, epoch, elements)
     return tf.data.Dataset.from_tensor_slices(
       tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), elements)
     )
@@ -488,6 +553,46 @@ def shuffle_epochs(dataset, num_elements: int, seed: int, first_element=0):
   all_elements = dataset.batch(num_elements).repeat()
   return (
     tf.data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
+  )
+
+
+def group_by_length(
+  order, lengths, batch_size: int, seed: int, epoch, num_batches: int = 32
+):
+  """Changes a random order so that batches are of examples of like length.
+
+  Examples are sorted within stretches of some batches; the batches then come
+  in random order. What is left over at both ends of an epoch, and meets the
+  epochs before and after it in a batch, stays as it is.
+
+  Args:
+    order: int32 [A], the examples' numbers in random order.
+    lengths: int32 [A], of the examples by number, in tokens.
+    batch_size: B, examples.
+    seed: fixes, with the epoch, the order of the batches.
+    epoch: int64 [], its number.
+    num_batches: batches in a stretch.
+
+  Returns:
+    int32 [A], another order of the same numbers.
+  """
+  import tensorflow as tf
+
+  num_examples = tf.size(order)
+  before = epoch * tf.cast(num_examples, tf.int64)  # fills whole batches, or so
+  first = tf.cast(-before % batch_size, tf.int32)
+  last = first + (num_examples - first) // batch_size * batch_size
+  inner = order[first:last]
+  stretch = tf.range(tf.size(inner)) // (num_batches * batch_size)
+  longest = tf.reduce_max(lengths)
+  key = stretch * (longest + 1) + tf.gather(lengths, inner)
+  inner = tf.gather(inner, tf.argsort(key, stable=True))
+  seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
+  batches = tf.random.experimental.stateless_shuffle(
+    tf.reshape(inner, [-1, batch_size]), tf.random.fold_in(seeds, 1)
+  )
+  return tf.concat(
+    [order[:first], tf.reshape(batches, [-1]), order[last:]], axis=0
   )
 
 
@@ -557,7 +662,8 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
     multiple: of which the new length is, as far as S allows.
 
   Returns:
-    The features, those of `TOKEN_FEATURES` as [B, S'].
+    The features, those of `TOKEN_FEATURES` as [B, S'], and `label_ids` too
+    where tokens have labels.
   """
   import tensorflow as tf
 
@@ -565,6 +671,7 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   used = tf.where(tf.reduce_any(mask > 0, axis=0))[:, 0]  # places with tokens
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
-  return features | {
-    name: features[name][:, :length] for name in TOKEN_FEATURES
-  }
+  names = list(TOKEN_FEATURES)
+  if "label_ids" in features and features["label_ids"].shape.rank == 2:
+    names.append("label_ids")
+  return features | {name: features[name][:, :length] for name in names}

@@ -32,7 +32,7 @@ def fit(
   """Finds the fastest way to keep a step of training within a budget.
 
   Recomputing costs a third of the time, small parts cost less; so parts are
-  halved first, down to a few sequences each.
+  made smaller first, down to one sequence.
 
   Args:
     config: the model's sizes.

@@ -133,7 +133,8 @@ class BertModel:
 
     Raises:
       ValueError: the heads do not divide the hidden size, S is known and
-        above `max_position_embeddings`, or an input is not of rank 2.
+        above `max_position_embeddings`, an input is not of rank 2, or what is
+        to be computed a second time would not drop the same.
     """
     config = copy.deepcopy(config)
     execution = execution or Execution()
@@ -141,6 +142,12 @@ class BertModel:
       config.hidden_dropout_prob = 0.0
       config.attention_probs_dropout_prob = 0.0
       execution = execution._replace(compiles=False, recomputes=False)
+    dropout_probs = (
+      config.hidden_dropout_prob,
+      config.attention_probs_dropout_prob,
+    )
+    if execution.recomputes and dropout_seed is None and any(dropout_probs):
+      raise ValueError("Recomputing with dropout needs a dropout_seed")
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
       input_mask = tf.ones([batch_size, seq_length], tf.int32)
@@ -695,7 +702,8 @@ def _normalised_sum(
 
 
 def _dropped(tensor, keep, dropout_prob: float):
-  scale = 1.0 / execution_lib.kept_share(dropout_prob)
+  # Nothing may be kept at all; what is multiplied then is 0.
+  scale = 1.0 / max(execution_lib.kept_share(dropout_prob), 2.0**-16)
   return tensor * (tf.cast(keep, tensor.dtype) * scale)
 
 

@@ -399,7 +399,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.bias_correction = bias_correction
     self.gradient_scale = gradient_scale
     self.compiles = compiles
-    self.device = "/cpu:0" if on_cpu else None
+    self.device = "/cpu:0" if on_cpu else ""  # "" is wherever it would be
 
   def apply_gradients(self, grads_and_vars, global_step=None, name=None):
     """Moves each weight by its gradient; `global_step` is not counted on.

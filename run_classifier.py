@@ -228,6 +228,7 @@ def file_based_input_fn_builder(
   trim: bool = False,
   seed: int = 0,
   first_step: int = 0,
+  by_length: bool = False,
 ):
   """`features.record_input_fn` over a file of this task.
 
@@ -240,6 +241,7 @@ def file_based_input_fn_builder(
     trim: see there.
     seed: see there.
     first_step: see there.
+    by_length: see there.
 
   Returns:
     A function of `params`, which has the `batch_size`.
@@ -252,6 +254,7 @@ def file_based_input_fn_builder(
     trim,
     seed,
     first_step,
+    by_length,
   )
 
 
@@ -565,7 +568,11 @@ class Predictor:
   """
 
   def __init__(
-    self, model_dir: str, checkpoint: str | None = None, batch_size: int = 32
+    self,
+    model_dir: str,
+    checkpoint: str | None = None,
+    batch_size: int = 32,
+    precision: str = "float32",
   ):
     """Loads a model.
 
@@ -573,6 +580,7 @@ class Predictor:
       model_dir: the `--output_dir` of a training run.
       checkpoint: which of its checkpoints; None for the last.
       batch_size: how many texts are labelled at once.
+      precision: "float32", "bfloat16" or "float16", see `--precision`.
 
     Raises:
       InputError: the folder holds no classifier.
@@ -607,6 +615,7 @@ class Predictor:
         num_labels=max(len(self.labels), 1),
         use_one_hot_embeddings=False,
         is_regression=not self.labels,
+        execution=Execution(tf.as_dtype(precision), packs=True),
       )[-1]
       self._session = tf.Session(graph=graph)
       tf.train.Saver(tf.trainable_variables()).restore(
@@ -622,20 +631,26 @@ class Predictor:
     Returns:
       A prediction for each, in order.
     """
-    pairs = [(text, None) if isinstance(text, str) else text for text in texts]
-    predictions = []
-    for start in range(0, len(pairs), self._batch_size):
-      encoded = [
-        features.encode_pair(self._tokenizer, a, b, self._max_seq_length)
-        for a, b in pairs[start : start + self._batch_size]
-      ]
-      longest = max(sum(e.input_mask) for e in encoded)
+    encoded = [
+      features.encode_pair(
+        self._tokenizer,
+        *((text, None) if isinstance(text, str) else text),
+        self._max_seq_length,
+      )
+      for text in texts
+    ]
+    lengths = np.array([sum(e.input_mask) for e in encoded])
+    order = np.argsort(-lengths, kind="stable")  # like lengths together
+    predictions: list[Any] = [None] * len(encoded)
+    for start in range(0, len(order), self._batch_size):
+      batch = order[start : start + self._batch_size]
       feed = {
-        tensor: [getattr(e, name)[:longest] for e in encoded]
+        tensor: [getattr(encoded[i], name)[: lengths[batch[0]]] for i in batch]
         for name, tensor in self._inputs.items()
       }
       rows = self._session.run(self._output, feed)
-      predictions += [prediction(self.labels, row) for row in rows]
+      for index, row in zip(batch, rows):
+        predictions[index] = prediction(self.labels, row)
     return predictions
 
   def close(self) -> None:
@@ -673,8 +688,10 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_epoch_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
+  flags.adopt_module_key_flags(training)  # so that --help shows them
   flags.DEFINE_string(
     "data_dir", None, "Folder of the data set, with the task's files."
   )
@@ -690,12 +707,6 @@ def define_flags() -> None:
   flags.DEFINE_integer("train_batch_size", 32, "Examples a step of training.")
   flags.DEFINE_integer("eval_batch_size", 8, "Examples a step of scoring.")
   flags.DEFINE_integer("predict_batch_size", 8, "Examples a step of labelling.")
-  flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set.")
-  flags.DEFINE_float(
-    "warmup_proportion",
-    0.1,
-    "Share of training in which the learning rate rises: 0.1 is a tenth.",
-  )
   flags.DEFINE_string("language", "zh", "Language of XNLI.")
   flags.DEFINE_string(
     "predict_file",
@@ -827,7 +838,13 @@ def main(_) -> None:
       FLAGS.train_batch_size,
     )
     estimator.train(
-      input_fn("train", train_examples, FLAGS.train_batch_size, steps_done),
+      input_fn(
+        "train",
+        train_examples,
+        FLAGS.train_batch_size,
+        steps_done,
+        FLAGS.group_by_length,
+      ),
       max_steps=num_train_steps,
     )
   for ending, examples in eval_sets.items():
@@ -843,8 +860,12 @@ def main(_) -> None:
     )
   for ending, examples in predict_sets.items():
     rows = estimator.predict(
-      input_fn(f"predict{ending}", examples, FLAGS.predict_batch_size)
+      input_fn(
+        f"predict{ending}", examples, FLAGS.predict_batch_size, by_length=True
+      )
     )
+    if not FLAGS.use_tpu:
+      rows = features.in_order(rows)
     write_predictions(
       os.path.join(FLAGS.output_dir, f"test_results{ending}"),
       examples,
@@ -906,6 +927,7 @@ def write_and_read(
   examples: Sequence[InputExample],
   batch_size: int,
   steps_done: int | None = None,
+  by_length: bool = False,
 ):
   """Writes the records of some examples, and reads them in batches.
 
@@ -916,6 +938,7 @@ def write_and_read(
     examples: the examples.
     batch_size: examples a step.
     steps_done: for training, the step to go on from; else None.
+    by_length: see `features.record_input_fn`; not on a TPU.
 
   Returns:
     An `input_fn`.
@@ -937,6 +960,7 @@ def write_and_read(
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
     first_step=steps_done or 0,
+    by_length=by_length and not FLAGS.use_tpu,
   )
 
 

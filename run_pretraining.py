@@ -711,6 +711,7 @@ def define_flags() -> None:
   training.define_training_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
+  flags.adopt_module_key_flags(training)  # so that --help shows them
   flags.DEFINE_list(
     "input_file",
     None,

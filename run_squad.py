@@ -221,7 +221,11 @@ class Predictor:
   """
 
   def __init__(
-    self, model_dir: str, checkpoint: str | None = None, batch_size: int = 32
+    self,
+    model_dir: str,
+    checkpoint: str | None = None,
+    batch_size: int = 32,
+    precision: str = "float32",
   ):
     """Loads a model.
 
@@ -229,6 +233,7 @@ class Predictor:
       model_dir: the `--output_dir` of a training run.
       checkpoint: which one; None for the folder's last.
       batch_size: how many windows are looked at together.
+      precision: "float32", "bfloat16" or "float16", see `--precision`.
 
     Raises:
       InputError: the folder holds no such model.
@@ -265,6 +270,7 @@ class Predictor:
         **self._inputs,
         use_one_hot_embeddings=False,
         mask_padding=True,
+        execution=Execution(tf.as_dtype(precision), packs=True),
       )
       self._session = tf.Session(graph=graph)
       tf.train.Saver(tf.trainable_variables()).restore(
@@ -364,8 +370,10 @@ def define_flags() -> None:
   training.define_model_flags(max_seq_length=384)
   training.define_text_flags()
   training.define_training_flags()
+  training.define_epoch_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
+  flags.adopt_module_key_flags(training)  # so that --help shows them
   flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
   flags.DEFINE_string(
     "predict_file", None, "JSON with the questions to answer."
@@ -374,12 +382,6 @@ def define_flags() -> None:
   flags.DEFINE_bool("do_predict", False, "Whether to answer questions.")
   flags.DEFINE_integer("train_batch_size", 32, "Windows a step of training.")
   flags.DEFINE_integer("predict_batch_size", 8, "Windows a step of answering.")
-  flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set.")
-  flags.DEFINE_float(
-    "warmup_proportion",
-    0.1,
-    "Share of training in which the learning rate rises: 0.1 is a tenth.",
-  )
   flags.DEFINE_enum(
     "steps_from",
     "questions",
@@ -548,7 +550,10 @@ def main(_) -> None:
   if FLAGS.interactive:
     trained = tf.train.latest_checkpoint(FLAGS.output_dir)
     checkpoint = trained or FLAGS.init_checkpoint
-    with Predictor(FLAGS.output_dir, checkpoint) as predictor:
+    precision = training.read_execution().dtype.name
+    with Predictor(
+      FLAGS.output_dir, checkpoint, precision=precision
+    ) as predictor:
       converse(predictor, sys.stdin)
 
 
@@ -887,6 +892,7 @@ def train(
     trim=FLAGS.mask_padding and not FLAGS.use_tpu,
     seed=FLAGS.seed,
     first_step=steps_done,
+    by_length=FLAGS.group_by_length,
   )
   build_estimator(config, num_steps).train(input_fn, max_steps=num_steps)
 

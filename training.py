@@ -142,6 +142,22 @@ def define_execution_flags() -> None:
   )
 
 
+def define_epoch_flags() -> None:
+  """Flags of training by passes over a training set."""
+  flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set.")
+  flags.DEFINE_float(
+    "warmup_proportion",
+    0.1,
+    "Share of training in which the learning rate rises: 0.1 is a tenth.",
+  )
+  flags.DEFINE_bool(
+    "group_by_length",
+    False,
+    "Whether a step's examples are of like length, which is faster; else they"
+    " meet by chance.",
+  )
+
+
 def define_tpu_flags() -> None:
   """Flags of Cloud TPU; they do nothing without `--use_tpu`."""
   flags.DEFINE_bool("use_tpu", False, "Whether to run on a TPU.")
@@ -251,7 +267,7 @@ def plan_training(
   batch_size = FLAGS.train_batch_size
   num_parts = FLAGS.gradient_accumulation_steps
   recomputes = FLAGS.recompute_activations
-  if FLAGS.memory_gb:
+  if FLAGS.memory_gb is not None:
     plan = memory_plan.fit(
       config,
       batch_size,
@@ -474,6 +490,16 @@ def initialize_from_checkpoint(
   """
   trained = model_dir and tf.train.latest_checkpoint(model_dir)
   if trained:
+    known = dict(tf.train.list_variables(trained))
+    missing = [
+      v.op.name for v in tf.global_variables() if v.op.name not in known
+    ]
+    if missing:
+      raise InputError(
+        f"{trained}: lacks {missing[0]}, so it was not trained with these flags"
+        " (--precision, --task_name, ...). Give those again, or name another"
+        " --output_dir and this checkpoint as --init_checkpoint"
+      )
     logging.info("All weights come from %s", trained)
     return None
   variables = tf.trainable_variables()

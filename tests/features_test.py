@@ -429,3 +429,85 @@ def test_only_common_padding_is_cut(mask, multiple, length):
   for name in features.TOKEN_FEATURES:
     np.testing.assert_array_equal(after[name], before[name][:, :length], name)
   np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
+
+
+def lengths_of(batches):
+  return [batch["input_mask"].numpy().sum(axis=1).tolist() for batch in batches]
+
+
+@pytest.fixture
+def uneven(tmp_path):
+  """A file of 50 records of 1 to 20 tokens, and their layout."""
+  layout = features.token_layout(20) | {"unique_ids": features.Feature()}
+  rng = np.random.default_rng(5)
+  path = str(tmp_path / "uneven.tf_record")
+  rows = []
+  for number in range(50):
+    length = int(rng.integers(1, 21))
+    mask = [1] * length + [0] * (20 - length)
+    rows.append(
+      dict.fromkeys(features.TOKEN_FEATURES, mask) | {"unique_ids": number}
+    )
+  features.write_records(path, rows, layout)
+  return path, layout
+
+
+def test_sorted_records_come_longest_first_and_know_their_places(uneven):
+  path, layout = uneven
+  batches = list(features.record_batches(path, layout, 8, False, True, True))
+  lengths = [length for batch in lengths_of(batches) for length in batch]
+  assert lengths == sorted(lengths, reverse=True)
+  for batch in batches:
+    assert (
+      batch["place"].numpy().tolist() == batch["unique_ids"].numpy().tolist()
+    )
+
+
+def test_in_order_puts_sorted_rows_back(uneven):
+  path, layout = uneven
+  batches = features.record_batches(path, layout, 8, False, True, True)
+  rows = [
+    {"place": place} for batch in batches for place in batch["place"].numpy()
+  ]
+  places = [int(row["place"]) for row in features.in_order(rows)]
+  assert places == list(range(50))
+
+
+def grouped(uneven, num_batches, first_record=0, batch_size=8, seed=3):
+  path, layout = uneven
+  batches = features.shuffled_record_batches(
+    path, layout, batch_size, True, 50, seed, first_record, by_length=True
+  )
+  return list(batches.take(num_batches))
+
+
+def test_grouped_batches_are_of_like_lengths(uneven):
+  # 50 records leave 2 over; the next epoch's first 6 fill their batch.
+  batches = grouped(uneven, 6)
+  spreads = [max(lengths) - min(lengths) for lengths in lengths_of(batches)]
+  assert max(spreads) <= 6
+  assert np.mean(spreads) < 4
+
+
+def test_grouped_epochs_have_every_record_once(uneven):
+  ids = [
+    number
+    for batch in grouped(uneven, 25)
+    for number in batch["unique_ids"].numpy().tolist()
+  ]
+  for epoch in range(4):
+    assert sorted(ids[50 * epoch : 50 * (epoch + 1)]) == list(range(50))
+
+
+def test_grouped_batches_come_in_random_order(uneven):
+  totals = [sum(lengths) for lengths in lengths_of(grouped(uneven, 6))]
+  assert totals != sorted(totals) and totals != sorted(totals, reverse=True)
+
+
+def test_grouped_training_goes_on_where_it_stopped(uneven):
+  whole = grouped(uneven, 12)
+  rest = grouped(uneven, 5, first_record=7 * 8)
+  for batch, again in zip(whole[7:], rest):
+    assert batch["unique_ids"].numpy().tolist() == (
+      again["unique_ids"].numpy().tolist()
+    )

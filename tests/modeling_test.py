@@ -1,7 +1,9 @@
 """Tests of the Transformer graph, its heads and its losses."""
 
+import functools
 import json
 import math
+import zlib
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
+from execution import Execution
 
 SIZES = ["tiny", "small"]
 
@@ -509,3 +512,280 @@ def test_assignment_map_names_what_a_checkpoint_has():
   names = ["bert/pooler/dense/bias", "bert/pooler/dense/kernel"]
   assert dict(assignment_map) == {name: name for name in names}
   assert set(initialized) == {*names, *(name + ":0" for name in names)}
+
+
+# Ways to compute
+
+SMALL = {
+  "vocab_size": 100,
+  "hidden_size": 32,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "intermediate_size": 64,
+  "max_position_embeddings": 20,
+  "type_vocab_size": 2,
+}
+RAGGED = (3, 16, 9, 1, 12)
+LAYOUTS = {
+  "ragged": (RAGGED, 16),
+  "untrimmed": (RAGGED, 20),
+  "full": ((16,) * 5, 16),
+  "one token": ((1,), 1),
+}
+
+
+class Learner:
+  """A model in training, with weights that are a function of their names.
+
+  Attributes:
+    graph: where it is.
+    losses: float32 [B].
+    logits: [B, 3].
+    states: what there is by place: [B, S, H] each.
+    gradients: of the trainable variables.
+  """
+
+  def __init__(self, execution, dropout_prob=0.0):
+    config = modeling.BertConfig(
+      **SMALL,
+      hidden_dropout_prob=dropout_prob,
+      attention_probs_dropout_prob=dropout_prob,
+    )
+    with tf.Graph().as_default() as self.graph:
+      self._batch = {
+        name: tf.placeholder(tf.int32, [None, None])
+        for name in ("ids", "mask", "segments")
+      }
+      model = modeling.BertModel(
+        config,
+        True,
+        *self._batch.values(),
+        dropout_seed=(1, tf.constant(3)),
+        execution=execution,
+      )
+      self.logits = modeling.classification_logits(model.get_pooled_output(), 3)
+      labels = tf.range(tf.shape(self.logits)[0]) % 3
+      self.losses, _ = modeling.cross_entropy(self.logits, labels)
+      self.states = [
+        model.get_embedding_output(),
+        *model.get_all_encoder_layers(),
+      ]
+      # Every state of a token counts, by its place and its features.
+      is_token = tf.cast(self._batch["mask"], tf.float32)[:, :, tf.newaxis]
+      sequence = tf.cast(model.get_sequence_output(), tf.float32)
+      steps = tf.cast(tf.range(tf.size(sequence[0])), tf.float32)
+      pull = tf.sin(tf.reshape(steps, tf.shape(sequence)[1:])) * is_token
+      loss = tf.reduce_mean(self.losses) + tf.reduce_mean(sequence * pull)
+      variables = tf.trainable_variables()
+      self.gradients = tf.gradients(loss, variables)
+      self._results = {
+        "loss": loss,
+        "norm": tf.linalg.global_norm(self.gradients),
+        **{
+          v.op.name: tf.convert_to_tensor(g)
+          for v, g in zip(variables, self.gradients)
+        },
+      }
+      self._session = tf.Session()
+      self._session.run(
+        [v.initializer for v in variables],
+        {v.initializer.inputs[1]: weight_of(v) for v in variables},
+      )
+
+  def run(self, lengths, seq_length, fetches=None):
+    """Loss, norm and gradients by name, or what else is fetched."""
+    draw = np.random.default_rng(0)
+    shape = len(lengths), seq_length
+    mask = np.arange(seq_length) < np.array(lengths)[:, np.newaxis]
+    arrays = draw.integers(1, 100, shape), 1, draw.integers(0, 2, shape)
+    feeds = {
+      tensor: array * mask
+      for tensor, array in zip(self._batch.values(), arrays)
+    }
+    return self._session.run(
+      self._results if fetches is None else fetches, feeds
+    )
+
+
+def weight_of(variable):
+  """Random numbers that are a function of a variable's name."""
+  name = variable.op.name
+  draw = np.random.default_rng(zlib.crc32(name.encode()))
+  return draw.normal(float(name.endswith("gamma")), 0.1, variable.shape)
+
+
+@functools.cache
+def learner(execution, dropout_prob=0.0):
+  return Learner(execution, dropout_prob)
+
+
+PLAIN, PACKED = Execution(), Execution(packs=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_rows_give_the_loss_and_gradients_of_padded_ones(layout):
+  padded = learner(PLAIN).run(*LAYOUTS[layout])
+  assert_all_close(learner(PACKED).run(*LAYOUTS[layout]), padded, 1e-5)
+
+
+def test_what_packing_is_held_against_learns_every_weight():
+  plain = learner(PLAIN).run(*LAYOUTS["ragged"])
+  still = [name for name, value in plain.items() if np.abs(value).max() < 1e-4]
+  # Scores less one number all along are the same probabilities.
+  assert all(name.endswith("key/bias") for name in still)
+
+
+def test_states_at_padding_are_0_and_those_at_tokens_as_they_were():
+  padded, packed = (
+    model.run(RAGGED, 20, model.states)
+    for model in map(learner, (PLAIN, PACKED))
+  )
+  is_token = np.arange(20) < np.array(RAGGED)[:, np.newaxis]
+  for expected, actual in zip(padded, packed):
+    assert (actual[~is_token] == 0.0).all()
+    np.testing.assert_allclose(
+      actual[is_token], expected[is_token], rtol=0, atol=1e-5
+    )
+
+
+def test_dense_layers_see_tokens_alone():
+  model = learner(PACKED)
+  products = [
+    op.outputs[0]
+    for op in model.graph.get_operations()
+    if op.type == "MatMul" and op.name.startswith("bert/encoder/")
+  ]
+  rows = {len(product) for product in model.run(RAGGED, 20, products)}
+  assert rows == {44}  # 41 tokens, rounded up
+
+
+def test_what_is_compiled_learns_as_the_plain_model():
+  compiled = learner(Execution(compiles=True)).run(*LAYOUTS["ragged"])
+  assert_all_close(compiled, learner(PLAIN).run(*LAYOUTS["ragged"]), 1e-5)
+
+
+def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
+  draw = np.random.default_rng(0)
+  output, residual, upstream = (
+    tf.constant(draw.normal(size=[6, 32]), tf.float32) for _ in range(3)
+  )
+  compiles = Execution(compiles=True)
+  seed = 1, tf.constant(3)
+  with tf.variable_scope("here"):
+    fused = modeling.normalised_sum(
+      output, residual, 0.3, seed, 1e-12, compiles
+    )
+  with tf.variable_scope("here", reuse=True):
+    kept = modeling.dropout(output, 0.3, seed, compiles)
+    plain = modeling.layer_norm(kept + residual)
+  tensors = [output, residual, *tf.trainable_variables()]
+  expected, actual, kept = run(
+    [[y, *tf.gradients(y, tensors, upstream)] for y in (plain, fused)] + [kept]
+  )
+  assert 0.1 < (kept == 0.0).mean() < 0.5
+  for one, other in zip(expected, actual):
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
+
+
+def test_a_dropout_of_16_bits_keeps_the_mean():
+  compiles = Execution(compiles=True)
+  x = run(modeling.dropout(tf.ones([40_000]), 0.1, (1, 2), compiles))
+  assert set(x.tolist()) == {0.0, x.max()}
+  assert abs(x.mean() - 1.0) < 4 * math.sqrt(0.1 / 0.9 / 40_000)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_dropout_may_drop_everything(compiles):
+  x = modeling.dropout(
+    tf.ones([5]), 0.999999, (1, 2), Execution(compiles=compiles)
+  )
+  assert run(x).tolist() == [0.0] * 5
+
+
+@pytest.mark.parametrize(
+  "execution", [PLAIN, Execution(packs=True, compiles=True)]
+)
+def test_recomputed_activations_are_the_stored_ones(execution):
+  stored = learner(execution, 0.1)
+  recomputed = learner(execution._replace(recomputes=True), 0.1)
+  # Not to the bit: Grappler fuses other operations in the first run.
+  assert_all_close(
+    recomputed.run(*LAYOUTS["ragged"]), stored.run(*LAYOUTS["ragged"]), 1e-6
+  )
+
+
+def test_layers_are_recomputed_one_after_the_other():
+  graph = learner(Execution(recomputes=True), 0.1).graph
+
+  def before(op):
+    todo, found = [op], set()
+    while todo:
+      op = todo.pop()
+      nearest = {t.op for t in op.inputs} | set(op.control_inputs)
+      todo += nearest - found
+      found |= nearest
+    return found
+
+  ops = graph.get_operations()
+  softmaxes = [op for op in ops if op.type == "Softmax"]
+  (of_head,) = (op for op in ops if op.type == "LogSoftmax")
+  *stored, last_layer, first_layer = softmaxes
+  assert len(stored) == 2 and set(stored) < before(of_head)
+  assert of_head in before(last_layer) and last_layer in before(first_layer)
+
+
+# How far apart two numbers next to each other are, as a share of them.
+UNITS = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
+
+
+@pytest.mark.parametrize("is_lean", [False, True])
+@pytest.mark.parametrize("dtype", UNITS)
+def test_narrow_formats_learn_nearly_what_float32_does(dtype, is_lean):
+  narrow = learner(Execution(dtype, is_lean, is_lean, is_lean))
+  actual = narrow.run(*LAYOUTS["ragged"])
+  expected = learner(PLAIN).run(*LAYOUTS["ragged"])
+  # On the way through two layers and back a number is rounded some dozens of
+  # times, to either side, by a quarter of a unit on average: the errors add up
+  # as the root of their number, to one or two units.
+  assert abs(actual["loss"] - expected["loss"]) < 2 * UNITS[dtype]
+  names = set(expected) - {"loss", "norm"}
+  error = math.hypot(*(length(actual[n] - expected[n]) for n in names))
+  norm = math.hypot(*(length(expected[n]) for n in names))
+  assert error < 2 * UNITS[dtype] * norm
+
+
+def length(tensor):
+  return float(np.linalg.norm(tensor))
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+def test_products_are_narrow_and_the_delicate_parts_float32(dtype):
+  graph = learner(Execution(dtype)).graph
+  dtypes = {}
+  for op in graph.get_operations():
+    if "encoder/layer_" in op.name and op.outputs:
+      dtypes.setdefault(op.type, set()).add(op.outputs[0].dtype)
+  assert dtypes["MatMul"] == dtypes["BatchMatMulV2"] == {dtype}
+  for delicate in ("Softmax", "Rsqrt", "SquaredDifference", "RsqrtGrad"):
+    assert dtypes[delicate] == {tf.float32}
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, *UNITS])
+def test_weights_their_gradients_and_losses_are_float32(dtype):
+  model = learner(Execution(dtype))
+  variables = model.graph.get_collection("variables")
+  assert {v.dtype.base_dtype for v in variables} == {tf.float32}
+  assert {gradient.dtype for gradient in model.gradients} == {tf.float32}
+  assert model.losses.dtype == tf.float32
+  states = [model.logits, *model.states]
+  assert {state.dtype for state in states} == {dtype}
+
+
+def test_outside_training_nothing_is_compiled_or_recomputed(graph):
+  execution = Execution(compiles=True, recomputes=True)
+  ids = tf.zeros([1, 3], tf.int32)
+  modeling.BertModel(TINY, False, ids, execution=execution)
+  lean = [op.type for op in graph.get_operations()]
+  with tf.Graph().as_default() as plain:
+    modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32))
+  assert lean == [op.type for op in plain.get_operations()]

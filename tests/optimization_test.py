@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import optimization
+from execution import Execution
 
 
 @pytest.fixture(autouse=True)
@@ -292,3 +294,499 @@ def test_a_weight_without_gradient_stays_and_has_no_moments():
     assert session.run(idle) == 1.0
   names = {v.op.name for v in tf.global_variables()}
   assert names == {"used", "used/adam_m", "used/adam_v", "idle", "global_step"}
+
+
+# One pass over memory
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("weight_decay_rate", [0.0, 0.01])
+def test_a_compiled_update_equals_the_plain_one(
+  bias_correction, weight_decay_rate
+):
+  draw = np.random.default_rng(0)
+  pulls = draw.normal(size=[4, 3, 2])
+  pull, rate = tf.placeholder(tf.float32, [3, 2]), tf.placeholder(tf.float32)
+  initial = tf.constant(draw.normal(size=[5, 2]), tf.float32)
+  updates = []
+  for compiles in (False, True):
+    with tf.variable_scope(f"compiles_{compiles}"):
+      dense, table = (
+        tf.get_variable(name, initializer=initial[:size])
+        for name, size in (("dense", 3), ("table", 5))
+      )
+    rows = tf.IndexedSlices(pull, tf.constant([1, 3, 1]), table.shape)
+    optimizer = optimization.AdamWeightDecayOptimizer(
+      rate,
+      weight_decay_rate=weight_decay_rate,
+      bias_correction=bias_correction,
+      gradient_scale=tf.constant(0.5),
+      compiles=compiles,
+    )
+    updates.append(optimizer.apply_gradients([(pull, dense), (rows, table)]))
+  with tf.control_dependencies(updates):
+    count = tf.train.get_or_create_global_step().assign_add(1)
+  plain, compiled = (
+    [v for v in tf.global_variables() if v.op.name.startswith(scope)]
+    for scope in ("compiles_False", "compiles_True")
+  )
+  assert len(plain) == len(compiled) == 6  # each with its two moments
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    before = session.run(plain)
+    for step, value in enumerate(pulls):
+      session.run(count, {pull: value, rate: 0.1 / (step + 1)})
+    for old, expected, actual in zip(before, *session.run([plain, compiled])):
+      assert not np.array_equal(old, expected)
+      np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_may_be_compiled_and_corrected():
+  weights = {}
+  for options in (
+    optimization.StepOptions(bias_correction=True),
+    optimization.StepOptions(bias_correction=True, compiles=True),
+  ):
+    with tf.Graph().as_default():
+      weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
+      gradients = optimization.gradients_of(tf.reduce_sum(weight**2))
+      step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
+      with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+          session.run(step.train_op)
+        weights[options.compiles] = session.run(weight)
+  np.testing.assert_allclose(weights[True], weights[False], rtol=0, atol=1e-6)
+  # Corrected, the first steps are as long as the rate: 0.1 + 0.09 + 0.08.
+  np.testing.assert_allclose(weights[True], [0.73, -1.73], rtol=0, atol=0.01)
+
+
+# A batch in parts
+
+SMALL = {
+  "vocab_size": 100,
+  "hidden_size": 32,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "intermediate_size": 64,
+  "max_position_embeddings": 16,
+  "type_vocab_size": 2,
+  "hidden_dropout_prob": 0.0,
+  "attention_probs_dropout_prob": 0.0,
+}
+
+
+def small_batch():
+  """Eight sequences of unlike lengths, of a size that the graph has not."""
+  draw = np.random.default_rng(0)
+  lengths = [3, 16, 9, 1, 12, 5, 6, 7]
+  mask = (np.arange(16) < np.array(lengths)[:, np.newaxis]).astype(np.int32)
+  batch = {
+    "input_ids": draw.integers(1, 9, mask.shape) * mask,
+    "input_mask": mask,
+    "label_ids": draw.integers(0, 3, len(lengths)),
+  }
+  return {
+    name: tf.placeholder_with_default(
+      tf.constant(array, tf.int32), [None, *[None] * (array.ndim - 1)]
+    )
+    for name, array in batch.items()
+  }
+
+
+def small_loss(execution):
+  """A loss function for `compute_gradients`."""
+
+  def loss_fn(batch, _):
+    model = modeling.BertModel(
+      modeling.BertConfig(**SMALL),
+      True,
+      batch["input_ids"],
+      batch["input_mask"],
+      execution=execution,
+    )
+    logits = modeling.classification_logits(model.get_pooled_output(), 3)
+    losses, log_probs = modeling.cross_entropy(logits, batch["label_ids"])
+    return tf.reduce_mean(losses), {"certainty": tf.reduce_mean(log_probs**2)}
+
+  return loss_fn
+
+
+class Taken(NamedTuple):
+  """What four steps give: told of each, the weights, steps counted."""
+
+  told: list
+  weights: dict
+  num_steps: int
+  sparse: list
+
+
+def take_four_steps(execution, **options):
+  options = optimization.StepOptions(**options)
+  with tf.Graph().as_default(), tf.Session() as session:
+    loss_scale = optimization.LossScale() if options.scales_loss else None
+    gradients = optimization.compute_gradients(
+      small_loss(execution),
+      small_batch(),
+      options.num_micro_batches,
+      loss_scale,
+    )
+    step = optimization.training_step(
+      gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
+    )
+    told = {
+      "loss": gradients.loss,
+      "norm": step.gradient_norm,
+      **gradients.scalars,
+    }
+    weights = {v.op.name: v for v in gradients.variables}
+    draw = np.random.default_rng(0)
+    session.run(
+      tf.global_variables_initializer(),
+      {
+        v.initializer.inputs[1]: draw.normal(
+          float(name.endswith("gamma")), 0.1, v.shape
+        )
+        for name, v in weights.items()
+      },
+    )
+    return Taken(
+      [session.run([told, step.train_op])[0] for _ in range(4)],
+      session.run(weights),
+      session.run(tf.train.get_global_step()),
+      [
+        name
+        for name, gradient in zip(weights, gradients.gradients)
+        if isinstance(gradient, tf.IndexedSlices)
+      ],
+    )
+
+
+@pytest.fixture(scope="module")
+def whole():
+  """Four steps on whole batches."""
+  return take_four_steps(Execution())
+
+
+@pytest.mark.parametrize(
+  ("num_parts", "execution"),
+  [
+    (2, Execution()),
+    (4, Execution(packs=True, compiles=True, recomputes=True)),
+  ],
+)
+def test_parts_give_what_the_whole_batch_gives(whole, num_parts, execution):
+  parts = take_four_steps(execution, num_micro_batches=num_parts)
+  for one, other in zip(whole.told, parts.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  for name, value in whole.weights.items():
+    np.testing.assert_allclose(
+      parts.weights[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+  assert parts.num_steps == whole.num_steps == 4
+  assert parts.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
+
+
+def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
+  narrow = take_four_steps(
+    Execution(tf.float16, packs=True), num_micro_batches=2, scales_loss=True
+  )
+  # A few roundings of 2 ** -11 each; what has been learnt differs by them too.
+  for one, other in zip(whole.told, narrow.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=2**-8), name
+
+
+PULLS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
+IDS = [0, 1, 1, 0]
+
+
+def table_loss(batch, index):
+  """Of rows of a table, by ids that may be the same."""
+  table = tf.get_variable("table", initializer=tf.ones([4, 1]))
+  rows = tf.gather(table, batch["ids"])[:, 0]
+  part = tf.cast(index, tf.float32)
+  return tf.reduce_mean(rows * tf.gather(PULLS, batch["ids"])), {"part": part}
+
+
+def tied_loss(batch, index):
+  """Likewise, with all of the table as output weights too."""
+  loss, scalars = table_loss(batch, index)
+  with tf.variable_scope("", reuse=True):
+    table = tf.get_variable("table")
+  states = tf.gather(PULLS, batch["ids"])[:, tf.newaxis]
+  return loss + tf.reduce_mean(tf.matmul(states, table[:1])), scalars
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_rows_of_a_sparse_gradient_are_joined_in_order(num_parts):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    (slices,) = session.run(gradients.gradients)
+  assert slices.indices.tolist() == IDS
+  assert slices.values[:, 0].tolist() == (PULLS[IDS] / 4).tolist()
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_the_norm_counts_the_rows_of_an_embedding_one_by_one(num_parts):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    norm = session.run(step.gradient_norm)
+  # Added up by id it would be the root of 1.5 ** 2 + 2 ** 2.
+  assert norm == pytest.approx(np.sqrt(2 * (0.75**2 + 1.0**2)), rel=1e-6)
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_a_table_that_is_output_weights_too_has_its_gradients_summed(num_parts):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = optimization.compute_gradients(tied_loss, batch, num_parts)
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    norm = session.run(step.gradient_norm)
+  assert norm == pytest.approx(np.hypot(1.5 + 3.5, 2.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("num_parts", [2, 4])
+def test_each_part_is_told_its_number(num_parts):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    mean = session.run(gradients.scalars["part"])
+  assert mean == pytest.approx((num_parts - 1) / 2)
+
+
+def test_a_weight_that_no_part_uses_has_no_gradient():
+  idle = tf.get_variable("idle", initializer=tf.ones([1]))
+  batch = {"ids": tf.constant([0, 1])}
+  gradients = optimization.compute_gradients(table_loss, batch, 2)
+  by_name = dict(
+    zip((v.op.name for v in gradients.variables), gradients.gradients)
+  )
+  assert by_name[idle.op.name] is None
+  assert isinstance(by_name["table"], tf.IndexedSlices)
+
+
+# Small gradients
+
+
+class Scaled:
+  """Steps of a weight whose loss is scaled, multiplied by what is fed."""
+
+  def __init__(self, compiles=False, **constants):
+    self.loss_scale = optimization.LossScale(**constants)
+    self._factor = tf.placeholder(tf.float32, [])
+    weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
+    batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
+    gradients = optimization.compute_gradients(
+      lambda part, _: (
+        tf.reduce_mean(part["x"] * weight) * self._factor,
+        {},
+      ),
+      batch,
+      loss_scale=self.loss_scale,
+    )
+    self.step = optimization.training_step(
+      gradients,
+      0.1,
+      100,
+      0,
+      options=optimization.StepOptions(compiles=compiles),
+      loss_scale=self.loss_scale,
+    )
+    self._variables = {v.op.name: v for v in tf.global_variables()}
+
+  def scales(self, session, factors):
+    """The scale after each of the steps with these factors."""
+    scales = []
+    for factor in factors:
+      session.run(self.step.train_op, {self._factor: factor})
+      scales.append(float(session.run(self.loss_scale.value)))
+    return scales
+
+  def values(self, session):
+    return session.run(self._variables)
+
+
+@pytest.fixture
+def session(graph):
+  with tf.Session(graph=graph) as session:
+    yield session
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
+def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
+  session, factor, compiles
+):
+  scaled = Scaled(compiles, initial=1024.0)
+  session.run(tf.global_variables_initializer())
+  assert scaled.scales(session, [1.0]) == [1024.0]
+  before = scaled.values(session)
+  assert scaled.scales(session, [factor]) == [512.0]
+  after = scaled.values(session)
+  changed = {n for n in before if not np.array_equal(before[n], after[n])}
+  assert changed == {"global_step", "loss_scale/scale", "loss_scale/good_steps"}
+  assert after["global_step"] == 2
+  assert {"w", "w/adam_m", "w/adam_v"} < set(before)
+
+
+def test_the_scale_is_halved_by_a_gradient_too_large_and_doubled_in_time(
+  session,
+):
+  scaled = Scaled(initial=8.0, num_good_steps=3)
+  session.run(tf.global_variables_initializer())
+  factors = [1, 1, 1, 1, np.inf, 1, 1, 1, 1]
+  scales = [8, 8, 16, 16, 8, 8, 8, 16, 16]
+  assert scaled.scales(session, factors) == scales
+
+
+def test_the_scale_is_never_below_1(session):
+  scaled = Scaled(initial=2.0)
+  session.run(tf.global_variables_initializer())
+  assert scaled.scales(session, [np.inf] * 3) == [1.0] * 3
+
+
+def test_a_gradient_too_large_only_when_scaled_halves_the_scale(session):
+  scaled = Scaled(initial=2.0**15)
+  session.run(tf.global_variables_initializer())
+  # The largest float32 is near 3.4e38; its square root bounds the norm.
+  assert scaled.scales(session, [1e17, 1e10]) == [2.0**14] * 2
+  assert np.isfinite(scaled.values(session)["w"]).all()
+
+
+def test_a_scaled_step_equals_a_plain_one(session):
+  scaled = Scaled(initial=2.0**15)
+  norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
+  with tf.Graph().as_default(), tf.Session() as plain_session:
+    plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
+    loss = tf.reduce_mean([[1.0, 3.0], [2.0, 5.0]] * plain)
+    step = optimization.training_step(
+      optimization.gradients_of(loss), 0.1, 100, 0
+    )
+    plain_session.run(tf.global_variables_initializer())
+    expected_norm, _ = plain_session.run([step.gradient_norm, step.train_op])
+    expected = plain_session.run(plain)
+  session.run(tf.global_variables_initializer())
+  assert session.run(norm, {scaled._factor: 1.0}) == expected_norm
+  scaled.scales(session, [1.0])
+  np.testing.assert_allclose(session.run(weight), expected, rtol=1e-6)
+
+
+def test_the_scale_is_saved_and_not_trained(session, tmp_path):
+  Scaled(initial=4.0)
+  session.run(tf.global_variables_initializer())
+  path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+  saved = tf.train.load_checkpoint(path)
+  assert saved.get_tensor("loss_scale/scale") == 4.0
+  assert saved.get_tensor("loss_scale/good_steps") == 0
+  assert [v.op.name for v in tf.trainable_variables()] == ["w"]
+
+
+@pytest.mark.parametrize(("is_scaled", "moves"), [(False, 0), (True, 3)])
+def test_what_float16_cannot_hold_moves_weights_only_if_scaled(
+  session, is_scaled, moves
+):
+  weight = tf.get_variable("w", initializer=tf.zeros([3]))
+  loss_scale = optimization.LossScale() if is_scaled else None
+  narrow = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
+  gradients = optimization.compute_gradients(
+    lambda *_: (tf.cast(narrow, tf.float32) * 1e-5, {}),
+    {},
+    loss_scale=loss_scale,
+  )
+  step = optimization.training_step(
+    gradients, 1.0, 10, 0, loss_scale=loss_scale
+  )
+  session.run(tf.global_variables_initializer())
+  session.run(step.train_op)
+  assert np.count_nonzero(session.run(weight)) == moves
+
+
+# Memory of the host
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+def test_moments_and_their_update_stay_with_the_host(graph, bias_correction):
+  with tf.device("/gpu:0"):
+    weight = tf.get_variable("w", initializer=tf.ones([3]))
+    tf.train.create_global_step()
+    gradient = tf.placeholder(tf.float32, [3])
+    rate = tf.placeholder(tf.float32, [])
+    before = set(graph.get_operations())
+    optimization.AdamWeightDecayOptimizer(
+      rate,
+      weight_decay_rate=0.01,
+      bias_correction=bias_correction,
+      gradient_scale=tf.placeholder(tf.float32, []),
+      on_cpu=True,
+    ).apply_gradients([(gradient, weight)], name="update")
+  made = set(graph.get_operations()) - before
+  # A variable is read where it is, and its first value may be made anywhere.
+  elsewhere = {
+    op.name
+    for op in made
+    if op.device != "/device:CPU:0"
+    and op.type not in ("ReadVariableOp", "Placeholder", "NoOp")
+    and "/Initializer/" not in op.name
+  }
+  assert elsewhere == set()
+  assert {"Sqrt", "VarHandleOp", "AssignVariableOp"} < {op.type for op in made}
+  moments = {v.op.name: v.device for v in tf.global_variables()}
+  assert moments["w"] == "/device:GPU:0"
+  assert moments["w/adam_m"] == moments["w/adam_v"] == "/device:CPU:0"
+
+
+@pytest.mark.parametrize(("on_cpu", "device"), [(True, "CPU"), (False, "GPU")])
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_step_keeps_moments_where_it_is_told(on_cpu, device, is_scaled):
+  with tf.device("/gpu:0"):
+    weight = tf.get_variable("w", initializer=tf.ones([3]))
+    optimization.training_step(
+      optimization.gradients_of(tf.reduce_sum(weight)),
+      0.1,
+      10,
+      0,
+      options=optimization.StepOptions(on_cpu=on_cpu),
+      loss_scale=optimization.LossScale() if is_scaled else None,
+    )
+  devices = {v.op.name: v.device for v in tf.global_variables()}
+  for moment in ("w/adam_m", "w/adam_v"):
+    assert devices[moment] == f"/device:{device}:0"
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_step_runs_where_it_is_told(is_scaled):
+  with tf.device("/cpu:1"):  # stands in for a GPU
+    weight = tf.get_variable("w", initializer=tf.ones([3]))
+    gradients = optimization.gradients_of(tf.reduce_sum(weight**2))
+  step = optimization.training_step(
+    gradients,
+    0.1,
+    10,
+    0,
+    options=optimization.StepOptions(on_cpu=True),
+    loss_scale=optimization.LossScale() if is_scaled else None,
+  )
+  ran = tf.RunMetadata()
+  with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+    session.run(tf.global_variables_initializer())
+    session.run(
+      step.train_op, None, tf.RunOptions(output_partition_graphs=True), ran
+    )
+    assert (session.run(weight) < 1.0).all()
+  places = {
+    node.name: node.device[-1:]
+    for part in ran.partition_graphs
+    for node in part.node
+  }
+  assert places["w"] == "1"
+  assert places["w/adam_m"] == places["w/adam_v"] == "0"
+  assert {places[name] for name in places if name.endswith("Sqrt")} == {"0"}

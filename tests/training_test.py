@@ -3,15 +3,19 @@
 import json
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
 
+import execution
 import modeling
 import training
 from command_line import InputError
+from execution import Execution
+from optimization import StepOptions
 
 SIZES = {
   "vocab_size": 9,
@@ -242,6 +246,186 @@ def test_lengths_that_the_model_has_no_positions_for(length):
   with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
     training.check_max_seq_length(length, CONFIG)
   training.check_max_seq_length(12, CONFIG)
+
+
+# How it is computed
+
+
+@pytest.fixture
+def flags(monkeypatch):
+  """Flags of a training run, as if nobody had set any."""
+  values = types.SimpleNamespace(
+    precision="float32",
+    xla="auto",
+    use_tpu=False,
+    train_batch_size=24,
+    max_seq_length=384,
+    gradient_accumulation_steps=1,
+    recompute_activations=False,
+    memory_gb=None,
+    optimizer_on_cpu=False,
+    bias_correction=False,
+  )
+  monkeypatch.setattr(training, "FLAGS", values)
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
+  return values
+
+
+def test_without_flags_a_step_is_the_reference_s(flags):
+  how, options = training.plan_training(training.read_execution(), CONFIG)
+  assert how == Execution(packs=True, compiles=True)
+  assert options == StepOptions(compiles=True)
+
+
+def test_every_flag_of_a_step_arrives(flags):
+  flags.gradient_accumulation_steps = 3
+  flags.recompute_activations = flags.bias_correction = True
+  flags.optimizer_on_cpu = True
+  how, options = training.plan_training(training.read_execution(), CONFIG)
+  assert how.recomputes
+  assert options == StepOptions(
+    bias_correction=True, num_micro_batches=3, compiles=False, on_cpu=True
+  )
+
+
+@pytest.mark.parametrize(
+  ("precision", "scales_loss"),
+  [("float32", False), ("bfloat16", False), ("float16", True)],
+)
+def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
+  flags.precision = precision
+  how, options = training.plan_training(training.read_execution(), CONFIG)
+  assert how.dtype == tf.as_dtype(precision)
+  assert options.scales_loss == scales_loss
+
+
+@pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
+def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
+  flags.precision = "auto"
+  monkeypatch.setattr(execution, "fastest_dtype", lambda: fastest)
+  assert training.read_execution().dtype == tf.as_dtype(fastest)
+
+
+@pytest.mark.parametrize(
+  ("xla", "devices", "compiles"),
+  [
+    ("auto", [], True),
+    ("auto", ["a GPU"], False),
+    ("on", ["a GPU"], True),
+    ("off", [], False),
+  ],
+)
+def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
+  flags.xla = xla
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
+  how, options = training.plan_training(training.read_execution(), CONFIG)
+  assert how.compiles == options.compiles == compiles
+
+
+def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
+  flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
+  assert training.read_execution() == Execution(tf.bfloat16)
+
+
+def test_padding_that_counts_is_kept(flags):
+  assert not training.read_execution(packs=False).packs
+
+
+@pytest.mark.parametrize("num_parts", [5, 48])
+def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
+  flags.gradient_accumulation_steps = num_parts
+  with pytest.raises(
+    InputError,
+    match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
+  ):
+    training.plan_training(Execution(), CONFIG)
+
+
+LARGE = modeling.BertConfig(
+  30522,
+  hidden_size=1024,
+  num_hidden_layers=24,
+  num_attention_heads=16,
+  intermediate_size=4096,
+)
+
+
+def test_memory_decides_over_parts_and_tells(flags, log):
+  flags.memory_gb = 12.0
+  how, options = training.plan_training(Execution(tf.bfloat16), LARGE)
+  assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
+  (line,) = log
+  assert "--memory_gb=12: " in line
+  assert f"--gradient_accumulation_steps={options.num_micro_batches}," in line
+  no = "" if how.recomputes else "no"
+  assert f"--{no}recompute_activations" in line
+
+
+def test_memory_that_suffices_changes_nothing(flags):
+  flags.memory_gb = 1000.0
+  how, options = training.plan_training(Execution(), LARGE)
+  assert not how.recomputes and options.num_micro_batches == 1
+
+
+def test_too_little_memory_is_refused(flags):
+  flags.memory_gb = 2.0
+  with pytest.raises(
+    InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
+  ):
+    training.plan_training(Execution(), LARGE)
+
+
+def train_spec(loss_fn, **options):
+  """A step of a weight that stays as it is, so that its loss does too."""
+  return training.train_spec(
+    loss_fn,
+    batch={"x": tf.ones([4, 2])},
+    learning_rate=0.0,
+    num_train_steps=10,
+    num_warmup_steps=0,
+    use_tpu=False,
+    options=StepOptions(**options),
+    seed=7,
+    restore=lambda: None,
+    batch_size=4,
+    log_steps=1,
+  )
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
+  draws = []
+
+  def loss_fn(part, dropout_seed):
+    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    seed, draw = dropout_seed
+    assert seed == 7
+    bit = tf.cast(2**draw, tf.float32)  # of each draw its own
+    return tf.reduce_mean(part["x"] * weight) * bit, {}
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    spec = train_spec(loss_fn, num_micro_batches=num_parts)
+    session.run(tf.global_variables_initializer())
+    for _ in range(3):
+      loss, _ = session.run([spec.loss, spec.train_op])
+      draws.append(round(float(loss) * num_parts))
+  # All bits of 0 to 3 * num_parts once: no draw is missing or met again.
+  assert sum(draws) == 2 ** (3 * num_parts) - 1
+
+
+def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
+  def loss_fn(part, _):
+    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    return tf.reduce_mean(part["x"] * weight), {}
+
+  with tf.Graph().as_default():
+    spec = train_spec(loss_fn, scales_loss=True)
+    with tf.train.SingularMonitoredSession(
+      hooks=spec.training_hooks
+    ) as session:
+      session.run(spec.train_op)
+  (line,) = (line for line in log if line.startswith("step 1 of 10"))
+  assert "loss 1," in line and "loss scale 3.277e+04," in line
 
 
 # Hooks and results

@@ -1,0 +1,305 @@
+"""How long does a training step take, beside the peers'?
+
+BERT with a classifier, random weights and dropout 0.1, a batch without padding:
+loss, gradients, clipping to norm 1, Adam. Against Hugging Face's transformers
+with PyTorch's fused AdamW and, with `--reference`, against the reference.
+
+    python -m benchmarks.training_step --batch_size=16 --seq_length=128 \
+        --reference=bert --reference_python=python3.7
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Callable
+
+from absl import flags
+
+from benchmarks import side_by_side
+from benchmarks.side_by_side import Answer, timed
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  side_by_side.define_flags()
+  side_by_side.define_reference_flags()
+  flags.adopt_module_key_flags(side_by_side)
+  define_model_flags()
+  flags.DEFINE_integer("steps", 3, "Steps a pass.", lower_bound=1)
+
+
+def define_model_flags() -> None:
+  """Defines the model, the batch and how much memory a step may take."""
+  flags.DEFINE_integer("layers", 12, "Layers.")
+  flags.DEFINE_integer("hidden", 768, "Width; the inner layers have four times")
+  flags.DEFINE_integer("heads", 12, "Attention heads.")
+  flags.DEFINE_integer("batch_size", 16, "Examples a step.")
+  flags.DEFINE_integer("seq_length", 128, "Tokens of each example.")
+  flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
+  flags.DEFINE_integer("gradient_accumulation_steps", 1, "Parts of a batch.")
+  flags.DEFINE_bool(
+    "recompute_activations", False, "Gradient checkpointing, of both."
+  )
+  flags.DEFINE_float("memory_gb", None, "Ours: sets the two flags above.")
+
+
+def main(_: list[str]) -> None:
+  """Times steps and prints ratios."""
+  side_by_side.compare(
+    [ours, hugging_face, reference], {"a step": "{:.3f} s".format}
+  )
+
+
+# Sides
+
+
+def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Our step, as run_classifier.py takes it."""
+  _, how = plan(settings)
+  yield from graph_side(settings, describe(how), **how)
+
+
+def reference(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The reference's step."""
+  import_from(settings.reference)
+  yield from graph_side(settings, "float32")
+
+
+def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The step of transformers."""
+  import torch
+  import transformers
+
+  torch.manual_seed(1)
+  names = ["input_ids", "attention_mask", "token_type_ids", "labels"]
+  batch = {
+    name: torch.tensor(array, dtype=torch.int64)
+    for name, array in zip(names, random_batch(settings).values())
+  }
+  model = transformers.AutoModelForSequenceClassification.from_config(
+    transformers.BertConfig(**sizes(settings))
+  )
+  if settings.recompute_activations:
+    model.gradient_checkpointing_enable()
+  step = torch_step(model, settings.gradient_accumulation_steps)
+  precision, tells = side_by_side.best_precision(
+    lambda precision: step(batch, precision), settings.peer_precision
+  )
+  yield {"tells": tells}
+  while True:
+    seconds = timed(repeat, settings.steps, step, batch, precision)
+    yield {"a step": seconds / settings.steps}
+
+
+# What they are made of
+
+
+def sizes(settings: SimpleNamespace) -> dict[str, int]:
+  """The model's, by the names that all sides give them."""
+  return {
+    "vocab_size": 30522,
+    "hidden_size": settings.hidden,
+    "num_hidden_layers": settings.layers,
+    "num_attention_heads": settings.heads,
+    "intermediate_size": 4 * settings.hidden,
+    "type_vocab_size": 2,
+  }
+
+
+def random_batch(settings: SimpleNamespace) -> dict[str, Any]:
+  """Features of a batch without padding, int32."""
+  import numpy as np
+
+  rng = np.random.RandomState(1)
+  shape = settings.batch_size, settings.seq_length
+  batch = {
+    "input_ids": rng.randint(1000, 30000, shape),
+    "input_mask": np.ones(shape),
+    "segment_ids": np.zeros(shape),
+    "label_ids": rng.randint(0, 2, shape[:1]),
+  }
+  return {name: array.astype(np.int32) for name, array in batch.items()}
+
+
+def import_from(reference: str) -> None:
+  """Lets the reference's modules go before ours.
+
+  Args:
+    reference: a checkout, or the folder `bert` of the package bert-tensorflow,
+      whose modules import each other from `bert`.
+  """
+  folder = os.path.abspath(reference)
+  sys.path[:0] = [folder, os.path.dirname(folder)]
+
+
+def repeat(times: int, function: Callable, *args: Any) -> None:
+  """Calls a function some times."""
+  for _ in range(times):
+    function(*args)
+
+
+def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
+  """Our config, and how our flags have a step made, as keywords."""
+  import modeling
+  import training
+
+  set_flags(
+    train_batch_size=settings.batch_size,
+    max_seq_length=settings.seq_length,
+    precision=settings.precision,
+    xla=settings.xla,
+    gradient_accumulation_steps=settings.gradient_accumulation_steps,
+    recompute_activations=settings.recompute_activations,
+    memory_gb=settings.memory_gb,
+  )
+  config = modeling.BertConfig(**sizes(settings))
+  execution, options = training.plan_training(training.read_execution(), config)
+  return config, {"execution": execution, "options": options, "seed": 1}
+
+
+def set_flags(**values: Any) -> None:
+  """Gives the flags of run_classifier.py values, without its command line."""
+  import run_classifier
+
+  run_classifier.define_flags()
+  for name, value in values.items():
+    FLAGS[name].value = value
+  FLAGS.mark_as_parsed()
+
+
+def describe(how: dict[str, Any]) -> str:
+  """What to tell of our way to make a step."""
+  execution, options = how["execution"], how["options"]
+  ways = [execution.dtype.name]
+  ways += ["compiled"] if execution.compiles else []
+  ways += ["recomputed"] if execution.recomputes else []
+  if options.num_micro_batches > 1:
+    ways.append(f"{options.num_micro_batches} parts")
+  return ", ".join(ways)
+
+
+def graph_side(
+  settings: SimpleNamespace, tells: str, **how: Any
+) -> Iterator[Answer]:
+  """A side of ours or the reference's, whose functions are called alike.
+
+  Args:
+    settings: the flags.
+    tells: what to tell.
+    **how: what only ours takes.
+
+  Yields:
+    As every side.
+  """
+  import tensorflow.compat.v1 as tf
+
+  import modeling
+
+  batch = random_batch(settings)
+
+  def placeholders():
+    return {
+      name: tf.placeholder(tf.int32, [settings.batch_size, None][: array.ndim])
+      for name, array in batch.items()
+    }
+
+  config = modeling.BertConfig(**sizes(settings))
+  session, features, train_op = training_session(
+    placeholders, config, settings.batch_size, num_train_steps=1000, **how
+  )
+  feed = {features[name]: array for name, array in batch.items()}
+  repeat(2, session.run, train_op, feed)
+  yield {"tells": tells}
+  while True:
+    seconds = timed(repeat, settings.steps, session.run, train_op, feed)
+    yield {"a step": seconds / settings.steps}
+
+
+def training_session(
+  make_features: Callable, config: Any, batch_size: int, **more: Any
+) -> tuple[Any, Any, Any]:
+  """A session with the graph of a training step and its weights.
+
+  The run_classifier that is imported is ours or the reference's, whichever is
+  first on the path.
+
+  Args:
+    make_features: makes the features, in the graph.
+    config: the encoder's sizes.
+    batch_size: examples a step.
+    **more: further arguments of `run_classifier.model_fn_builder`.
+
+  Returns:
+    The session, the features and the step's operation.
+  """
+  import tensorflow.compat.v1 as tf
+
+  import run_classifier
+
+  arguments = {
+    "bert_config": config,
+    "num_labels": 2,
+    "init_checkpoint": None,
+    "learning_rate": 5e-5,
+    "num_warmup_steps": 10,
+    "use_tpu": False,
+    "use_one_hot_embeddings": False,
+  }
+  model_fn = run_classifier.model_fn_builder(**{**arguments, **more})
+  with tf.Graph().as_default():
+    features = make_features()
+    spec = model_fn(features, None, "train", {"batch_size": batch_size})
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+  return session, features, spec.train_op
+
+
+def torch_step(model: Any, num_parts: int = 1) -> Callable:
+  """A function of a batch and a number format that trains a model of PyTorch.
+
+  Args:
+    model: of transformers; its loss is clipped and lowered by AdamW.
+    num_parts: equal parts that a batch is taken in.
+
+  Returns:
+    The function.
+  """
+  import torch
+
+  decayed, free = [], []
+  for name, weight in model.named_parameters():
+    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
+  optimizer = torch.optim.AdamW(
+    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
+    lr=5e-5,
+    eps=1e-6,
+    weight_decay=0.01,
+    fused=True,
+  )
+  model.train()
+
+  def step(batch, precision):
+    parts = [tensor.chunk(num_parts) for tensor in batch.values()]
+    for part in zip(*parts):
+      with torch.autocast(
+        "cpu", torch.bfloat16, enabled=precision == "bfloat16"
+      ):
+        loss = model(**dict(zip(batch, part))).loss / num_parts
+      loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+  return step
+
+
+if __name__ == "__main__":
+  import command_line
+
+  define_flags()
+  command_line.run(main)
