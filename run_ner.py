@@ -207,8 +207,16 @@ def score(
     `precision`, `recall` and `f1` over all entities; `precision_X`, `recall_X`,
     `f1_X` and `entities_X` of each type X that the data have; `accuracy` of the
     tags.
+
+  Raises:
+    InputError: seqeval is not installed.
   """
-  from seqeval import metrics
+  try:
+    from seqeval import metrics
+  except ModuleNotFoundError as error:
+    raise InputError(
+      "--do_eval needs the package seqeval: pip install -e '.[ner]'"
+    ) from error
 
   report = metrics.classification_report(
     true_tags, said_tags, output_dict=True, zero_division=0
