@@ -7,6 +7,7 @@ which scores are its own. A new one is a subclass with a table.
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import itertools
 import json
@@ -29,7 +30,7 @@ class InputExample:
     guid: str,
     text_a: str,
     text_b: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
   ):
     """Takes the texts untokenized.
 
@@ -37,13 +38,27 @@ class InputExample:
       guid: names the example.
       text_a: the first text.
       text_b: the second, for tasks on pairs.
-      label: a member of the label set, or a number for regression; None where
-        it is not known.
+      label: a member of the label set, or several of them where a text has any
+        number, or a number for regression; None where it is not known.
     """
     self.guid = guid
     self.text_a = text_a
     self.text_b = text_b
     self.label = label
+
+
+class ChoiceExample(NamedTuple):
+  """A question with its answers to choose from.
+
+  Attributes:
+    guid: names the example.
+    choices: for each answer the pair of texts that it makes.
+    label: the name of the right one; None where it is not known.
+  """
+
+  guid: str
+  choices: list[tuple[str, str]]
+  label: str | None = None
 
 
 class PaddingInputExample:
@@ -52,6 +67,25 @@ class PaddingInputExample:
   Its weight in every metric is 0. A class of its own rather than None, so that
   a missing example cannot pass for padding.
   """
+
+
+class Problem(NamedTuple):
+  """What there is to learn.
+
+  Attributes:
+    kind: "classification", "regression" (labels are numbers to come close to),
+      "multi_label" (a text has any number of labels) or "multiple_choice".
+    labels: the label set in the order of the model's outputs; none for
+      regression.
+  """
+
+  kind: str = "classification"
+  labels: Sequence[str] = ()
+
+  @property
+  def num_labels(self) -> int:
+    """L, the model's outputs for an example."""
+    return len(self.labels) or 1
 
 
 class Row(NamedTuple):
@@ -121,10 +155,10 @@ class Columns(NamedTuple):
 class DataProcessor:
   """What the classifier asks of a data set."""
 
-  # Of `run_classifier.SCORES`; what the task is judged by.
+  # Of `classification_scores.SCORES`; what the task is judged by.
   scores: tuple[str, ...] = ("accuracy",)
-  # Whether labels are numbers to come close to.
-  is_regression = False
+  # See `Problem`.
+  kind = "classification"
   # Whether a row that cannot be read is counted and left out.
   skip_bad_rows = False
   # The task whose models it takes; None for its own.
@@ -145,6 +179,11 @@ class DataProcessor:
   def get_labels(self) -> list[str]:
     """The label set in the order of the model's outputs."""
     raise NotImplementedError
+
+  @property
+  def problem(self) -> Problem:
+    """What there is to learn."""
+    return Problem(self.kind, self.get_labels())
 
   def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
     """All sets of a split, "dev" or "test", by the ending of their results."""
@@ -234,7 +273,7 @@ class TableProcessor(DataProcessor):
 
   def known_label(self, row: Row, label: str) -> str:
     """The label, if it is one of the task's."""
-    check_label(row, label, self.get_labels(), self.is_regression)
+    check_label(row, label, self.problem)
     return label
 
   def wanted(self, row: Row) -> bool:
@@ -273,7 +312,7 @@ class StsbProcessor(TableProcessor):
   """STS-B (GLUE): how alike are both sentences, from 0 to 5?"""
 
   scores = ("pearson", "spearman")
-  is_regression = True
+  kind = "regression"
   labels = ()
   train = Columns("train.tsv", text_a=7, text_b=8, label=9)
   dev = Columns("dev.tsv", text_a=7, text_b=8, label=9)
@@ -370,6 +409,119 @@ class XnliProcessor(TableProcessor):
     return is_training_file or row.fields[0] == self.language
 
 
+class SwagProcessor(DataProcessor):
+  """SWAG: which of four endings goes on from two sentences?"""
+
+  kind = "multiple_choice"
+  labels = ("0", "1", "2", "3")
+
+  def get_train_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "val")
+
+  def get_test_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    path = os.path.join(data_dir, f"{split}.csv")
+    rows = read_csv(path)
+    header = next(rows)
+    endings = [f"ending{label}" for label in self.labels]
+    columns = {}
+    for name in ["sent1", "sent2", *endings, "label"]:
+      if name in header.fields:
+        columns[name] = header.fields.index(name)
+      elif name != "label" or split != "test":
+        raise header.error(f"there is no column {name!r}, as SWAG has it")
+
+    def example(row):
+      label = row.label(columns["label"]) if "label" in columns else None
+      if label is not None:
+        check_label(row, label, self.problem)
+      first, second = row.text(columns["sent1"]), row.text(columns["sent2"])
+      return ChoiceExample(
+        f"{split}-{row.number - 1}",
+        [(first, f"{second} {row.text(columns[e])}") for e in endings],
+        label,
+      )
+
+    return collect_examples(path, rows, example, self.skip_bad_rows)
+
+
+class RaceProcessor(DataProcessor):
+  """RACE: which of four answers is right, by the article?"""
+
+  kind = "multiple_choice"
+  labels = ("A", "B", "C", "D")
+
+  def get_train_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "dev")
+
+  def get_test_examples(self, data_dir: str) -> list[ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    folder = os.path.join(data_dir, split)
+    paths = sorted(
+      glob.glob(os.path.join(folder, "**", "*.txt"), recursive=True)
+    )
+    if not paths:
+      raise InputError(f"{folder}: holds no articles (*.txt), as RACE has them")
+    return [example for path in paths for example in self._article(path, split)]
+
+  def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
+    """The questions about an article, which a file has as a JSON object."""
+    values = _json_object("\n".join(_read_lines(path)))
+    row = Row(path, 1, [])
+    questions = values.get("questions", [])
+    options = values.get("options", [])
+    answers = values.get("answers") or [None] * len(questions)
+    if not (
+      "article" in values
+      and len(questions) == len(options) == len(answers)
+      and all(len(answers) == len(self.labels) for answers in options)
+    ):
+      raise row.error(
+        "is not an article of RACE: a JSON object with article, questions, four"
+        " options to each, and answers"
+      )
+    for number, (question, texts, label) in enumerate(
+      zip(questions, options, answers)
+    ):
+      if label is not None:
+        check_label(row, label, self.problem)
+      choices = [
+        (
+          values["article"],
+          question.replace("_", text)
+          if "_" in question
+          else f"{question} {text}",
+        )
+        for text in texts
+      ]
+      name = os.path.relpath(path, os.path.dirname(os.path.dirname(path)))
+      yield ChoiceExample(f"{split}-{name}-{number}", choices, label)
+
+
 class OwnDataProcessor(DataProcessor):
   """A person's own files: TSV, CSV or JSON lines, columns by name or number."""
 
@@ -380,7 +532,8 @@ class OwnDataProcessor(DataProcessor):
     text_b: str | None,
     label: str,
     labels: Sequence[str] | None = None,
-    is_regression: bool = False,
+    kind: str = "classification",
+    label_delimiter: str = ",",
   ):
     """Takes what the flags say.
 
@@ -390,18 +543,22 @@ class OwnDataProcessor(DataProcessor):
       text_b: of the second, or None.
       label: of the label; the test file may be without it.
       labels: the label set, or None to read it from the training file.
-      is_regression: whether labels are numbers to come close to.
+      kind: see `Problem`.
+      label_delimiter: between the labels of a text that has several.
     """
     self._files = files
     self._columns = {"text_a": text_a, "text_b": text_b, "label": label}
+    self._delimiter = label_delimiter
     self.labels = list(labels or ())
-    self.is_regression = is_regression
+    self.kind = kind
 
   @property
   def scores(self) -> tuple[str, ...]:
     """See base class; for two labels F1 is that of the second."""
-    if self.is_regression:
+    if self.kind == "regression":
       return ("pearson", "spearman")
+    if self.kind == "multi_label":
+      return ("micro_f1", "macro_f1", "accuracy")
     return (
       "accuracy",
       "f1" if len(self.labels) == 2 else "macro_f1",
@@ -426,7 +583,15 @@ class OwnDataProcessor(DataProcessor):
 
   def read_labels(self, data_dir: str) -> None:
     """Takes the labels that the training file has, sorted, as the label set."""
-    self.labels = sorted({e.label for e in self._read(data_dir, "train")})
+    examples = self._read(data_dir, "train")
+    if self.kind == "multi_label":
+      self.labels = sorted({label for e in examples for label in e.label})
+      if not self.labels:
+        raise InputError(
+          f"{self._files['train']}: none of its texts has a label"
+        )
+    else:
+      self.labels = sorted({e.label for e in examples})
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
@@ -441,8 +606,10 @@ class OwnDataProcessor(DataProcessor):
       label = None
       if columns["label"] is not None:
         label = row.label(columns["label"])
-        if self.labels or self.is_regression:
-          check_label(row, label, self.labels, self.is_regression)
+        if self.kind == "multi_label":
+          label = split_labels(label, self._delimiter)
+        if self.labels or self.kind == "regression":
+          check_label(row, label, self.problem)
       b = columns["text_b"]
       return InputExample(
         guid=f"{split}-{row.number}",
@@ -495,6 +662,8 @@ PROCESSORS = {
   "rte": RteProcessor,
   "wnli": WnliProcessor,
   "xnli": XnliProcessor,
+  "swag": SwagProcessor,
+  "race": RaceProcessor,
 }
 
 
@@ -639,31 +808,50 @@ def collect_examples(
   return examples
 
 
-def check_label(
-  row: Row, label: str, labels: Sequence[str], is_regression: bool
-) -> None:
+def split_labels(text: str, delimiter: str) -> list[str]:
+  """The labels of a text that has any number of them.
+
+  Args:
+    text: the labels with a delimiter between, or a JSON list of them.
+    delimiter: it.
+
+  Returns:
+    The labels, each once; none of "".
+  """
+  try:
+    labels = json.loads(text)
+  except ValueError:
+    labels = None
+  if not isinstance(labels, list):
+    labels = text.split(delimiter)
+  labels = ((_as_text(label) or "").strip() for label in labels)
+  return list(dict.fromkeys(filter(None, labels)))
+
+
+def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
   """Refuses a label that the task does not have.
 
   Args:
     row: where it stands.
-    label: it.
-    labels: those that the task has.
-    is_regression: whether labels are numbers instead.
+    label: it, or all of the text's.
+    problem: what there is to learn.
 
   Raises:
-    InputError: it is not one of them.
+    InputError: one is not of the label set, or no number.
   """
-  if is_regression:
+  if problem.kind == "regression":
     try:
       is_number = math.isfinite(float(label))
     except ValueError:
       is_number = False
     if not is_number:
       raise row.error(f"the label {label!r} is not a number")
-  elif label not in labels:
-    raise row.error(
-      f"unknown label {label!r}; the labels are {', '.join(labels)}"
-    )
+    return
+  for one in [label] if isinstance(label, str) else label:
+    if one not in problem.labels:
+      raise row.error(
+        f"unknown label {one!r}; the labels are {', '.join(problem.labels)}"
+      )
 
 
 def _read_lines(path: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import command_line
+import model_folder
 from command_line import InputError
 
 FLAGS = flags.FLAGS
@@ -225,7 +226,9 @@ def huggingface_to_tensorflow(
     for row in itertools.chain(*parts.values())
   }
   with _appear_whole(target_dir, overwrite) as folder:
-    write_variables(os.path.join(folder, "bert_model.ckpt"), variables)
+    model_folder.write_variables(
+      os.path.join(folder, "bert_model.ckpt"), variables
+    )
     _write_json(os.path.join(folder, "bert_config.json"), config)
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
   _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
@@ -707,20 +710,6 @@ def _write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
   pytorch = {"format": "pt"}
   save = _import_safetensors().numpy.save
   _write_bytes(path, save(tensors, metadata=pytorch))
-
-
-def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
-  """Writes a checkpoint of these variables, named `prefix`."""
-  on_cpu = tf.ConfigProto(device_count={"GPU": 0})
-  with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
-    values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
-    save = tf.raw_ops.SaveV2(
-      prefix=prefix,
-      tensor_names=list(variables),
-      shape_and_slices=[""] * len(variables),
-      tensors=values,
-    )
-    session.run(save, dict(zip(values, variables.values())))
 
 
 @contextlib.contextmanager

@@ -418,11 +418,11 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
   from tensorflow.io import gfile
 
-  import convert_checkpoint
+  import model_folder
 
   beside = f"{path}.{os.getpid()}.tmp"
   try:
-    convert_checkpoint.write_variables(beside, tensors)
+    model_folder.write_variables(beside, tensors)
     # The index last, for with it the checkpoint is there.
     for part in (".data-00000-of-00001", ".index"):
       gfile.rename(beside + part, path + part, overwrite=True)

@@ -23,6 +23,7 @@ from tqdm import tqdm
 import command_line
 import estimator_api
 import features
+import model_folder
 import modeling
 import tokenization
 import training
@@ -151,7 +152,7 @@ def model_fn_builder(
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       predictions=features | results,
-      scaffold_fn=training.initialize_from_checkpoint(
+      scaffold_fn=model_folder.initialize_from_checkpoint(
         init_checkpoint, use_tpu=use_tpu
       ),
     )
@@ -347,12 +348,12 @@ def main(_) -> None:
     raise InputError(
       "--output_format=npz holds one vector a text: say which with --pooling"
     )
-  config = training.load_config(FLAGS.bert_config_file)
-  training.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = training.load_tokenizer(
+  config = model_folder.load_config(FLAGS.bert_config_file)
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
+  tokenizer = model_folder.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
-  training.check_checkpoint(FLAGS.init_checkpoint)
+  model_folder.check_checkpoint(FLAGS.init_checkpoint)
   use_last_layer = FLAGS.pooling and FLAGS["layers"].using_default_value
   layer_indexes = parse_layers(
     "-1" if use_last_layer else FLAGS.layers, config.num_hidden_layers
@@ -395,8 +396,7 @@ def main(_) -> None:
         by_length=not FLAGS.use_tpu,
       )
     )
-    if not FLAGS.use_tpu:
-      rows = features.in_order(rows)
+    rows = features.in_order(rows)
     rows = tqdm(rows, total=num_texts, unit="text", disable=None)
     if is_npz:
       width = len(layer_indexes) * config.hidden_size

@@ -130,6 +130,20 @@ def encode_pair(
   )
 
 
+class Lengths(NamedTuple):
+  """How long the examples of a data set are, in tokens.
+
+  Attributes:
+    num_tokens: of each example, those that the model sees.
+    limit: the most that it can see.
+    num_cut: of each example, those that did not fit.
+  """
+
+  num_tokens: list[int]
+  limit: int
+  num_cut: list[int]
+
+
 def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
   """Cuts the longer of two texts until both fit; of equal ones the second.
 
@@ -409,7 +423,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
   Args:
     rows: each with the `place` of its record, which `record_batches` adds to
-      the features of those that it sorts.
+      the features of those that it sorts; rows without are in order.
 
   Yields:
     The rows, by their places from 0 on.
@@ -417,6 +431,9 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
   waiting: dict[int, Mapping[str, Any]] = {}
   next_place = 0
   for row in rows:
+    if "place" not in row:
+      yield row
+      continue
     waiting[int(row["place"])] = row
     while next_place in waiting:
       yield waiting.pop(next_place)
@@ -493,7 +510,10 @@ def _num_tokens(serialized, layout: Layout):
   import tensorflow as tf
 
   mask = {"input_mask": layout["input_mask"]}
-  return tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=1)
+  tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
+  if tokens.shape.rank > 1:  # the longest choice of an example
+    tokens = tf.reduce_max(tokens, axis=1)
+  return tokens
 
 
 def _batches(records, layout, batch_size, drop_remainder, trim):
@@ -658,20 +678,23 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   up, since each new shape costs the library a compilation.
 
   Args:
-    features: with `input_mask` int32 [B, S].
+    features: with `input_mask` int32 [B, S], or [B, C, S] where an example has
+      choices.
     multiple: of which the new length is, as far as S allows.
 
   Returns:
-    The features, those of `TOKEN_FEATURES` as [B, S'], and `label_ids` too
+    The features, those of `TOKEN_FEATURES` as [..., S'], and `label_ids` too
     where tokens have labels.
   """
   import tensorflow as tf
 
   mask = features["input_mask"]
-  used = tf.where(tf.reduce_any(mask > 0, axis=0))[:, 0]  # places with tokens
+  rows = tf.reshape(mask, [-1, tf.shape(mask)[-1]])
+  used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]  # places with tokens
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
   names = list(TOKEN_FEATURES)
-  if "label_ids" in features and features["label_ids"].shape.rank == 2:
+  labels = features.get("label_ids")
+  if labels is not None and labels.shape.rank == 2 and labels.dtype.is_integer:
     names.append("label_ids")
-  return features | {name: features[name][:, :length] for name in names}
+  return features | {name: features[name][..., :length] for name in names}

@@ -2,14 +2,15 @@
 
 `compute_gradients` takes a batch whole or in parts, `training_step` turns
 gradients into a step; `create_optimizer` is both under the name and with the
-result that existing code expects.
+result that existing code expects. `StepOptions` is for other ways to learn.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -23,7 +24,7 @@ class Gradients(NamedTuple):
     scalars: further float32 [] by name, what the loss function told.
     gradients: one for each variable: a tensor, `tf.IndexedSlices`, or None.
       Those of a scaled loss are scaled.
-    variables: the trainable variables.
+    variables: the trainable variables, but for those that are frozen.
   """
 
   loss: Any
@@ -32,18 +33,53 @@ class Gradients(NamedTuple):
   variables: list[Any]
 
 
+class Frozen(NamedTuple):
+  """Which weights stay as they are, by the names that `modeling` gives.
+
+  They get no gradient and keep no moments.
+
+  Attributes:
+    num_layers: of the encoder, from the lowest up.
+    embeddings: whether those too, with their layer normalisation.
+  """
+
+  num_layers: int = 0
+  embeddings: bool = False
+
+
 class StepOptions(NamedTuple):
   """How a step is made, where BERT's own way is not the only one.
 
   Attributes:
-    bias_correction: see `AdamWeightDecayOptimizer`.
+    schedule: a key of `SCHEDULES`.
+    power: see `learning_rate`.
+    optimizer: a key of `OPTIMIZERS`.
+    weight_decay: see `AdamWeightDecayOptimizer`; None for the optimizer's own.
+    bias_correction: likewise; an optimizer that corrects does so without.
+    beta_1: likewise.
+    beta_2: likewise.
+    epsilon: likewise.
+    clip_norm: gradients whose global norm is larger are scaled down to it; 0
+      or None for gradients as they are.
+    layer_decay: see `rate_factors`.
+    frozen: the weights that stay.
     num_micro_batches: see `compute_gradients`.
     compiles: see `AdamWeightDecayOptimizer`.
     on_cpu: likewise.
     scales_loss: whether there is a `LossScale`, as float16 needs.
   """
 
+  schedule: str = "linear"
+  power: float = 1.0
+  optimizer: str = "adamw"
+  weight_decay: float | None = None
   bias_correction: bool = False
+  beta_1: float = 0.9
+  beta_2: float = 0.999
+  epsilon: float = 1e-6
+  clip_norm: float | None = 1.0
+  layer_decay: float = 1.0
+  frozen: Frozen = Frozen()
   num_micro_batches: int = 1
   compiles: bool = False
   on_cpu: bool = False
@@ -55,7 +91,7 @@ class TrainingStep(NamedTuple):
 
   Attributes:
     train_op: applies the gradients, then counts the step.
-    learning_rate: float32 [], that of this step.
+    learning_rate: float32 [], that of this step, for the highest weights.
     gradient_norm: float32 [], before clipping; what clipping goes by.
   """
 
@@ -79,14 +115,10 @@ def training_step(
   num_train_steps: int,
   num_warmup_steps: int | None,
   use_tpu: bool = False,
-  clip_norm: float = 1.0,
   options: StepOptions | None = None,
   loss_scale: LossScale | None = None,
 ) -> TrainingStep:
   """Builds the graph of one step down the gradients.
-
-  Weights decay at the rate 0.01, except for biases and layer normalisation
-  (Devlin et al. 2019, A.2).
 
   Args:
     gradients: of `compute_gradients` or `gradients_of`.
@@ -94,40 +126,38 @@ def training_step(
     num_train_steps: steps until the rate is 0.
     num_warmup_steps: steps in which it rises from 0; None or 0 for none.
     use_tpu: whether gradients are averaged over TPU cores.
-    clip_norm: gradients whose global norm is larger are scaled down to it.
     options: how else to make it; None for `StepOptions()`.
     loss_scale: by which the gradients are scaled; a step in which they are not
       finite is counted, and moves no weight.
 
   Returns:
     A `TrainingStep`.
+
+  Raises:
+    ValueError: there is no such schedule or optimizer.
   """
   options = options or StepOptions()
   global_step = tf.train.get_or_create_global_step()
-  rate = learning_rate(global_step, init_lr, num_train_steps, num_warmup_steps)
+  rate = learning_rate(
+    global_step,
+    init_lr,
+    num_train_steps,
+    num_warmup_steps,
+    options.schedule,
+    options.power,
+  )
   # The norm is that of the gradients as they come: where an embedding's are
   # sparse, rows of a repeated id count one by one, not as their sum.
   norm = tf.linalg.global_norm(gradients.gradients)
   if loss_scale:
     norm /= loss_scale.value
-  # The last term makes all of it NaN where the norm is not finite.
-  scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm) + (norm - norm)
-  if loss_scale:
-    scale /= loss_scale.value
+  scale = _gradient_scale(norm, options.clip_norm, loss_scale)
   updated = gradients.gradients
   if use_tpu:
     # Each core clips its own, before the mean of all is taken.
-    updated = [g if g is None else g * scale for g in map(_dense, updated)]
-    scale = 1.0
-  optimizer = AdamWeightDecayOptimizer(
-    learning_rate=rate,
-    weight_decay_rate=0.01,
-    exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
-    bias_correction=options.bias_correction,
-    gradient_scale=scale,
-    compiles=options.compiles,
-    on_cpu=options.on_cpu,
-  )
+    updated = [g if g is None else _scaled(_dense(g), scale) for g in updated]
+    scale = None
+  optimizer = _make_optimizer(rate, scale, options)
   if use_tpu:
     optimizer = tf.tpu.CrossShardOptimizer(optimizer)
   pairs = list(zip(updated, gradients.variables))
@@ -146,19 +176,26 @@ def training_step(
 
 
 def gradients_of(
-  loss, scalars: Mapping[str, Any] | None = None, factor=None
+  loss,
+  scalars: Mapping[str, Any] | None = None,
+  factor=None,
+  frozen: Frozen | None = None,
 ) -> Gradients:
-  """Those of all trainable variables.
+  """Those of the trainable variables that are not frozen.
 
   Args:
     loss: float [].
     scalars: see `Gradients`.
     factor: float [] that scales them; None for 1.
+    frozen: the weights that stay; None for none.
 
   Returns:
     The `Gradients`.
+
+  Raises:
+    ValueError: what is to be frozen is not there.
   """
-  variables = tf.trainable_variables()
+  variables = trained_variables(tf.trainable_variables(), frozen or Frozen())
   scaled = loss if factor is None else loss * factor
   return Gradients(
     loss, dict(scalars or {}), tf.gradients(scaled, variables), variables
@@ -170,6 +207,7 @@ def compute_gradients(
   batch: Mapping[str, Any],
   num_micro_batches: int = 1,
   loss_scale: LossScale | None = None,
+  frozen: Frozen | None = None,
 ) -> Gradients:
   """Gradients of a batch, taken whole or, to save memory, in equal parts.
 
@@ -182,13 +220,18 @@ def compute_gradients(
     batch: features by name, each with the examples as first axis.
     num_micro_batches: parts; divides the examples.
     loss_scale: scales the gradients; None for 1.
+    frozen: the weights that stay; None for none.
 
   Returns:
     The `Gradients`.
+
+  Raises:
+    ValueError: what is to be frozen is not there.
   """
   factor = loss_scale.value if loss_scale else None
   if num_micro_batches == 1:
-    return gradients_of(*loss_fn(dict(batch), tf.constant(0)), factor)
+    loss, scalars = loss_fn(dict(batch), tf.constant(0))
+    return gradients_of(loss, scalars, factor, frozen)
 
   def compute_part(index):
     part = {}
@@ -197,13 +240,20 @@ def compute_gradients(
       part[name] = tensor[index * size : (index + 1) * size]
     loss, scalars = loss_fn(part, index)
     shares = {n: value / num_micro_batches for n, value in scalars.items()}
-    return gradients_of(loss / num_micro_batches, shares, factor)
+    return gradients_of(loss / num_micro_batches, shares, factor, frozen)
 
+  return _sum_parts(compute_part, num_micro_batches)
+
+
+def _sum_parts(
+  compute_part: Callable[[Any], Gradients], num_parts: int
+) -> Gradients:
+  """Computes parts by their number, in a loop, and adds them up."""
   # The first part, outside the loop, makes the variables and shows what there
   # is to add up.
   first = compute_part(tf.constant(0))
   sums, sparse = _split(first)
-  rows = [_joined_rows(gradient, num_micro_batches) for gradient in sparse]
+  rows = [_joined_rows(gradient, num_parts) for gradient in sparse]
 
   def add_part(index, sums, rows):
     with tf.variable_scope(tf.get_variable_scope(), reuse=True):
@@ -215,24 +265,13 @@ def compute_gradients(
     ]
     return index + 1, sums, rows
 
-  _, (loss, scalars, dense), rows = tf.while_loop(
-    lambda index, *_: index < num_micro_batches,
+  _, sums, rows = tf.while_loop(
+    lambda index, *_: index < num_parts,
     add_part,
     (tf.constant(1), sums, rows),
     parallel_iterations=1,
   )
-  left = iter(dense), iter(rows)
-  gradients = []
-  for gradient in first.gradients:
-    if isinstance(gradient, tf.IndexedSlices):
-      values, indices = next(left[1])
-      gradient = tf.IndexedSlices(
-        values.concat(), indices.concat(), gradient.dense_shape
-      )
-    elif gradient is not None:
-      gradient = next(left[0])
-    gradients.append(gradient)
-  return Gradients(loss, scalars, gradients, first.variables)
+  return _unsplit(first, sums, rows)
 
 
 def _split(part: Gradients):
@@ -241,6 +280,23 @@ def _split(part: Gradients):
   sparse = [g for g in found if isinstance(g, tf.IndexedSlices)]
   dense = [g for g in found if not isinstance(g, tf.IndexedSlices)]
   return (part.loss, part.scalars, dense), sparse
+
+
+def _unsplit(first: Gradients, sums, rows) -> Gradients:
+  """What `_split` took apart, of all parts; the first shows what is where."""
+  loss, scalars, dense = sums
+  dense, rows = iter(dense), iter(rows)
+  gradients = []
+  for gradient in first.gradients:
+    if isinstance(gradient, tf.IndexedSlices):
+      values, indices = next(rows)
+      gradient = tf.IndexedSlices(
+        values.concat(), indices.concat(), gradient.dense_shape
+      )
+    elif gradient is not None:
+      gradient = next(dense)
+    gradients.append(gradient)
+  return Gradients(loss, scalars, gradients, first.variables)
 
 
 def _joined_rows(first: tf.IndexedSlices, num_parts: int):
@@ -258,7 +314,30 @@ def _joined_rows(first: tf.IndexedSlices, num_parts: int):
 
 def _dense(gradient):
   """A gradient as a tensor; rows of a repeated id are added up."""
-  return gradient if gradient is None else tf.convert_to_tensor(gradient)
+  return tf.convert_to_tensor(gradient)
+
+
+def _scaled(gradient, scale):
+  """A dense gradient times a number; None for 1."""
+  return gradient if scale is None else gradient * scale
+
+
+def _gradient_scale(norm, clip_norm, loss_scale: LossScale | None):
+  """What clips gradients of a norm and takes the loss's scale off them.
+
+  Args:
+    norm: float32 [], without the loss's scale.
+    clip_norm: see `StepOptions`.
+    loss_scale: or None.
+
+  Returns:
+    float32 [], or None where gradients stay as they are.
+  """
+  if not clip_norm:
+    return 1.0 / loss_scale.value if loss_scale else None
+  # The last term makes all of it NaN where the norm is not finite.
+  scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm) + (norm - norm)
+  return scale / loss_scale.value if loss_scale else scale
 
 
 class LossScale:
@@ -314,7 +393,75 @@ class LossScale:
     )
 
 
-# The update
+# Which weights learn, and how fast
+
+_BELOW_HEADS = re.compile(r"\bbert/(?:embeddings|encoder/layer_(\d+))/")
+_EMBEDDINGS = -1  # the layer below the first
+
+
+def trained_variables(variables: Iterable[Any], frozen: Frozen) -> list[Any]:
+  """Those that are not frozen.
+
+  Args:
+    variables: of a model.
+    frozen: the weights that stay.
+
+  Returns:
+    Some of the variables, in their order.
+
+  Raises:
+    ValueError: what is to be frozen is not there.
+  """
+  layers = [(v, _layer(v)) for v in variables]
+  first = _EMBEDDINGS if frozen.embeddings else 0
+  stays = range(first, frozen.num_layers)
+  if not set(stays) <= {layer for _, layer in layers}:
+    raise ValueError(f"{frozen}: the model has no such layers")
+  return [v for v, layer in layers if layer not in stays]
+
+
+def rate_factors(
+  variables: Iterable[Any], layer_decay: float
+) -> dict[str, float]:
+  """By what each weight's learning rate is multiplied: less, further down.
+
+  What is low in the model is general, and is to change the least (Howard and
+  Ruder 2018). Heads and pooler have 1, the top layer `layer_decay`, each one
+  below it `layer_decay` times that of the one above, the embeddings least.
+
+  Args:
+    variables: of a whole model.
+    layer_decay: in (0, 1]; 1 for the same rate everywhere.
+
+  Returns:
+    Factors by variable name.
+  """
+  layers = {v.op.name: _layer(v) for v in variables}
+  encoder = [layer for layer in layers.values() if layer is not None]
+  num_layers = 1 + max(encoder, default=_EMBEDDINGS)
+  return {
+    name: 1.0 if layer is None else layer_decay ** (num_layers - layer)
+    for name, layer in layers.items()
+  }
+
+
+def _layer(variable) -> int | None:
+  """Number of the encoder layer, _EMBEDDINGS, or None for what is above."""
+  found = _BELOW_HEADS.search(variable.op.name)
+  if not found:
+    return None
+  return _EMBEDDINGS if found[1] is None else int(found[1])
+
+
+# The schedule
+
+# Shares of the highest rate, by the share of training that is done, and power.
+SCHEDULES: dict[str, Callable] = {
+  "linear": lambda done, _: 1.0 - done,
+  "constant": lambda done, _: tf.ones_like(done),
+  "cosine": lambda done, _: 0.5 * (1.0 + tf.cos(math.pi * done)),
+  "polynomial": lambda done, power: (1.0 - done) ** power,
+}
 
 
 def learning_rate(
@@ -322,25 +469,92 @@ def learning_rate(
   init_lr: float,
   num_train_steps: int,
   num_warmup_steps: int | None,
+  schedule: str = "linear",
+  power: float = 1.0,
 ):
-  """Linear rise over the warm-up, then the linear fall that began at step 0.
+  """Linear rise over the warm-up, then the fall that began at step 0.
+
+  All schedules fall from step 0, as BERT's does, and the warm-up hides the
+  first part of it: after a tenth of training, a linear rate goes on at 0.9 of
+  the highest, a cosine at 0.98. So one differs from another in shape alone.
 
   Args:
     global_step: integer [], steps done so far.
     init_lr: the highest rate.
-    num_train_steps: steps until 0; the rate stays 0 after that.
+    num_train_steps: steps until 0, where the rate stays; `constant` knows no
+      end.
     num_warmup_steps: steps of the rise; None or 0 for none.
+    schedule: a key of `SCHEDULES`.
+    power: of what is left of training, for `polynomial`; 1 is linear.
 
   Returns:
     float32 [].
+
+  Raises:
+    ValueError: there is no such schedule.
   """
   step = tf.cast(global_step, tf.float32)
   done = tf.minimum(step / float(max(num_train_steps, 1)), 1.0)
-  rate = init_lr * (1.0 - done)
+  rate = init_lr * _chosen(SCHEDULES, schedule)(done, power)
   if num_warmup_steps:
     rising = init_lr * (step / float(num_warmup_steps))
     rate = tf.where(step < num_warmup_steps, rising, rate)
   return rate
+
+
+def _chosen(table: Mapping[str, Any], name: str):
+  if name not in table:
+    raise ValueError(f"{name!r} is none of {', '.join(table)}")
+  return table[name]
+
+
+# The update
+
+
+class AdamKind(NamedTuple):
+  """What tells one optimizer from another, all of them being kinds of Adam.
+
+  Attributes:
+    weight_decay: see `AdamWeightDecayOptimizer`.
+    bias_correction: likewise.
+    scales_by_norm: likewise.
+  """
+
+  weight_decay: float = 0.0
+  bias_correction: bool = False
+  scales_by_norm: bool = False
+
+
+OPTIMIZERS = {
+  "adamw": AdamKind(weight_decay=0.01),  # Devlin et al. 2019, A.2
+  "adam": AdamKind(bias_correction=True),  # Kingma and Ba 2015
+  "lamb": AdamKind(  # You et al. 2020
+    weight_decay=0.01, bias_correction=True, scales_by_norm=True
+  ),
+}
+
+
+def _make_optimizer(rate, gradient_scale, options: StepOptions):
+  """The one that is chosen by name, with what is asked of it."""
+  kind = _chosen(OPTIMIZERS, options.optimizer)
+  decay = options.weight_decay
+  factors = None
+  if options.layer_decay != 1.0:
+    factors = rate_factors(tf.trainable_variables(), options.layer_decay)
+  return AdamWeightDecayOptimizer(
+    learning_rate=rate,
+    weight_decay_rate=kind.weight_decay if decay is None else decay,
+    beta_1=options.beta_1,
+    beta_2=options.beta_2,
+    epsilon=options.epsilon,
+    exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    bias_correction=kind.bias_correction or options.bias_correction,
+    gradient_scale=gradient_scale,
+    compiles=options.compiles,
+    on_cpu=options.on_cpu,
+    scales_by_norm=kind.scales_by_norm,
+    rate_factors=factors,
+  )
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
@@ -353,6 +567,10 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
   BERT does not correct them for their start at zero, which makes early steps
   several times as long as the learning rate says; on small data sets a run can
   fail by it (Mosbach et al. 2021). `bias_correction` is for those.
+
+  With `scales_by_norm`, for very large batches, a weight moves by the learning
+  rate times its own norm, whatever the length of the step (LAMB, You et al.
+  2020).
   """
 
   def __init__(
@@ -368,6 +586,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     gradient_scale=1.0,
     compiles: bool = False,
     on_cpu: bool = False,
+    scales_by_norm: bool = False,
+    rate_factors: Mapping[str, float] | None = None,
   ):
     """Takes the constants.
 
@@ -383,11 +603,17 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       name: of the update's operations.
       bias_correction: whether moments are corrected for their start at zero,
         by the number of steps that the global step has counted.
-      gradient_scale: a number or float [], by which gradients are multiplied.
+      gradient_scale: a number or float [], by which gradients are multiplied;
+        None for gradients as they are.
       compiles: whether XLA makes one pass over memory of the update of a
         weight. Not for a TPU, which compiles all.
       on_cpu: whether the moments are kept, and the update computed, in the
         host's memory and not on a GPU.
+      scales_by_norm: whether a weight's step is scaled to the weight's norm. It
+        is not where either norm is 0, nor for weights that are excluded from
+        weight decay.
+      rate_factors: numbers by which the learning rate is multiplied, by the
+        weight's name; None, or a name that is not there, for 1.
     """
     super().__init__(use_locking=False, name=name)
     self.learning_rate = learning_rate
@@ -400,6 +626,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.gradient_scale = gradient_scale
     self.compiles = compiles
     self.device = "/cpu:0" if on_cpu else ""  # "" is wherever it would be
+    self.scales_by_norm = scales_by_norm
+    self.rate_factors = rate_factors or {}
 
   def apply_gradients(self, grads_and_vars, global_step=None, name=None):
     """Moves each weight by its gradient; `global_step` is not counted on.
@@ -422,16 +650,18 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
           weight,
           *(self._moment(weight, slot) for slot in ("adam_m", "adam_v")),
         ]
+        is_excluded = self._is_excluded(weight)
         constants = {
-          "weight_decay_rate": self._decay_rate(weight),
+          "weight_decay_rate": 0.0 if is_excluded else self.weight_decay_rate,
           "beta_1": self.beta_1,
           "beta_2": self.beta_2,
           "epsilon": self.epsilon,
+          "scales_by_norm": self.scales_by_norm and not is_excluded,
         }
         inputs = [
           _dense(gradient),
-          tf.convert_to_tensor(self.gradient_scale, tf.float32),
-          tf.convert_to_tensor(self.learning_rate, tf.float32),
+          self._scale(),
+          self._rate(weight),
           self._steps(),
         ]
         if self.compiles:
@@ -440,6 +670,16 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
           values = _updated(*variables, *inputs, **constants)
           updates += [v.assign(new) for v, new in zip(variables, values)]
     return tf.group(*updates, name=name)
+
+  def _scale(self):
+    if self.gradient_scale is None:
+      return None
+    return tf.convert_to_tensor(self.gradient_scale, tf.float32)
+
+  def _rate(self, weight):
+    rate = tf.convert_to_tensor(self.learning_rate, tf.float32)
+    factor = self.rate_factors.get(weight.op.name, 1.0)
+    return rate if factor == 1.0 else rate * factor
 
   def _steps(self):
     """How many steps the moments hold, if they are to be corrected by it."""
@@ -456,11 +696,9 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       trainable=False,
     )
 
-  def _decay_rate(self, weight) -> float:
+  def _is_excluded(self, weight) -> bool:
     excluded = self.exclude_from_weight_decay or ()
-    if any(re.search(pattern, weight.op.name) for pattern in excluded):
-      return 0.0
-    return self.weight_decay_rate
+    return any(re.search(pattern, weight.op.name) for pattern in excluded)
 
 
 def _updated(
@@ -475,9 +713,10 @@ def _updated(
   beta_1: float,
   beta_2: float,
   epsilon: float,
+  scales_by_norm: bool,
 ):
   """A weight and its moments after a step: three tensors of its shape."""
-  gradient = gradient * gradient_scale
+  gradient = _scaled(gradient, gradient_scale)
   m = beta_1 * m + (1.0 - beta_1) * gradient
   v = beta_2 * v + (1.0 - beta_2) * tf.square(gradient)
   mean, square = m, v
@@ -487,6 +726,9 @@ def _updated(
   step = mean / (tf.sqrt(square) + epsilon)
   if weight_decay_rate:
     step += weight_decay_rate * weight
+  if scales_by_norm:
+    ratio = tf.math.divide_no_nan(tf.norm(weight), tf.norm(step))
+    step *= tf.where(ratio > 0.0, ratio, 1.0)  # 0 where either norm is
   return weight - learning_rate * step, m, v
 
 

@@ -8,32 +8,39 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import classification_data
+import classification_scores
 import command_line
 import estimator_api
 import features
+import model_folder
+import model_selection
 import modeling
 import optimization
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
+  ChoiceExample,
   ColaProcessor,
   DataProcessor,
   InputExample,
   MnliProcessor,
   MrpcProcessor,
   PaddingInputExample,
+  Problem,
   XnliProcessor,
 )
+from classification_scores import Prediction, prediction
 from command_line import InputError, write_whole
 from execution import Execution
 from features import shuffle_epochs
@@ -56,7 +63,8 @@ class InputFeatures:
       input_ids: ids of the word pieces, padded with 0.
       input_mask: 1 at word pieces, 0 at padding.
       segment_ids: 1 in the second text, else 0.
-      label_id: index of the label, or the number for regression.
+      label_id: index of the label; the number for regression; 1 or 0 for each
+        label where a text has any number of them.
       is_real_example: false for padding of a batch.
     """
     self.input_ids = input_ids
@@ -77,19 +85,28 @@ class InputFeatures:
 
 
 def record_layout(
-  max_seq_length: int, is_regression: bool = False
+  max_seq_length: int, problem: Problem | None = None
 ) -> features.Layout:
   """The layout of the classifier's records.
 
   Args:
-    max_seq_length: tokens of an example.
-    is_regression: whether labels are numbers and not indices.
+    max_seq_length: S, tokens of an example; of each choice of it, where there
+      are choices, whose axis stands before that of the tokens.
+    problem: what is learnt; None for classification.
 
   Returns:
     What `features.write_records` and `features.parse_records` take.
   """
-  return features.token_layout(max_seq_length) | {
-    "label_ids": features.Feature(is_float=is_regression),
+  problem = problem or Problem()
+  tokens = features.token_layout(max_seq_length)
+  if problem.kind == "multiple_choice":
+    shape = (problem.num_labels, max_seq_length)
+    tokens = {name: features.Feature(shape) for name in tokens}
+  return tokens | {
+    "label_ids": features.Feature(
+      (problem.num_labels,) if problem.kind == "multi_label" else (),
+      is_float=problem.kind in ("regression", "multi_label"),
+    ),
     # Records of the first releases do not have it.
     "is_real_example": features.Feature(default=1),
   }
@@ -97,10 +114,11 @@ def record_layout(
 
 def convert_single_example(
   ex_index: int,
-  example: InputExample | PaddingInputExample,
+  example: InputExample | ChoiceExample | PaddingInputExample,
   label_list: Sequence[str],
   max_seq_length: int,
   tokenizer: tokenization.FullTokenizer,
+  problem: Problem | None = None,
 ) -> InputFeatures:
   """Makes the features of one example; logs its tokens if it is the first.
 
@@ -111,6 +129,7 @@ def convert_single_example(
       label gets the first one's index.
     max_seq_length: length of the features, in tokens.
     tokenizer: gives the ids.
+    problem: what is learnt; None for what `label_list` says.
 
   Returns:
     The features.
@@ -118,37 +137,62 @@ def convert_single_example(
   Raises:
     InputError: the label is not in the label set.
   """
+  problem = problem or _problem_of(label_list)
+  return _convert(ex_index, example, problem, max_seq_length, tokenizer)[0]
+
+
+def _problem_of(label_list: Sequence[str]) -> Problem:
+  """What is learnt where all that is known is a label set."""
+  return Problem("classification" if label_list else "regression", label_list)
+
+
+def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
+  """The features, how many tokens they have, and how many did not fit."""
+  choices = problem.num_labels if problem.kind == "multiple_choice" else 1
   if isinstance(example, PaddingInputExample):
-    nothing = [0] * max_seq_length
-    return InputFeatures(nothing, nothing, nothing, 0, is_real_example=False)
-  return _convert(ex_index, example, label_list, max_seq_length, tokenizer)[0]
-
-
-def _convert(ex_index, example, label_list, max_seq_length, tokenizer):
-  """The features, and how many tokens did not fit."""
-  encoded = features.encode_pair(
-    tokenizer, example.text_a, example.text_b, max_seq_length
-  )
-  if example.label is None:
+    nothing = [0] * (max_seq_length * choices)
     label_id = 0
-  elif not label_list:
-    label_id = float(example.label)
-  elif example.label in label_list:
-    label_id = label_list.index(example.label)
+    if problem.kind == "multi_label":
+      label_id = [0] * problem.num_labels
+    return InputFeatures(nothing, nothing, nothing, label_id, False), 0, 0
+  if isinstance(example, ChoiceExample):
+    pairs = example.choices
   else:
+    pairs = [(example.text_a, example.text_b)]
+  encoded = [
+    features.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
+  ]
+  if ex_index == 0:
+    logging.info("Example %s, label %s", example.guid, example.label)
+    for one in encoded:
+      used = one.input_ids[: sum(one.input_mask)]
+      tokens = tokenizer.convert_ids_to_tokens(used)
+      logging.info("  tokens: %s", " ".join(tokens))
+  converted = InputFeatures(
+    *(
+      list(itertools.chain.from_iterable(getattr(one, name) for one in encoded))
+      for name in features.TOKEN_FEATURES
+    ),
+    _label_id(example, problem),
+  )
+  num_tokens = max(sum(one.input_mask) for one in encoded)
+  return converted, num_tokens, sum(one.num_cut for one in encoded)
+
+
+def _label_id(example: InputExample | ChoiceExample, problem: Problem):
+  """The label as `InputFeatures` has it."""
+  if problem.kind == "multi_label":
+    return [float(label in (example.label or ())) for label in problem.labels]
+  if example.label is None:
+    return 0
+  if problem.kind == "regression":
+    return float(example.label)
+  if example.label not in problem.labels:
     raise InputError(
       f"example {example.guid}: unknown label {example.label!r}; the labels"
-      f" are {', '.join(label_list)}"
+      f" are {', '.join(problem.labels)}"
     )
-  if ex_index == 0:
-    used = sum(encoded.input_mask)
-    tokens = tokenizer.convert_ids_to_tokens(encoded.input_ids[:used])
-    logging.info("Example %s, label %s", example.guid, example.label)
-    logging.info("  tokens: %s", " ".join(tokens))
-  converted = InputFeatures(
-    encoded.input_ids, encoded.input_mask, encoded.segment_ids, label_id
-  )
-  return converted, encoded.num_cut
+  return problem.labels.index(example.label)
 
 
 def convert_examples_to_features(
@@ -167,12 +211,13 @@ def convert_examples_to_features(
 
 
 def file_based_convert_examples_to_features(
-  examples: Sequence[InputExample | PaddingInputExample],
+  examples: Sequence[InputExample | ChoiceExample | PaddingInputExample],
   label_list: Sequence[str],
   max_seq_length: int,
   tokenizer: tokenization.FullTokenizer,
   output_file: str,
-) -> None:
+  problem: Problem | None = None,
+) -> features.Lengths:
   """Writes the features of all examples to a TFRecord file.
 
   Says how many texts were cut, since what is cut the model does not see.
@@ -183,37 +228,40 @@ def file_based_convert_examples_to_features(
     max_seq_length: length of the features, in tokens.
     tokenizer: gives the ids.
     output_file: the file.
+    problem: what is learnt; None for what `label_list` says.
+
+  Returns:
+    How long they are.
 
   Raises:
     InputError: a label is not in the label set.
   """
-  cut = collections.Counter()
+  problem = problem or _problem_of(label_list)
+  lengths, num_cut = [], []
 
   def records():
     for index, example in enumerate(examples):
-      if isinstance(example, PaddingInputExample):
-        converted = convert_single_example(
-          index, example, label_list, max_seq_length, tokenizer
-        )
-      else:
-        converted, num_cut = _convert(
-          index, example, label_list, max_seq_length, tokenizer
-        )
-        cut.update(examples=num_cut > 0, tokens=num_cut)
+      converted, length, cut = _convert(
+        index, example, problem, max_seq_length, tokenizer
+      )
+      if converted.is_real_example:
+        lengths.append(length)
+        num_cut.append(cut)
       yield converted.as_record()
 
   features.write_records(
-    output_file, records(), record_layout(max_seq_length, not label_list)
+    output_file, records(), record_layout(max_seq_length, problem)
   )
   logging.info(
     "%d examples written to %s; %d were longer than %d tokens and lost %d"
     " tokens in all",
     len(examples),
     output_file,
-    cut["examples"],
+    sum(cut > 0 for cut in num_cut),
     max_seq_length,
-    cut["tokens"],
+    sum(num_cut),
   )
+  return features.Lengths(lengths, max_seq_length, num_cut)
 
 
 # Features to batches
@@ -224,7 +272,7 @@ def file_based_input_fn_builder(
   seq_length: int,
   is_training: bool,
   drop_remainder: bool,
-  is_regression: bool = False,
+  problem: Problem | None = None,
   trim: bool = False,
   seed: int = 0,
   first_step: int = 0,
@@ -237,7 +285,7 @@ def file_based_input_fn_builder(
     seq_length: tokens of its examples.
     is_training: see there.
     drop_remainder: see there.
-    is_regression: whether labels are numbers.
+    problem: what is learnt; None for classification.
     trim: see there.
     seed: see there.
     first_step: see there.
@@ -248,7 +296,7 @@ def file_based_input_fn_builder(
   """
   return features.record_input_fn(
     input_file,
-    record_layout(seq_length, is_regression),
+    record_layout(seq_length, problem),
     is_training,
     drop_remainder,
     trim,
@@ -308,30 +356,43 @@ def create_model(
   labels,
   num_labels: int,
   use_one_hot_embeddings: bool,
-  is_regression: bool = False,
+  kind: str = "classification",
   dropout_seed=None,
   execution: Execution | None = None,
+  label_weights: Sequence[float] | None = None,
+  total_weight=None,
 ):
-  """The encoder with a classifier, or a regression, on its pooled output.
+  """The encoder with an output layer on its pooled output.
 
   Args:
     bert_config: the encoder's sizes.
     is_training: whether dropout is on.
-    input_ids: int32 [B, S].
-    input_mask: int32 [B, S].
-    segment_ids: int32 [B, S].
-    labels: int32 [B], or float32 [B] for regression.
+    input_ids: int32 [B, S], or [B, L, S] for multiple choice.
+    input_mask: likewise.
+    segment_ids: likewise.
+    labels: int32 [B]; float32 [B] for regression; float32 [B, L], 1 for each
+      that it has, where a text has any number of labels.
     num_labels: L; 1 for regression.
     use_one_hot_embeddings: see `modeling.BertModel`.
-    is_regression: whether to predict a number.
+    kind: see `classification_data.Problem`.
     dropout_seed: see `modeling.dropout`.
     execution: how to compute; None for `Execution()`.
+    label_weights: L, what an example of each label counts in the loss; where a
+      text has any number of labels, what having it counts. None for all alike.
+    total_weight: float32 [], by which the sum of weighted losses is divided;
+      None for the sum of the weights.
 
   Returns:
-    loss [], per_example_loss [B], logits [B, L] and probabilities [B, L], all
-    float32. A regression's loss is the squared error, and in place of
-    probabilities it gives the number.
+    loss [], per_example_loss [B] (without weights), logits [B, L] and
+    probabilities [B, L], all float32. A regression's loss is the squared error,
+    and in place of probabilities it gives the number.
   """
+  has_choices = kind == "multiple_choice"
+  if has_choices:  # [B * L, S], a row a choice
+    input_ids, input_mask, segment_ids = (
+      tf.reshape(tensor, [-1, modeling.get_shape_list(tensor)[-1]])
+      for tensor in (input_ids, input_mask, segment_ids)
+    )
   model = modeling.BertModel(
     config=bert_config,
     is_training=is_training,
@@ -344,19 +405,41 @@ def create_model(
   )
   logits = modeling.classification_logits(
     model.get_pooled_output(),
-    num_labels,
+    1 if has_choices else num_labels,
     dropout_prob=0.1 if is_training else 0.0,
     dropout_seed=dropout_seed,
   )
-  logits = tf.cast(logits, tf.float32)
-  if is_regression:
-    per_example_loss = tf.square(logits[:, 0] - labels)
-    probabilities = logits
-  else:
-    per_example_loss, log_probs = modeling.cross_entropy(logits, labels)
-    probabilities = tf.exp(log_probs)
-  loss = tf.reduce_mean(per_example_loss)
-  return loss, per_example_loss, logits, probabilities
+  logits = tf.reshape(tf.cast(logits, tf.float32), [-1, num_labels])
+  if kind == "regression":
+    losses = tf.square(logits[:, 0] - labels)
+    return tf.reduce_mean(losses), losses, logits, logits
+  if kind == "multi_label":
+    losses = tf.reduce_mean(label_losses(logits, labels), axis=-1)
+    weighted = label_losses(logits, labels, label_weights)
+    return tf.reduce_mean(weighted), losses, logits, tf.sigmoid(logits)
+  losses, log_probs = modeling.cross_entropy(logits, labels)
+  loss = tf.reduce_mean(losses)
+  if label_weights:
+    weights = tf.gather(tf.constant(label_weights, tf.float32), labels)
+    loss = modeling.weighted_mean(losses, weights, total_weight)
+  return loss, losses, logits, tf.exp(log_probs)
+
+
+def label_losses(logits, labels, label_weights=None):
+  """Binary cross entropy of each label by itself.
+
+  Args:
+    logits: float32 [B, L].
+    labels: float32 [B, L], 1 for each that a text has, else 0.
+    label_weights: L, what having it counts; None for 1.
+
+  Returns:
+    float32 [B, L].
+  """
+  weights = [1.0] * logits.shape[-1] if label_weights is None else label_weights
+  return tf.nn.weighted_cross_entropy_with_logits(
+    labels, logits, tf.constant(weights, tf.float32)
+  )
 
 
 def model_fn_builder(
@@ -368,12 +451,13 @@ def model_fn_builder(
   num_warmup_steps: int | None,
   use_tpu: bool,
   use_one_hot_embeddings: bool,
-  is_regression: bool = False,
+  kind: str = "classification",
   seed: int | None = None,
   log_steps: int = 20,
   evaluated: dict[str, Any] | None = None,
   execution: Execution | None = None,
   options: optimization.StepOptions | None = None,
+  label_weights: Sequence[float] | None = None,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
@@ -386,13 +470,14 @@ def model_fn_builder(
     num_warmup_steps: steps until the highest learning rate.
     use_tpu: whether it runs on a TPU.
     use_one_hot_embeddings: see `modeling.BertModel`.
-    is_regression: whether labels are numbers.
+    kind: see `classification_data.Problem`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
     evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
-      `label_ids` [A] and `is_real_example` [A] of the whole set.
+      `label_ids` [A] or [A, L] and `is_real_example` [A] of the whole set.
     execution: how to compute; None for `Execution()`.
     options: how to make a step; None for `optimization.StepOptions()`.
+    label_weights: see `create_model`; for training alone.
 
   Returns:
     A function of features, labels, mode, params and config.
@@ -400,14 +485,9 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    restore = functools.partial(
-      training.initialize_from_checkpoint,
-      init_checkpoint,
-      config and config.model_dir,
-      use_tpu,
-    )
+    step_options = options or optimization.StepOptions()
 
-    def build(batch, is_training, dropout_seed=None):
+    def build(batch, is_training, dropout_seed=None, **weighting):
       return create_model(
         bert_config,
         is_training,
@@ -417,36 +497,40 @@ def model_fn_builder(
         batch["label_ids"],
         num_labels,
         use_one_hot_embeddings,
-        is_regression,
+        kind,
         dropout_seed,
         execution,
+        **weighting,
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
+      weighting = {"label_weights": label_weights}
+      if label_weights and kind != "multi_label":
+        weights = tf.gather(tf.constant(label_weights), features["label_ids"])
+        weighting["total_weight"] = training.part_weight(weights, step_options)
       return training.train_spec(
-        lambda batch, seed: (build(batch, True, seed)[0], {}),
+        lambda batch, seed: (build(batch, True, seed, **weighting)[0], {}),
         features,
         learning_rate,
         num_train_steps,
         num_warmup_steps,
         use_tpu,
-        options or optimization.StepOptions(),
+        step_options,
         seed,
-        restore,
+        init_checkpoint,
+        config,
         params["batch_size"],
         log_steps,
       )
 
     total_loss, per_example_loss, logits, probabilities = build(features, False)
-    scaffold_fn = restore()
+    scaffold_fn = training.restore_trained(init_checkpoint, config, use_tpu)
     if mode == estimator_api.ModeKeys.PREDICT:
+      predictions = {"probabilities": probabilities}
+      if "place" in features:
+        predictions["place"] = features["place"]
       return estimator_api.TPUEstimatorSpec(
-        mode=mode,
-        predictions={
-          name: features[name] for name in ("place",) if name in features
-        }
-        | {"probabilities": probabilities},
-        scaffold_fn=scaffold_fn,
+        mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
       )
 
     label_ids = features["label_ids"]
@@ -456,7 +540,7 @@ def model_fn_builder(
       metrics = {
         "eval_loss": tf.metrics.mean(per_example_loss, is_real_example)
       }
-      if not is_regression:
+      if kind in ("classification", "multiple_choice"):
         predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
         metrics["eval_accuracy"] = tf.metrics.accuracy(
           label_ids, predictions, is_real_example
@@ -485,80 +569,10 @@ def model_fn_builder(
   return model_fn
 
 
-# Scores
-
-
-def score(
-  names: Sequence[str], label_ids: np.ndarray, logits: np.ndarray
-) -> dict[str, float]:
-  """Scores predictions over a whole set.
-
-  Args:
-    names: of `SCORES`.
-    label_ids: [A], indices, or numbers for regression.
-    logits: [A, L].
-
-  Returns:
-    By name, the scores; for classification the confusion matrix too, a list
-    with a row for each true label and a column for each predicted one.
-  """
-  from sklearn import metrics
-
-  if logits.shape[1] == 1:
-    return {name: SCORES[name](label_ids, logits[:, 0]) for name in names}
-  predictions = logits.argmax(axis=-1)
-  scores = {name: SCORES[name](label_ids, predictions) for name in names}
-  matrix = metrics.confusion_matrix(
-    label_ids, predictions, labels=range(logits.shape[1])
-  )
-  return scores | {"confusion_matrix": matrix.tolist()}
-
-
-def _from_sklearn(name: str, **arguments):
-  def call(label_ids, predictions):
-    from sklearn import metrics
-
-    value = getattr(metrics, name)(label_ids, predictions, **arguments)
-    return float(value)
-
-  return call
-
-
-def _from_scipy(name: str):
-  def call(label_ids, predictions):
-    from scipy import stats
-
-    return float(getattr(stats, name)(label_ids, predictions)[0])
-
-  return call
-
-
-SCORES = {
-  "accuracy": _from_sklearn("accuracy_score"),
-  "f1": _from_sklearn("f1_score"),
-  "macro_f1": _from_sklearn("f1_score", average="macro"),
-  "matthews": _from_sklearn("matthews_corrcoef"),
-  "pearson": _from_scipy("pearsonr"),
-  "spearman": _from_scipy("spearmanr"),
-}
-
-
 # A trained model from Python
 
 
-class Prediction(NamedTuple):
-  """What a model says of a text.
-
-  Attributes:
-    label: the likeliest label; for regression, the number.
-    probabilities: of every label, by label; empty for regression.
-  """
-
-  label: str | float
-  probabilities: dict[str, float]
-
-
-class Predictor:
+class Predictor(model_folder.LoadedModel):
   """A trained classifier, loaded once, that labels texts.
 
   ```python
@@ -567,117 +581,73 @@ class Predictor:
   ```
   """
 
-  def __init__(
-    self,
-    model_dir: str,
-    checkpoint: str | None = None,
-    batch_size: int = 32,
-    precision: str = "float32",
-  ):
-    """Loads a model.
+  script = "run_classifier"
+  purpose = "labels texts"
 
-    Args:
-      model_dir: the `--output_dir` of a training run.
-      checkpoint: which of its checkpoints; None for the last.
-      batch_size: how many texts are labelled at once.
-      precision: "float32", "bfloat16" or "float16", see `--precision`.
+  @property
+  def labels(self) -> list[str]:
+    """The label set; empty for regression."""
+    return self.description["labels"]
 
-    Raises:
-      InputError: the folder holds no classifier.
-    """
-    description = training.load_model_description(model_dir)
-    checkpoint = checkpoint or tf.train.latest_checkpoint(model_dir)
-    if description.get("script") != "run_classifier" or not checkpoint:
-      raise InputError(
-        f"{model_dir}: holds no trained classifier; name the --output_dir of a"
-        " run of run_classifier.py"
-      )
-    self.labels = description["labels"]
-    self._max_seq_length = description["max_seq_length"]
-    self._batch_size = batch_size
-    config = training.load_config(os.path.join(model_dir, training.CONFIG_FILE))
-    self._tokenizer = tokenization.FullTokenizer(
-      os.path.join(model_dir, training.VOCAB_FILE), description["do_lower_case"]
-    )
-    with tf.Graph().as_default() as graph:
-      self._inputs = {
-        name: tf.placeholder(tf.int32, [None, None], name)
-        for name in features.TOKEN_FEATURES
-      }
-      self._output = create_model(
-        config,
-        is_training=False,
-        **self._inputs,
-        labels=tf.zeros(
-          modeling.get_shape_list(self._inputs["input_ids"])[:1],
-          tf.int32 if self.labels else tf.float32,
-        ),
-        num_labels=max(len(self.labels), 1),
-        use_one_hot_embeddings=False,
-        is_regression=not self.labels,
-        execution=Execution(tf.as_dtype(precision), packs=True),
-      )[-1]
-      self._session = tf.Session(graph=graph)
-      tf.train.Saver(tf.trainable_variables()).restore(
-        self._session, checkpoint
-      )
+  @property
+  def problem(self) -> Problem:
+    """What was learnt."""
+    usual = "classification" if self.labels else "regression"
+    return Problem(self.description.get("kind", usual), self.labels)
 
-  def predict(self, texts: Iterable[str | tuple[str, str]]) -> list[Prediction]:
+  def build(self, config, inputs, execution):
+    """See base class."""
+    kind = self.problem.kind
+    if kind == "multiple_choice":  # `predict` weighs its rows itself
+      kind = "regression"
+    num_labels = 1 if kind == "regression" else self.problem.num_labels
+    num_rows = modeling.get_shape_list(inputs["input_ids"])[0]
+    return create_model(
+      config,
+      is_training=False,
+      **inputs,
+      labels={
+        "regression": tf.zeros([num_rows]),
+        "multi_label": tf.zeros([num_rows, num_labels]),
+        "classification": tf.zeros([num_rows], tf.int32),
+      }[kind],
+      num_labels=num_labels,
+      use_one_hot_embeddings=False,
+      kind=kind,
+      execution=execution,
+    )[-1]
+
+  def predict(
+    self, texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]]
+  ) -> list[Prediction]:
     """Labels texts.
 
     Args:
-      texts: each a text, or a pair of texts for tasks on pairs.
+      texts: each a text, or a pair of texts for tasks on pairs, or a list with
+        a pair for each choice.
 
     Returns:
       A prediction for each, in order.
     """
+    problem = self.problem
+    has_choices = problem.kind == "multiple_choice"
+    pairs = []
+    for text in texts:
+      pairs += text if has_choices else [text]
     encoded = [
       features.encode_pair(
-        self._tokenizer,
-        *((text, None) if isinstance(text, str) else text),
-        self._max_seq_length,
-      )
-      for text in texts
+        self.tokenizer,
+        *((pair, None) if isinstance(pair, str) else pair),
+        self.description["max_seq_length"],
+      )._asdict()
+      for pair in pairs
     ]
-    lengths = np.array([sum(e.input_mask) for e in encoded])
-    order = np.argsort(-lengths, kind="stable")  # like lengths together
-    predictions: list[Any] = [None] * len(encoded)
-    for start in range(0, len(order), self._batch_size):
-      batch = order[start : start + self._batch_size]
-      feed = {
-        tensor: [getattr(encoded[i], name)[: lengths[batch[0]]] for i in batch]
-        for name, tensor in self._inputs.items()
-      }
-      rows = self._session.run(self._output, feed)
-      for index, row in zip(batch, rows):
-        predictions[index] = prediction(self.labels, row)
-    return predictions
-
-  def close(self) -> None:
-    """Frees the model."""
-    self._session.close()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *unused):
-    self.close()
-
-
-def prediction(labels: Sequence[str], row: np.ndarray) -> Prediction:
-  """What a row of the model's output says.
-
-  Args:
-    labels: the label set; empty for regression.
-    row: probabilities [L], or the number [1].
-
-  Returns:
-    A `Prediction`.
-  """
-  if not labels:
-    return Prediction(float(row[0]), {})
-  by_label = {label: float(p) for label, p in zip(labels, row)}
-  return Prediction(labels[int(np.argmax(row))], by_label)
+    rows = self.run(encoded)
+    if has_choices:
+      logits = np.reshape(rows, [-1, problem.num_labels])
+      rows = classification_scores.probabilities(problem, logits)
+    thresholds = self.description.get("thresholds")
+    return [prediction(problem, row, thresholds) for row in rows]
 
 
 # The command line
@@ -688,6 +658,7 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
@@ -698,8 +669,8 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "task_name",
     None,
-    "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI, AX, XNLI; or tsv"
-    " for your own files.",
+    "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI, AX, XNLI, SWAG,"
+    " RACE; or tsv for your own files.",
   )
   flags.DEFINE_bool("do_train", False, "Whether to train.")
   flags.DEFINE_bool("do_eval", False, "Whether to score on the dev set.")
@@ -741,8 +712,18 @@ def define_flags() -> None:
   flags.DEFINE_enum(
     "problem_type",
     "classification",
-    ["classification", "regression"],
-    "For tsv: whether labels are names, or numbers to come close to.",
+    ["classification", "regression", "multi_label"],
+    "For tsv: whether labels are names, or numbers to come close to, or a text"
+    " has any number of them.",
+  )
+  flags.DEFINE_string(
+    "label_delimiter", ",", "For multi_label: between the labels of a text."
+  )
+  flags.DEFINE_list(
+    "class_weights",
+    None,
+    "What labels count in training: LABEL:WEIGHT with commas between, 1 for the"
+    " others; or balanced, for as much as they are rare.",
   )
   flags.mark_flags_as_required(
     ["task_name", "vocab_file", "bert_config_file", "output_dir"]
@@ -768,13 +749,14 @@ def make_processor(task: str) -> DataProcessor:
       FLAGS.text_b_column,
       FLAGS.label_column,
       FLAGS.labels,
-      FLAGS.problem_type == "regression",
+      FLAGS.problem_type,
+      FLAGS.label_delimiter,
     )
     if not FLAGS.labels and not FLAGS.do_train:
       # A trained model knows its labels.
-      trained = training.load_model_description(FLAGS.output_dir)
+      trained = model_folder.load_description(FLAGS.output_dir)
       processor.labels = trained.get("labels", [])
-    if not processor.labels and not processor.is_regression:
+    if not processor.labels and processor.kind != "regression":
       processor.read_labels(FLAGS.data_dir)
   elif task not in classification_data.PROCESSORS:
     raise InputError(
@@ -795,119 +777,218 @@ def main(_) -> None:
   """Does what the flags say: trains, scores, labels."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
-  config = training.load_config(FLAGS.bert_config_file)
-  training.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = training.load_tokenizer(
+  config = model_folder.load_config(FLAGS.bert_config_file)
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
+  tokenizer = model_folder.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
-  training.find_model(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train)
+  model_folder.find_model(
+    FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
+  )
 
   # Whatever is wrong with folders and data is said now, not after training.
   task = FLAGS.task_name.lower().replace("-", "").replace("_", "")
   processor = make_processor(task)
-  labels = processor.get_labels()
+  problem = processor.problem
+  selection = training.read_selection([*processor.scores, "loss"])
+  seeds = training.read_seeds()
   model = {
     "script": "run_classifier",
     "task": processor.model_task or task,
-    "labels": labels,
+    "kind": problem.kind,
+    "labels": problem.labels,
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
   }
   must_agree = ["script", "task", "labels"] if FLAGS.do_train else ["labels"]
-  training.check_output_dir(FLAGS.output_dir, model, config, must_agree)
+  num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
+  model_folder.check(FLAGS.output_dir, model, config, must_agree, num_outputs)
+  if FLAGS.do_train and not seeds:
+    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   train_examples, eval_sets, predict_sets = read_examples(processor)
+  label_weights = read_class_weights(problem, train_examples)
   tf.gfile.MakeDirs(FLAGS.output_dir)
   if FLAGS.do_train:
-    training.claim_output_dir(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, seeds, selection.metric, ["--nodo_predict"]
+    )
 
   num_train_steps = int(
     len(train_examples) / FLAGS.train_batch_size * FLAGS.num_train_epochs
   )
   evaluated: dict[str, Any] = {}
-  estimator = build_estimator(config, processor, num_train_steps, evaluated)
-  steps_done = training.steps_done(FLAGS.output_dir)
-  input_fn = functools.partial(write_and_read, processor, tokenizer)
-  if FLAGS.do_train and not training.is_trained(
-    FLAGS.output_dir, steps_done, num_train_steps
-  ):
-    logging.info(
-      "Training on %d examples, from step %d to %d, %d examples a step",
-      len(train_examples),
-      steps_done,
-      num_train_steps,
+  estimator = build_estimator(
+    config, problem, num_train_steps, evaluated, label_weights
+  )
+  evaluations = {
+    ending: functools.partial(
+      evaluate,
+      estimator,
+      write_and_read(
+        problem, tokenizer, f"eval{ending}", examples, FLAGS.eval_batch_size
+      )[0],
+      len(examples),
+      processor,
+      evaluated,
+    )
+    for ending, examples in eval_sets.items()
+  }
+  lengths = None
+  if FLAGS.do_train and not seeds:
+    input_fn, lengths = write_and_read(
+      problem,
+      tokenizer,
+      "train",
+      train_examples,
       FLAGS.train_batch_size,
+      model_folder.steps_done(FLAGS.output_dir),
+      FLAGS.group_by_length,
     )
-    estimator.train(
-      input_fn(
-        "train",
-        train_examples,
-        FLAGS.train_batch_size,
-        steps_done,
-        FLAGS.group_by_length,
-      ),
-      max_steps=num_train_steps,
+    training.train(
+      estimator,
+      input_fn,
+      num_train_steps,
+      f"{len(train_examples)} examples",
+      "examples",
+      selection,
+      evaluations.get(""),
     )
-  for ending, examples in eval_sets.items():
-    steps = None
-    if FLAGS.use_tpu:
-      steps = -(-len(examples) // FLAGS.eval_batch_size)
-    results = estimator.evaluate(
-      input_fn(f"eval{ending}", examples, FLAGS.eval_batch_size), steps
-    )
-    results.update(score_evaluated(processor.scores, evaluated, labels))
+
+  checkpoint = training.checkpoint_to_use()
+  sections: list[str] = []
+  facts: dict[str, Any] = {}
+  for ending, evaluation in evaluations.items() if FLAGS.do_eval else ():
+    results = evaluation(checkpoint)
+    if problem.kind == "multi_label" and evaluated and not ending:
+      model_folder.add_to_description(
+        FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
+      )
     training.write_results(
       os.path.join(FLAGS.output_dir, f"eval_results{ending}.txt"), results
     )
-  for ending, examples in predict_sets.items():
-    rows = estimator.predict(
-      input_fn(
-        f"predict{ending}", examples, FLAGS.predict_batch_size, by_length=True
+    facts |= {f"{name}{ending}": value for name, value in results.items()}
+    if evaluated and not ending:
+      sections = classification_scores.sections(
+        problem, eval_sets[ending], evaluated["label_ids"], evaluated["logits"]
       )
+  if FLAGS.do_train:
+    training.write_report(facts, selection, sections, lengths)
+  for ending, examples in predict_sets.items():
+    input_fn, _ = write_and_read(
+      problem,
+      tokenizer,
+      f"predict{ending}",
+      examples,
+      FLAGS.predict_batch_size,
+      by_length=True,
     )
-    if not FLAGS.use_tpu:
-      rows = features.in_order(rows)
+    rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
     write_predictions(
       os.path.join(FLAGS.output_dir, f"test_results{ending}"),
       examples,
-      (row["probabilities"] for row in rows),
-      labels,
+      (row["probabilities"] for row in features.in_order(rows)),
+      problem,
+      model_folder.load_description(FLAGS.output_dir).get("thresholds"),
       show=bool(FLAGS.predict_file),
     )
 
 
+def read_class_weights(
+  problem: Problem, examples: Sequence[InputExample | ChoiceExample]
+) -> list[float] | None:
+  """What labels count in training, as --class_weights has it.
+
+  Balanced, all labels count alike in the training data: a label's weight is the
+  number of examples over the number of labels and of examples that have it.
+  Where a text has any number of labels, it is the number of those that lack it
+  over the number of those that have it.
+
+  Args:
+    problem: what is learnt.
+    examples: the training data.
+
+  Returns:
+    L weights; None for all alike.
+
+  Raises:
+    InputError: a weight is none, or of no label.
+  """
+  given = FLAGS.class_weights
+  if not given or not examples:
+    return None
+  if problem.kind not in ("classification", "multi_label"):
+    raise InputError(f"--class_weights: a {problem.kind} has no classes")
+  if given == ["balanced"]:
+    has_several = problem.kind == "multi_label"
+    counts = collections.Counter()
+    for example in examples:
+      counts.update(example.label if has_several else [example.label])
+    weights = [
+      (len(examples) - counts[label]) / max(counts[label], 1)
+      if has_several
+      else len(examples) / len(problem.labels) / max(counts[label], 1)
+      for label in problem.labels
+    ]
+  else:
+    by_label = dict.fromkeys(problem.labels, 1.0)
+    for pair in given:
+      label, _, text = pair.rpartition(":")
+      try:
+        weight = float(text)
+      except ValueError:
+        weight = -1.0
+      if label not in by_label or not 0 <= weight < float("inf"):
+        raise InputError(
+          f"--class_weights={pair}: give LABEL:WEIGHT, a label of"
+          f" {', '.join(problem.labels)} and a number, or balanced"
+        )
+      by_label[label] = weight
+    weights = list(by_label.values())
+  shown = (f"{label} {w:.4g}" for label, w in zip(problem.labels, weights))
+  logging.info("Labels count in training: %s", ", ".join(shown))
+  return weights
+
+
 def build_estimator(
   config: modeling.BertConfig,
-  processor: DataProcessor,
+  problem: Problem,
   num_train_steps: int,
   evaluated: dict[str, Any],
+  label_weights: Sequence[float] | None,
 ):
   """The Estimator of the model that the flags and the data describe.
 
   Args:
     config: the encoder's sizes.
-    processor: knows the labels.
-    num_train_steps: length of training.
+    problem: what is learnt.
+    num_train_steps: length of training; 0 where there is none.
     evaluated: see `model_fn_builder`.
+    label_weights: see `create_model`.
 
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(training.read_execution(), config)
+  execution, options = training.plan_training(
+    training.read_execution(), config, num_train_steps
+  )
   model_fn = model_fn_builder(
     bert_config=config,
-    num_labels=max(len(processor.get_labels()), 1),
+    num_labels=problem.num_labels,
     init_checkpoint=FLAGS.init_checkpoint,
     learning_rate=FLAGS.learning_rate,
     num_train_steps=num_train_steps,
     num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
     use_tpu=FLAGS.use_tpu,
     use_one_hot_embeddings=FLAGS.use_tpu,
-    is_regression=processor.is_regression,
+    kind=problem.kind,
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
     evaluated=evaluated,
     execution=execution,
     options=options,
+    label_weights=label_weights,
   )
   return training.build_estimator(
     model_fn,
@@ -915,16 +996,14 @@ def build_estimator(
     FLAGS.train_batch_size,
     FLAGS.eval_batch_size,
     FLAGS.predict_batch_size,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
   )
 
 
 def write_and_read(
-  processor: DataProcessor,
+  problem: Problem,
   tokenizer: tokenization.FullTokenizer,
   name: str,
-  examples: Sequence[InputExample],
+  examples: Sequence[InputExample | ChoiceExample],
   batch_size: int,
   steps_done: int | None = None,
   by_length: bool = False,
@@ -932,7 +1011,7 @@ def write_and_read(
   """Writes the records of some examples, and reads them in batches.
 
   Args:
-    processor: knows the labels.
+    problem: what is learnt.
     tokenizer: gives the ids.
     name: of the records' file in `--output_dir`, without `.tf_record`.
     examples: the examples.
@@ -941,27 +1020,28 @@ def write_and_read(
     by_length: see `features.record_input_fn`; not on a TPU.
 
   Returns:
-    An `input_fn`.
+    An `input_fn`, and how long the examples are.
   """
   is_training = steps_done is not None
   if FLAGS.use_tpu and not is_training:
     padding = [PaddingInputExample()] * (-len(examples) % batch_size)
     examples = [*examples, *padding]
   path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
-  file_based_convert_examples_to_features(
-    examples, processor.get_labels(), FLAGS.max_seq_length, tokenizer, path
+  lengths = file_based_convert_examples_to_features(
+    examples, problem.labels, FLAGS.max_seq_length, tokenizer, path, problem
   )
-  return file_based_input_fn_builder(
+  input_fn = file_based_input_fn_builder(
     path,
     FLAGS.max_seq_length,
     is_training,
     drop_remainder=FLAGS.use_tpu,
-    is_regression=processor.is_regression,
+    problem=problem,
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
     first_step=steps_done or 0,
     by_length=by_length and not FLAGS.use_tpu,
   )
+  return input_fn, lengths
 
 
 def read_examples(processor: DataProcessor):
@@ -980,12 +1060,15 @@ def read_examples(processor: DataProcessor):
   train_examples, eval_sets, predict_sets = [], {}, {}
   if FLAGS.do_train:
     train_examples = processor.get_train_examples(FLAGS.data_dir)
+    for example in train_examples:
+      if example.label is None:
+        raise InputError(f"{example.guid}: has no label to learn")
     if len(train_examples) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
       raise InputError(
         f"{len(train_examples)} training examples are not enough for one step"
         f" of --train_batch_size={FLAGS.train_batch_size}"
       )
-  if FLAGS.do_eval:
+  if FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps):
     eval_sets = processor.sets(FLAGS.data_dir, "dev")
   if FLAGS.do_predict and FLAGS.predict_file:
     predict_sets = {"": classification_data.read_texts(FLAGS.predict_file)}
@@ -994,41 +1077,83 @@ def read_examples(processor: DataProcessor):
   return train_examples, eval_sets, predict_sets
 
 
-def score_evaluated(
-  names: Sequence[str], evaluated: Mapping[str, np.ndarray], labels
+def evaluate(
+  estimator,
+  input_fn,
+  num_examples: int,
+  processor: DataProcessor,
+  evaluated: dict[str, np.ndarray],
+  checkpoint: str | None,
 ) -> dict[str, Any]:
-  """The task's scores of an evaluation, for its results file.
+  """Scores a checkpoint on a set.
 
   Args:
-    names: of `SCORES`.
+    estimator: the model.
+    input_fn: of the set.
+    num_examples: of the set.
+    processor: knows the task's scores.
     evaluated: as `model_fn_builder` fills it; empty on a TPU.
-    labels: the label set.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
-    Results by key, beside those that Estimator gives.
+    Results by key, for the results file.
   """
+  steps = -(-num_examples // FLAGS.eval_batch_size) if FLAGS.use_tpu else None
+  results = estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
   if not evaluated:
     logging.info("On a TPU only loss and accuracy are scored")
-    return {}
-  real = evaluated["is_real_example"] > 0
-  scores = score(names, evaluated["label_ids"][real], evaluated["logits"][real])
+    return results
+  real = evaluated.pop("is_real_example") > 0
+  evaluated.update({name: values[real] for name, values in evaluated.items()})
+  scores = classification_scores.score(
+    processor.scores,
+    evaluated["label_ids"],
+    evaluated["logits"],
+    processor.problem,
+  )
   matrix = scores.pop("confusion_matrix", None)
-  results: dict[str, Any] = {
-    f"eval_{name}": np.float32(value)
-    for name, value in scores.items()
-    if name != "accuracy"  # Estimator's own results have it
-  }
+  for name, value in scores.items():
+    results.setdefault(f"eval_{name}", np.float32(value))
   if matrix:
     results["confusion_matrix"] = matrix
-    results["labels"] = json.dumps(labels, ensure_ascii=False)
+    results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
   return results
+
+
+def tune(
+  problem: Problem,
+  evaluated: Mapping[str, np.ndarray],
+  results: dict[str, Any],
+) -> dict[str, float]:
+  """Finds the threshold of each label, and adds what they give to results.
+
+  Args:
+    problem: what was learnt.
+    evaluated: as `model_fn_builder` fills it.
+    results: gets the scores with the thresholds, on the set that they are from.
+
+  Returns:
+    The thresholds by label.
+  """
+  label_ids = evaluated["label_ids"]
+  said = classification_scores.probabilities(problem, evaluated["logits"])
+  thresholds = classification_scores.tune_thresholds(label_ids, said)
+  for name in ("micro_f1", "macro_f1"):
+    value = classification_scores.SCORES[name](
+      label_ids > 0, said >= thresholds
+    )
+    results[f"eval_{name}_tuned"] = np.float32(value)
+  by_label = dict(zip(problem.labels, map(float, thresholds)))
+  results["thresholds"] = json.dumps(by_label, ensure_ascii=False)
+  return by_label
 
 
 def write_predictions(
   path: str,
-  examples: Sequence[InputExample],
+  examples: Sequence[InputExample | ChoiceExample],
   rows: Iterable[np.ndarray],
-  labels: Sequence[str],
+  problem: Problem,
+  thresholds: Mapping[str, float] | None,
   show: bool = False,
 ) -> None:
   """Writes what the model says of each example, as it says it.
@@ -1038,7 +1163,8 @@ def write_predictions(
       alone, `.jsonl` guid, label and probabilities by label.
     examples: the examples.
     rows: the model's output for each, and maybe for padding after them.
-    labels: the label set; empty for regression.
+    problem: what was learnt.
+    thresholds: see `classification_scores.prediction`.
     show: whether label and text also go to standard output.
   """
   with (
@@ -1047,12 +1173,15 @@ def write_predictions(
   ):
     for example, row in zip(examples, rows):
       table.write("\t".join(str(value) for value in row) + "\n")
-      said = prediction(labels, row)
+      said = prediction(problem, row, thresholds)
       line = {"guid": example.guid, **said._asdict()}
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
-        print(said.label, *texts, sep="\t")
+        label = said.label
+        if isinstance(label, list):
+          label = ",".join(label)
+        print(label, *texts, sep="\t")
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 

@@ -20,9 +20,12 @@ from absl import flags, logging
 import command_line
 import estimator_api
 import features
+import model_folder
+import model_selection
 import modeling
 import ner_data
 import optimization
+import report
 import tokenization
 import training
 from command_line import InputError, write_whole
@@ -30,6 +33,9 @@ from execution import Execution
 from ner_data import Sentence
 
 FLAGS = flags.FLAGS
+
+# Scores over all entities; there are those of each type besides.
+METRICS = ("f1", "precision", "recall", "accuracy")
 
 
 # The model
@@ -136,12 +142,6 @@ def model_fn_builder(
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
     step_options = options or optimization.StepOptions()
-    restore = functools.partial(
-      training.initialize_from_checkpoint,
-      init_checkpoint,
-      config and config.model_dir,
-      use_tpu,
-    )
 
     def build(batch, is_training, dropout_seed=None):
       return create_model(
@@ -163,12 +163,10 @@ def model_fn_builder(
           "unique_ids": features["unique_ids"],
           "probabilities": tf.nn.softmax(build(features, False)),
         },
-        scaffold_fn=restore(),
+        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
       )
 
-    # Parts of a batch may have more words or fewer; each counts alike.
-    num_decided = tf.reduce_sum(tf.cast(features["label_ids"] >= 0, tf.float32))
-    num_decided /= step_options.num_micro_batches
+    num_decided = training.part_weight(features["label_ids"] >= 0, step_options)
 
     def loss_fn(batch, dropout_seed):
       logits = build(batch, True, dropout_seed)
@@ -183,7 +181,8 @@ def model_fn_builder(
       use_tpu,
       step_options,
       seed,
-      restore,
+      init_checkpoint,
+      config,
       params["batch_size"],
       log_steps,
     )
@@ -211,27 +210,36 @@ def score(
   Raises:
     InputError: seqeval is not installed.
   """
-  try:
-    from seqeval import metrics
-  except ModuleNotFoundError as error:
-    raise InputError(
-      "--do_eval needs the package seqeval: pip install -e '.[ner]'"
-    ) from error
-
-  report = metrics.classification_report(
+  metrics = import_seqeval()
+  by_type = metrics.classification_report(
     true_tags, said_tags, output_dict=True, zero_division=0
   )
   names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
   scores = {
-    name: float(report["micro avg"][theirs]) for name, theirs in names.items()
+    name: float(by_type["micro avg"][theirs]) for name, theirs in names.items()
   }
   scores["accuracy"] = float(metrics.accuracy_score(true_tags, said_tags))
-  for label, row in report.items():
+  for label, row in by_type.items():
     if not label.endswith(" avg"):
       for name, theirs in names.items():
         scores[f"{name}_{label}"] = float(row[theirs])
       scores[f"entities_{label}"] = int(row["support"])
   return scores
+
+
+def import_seqeval():
+  """The package's metrics.
+
+  Raises:
+    InputError: it is not installed.
+  """
+  try:
+    from seqeval import metrics
+  except ModuleNotFoundError as error:
+    raise InputError(
+      "scoring entities needs the package seqeval: pip install -e '.[ner]'"
+    ) from error
+  return metrics
 
 
 # A trained model from Python
@@ -277,7 +285,7 @@ def found_in(
   return found
 
 
-class Predictor:
+class Predictor(model_folder.LoadedModel):
   """A trained model, loaded once, that finds entities.
 
   ```python
@@ -286,56 +294,20 @@ class Predictor:
   ```
   """
 
-  def __init__(
-    self,
-    model_dir: str,
-    checkpoint: str | None = None,
-    batch_size: int = 32,
-    precision: str = "float32",
-  ):
-    """Loads a model.
+  script = "run_ner"
+  purpose = "tags words"
 
-    Args:
-      model_dir: the `--output_dir` of a training run.
-      checkpoint: which one; None for the folder's last.
-      batch_size: how many windows are looked at together.
-      precision: "float32", "bfloat16" or "float16", see `--precision`.
-
-    Raises:
-      InputError: the folder holds no such model.
-    """
-    description = training.load_model_description(model_dir)
-    checkpoint = checkpoint or tf.train.latest_checkpoint(model_dir)
-    if description.get("script") != "run_ner" or not checkpoint:
-      raise InputError(
-        f"{model_dir}: holds no model that tags words; name the --output_dir of"
-        " a run of run_ner.py"
-      )
-    self.labels = description["labels"]
-    self._max_seq_length = description["max_seq_length"]
-    self._batch_size = batch_size
-    config = training.load_config(os.path.join(model_dir, training.CONFIG_FILE))
-    self._tokenizer = tokenization.FullTokenizer(
-      os.path.join(model_dir, training.VOCAB_FILE), description["do_lower_case"]
+  def build(self, config, inputs, execution):
+    """See base class."""
+    logits = create_model(
+      config,
+      is_training=False,
+      **inputs,
+      num_labels=len(self.description["labels"]),
+      use_one_hot_embeddings=False,
+      execution=execution,
     )
-    with tf.Graph().as_default() as graph:
-      self._inputs = {
-        name: tf.placeholder(tf.int32, [None, None], name)
-        for name in features.TOKEN_FEATURES
-      }
-      logits = create_model(
-        config,
-        is_training=False,
-        **self._inputs,
-        num_labels=len(self.labels),
-        use_one_hot_embeddings=False,
-        execution=Execution(tf.as_dtype(precision), packs=True),
-      )
-      self._probabilities = tf.nn.softmax(logits)
-      self._session = tf.Session(graph=graph)
-      tf.train.Saver(tf.trainable_variables()).restore(
-        self._session, checkpoint
-      )
+    return tf.nn.softmax(logits)
 
   def predict(self, texts: Iterable[str]) -> list[list[Found]]:
     """Finds the entities of texts.
@@ -347,37 +319,17 @@ class Predictor:
       For each text its entities, in order.
     """
     sentences = [ner_data.from_text(text) for text in texts]
-    windows = list(
-      ner_data.make_windows(sentences, self._tokenizer, self._max_seq_length)
-    )
-    order = sorted(
-      range(len(windows)), key=lambda index: -len(windows[index].input_ids)
-    )
-    rows = []
-    for first in range(0, len(order), self._batch_size):
-      batch = order[first : first + self._batch_size]
-      longest = len(windows[batch[0]].input_ids)
-      records = [
-        ner_data.window_record(windows[index], index, longest, None)
-        for index in batch
+    length = self.description["max_seq_length"]
+    windows = list(ner_data.make_windows(sentences, self.tokenizer, length))
+    rows = self.run(
+      [
+        ner_data.window_record(window, index, length, None)
+        for index, window in enumerate(windows)
       ]
-      feed = {
-        tensor: [record[name] for record in records]
-        for name, tensor in self._inputs.items()
-      }
-      rows += zip(batch, self._session.run(self._probabilities, feed))
-    said = decide(sentences, windows, rows, self.labels)
+    )
+    labels = self.description["labels"]
+    said = decide(sentences, windows, enumerate(rows), labels)
     return [found_in(s, *tagged) for s, tagged in zip(sentences, said)]
-
-  def close(self) -> None:
-    """Frees the model."""
-    self._session.close()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *unused):
-    self.close()
 
 
 def decide(
@@ -418,6 +370,7 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
@@ -470,14 +423,16 @@ def main(_) -> None:
   ):
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
-  config = training.load_config(FLAGS.bert_config_file)
-  training.check_max_seq_length(FLAGS.max_seq_length, config, least=8)
-  tokenizer = training.load_tokenizer(
+  config = model_folder.load_config(FLAGS.bert_config_file)
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, config, least=8)
+  tokenizer = model_folder.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
-  checkpoint = training.find_model(
+  checkpoint = model_folder.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
   )
+  selection = training.read_selection(METRICS)
+  seeds = training.read_seeds()
 
   # Whatever is wrong with folders and data is said now, not after training.
   train_set = read_tagged("train_file") if FLAGS.do_train else []
@@ -488,33 +443,73 @@ def main(_) -> None:
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
   }
-  training.check_output_dir(
-    FLAGS.output_dir, model, config, ["script", "labels"]
+  model_folder.check(
+    FLAGS.output_dir, model, config, ["script", "labels"], len(labels)
   )
+  if FLAGS.do_train and not seeds:
+    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   scheme = ner_data.find_scheme(labels)
   train_set = repair("train_file", train_set, scheme, labels)
   dev_set = predict_set = []
-  if FLAGS.do_eval:
+  if scores_dev_set():
+    import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
     predict_set = ner_data.read_sentences(FLAGS.predict_file, columns())
   tf.gfile.MakeDirs(FLAGS.output_dir)
-
   if FLAGS.do_train:
-    training.claim_output_dir(FLAGS.output_dir, model, config, FLAGS.vocab_file)
-    train(config, tokenizer, train_set, labels)
+    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, seeds, selection.metric, ["--nodo_predict"]
+    )
+
+  def tagger(name, sentences):
+    windows, path = write_windows(name, sentences, tokenizer, labels)
+    batch_size = FLAGS[f"{name}_batch_size"].value
+    estimator = build_estimator(config, labels, 0, batch_size)
+    return functools.partial(tag, estimator, sentences, windows, path, labels)
+
+  tag_dev_set = tagger("eval", dev_set) if dev_set else None
+  lengths = None
+  if FLAGS.do_train and not seeds:
+    windows, path = write_windows("train", train_set, tokenizer, labels)
+    num_steps = count_steps(len(windows))
+    training.train(
+      build_estimator(config, labels, num_steps),
+      train_input_fn(path),
+      num_steps,
+      f"{len(windows)} windows",
+      "windows",
+      selection,
+      lambda checkpoint: overall(score_tags(dev_set, tag_dev_set(checkpoint))),
+    )
+    num_tokens = [len(window.input_ids) for window in windows]
+    nothing_cut = [0] * len(windows)
+    lengths = features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+
+  checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
   if FLAGS.do_eval:
-    said = tag("eval", config, tokenizer, dev_set, labels)
-    scores = score([s.tags for s in dev_set], [tags for tags, _ in said])
-    results = {f"eval_{name}": value for name, value in scores.items()}
+    said = tag_dev_set(checkpoint)
+    results = score_tags(dev_set, said)
     training.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
+    sections = report_sections(dev_set, said, results)
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
   if FLAGS.do_predict:
-    said = tag("predict", config, tokenizer, predict_set, labels)
     write_predictions(
-      os.path.join(FLAGS.output_dir, "test_predictions"), predict_set, said
+      os.path.join(FLAGS.output_dir, "test_predictions"),
+      predict_set,
+      tagger("predict", predict_set)(checkpoint),
     )
+
+
+def scores_dev_set() -> bool:
+  """Whether --dev_file is scored, on the way or at the end."""
+  return bool(FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps))
 
 
 def columns() -> ner_data.Columns:
@@ -569,8 +564,8 @@ def find_labels(
   """
   if not train_set:
     folder = os.path.dirname(checkpoint)
-    known = training.load_model_description(FLAGS.output_dir)
-    known = known or training.load_model_description(folder)
+    known = model_folder.load_description(FLAGS.output_dir)
+    known = known or model_folder.load_description(folder)
     if known.get("script") != "run_ner":
       raise InputError(
         f"{folder}: does not say which tags its model has learnt; name the"
@@ -623,7 +618,7 @@ def repair(
   was_scheme = ner_data.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
-  _, num_broken = ner_data.repaired(sentences, was_scheme)
+  mended, num_broken = ner_data.repaired(sentences, was_scheme)
   if num_broken:
     logging.warning(
       "%s: %d tags are not as %s has them, such as an I- that follows on"
@@ -632,7 +627,9 @@ def repair(
       num_broken,
       was_scheme or "the data",
     )
-  return ner_data.repaired(sentences, scheme)[0]
+  if scheme != was_scheme:
+    mended, _ = ner_data.repaired(mended, scheme)
+  return mended
 
 
 # Training and tagging
@@ -702,7 +699,9 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(training.read_execution(), config)
+  execution, options = training.plan_training(
+    training.read_execution(), config, num_train_steps
+  )
   model_fn = model_fn_builder(
     bert_config=config,
     num_labels=len(labels),
@@ -722,81 +721,69 @@ def build_estimator(
     FLAGS.output_dir,
     FLAGS.train_batch_size,
     predict_batch_size=predict_batch_size,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
   )
 
 
-def train(
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  sentences: Sequence[Sentence],
-  labels: Sequence[str],
-) -> None:
-  """Trains, or goes on where training was stopped.
+def count_steps(num_windows: int) -> int:
+  """The steps of training that the flags ask for.
 
   Args:
-    config: the encoder's sizes.
-    tokenizer: gives the ids.
-    sentences: those of --train_file.
-    labels: the tags.
+    num_windows: of the training data.
+
+  Returns:
+    The steps, at least one.
 
   Raises:
-    InputError: they are not enough for a step.
+    InputError: there are not enough for one.
   """
-  windows, path = write_windows("train", sentences, tokenizer, labels)
-  num_steps = int(
-    len(windows) / FLAGS.train_batch_size * FLAGS.num_train_epochs
-  )
+  num_steps = int(num_windows / FLAGS.train_batch_size * FLAGS.num_train_epochs)
   if not num_steps:
     raise InputError(
-      f"{FLAGS.train_file}: {len(windows)} windows are not enough for one step"
+      f"{FLAGS.train_file}: {num_windows} windows are not enough for one step"
       f" of --train_batch_size={FLAGS.train_batch_size}"
     )
-  steps_done = training.steps_done(FLAGS.output_dir)
-  if training.is_trained(FLAGS.output_dir, steps_done, num_steps):
-    return
-  logging.info(
-    "Training on %d windows, from step %d to %d, %d windows a step",
-    len(windows),
-    steps_done,
-    num_steps,
-    FLAGS.train_batch_size,
-  )
-  input_fn = features.record_input_fn(
+  return num_steps
+
+
+def train_input_fn(path: str):
+  """The `input_fn` of training from the step on that has been reached.
+
+  Args:
+    path: of the records.
+  """
+  return features.record_input_fn(
     path,
     ner_data.record_layout(FLAGS.max_seq_length),
     is_training=True,
     drop_remainder=True,
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=steps_done,
+    first_step=model_folder.steps_done(FLAGS.output_dir),
     by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
   )
-  estimator = build_estimator(config, labels, num_steps)
-  estimator.train(input_fn, max_steps=num_steps)
 
 
 def tag(
-  name: str,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
+  estimator,
   sentences: Sequence[Sentence],
+  windows: Sequence[ner_data.Window],
+  path: str,
   labels: Sequence[str],
+  checkpoint: str | None,
 ) -> list[tuple[list[str], list[float]]]:
-  """The model's tags of sentences; see `decide`.
+  """A model's tags of sentences; see `decide`.
 
   Args:
-    name: what for, "eval" or "predict"; whose batch size it takes.
-    config: the encoder's sizes.
-    tokenizer: gives the ids.
+    estimator: the model.
     sentences: the sentences.
+    windows: of these.
+    path: of the windows' records.
     labels: the tags.
+    checkpoint: of the model; None where it is that of --init_checkpoint.
 
   Returns:
     For each sentence the tags and their probabilities.
   """
-  windows, path = write_windows(name, sentences, tokenizer, labels)
   input_fn = features.record_input_fn(
     path,
     ner_data.record_layout(FLAGS.max_seq_length),
@@ -805,12 +792,83 @@ def tag(
     trim=not FLAGS.use_tpu,
     by_length=not FLAGS.use_tpu,
   )
-  batch_size = FLAGS[f"{name}_batch_size"].value
-  rows = build_estimator(config, labels, 0, batch_size).predict(input_fn)
-  rows = ((int(row["unique_ids"]), row["probabilities"]) for row in rows)
-  with command_line.progress(len(windows), "windows") as bar:
-    rows = (bar.update() or row for row in rows)
-    return decide(sentences, windows, rows, labels)
+
+  def rows():
+    with command_line.progress(len(windows), "windows") as bar:
+      for row in estimator.predict(input_fn, checkpoint_path=checkpoint):
+        bar.update()
+        yield int(row["unique_ids"]), row["probabilities"]
+
+  return decide(sentences, windows, rows(), labels)
+
+
+def score_tags(
+  sentences: Sequence[Sentence],
+  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> dict[str, float]:
+  """The results of tagged sentences, as their file has them; see `score`."""
+  scores = score([s.tags for s in sentences], [tags for tags, _ in said])
+  return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def overall(results: Mapping[str, float]) -> dict[str, float]:
+  """Those of the results that are not of one type of entity."""
+  return {f"eval_{name}": results[f"eval_{name}"] for name in METRICS}
+
+
+def report_sections(
+  sentences: Sequence[Sentence],
+  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+  results: Mapping[str, float],
+  num_errors: int = 30,
+) -> list[str]:
+  """What a report shows of tagged sentences.
+
+  Args:
+    sentences: with their true tags.
+    said: the model's tags and their probabilities.
+    results: of `score_tags`.
+    num_errors: sentences shown, those with the most certain errors.
+
+  Returns:
+    Sections of `report`.
+  """
+  names = ("precision", "recall", "f1", "entities")
+  types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
+  rows = [
+    {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
+    for kind in types
+  ]
+  sure, right, errors = [], [], []
+  for sentence, (tags, probabilities) in zip(sentences, said):
+    correct = [a == b for a, b in zip(sentence.tags, tags)]
+    sure += probabilities
+    right += correct
+    wrong = [p for p, is_right in zip(probabilities, correct) if not is_right]
+    if wrong:
+      errors.append((max(wrong), sentence, tags, probabilities))
+  errors.sort(key=lambda error: -error[0])
+
+  def shown(sentence, tags, probabilities):
+    found = found_in(sentence, tags, probabilities)
+    return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
+
+  return [
+    report.table("Entities", rows),
+    report.calibration(sure, right),
+    report.errors(
+      [
+        {
+          "sentence": sentence.place,
+          "is": shown(sentence, sentence.tags, [1.0] * len(tags)),
+          "said": shown(sentence, tags, probabilities),
+          "probability": probability,
+          "text": sentence.text,
+        }
+        for probability, sentence, tags, probabilities in errors[:num_errors]
+      ]
+    ),
+  ]
 
 
 def write_predictions(

@@ -7,7 +7,6 @@ followed the first.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import math
@@ -25,6 +24,8 @@ from google.protobuf.message import DecodeError
 import command_line
 import estimator_api
 import features
+import model_folder
+import model_selection
 import modeling
 import optimization
 import tokenization
@@ -447,12 +448,6 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    restore = functools.partial(
-      training.initialize_from_checkpoint,
-      init_checkpoint,
-      config and config.model_dir,
-      use_tpu,
-    )
     step_options = options or optimization.StepOptions()
 
     def build(batch, is_training, dropout_seed=None):
@@ -466,9 +461,9 @@ def model_fn_builder(
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
-      # Parts of a batch may have more masks or fewer; each counts alike.
-      total_weight = tf.reduce_sum(features["masked_lm_weights"])
-      total_weight /= step_options.num_micro_batches
+      total_weight = training.part_weight(
+        features["masked_lm_weights"], step_options
+      )
 
       def loss_fn(batch, dropout_seed):
         loss, measured = pretraining_loss(
@@ -491,13 +486,14 @@ def model_fn_builder(
         use_tpu,
         step_options,
         seed,
-        restore,
+        init_checkpoint,
+        config,
         params["batch_size"],
         log_steps,
       )
 
     masked_lm_logits, next_sentence_logits = build(features, False)
-    scaffold_fn = restore()
+    scaffold_fn = training.restore_trained(init_checkpoint, config, use_tpu)
     if mode == estimator_api.ModeKeys.PREDICT:
       losses, log_probs = modeling.cross_entropy(
         masked_lm_logits, tf.reshape(features["masked_lm_ids"], [-1])
@@ -628,6 +624,7 @@ def predict_lines(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
   trim: bool,
+  checkpoint: str | None = None,
 ) -> Iterator[dict[str, Any]]:
   """Fills the masks of lines; scores those that have none.
 
@@ -640,6 +637,7 @@ def predict_lines(
     tokenizer: names the tokens.
     max_seq_length: of the lines.
     trim: whether padding common to a batch is cut off; not for a TPU.
+    checkpoint: of the model; None for the Estimator's last.
 
   Yields:
     Of each line its `text` and either `masks`, for each one the likeliest
@@ -656,7 +654,8 @@ def predict_lines(
     rows = estimator.predict(
       lambda params: features.record_batches(
         path, layout, params["batch_size"], drop_remainder=False, trim=trim
-      )
+      ),
+      checkpoint_path=checkpoint,
     )
     for line in lines:
       said = list(itertools.islice(rows, len(line.positions)))
@@ -709,6 +708,7 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
+  training.define_optimizer_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
   flags.adopt_module_key_flags(training)  # so that --help shows them
@@ -780,8 +780,8 @@ def main(_) -> None:
   """Does what the flags say: trains, scores, fills masks."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
-  config = training.load_config(FLAGS.bert_config_file)
-  training.check_max_seq_length(FLAGS.max_seq_length, config)
+  config = model_folder.load_config(FLAGS.bert_config_file)
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
 
   # Whatever is wrong with folders and data is said now, not after training.
   vocab_file, do_lower_case = find_vocab()
@@ -790,13 +790,24 @@ def main(_) -> None:
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": do_lower_case,
   }
-  training.check_output_dir(FLAGS.output_dir, model, config, ["script"])
+  model_folder.check(FLAGS.output_dir, model, config, ["script"])
+  if FLAGS.do_train:
+    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+  selection = training.read_selection(
+    [
+      "masked_lm_loss",
+      "masked_lm_accuracy",
+      "next_sentence_loss",
+      "next_sentence_accuracy",
+      "loss",
+    ]
+  )
   check_weights()
   tokenizer = load_tokenizer(vocab_file, do_lower_case, config)
   train_files, eval_files, lines = [], [], []
   if FLAGS.do_train:
     train_files = find_files(needed("input_file", "do_train"))
-  if FLAGS.do_eval:
+  if FLAGS.do_eval or selection.eval_steps:
     eval_files = find_files(
       FLAGS.eval_input_file or needed("input_file", "do_eval")
     )
@@ -815,16 +826,31 @@ def main(_) -> None:
   tf.gfile.MakeDirs(FLAGS.output_dir)
 
   estimator = build_estimator(config)
+  evaluate = None
+  if eval_files:
+    evaluate = evaluation(estimator, eval_files, num_records)
   if FLAGS.do_train:
-    training.claim_output_dir(FLAGS.output_dir, model, config, vocab_file)
-    train(estimator, train_files, num_records, tokenizer)
+    model_folder.claim(FLAGS.output_dir, model, config, vocab_file)
+    train(estimator, train_files, num_records, tokenizer, selection, evaluate)
+  checkpoint = training.checkpoint_to_use()
+  results = {}
   if FLAGS.do_eval:
-    evaluate(estimator, eval_files, num_records)
+    results = evaluate(checkpoint)
+    training.write_results(
+      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
+    )
+  if FLAGS.do_train:
+    training.write_report(results, selection, [], None)
   if FLAGS.do_predict:
     write_predictions(
       os.path.join(FLAGS.output_dir, "predictions.jsonl"),
       predict_lines(
-        estimator, lines, tokenizer, FLAGS.max_seq_length, not FLAGS.use_tpu
+        estimator,
+        lines,
+        tokenizer,
+        FLAGS.max_seq_length,
+        not FLAGS.use_tpu,
+        checkpoint,
       ),
     )
 
@@ -841,10 +867,10 @@ def find_vocab() -> tuple[str | None, bool]:
 
   Where the flags name none, it is the one that training left in the folder.
   """
-  path = os.path.join(FLAGS.output_dir, training.VOCAB_FILE)
+  path = os.path.join(FLAGS.output_dir, model_folder.VOCAB_FILE)
   if FLAGS.vocab_file or not tf.gfile.Exists(path):
     return FLAGS.vocab_file, FLAGS.do_lower_case
-  description = training.load_model_description(FLAGS.output_dir)
+  description = model_folder.load_description(FLAGS.output_dir)
   return path, description.get("do_lower_case", FLAGS.do_lower_case)
 
 
@@ -867,7 +893,7 @@ def load_tokenizer(
     if uses:
       raise InputError(f"--vocab_file is needed with --{uses[0]}")
     return None
-  tokenizer = training.load_tokenizer(
+  tokenizer = model_folder.load_tokenizer(
     vocab_file, do_lower_case, config, FLAGS.init_checkpoint, ["[MASK]"]
   )
   if uses and "[MASK]" not in tokenizer.vocab:
@@ -881,7 +907,7 @@ def check_weights() -> None:
   Raises:
     InputError: there is no checkpoint, or it lacks the masked LM.
   """
-  checkpoint = training.find_model(
+  checkpoint = model_folder.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, may_be_new=FLAGS.do_train
   )
   if checkpoint and "cls/predictions/output_bias" not in dict(
@@ -903,7 +929,10 @@ def build_estimator(config: modeling.BertConfig):
     An `estimator_api.TPUEstimator`.
   """
   execution, options = training.plan_training(
-    training.read_execution(), config, FLAGS.max_predictions_per_seq
+    training.read_execution(),
+    config,
+    FLAGS.num_train_steps if FLAGS.do_train else 0,
+    FLAGS.max_predictions_per_seq,
   )
   model_fn = model_fn_builder(
     bert_config=config,
@@ -925,9 +954,6 @@ def build_estimator(config: modeling.BertConfig):
     FLAGS.train_batch_size,
     FLAGS.eval_batch_size,
     FLAGS.predict_batch_size,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
-    save_summary_steps=FLAGS.log_steps,
   )
 
 
@@ -936,6 +962,8 @@ def train(
   files: Sequence[str],
   num_records: Mapping[str, int],
   tokenizer: tokenization.FullTokenizer | None,
+  selection: model_selection.Selection,
+  evaluate: model_selection.Evaluate | None,
 ) -> None:
   """Trains from the last checkpoint on to `--num_train_steps`.
 
@@ -944,10 +972,9 @@ def train(
     files: TFRecord files.
     num_records: of each file.
     tokenizer: has the vocabulary, for `--remask`.
+    selection: how it is scored on the way.
+    evaluate: scores a checkpoint, if it is scored on the way.
   """
-  steps_done = training.steps_done(FLAGS.output_dir)
-  if training.is_trained(FLAGS.output_dir, steps_done, FLAGS.num_train_steps):
-    return
   if FLAGS.num_warmup_steps >= FLAGS.num_train_steps:
     logging.warning(
       "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"
@@ -956,16 +983,6 @@ def train(
       FLAGS.num_train_steps,
     )
   total = sum(num_records[path] for path in files)
-  logging.info(
-    "Training on %d records in %d files, from step %d to %d, %d records a"
-    " step: %.3g epochs",
-    total,
-    len(files),
-    steps_done,
-    FLAGS.num_train_steps,
-    FLAGS.train_batch_size,
-    FLAGS.num_train_steps * FLAGS.train_batch_size / total,
-  )
   masking = None
   if FLAGS.remask:
     masking = Masking(
@@ -981,22 +998,34 @@ def train(
     is_training=True,
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=steps_done,
+    first_step=model_folder.steps_done(FLAGS.output_dir),
     masking=masking,
     num_records=total,
   )
-  estimator.train(input_fn, max_steps=FLAGS.num_train_steps)
+  epochs = FLAGS.num_train_steps * FLAGS.train_batch_size / total
+  training.train(
+    estimator,
+    input_fn,
+    FLAGS.num_train_steps,
+    f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
+    "records",
+    selection,
+    evaluate,
+  )
 
 
-def evaluate(
+def evaluation(
   estimator, files: Sequence[str], num_records: Mapping[str, int]
-) -> None:
-  """Scores the model on the first records of the files.
+) -> model_selection.Evaluate:
+  """What scores a checkpoint on the first records of the files.
 
   Args:
     estimator: the model.
     files: TFRecord files.
     num_records: of each file.
+
+  Returns:
+    A function of a checkpoint's path, or of None for the Estimator's last.
   """
   total = sum(num_records[path] for path in files)
   most = FLAGS.max_eval_steps * FLAGS.eval_batch_size
@@ -1018,9 +1047,9 @@ def evaluate(
     trim=not FLAGS.use_tpu,
     num_records=total,
   )
-  results = estimator.evaluate(input_fn, FLAGS.max_eval_steps)
-  path = os.path.join(FLAGS.output_dir, "eval_results.txt")
-  training.write_results(path, results)
+  return lambda checkpoint: estimator.evaluate(
+    input_fn, FLAGS.max_eval_steps, checkpoint_path=checkpoint
+  )
 
 
 if __name__ == "__main__":

@@ -23,8 +23,11 @@ from absl import flags, logging
 import command_line
 import estimator_api
 import features
+import model_folder
+import model_selection
 import modeling
 import optimization
+import report
 import squad_answers
 import squad_data
 import squad_metrics
@@ -135,12 +138,6 @@ def model_fn_builder(
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    restore = functools.partial(
-      training.initialize_from_checkpoint,
-      init_checkpoint,
-      config and config.model_dir,
-      use_tpu,
-    )
 
     def build(batch, is_training, dropout_seed=None):
       return create_model(
@@ -173,7 +170,7 @@ def model_fn_builder(
           "start_logits": start_logits,
           "end_logits": end_logits,
         },
-        scaffold_fn=restore(),
+        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
       )
     return training.train_spec(
       loss_fn,
@@ -184,7 +181,8 @@ def model_fn_builder(
       use_tpu,
       options or optimization.StepOptions(),
       seed,
-      restore,
+      init_checkpoint,
+      config,
       params["batch_size"],
       log_steps,
     )
@@ -211,7 +209,7 @@ class Answer(NamedTuple):
   end: int
 
 
-class Predictor:
+class Predictor(model_folder.LoadedModel):
   """A trained model, loaded once, that answers questions.
 
   ```python
@@ -220,62 +218,20 @@ class Predictor:
   ```
   """
 
-  def __init__(
-    self,
-    model_dir: str,
-    checkpoint: str | None = None,
-    batch_size: int = 32,
-    precision: str = "float32",
-  ):
-    """Loads a model.
+  script = "run_squad"
+  purpose = "answers questions"
 
-    Args:
-      model_dir: the `--output_dir` of a training run.
-      checkpoint: which one; None for the folder's last.
-      batch_size: how many windows are looked at together.
-      precision: "float32", "bfloat16" or "float16", see `--precision`.
-
-    Raises:
-      InputError: the folder holds no such model.
-    """
-    description = training.load_model_description(model_dir)
-    checkpoint = checkpoint or tf.train.latest_checkpoint(model_dir)
-    if description.get("script") != "run_squad" or not checkpoint:
-      raise InputError(
-        f"{model_dir}: holds no model that answers questions; name the"
-        " --output_dir of a run of run_squad.py"
-      )
-    check_has_head(checkpoint)
-    self._settings = squad_data.Settings(
-      description["max_seq_length"],
-      description["doc_stride"],
-      description["max_query_length"],
+  def build(self, config, inputs, execution):
+    """See base class."""
+    logits = create_model(
+      config,
       is_training=False,
+      **inputs,
+      use_one_hot_embeddings=False,
+      mask_padding=True,
+      execution=execution,
     )
-    self._may_be_none = description["version_2_with_negative"]
-    self._do_lower_case = description["do_lower_case"]
-    self._batch_size = batch_size
-    config = training.load_config(os.path.join(model_dir, training.CONFIG_FILE))
-    self._tokenizer = tokenization.FullTokenizer(
-      os.path.join(model_dir, training.VOCAB_FILE), self._do_lower_case
-    )
-    with tf.Graph().as_default() as graph:
-      self._inputs = {
-        name: tf.placeholder(tf.int32, [None, None], name)
-        for name in features.TOKEN_FEATURES
-      }
-      self._logits = create_model(
-        config,
-        is_training=False,
-        **self._inputs,
-        use_one_hot_embeddings=False,
-        mask_padding=True,
-        execution=Execution(tf.as_dtype(precision), packs=True),
-      )
-      self._session = tf.Session(graph=graph)
-      tf.train.Saver(tf.trainable_variables()).restore(
-        self._session, checkpoint
-      )
+    return tf.stack(logits, axis=1)
 
   def predict(
     self,
@@ -303,19 +259,37 @@ class Predictor:
       SquadExample(str(index), question, words)
       for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
     ]
-    windows = squad_data.make_windows(examples, self._tokenizer, self._settings)
-    made = list(
+    description = self.description
+    length, may_be_none = (
+      description["max_seq_length"],
+      description["version_2_with_negative"],
+    )
+    settings = squad_data.Settings(
+      length,
+      description["doc_stride"],
+      description["max_query_length"],
+      is_training=False,
+    )
+    windows = list(
       squad_data.iterate_features(
-        windows, self._settings.max_seq_length, self._tokenizer.inv_vocab
+        squad_data.make_windows(examples, self.tokenizer, settings),
+        length,
+        self.tokenizer.inv_vocab,
       )
     )
+    logits = np.full([len(windows), 2, length], np.finfo("f").min)
+    for index, row in enumerate(self.run([w.as_record() for w in windows])):
+      logits[index, :, : row.shape[1]] = row
     finder = squad_answers.AnswerFinder(
-      examples, made, self._run(made), self._do_lower_case
+      examples,
+      windows,
+      [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)],
+      description["do_lower_case"],
     )
-    found = finder.n_best(n_best_size, max_answer_length, self._may_be_none)
+    found = finder.n_best(n_best_size, max_answer_length, may_be_none)
     answers = []
     for (entries, best, odds), (words, starts) in zip(found, split):
-      if not best and not self._may_be_none:
+      if not best and not may_be_none:
         answers.append([])
         continue
       listed = [
@@ -324,42 +298,11 @@ class Predictor:
           entries, squad_answers.probabilities(entries)
         )
       ]
-      if self._may_be_none:
+      if may_be_none:
         chosen = "" if odds > null_score_diff_threshold else best
         listed.sort(key=lambda answer: answer.text != chosen)
       answers.append(listed)
     return answers
-
-  def _run(self, windows: Sequence[InputFeatures]) -> list[RawResult]:
-    """The model's scores of windows, in any order."""
-    windows = sorted(windows, key=lambda window: window.length)
-    results = []
-    for first in range(0, len(windows), self._batch_size):
-      batch = windows[first : first + self._batch_size]
-      longest = batch[-1].length
-      feed = {
-        tensor: [getattr(window, name)[:longest] for window in batch]
-        for name, tensor in self._inputs.items()
-      }
-      logits = np.full(
-        [2, len(batch), self._settings.max_seq_length], np.finfo("f").min
-      )
-      logits[:, :, :longest] = self._session.run(self._logits, feed)
-      results += [
-        RawResult(window.unique_id, *scores)
-        for window, *scores in zip(batch, *logits)
-      ]
-    return results
-
-  def close(self) -> None:
-    """Frees the model."""
-    self._session.close()
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *unused):
-    self.close()
 
 
 # The command line
@@ -370,6 +313,7 @@ def define_flags() -> None:
   training.define_model_flags(max_seq_length=384)
   training.define_text_flags()
   training.define_training_flags()
+  training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
   training.define_tpu_flags()
@@ -489,9 +433,9 @@ def define_flags() -> None:
 def main(_) -> None:
   """Does what the flags say: trains, answers, scores."""
   check_flags()
-  config = training.load_config(FLAGS.bert_config_file)
-  training.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = training.load_tokenizer(
+  config = model_folder.load_config(FLAGS.bert_config_file)
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
+  tokenizer = model_folder.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
   if FLAGS.audit:
@@ -500,6 +444,12 @@ def main(_) -> None:
 
   # Whatever is wrong with folders and data is said now, not after training.
   check_start()
+  selection = training.read_selection(
+    ["best_f1", "f1", "exact", "best_exact"]
+    if FLAGS.version_2_with_negative
+    else ["f1", "exact_match"]
+  )
+  seeds = training.read_seeds()
   model = {
     "script": "run_squad",
     "version_2_with_negative": FLAGS.version_2_with_negative,
@@ -511,48 +461,72 @@ def main(_) -> None:
   must_agree = ["script"]
   if FLAGS.do_train:
     must_agree.append("version_2_with_negative")
-  training.check_output_dir(FLAGS.output_dir, model, config, must_agree)
+  model_folder.check(FLAGS.output_dir, model, config, must_agree)
+  if FLAGS.do_train and not seeds:
+    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   unaligned: list[dict[str, Any]] = []
   train_examples = predict_examples = questions = None
   if FLAGS.do_train:
     train_examples = read_squad_examples(
       FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
     )
-  if answers_questions():
+  if answers_questions() or selection.eval_steps:
     predict_examples = read_squad_examples(
       FLAGS.predict_file, False, FLAGS.version_2_with_negative
     )
-  if FLAGS.do_eval or sweeps():
+  if FLAGS.do_eval or selection.eval_steps or sweeps():
     questions = read_answered_questions()
   tf.gfile.MakeDirs(FLAGS.output_dir)
-  if FLAGS.do_train or not training.load_model_description(FLAGS.output_dir):
-    training.claim_output_dir(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
+    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, seeds, selection.metric, ["--nointeractive"]
+    )
 
-  if FLAGS.do_train:
-    write_unaligned(unaligned)
-    train(config, tokenizer, train_examples)
-  if answers_questions():
-    windows, key = load_windows(
+  predict_windows, key = [], ""
+  if predict_examples:
+    arrays, key = load_windows(
       FLAGS.predict_file, predict_examples, tokenizer, is_training=False
     )
-    window_list = list(
+    predict_windows = list(
       squad_data.iterate_features(
-        windows, FLAGS.max_seq_length, tokenizer.inv_vocab
+        arrays, FLAGS.max_seq_length, tokenizer.inv_vocab
       )
     )
+  compute_logits = functools.partial(
+    predict, config, predict_windows, len(predict_examples or ())
+  )
+  lengths = None
+  if FLAGS.do_train and not seeds:
+    write_unaligned(unaligned)
+    lengths = train(
+      config,
+      tokenizer,
+      train_examples,
+      selection,
+      lambda checkpoint: score_logits(
+        predict_examples, predict_windows, compute_logits(checkpoint), questions
+      ),
+    )
+  checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
+  if answers_questions():
     if FLAGS.from_logits:
       logits = squad_answers.load_logits(FLAGS.from_logits, key)
     else:
-      logits = predict(config, window_list, len(predict_examples))
+      logits = compute_logits(checkpoint)
     if FLAGS.save_logits:
       squad_answers.save_logits(FLAGS.save_logits, key, logits)
-    decode(predict_examples, window_list, logits, questions)
+    results = decode(predict_examples, predict_windows, logits, questions)
+    if FLAGS.do_eval:
+      sections = report_sections(questions)
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
   if FLAGS.interactive:
-    trained = tf.train.latest_checkpoint(FLAGS.output_dir)
-    checkpoint = trained or FLAGS.init_checkpoint
     precision = training.read_execution().dtype.name
     with Predictor(
-      FLAGS.output_dir, checkpoint, precision=precision
+      FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
     ) as predictor:
       converse(predictor, sys.stdin)
 
@@ -575,6 +549,7 @@ def check_flags() -> None:
   for flag, needed, why in (
     ("train_file", FLAGS.do_train or FLAGS.audit, "--do_train and --audit"),
     ("predict_file", answers_questions(), "--do_predict"),
+    ("predict_file", FLAGS.do_train and FLAGS.eval_steps, "--eval_steps"),
   ):
     if needed and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with {why}")
@@ -636,7 +611,7 @@ def check_start() -> None:
     InputError: that is so.
   """
   needs_no_model = FLAGS.from_logits and not FLAGS.interactive
-  checkpoint = training.find_model(
+  checkpoint = model_folder.find_model(
     FLAGS.init_checkpoint,
     FLAGS.output_dir,
     may_be_new=FLAGS.do_train or needs_no_model,
@@ -680,7 +655,7 @@ def read_answered_questions() -> list[squad_metrics.Question]:
 
 def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
   """Lists the answers that could not be used, in --output_dir."""
-  path = os.path.join(FLAGS.output_dir, "unaligned_answers.jsonl")
+  path = in_output_dir("unaligned_answers.jsonl")
   with write_whole(path) as file:
     for answer in unaligned:
       file.write(json.dumps(answer, ensure_ascii=False) + "\n")
@@ -817,7 +792,7 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
     An `estimator_api.TPUEstimator`.
   """
   execution, options = training.plan_training(
-    training.read_execution(packs=FLAGS.mask_padding), config
+    training.read_execution(packs=FLAGS.mask_padding), config, num_train_steps
   )
   model_fn = model_fn_builder(
     bert_config=config,
@@ -838,8 +813,6 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
     FLAGS.output_dir,
     FLAGS.train_batch_size,
     predict_batch_size=FLAGS.predict_batch_size,
-    tf_random_seed=FLAGS.seed,
-    save_checkpoints_steps=FLAGS.save_checkpoints_steps,
   )
 
 
@@ -847,42 +820,37 @@ def train(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   examples: Sequence[SquadExample],
-) -> None:
+  selection: model_selection.Selection,
+  evaluate: model_selection.Evaluate,
+) -> features.Lengths:
   """Trains, or goes on where training was stopped.
 
   Args:
     config: the encoder's sizes.
     tokenizer: gives the ids.
     examples: the questions of --train_file.
+    selection: how it is scored on the way.
+    evaluate: scores a checkpoint.
+
+  Returns:
+    How long the windows are, of which nothing is cut.
   """
   windows, _ = load_windows(
     FLAGS.train_file, examples, tokenizer, is_training=True
   )
   num_steps = count_steps(len(examples), len(windows.length))
-  steps_done = training.steps_done(FLAGS.output_dir)
-  if training.is_trained(FLAGS.output_dir, steps_done, num_steps):
-    return
   records = squad_data.iterate_features(
     windows,
     FLAGS.max_seq_length,
     tokenizer.inv_vocab,
     squad_data.reference_order(len(examples)),
   )
-  path = os.path.join(FLAGS.output_dir, "train.tf_record")
+  path = in_output_dir("train.tf_record")
   layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=True)
   features.write_records(
     path,
     (record.as_record() for record in records),
     layout,
-  )
-  logging.info(
-    "Training on %d questions in %d windows, from step %d to %d, %d windows a"
-    " step",
-    len(examples),
-    len(windows.length),
-    steps_done,
-    num_steps,
-    FLAGS.train_batch_size,
   )
   input_fn = features.record_input_fn(
     path,
@@ -891,16 +859,28 @@ def train(
     drop_remainder=True,
     trim=FLAGS.mask_padding and not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=steps_done,
-    by_length=FLAGS.group_by_length,
+    first_step=model_folder.steps_done(FLAGS.output_dir),
+    by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
   )
-  build_estimator(config, num_steps).train(input_fn, max_steps=num_steps)
+  training.train(
+    build_estimator(config, num_steps),
+    input_fn,
+    num_steps,
+    f"{len(examples)} questions in {len(windows.length)} windows",
+    "windows",
+    selection,
+    evaluate,
+  )
+  num_tokens = [int(length) for length in windows.length]
+  nothing_cut = [0] * len(num_tokens)
+  return features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
 
 
 def predict(
   config: modeling.BertConfig,
   windows: Sequence[InputFeatures],
   num_questions: int,
+  checkpoint: str | None,
 ) -> np.ndarray:
   """The model's scores of all windows.
 
@@ -908,6 +888,7 @@ def predict(
     config: the encoder's sizes.
     windows: the windows.
     num_questions: of which they are made.
+    checkpoint: of the model; None where it is that of --init_checkpoint.
 
   Returns:
     float32 [2, windows, max_seq_length], starts and ends; the lowest number
@@ -918,13 +899,11 @@ def predict(
   )
   trim = FLAGS.mask_padding and not FLAGS.use_tpu
   batches = list(windows)
-  if trim:  # windows of like lengths together leave little padding
-    batches.sort(key=lambda window: -window.length)
   if FLAGS.use_tpu:
     batches += batches[:1] * (-len(batches) % FLAGS.predict_batch_size)
   if not batches:
     return logits
-  path = os.path.join(FLAGS.output_dir, "eval.tf_record")
+  path = in_output_dir("eval.tf_record")
   layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
   features.write_records(
     path,
@@ -937,8 +916,11 @@ def predict(
     is_training=False,
     drop_remainder=FLAGS.use_tpu,
     trim=trim,
+    by_length=trim,
   )
-  rows = build_estimator(config, 0).predict(input_fn)
+  rows = build_estimator(config, 0).predict(
+    input_fn, checkpoint_path=checkpoint
+  )
   start = time.time()
   with command_line.progress(len(batches), "windows") as bar:
     for row in rows:
@@ -960,12 +942,51 @@ def predict(
 # Decoding
 
 
+def find_answers(
+  examples: Sequence[SquadExample],
+  windows: Sequence[InputFeatures],
+  logits: np.ndarray,
+) -> squad_answers.AnswerFinder:
+  """What finds the answers that the model's scores say.
+
+  Args:
+    examples: the questions.
+    windows: their windows.
+    logits: [2, windows, max_seq_length], the model's scores.
+  """
+  results = [
+    RawResult(window.unique_id, *scores)
+    for window, *scores in zip(windows, *logits)
+  ]
+  return squad_answers.AnswerFinder(
+    examples, windows, results, FLAGS.do_lower_case
+  )
+
+
+def score_logits(
+  examples: Sequence[SquadExample],
+  windows: Sequence[InputFeatures],
+  logits: np.ndarray,
+  questions: Sequence[squad_metrics.Question],
+) -> dict[str, float]:
+  """The scores of the answers, with nothing written; see `decode`."""
+  finder = find_answers(examples, windows, logits)
+  return score_best(
+    examples,
+    finder,
+    questions,
+    FLAGS.n_best_size,
+    FLAGS.max_answer_length,
+    FLAGS.null_score_diff_threshold,
+  )
+
+
 def decode(
   examples: Sequence[SquadExample],
   windows: Sequence[InputFeatures],
   logits: np.ndarray,
   questions: Sequence[squad_metrics.Question] | None,
-) -> None:
+) -> dict[str, float]:
   """Writes the answers; scores them, and tries other settings, if so asked.
 
   Args:
@@ -973,26 +994,19 @@ def decode(
     windows: their windows.
     logits: [2, windows, max_seq_length], the model's scores.
     questions: the accepted answers, if they are needed.
+
+  Returns:
+    The scores by name; none if they are not asked for.
   """
-
-  def path(name):
-    return os.path.join(FLAGS.output_dir, name)
-
-  results = [
-    RawResult(window.unique_id, *scores)
-    for window, *scores in zip(windows, *logits)
-  ]
-  finder = squad_answers.AnswerFinder(
-    examples, windows, results, FLAGS.do_lower_case
-  )
+  finder = find_answers(examples, windows, logits)
   answers, odds = squad_answers.write_answers(
     examples,
     finder,
     FLAGS.n_best_size,
     FLAGS.max_answer_length,
-    path("predictions.json"),
-    path("nbest_predictions.json"),
-    path("null_odds.json"),
+    in_output_dir("predictions.json"),
+    in_output_dir("nbest_predictions.json"),
+    in_output_dir("null_odds.json"),
     FLAGS.version_2_with_negative,
     FLAGS.null_score_diff_threshold,
   )
@@ -1006,9 +1020,10 @@ def decode(
       len(impossible),
       impossible[0],
     )
+  scores = {}
   if FLAGS.do_eval:
     scores = score(questions, answers, odds, FLAGS.null_score_diff_threshold)
-    training.write_results(path("eval_results.txt"), scores)
+    training.write_results(in_output_dir("eval_results.txt"), scores)
     if FLAGS.version_2_with_negative:
       logging.info(
         "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
@@ -1019,6 +1034,12 @@ def decode(
       )
   if sweeps():
     print_table(list(sweep(examples, finder, questions)))
+  return scores
+
+
+def in_output_dir(name: str) -> str:
+  """The path of a file in --output_dir."""
+  return os.path.join(FLAGS.output_dir, name)
 
 
 def score(
@@ -1063,22 +1084,92 @@ def sweep(
   Yields:
     The settings with their scores.
   """
-  names = [example.qas_id for example in examples]
   for size, length in itertools.product(
     numbers("sweep_n_best_size") or [FLAGS.n_best_size],
     numbers("sweep_max_answer_length") or [FLAGS.max_answer_length],
   ):
-    texts, odds = zip(*finder.best(size, length))
-    by_name = dict(zip(names, texts)), dict(zip(names, odds))
     row = {"n_best_size": size, "max_answer_length": length}
+    best = functools.partial(
+      score_best, examples, finder, questions, size, length
+    )
     if not FLAGS.version_2_with_negative:
-      yield row | score(questions, *by_name, 0.0)
+      yield row | best(0.0)
       continue
     thresholds = numbers("sweep_null_threshold", float)
     for threshold in thresholds or [FLAGS.null_score_diff_threshold]:
-      scores = score(questions, *by_name, threshold)
+      scores = best(threshold)
       shown = ("exact", "f1", "best_f1", "best_f1_thresh")
       yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}
+
+
+def score_best(
+  examples: Sequence[SquadExample],
+  finder: squad_answers.AnswerFinder,
+  questions: Sequence[squad_metrics.Question],
+  n_best_size: int,
+  max_answer_length: int,
+  threshold: float,
+) -> dict[str, float]:
+  """The scores of the answers that one setting of the decoder finds.
+
+  Args:
+    examples: the questions.
+    finder: finds their answers.
+    questions: the accepted answers.
+    n_best_size: see `squad_answers.AnswerFinder`.
+    max_answer_length: likewise.
+    threshold: see `score`.
+
+  Returns:
+    Scores by name.
+  """
+  names = [example.qas_id for example in examples]
+  texts, odds = zip(*finder.best(n_best_size, max_answer_length))
+  by_name = dict(zip(names, texts)), dict(zip(names, odds))
+  return score(questions, *by_name, threshold)
+
+
+def report_sections(
+  questions: Sequence[squad_metrics.Question], num_errors: int = 30
+) -> list[str]:
+  """What a report shows of the answers in --output_dir.
+
+  Args:
+    questions: with the accepted answers.
+    num_errors: wrong answers shown, the most certain ones.
+
+  Returns:
+    Sections of `report`.
+  """
+  answers = squad_metrics.read_json(in_output_dir("predictions.json"))
+  listed = squad_metrics.read_json(in_output_dir("nbest_predictions.json"))
+  score_one = squad_metrics.score_v1
+  if FLAGS.version_2_with_negative:
+    score_one = squad_metrics.score_v2
+  elif FLAGS.eval_metric == "chinese":
+    score_one = squad_metrics.score_chinese
+  sure, right, errors = [], [], []
+  for question in questions:
+    said = answers[question.id]
+    accepted = [answer.text for answer in question.answers]
+    probability = next(
+      (n["probability"] for n in listed[question.id] if n["text"] == said), 0.0
+    )
+    found = score_one(said, accepted)
+    sure.append(probability)
+    right.append(found.exact == 1)
+    if found.f1 < 0.5:
+      errors.append(
+        {
+          "question": question.text,
+          "is": " / ".join(dict.fromkeys(accepted)) or "no answer",
+          "said": said or "no answer",
+          "probability": probability,
+          "text": question.context,
+        }
+      )
+  errors.sort(key=lambda error: -error["probability"])
+  return [report.calibration(sure, right), report.errors(errors[:num_errors])]
 
 
 # Conversation

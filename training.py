@@ -7,34 +7,32 @@ flags; everything else takes plain arguments.
 from __future__ import annotations
 
 import datetime
-import json
 import os
-import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 from tqdm import tqdm
 
 import estimator_api
 import execution as execution_lib
+import features
 import memory_plan
+import model_folder
+import model_selection
 import modeling
 import optimization
-import tokenization
-from command_line import InputError, open_any, write_whole
+import report
+from command_line import InputError, write_whole
 from execution import Execution
+from model_selection import Selection
 
 FLAGS = flags.FLAGS
-
-# What a trained model is, beside its checkpoints: enough to load it again.
-MODEL_FILE = "model.json"
-CONFIG_FILE = "bert_config.json"
-VOCAB_FILE = "vocab.txt"
 
 
 # Flags
@@ -80,14 +78,38 @@ def define_training_flags() -> None:
   flags.DEFINE_string(
     "output_dir", None, "Folder for checkpoints, records and results."
   )
-  flags.DEFINE_float("learning_rate", 5e-5, "Highest learning rate of Adam.")
-  flags.DEFINE_bool(
-    "bias_correction",
-    False,
-    "Whether Adam's moments are corrected for their start at zero. BERT does"
-    " not do it; on small data sets training is steadier with it.",
-  )
+  flags.DEFINE_float("learning_rate", 5e-5, "Highest learning rate.")
   flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps a checkpoint.")
+  flags.DEFINE_integer(
+    "keep_checkpoint_max", 5, "Checkpoints kept, the last ones.", lower_bound=1
+  )
+  flags.DEFINE_enum(
+    "resume",
+    "auto",
+    ["auto", "never", "must"],
+    "Whether training goes on from the last checkpoint in --output_dir: never"
+    " refuses a folder that has one, must a folder that has none.",
+  )
+  flags.DEFINE_integer(
+    "eval_steps",
+    None,
+    "Steps from one scoring on the dev data to the next, while training; the"
+    " weights that score best are kept in best/ and used afterwards. If not"
+    " given, there is none.",
+    lower_bound=1,
+  )
+  flags.DEFINE_string(
+    "best_metric",
+    None,
+    "Score that the best is best by; the task's own if not given.",
+  )
+  flags.DEFINE_integer(
+    "patience",
+    0,
+    "Scorings in a row without a better one after which training ends; 0 for"
+    " never. Needs --eval_steps.",
+    lower_bound=0,
+  )
   flags.DEFINE_integer(
     "seed",
     12345,
@@ -122,6 +144,65 @@ def define_training_flags() -> None:
   )
 
 
+def define_optimizer_flags() -> None:
+  """Flags of how the weights learn, where not in BERT's own way."""
+  flags.DEFINE_enum(
+    "optimizer",
+    "adamw",
+    list(optimization.OPTIMIZERS),
+    "adamw is BERT's; adam corrects its moments and lets no weight decay; lamb,"
+    " for large batches, scales the step of each weight by its norm.",
+  )
+  flags.DEFINE_bool(
+    "bias_correction",
+    False,
+    "Whether Adam's moments are corrected for their start at zero. BERT does"
+    " not do it; on small data sets training is steadier with it.",
+  )
+  flags.DEFINE_float("beta_1", 0.9, "How much of the first moment is kept.")
+  flags.DEFINE_float("beta_2", 0.999, "How much of the second moment is kept.")
+  flags.DEFINE_float("epsilon", 1e-6, "Added to the root of the second moment.")
+  flags.DEFINE_float(
+    "weight_decay",
+    None,
+    "Share of a weight, times the learning rate, taken off at each step; the"
+    " optimizer's own if not given, 0.01 or none.",
+    lower_bound=0.0,
+  )
+  flags.DEFINE_float(
+    "clip_norm",
+    1.0,
+    "Gradients whose global norm is larger are scaled down to it; 0 for never.",
+    lower_bound=0.0,
+  )
+  flags.DEFINE_enum(
+    "schedule",
+    "linear",
+    list(optimization.SCHEDULES),
+    "How the learning rate falls after its rise, to 0 at the end of training.",
+  )
+  flags.DEFINE_float(
+    "schedule_power", 1.0, "Of --schedule=polynomial; 1 is linear."
+  )
+  flags.DEFINE_float(
+    "layer_decay",
+    1.0,
+    "By which the learning rate of each layer is that of the layer above it;"
+    " 0.9 makes the lower ones learn less.",
+    lower_bound=0.0,
+    upper_bound=1.0,
+  )
+  flags.DEFINE_integer(
+    "freeze_layers",
+    0,
+    "Layers of the encoder, from the lowest up, that do not learn.",
+    lower_bound=0,
+  )
+  flags.DEFINE_bool(
+    "freeze_embeddings", False, "Whether the embeddings do not learn."
+  )
+
+
 def define_execution_flags() -> None:
   """Flags that say how the model is computed, in training or not."""
   flags.DEFINE_enum(
@@ -150,6 +231,13 @@ def define_epoch_flags() -> None:
     0.1,
     "Share of training in which the learning rate rises: 0.1 is a tenth.",
   )
+  flags.DEFINE_integer(
+    "seeds",
+    0,
+    "Trains so many times, from --seed on, each run in a folder of its own;"
+    " says how the scores vary, and keeps the best by dev score.",
+    lower_bound=0,
+  )
   flags.DEFINE_bool(
     "group_by_length",
     False,
@@ -177,7 +265,6 @@ def build_estimator(
   train_batch_size: int | None = None,
   eval_batch_size: int | None = None,
   predict_batch_size: int | None = None,
-  **run_config,
 ):
   """A TPUEstimator with the TPU flags; on CPU and GPU it is one as well.
 
@@ -187,7 +274,6 @@ def build_estimator(
     train_batch_size: examples a step, where it trains.
     eval_batch_size: examples a step of scoring, where it scores.
     predict_batch_size: examples a step of prediction, where it predicts.
-    **run_config: further arguments of RunConfig.
 
   Returns:
     An `estimator_api.TPUEstimator`.
@@ -200,6 +286,15 @@ def build_estimator(
     cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
       FLAGS.tpu_name, zone=FLAGS.tpu_zone, project=FLAGS.gcp_project
     )
+  run_config = {}
+  if train_batch_size:
+    run_config = {
+      "tf_random_seed": FLAGS.seed,
+      "save_checkpoints_steps": save_checkpoints_steps(),
+      "keep_checkpoint_max": FLAGS.keep_checkpoint_max,
+      # On a TPU it shows examples a second; else `ProgressHook` does.
+      "save_summary_steps": FLAGS.log_steps if FLAGS.use_tpu else 0,
+    }
   config = estimator_api.RunConfig(
     cluster=cluster,
     master=FLAGS.master,
@@ -221,6 +316,61 @@ def build_estimator(
     eval_batch_size=eval_batch_size,
     predict_batch_size=predict_batch_size,
   )
+
+
+def save_checkpoints_steps() -> int:
+  """Steps a checkpoint as the flags want it; each scoring needs one.
+
+  Raises:
+    InputError: --eval_steps would be without.
+  """
+  steps = FLAGS.save_checkpoints_steps
+  if not FLAGS.eval_steps or FLAGS.eval_steps % steps == 0:
+    return steps
+  if FLAGS["save_checkpoints_steps"].present:
+    raise InputError(
+      f"--eval_steps={FLAGS.eval_steps} scores checkpoints, so it has to be a"
+      f" multiple of --save_checkpoints_steps={steps}"
+    )
+  return FLAGS.eval_steps
+
+
+def read_selection(metrics: Sequence[str]) -> Selection:
+  """How the flags want the best weights found.
+
+  Args:
+    metrics: scores that there are, the task's own first.
+
+  Returns:
+    The `Selection`.
+
+  Raises:
+    InputError: there is no such score, or nothing that the flags speak of.
+  """
+  if FLAGS.patience and not FLAGS.eval_steps:
+    raise InputError("--patience counts scorings: add --eval_steps")
+  save_checkpoints_steps()
+  metric = model_selection.plain_name(FLAGS.best_metric or metrics[0])
+  if metric not in metrics:
+    raise InputError(
+      f"--best_metric={FLAGS.best_metric}: there is no such score; there are"
+      f" {', '.join(metrics)}"
+    )
+  eval_steps = FLAGS.eval_steps if FLAGS.do_train else None
+  return Selection(eval_steps or 0, metric, FLAGS.patience)
+
+
+def read_seeds() -> list[int]:
+  """The seeds of `--seeds`; none where there is one run alone.
+
+  Raises:
+    InputError: the runs could not be compared.
+  """
+  if FLAGS.seeds and not (FLAGS.do_train and FLAGS.do_eval):
+    raise InputError("--seeds compares dev scores: add --do_train, --do_eval")
+  if FLAGS.seeds == 1:
+    raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
+  return [FLAGS.seed + index for index in range(FLAGS.seeds)]
 
 
 def read_execution(packs: bool = True) -> Execution:
@@ -248,6 +398,7 @@ def read_execution(packs: bool = True) -> Execution:
 def plan_training(
   execution: Execution,
   config: modeling.BertConfig,
+  num_train_steps: int,
   num_predictions: int = 0,
 ) -> tuple[Execution, optimization.StepOptions]:
   """How the flags want a step of training made.
@@ -255,6 +406,7 @@ def plan_training(
   Args:
     execution: of `read_execution`.
     config: the model's sizes.
+    num_train_steps: length of training; 0 where there is none to plan.
     num_predictions: P, masked positions of a sequence.
 
   Returns:
@@ -264,6 +416,8 @@ def plan_training(
     InputError: the batch is not divisible as asked for, or nothing keeps
       training within the memory given.
   """
+  if not num_train_steps:
+    return execution, optimization.StepOptions()
   batch_size = FLAGS.train_batch_size
   num_parts = FLAGS.gradient_accumulation_steps
   recomputes = FLAGS.recompute_activations
@@ -297,8 +451,23 @@ def plan_training(
       f"--gradient_accumulation_steps={num_parts} does not divide"
       f" --train_batch_size={batch_size}"
     )
+  if FLAGS.freeze_layers > config.num_hidden_layers:
+    raise InputError(
+      f"--freeze_layers={FLAGS.freeze_layers}: the model has"
+      f" {config.num_hidden_layers} layers"
+    )
   return execution._replace(recomputes=recomputes), optimization.StepOptions(
+    schedule=FLAGS.schedule,
+    power=FLAGS.schedule_power,
+    optimizer=FLAGS.optimizer,
+    weight_decay=FLAGS.weight_decay,
     bias_correction=FLAGS.bias_correction,
+    beta_1=FLAGS.beta_1,
+    beta_2=FLAGS.beta_2,
+    epsilon=FLAGS.epsilon,
+    clip_norm=FLAGS.clip_norm,
+    layer_decay=FLAGS.layer_decay,
+    frozen=optimization.Frozen(FLAGS.freeze_layers, FLAGS.freeze_embeddings),
     num_micro_batches=num_parts,
     compiles=execution.compiles and not FLAGS.optimizer_on_cpu,
     on_cpu=FLAGS.optimizer_on_cpu,
@@ -306,391 +475,107 @@ def plan_training(
   )
 
 
-# What a run starts from
+# From the first step to the last
 
 
-def load_config(path: str) -> modeling.BertConfig:
-  """Reads a model's sizes.
-
-  Args:
-    path: a `bert_config.json`.
-
-  Returns:
-    The config.
-
-  Raises:
-    InputError: the file is missing or is not such a file.
-  """
-  try:
-    with open_any(path) as file:
-      values = json.load(file)
-    config = modeling.BertConfig.from_dict(values)
-    modeling.get_activation(config.hidden_act)
-  except (OSError, tf.errors.NotFoundError) as error:
-    raise InputError(
-      f"{path}: cannot be read; name a bert_config.json"
-    ) from error
-  except (ValueError, TypeError) as error:
-    raise InputError(f"{path}: not a bert_config.json ({error})") from error
-  if not isinstance(config.vocab_size, int):
-    raise InputError(f"{path}: not a bert_config.json (no vocab_size in it)")
-  return config
-
-
-def load_tokenizer(
-  vocab_file: str,
-  do_lower_case: bool,
-  config: modeling.BertConfig,
-  init_checkpoint: str | None = None,
-  never_split: Iterable[str] = (),
-) -> tokenization.FullTokenizer:
-  """A tokenizer that fits the model.
-
-  Args:
-    vocab_file: the vocabulary.
-    do_lower_case: whether it is of an uncased model.
-    config: the model's sizes.
-    init_checkpoint: whose folder's name may tell its case.
-    never_split: see `tokenization.FullTokenizer`.
-
-  Returns:
-    The tokenizer.
-
-  Raises:
-    InputError: the vocabulary is missing, lacks a special entry, has more
-      entries than the model, or is of the other case.
-  """
-  try:
-    tokenization.validate_case_matches_checkpoint(
-      do_lower_case, init_checkpoint
-    )
-    tokenizer = tokenization.FullTokenizer(
-      vocab_file, do_lower_case, never_split
-    )
-    tokenization.check_vocab(tokenizer.vocab, config.vocab_size)
-  except (OSError, tf.errors.NotFoundError) as error:
-    raise InputError(
-      f"{vocab_file}: cannot be read; name a vocab.txt"
-    ) from error
-  except UnicodeDecodeError as error:
-    raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
-  except ValueError as error:
-    raise InputError(f"{vocab_file}: {error}") from error
-  _check_case(vocab_file, tokenizer.vocab, do_lower_case)
-  return tokenizer
-
-
-def _check_case(vocab_file: str, vocab: Iterable[str], do_lower_case: bool):
-  """Refuses a published vocabulary's worth of words of the other case."""
-  words = [t for t in vocab if t.isascii() and t.lstrip("#").isalpha()]
-  if len(words) < 1000:
-    return
-  has_capitals = sum(word != word.lower() for word in words) > len(words) / 100
-  if has_capitals and do_lower_case:
-    raise InputError(
-      f"{vocab_file}: is cased, but text is lower-cased. Give"
-      " --do_lower_case=False"
-    )
-  if not has_capitals and not do_lower_case:
-    raise InputError(
-      f"{vocab_file}: is uncased, but text keeps its capitals, for which it"
-      " has no entries. Give --do_lower_case=True"
-    )
-
-
-def check_max_seq_length(
-  max_seq_length: int, config: modeling.BertConfig, least: int = 3
+def train(
+  estimator,
+  input_fn,
+  num_train_steps: int,
+  what: str,
+  unit: str,
+  selection: Selection,
+  evaluate: model_selection.Evaluate | None,
 ) -> None:
-  """Refuses lengths that the model has no positions for.
+  """Trains, or goes on where training was stopped, as the flags say.
 
   Args:
-    max_seq_length: in tokens.
-    config: the model's sizes.
-    least: the shortest that makes sense.
-
-  Raises:
-    InputError: the length is out of range.
-  """
-  if not least <= max_seq_length <= config.max_position_embeddings:
-    raise InputError(
-      f"--max_seq_length={max_seq_length} is not between {least} and the"
-      f" model's max_position_embeddings, {config.max_position_embeddings}"
-    )
-
-
-def check_checkpoint(path: str) -> None:
-  """Refuses a checkpoint that is not there.
-
-  Args:
-    path: named as its files are, without `.index`.
-
-  Raises:
-    InputError: a file of it is missing.
-  """
-  index = path + ".index"
-  is_part = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
-  # Checkpoints of TensorFlow's first format are one file of that name.
-  if is_part or not (tf.gfile.Exists(index) or tf.gfile.Exists(path)):
-    raise InputError(
-      f"{path}: no such checkpoint. Name it as its files are, without"
-      " .index or .data-00000-of-00001"
-    )
-  if tf.gfile.Exists(index) and not tf.gfile.Glob(path + ".data-*"):
-    raise InputError(f"{path}: its .index is there, its .data files are not")
-
-
-def find_model(
-  init_checkpoint: str | None, output_dir: str, may_be_new: bool
-) -> str | None:
-  """Finds the checkpoint that has to hold all of the model.
-
-  Args:
-    init_checkpoint: `--init_checkpoint`, or None.
-    output_dir: whose last checkpoint goes first.
-    may_be_new: whether the run makes do with a model that is new, in whole or
-      in part, as training does.
-
-  Returns:
-    The checkpoint; None for a model that is new.
-
-  Raises:
-    InputError: `init_checkpoint` is not there, or there is no model.
-  """
-  if init_checkpoint:
-    check_checkpoint(init_checkpoint)
-  trained = tf.train.latest_checkpoint(output_dir)
-  if trained or may_be_new:
-    return trained
-  if not init_checkpoint:
-    raise InputError(
-      f"{output_dir}: holds no trained model; add --do_train, or name"
-      " one with --init_checkpoint"
-    )
-  return init_checkpoint
-
-
-def initialize_from_checkpoint(
-  init_checkpoint: str | None, model_dir: str | None = None, use_tpu=False
-):
-  """Lets the graph's weights start from a checkpoint, and says which do.
-
-  A checkpoint in `model_dir` goes first: Estimator restores all of it.
-
-  Args:
-    init_checkpoint: path of the checkpoint, or None.
-    model_dir: the Estimator's folder, or None.
-    use_tpu: whether the work has to wait for the TPU's own graph.
-
-  Returns:
-    A `scaffold_fn` on a TPU, else None.
-
-  Raises:
-    InputError: the checkpoint is missing, has other shapes, or lacks some or
-      all of the encoder's weights.
-  """
-  trained = model_dir and tf.train.latest_checkpoint(model_dir)
-  if trained:
-    known = dict(tf.train.list_variables(trained))
-    missing = [
-      v.op.name for v in tf.global_variables() if v.op.name not in known
-    ]
-    if missing:
-      raise InputError(
-        f"{trained}: lacks {missing[0]}, so it was not trained with these flags"
-        " (--precision, --task_name, ...). Give those again, or name another"
-        " --output_dir and this checkpoint as --init_checkpoint"
-      )
-    logging.info("All weights come from %s", trained)
-    return None
-  variables = tf.trainable_variables()
-  if not init_checkpoint:
-    logging.info("No --init_checkpoint: all weights start at random")
-    return None
-  check_checkpoint(init_checkpoint)
-  assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
-    variables, init_checkpoint
-  )
-  _check_restored(variables, assignment_map, init_checkpoint)
-
-  def restore():
-    tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
-
-  if use_tpu:
-    return lambda: restore() or tf.train.Scaffold()
-  restore()
-  return None
-
-
-def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
-  """Says what a checkpoint gives to the graph; refuses one that cannot."""
-  shapes = dict(tf.train.list_variables(init_checkpoint))
-  for variable in variables:
-    name, shape = variable.op.name, variable.shape.as_list()
-    if name in assignment_map and shapes[name] != shape:
-      raise InputError(
-        f"{init_checkpoint}: {name} has the shape {shapes[name]} there, but"
-        f" the model asked for needs {shape}. Name the bert_config.json (and"
-        " the task's labels) that belong to the checkpoint"
-      )
-  # A model may come without its pooler; the rest of it belongs together.
-  encoder = [
-    v.op.name
-    for v in variables
-    if v.op.name.startswith(("bert/embeddings/", "bert/encoder/"))
-  ]
-  missing = [name for name in encoder if name not in assignment_map]
-  if missing and len(missing) == len(encoder):
-    raise InputError(
-      f"{init_checkpoint}: has none of the encoder's variables (such as"
-      f" {encoder[0]}; it begins with {next(iter(shapes), 'nothing')}). Name"
-      " a BERT checkpoint; one of another library has to be converted first"
-    )
-  if missing:
-    raise InputError(
-      f"{init_checkpoint}: lacks {len(missing)} of the encoder's"
-      f" {len(encoder)} variables (such as {missing[0]}). Name the"
-      " bert_config.json that belongs to the checkpoint"
-    )
-  logging.info(
-    "%d of %d variables restored from %s",
-    len(assignment_map),
-    len(variables),
-    init_checkpoint,
-  )
-  _log_names(
-    "Not in the checkpoint, start at random",
-    [v.op.name for v in variables if v.op.name not in assignment_map],
-  )
-  _log_names(
-    "In the checkpoint, taken by nothing",
-    [name for name in shapes if name not in assignment_map],
-  )
-
-
-def _log_names(what: str, names: list[str]) -> None:
-  """Names on a line; an optimizer's moments are only counted."""
-  moments = [n for n in names if n.endswith(("/adam_m", "/adam_v"))]
-  shown = [n for n in names if n not in set(moments)]
-  if moments:
-    shown.append(f"{len(moments)} moments of Adam")
-  if shown:
-    logging.info("%s: %s", what, ", ".join(shown))
-
-
-def claim_output_dir(
-  output_dir: str,
-  model: Mapping[str, Any],
-  config: modeling.BertConfig,
-  vocab_file: str | None,
-) -> None:
-  """Makes a folder that of one model.
-
-  The model's description, config and vocabulary are written to the folder, so
-  that it can be loaded again without them being named.
-
-  Args:
-    output_dir: the folder, for which `check_output_dir` had no objection.
-    model: what else describes the model (its script, task, labels, ...).
-    config: its sizes.
-    vocab_file: its vocabulary; None where it is not known.
-  """
-
-  def path(name):
-    return os.path.join(output_dir, name)
-
-  if vocab_file:
-    with open_any(vocab_file, "rb") as file:
-      vocab = file.read()
-    with write_whole(path(VOCAB_FILE), "wb") as file:
-      file.write(vocab)
-  with write_whole(path(CONFIG_FILE)) as file:
-    file.write(config.to_json_string())
-  with write_whole(path(MODEL_FILE)) as file:
-    file.write(json.dumps(model, indent=2, ensure_ascii=False) + "\n")
-
-
-def check_output_dir(
-  output_dir: str,
-  model: Mapping[str, Any],
-  config: modeling.BertConfig,
-  keys: Iterable[str] = ("script", "task", "labels"),
-) -> None:
-  """Refuses a folder with a checkpoint of another model.
-
-  Args:
-    output_dir: the folder; may be missing.
-    model: what describes this run's model.
-    config: its sizes.
-    keys: what of the description has to agree.
-
-  Raises:
-    InputError: it holds another's checkpoint; both are named.
-  """
-  checkpoint = tf.train.latest_checkpoint(output_dir)
-  if checkpoint is None:
-    return
-  shapes = dict(tf.train.list_variables(checkpoint))
-  description = load_model_description(output_dir)
-  theirs = {key: description[key] for key in keys if key in description}
-  ours = {key: model[key] for key in theirs}
-  if "bert/embeddings/word_embeddings" in shapes:
-    layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
-    theirs["vocab_size"], theirs["hidden_size"] = shapes[
-      "bert/embeddings/word_embeddings"
-    ]
-    theirs["num_hidden_layers"] = len(layers)
-    ours |= {key: getattr(config, key) for key in theirs if key not in ours}
-  if "output_bias" in shapes and "labels" in model:
-    theirs["outputs"] = shapes["output_bias"][0]
-    ours["outputs"] = max(len(model["labels"]), 1)
-  for key, value in theirs.items():
-    if value != ours[key]:
-      raise InputError(
-        f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
-        f" {ours[key]!r}. Name another --output_dir, or remove this one"
-      )
-
-
-def load_model_description(model_dir: str) -> dict[str, Any]:
-  """What `claim_output_dir` wrote of a model.
-
-  Args:
-    model_dir: the folder.
-
-  Returns:
-    The description; empty where there is none, as in folders of the reference.
-  """
-  path = os.path.join(model_dir, MODEL_FILE)
-  if not tf.gfile.Exists(path):
-    return {}
-  with open_any(path) as file:
-    return json.load(file)
-
-
-def steps_done(model_dir: str) -> int:
-  """The step of the last checkpoint in a folder; 0 where there is none."""
-  checkpoint = tf.train.latest_checkpoint(model_dir)
-  if checkpoint is None:
-    return 0
-  return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
-
-
-def is_trained(model_dir: str, done: int, num_train_steps: int) -> bool:
-  """Whether a folder's model is at the end of its training; says so if it is.
-
-  Args:
-    model_dir: the folder.
-    done: its `steps_done`.
+    estimator: the model.
+    input_fn: of the training data, from the step on that has been reached.
     num_train_steps: the step at which training ends.
+    what: what it trains on, for the log.
+    unit: what a step takes some of.
+    selection: how it is scored on the way.
+    evaluate: scores a checkpoint, if it is scored on the way.
   """
+  done = model_folder.steps_done(FLAGS.output_dir)
   if done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
-      model_dir,
+      FLAGS.output_dir,
       done,
       num_train_steps,
     )
-  return done >= num_train_steps
+  else:
+    logging.info(
+      "Training on %s, from step %d to %d, %d %s a step",
+      what,
+      done,
+      num_train_steps,
+      FLAGS.train_batch_size,
+      unit,
+    )
+  model_selection.train(
+    estimator, input_fn, num_train_steps, selection, evaluate
+  )
+
+
+def checkpoint_to_use() -> str | None:
+  """The checkpoint to score and predict with; says which it is.
+
+  Returns:
+    See `model_folder.trained_checkpoint`.
+  """
+  checkpoint = model_folder.trained_checkpoint(FLAGS.output_dir)
+  if checkpoint:
+    logging.info("The weights are those of %s", checkpoint)
+  return checkpoint
+
+
+def write_report(
+  results: Mapping[str, Any],
+  selection: Selection,
+  sections: Sequence[str],
+  lengths: features.Lengths | None,
+) -> None:
+  """Writes the `report.html` of a training run.
+
+  Args:
+    results: of scoring the trained model, by name.
+    selection: how it was scored on the way.
+    sections: what the script has to show of the results, made by `report`.
+    lengths: of the training examples, where they are known.
+  """
+  scores = model_selection.DevScores(FLAGS.output_dir, selection)
+  best = scores.best
+  marked = best and (best["step"], f"best {selection.metric}")
+  made = []
+  scalars = report.read_scalars(FLAGS.output_dir)
+  if scalars:
+    made.append(report.curves("Training", scalars, marked))
+  if scores.rows:
+    made.append(report.curves("Dev scores", scores.by_name(), marked))
+  made += sections
+  if lengths:
+    made.append(
+      report.lengths(
+        lengths.num_tokens,
+        lengths.limit,
+        sum(cut > 0 for cut in lengths.num_cut),
+        sum(lengths.num_cut),
+      )
+    )
+  given = [name for name in sorted(FLAGS) if FLAGS[name].present]
+  made.append(
+    report.table(
+      "Settings", [{"flag": f"--{n}", "value": FLAGS[n].value} for n in given]
+    )
+  )
+  path = os.path.join(FLAGS.output_dir, "report.html")
+  folder = os.path.basename(os.path.abspath(FLAGS.output_dir))
+  shown = {n: v for n, v in results.items() if not isinstance(v, (str, list))}
+  report.write(path, folder, shown, made)
+  logging.info("How the run went, to look at: %s", path)
 
 
 # While it runs
@@ -705,27 +590,30 @@ def train_spec(
   use_tpu: bool,
   options: optimization.StepOptions,
   seed: int | None,
-  restore,
+  init_checkpoint: str | None,
+  config,
   batch_size: int,
   log_steps: int,
 ):
   """What a `model_fn` gives for training: a step of it, and how it is shown.
 
+  Loss, learning rate, gradient norm and what else `loss_fn` tells go to
+  TensorBoard every `log_steps` steps, on a TPU too.
+
   Args:
     loss_fn: of a batch, or an equal part of one, and the `dropout_seed`; gives
       the examples' mean loss, float32 [], and by name what else to show of
-      them, float32 []. If there is any, it goes to TensorBoard, as do the
-      learning rate and the norm.
+      them, float32 [].
     batch: features by name.
     learning_rate: the highest.
     num_train_steps: the step at which training ends.
     num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU, where nothing is shown: many steps run
-      between two visits to the host.
+    use_tpu: whether it runs on a TPU, where no line of progress is shown: many
+      steps run between two visits to the host.
     options: how the step is made.
     seed: of dropout, or None for masks that nothing fixes.
-    restore: called once the weights are in the graph, to let them start from a
-      checkpoint; gives the `scaffold_fn`.
+    init_checkpoint: where the weights start, or None.
+    config: the Estimator's `RunConfig`, or None where there is none.
     batch_size: examples a step.
     log_steps: steps between two lines of progress.
 
@@ -742,9 +630,13 @@ def train_spec(
 
   loss_scale = optimization.LossScale() if options.scales_loss else None
   gradients = optimization.compute_gradients(
-    part_loss, batch, options.num_micro_batches, loss_scale
+    part_loss, batch, options.num_micro_batches, loss_scale, options.frozen
   )
-  scaffold_fn = restore()
+  model_dir = config and config.model_dir
+  last = model_dir and tf.train.latest_checkpoint(model_dir)
+  scaffold_fn = model_folder.initialize_from_checkpoint(
+    init_checkpoint, last, use_tpu
+  )
   step = optimization.training_step(
     gradients,
     learning_rate,
@@ -754,28 +646,85 @@ def train_spec(
     options=options,
     loss_scale=loss_scale,
   )
+  shown = {
+    "loss": gradients.loss,
+    **gradients.scalars,
+    "learning_rate": step.learning_rate,
+    "gradient_norm": step.gradient_norm,
+  }
+  if loss_scale:
+    shown["loss_scale"] = loss_scale.value
   hooks = []
   if not use_tpu:
-    shown = {
-      **gradients.scalars,
-      "learning_rate": step.learning_rate,
-      "gradient_norm": step.gradient_norm,
-    }
-    if loss_scale:
-      shown["loss_scale"] = loss_scale.value
-    if gradients.scalars:
-      for name, value in shown.items():
-        tf.summary.scalar(name, value)  # Estimator has one of the loss
     tensors = {name.replace("_", " "): value for name, value in shown.items()}
-    tensors = {"loss": gradients.loss} | tensors
-    hooks = [ProgressHook(tensors, num_train_steps, batch_size, log_steps)]
+    hooks = [
+      ProgressHook(tensors, num_train_steps, batch_size, log_steps, model_dir)
+    ]
   return estimator_api.TPUEstimatorSpec(
     mode=estimator_api.ModeKeys.TRAIN,
     loss=gradients.loss,
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
     training_hooks=hooks,
+    host_call=model_dir
+    and write_scalars(model_dir, step.train_op, shown, log_steps),
   )
+
+
+def write_scalars(
+  model_dir: str, train_op, scalars: Mapping[str, Any], log_steps: int
+):
+  """A `host_call` that writes scalars for TensorBoard.
+
+  The host writes what the device gives, which is how a TPU's graph, that has no
+  operations for files, can show its numbers.
+
+  Args:
+    model_dir: the folder.
+    train_op: counts the step.
+    scalars: float [] by name.
+    log_steps: steps between two values.
+
+  Returns:
+    The function and its tensors, with an axis over the TPU's cores.
+  """
+  with tf.control_dependencies([train_op]):
+    done = tf.train.get_or_create_global_step().read_value()
+
+  # What `tf.summary.scalar` adds, for which TensorBoard has to be installed.
+  metadata = tf.SummaryMetadata(
+    plugin_data=tf.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class="DATA_CLASS_SCALAR",
+  )
+
+  def write(step, *values):
+    is_due = tf.equal(step[0] % max(log_steps, 1), 0)
+    with (
+      tf_v2.summary.create_file_writer(model_dir).as_default(),
+      tf_v2.summary.record_if(is_due),
+    ):
+      for name, value in zip(scalars, values):
+        tf_v2.summary.write(name, tf.reduce_mean(value), step[0], metadata)
+    return tf.summary.all_v2_summary_ops()
+
+  return write, [tf.reshape(t, [1]) for t in (done, *scalars.values())]
+
+
+def part_weight(weights, options: optimization.StepOptions):
+  """By what a part of a batch divides its weighted sum.
+
+  Parts may have more weight or less (more masks, more words), and the sum of
+  their means is that of the batch if all divide by the same.
+
+  Args:
+    weights: float [...], of the whole batch.
+    options: has the number of parts.
+
+  Returns:
+    float32 [].
+  """
+  total = tf.reduce_sum(tf.cast(weights, tf.float32))
+  return total / options.num_micro_batches
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -787,6 +736,7 @@ class ProgressHook(tf.train.SessionRunHook):
     num_train_steps: int,
     batch_size: int,
     log_steps: int = 20,
+    model_dir: str | None = None,
   ):
     """Takes what to show.
 
@@ -795,7 +745,10 @@ class ProgressHook(tf.train.SessionRunHook):
       num_train_steps: the step at which training ends.
       batch_size: examples a step.
       log_steps: steps between two lines.
+      model_dir: folder for TensorBoard, which gets the examples a second, or
+        None.
     """
+    self._model_dir = model_dir
     self._tensors = dict(tensors)
     self._num_train_steps = num_train_steps
     self._batch_size = batch_size
@@ -831,6 +784,13 @@ class ProgressHook(tf.train.SessionRunHook):
     rate = (self._step - last_step) / max(now - then, 1e-9)
     shown = {name: f"{value:.4g}" for name, value in values.items()}
     shown["examples/s"] = f"{rate * self._batch_size:.1f}"
+    if self._model_dir:
+      entry = tf.Summary.Value(
+        tag="examples/s", simple_value=rate * self._batch_size
+      )
+      tf.summary.FileWriterCache.get(self._model_dir).add_summary(
+        tf.Summary(value=[entry]), self._step
+      )
     if self._bar is not None:
       self._bar.set_postfix(shown)
       return
@@ -847,6 +807,25 @@ class ProgressHook(tf.train.SessionRunHook):
     del session
     if self._bar is not None:
       self._bar.close()
+    if self._model_dir:
+      tf.summary.FileWriterCache.get(self._model_dir).flush()
+
+
+def restore_trained(init_checkpoint: str | None, config, use_tpu: bool):
+  """What weights start from where they are not trained.
+
+  Args:
+    init_checkpoint: a checkpoint, for a folder without one.
+    config: the Estimator's `RunConfig`, or None where there is none.
+    use_tpu: whether it runs on a TPU.
+
+  Returns:
+    See `model_folder.initialize_from_checkpoint`.
+  """
+  trained = model_folder.trained_checkpoint(config and config.model_dir)
+  return model_folder.initialize_from_checkpoint(
+    init_checkpoint, trained, use_tpu
+  )
 
 
 class CollectHook(tf.train.SessionRunHook):

@@ -56,8 +56,8 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   import execution as execution_lib
   import extract_features
   import features
+  import model_folder
   import tokenization
-  import training
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
@@ -70,7 +70,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   folder = tempfile.TemporaryDirectory()
   records = os.path.join(folder.name, "texts.tf_record")
   model_fn = extract_features.model_fn_builder(
-    training.load_config(in_model_dir("bert_config.json")),
+    model_folder.load_config(in_model_dir("bert_config.json")),
     in_model_dir("bert_model.ckpt"),
     layer_indexes=[-1],
     use_tpu=False,

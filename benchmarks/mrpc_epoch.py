@@ -83,7 +83,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     xla=settings.xla,
   )
   execution, options = training.plan_training(
-    training.read_execution(), read_config(settings)
+    training.read_execution(), read_config(settings), num_train_steps=1000
   )
   how = {"execution": execution, "options": options, "seed": 1}
   yield from graph_side(

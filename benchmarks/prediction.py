@@ -179,28 +179,26 @@ def save_classifier(settings: SimpleNamespace, folder: str) -> None:
   """Makes what training leaves in its folder: the encoder and `head`."""
   import tensorflow.compat.v1 as tf
 
+  import model_folder
   import run_classifier
-  import training
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
 
-  config = training.load_config(in_model_dir("bert_config.json"))
+  config = model_folder.load_config(in_model_dir("bert_config.json"))
   description = {
     "script": "run_classifier",
     "labels": ["0", "1"],
     "max_seq_length": settings.max_seq_length,
     "do_lower_case": True,
   }
-  training.claim_output_dir(
-    folder, description, config, in_model_dir("vocab.txt")
-  )
+  model_folder.claim(folder, description, config, in_model_dir("vocab.txt"))
   with tf.Graph().as_default(), tf.Session() as session:
     ids = tf.ones([1, 8], tf.int32)
     run_classifier.create_model(
       config, False, ids, ids, ids, ids[:, 0], 2, use_one_hot_embeddings=False
     )
-    training.initialize_from_checkpoint(in_model_dir("bert_model.ckpt"))
+    model_folder.initialize_from_checkpoint(in_model_dir("bert_model.ckpt"))
     session.run(tf.global_variables_initializer())
     weights = {v.op.name: v for v in tf.trainable_variables()}
     weights["output_weights"].load(head(config.hidden_size), session)

@@ -10,7 +10,6 @@ around it. What a masked LM is below its loss, it has from the context.
 
 from __future__ import annotations
 
-import glob
 import os
 
 import numpy as np
@@ -18,6 +17,7 @@ import tensorflow as tf
 from absl import flags
 
 import command_line
+import report
 import tokenization
 
 FLAGS = flags.FLAGS
@@ -39,10 +39,9 @@ def define_flags() -> None:
 def main(_: list[str]) -> None:
   """Prints both losses and draws the curve."""
   unigram = unigram_loss()
-  curve = read_scalars(FLAGS.output_dir, "masked_lm_loss")
-  ((step, held_out),) = read_scalars(
-    os.path.join(FLAGS.output_dir, "eval"), "masked_lm_loss"
-  )[-1:]
+  curve = report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
+  held_out_curve = report.read_scalars(os.path.join(FLAGS.output_dir, "eval"))
+  step, held_out = held_out_curve["masked_lm_loss"][-1]
   print(f"unigram loss on the held out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")
   print(f"difference: {unigram - held_out:.3f} nat")
@@ -68,17 +67,6 @@ def unigram_loss() -> float:
     weights = np.array(feature["masked_lm_weights"].float_list.value)
     masked.append(losses[ids[weights > 0]])
   return float(np.concatenate(masked).mean())
-
-
-def read_scalars(folder: str, tag: str) -> list[tuple[int, float]]:
-  """Steps and values of a TensorBoard scalar."""
-  found = {}
-  for path in sorted(glob.glob(os.path.join(folder, "events.*"))):
-    for event in tf.compat.v1.train.summary_iterator(path):
-      for value in event.summary.value:
-        if value.tag == tag:
-          found[event.step] = value.simple_value
-  return sorted(found.items())
 
 
 def draw(curve, held_out: tuple[int, float], unigram: float) -> None:

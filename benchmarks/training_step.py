@@ -158,7 +158,9 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
     memory_gb=settings.memory_gb,
   )
   config = modeling.BertConfig(**sizes(settings))
-  execution, options = training.plan_training(training.read_execution(), config)
+  execution, options = training.plan_training(
+    training.read_execution(), config, num_train_steps=1000
+  )
   return config, {"execution": execution, "options": options, "seed": 1}
 
 

@@ -104,7 +104,7 @@ def test_glue_files_are_read(task, folder, split, count, columns):
   processor = PROCESSORS[task]()
   examples = read(processor, path, split)
   assert len(examples) == count
-  if processor.is_regression:
+  if processor.kind == "regression":
     assert all(0 <= float(example.label) <= 5 for example in examples)
   elif split != "test":
     assert {e.label for e in examples} == set(processor.get_labels())
@@ -355,24 +355,25 @@ def test_labels_are_read_from_the_training_file(tmp_path):
 
 def test_regression_takes_numbers_alone(tmp_path):
   content = "a\t1.5\nb\t-2e3\n"
-  examples = own(tmp_path, content, is_regression=True)
+  examples = own(tmp_path, content, kind="regression")
   assert [label for _, _, label in examples] == ["1.5", "-2e3"]
   for label in ("high", "", "nan", "inf"):
     message = refusal(
       lambda label=label: own(
-        tmp_path, f"{content}c\t{label}\n", is_regression=True
+        tmp_path, f"{content}c\t{label}\n", kind="regression"
       )
     )
     assert f"row 3: the label '{label}' is not a number" in message
 
 
 def test_scores_follow_the_labels():
-  def scores(labels, is_regression=False):
-    return OwnDataProcessor({}, "1", None, "2", labels, is_regression).scores
+  def scores(labels, kind="classification"):
+    return OwnDataProcessor({}, "1", None, "2", labels, kind).scores
 
   assert scores(["x", "y"]) == ("accuracy", "f1", "matthews")
   assert scores(["x", "y", "z"]) == ("accuracy", "macro_f1", "matthews")
-  assert scores(None, is_regression=True) == ("pearson", "spearman")
+  assert scores(None, "regression") == ("pearson", "spearman")
+  assert scores(["x", "y"], "multi_label")[0] == "micro_f1"
 
 
 UNLABELLED = {

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import modeling
 import optimization
 from execution import Execution
+from optimization import Frozen, StepOptions
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +148,65 @@ def test_learning_rates_equal_the_reference():
     )
 
 
+def rates_at(steps, *args):
+  """Learning rates at some steps, in a graph of their own."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    global_step = tf.placeholder(tf.int64, [])
+    rate = optimization.learning_rate(global_step, *args)
+    return [float(session.run(rate, {global_step: step})) for step in steps]
+
+
+@pytest.mark.parametrize(
+  ("schedule", "power", "expected"),
+  [
+    ("linear", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
+    ("constant", 1.0, [0, 2, 4, 4, 4, 4, 4]),
+    # Half of 1 + cos(pi / 4), 0 and cos(pi * 7 / 8).
+    ("cosine", 1.0, [0, 2, 3.4142136, 2, 0.1522409, 0, 0]),
+    ("polynomial", 1.0, [0, 2, 3, 2, 0.5, 0, 0]),
+    ("polynomial", 2.0, [0, 2, 2.25, 1, 0.0625, 0, 0]),
+    ("polynomial", 0.5, [0, 2, 3.4641016, 2.8284271, 1.4142136, 0, 0]),
+  ],
+)
+def test_rates_of_each_schedule_at_its_edges(schedule, power, expected):
+  # The peak is 4: the start, half the warm-up and its end; half of training,
+  # the last step, the end and long after it.
+  steps = [0, 1, 2, 4, 7, 8, 1000]
+  rates = rates_at(steps, 4.0, 8, 2, schedule, power)
+  np.testing.assert_allclose(rates, expected, rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("schedule", optimization.SCHEDULES)
+def test_without_warm_up_a_schedule_starts_at_the_peak(schedule):
+  assert rates_at([0], 0.25, 8, 0, schedule, 3.0) == [0.25]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+  st.sampled_from(list(optimization.SCHEDULES)),
+  st.integers(1, 10**6),
+  st.integers(0, 10**6),
+  st.floats(0.1, 4.0),
+  st.lists(st.integers(0, 2 * 10**6), min_size=2, max_size=6),
+)
+def test_a_rate_rises_to_the_end_of_the_warm_up_and_never_after(
+  schedule, num_train_steps, num_warmup_steps, power, steps
+):
+  args = (0.5, num_train_steps, num_warmup_steps, schedule, power)
+  steps = sorted(steps)
+  rates = rates_at(steps, *args)
+  assert all(0.0 <= rate <= 0.5 for rate in rates)
+  rising = [r for n, r in zip(steps, rates) if n < num_warmup_steps]
+  falling = [r for n, r in zip(steps, rates) if n >= num_warmup_steps]
+  assert rising == sorted(rising)
+  assert falling == sorted(falling, reverse=True)
+
+
+def test_a_schedule_that_is_not_there_is_refused():
+  with pytest.raises(ValueError, match="'cosin' is none of linear, constant,"):
+    optimization.learning_rate(0, 1.0, 8, 2, "cosin")
+
+
 CASES = {
   "plain": {},
   "decay": {
@@ -243,10 +306,26 @@ def test_bias_correction_equals_numpy():
     np.testing.assert_allclose(session.run(weight), expected, rtol=0, atol=1e-4)
 
 
-def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before():
+@pytest.mark.parametrize(
+  ("options", "clipped"),
+  [
+    (StepOptions(), [0.6, 0.8]),
+    (StepOptions(clip_norm=2.5), [1.5, 2.0]),
+    (StepOptions(clip_norm=6.0), [3.0, 4.0]),
+    (StepOptions(clip_norm=0.0), [3.0, 4.0]),
+    (StepOptions(clip_norm=None), [3.0, 4.0]),
+  ],
+)
+def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before(
+  options, clipped
+):
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
   step = optimization.training_step(
-    optimization.gradients_of(tf.reduce_sum(weight * [3.0, 4.0])), 0.1, 10, 0
+    optimization.gradients_of(tf.reduce_sum(weight * [3.0, 4.0])),
+    0.1,
+    10,
+    0,
+    options=options,
   )
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -255,7 +334,26 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before():
       next(v for v in tf.global_variables() if v.op.name == "w/adam_m")
     )
   assert norm == 5.0
-  np.testing.assert_allclose(first_moment, [0.06, 0.08], rtol=1e-6)
+  np.testing.assert_allclose(first_moment, 0.1 * np.array(clipped), rtol=1e-6)
+
+
+@pytest.mark.parametrize("clip_norm", [0, None])
+@pytest.mark.parametrize("compiles", [False, True])
+def test_without_clipping_the_norm_is_in_no_gradient(clip_norm, compiles):
+  weight = tf.get_variable("w", initializer=tf.zeros([10]))
+  step = optimization.training_step(
+    optimization.gradients_of(tf.reduce_sum(weight * 1e19)),
+    0.1,
+    10,
+    0,
+    options=StepOptions(clip_norm=clip_norm, compiles=compiles),
+  )
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    norm, _ = session.run([step.gradient_norm, step.train_op])
+    assert np.isinf(norm)  # float32 holds each square, and not their sum
+    # 0.1 * g / sqrt(0.001 * g ** 2)
+    np.testing.assert_allclose(session.run(weight), -0.1 * 10**0.5, rtol=1e-5)
 
 
 def test_a_step_is_counted_after_its_rate_is_read():
@@ -294,6 +392,222 @@ def test_a_weight_without_gradient_stays_and_has_no_moments():
     assert session.run(idle) == 1.0
   names = {v.op.name for v in tf.global_variables()}
   assert names == {"used", "used/adam_m", "used/adam_v", "idle", "global_step"}
+
+
+# Adam, LAMB, and BERT's own
+
+
+def steps_in_numpy(weight, gradients, rates, options, is_plain):
+  """Steps by the papers' formulas, in float64.
+
+  `is_plain` is for biases and layer normalisation, which neither decay nor are
+  scaled.
+  """
+  is_corrected = options.optimizer != "adamw"
+  decay = {"adamw": 0.01, "adam": 0.0, "lamb": 0.01}[options.optimizer]
+  if options.weight_decay is not None:
+    decay = options.weight_decay
+  b1, b2 = options.beta_1, options.beta_2
+  m = v = np.zeros_like(weight)
+  for t, (gradient, rate) in enumerate(zip(gradients, rates), start=1):
+    m = b1 * m + (1 - b1) * gradient
+    v = b2 * v + (1 - b2) * gradient * gradient
+    m_hat = m / (1 - b1**t) if is_corrected else m
+    v_hat = v / (1 - b2**t) if is_corrected else v
+    move = m_hat / (v_hat**0.5 + options.epsilon)
+    if not is_plain:
+      move = move + decay * weight
+    if options.optimizer == "lamb" and not is_plain:
+      of_weight, of_move = np.sum(weight**2) ** 0.5, np.sum(move**2) ** 0.5
+      if of_weight > 0 and of_move > 0:
+        move = move * of_weight / of_move
+    weight = weight - rate * move
+  return weight
+
+
+IDS_OF_ROWS = [1, 3, 1]
+# Exact in binary: 1 - beta loses no digits in float32.
+EXACT = {"beta_1": 0.75, "beta_2": 0.9375, "epsilon": 2**-6}
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize(
+  ("options", "tolerance"),
+  [
+    # float32 holds 1 - 0.999 to four digits.
+    (StepOptions(optimizer="adam"), 1e-4),
+    (StepOptions(optimizer="lamb"), 1e-4),
+    (StepOptions(optimizer="adamw", **EXACT), 2e-6),
+    (StepOptions(optimizer="adam", **EXACT), 2e-6),
+    (StepOptions(optimizer="lamb", **EXACT), 2e-6),
+    (StepOptions(optimizer="adamw", weight_decay=0.25, **EXACT), 2e-6),
+    (StepOptions(optimizer="adam", weight_decay=0.25, **EXACT), 2e-6),
+    (StepOptions(optimizer="lamb", weight_decay=0.25, **EXACT), 2e-6),
+    (StepOptions(optimizer="lamb", weight_decay=0.0, **EXACT), 2e-6),
+  ],
+)
+def test_steps_of_each_optimizer_equal_numpy(options, tolerance, compiles):
+  draw = np.random.default_rng(0)
+  initial = {
+    "table": draw.normal(size=[5, 2]),
+    "dense/kernel": draw.normal(size=[2, 3]),
+    "still/kernel": np.zeros([3]),  # has no norm for its first step
+    "dense/bias": draw.normal(size=[3]),
+    "LayerNorm/gamma": np.ones([2]),
+  }
+  weights = {
+    name: tf.get_variable(name, initializer=tf.constant(value, tf.float32))
+    for name, value in initial.items()
+  }
+  pulled = {"table": tf.gather(weights["table"], IDS_OF_ROWS)}
+  pulled = {**weights, **pulled}
+  pulls = {
+    name: draw.normal(size=[6, *tensor.shape])
+    for name, tensor in pulled.items()
+  }
+  feeds = {name: tf.placeholder(tf.float32) for name in pulls}
+  gradients = optimization.gradients_of(
+    sum(tf.reduce_sum(pulled[name] * feed) for name, feed in feeds.items())
+  )
+  assert isinstance(gradients.gradients[0], tf.IndexedSlices)
+  options = options._replace(clip_norm=None, compiles=compiles)
+  step = optimization.training_step(gradients, 0.1, 8, 2, options=options)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for i in range(6):
+      feed = {feeds[name]: values[i] for name, values in pulls.items()}
+      session.run(step.train_op, feed)
+    actual = session.run(weights)
+  by_row, pulls["table"] = pulls["table"], np.zeros([6, 5, 2])
+  for i, rows in enumerate(by_row):
+    np.add.at(pulls["table"][i], IDS_OF_ROWS, rows)
+  rates = [0.1 * share for share in (0, 1 / 2, 6 / 8, 5 / 8, 4 / 8, 3 / 8)]
+  for name, value in initial.items():
+    is_plain = name in ("dense/bias", "LayerNorm/gamma")
+    expected = steps_in_numpy(value, pulls[name], rates, options, is_plain)
+    assert np.abs(expected - value).max() > 0.01
+    np.testing.assert_allclose(
+      actual[name], expected, rtol=0, atol=tolerance, err_msg=name
+    )
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_lamb_leaves_a_weight_whose_step_has_no_norm(compiles):
+  weight = tf.get_variable("w", initializer=tf.constant([3.0, -4.0]))
+  options = StepOptions(optimizer="lamb", weight_decay=0.0, compiles=compiles)
+  gradients = optimization.gradients_of(tf.reduce_sum(weight * 0.0))
+  step = optimization.training_step(
+    gradients, 0.1, 10, 0, options=options._replace(clip_norm=None)
+  )
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    session.run(step.train_op)
+    assert session.run(weight).tolist() == [3.0, -4.0]
+
+
+@pytest.mark.parametrize("optimizer", optimization.OPTIMIZERS)
+def test_every_optimizer_keeps_the_same_moments(optimizer):
+  weight = tf.get_variable("w", initializer=tf.ones([2]))
+  optimization.training_step(
+    optimization.gradients_of(tf.reduce_sum(weight)),
+    0.1,
+    10,
+    0,
+    options=StepOptions(optimizer=optimizer),
+  )
+  names = {v.op.name for v in tf.global_variables()}
+  assert names == {"w", "w/adam_m", "w/adam_v", "global_step"}
+
+
+def test_an_optimizer_that_is_not_there_is_refused():
+  weight = tf.get_variable("w", initializer=tf.ones([2]))
+  gradients = optimization.gradients_of(tf.reduce_sum(weight))
+  with pytest.raises(ValueError, match="'sgd' is none of adamw, adam, lamb"):
+    optimization.training_step(
+      gradients, 0.1, 10, 0, options=StepOptions(optimizer="sgd")
+    )
+
+
+# Which weights learn, and how fast
+
+# How far below the heads each weight is, of three layers.
+DEPTHS = {
+  "bert/embeddings/word_embeddings": 4,
+  "bert/embeddings/LayerNorm/gamma": 4,
+  "bert/encoder/layer_0/attention/self/query/kernel": 3,
+  "bert/encoder/layer_0/output/LayerNorm/beta": 3,
+  "bert/encoder/layer_1/intermediate/dense/bias": 2,
+  "bert/encoder/layer_2/output/dense/kernel": 1,
+  "bert/pooler/dense/kernel": 0,
+  "output_weights": 0,
+  "cls/predictions/transform/dense/kernel": 0,
+}
+LOW = ("bert/embeddings/", "bert/encoder/layer_0/")
+
+
+def variables_of_depths():
+  return [tf.get_variable(name, initializer=tf.ones([1])) for name in DEPTHS]
+
+
+def test_rates_decay_by_depth():
+  factors = optimization.rate_factors(variables_of_depths(), 0.5)
+  assert factors == {name: 0.5**depth for name, depth in DEPTHS.items()}
+
+
+def test_depth_is_counted_in_numbers_and_not_in_letters():
+  names = [f"bert/encoder/layer_{i}/output/dense/bias" for i in range(12)]
+  variables = [tf.get_variable(name, [1]) for name in names]
+  factors = optimization.rate_factors(variables, 0.5)
+  assert factors == {name: 0.5 ** (12 - i) for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
+def test_each_weight_moves_at_the_rate_of_its_depth(frozen, compiles):
+  weights = variables_of_depths()
+  gradients = optimization.gradients_of(
+    tf.add_n([w[0] for w in weights]), frozen=frozen
+  )
+  options = StepOptions(weight_decay=0.0, layer_decay=0.5, compiles=compiles)
+  step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    rate, _ = session.run([step.learning_rate, step.train_op])
+    moves = {w.op.name: 1.0 - session.run(w)[0] for w in weights}
+  assert rate == np.float32(0.1)
+  whole_move = moves["output_weights"]
+  assert whole_move > 0.1
+  for name, depth in DEPTHS.items():
+    is_frozen = frozen.num_layers and name.startswith("bert/encoder/")
+    factor = 0.0 if is_frozen else 0.5**depth
+    assert moves[name] == pytest.approx(factor * whole_move, rel=1e-5), name
+
+
+@pytest.mark.parametrize(
+  ("frozen", "stay"),
+  [
+    (Frozen(), ()),
+    (Frozen(embeddings=True), ("bert/embeddings/",)),
+    (Frozen(1), ("bert/encoder/layer_0/",)),
+    (Frozen(1, True), LOW),
+    (Frozen(3, True), ("bert/embeddings/", "bert/encoder/")),
+  ],
+)
+def test_frozen_variables_are_told_by_name(frozen, stay):
+  trained = optimization.trained_variables(variables_of_depths(), frozen)
+  expected = [name for name in DEPTHS if not name.startswith(stay or "no")]
+  assert [v.op.name for v in trained] == expected
+
+
+@pytest.mark.parametrize("frozen", [Frozen(4), Frozen(10**3, True)])
+def test_layers_that_are_not_there_cannot_be_frozen(frozen):
+  with pytest.raises(ValueError, match="the model has no such layers"):
+    optimization.trained_variables(variables_of_depths(), frozen)
+
+
+def test_embeddings_that_are_not_there_cannot_be_frozen():
+  with pytest.raises(ValueError, match="the model has no such layers"):
+    optimization.trained_variables([], Frozen(embeddings=True))
 
 
 # One pass over memory
@@ -344,8 +658,8 @@ def test_a_compiled_update_equals_the_plain_one(
 def test_a_step_may_be_compiled_and_corrected():
   weights = {}
   for options in (
-    optimization.StepOptions(bias_correction=True),
-    optimization.StepOptions(bias_correction=True, compiles=True),
+    StepOptions(bias_correction=True),
+    StepOptions(bias_correction=True, compiles=True),
   ):
     with tf.Graph().as_default():
       weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
@@ -419,10 +733,12 @@ class Taken(NamedTuple):
   weights: dict
   num_steps: int
   sparse: list
+  before: dict
+  variables: set
 
 
 def take_four_steps(execution, **options):
-  options = optimization.StepOptions(**options)
+  options = StepOptions(**options)
   with tf.Graph().as_default(), tf.Session() as session:
     loss_scale = optimization.LossScale() if options.scales_loss else None
     gradients = optimization.compute_gradients(
@@ -430,6 +746,7 @@ def take_four_steps(execution, **options):
       small_batch(),
       options.num_micro_batches,
       loss_scale,
+      options.frozen,
     )
     step = optimization.training_step(
       gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
@@ -439,7 +756,7 @@ def take_four_steps(execution, **options):
       "norm": step.gradient_norm,
       **gradients.scalars,
     }
-    weights = {v.op.name: v for v in gradients.variables}
+    weights = {v.op.name: v for v in tf.trainable_variables()}
     draw = np.random.default_rng(0)
     session.run(
       tf.global_variables_initializer(),
@@ -450,15 +767,18 @@ def take_four_steps(execution, **options):
         for name, v in weights.items()
       },
     )
+    before = session.run(weights)
     return Taken(
       [session.run([told, step.train_op])[0] for _ in range(4)],
       session.run(weights),
       session.run(tf.train.get_global_step()),
       [
-        name
-        for name, gradient in zip(weights, gradients.gradients)
+        variable.op.name
+        for variable, gradient in zip(gradients.variables, gradients.gradients)
         if isinstance(gradient, tf.IndexedSlices)
       ],
+      before,
+      {v.op.name for v in tf.global_variables()},
     )
 
 
@@ -486,6 +806,93 @@ def test_parts_give_what_the_whole_batch_gives(whole, num_parts, execution):
     )
   assert parts.num_steps == whole.num_steps == 4
   assert parts.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
+
+
+# Where a true gradient is 0, the one computed is noise, which a small epsilon
+# would have Adam take for a gradient.
+ADAM = {"optimizer": "adam", "epsilon": 1e-3, "clip_norm": None}
+LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
+
+
+@pytest.mark.parametrize(
+  "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "compiles": True}]
+)
+def test_parts_and_scaled_losses_give_what_the_whole_batch_gives(options):
+  whole = take_four_steps(Execution(), **options)
+  parts = take_four_steps(
+    Execution(), num_micro_batches=4, scales_loss=True, **options
+  )
+  for one, other in zip(whole.told, parts.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  for name, value in whole.weights.items():
+    np.testing.assert_allclose(
+      parts.weights[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+  of_scale = {"loss_scale/scale", "loss_scale/good_steps"}
+  assert parts.variables - of_scale == whole.variables
+
+
+def test_frozen_weights_stay_bit_for_bit_and_keep_no_moments():
+  taken = take_four_steps(
+    Execution(packs=True, compiles=True, recomputes=True),
+    num_micro_batches=2,
+    frozen=Frozen(1, True),
+    **LAMB,
+  )
+  still = {
+    name
+    for name, value in taken.weights.items()
+    if np.array_equal(value, taken.before[name])
+  }
+  frozen = {name for name in taken.weights if name.startswith(LOW)}
+  # The gradient of a key's bias is 0, but for rounding.
+  idle = {"bert/encoder/layer_1/attention/self/key/bias"}
+  assert frozen <= still <= frozen | idle
+  moments = {n for n in taken.variables if n.endswith(("adam_m", "adam_v"))}
+  trained = set(taken.weights) - frozen
+  assert moments == {f"{n}/adam_{m}" for n in trained for m in "mv"}
+  assert len(trained) == 20  # 16 of the upper layer, two each of two heads
+
+
+@pytest.mark.parametrize(("recomputes", "num_parts"), [(False, 1), (True, 2)])
+def test_no_gradient_is_computed_below_what_trains(recomputes, num_parts):
+  def places(frozen):
+    """Where in the model there are operations of gradients."""
+    with tf.Graph().as_default() as graph:
+      optimization.compute_gradients(
+        small_loss(Execution(recomputes=recomputes)),
+        small_batch(),
+        num_parts,
+        frozen=frozen,
+      )
+      definition = graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+      nodes += function.node_def
+    found = (
+      re.search(
+        r"gradients.*/bert/(embeddings|encoder/layer_\d|pooler)", n.name
+      )
+      for n in nodes
+    )
+    return {match[1] for match in found if match}
+
+  of_all = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
+  assert places(Frozen()) == of_all
+  assert places(Frozen(embeddings=True)) == of_all - {"embeddings"}
+  assert places(Frozen(1, True)) == {"encoder/layer_1", "pooler"}
+
+
+def test_the_norm_is_that_of_the_weights_that_train():
+  low = tf.get_variable("bert/embeddings/table", initializer=tf.ones([2]))
+  high = tf.get_variable("output_weights", initializer=tf.ones([2]))
+  loss = tf.reduce_sum(low * 100.0) + tf.reduce_sum(high * [3.0, 4.0])
+  gradients = optimization.gradients_of(loss, frozen=Frozen(embeddings=True))
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    assert session.run(step.gradient_norm) == 5.0
 
 
 def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
@@ -580,7 +987,7 @@ def test_a_weight_that_no_part_uses_has_no_gradient():
 class Scaled:
   """Steps of a weight whose loss is scaled, multiplied by what is fed."""
 
-  def __init__(self, compiles=False, **constants):
+  def __init__(self, options=None, **constants):
     self.loss_scale = optimization.LossScale(**constants)
     self._factor = tf.placeholder(tf.float32, [])
     weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
@@ -598,7 +1005,7 @@ class Scaled:
       0.1,
       100,
       0,
-      options=optimization.StepOptions(compiles=compiles),
+      options=options,
       loss_scale=self.loss_scale,
     )
     self._variables = {v.op.name: v for v in tf.global_variables()}
@@ -621,12 +1028,21 @@ def session(graph):
     yield session
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize(
+  "options",
+  [
+    StepOptions(),
+    StepOptions(compiles=True),
+    StepOptions(optimizer="adam", clip_norm=None),
+    StepOptions(optimizer="lamb"),
+    StepOptions(optimizer="lamb", clip_norm=None, compiles=True),
+  ],
+)
 @pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
 def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
-  session, factor, compiles
+  session, factor, options
 ):
-  scaled = Scaled(compiles, initial=1024.0)
+  scaled = Scaled(options, initial=1024.0)
   session.run(tf.global_variables_initializer())
   assert scaled.scales(session, [1.0]) == [1024.0]
   before = scaled.values(session)
@@ -754,7 +1170,7 @@ def test_a_step_keeps_moments_where_it_is_told(on_cpu, device, is_scaled):
       0.1,
       10,
       0,
-      options=optimization.StepOptions(on_cpu=on_cpu),
+      options=StepOptions(on_cpu=on_cpu),
       loss_scale=optimization.LossScale() if is_scaled else None,
     )
   devices = {v.op.name: v.device for v in tf.global_variables()}
@@ -772,7 +1188,7 @@ def test_a_step_runs_where_it_is_told(is_scaled):
     0.1,
     10,
     0,
-    options=optimization.StepOptions(on_cpu=True),
+    options=StepOptions(on_cpu=True),
     loss_scale=optimization.LossScale() if is_scaled else None,
   )
   ran = tf.RunMetadata()

@@ -17,12 +17,12 @@ import reference_data
 import tensorflow.compat.v1 as tf
 
 import features
+import model_folder
 import modeling
 import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-import training
 from command_line import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -190,7 +190,7 @@ def compute(folder, batch):
 
 def test_training_says_how_it_goes(trained):
   log = trained[1].stderr.splitlines()
-  said = "Training on 42 records in 3 files, from step 0 to 60, 8 records a"
+  said = "Training on 42 records in 3 files (11.4 epochs), from step 0 to 60, 8"
   assert any(said in line for line in log)
   (last,) = (line for line in log if "step 60 of 60" in line)
   for word in (
@@ -230,8 +230,8 @@ def test_tensorboard_has_training_and_evaluation(trained):
   }
   of_training = scalars(trained[0])
   assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
-  # Every `log_steps`, from the first on.
-  assert sorted(of_training["masked_lm_loss"]) == [1, 21, 41]
+  # Every `log_steps`, as the lines of the log.
+  assert sorted(of_training["masked_lm_loss"]) == [20, 40, 60]
   of_evaluation = scalars(trained[0] / "eval")
   assert tags <= set(of_evaluation)
   results = read_results(trained[0] / "eval_results.txt")
@@ -270,7 +270,7 @@ def test_held_out_records_count_once_each(place, trained):
 
 
 def test_a_folder_can_be_loaded_again(trained):
-  description = training.load_model_description(str(trained[0]))
+  description = model_folder.load_description(str(trained[0]))
   assert description["script"] == "run_pretraining"
   names = set(os.listdir(trained[0]))
   assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
@@ -284,7 +284,7 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
     run_classifier.create_model(
       CONFIG, True, ids, ids + 1, ids, tf.zeros([1], tf.int32), 2, False
     )
-    training.initialize_from_checkpoint(
+    model_folder.initialize_from_checkpoint(
       tf.train.latest_checkpoint(str(trained[0]))
     )
     session.run(tf.global_variables_initializer())
@@ -313,7 +313,7 @@ def test_a_killed_run_ends_with_the_same_weights(place, trained):
       assert process.poll() is None and time.time() < deadline
       time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
-  assert 0 < training.steps_done(str(killed)) < 60
+  assert 0 < model_folder.steps_done(str(killed)) < 60
   log = commands.succeed("run_pretraining.py", *arguments).stderr
   assert "from step 0 to" not in log
   assert_same_weights(trained[0], killed)
@@ -422,7 +422,7 @@ def test_steps_in_order_equal_the_reference():
       optimization.gradients_of(loss), 1e-3, 60, 6
     )
     weights = tf.trainable_variables()
-    training.initialize_from_checkpoint(golden_checkpoint())
+    model_folder.initialize_from_checkpoint(golden_checkpoint())
     session.run(tf.global_variables_initializer())
     told = []
     for number in range(60):

@@ -339,7 +339,7 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
       drop_remainder=True,
       trim=True,
       seed=3,
-      first_step=run_squad.training.steps_done(str(folder)),
+      first_step=run_squad.model_folder.steps_done(str(folder)),
     )
     estimator.train(input_fn, max_steps=steps)
     return weights_of(folder)

@@ -1,21 +1,21 @@
 """Tests of what the scripts share."""
 
-import json
 import re
 import sys
 import types
 
 import numpy as np
 import pytest
-import reference_data
 import tensorflow.compat.v1 as tf
 
+import estimator_api
 import execution
 import modeling
+import report
 import training
 from command_line import InputError
 from execution import Execution
-from optimization import StepOptions
+from optimization import Frozen, StepOptions
 
 SIZES = {
   "vocab_size": 9,
@@ -28,224 +28,6 @@ SIZES = {
 }
 CONFIG = modeling.BertConfig(**SIZES)
 MODEL = {"script": "run_classifier", "task": "mrpc", "labels": ["0", "1"]}
-
-
-@pytest.fixture
-def checkpoint(tmp_path):
-  """A checkpoint of a classifier of `CONFIG`, one step old."""
-  with tf.Graph().as_default(), tf.Session() as session:
-    model = modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))
-    modeling.classification_logits(model.get_pooled_output(), 2)
-    tf.get_variable("output_bias/adam_m", [2])
-    step = tf.train.create_global_step()
-    session.run(tf.global_variables_initializer())
-    session.run(step.assign(7))
-    return tf.train.Saver().save(session, str(tmp_path / "model.ckpt-7"))
-
-
-def build(config=CONFIG, num_labels=2):
-  model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
-  return modeling.classification_logits(model.get_pooled_output(), num_labels)
-
-
-# Where weights come from
-
-
-def test_weights_are_restored_and_counted(checkpoint, log):
-  with tf.Graph().as_default(), tf.Session() as session:
-    build()
-    tf.get_variable("new", [1])
-    assert training.initialize_from_checkpoint(checkpoint) is None
-    session.run(tf.global_variables_initializer())
-    saved = tf.train.load_checkpoint(checkpoint)
-    for variable in tf.trainable_variables()[:-1]:
-      np.testing.assert_array_equal(
-        session.run(variable), saved.get_tensor(variable.op.name)
-      )
-  assert log[0] == f"25 of 26 variables restored from {checkpoint}"
-  assert log[1] == "Not in the checkpoint, start at random: new"
-  assert log[2] == (
-    "In the checkpoint, taken by nothing: global_step, 1 moments of Adam"
-  )
-
-
-def test_on_a_tpu_restoring_waits_for_the_scaffold(checkpoint):
-  with tf.Graph().as_default():
-    build()
-    scaffold_fn = training.initialize_from_checkpoint(checkpoint, use_tpu=True)
-    assert isinstance(scaffold_fn(), tf.train.Scaffold)
-
-
-def test_a_trained_model_goes_before_the_initial_checkpoint(
-  checkpoint, tmp_path, log
-):
-  with tf.Graph().as_default():
-    build()
-    training.initialize_from_checkpoint("not there", str(tmp_path))
-  assert log == [f"All weights come from {checkpoint}"]
-
-
-def test_other_shapes_are_refused_by_name(checkpoint):
-  other = modeling.BertConfig(**(SIZES | {"intermediate_size": 6}))
-  with tf.Graph().as_default():
-    build(other)
-    with pytest.raises(InputError, match=r"intermediate/dense.*\[8, 8\]"):
-      training.initialize_from_checkpoint(checkpoint)
-
-
-def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
-  deeper = modeling.BertConfig(**(SIZES | {"num_hidden_layers": 2}))
-  with tf.Graph().as_default():
-    build(deeper)
-    with pytest.raises(InputError, match=r"lacks 16 of.*37.*layer_1"):
-      training.initialize_from_checkpoint(checkpoint)
-
-
-def test_a_checkpoint_without_data_is_refused(checkpoint, tmp_path):
-  (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
-  with pytest.raises(InputError, match=r"\.data files are not"):
-    training.check_checkpoint(checkpoint)
-
-
-def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
-  with pytest.raises(InputError, match=r"without \.index"):
-    training.check_checkpoint(checkpoint + ".index")
-
-
-# Whose folder it is
-
-
-def claim(folder, **changed):
-  vocab = folder / "words.txt"
-  vocab.write_text("[UNK]\n")
-  training.claim_output_dir(str(folder), MODEL | changed, CONFIG, str(vocab))
-
-
-def test_a_claimed_folder_can_be_loaded_again(tmp_path):
-  claim(tmp_path, task="mînt")
-  assert training.load_model_description(str(tmp_path))["task"] == "mînt"
-  config = training.load_config(str(tmp_path / "bert_config.json"))
-  assert config.to_dict() == CONFIG.to_dict()
-  assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n"
-
-
-def test_a_folder_without_checkpoint_is_anyones(tmp_path):
-  claim(tmp_path)
-  training.check_output_dir(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
-
-
-@pytest.mark.parametrize(
-  ("changed", "sizes", "told"),
-  [
-    ({"script": "run_squad"}, {}, "script 'run_classifier'.*is 'run_squad'"),
-    ({"task": "cola"}, {}, "task 'mrpc'.*is 'cola'"),
-    ({"labels": ["1", "0"]}, {}, r"labels \['0', '1'\].*is \['1', '0'\]"),
-    ({}, {"hidden_size": 4}, "hidden_size 8.*is 4"),
-    ({}, {"vocab_size": 10}, "vocab_size 9.*is 10"),
-    ({}, {"num_hidden_layers": 2}, "num_hidden_layers 1.*is 2"),
-  ],
-)
-def test_a_folder_of_another_model_is_refused(
-  checkpoint, tmp_path, changed, sizes, told
-):
-  claim(tmp_path)
-  assert checkpoint.startswith(str(tmp_path))
-  training.check_output_dir(str(tmp_path), MODEL, CONFIG)
-  config = modeling.BertConfig(**(SIZES | sizes))
-  with pytest.raises(InputError, match=told):
-    training.check_output_dir(str(tmp_path), MODEL | changed, config)
-
-
-def test_a_folder_of_the_reference_is_known_by_its_outputs(
-  checkpoint, tmp_path
-):
-  assert checkpoint.startswith(str(tmp_path))
-  training.check_output_dir(str(tmp_path), MODEL, CONFIG)
-  with pytest.raises(InputError, match=r"outputs 2.*is 3"):
-    training.check_output_dir(
-      str(tmp_path), MODEL | {"labels": ["a", "b", "c"]}, CONFIG
-    )
-
-
-def test_steps_done(checkpoint, tmp_path):
-  assert checkpoint.startswith(str(tmp_path))
-  assert training.steps_done(str(tmp_path)) == 7
-  assert training.steps_done(str(tmp_path / "nothing")) == 0
-
-
-# Configs and vocabularies
-
-
-@pytest.mark.parametrize(
-  ("content", "told"),
-  [
-    ("{", "not a bert_config.json"),
-    ("[1]", "not a bert_config.json"),
-    ("{}", "no vocab_size"),
-    ('{"vocab_size": 3, "hidden_act": "swish"}', "Unsupported activation"),
-  ],
-)
-def test_a_config_that_is_none(tmp_path, content, told):
-  path = tmp_path / "bert_config.json"
-  path.write_text(content)
-  with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{told}"):
-    training.load_config(str(path))
-
-
-def test_a_missing_config(tmp_path):
-  with pytest.raises(InputError, match="cannot be read; name a bert_config"):
-    training.load_config(str(tmp_path / "none.json"))
-
-
-def test_a_vocabulary_that_is_not_utf8(tmp_path):
-  path = tmp_path / "vocab.txt"
-  path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\n\xff\n")
-  with pytest.raises(InputError, match="UTF-8"):
-    training.load_tokenizer(str(path), True, CONFIG)
-
-
-def test_a_missing_vocabulary(tmp_path):
-  with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
-    training.load_tokenizer(str(tmp_path / "none.txt"), True, CONFIG)
-
-
-@pytest.mark.parametrize(
-  ("vocab", "do_lower_case"), [("cased", True), ("multi_cased", True)]
-)
-def test_a_cased_vocabulary_is_not_lower_cased(vocab, do_lower_case):
-  config = modeling.BertConfig(200_000)
-  path = reference_data.vocab(vocab)
-  with pytest.raises(InputError, match="--do_lower_case=False"):
-    training.load_tokenizer(path, do_lower_case, config)
-  training.load_tokenizer(path, not do_lower_case, config)
-
-
-@pytest.mark.parametrize("vocab", ["uncased", "chinese"])
-def test_an_uncased_vocabulary_is_lower_cased(vocab):
-  config = modeling.BertConfig(200_000)
-  training.load_tokenizer(reference_data.vocab(vocab), True, config)
-
-
-def test_an_uncased_vocabulary_with_capitals_kept():
-  config = modeling.BertConfig(200_000)
-  with pytest.raises(InputError, match="--do_lower_case=True"):
-    training.load_tokenizer(reference_data.vocab("uncased"), False, config)
-
-
-def test_a_released_checkpoint_tells_its_case(tmp_path):
-  path = tmp_path / "vocab.txt"
-  path.write_text("[UNK]\n[CLS]\n[SEP]\n")
-  with pytest.raises(InputError, match="--do_lower_case=False"):
-    training.load_tokenizer(
-      str(path), True, CONFIG, "x/cased_L-12_H-768_A-12/bert_model.ckpt"
-    )
-
-
-@pytest.mark.parametrize("length", [-1, 2, 13])
-def test_lengths_that_the_model_has_no_positions_for(length):
-  with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
-    training.check_max_seq_length(length, CONFIG)
-  training.check_max_seq_length(12, CONFIG)
 
 
 # How it is computed
@@ -264,7 +46,18 @@ def flags(monkeypatch):
     recompute_activations=False,
     memory_gb=None,
     optimizer_on_cpu=False,
+    optimizer="adamw",
     bias_correction=False,
+    beta_1=0.9,
+    beta_2=0.999,
+    epsilon=1e-6,
+    weight_decay=None,
+    clip_norm=1.0,
+    schedule="linear",
+    schedule_power=1.0,
+    layer_decay=1.0,
+    freeze_layers=0,
+    freeze_embeddings=False,
   )
   monkeypatch.setattr(training, "FLAGS", values)
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
@@ -272,7 +65,7 @@ def flags(monkeypatch):
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
-  how, options = training.plan_training(training.read_execution(), CONFIG)
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
   assert how == Execution(packs=True, compiles=True)
   assert options == StepOptions(compiles=True)
 
@@ -281,11 +74,44 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.gradient_accumulation_steps = 3
   flags.recompute_activations = flags.bias_correction = True
   flags.optimizer_on_cpu = True
-  how, options = training.plan_training(training.read_execution(), CONFIG)
+  flags.optimizer, flags.weight_decay, flags.clip_norm = "lamb", 0.1, 0.0
+  flags.beta_1, flags.beta_2, flags.epsilon = 0.8, 0.99, 1e-8
+  flags.schedule, flags.schedule_power = "polynomial", 2.0
+  flags.layer_decay, flags.freeze_layers = 0.75, 1
+  flags.freeze_embeddings = True
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
   assert how.recomputes
   assert options == StepOptions(
-    bias_correction=True, num_micro_batches=3, compiles=False, on_cpu=True
+    schedule="polynomial",
+    power=2.0,
+    optimizer="lamb",
+    weight_decay=0.1,
+    bias_correction=True,
+    beta_1=0.8,
+    beta_2=0.99,
+    epsilon=1e-8,
+    clip_norm=0.0,
+    layer_decay=0.75,
+    frozen=Frozen(1, True),
+    num_micro_batches=3,
+    compiles=False,
+    on_cpu=True,
   )
+
+
+def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
+  flags.gradient_accumulation_steps = 5  # would not do
+  flags.memory_gb = 0.001  # likewise
+  how = training.read_execution()
+  assert training.plan_training(how, CONFIG, 0) == (how, StepOptions())
+
+
+def test_more_layers_than_there_are_cannot_be_frozen(flags):
+  flags.freeze_layers = 2
+  with pytest.raises(
+    InputError, match="--freeze_layers=2: the model has 1 lay"
+  ):
+    training.plan_training(Execution(), CONFIG, 10)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +120,7 @@ def test_every_flag_of_a_step_arrives(flags):
 )
 def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
   flags.precision = precision
-  how, options = training.plan_training(training.read_execution(), CONFIG)
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
   assert how.dtype == tf.as_dtype(precision)
   assert options.scales_loss == scales_loss
 
@@ -318,7 +144,7 @@ def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
 def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
   flags.xla = xla
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
-  how, options = training.plan_training(training.read_execution(), CONFIG)
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
   assert how.compiles == options.compiles == compiles
 
 
@@ -338,7 +164,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
     InputError,
     match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
   ):
-    training.plan_training(Execution(), CONFIG)
+    training.plan_training(Execution(), CONFIG, 10)
 
 
 LARGE = modeling.BertConfig(
@@ -352,7 +178,7 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_over_parts_and_tells(flags, log):
   flags.memory_gb = 12.0
-  how, options = training.plan_training(Execution(tf.bfloat16), LARGE)
+  how, options = training.plan_training(Execution(tf.bfloat16), LARGE, 10)
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
@@ -363,7 +189,7 @@ def test_memory_decides_over_parts_and_tells(flags, log):
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = training.plan_training(Execution(), LARGE)
+  how, options = training.plan_training(Execution(), LARGE, 10)
   assert not how.recomputes and options.num_micro_batches == 1
 
 
@@ -372,7 +198,7 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    training.plan_training(Execution(), LARGE)
+    training.plan_training(Execution(), LARGE, 10)
 
 
 def train_spec(loss_fn, **options):
@@ -386,7 +212,8 @@ def train_spec(loss_fn, **options):
     use_tpu=False,
     options=StepOptions(**options),
     seed=7,
-    restore=lambda: None,
+    init_checkpoint=None,
+    config=None,
     batch_size=4,
     log_steps=1,
   )
@@ -426,6 +253,60 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
       session.run(spec.train_op)
   (line,) = (line for line in log if line.startswith("step 1 of 10"))
   assert "loss 1," in line and "loss scale 3.277e+04," in line
+
+
+def test_scalars_reach_tensorboard(tmp_path):
+  def model_fn(features, labels, mode, params, config):
+    del labels, mode
+
+    def loss_fn(part, _):
+      weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+      loss = tf.reduce_mean(part["x"]) + 0.0 * tf.reduce_sum(weight)
+      return loss, {"twice": 2.0 * loss}
+
+    return training.train_spec(
+      loss_fn,
+      {"x": features},
+      learning_rate=0.6,
+      num_train_steps=6,
+      num_warmup_steps=0,
+      use_tpu=False,
+      options=StepOptions(num_micro_batches=2),
+      seed=None,
+      init_checkpoint=None,
+      config=config,
+      batch_size=params["batch_size"],
+      log_steps=2,
+    )
+
+  estimator = estimator_api.TPUEstimator(
+    use_tpu=False,
+    model_fn=model_fn,
+    config=estimator_api.RunConfig(
+      model_dir=str(tmp_path), save_summary_steps=0
+    ),
+    train_batch_size=4,
+  )
+
+  def input_fn(params):
+    steps = tf.data.Dataset.range(1, 7)  # the step's number in every place
+    return steps.map(
+      lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
+    )
+
+  estimator.train(input_fn, max_steps=6)
+  scalars = report.read_scalars(str(tmp_path))
+  speeds = scalars.pop("examples/s")
+  assert [step for step, _ in speeds] == [2, 4, 6]
+  assert all(speed > 0 for _, speed in speeds)
+  assert scalars == {
+    "loss": [(2, 2.0), (4, 4.0), (6, 6.0)],
+    "twice": [(2, 4.0), (4, 8.0), (6, 12.0)],
+    "gradient_norm": [(2, 0.0), (4, 0.0), (6, 0.0)],
+    "learning_rate": [
+      (step, pytest.approx(0.6 * (1 - (step - 1) / 6))) for step in (2, 4, 6)
+    ],
+  }
 
 
 # Hooks and results
@@ -486,10 +367,3 @@ def test_results_have_the_form_of_the_reference(tmp_path, log):
     path.read_text() == "a = [[1, 2]]\neval_accuracy = 1\nloss = 0.6666667\n"
   )
   assert [line.strip() for line in log] == path.read_text().splitlines()
-
-
-def test_model_description_is_json_that_people_can_read(tmp_path):
-  claim(tmp_path, labels=["ja", "nein"])
-  text = (tmp_path / "model.json").read_text()
-  assert json.loads(text)["labels"] == ["ja", "nein"]
-  assert "\n" in text.strip()

@@ -1,0 +1,632 @@
+"""A model's folder: what is in it, and what a run starts from.
+
+Beside its checkpoints, the folder of a model that was trained here has its
+config, its vocabulary and a description, so that it can be loaded by name. Its
+folder `best`, if training scored on the way, has the same for the weights that
+scored best, and these go before the last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import features
+import modeling
+import tokenization
+from command_line import InputError, open_any, write_whole
+from execution import Execution
+
+# What a trained model is, beside its checkpoints: enough to load it again.
+MODEL_FILE = "model.json"
+CONFIG_FILE = "bert_config.json"
+VOCAB_FILE = "vocab.txt"
+
+# Folder, in that of a model, of its best weights.
+BEST = "best"
+
+
+# Parts of a model
+
+
+def load_config(path: str) -> modeling.BertConfig:
+  """Reads a model's sizes.
+
+  Args:
+    path: a `bert_config.json`.
+
+  Returns:
+    The config.
+
+  Raises:
+    InputError: the file is missing or is not such a file.
+  """
+  try:
+    with open_any(path) as file:
+      values = json.load(file)
+    config = modeling.BertConfig.from_dict(values)
+    modeling.get_activation(config.hidden_act)
+  except (OSError, tf.errors.NotFoundError) as error:
+    raise InputError(
+      f"{path}: cannot be read; name a bert_config.json"
+    ) from error
+  except (ValueError, TypeError) as error:
+    raise InputError(f"{path}: not a bert_config.json ({error})") from error
+  if not isinstance(config.vocab_size, int):
+    raise InputError(f"{path}: not a bert_config.json (no vocab_size in it)")
+  return config
+
+
+def load_tokenizer(
+  vocab_file: str,
+  do_lower_case: bool,
+  config: modeling.BertConfig,
+  init_checkpoint: str | None = None,
+  never_split: Iterable[str] = (),
+) -> tokenization.FullTokenizer:
+  """A tokenizer that fits the model.
+
+  Args:
+    vocab_file: the vocabulary.
+    do_lower_case: whether it is of an uncased model.
+    config: the model's sizes.
+    init_checkpoint: whose folder's name may tell its case.
+    never_split: see `tokenization.FullTokenizer`.
+
+  Returns:
+    The tokenizer.
+
+  Raises:
+    InputError: the vocabulary is missing, lacks a special entry, has more
+      entries than the model, or is of the other case.
+  """
+  try:
+    tokenization.validate_case_matches_checkpoint(
+      do_lower_case, init_checkpoint
+    )
+    tokenizer = tokenization.FullTokenizer(
+      vocab_file, do_lower_case, never_split
+    )
+    tokenization.check_vocab(tokenizer.vocab, config.vocab_size)
+  except (OSError, tf.errors.NotFoundError) as error:
+    raise InputError(
+      f"{vocab_file}: cannot be read; name a vocab.txt"
+    ) from error
+  except UnicodeDecodeError as error:
+    raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
+  except ValueError as error:
+    raise InputError(f"{vocab_file}: {error}") from error
+  _check_case(vocab_file, tokenizer.vocab, do_lower_case)
+  return tokenizer
+
+
+def _check_case(vocab_file: str, vocab: Iterable[str], do_lower_case: bool):
+  """Refuses a published vocabulary's worth of words of the other case."""
+  words = [t for t in vocab if t.isascii() and t.lstrip("#").isalpha()]
+  if len(words) < 1000:
+    return
+  has_capitals = sum(word != word.lower() for word in words) > len(words) / 100
+  if has_capitals and do_lower_case:
+    raise InputError(
+      f"{vocab_file}: is cased, but text is lower-cased. Give"
+      " --do_lower_case=False"
+    )
+  if not has_capitals and not do_lower_case:
+    raise InputError(
+      f"{vocab_file}: is uncased, but text keeps its capitals, for which it"
+      " has no entries. Give --do_lower_case=True"
+    )
+
+
+def check_max_seq_length(
+  max_seq_length: int, config: modeling.BertConfig, least: int = 3
+) -> None:
+  """Refuses lengths that the model has no positions for.
+
+  Args:
+    max_seq_length: in tokens.
+    config: the model's sizes.
+    least: the shortest that makes sense.
+
+  Raises:
+    InputError: the length is out of range.
+  """
+  if not least <= max_seq_length <= config.max_position_embeddings:
+    raise InputError(
+      f"--max_seq_length={max_seq_length} is not between {least} and the"
+      f" model's max_position_embeddings, {config.max_position_embeddings}"
+    )
+
+
+def check_checkpoint(path: str) -> None:
+  """Refuses a checkpoint that is not there.
+
+  Args:
+    path: named as its files are, without `.index`.
+
+  Raises:
+    InputError: a file of it is missing.
+  """
+  index = path + ".index"
+  is_part = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
+  # Checkpoints of TensorFlow's first format are one file of that name.
+  if is_part or not (tf.gfile.Exists(index) or tf.gfile.Exists(path)):
+    raise InputError(
+      f"{path}: no such checkpoint. Name it as its files are, without"
+      " .index or .data-00000-of-00001"
+    )
+  if tf.gfile.Exists(index) and not tf.gfile.Glob(path + ".data-*"):
+    raise InputError(f"{path}: its .index is there, its .data files are not")
+
+
+def trained_checkpoint(model_dir: str | None) -> str | None:
+  """The checkpoint that a folder's model is used by.
+
+  Args:
+    model_dir: the folder, or None.
+
+  Returns:
+    The best, if training scored on the way; else the last; None without any.
+  """
+  if not model_dir:
+    return None
+  best = tf.train.latest_checkpoint(os.path.join(model_dir, BEST))
+  return best or tf.train.latest_checkpoint(model_dir)
+
+
+def find_model(
+  init_checkpoint: str | None, output_dir: str, may_be_new: bool
+) -> str | None:
+  """Finds the checkpoint that has to hold all of the model.
+
+  Args:
+    init_checkpoint: `--init_checkpoint`, or None.
+    output_dir: whose `trained_checkpoint` goes first.
+    may_be_new: whether the run makes do with a model that is new, in whole or
+      in part, as training does.
+
+  Returns:
+    The checkpoint; None for a model that is new.
+
+  Raises:
+    InputError: `init_checkpoint` is not there, or there is no model.
+  """
+  if init_checkpoint:
+    check_checkpoint(init_checkpoint)
+  trained = trained_checkpoint(output_dir)
+  if trained or may_be_new:
+    return trained
+  if not init_checkpoint:
+    raise InputError(
+      f"{output_dir}: holds no trained model; add --do_train, or name"
+      " one with --init_checkpoint"
+    )
+  return init_checkpoint
+
+
+def check_resume(resume: str, output_dir: str) -> None:
+  """Refuses to train on where that is not wanted, or to begin anew likewise.
+
+  Args:
+    resume: "auto" for neither; "never" and "must" speak of training on.
+    output_dir: the folder.
+
+  Raises:
+    InputError: it has a checkpoint, or none, against what is wanted.
+  """
+  last = tf.train.latest_checkpoint(output_dir)
+  if resume == "never" and last:
+    raise InputError(
+      f"{output_dir}: holds {os.path.basename(last)}, and --resume=never does"
+      " not go on from it. Name another --output_dir, or remove this one"
+    )
+  if resume == "must" and not last:
+    raise InputError(
+      f"{output_dir}: holds no checkpoint to go on from, which --resume=must"
+      " needs. Give the --output_dir of the run, or --resume=auto"
+    )
+
+
+def initialize_from_checkpoint(
+  init_checkpoint: str | None, trained: str | None = None, use_tpu=False
+):
+  """Lets the graph's weights start from a checkpoint, and says which do.
+
+  Args:
+    init_checkpoint: path of the checkpoint, or None.
+    trained: that of a checkpoint that Estimator restores all of, which goes
+      first; or None.
+    use_tpu: whether the work has to wait for the TPU's own graph.
+
+  Returns:
+    A `scaffold_fn` on a TPU, else None.
+
+  Raises:
+    InputError: the checkpoint is missing, has other shapes, or lacks some or
+      all of the encoder's weights.
+  """
+  if trained:
+    known = dict(tf.train.list_variables(trained))
+    missing = [
+      v.op.name for v in tf.global_variables() if v.op.name not in known
+    ]
+    if missing:
+      raise InputError(
+        f"{trained}: lacks {missing[0]}, so it was not trained with these flags"
+        " (--precision, --task_name, ...). Give those again, or name another"
+        " --output_dir and this checkpoint as --init_checkpoint"
+      )
+    return None
+  variables = tf.trainable_variables()
+  if not init_checkpoint:
+    logging.info("No --init_checkpoint: all weights start at random")
+    return None
+  check_checkpoint(init_checkpoint)
+  assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
+    variables, init_checkpoint
+  )
+  _check_restored(variables, assignment_map, init_checkpoint)
+
+  def restore():
+    tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
+
+  if use_tpu:
+    return lambda: restore() or tf.train.Scaffold()
+  restore()
+  return None
+
+
+def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
+  """Says what a checkpoint gives to the graph; refuses one that cannot."""
+  shapes = dict(tf.train.list_variables(init_checkpoint))
+  for variable in variables:
+    name, shape = variable.op.name, variable.shape.as_list()
+    if name in assignment_map and shapes[name] != shape:
+      raise InputError(
+        f"{init_checkpoint}: {name} has the shape {shapes[name]} there, but"
+        f" the model asked for needs {shape}. Name the bert_config.json (and"
+        " the task's labels) that belong to the checkpoint"
+      )
+  # A model may come without its pooler; the rest of it belongs together.
+  encoder = [
+    v.op.name
+    for v in variables
+    if v.op.name.startswith(("bert/embeddings/", "bert/encoder/"))
+  ]
+  missing = [name for name in encoder if name not in assignment_map]
+  if missing and len(missing) == len(encoder):
+    raise InputError(
+      f"{init_checkpoint}: has none of the encoder's variables (such as"
+      f" {encoder[0]}; it begins with {next(iter(shapes), 'nothing')}). Name"
+      " a BERT checkpoint; one of another library has to be converted first"
+    )
+  if missing:
+    raise InputError(
+      f"{init_checkpoint}: lacks {len(missing)} of the encoder's"
+      f" {len(encoder)} variables (such as {missing[0]}). Name the"
+      " bert_config.json that belongs to the checkpoint"
+    )
+  logging.info(
+    "%d of %d variables restored from %s",
+    len(assignment_map),
+    len(variables),
+    init_checkpoint,
+  )
+  _log_names(
+    "Not in the checkpoint, start at random",
+    [v.op.name for v in variables if v.op.name not in assignment_map],
+  )
+  _log_names(
+    "In the checkpoint, taken by nothing",
+    [name for name in shapes if name not in assignment_map],
+  )
+
+
+def _log_names(what: str, names: list[str]) -> None:
+  """Names on a line; an optimizer's moments are only counted."""
+  moments = [n for n in names if n.endswith(("/adam_m", "/adam_v"))]
+  shown = [n for n in names if n not in set(moments)]
+  if moments:
+    shown.append(f"{len(moments)} moments of Adam")
+  if shown:
+    logging.info("%s: %s", what, ", ".join(shown))
+
+
+def claim(
+  output_dir: str,
+  model: Mapping[str, Any],
+  config: modeling.BertConfig,
+  vocab_file: str | None,
+) -> None:
+  """Makes a folder that of one model.
+
+  The model's description, config and vocabulary are written to the folder, so
+  that it can be loaded again without them being named.
+
+  Args:
+    output_dir: the folder, for which `check` had no objection.
+    model: what else describes the model (its script, task, labels, ...).
+    config: its sizes.
+    vocab_file: its vocabulary; None where it is not known.
+  """
+
+  def path(name):
+    return os.path.join(output_dir, name)
+
+  if vocab_file:
+    with open_any(vocab_file, "rb") as file:
+      vocab = file.read()
+    with write_whole(path(VOCAB_FILE), "wb") as file:
+      file.write(vocab)
+  with write_whole(path(CONFIG_FILE)) as file:
+    file.write(config.to_json_string())
+  with write_whole(path(MODEL_FILE)) as file:
+    file.write(_as_json(model))
+
+
+def check(
+  output_dir: str,
+  model: Mapping[str, Any],
+  config: modeling.BertConfig,
+  keys: Iterable[str] = ("script", "task", "labels"),
+  num_outputs: int | None = None,
+) -> None:
+  """Refuses a folder with a checkpoint of another model.
+
+  Args:
+    output_dir: the folder; may be missing.
+    model: what describes this run's model.
+    config: its sizes.
+    keys: what of the description has to agree.
+    num_outputs: of the model's output layer, where that is `output_bias`.
+
+  Raises:
+    InputError: it holds another's checkpoint; both are named.
+  """
+  checkpoint = trained_checkpoint(output_dir)
+  if checkpoint is None:
+    return
+  shapes = dict(tf.train.list_variables(checkpoint))
+  description = load_description(output_dir)
+  theirs = {key: description[key] for key in keys if key in description}
+  ours = {key: model[key] for key in theirs}
+  if "bert/embeddings/word_embeddings" in shapes:
+    layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
+    theirs["vocab_size"], theirs["hidden_size"] = shapes[
+      "bert/embeddings/word_embeddings"
+    ]
+    theirs["num_hidden_layers"] = len(layers)
+    ours |= {key: getattr(config, key) for key in theirs if key not in ours}
+  if "output_bias" in shapes and num_outputs:
+    theirs["outputs"] = shapes["output_bias"][0]
+    ours["outputs"] = num_outputs
+  for key, value in theirs.items():
+    if value != ours[key]:
+      raise InputError(
+        f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
+        f" {ours[key]!r}. Name another --output_dir, or remove this one"
+      )
+
+
+def load_description(model_dir: str) -> dict[str, Any]:
+  """What `claim` wrote of a model.
+
+  Args:
+    model_dir: the folder.
+
+  Returns:
+    The description; empty where there is none, as in folders of the reference.
+  """
+  path = os.path.join(model_dir, MODEL_FILE)
+  if not tf.gfile.Exists(path):
+    return {}
+  with open_any(path) as file:
+    return json.load(file)
+
+
+def add_to_description(model_dir: str, **values: Any) -> None:
+  """Adds to the description of a model, and of its best weights.
+
+  Args:
+    model_dir: the folder.
+    **values: what to add.
+  """
+  for folder in (model_dir, os.path.join(model_dir, BEST)):
+    if tf.gfile.Exists(folder):
+      with write_whole(os.path.join(folder, MODEL_FILE)) as file:
+        file.write(_as_json(load_description(folder) | values))
+
+
+def _as_json(description: Mapping[str, Any]) -> str:
+  return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+
+
+def steps_done(model_dir: str) -> int:
+  """The step of the last checkpoint in a folder; 0 where there is none."""
+  checkpoint = tf.train.latest_checkpoint(model_dir)
+  if checkpoint is None:
+    return 0
+  return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
+
+
+# Weights
+
+
+def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
+  """Writes a checkpoint of these variables, named `prefix`."""
+  on_cpu = tf.ConfigProto(device_count={"GPU": 0})
+  with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
+    values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
+    save = tf.raw_ops.SaveV2(
+      prefix=prefix,
+      tensor_names=list(variables),
+      shape_and_slices=[""] * len(variables),
+      tensors=values,
+    )
+    session.run(save, dict(zip(values, variables.values())))
+
+
+def keep_as_best(model_dir: str, checkpoint: str) -> str:
+  """Makes a checkpoint the best of a folder's model.
+
+  Args:
+    model_dir: the folder.
+    checkpoint: of the model; what the optimizer keeps in it is left out.
+
+  Returns:
+    The checkpoint in the folder `best`.
+  """
+  best_dir = os.path.join(model_dir, BEST)
+  tf.gfile.MakeDirs(best_dir)
+  for name in (CONFIG_FILE, VOCAB_FILE, MODEL_FILE):
+    if tf.gfile.Exists(os.path.join(model_dir, name)):
+      tf.gfile.Copy(
+        os.path.join(model_dir, name), os.path.join(best_dir, name), True
+      )
+  reader = tf.train.load_checkpoint(checkpoint)
+  weights = {
+    name: reader.get_tensor(name)
+    for name in reader.get_variable_to_shape_map()
+    if not is_of_optimizer(name)
+  }
+  path = os.path.join(best_dir, os.path.basename(checkpoint))
+  write_variables(path, weights)
+  # Until this is written the one before is the best; then that can go. The name
+  # alone is written, so that the folder can be moved.
+  with write_whole(os.path.join(best_dir, "checkpoint")) as file:
+    file.write(f'model_checkpoint_path: "{os.path.basename(path)}"\n')
+  for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
+    if not file.startswith(f"{path}."):
+      tf.gfile.Remove(file)
+  return path
+
+
+def is_of_optimizer(name: str) -> bool:
+  """Whether a checkpoint's variable is for training alone."""
+  return name.endswith(("/adam_m", "/adam_v")) or name.startswith("loss_scale/")
+
+
+# A trained model from Python
+
+
+class LoadedModel:
+  """A trained model, loaded once, to run on rows of tokens.
+
+  A script's `Predictor` is one, and says what `build` and `predict` are.
+
+  Attributes:
+    description: of the model, as its script wrote it.
+    tokenizer: of the model.
+  """
+
+  script: str  # that trains such models
+  purpose: str  # what such a model does
+
+  def __init__(
+    self,
+    model_dir: str,
+    checkpoint: str | None = None,
+    batch_size: int = 32,
+    precision: str = "float32",
+  ):
+    """Loads a model.
+
+    Args:
+      model_dir: the `--output_dir` of a training run.
+      checkpoint: which one; None for the folder's `trained_checkpoint`.
+      batch_size: how many rows are computed together.
+      precision: "float32", "bfloat16" or "float16", see `--precision`.
+
+    Raises:
+      InputError: the folder holds no such model.
+    """
+    self.description = load_description(model_dir)
+    checkpoint = checkpoint or trained_checkpoint(model_dir)
+    if self.description.get("script") != self.script or not checkpoint:
+      raise InputError(
+        f"{model_dir}: holds no model that {self.purpose}; name the"
+        f" --output_dir of a run of {self.script}.py"
+      )
+    config = load_config(os.path.join(model_dir, CONFIG_FILE))
+    self.tokenizer = tokenization.FullTokenizer(
+      os.path.join(model_dir, VOCAB_FILE), self.description["do_lower_case"]
+    )
+    self._batch_size = batch_size
+    with tf.Graph().as_default() as graph:
+      self._inputs = {
+        name: tf.placeholder(tf.int32, [None, None], name)
+        for name in features.TOKEN_FEATURES
+      }
+      self._outputs = self.build(
+        config, self._inputs, Execution(tf.as_dtype(precision), packs=True)
+      )
+      self._session = tf.Session(graph=graph)
+      tf.train.Saver(tf.trainable_variables()).restore(
+        self._session, checkpoint
+      )
+
+  def build(
+    self,
+    config: modeling.BertConfig,
+    inputs: Mapping[str, Any],
+    execution: Execution,
+  ):
+    """Builds the graph.
+
+    Args:
+      config: the model's sizes.
+      inputs: int32 [B, S] of each of `features.TOKEN_FEATURES`.
+      execution: how to compute.
+
+    Returns:
+      A tensor with a row for each of the input.
+    """
+    raise NotImplementedError
+
+  def run(
+    self, rows: Sequence[Mapping[str, Sequence[int]]]
+  ) -> list[np.ndarray]:
+    """What the model gives for rows, those of like length taken together.
+
+    Args:
+      rows: each with `features.TOKEN_FEATURES`, of any length.
+
+    Returns:
+      The output of each, in order; its S is that of the longest row that it
+      was computed with.
+    """
+    lengths = [sum(row["input_mask"]) for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: -lengths[index])
+    outputs: list[Any] = [None] * len(rows)
+    for first in range(0, len(order), self._batch_size):
+      batch = order[first : first + self._batch_size]
+      longest = lengths[batch[0]]
+      feed = {
+        tensor: [_fitted(rows[index][name], longest) for index in batch]
+        for name, tensor in self._inputs.items()
+      }
+      for index, row in zip(batch, self._session.run(self._outputs, feed)):
+        outputs[index] = row
+    return outputs
+
+  def close(self) -> None:
+    """Frees the model."""
+    self._session.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+
+def _fitted(values: Sequence[int], length: int) -> list[int]:
+  """Values cut to a length, or filled up with 0."""
+  return [*values[:length], *[0] * (length - len(values))]

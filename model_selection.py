@@ -1,0 +1,388 @@
+"""Which weights are kept: scores while training, early stopping, seeds.
+
+A run that is scored on the way lists its scores in `dev_scores.jsonl`, shows
+them in TensorBoard, keeps the weights that scored best, and may stop when they
+get no better. Several runs from different seeds show what is luck.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import model_folder
+from command_line import InputError, open_any, write_whole
+
+SCORES_FILE = "dev_scores.jsonl"
+SEEDS_FILE = "seeds.json"
+
+# What scores a checkpoint on the dev set: numbers by name.
+Evaluate = Callable[[str], Mapping[str, Any]]
+
+
+class Selection(NamedTuple):
+  """How a run is scored on the way.
+
+  Attributes:
+    eval_steps: steps from one scoring to the next; 0 for none.
+    metric: the score that the best is best by.
+    patience: scorings in a row without a better one after which training ends;
+      0 for never.
+  """
+
+  eval_steps: int
+  metric: str
+  patience: int = 0
+
+
+def plain_name(metric: str) -> str:
+  """A score's name without the `eval_` that results files begin it with."""
+  return metric.removeprefix("eval_")
+
+
+def is_better(metric: str, score: float, than: float | None) -> bool:
+  """Whether a score beats another; less is better for a loss alone.
+
+  Args:
+    metric: the score's name.
+    score: the one; what is no number beats nothing.
+    than: the other, which any number beats if it is none; None if there is none
+      yet.
+  """
+  if than is None or math.isnan(than):
+    return not math.isnan(score)
+  return score < than if metric.endswith("loss") else score > than
+
+
+# While training
+
+
+class DevScores:
+  """The scores of a run, step by step, in a file of its folder.
+
+  Attributes:
+    rows: of each scoring its `step` and its scores by name, in order.
+  """
+
+  def __init__(self, model_dir: str, selection: Selection):
+    """Reads what the folder has.
+
+    Args:
+      model_dir: the folder.
+      selection: says which score counts.
+    """
+    self._model_dir = model_dir
+    self._selection = selection
+    self._path = os.path.join(model_dir, SCORES_FILE)
+    self.rows: list[dict[str, Any]] = []
+    if tf.gfile.Exists(self._path):
+      with open_any(self._path) as file:
+        self.rows = [json.loads(line) for line in file]
+
+  @property
+  def best(self) -> dict[str, Any] | None:
+    """The first row with the best score; None without any."""
+    metric, best = self._selection.metric, None
+    for row in self.rows:
+      score = row.get(metric, math.nan)
+      if is_better(metric, score, best and best[metric]):
+        best = row
+    return best
+
+  def by_name(self) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values of each score."""
+    names = dict.fromkeys(name for row in self.rows for name in row)
+    return {
+      name: [(row["step"], row[name]) for row in self.rows if name in row]
+      for name in names
+      if name != "step"
+    }
+
+  @property
+  def last_step(self) -> int:
+    """The step of the last scoring; 0 without any."""
+    return self.rows[-1]["step"] if self.rows else 0
+
+  def is_over(self) -> bool:
+    """Whether patience has run out; says so if it has."""
+    best, patience = self.best, self._selection.patience
+    since = self.rows.index(best) + 1 if best else 0
+    if not patience or len(self.rows) - since < patience:
+      return False
+    logging.info(
+      "--patience=%d: %s was best at step %s, and no better in %d scorings"
+      " since; training ends at step %d",
+      patience,
+      self._selection.metric,
+      best["step"] if best else "-",
+      len(self.rows) - since,
+      self.last_step,
+    )
+    return True
+
+  def add(self, step: int, scores: Mapping[str, Any]) -> bool:
+    """Takes the scores of a step, which `write` writes.
+
+    Args:
+      step: the step.
+      scores: numbers by name, and what else, which is passed over.
+
+    Returns:
+      Whether they are the best so far.
+    """
+    numbers = {}
+    for name, value in scores.items():
+      is_number = not isinstance(value, (list, str)) and name != "global_step"
+      # Of both, Estimator's `loss` is a mean over batches and not examples.
+      if is_number and f"eval_{name}" not in scores:
+        numbers[plain_name(name)] = float(f"{value:.7g}")
+    row = {"step": step, **numbers}
+    self.rows = [r for r in self.rows if r["step"] < step] + [row]
+    return self.best is row
+
+  def write(self) -> None:
+    """Writes all scores to the file, and the last ones to TensorBoard."""
+    with write_whole(self._path) as file:
+      file.writelines(json.dumps(row) + "\n" for row in self.rows)
+    with tf.Graph().as_default():  # a writer is not to be had without a graph
+      writer = tf.summary.FileWriterCache.get(
+        os.path.join(self._model_dir, "eval")
+      )
+    for name, value in self.rows[-1].items():
+      if name != "step":
+        entry = tf.Summary.Value(tag=name, simple_value=value)
+        writer.add_summary(tf.Summary(value=[entry]), self.last_step)
+    writer.flush()
+
+
+class ScoreListener(tf.train.CheckpointSaverListener):
+  """Scores checkpoints when they are saved; keeps the best, ends training."""
+
+  def __init__(
+    self,
+    model_dir: str,
+    selection: Selection,
+    scores: DevScores,
+    evaluate: Evaluate,
+    num_train_steps: int,
+  ):
+    """Takes how to score.
+
+    Args:
+      model_dir: the model's folder.
+      selection: when, and by what.
+      scores: of the run so far.
+      evaluate: scores a checkpoint.
+      num_train_steps: the last step, which is scored in any case.
+    """
+    self._model_dir = model_dir
+    self._selection = selection
+    self._scores = scores
+    self._evaluate = evaluate
+    self._num_train_steps = num_train_steps
+
+  def after_save(self, session, global_step_value):
+    """Scores the checkpoint if it is time; True ends training."""
+    del session
+    step, last = int(global_step_value), self._scores.last_step
+    every = self._selection.eval_steps
+    is_last = step >= self._num_train_steps
+    if step <= last or not (is_last or step // every > last // every):
+      return False
+    checkpoint = tf.train.latest_checkpoint(self._model_dir)
+    results = self._evaluate(checkpoint)
+    is_best = self._scores.add(step, results)
+    metric = self._selection.metric
+    logging.info(
+      "step %d: dev %s %.4g%s",
+      step,
+      metric,
+      self._scores.rows[-1].get(metric, math.nan),
+      ", the best so far" if is_best else "",
+    )
+    # Listed last: a run that is killed before scores this checkpoint again.
+    if is_best:
+      model_folder.keep_as_best(self._model_dir, checkpoint)
+    self._scores.write()
+    return not is_last and self._scores.is_over()
+
+
+def train(
+  estimator,
+  input_fn,
+  num_train_steps: int,
+  selection: Selection,
+  evaluate: Evaluate,
+) -> None:
+  """Trains to the end, or until patience runs out.
+
+  Args:
+    estimator: the model.
+    input_fn: of the training data.
+    num_train_steps: the last step.
+    selection: how it is scored on the way.
+    evaluate: scores a checkpoint.
+  """
+  listeners = []
+  if selection.eval_steps:
+    scores = DevScores(estimator.model_dir, selection)
+    listener = ScoreListener(
+      estimator.model_dir, selection, scores, evaluate, num_train_steps
+    )
+    # A killed run may have listed less than it saved, or more than is left.
+    done = model_folder.steps_done(estimator.model_dir)
+    scores.rows = [row for row in scores.rows if row["step"] <= done]
+    if listener.after_save(None, done) or scores.is_over():
+      return
+    listeners = [listener]
+  estimator.train(
+    input_fn, max_steps=num_train_steps, saving_listeners=listeners
+  )
+
+
+# Seeds
+
+
+def train_seeds(
+  output_dir: str, seeds: Sequence[int], metric: str, also: Sequence[str] = ()
+) -> None:
+  """Runs this command once for each seed, and keeps the best as `best`.
+
+  Each run is a process with a folder of its own, `seed_N`; one that has ended
+  is not trained again. What is found goes to `seeds.json` and the log.
+
+  Args:
+    output_dir: the folder.
+    seeds: the seeds.
+    metric: the score of `eval_results.txt` that is compared.
+    also: further arguments of the runs.
+
+  Raises:
+    InputError: a run failed, or did not tell the score.
+  """
+  results = {}
+  for count, seed in enumerate(seeds, start=1):
+    folder = os.path.join(output_dir, f"seed_{seed}")
+    logging.info("Seed %d, %d of %d, in %s", seed, count, len(seeds), folder)
+    own = [f"--seed={seed}", f"--output_dir={folder}", "--seeds=0"]
+    done = subprocess.run([sys.executable, *sys.argv, *own, *also], check=False)
+    if done.returncode:
+      raise InputError(
+        f"{folder}: the run from seed {seed} failed, for the reason above. The"
+        " same command goes on from there"
+      )
+    results[seed] = read_results(os.path.join(folder, "eval_results.txt"))
+  report = summarize_seeds(metric, results)
+  with write_whole(os.path.join(output_dir, SEEDS_FILE)) as file:
+    file.write(json.dumps(report, indent=2) + "\n")
+  for seed, score in zip(seeds, report["scores"]):
+    collapsed = seed in report["collapsed"]
+    note = "  collapsed: gives one answer to everything" if collapsed else ""
+    logging.info("  seed %d: %s %.4f%s", seed, metric, score, note)
+  logging.info(
+    "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence of the"
+    " mean %.4f to %.4f",
+    *(report[name] for name in ("median", "mean", "standard_deviation")),
+    *report["confidence_interval"],
+  )
+  best = os.path.join(output_dir, f"seed_{report['best_seed']}")
+  logging.info("  the best, of seed %d, is kept", report["best_seed"])
+  model_folder.keep_as_best(output_dir, model_folder.trained_checkpoint(best))
+
+
+def summarize_seeds(
+  metric: str, results: Mapping[int, Mapping[str, Any]]
+) -> dict[str, Any]:
+  """What several runs say together.
+
+  Args:
+    metric: the score.
+    results: of each seed's run, what its `eval_results.txt` has.
+
+  Returns:
+    The scores and their median, mean, standard deviation (that of a sample) and
+    95% confidence interval (Student's t), the seeds that collapsed, and the
+    best seed.
+
+  Raises:
+    InputError: a run did not tell the score.
+  """
+  import numpy as np
+  from scipy import stats
+
+  scores = []
+  for seed, found in results.items():
+    plain = {plain_name(name): value for name, value in found.items()}
+    if metric not in plain:
+      raise InputError(
+        f"the run from seed {seed} has no score {metric!r}; there are"
+        f" {', '.join(sorted(plain))}. Give one as --best_metric"
+      )
+    scores.append(float(plain[metric]))
+  mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
+  margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
+  best = 0
+  for index, score in enumerate(scores):
+    if is_better(metric, score, scores[best]):
+      best = index
+  return {
+    "metric": metric,
+    "seeds": list(results),
+    "scores": scores,
+    "median": float(np.median(scores)),
+    "mean": mean,
+    "standard_deviation": deviation,
+    "confidence_interval": [mean - margin, mean + margin],
+    "collapsed": [seed for seed in results if has_collapsed(results[seed])],
+    "best_seed": list(results)[best],
+  }
+
+
+def has_collapsed(results: Mapping[str, Any]) -> bool:
+  """Whether a model gives one answer to everything.
+
+  Args:
+    results: what its `eval_results.txt` has.
+
+  Returns:
+    Whether its confusion matrix has one column alone or, without such, its F1
+    is 0: no entity found, no label given.
+  """
+  matrix = results.get("confusion_matrix")
+  if matrix:
+    return sum(any(column) for column in zip(*matrix)) == 1
+  return any(results.get(f"eval_{name}") == 0 for name in ("f1", "micro_f1"))
+
+
+def read_results(path: str) -> dict[str, Any]:
+  """What `training.write_results` wrote.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Values by key; a text where a value is no JSON.
+
+  Raises:
+    InputError: the file is missing.
+  """
+  try:
+    with open_any(path) as file:
+      pairs = [line.rstrip("\n").split(" = ", 1) for line in file]
+  except (OSError, tf.errors.NotFoundError) as error:
+    raise InputError(f"{path}: is missing; add --do_eval") from error
+  results: dict[str, Any] = {}
+  for key, text in pairs:
+    try:
+      results[key] = json.loads(text)
+    except ValueError:
+      results[key] = text
+  return results
