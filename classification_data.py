@@ -492,26 +492,30 @@ class RaceProcessor(DataProcessor):
     """The questions about an article, which a file has as a JSON object."""
     values = _json_object("\n".join(_read_lines(path)))
     row = Row(path, 1, [])
-    questions = values.get("questions", [])
-    options = values.get("options", [])
-    answers = values.get("answers") or [None] * len(questions)
+    article, questions, options, answers = map(
+      values.get, ("article", "questions", "options", "answers")
+    )
     if not (
-      "article" in values
-      and len(questions) == len(options) == len(answers)
-      and all(len(answers) == len(self.labels) for answers in options)
+      isinstance(article, str)
+      and _are_texts(questions)
+      and isinstance(options, list)
+      and len(options) == len(questions)
+      and all(_are_texts(o) and len(o) == len(self.labels) for o in options)
+      and _are_texts(answers or questions)
+      and len(answers or questions) == len(questions)
     ):
       raise row.error(
         "is not an article of RACE: a JSON object with article, questions, four"
         " options to each, and answers"
       )
     for number, (question, texts, label) in enumerate(
-      zip(questions, options, answers)
+      zip(questions, options, answers or itertools.repeat(None))
     ):
       if label is not None:
         check_label(row, label, self.problem)
       choices = [
         (
-          values["article"],
+          article,
           question.replace("_", text)
           if "_" in question
           else f"{question} {text}",
@@ -879,6 +883,10 @@ def _json_object(line: str) -> dict[str, Any]:
   except ValueError:
     return {}
   return value if isinstance(value, dict) else {}
+
+
+def _are_texts(value: Any) -> bool:
+  return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
 def _as_text(value: Any) -> str | None:

@@ -154,7 +154,7 @@ class DevScores:
       file.writelines(json.dumps(row) + "\n" for row in self.rows)
     with tf.Graph().as_default():  # a writer is not to be had without a graph
       writer = tf.summary.FileWriterCache.get(
-        os.path.join(self._model_dir, "eval")
+        os.path.join(self._model_dir, "dev")
       )
     for name, value in self.rows[-1].items():
       if name != "step":

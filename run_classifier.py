@@ -743,6 +743,10 @@ def make_processor(task: str) -> DataProcessor:
     InputError: there is no such task, or a flag that it needs is missing.
   """
   if task == "tsv":
+    if not FLAGS.label_delimiter:
+      raise InputError(
+        "--label_delimiter is empty; name what is between labels"
+      )
     processor = classification_data.OwnDataProcessor(
       {name: FLAGS[f"{name}_file"].value for name in ("train", "dev", "test")},
       FLAGS.text_a_column,
@@ -800,7 +804,9 @@ def main(_) -> None:
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
   }
-  must_agree = ["script", "task", "labels"] if FLAGS.do_train else ["labels"]
+  must_agree = ["kind", "labels"]
+  if FLAGS.do_train:
+    must_agree = ["script", "task", *must_agree]
   num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
   model_folder.check(FLAGS.output_dir, model, config, must_agree, num_outputs)
   if FLAGS.do_train and not seeds:
@@ -1071,6 +1077,10 @@ def read_examples(processor: DataProcessor):
   if FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps):
     eval_sets = processor.sets(FLAGS.data_dir, "dev")
   if FLAGS.do_predict and FLAGS.predict_file:
+    if processor.kind == "multiple_choice":
+      raise InputError(
+        "--predict_file: texts without choices cannot be labelled"
+      )
     predict_sets = {"": classification_data.read_texts(FLAGS.predict_file)}
   elif FLAGS.do_predict:
     predict_sets = processor.sets(FLAGS.data_dir, "test")

@@ -758,7 +758,8 @@ class ProgressHook(tf.train.SessionRunHook):
   def after_create_session(self, session, coord):
     del coord
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
-    self._mark = time.time(), self._step
+    self._start = time.time(), self._step
+    self._seconds = []  # of each step since the last line
     if self._bar is None and sys.stderr.isatty():
       self._bar = tqdm(
         total=self._num_train_steps, initial=self._step, unit="step"
@@ -766,6 +767,7 @@ class ProgressHook(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     del run_context
+    self._began = time.time()
     step = self._step + 1
     due = step % self._log_steps == 0 or step == self._num_train_steps
     return tf.train.SessionRunArgs(self._tensors if due else {})
@@ -773,20 +775,19 @@ class ProgressHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     del run_context
     self._step += 1
+    self._seconds.append(time.time() - self._began)
     if self._bar is not None:
       self._bar.update()
     if run_values.results:
       self._show(run_values.results)
 
   def _show(self, values: Mapping[str, float]) -> None:
-    now, (then, last_step) = time.time(), self._mark
-    self._mark = now, self._step
-    rate = (self._step - last_step) / max(now - then, 1e-9)
+    examples_per_second = self._batch_size / max(self._typical_seconds(), 1e-9)
     shown = {name: f"{value:.4g}" for name, value in values.items()}
-    shown["examples/s"] = f"{rate * self._batch_size:.1f}"
+    shown["examples/s"] = f"{examples_per_second:.1f}"
     if self._model_dir:
       entry = tf.Summary.Value(
-        tag="examples/s", simple_value=rate * self._batch_size
+        tag="examples/s", simple_value=examples_per_second
       )
       tf.summary.FileWriterCache.get(self._model_dir).add_summary(
         tf.Summary(value=[entry]), self._step
@@ -794,7 +795,9 @@ class ProgressHook(tf.train.SessionRunHook):
     if self._bar is not None:
       self._bar.set_postfix(shown)
       return
-    left = round((self._num_train_steps - self._step) / rate)
+    then, first_step = self._start
+    seconds = (time.time() - then) / (self._step - first_step)
+    left = round((self._num_train_steps - self._step) * seconds)
     logging.info(
       "step %d of %d: %s, %s left",
       self._step,
@@ -802,6 +805,17 @@ class ProgressHook(tf.train.SessionRunHook):
       ", ".join(f"{name} {value}" for name, value in shown.items()),
       datetime.timedelta(seconds=left),
     )
+
+  def _typical_seconds(self) -> float:
+    """The mean of the steps since the last line, which begins anew.
+
+    Those in which a checkpoint was saved, or scored, do not count: they took
+    many times as long.
+    """
+    seconds, self._seconds = sorted(self._seconds), []
+    middle = seconds[(len(seconds) - 1) // 2]
+    typical = [one for one in seconds if one <= 5 * middle]
+    return sum(typical) / len(typical)
 
   def end(self, session):
     del session

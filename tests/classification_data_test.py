@@ -204,6 +204,150 @@ def test_a_processor_written_elsewhere_can_read_tables(tmp_path):
   assert rows == [["a", '"b'], ["c", 'd"', "e"]]
 
 
+# Choices
+
+SWAG_ENDINGS = [f"ending{n}" for n in range(4)]
+SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
+
+
+def write_swag(path, columns=SWAG_COLUMNS, label="2"):
+  """A file with a question; its columns come in the order given."""
+  row = dict.fromkeys(SWAG_COLUMNS, "7") | {
+    "sent1": 'He said, "go".',
+    "sent2": "She",
+    "label": label,
+  }
+  row |= {name: f"goes {name[-1]}." for name in SWAG_ENDINGS}
+  with open(path, "w", newline="") as file:
+    rows = csv.DictWriter(file, columns, extrasaction="ignore")
+    rows.writeheader()
+    rows.writerow(row)
+
+
+@pytest.mark.parametrize(
+  ("split", "file"), [("train", "train"), ("dev", "val"), ("test", "test")]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_swag_is_read_by_the_names_of_its_columns(tmp_path, split, file, order):
+  columns = [c for c in SWAG_COLUMNS if c != "label" or split != "test"]
+  write_swag(tmp_path / f"{file}.csv", columns[::order])
+  (example,) = read(PROCESSORS["swag"](), tmp_path, split)
+  assert example == (
+    f"{file}-1",
+    [('He said, "go".', f"She goes {n}.") for n in range(4)],
+    None if split == "test" else "2",
+  )
+
+
+@pytest.mark.parametrize("name", ["sent1", "sent2", *SWAG_ENDINGS, "label"])
+def test_swag_without_a_column_is_refused(tmp_path, name):
+  write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
+  assert message == (
+    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, as SWAG has it"
+  )
+
+
+def test_swag_has_four_endings(tmp_path):
+  write_swag(tmp_path / "train.csv", label="4")
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "train")
+  said = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
+  assert message == f"{tmp_path}/train.csv, {said}"
+
+
+ARTICLE = {
+  "id": "high1.txt",
+  "article": "Tom has a cat.\nIt is old.",
+  "questions": ["Tom has a _ .", "How old is it?"],
+  "options": [["dog", "cat", "cow", "hen"], ["new", "old", "two", "ten"]],
+  "answers": ["B", "D"],
+}
+
+
+def write_race(folder, *paths, **changed):
+  """Files with an article, of which some fields may be others, or None."""
+  fields = (ARTICLE | changed).items()
+  article = {name: field for name, field in fields if field is not None}
+  for path in paths:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(json.dumps(article))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_race_is_read_from_both_kinds_of_school(tmp_path, split):
+  write_race(tmp_path, f"{split}/middle/1.txt", f"{split}/high/10.txt")
+  examples = read(PROCESSORS["race"](), tmp_path, split)
+  assert [e.guid for e in examples] == [
+    f"{split}-{name}-{number}"
+    for name in ("high/10.txt", "middle/1.txt")
+    for number in range(2)
+  ]
+  for filled, asked in (examples[:2], examples[2:]):
+    texts = ["Tom has a dog .", "Tom has a cat ."]
+    texts += ["Tom has a cow .", "Tom has a hen ."]
+    assert filled.choices == [(ARTICLE["article"], text) for text in texts]
+    assert filled.label == "B"
+    texts = [f"How old is it? {option}" for option in ARTICLE["options"][1]]
+    assert asked.choices == [(ARTICLE["article"], text) for text in texts]
+    assert asked.label == "D"
+
+
+@pytest.mark.parametrize("answers", [None, []])
+def test_race_without_answers_is_read(tmp_path, answers):
+  write_race(tmp_path, "test/high/1.txt", answers=answers)
+  examples = read(PROCESSORS["race"](), tmp_path, "test")
+  assert [e.label for e in examples] == [None, None]
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [
+    {"article": None},
+    {"article": ["Tom"]},
+    {"questions": None},
+    {"questions": "Who?"},
+    {"questions": ["Who?"]},
+    {"questions": ["Who?", 7]},
+    {"options": None},
+    {"options": 7},
+    {"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
+    {"options": [["a", "b", "c", "d"], "abcd"]},
+    {"answers": ["A"]},
+    {"answers": "AB"},
+    {"answers": ["A", None]},
+  ],
+)
+def test_a_file_that_is_no_article_of_race_is_refused(tmp_path, changed):
+  write_race(tmp_path, "train/middle/1.txt")
+  write_race(tmp_path, "train/middle/2.txt", **changed)
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert message.startswith(
+    f"{tmp_path}/train/middle/2.txt, row 1: is not an article of RACE: "
+  )
+
+
+def test_a_text_that_is_no_article_of_race_is_refused(tmp_path):
+  folder = tmp_path / "dev" / "high"
+  folder.mkdir(parents=True)
+  for content in ("Notes on the data.\n", '["article"]', '{"article": '):
+    (folder / "README.txt").write_text(content)
+    message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+    assert f"{folder}/README.txt, row 1: is not an article" in message
+
+
+def test_race_answers_are_letters(tmp_path):
+  write_race(tmp_path, "train/high/1.txt", answers=["B", "E"])
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert "high/1.txt, row 1: unknown label 'E'; the labels are A, B," in message
+
+
+def test_race_without_articles_is_refused(tmp_path):
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+  assert message == (
+    f"{tmp_path}/dev: holds no articles (*.txt), as RACE has them"
+  )
+
+
 # One's own files
 
 
@@ -413,6 +557,77 @@ def test_paths_need_no_folder(tmp_path):
     {"train": str(tmp_path / "x.tsv")}, "1", None, "2"
   )
   assert [e.guid for e in processor.get_train_examples(None)] == ["train-1"]
+
+
+# Texts with any number of labels
+
+SEVERAL = {
+  "x.tsv": 'a\tx,y\nb\t\nc\t["y", "z"]\nd\t z , x,,z\n',
+  "x.csv": 'a,"x,y"\nb,\nc,"[""y"", ""z""]"\nd," z , x,,z"\n',
+  "x.jsonl": """\
+{"t": "a", "l": ["x", "y"]}
+{"t": "b", "l": []}
+{"t": "c", "l": "y,z"}
+{"t": "d", "l": [" z ", "x", "", null, "z"]}
+""",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_text_may_have_any_number_of_labels(tmp_path, name):
+  examples = own(tmp_path, SEVERAL[name], name=name, kind="multi_label")
+  assert [(text, label) for text, _, label in examples] == [
+    ("a", ["x", "y"]),
+    ("b", []),
+    ("c", ["y", "z"]),
+    ("d", ["z", "x"]),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "delimiter", "labels"),
+  [
+    ("a|b", "|", ["a", "b"]),
+    ("a,b", "|", ["a,b"]),
+    ("a; b ", "; ", ["a", "b"]),
+    ('["a,b", 1, true]', ",", ["a,b", "1", "true"]),
+    ("1", ",", ["1"]),
+    ("1,2", ",", ["1", "2"]),
+    ("[a,b]", ",", ["[a", "b]"]),
+    ('{"a": 1}', ",", ['{"a": 1}']),
+    ("", ",", []),
+    ("[]", ",", []),
+    (" , ", ",", []),
+  ],
+)
+def test_labels_between_delimiters_or_as_a_list(text, delimiter, labels):
+  assert classification_data.split_labels(text, delimiter) == labels
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_labels_of_a_text_have_to_be_known(tmp_path, name):
+  several = {"kind": "multi_label", "labels": ["y", "x"]}
+  message = refusal(lambda: own(tmp_path, SEVERAL[name], name=name, **several))
+  said = "row 3: unknown label 'z'; the labels are y, x"
+  assert message == f"{tmp_path}/{name}, {said}"
+
+
+def test_all_labels_of_all_texts_are_the_label_set(tmp_path):
+  (tmp_path / "train.tsv").write_text("a\tw|y\nb\t\nc\ty|x\n")
+  (tmp_path / "none.tsv").write_text("a\t\nb\t|\n")
+
+  def problem_of(file):
+    processor = OwnDataProcessor(
+      {"train": file}, "1", None, "2", None, "multi_label", "|"
+    )
+    processor.read_labels(str(tmp_path))
+    return processor.problem
+
+  problem = problem_of("train.tsv")
+  assert problem == ("multi_label", ["w", "x", "y"])
+  assert problem.num_labels == 3
+  message = refusal(problem_of, "none.tsv")
+  assert message == "none.tsv: none of its texts has a label"
 
 
 # Bad rows

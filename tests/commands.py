@@ -1,9 +1,13 @@
 """Runs the project's command lines as commands."""
 
+import contextlib
 import os
 import resource
 import subprocess
 import sys
+
+import absl.flags
+from absl.testing import flagsaver
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -50,3 +54,31 @@ def fail(script, *flags, **options):
   last = done.stderr.splitlines()[-1]
   assert last.startswith(f"{script}: error: "), done.stderr
   return last
+
+
+@contextlib.contextmanager
+def in_process(script):
+  """Runs a script within this process, which spares importing TensorFlow.
+
+  Args:
+    script: its module. Its flags are defined meanwhile.
+
+  Yields:
+    A function of the arguments.
+  """
+  flags = absl.flags.FLAGS
+  before = set(flags)
+  script.define_flags()
+
+  def main(*arguments):
+    with flagsaver.flagsaver():
+      # The level of the log is that of a command.
+      flags([script.__file__, "--verbosity=0", *map(str, arguments)])
+      script.main([])
+
+  yield main
+  defined = absl.flags.FlagValues()
+  for name in set(flags) - before:
+    defined[name] = flags[name]
+  flags.remove_flag_values(defined)
+  flags.unparse_flags()

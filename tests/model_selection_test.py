@@ -7,12 +7,10 @@ import shutil
 import statistics
 import sys
 
-import absl.flags
 import commands
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from absl.testing import flagsaver
 
 import model_folder
 import model_selection
@@ -154,7 +152,7 @@ def test_scores_by_name(tmp_path):
 
 def test_tensorboard_has_the_scores(tmp_path):
   scores_of(tmp_path, "f1", 0.25, 0.75)
-  assert report.read_scalars(str(tmp_path / "eval")) == {
+  assert report.read_scalars(str(tmp_path / "dev")) == {
     "f1": [(1, 0.25), (2, 0.75)]
   }
   assert report.read_scalars(str(tmp_path)) == {}
@@ -425,21 +423,8 @@ def flags_of(place, output_dir):
 @pytest.fixture(scope="module")
 def main(place):
   """Runs the script in this process, which spares importing TensorFlow."""
-  FLAGS = absl.flags.FLAGS
-  before = set(FLAGS)
-  run_classifier.define_flags()
-
-  def main(output_dir, *more):
-    with flagsaver.flagsaver():
-      FLAGS(["run_classifier.py", *flags_of(place, output_dir), *more])
-      run_classifier.main([])
-
-  yield main
-  defined = absl.flags.FlagValues()
-  for name in set(FLAGS) - before:
-    defined[name] = FLAGS[name]
-  FLAGS.remove_flag_values(defined)
-  FLAGS.unparse_flags()
+  with commands.in_process(run_classifier) as run:
+    yield lambda output_dir, *more: run(*flags_of(place, output_dir), *more)
 
 
 SCORED = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
@@ -544,7 +529,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
   main(killed, *SCORED)
   assert rows_of(killed) == rows_of(stopped)
   assert_same_variables(killed / "model.ckpt-6", stopped / "model.ckpt-6")
-  assert report.read_scalars(str(killed / "eval"))["loss"] == [
+  assert report.read_scalars(str(killed / "dev"))["loss"] == [
     (row["step"], pytest.approx(row["loss"], rel=1e-6))
     for row in rows_of(stopped)
   ]

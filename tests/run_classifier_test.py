@@ -414,29 +414,6 @@ def test_an_unknown_label_is_named(place):
     )
 
 
-# Scores
-
-
-def test_scores_equal_hand_counts():
-  labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
-  logits = np.eye(2)[[1, 1, 0, 0, 0, 1, 0, 1]]  # 3 true, 1 false positive
-  scores = run_classifier.score(["accuracy", "f1", "matthews"], labels, logits)
-  assert scores["accuracy"] == pytest.approx(6 / 8)
-  assert scores["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
-  assert scores["matthews"] == pytest.approx((3 * 3 - 1 * 1) / 16)
-  assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
-
-
-def test_correlations_equal_numpy():
-  rng = np.random.default_rng(0)
-  labels, logits = rng.normal(size=50), rng.normal(size=[50, 1])
-  scores = run_classifier.score(["pearson", "spearman"], labels, logits)
-  pearson = np.corrcoef(labels, logits[:, 0])[0, 1]
-  ranks = [np.argsort(np.argsort(x)) for x in (labels, logits[:, 0])]
-  assert scores["pearson"] == pytest.approx(pearson)
-  assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
-
-
 # What is refused, and how
 
 

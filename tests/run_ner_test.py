@@ -1,12 +1,15 @@
 """Tests of tagging words, most of them of its command line."""
 
+import contextlib
 import json
 import re
+import types
 
 import commands
 import numpy as np
 import pytest
 
+import features
 import modeling
 import ner_data
 import run_ner
@@ -89,6 +92,7 @@ def trained(place):
     f"--predict_file={place / 'test.conll'}",
     "--gradient_accumulation_steps=2",
     "--group_by_length",
+    "--eval_steps=40",
   )
   return place
 
@@ -102,6 +106,35 @@ def test_it_learns_to_tag(trained):
   scores = results(trained)
   assert float(scores["eval_f1"]) > 0.95
   assert int(scores["eval_entities_LOC"]) == 6
+
+
+def test_the_score_reported_is_that_of_the_best_weights(trained):
+  with open(trained / "out" / "dev_scores.jsonl") as file:
+    rows = list(map(json.loads, file))
+  assert [row["step"] for row in rows] == [40, 80]
+  best = max(row["f1"] for row in rows)
+  assert float(results(trained)["eval_f1"]) == pytest.approx(best)
+
+
+def test_the_report_has_entities_and_lengths(trained):
+  page = (trained / "out" / "report.html").read_text()
+  for heading in ("Dev scores", "Entities", "Calibration", "Lengths"):
+    assert f"<h2>{heading}" in page
+
+
+def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
+  bar = contextlib.nullcontext(types.SimpleNamespace(update=lambda: True))
+  monkeypatch.setattr(run_ner.command_line, "progress", lambda *_: bar)
+  monkeypatch.setattr(
+    run_ner, "FLAGS", types.SimpleNamespace(max_seq_length=8, use_tpu=False)
+  )
+  monkeypatch.setattr(features, "record_input_fn", lambda *_, **__: None)
+  sentences = [ner_data.from_text("ann left")]
+  windows = [ner_data.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
+  row = {"unique_ids": 0, "probabilities": np.eye(2)[[0, 1, 0, 0]]}
+  estimator = types.SimpleNamespace(predict=lambda *_, **__: iter([row]))
+  said = run_ner.tag(estimator, sentences, windows, "", ["O", "B-PER"], None)
+  assert said == [(["B-PER", "O"], [1.0, 1.0])]
 
 
 def test_predictions_as_columns(trained):

@@ -239,6 +239,30 @@ def test_tensorboard_has_training_and_evaluation(trained):
     assert of_evaluation[tag][60] == pytest.approx(results[tag])
 
 
+def test_the_weights_with_the_lowest_loss_are_kept(place):
+  output_dir = place / "selected"
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_train",
+    "--do_eval",
+    *flags(
+      place,
+      output_dir=output_dir,
+      eval_input_file=place / "held_out.tfrecord",
+      num_train_steps=30,
+      eval_steps=10,
+    ),
+  )
+  with open(output_dir / "dev_scores.jsonl") as file:
+    rows = list(map(json.loads, file))
+  assert [row["step"] for row in rows] == [10, 20, 30]
+  best = min(rows, key=lambda row: row["masked_lm_loss"])
+  results = read_results(output_dir / "eval_results.txt")
+  assert results["global_step"] == best["step"]
+  assert results["masked_lm_loss"] == pytest.approx(best["masked_lm_loss"])
+  assert "<h2>Dev scores" in (output_dir / "report.html").read_text()
+
+
 def test_held_out_records_count_once_each(place, trained):
   assert "which is for training" not in trained[1].stderr
   results = read_results(trained[0] / "eval_results.txt")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
-from absl.testing import flagsaver
 
 import estimator_api
 import features
@@ -90,21 +89,8 @@ def flags(place, **changed):
 @pytest.fixture(scope="module")
 def main():
   """Runs the script in this process, which spares importing TensorFlow."""
-  FLAGS = absl.flags.FLAGS
-  before = set(FLAGS)
-  run_squad.define_flags()
-
-  def main(*arguments):
-    with flagsaver.flagsaver():
-      FLAGS(["run_squad.py", *map(str, arguments)])
-      run_squad.main([])
-
-  yield main
-  defined = absl.flags.FlagValues()
-  for name in set(FLAGS) - before:
-    defined[name] = FLAGS[name]
-  FLAGS.remove_flag_values(defined)
-  FLAGS.unparse_flags()
+  with commands.in_process(run_squad) as main:
+    yield main
 
 
 @pytest.fixture
@@ -223,6 +209,26 @@ def test_results_are_the_scores_of_the_files(place, trained):
   scores = squad_metrics.evaluate_v2(questions, predictions)
   assert {key: float(results[key]) for key in scores} == pytest.approx(scores)
   assert float(results["best_f1"]) >= max(scores["f1"], 50.0)
+
+
+def test_the_score_reported_is_that_of_the_best_weights(answer, place):
+  output_dir = place / "selected"
+  answer(
+    *("--do_train", "--do_predict", "--do_eval", "--mask_padding"),
+    eval_steps=2,
+    learning_rate=1e-2,
+    num_train_epochs=2,
+    output_dir=output_dir,
+  )
+  with open(output_dir / "dev_scores.jsonl") as file:
+    rows = list(map(json.loads, file))
+  assert [row["step"] for row in rows] == [2, 4, 6]
+  best = max(row["f1"] for row in rows)
+  results = read_results(output_dir / "eval_results.txt")
+  assert float(results["f1"]) == pytest.approx(best)
+  page = (output_dir / "report.html").read_text()
+  for heading in ("Training", "Dev scores", "Calibration", "Worst errors"):
+    assert f"<h2>{heading}" in page
 
 
 def test_the_best_threshold_gives_the_best_score(answer, place, trained):

@@ -332,6 +332,18 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   assert re.fullmatch(pattern, shown[-1])
 
 
+def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
+  times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
+  monkeypatch.setattr(training.time, "time", lambda: next(times))
+  hook = training.ProgressHook({}, 4, batch_size=6, log_steps=4)
+  hook._start, hook._seconds, hook._step = (0, 0), [], 0
+  for _ in range(4):
+    hook.before_run(None)
+    hook.after_run(None, types.SimpleNamespace(results={}))
+  hook._show({"loss": 1.0})
+  assert "examples/s 6.0" in log[-1]
+
+
 def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   with tf.Graph().as_default():

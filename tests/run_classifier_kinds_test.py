@@ -1,0 +1,530 @@
+"""Tests of texts with several labels, of class weights and of choices."""
+
+import collections
+import csv
+import itertools
+import json
+import types
+
+import commands
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+from scipy import special
+from sklearn.utils.class_weight import compute_class_weight
+
+import estimator_api
+import features
+import model_selection
+import modeling
+import run_classifier
+import tokenization
+from classification_data import ChoiceExample, InputExample, Problem
+from command_line import InputError
+from optimization import StepOptions
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog ran sat home it is good bad"
+WORDS = WORDS.split()
+CONFIG = modeling.BertConfig(
+  vocab_size=len(WORDS),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  hidden_dropout_prob=0.0,
+  attention_probs_dropout_prob=0.0,
+  initializer_range=0.2,  # far from all outputs alike
+  max_position_embeddings=32,
+  type_vocab_size=2,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a small model's files."""
+  place = tmp_path_factory.mktemp("kinds")
+  (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  return place
+
+
+@pytest.fixture(scope="module")
+def classify(place):
+  """Runs the script on a folder's data, all that is done in `out` in it."""
+  with commands.in_process(run_classifier) as main:
+
+    def classify(folder, *more):
+      main(
+        f"--data_dir={folder}",
+        f"--vocab_file={place / 'vocab.txt'}",
+        f"--bert_config_file={place / 'bert_config.json'}",
+        f"--output_dir={folder / 'out'}",
+        "--max_seq_length=16",
+        "--train_batch_size=8",
+        "--learning_rate=5e-3",
+        "--xla=off",
+        *more,
+      )
+      return folder / "out"
+
+    yield classify
+
+
+def read_outputs(output_dir):
+  """The probabilities, and the lines about them."""
+  lines = reference_data.read_jsonl(str(output_dir / "test_results.jsonl"))
+  return np.loadtxt(output_dir / "test_results.tsv"), lines
+
+
+def run_graph(build):
+  """What `build` gives in a graph, with weights from one seed."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    outputs = build()
+    session.run(tf.global_variables_initializer())
+    return session.run(outputs)
+
+
+def random_tokens(shape):
+  """Tokens of random lengths, padded."""
+  rng = np.random.default_rng(2)
+  lengths = rng.integers(3, shape[-1] + 1, shape[:-1])
+  mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int32)
+  return {
+    "input_ids": rng.integers(5, len(WORDS), shape, np.int32) * mask,
+    "input_mask": mask,
+    "segment_ids": rng.integers(0, 2, shape, np.int32) * mask,
+  }
+
+
+def create_model(tokens, labels, num_labels, kind, *more):
+  tokens = map(tf.constant, tokens.values())
+  return run_classifier.create_model(
+    CONFIG, False, *tokens, labels, num_labels, False, kind, None, None, *more
+  )
+
+
+# Any number of labels: one that a word tells for sure, and two rare ones of
+# which a word makes no more than four in ten likely.
+
+TOPICS = ["animal", "place", "mood"]
+TEXTS = [
+  (
+    f"{subject} {verb} {subject} {verb}",
+    subject == "cat",
+    verb == "home",
+    verb == "bad",
+  )
+  for subject, verb in itertools.product(
+    ["cat", "dog"], ["ran", "sat", "home", "bad"]
+  )
+]
+TRUTH = np.array(
+  [
+    [is_animal, place and turn % 5 < 2, mood and turn % 5 > 2]
+    for turn in range(10)
+    for _, is_animal, place, mood in TEXTS
+  ]
+)
+
+
+def f1(truth, said):
+  return 2 * np.sum(truth & said) / (np.sum(truth) + np.sum(said))
+
+
+@pytest.fixture(scope="module")
+def topics(place, classify):
+  """The folder of a model that learned them."""
+  folder = place / "topics"
+  folder.mkdir()
+  rows = [
+    f"{text[0]}\t{','.join(itertools.compress(TOPICS, row))}\n"
+    for text, row in zip(itertools.cycle(TEXTS), TRUTH)
+  ]
+  for name in ("train", "dev"):
+    (folder / f"{name}.tsv").write_text("".join(rows))
+  (folder / "test.tsv").write_text(
+    "".join(row.split("\t")[0] + "\n" for row in rows)
+  )
+  return classify(
+    folder,
+    "--task_name=tsv",
+    "--problem_type=multi_label",
+    f"--labels={','.join(TOPICS)}",
+    "--train_batch_size=20",
+    "--learning_rate=1e-3",
+    "--num_train_epochs=64",
+    "--do_train",
+    "--do_eval",
+    "--do_predict",
+  )
+
+
+def test_several_labels_are_learned(topics):
+  results = model_selection.read_results(str(topics / "eval_results.txt"))
+  constants = itertools.product([False, True], repeat=len(TOPICS))
+  best = max(f1(TRUTH, np.tile(said, [len(TRUTH), 1])) for said in constants)
+  assert best < 0.6
+  assert results["eval_micro_f1"] > 0.8
+
+
+def test_tuned_thresholds_beat_a_half(topics):
+  results = model_selection.read_results(str(topics / "eval_results.txt"))
+  assert results["eval_macro_f1_tuned"] > results["eval_macro_f1"] + 0.15
+  assert set(results["thresholds"]) == set(TOPICS)
+  assert 0 < results["thresholds"]["place"] < 0.5
+  assert 0 < results["thresholds"]["mood"] < 0.5
+  model = json.loads((topics / "model.json").read_text())
+  assert model["thresholds"] == results["thresholds"]
+  assert model["kind"] == "multi_label"
+
+
+def test_predictions_obey_the_thresholds(topics):
+  results = model_selection.read_results(str(topics / "eval_results.txt"))
+  table, lines = read_outputs(topics)
+  for row, line in zip(table, lines):
+    np.testing.assert_allclose(list(line["probabilities"].values()), row)
+    assert line["label"] == [
+      label
+      for label, probability in line["probabilities"].items()
+      if probability >= results["thresholds"][label]
+    ]
+  # The texts are those of the dev set.
+  said = np.array([[t in line["label"] for t in TOPICS] for line in lines])
+  scores = [f1(*columns) for columns in zip(TRUTH.T, said.T)]
+  assert results["eval_macro_f1_tuned"] == pytest.approx(np.mean(scores))
+  assert results["eval_micro_f1_tuned"] == pytest.approx(f1(TRUTH, said))
+
+
+def test_the_predictor_obeys_the_thresholds(topics):
+  table, lines = read_outputs(topics)
+  with run_classifier.Predictor(str(topics)) as predictor:
+    assert predictor.problem == ("multi_label", TOPICS)
+    said = predictor.predict([text for text, *_ in TEXTS])
+  for prediction, row, line in zip(said, table, lines):
+    assert prediction.label == line["label"]
+    np.testing.assert_allclose(
+      list(prediction.probabilities.values()), row, rtol=0, atol=1e-5
+    )
+
+
+def test_a_model_of_several_labels_is_no_model_of_one(topics, classify):
+  flags = "--task_name=tsv", f"--labels={','.join(TOPICS)}", "--do_predict"
+  with pytest.raises(InputError, match=r"'multi_label', but .* 'classif"):
+    classify(topics.parent, *flags)
+
+
+# Class weights
+
+WEIGHTS = [1.0, 4.0, 0.25]
+
+
+def test_a_weighted_loss_equals_numpy():
+  tokens, labels = random_tokens([6, 8]), np.array([0, 0, 1, 2, 1, 0])
+  loss, losses, logits, _ = run_graph(
+    lambda: create_model(
+      tokens, tf.constant(labels), 3, "classification", WEIGHTS
+    )
+  )
+  expected = -special.log_softmax(logits, axis=-1)[range(6), labels]
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
+  weights = np.take(WEIGHTS, labels)
+  mean = np.average(expected, weights=weights)
+  assert mean != pytest.approx(expected.mean(), rel=1e-4)
+  assert loss == pytest.approx(mean, rel=1e-5)
+
+
+def test_a_weighted_loss_of_several_labels_equals_numpy():
+  tokens = random_tokens([6, 8])
+  labels = np.random.default_rng(3).integers(0, 2, [6, 3]).astype(np.float32)
+  loss, losses, logits, probabilities = run_graph(
+    lambda: create_model(tokens, tf.constant(labels), 3, "multi_label", WEIGHTS)
+  )
+  said = special.expit(logits.astype(np.float64))
+  np.testing.assert_allclose(probabilities, said, rtol=1e-5)
+  having, lacking = -labels * np.log(said), -(1 - labels) * np.log(1 - said)
+  np.testing.assert_allclose(losses, (having + lacking).mean(1), rtol=1e-5)
+  mean = (np.array(WEIGHTS) * having + lacking).mean()
+  assert loss == pytest.approx(mean, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("kind", "labels"),
+  [
+    ("classification", np.array([0, 0, 0, 2, 1, 2, 1, 1], np.int32)),
+    ("multi_label", np.eye(3, dtype=np.float32)[[0, 0, 0, 2, 1, 2, 1, 1]]),
+  ],
+)
+def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
+  monkeypatch.setattr(modeling, "dropout", lambda tensor, *_, **__: tensor)
+  batch = random_tokens([8, 8]) | {"label_ids": labels}
+
+  def step(num_parts):
+    """The loss, and the gradient as the optimizer has it."""
+    options = StepOptions(num_micro_batches=num_parts, clip_norm=None)
+    model_fn = run_classifier.model_fn_builder(
+      CONFIG,
+      3,
+      None,
+      1e-3,
+      4,
+      0,
+      False,
+      False,
+      kind,
+      log_steps=1,
+      options=options,
+      label_weights=WEIGHTS,
+    )
+
+    def build():
+      spec = model_fn(
+        {name: tf.constant(value) for name, value in batch.items()},
+        None,
+        estimator_api.ModeKeys.TRAIN,
+        {"batch_size": 8},
+      )
+      with tf.control_dependencies([spec.train_op]):
+        slots = {
+          variable.op.name: variable.read_value()
+          for variable in tf.global_variables()
+          if variable.op.name.endswith("/adam_m")
+        }
+      return spec.loss, slots
+
+    return run_graph(build)
+
+  (whole_loss, whole), (loss, parts) = step(1), step(2)
+  assert loss == pytest.approx(whole_loss, rel=1e-5)
+  assert np.abs(whole["output_weights/adam_m"]).max() > 1e-4
+  for name, value in whole.items():
+    np.testing.assert_allclose(
+      parts[name], value, rtol=1e-4, atol=1e-8, err_msg=name
+    )
+
+
+def read_class_weights(problem, labels, *given):
+  examples = [InputExample("", "", None, label) for label in labels]
+  with pytest.MonkeyPatch.context() as patch:
+    flags = types.SimpleNamespace(class_weights=list(given))
+    patch.setattr(run_classifier, "FLAGS", flags)
+    return run_classifier.read_class_weights(problem, examples)
+
+
+def test_balanced_weights_equal_those_of_scikit_learn():
+  labels = ["b"] * 7 + ["a"] * 2 + ["c"]
+  names = ["c", "a", "b"]
+  weights = read_class_weights(
+    Problem("classification", names), labels, "balanced"
+  )
+  expected = compute_class_weight(
+    "balanced", classes=np.array(names), y=np.array(labels)
+  )
+  np.testing.assert_allclose(weights, expected, rtol=1e-12)
+
+
+def test_balanced_weights_of_several_labels():
+  """Having a label counts as much, in all, as lacking it."""
+  labels = [["a", "b"], ["a"], [], ["a"], []]
+  weights = read_class_weights(
+    Problem("multi_label", ["a", "b", "c"]), labels, "balanced"
+  )
+  counts = collections.Counter(itertools.chain(*labels))
+  for label, weight in zip("ab", weights):
+    assert weight * counts[label] == pytest.approx(5 - counts[label])
+
+
+def test_weights_by_label():
+  names = Problem("classification", ["a", "b:c", "d"])
+  weights = read_class_weights(names, ["a"], "b:c:2.5", "a:0")
+  assert weights == [0.0, 2.5, 1.0]
+  assert read_class_weights(names, ["a"]) is None
+  assert read_class_weights(names, [], "a:7") is None  # for training alone
+
+
+@pytest.mark.parametrize(
+  "wrong",
+  ["c:2", "a", "a:", "2", ":2", "a:-1", "a:nan", "a:inf", "a:x", "balanced:1"],
+)
+def test_wrong_weights_are_refused(wrong):
+  with pytest.raises(InputError) as refused:
+    read_class_weights(Problem("multi_label", ["a", "b"]), ["a"], "b:1", wrong)
+  assert str(refused.value) == (
+    f"--class_weights={wrong}: give LABEL:WEIGHT, a label of a, b and a"
+    " number, or balanced"
+  )
+
+
+def test_numbers_and_choices_have_no_classes():
+  for problem in (Problem("regression"), Problem("multiple_choice", ["a"])):
+    with pytest.raises(InputError, match=r"--class_weights: .* has no classes"):
+      read_class_weights(problem, ["a"], "balanced")
+
+
+def test_weights_change_what_is_learned(place, classify):
+  """One text whose label is "no" three times in four."""
+  folder = place / "weighted"
+  folder.mkdir()
+  (folder / "train.tsv").write_text("it is\tno\n" * 24 + "it is\tyes\n" * 8)
+  output_dir = classify(
+    folder,
+    "--task_name=tsv",
+    "--class_weights=yes:9",
+    "--num_train_epochs=12",
+    "--do_train",
+  )
+  with run_classifier.Predictor(str(output_dir)) as predictor:
+    (said,) = predictor.predict(["it is"])
+  assert said.label == "yes"
+  assert said.probabilities["yes"] == pytest.approx(
+    0.75, abs=0.1
+  )  # and 9 of 12
+
+
+# Choices
+
+
+def write_questions(path, count, has_labels=True):
+  """Questions in SWAG's columns, of which the ending with "good" is right."""
+  with open(path, "w", newline="") as file:
+    rows = csv.writer(file)
+    endings = [f"ending{n}" for n in range(4)]
+    header = ["", "sent1", "sent2", *endings, "label"]
+    rows.writerow(header if has_labels else header[:-1])
+    for number in range(count):
+      right = number * 7 % 4
+      texts = ["is bad" + " and sat" * (number % 4) for _ in range(4)]
+      texts[right] = "is good"
+      row = [number, "the cat ran home" + " ran" * (number % 3), "it", *texts]
+      rows.writerow([*row, right] if has_labels else row)
+
+
+@pytest.fixture(scope="module")
+def swag(place, classify):
+  """The folder of a model that learned to choose."""
+  folder = place / "swag"
+  folder.mkdir()
+  write_questions(folder / "train.csv", 48)
+  write_questions(folder / "val.csv", 13)
+  write_questions(folder / "test.csv", 11, has_labels=False)
+  return classify(
+    folder,
+    "--task_name=SWAG",
+    "--num_train_epochs=10",
+    "--group_by_length",
+    "--do_train",
+    "--do_eval",
+    "--do_predict",
+  )
+
+
+def test_choosing_is_learned(swag):
+  results = model_selection.read_results(str(swag / "eval_results.txt"))
+  assert results["eval_accuracy"] > 0.9  # by chance 0.25
+  matrix = np.array(results["confusion_matrix"])
+  assert matrix.shape == (4, 4) and matrix.sum() == 13
+  assert np.trace(matrix) / 13 == pytest.approx(results["eval_accuracy"])
+
+
+def test_a_model_that_chooses_scores_each_choice_by_itself(swag):
+  variables = dict(tf.train.list_variables(str(swag)))
+  assert variables["output_weights"] == [1, 16]
+  assert variables["output_bias"] == [1]
+
+
+def test_the_predictor_chooses_as_the_command(swag):
+  table, lines = read_outputs(swag)
+  assert [line["guid"] for line in lines] == [
+    f"test-{n + 1}" for n in range(11)
+  ]
+  assert table.shape == (11, 4)
+  np.testing.assert_allclose(table.sum(axis=1), 1, rtol=1e-5)
+  processor = run_classifier.classification_data.SwagProcessor()
+  examples = processor.get_test_examples(str(swag.parent))
+  with run_classifier.Predictor(str(swag), batch_size=3) as predictor:
+    said = predictor.predict([example.choices for example in examples])
+  for prediction, row, line in zip(said, table, lines):
+    assert prediction.label == line["label"] == str(row.argmax())
+    np.testing.assert_allclose(
+      list(prediction.probabilities.values()), row, rtol=0, atol=1e-5
+    )
+
+
+def test_texts_without_choices_are_refused(swag, classify):
+  with pytest.raises(InputError, match="--predict_file: texts without choices"):
+    classify(
+      swag.parent, "--task_name=swag", "--do_predict", "--predict_file=-"
+    )
+
+
+def test_choices_are_scored_one_by_one():
+  tokens, labels = random_tokens([5, 3, 8]), np.array([2, 0, 1, 1, 0])
+
+  def build():
+    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+      together = create_model(tokens, tf.constant(labels), 3, "multiple_choice")
+      by_choice = [
+        create_model(
+          {name: value[:, choice] for name, value in tokens.items()},
+          tf.zeros([5]),
+          1,
+          "regression",
+        )[-1]
+        for choice in range(3)
+      ]
+    return together, tf.concat(by_choice, axis=1)
+
+  (loss, losses, logits, probabilities), scores = run_graph(build)
+  assert np.ptp(scores) > 1e-3
+  np.testing.assert_allclose(logits, scores, rtol=0, atol=1e-6)
+  np.testing.assert_allclose(
+    probabilities, special.softmax(scores, axis=1), rtol=1e-5
+  )
+  expected = -special.log_softmax(scores, axis=1)[range(5), labels]
+  np.testing.assert_allclose(losses, expected, rtol=1e-5)
+  assert loss == pytest.approx(expected.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
+  tmp_path, place, by_length
+):
+  problem = Problem("multiple_choice", ["A", "B", "C"])
+  examples = [
+    ChoiceExample(
+      str(number),
+      [("it " * before, "is " * after) for after in (1, number + 1, 2)],
+      "ABC"[number % 3],
+    )
+    for number, before in enumerate([1, 5, 2, 9, 3])
+  ]
+  path = str(tmp_path / "records")
+  lengths = run_classifier.file_based_convert_examples_to_features(
+    examples,
+    problem.labels,
+    32,
+    tokenization.FullTokenizer(str(place / "vocab.txt")),
+    path,
+    problem,
+  )
+
+  def read(trim):
+    input_fn = run_classifier.file_based_input_fn_builder(
+      path, 32, False, False, problem, trim, by_length=by_length
+    )
+    return list(input_fn({"batch_size": 2}).as_numpy_iterator())
+
+  longest = []
+  for batch, whole in zip(read(True), read(False)):
+    length = batch["input_ids"].shape[-1]
+    assert length % 8 == 0 and length < 32
+    assert whole["input_ids"].shape[1:] == (3, 32)
+    for name, value in whole.items():
+      if name in features.TOKEN_FEATURES:
+        assert not value[..., length:].any()
+        value = value[..., :length]
+      np.testing.assert_array_equal(batch[name], value, err_msg=name)
+    longest += batch["input_mask"].sum(axis=-1).max(axis=-1).tolist()
+  expected = lengths.num_tokens
+  assert longest == (sorted(expected)[::-1] if by_length else expected)
