@@ -106,7 +106,7 @@ output/minilm/vocab.txt: | $(environment)-demo
 	  --input=$(minilm)
 
 test: $(environment)-test
-	$(python) -m pytest -m "not slow" $(TESTS)
+	$(python) -m pytest -m "not slow" -n auto --dist loadfile $(TESTS)
 
 encoders = --model_dir=output/minilm --hugging_face_dir=$(minilm)
 bench: $(environment)-demo output/minilm/vocab.txt $(peers)/installed

@@ -863,24 +863,71 @@ def main(_) -> None:
     )
 
   checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
+  if FLAGS.do_eval:
+    results, sections = score_sets(
+      problem, evaluations, eval_sets, evaluated, checkpoint
+    )
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
+  label_sets(problem, tokenizer, estimator, predict_sets, checkpoint)
+
+
+def score_sets(
+  problem: Problem,
+  evaluations: Mapping[str, model_selection.Evaluate],
+  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
+  evaluated: Mapping[str, np.ndarray],
+  checkpoint: str | None,
+) -> tuple[dict[str, Any], list[str]]:
+  """Scores a checkpoint on all sets, and writes their results.
+
+  Args:
+    problem: what was learnt.
+    evaluations: score a checkpoint on each set.
+    eval_sets: the sets, by the ending of their results.
+    evaluated: what `evaluate` has of the set that it scored last.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+
+  Returns:
+    The results of all sets by name, and what a report shows of the first.
+  """
+  all_results: dict[str, Any] = {}
   sections: list[str] = []
-  facts: dict[str, Any] = {}
-  for ending, evaluation in evaluations.items() if FLAGS.do_eval else ():
-    results = evaluation(checkpoint)
-    if problem.kind == "multi_label" and evaluated and not ending:
-      model_folder.add_to_description(
-        FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
+  for ending, examples in eval_sets.items():
+    results = evaluations[ending](checkpoint)
+    if evaluated and not ending:
+      if problem.kind == "multi_label":
+        model_folder.add_to_description(
+          FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
+        )
+      sections = classification_scores.sections(
+        problem, examples, evaluated["label_ids"], evaluated["logits"]
       )
     training.write_results(
       os.path.join(FLAGS.output_dir, f"eval_results{ending}.txt"), results
     )
-    facts |= {f"{name}{ending}": value for name, value in results.items()}
-    if evaluated and not ending:
-      sections = classification_scores.sections(
-        problem, eval_sets[ending], evaluated["label_ids"], evaluated["logits"]
-      )
-  if FLAGS.do_train:
-    training.write_report(facts, selection, sections, lengths)
+    all_results |= {f"{name}{ending}": of for name, of in results.items()}
+  return all_results, sections
+
+
+def label_sets(
+  problem: Problem,
+  tokenizer: tokenization.FullTokenizer,
+  estimator,
+  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
+  checkpoint: str | None,
+) -> None:
+  """Labels all sets, and writes what the model says of them.
+
+  Args:
+    problem: what was learnt.
+    tokenizer: gives the ids.
+    estimator: the model.
+    predict_sets: the sets, by the ending of their results.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+  """
+  thresholds = model_folder.load_description(FLAGS.output_dir).get("thresholds")
   for ending, examples in predict_sets.items():
     input_fn, _ = write_and_read(
       problem,
@@ -896,7 +943,7 @@ def main(_) -> None:
       examples,
       (row["probabilities"] for row in features.in_order(rows)),
       problem,
-      model_folder.load_description(FLAGS.output_dir).get("thresholds"),
+      thresholds,
       show=bool(FLAGS.predict_file),
     )
 
