@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import absl.flags
-from absl import logging
 from absl.testing import flagsaver
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -69,8 +68,6 @@ def in_process(script):
   """
   flags = absl.flags.FLAGS
   before = set(flags)
-  logger = logging.get_absl_logger()
-  level = logger.level
   script.define_flags()
 
   def main(*arguments):
@@ -80,7 +77,6 @@ def in_process(script):
       script.main([])
 
   yield main
-  logger.setLevel(level)
   defined = absl.flags.FlagValues()
   for name in set(flags) - before:
     defined[name] = flags[name]

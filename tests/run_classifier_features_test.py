@@ -186,7 +186,7 @@ def test_what_is_cut_is_counted(tmp_path, tokenizer, caplog):
     PaddingInputExample(),
   ]
   path = str(tmp_path / "records")
-  with caplog.at_level("INFO"):
+  with caplog.at_level("INFO", "absl"):
     run_classifier.file_based_convert_examples_to_features(
       examples, ["0"], 6, tokenizer, path
     )
