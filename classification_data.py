@@ -409,21 +409,26 @@ class XnliProcessor(TableProcessor):
     return is_training_file or row.fields[0] == self.language
 
 
-class SwagProcessor(DataProcessor):
-  """SWAG: which of four endings goes on from two sentences?"""
+class SplitProcessor(DataProcessor):
+  """A data set whose splits are all read in one way, that of a subclass."""
 
-  kind = "multiple_choice"
-  labels = ("0", "1", "2", "3")
+  labels: Sequence[str] = ()
 
-  def get_train_examples(self, data_dir: str) -> list[ChoiceExample]:
+  def get_train_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
     """See base class."""
     return self._read(data_dir, "train")
 
-  def get_dev_examples(self, data_dir: str) -> list[ChoiceExample]:
+  def get_dev_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
     """See base class."""
-    return self._read(data_dir, "val")
+    return self._read(data_dir, "dev")
 
-  def get_test_examples(self, data_dir: str) -> list[ChoiceExample]:
+  def get_test_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
     """See base class."""
     return self._read(data_dir, "test")
 
@@ -431,7 +436,21 @@ class SwagProcessor(DataProcessor):
     """See base class."""
     return list(self.labels)
 
+  def _read(
+    self, data_dir: str, split: str
+  ) -> list[InputExample | ChoiceExample]:
+    """The examples of "train", "dev" or "test"."""
+    raise NotImplementedError
+
+
+class SwagProcessor(SplitProcessor):
+  """SWAG: which of four endings goes on from two sentences?"""
+
+  kind = "multiple_choice"
+  labels = ("0", "1", "2", "3")
+
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    split = "val" if split == "dev" else split
     path = os.path.join(data_dir, f"{split}.csv")
     rows = read_csv(path)
     header = next(rows)
@@ -457,27 +476,11 @@ class SwagProcessor(DataProcessor):
     return collect_examples(path, rows, example, self.skip_bad_rows)
 
 
-class RaceProcessor(DataProcessor):
+class RaceProcessor(SplitProcessor):
   """RACE: which of four answers is right, by the article?"""
 
   kind = "multiple_choice"
   labels = ("A", "B", "C", "D")
-
-  def get_train_examples(self, data_dir: str) -> list[ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "train")
-
-  def get_dev_examples(self, data_dir: str) -> list[ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "dev")
-
-  def get_test_examples(self, data_dir: str) -> list[ChoiceExample]:
-    """See base class."""
-    return self._read(data_dir, "test")
-
-  def get_labels(self) -> list[str]:
-    """See base class."""
-    return list(self.labels)
 
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     folder = os.path.join(data_dir, split)
@@ -526,7 +529,7 @@ class RaceProcessor(DataProcessor):
       yield ChoiceExample(f"{split}-{name}-{number}", choices, label)
 
 
-class OwnDataProcessor(DataProcessor):
+class OwnDataProcessor(SplitProcessor):
   """A person's own files: TSV, CSV or JSON lines, columns by name or number."""
 
   def __init__(
@@ -568,22 +571,6 @@ class OwnDataProcessor(DataProcessor):
       "f1" if len(self.labels) == 2 else "macro_f1",
       "matthews",
     )
-
-  def get_train_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self._read(data_dir, "train")
-
-  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self._read(data_dir, "dev")
-
-  def get_test_examples(self, data_dir: str) -> list[InputExample]:
-    """See base class."""
-    return self._read(data_dir, "test")
-
-  def get_labels(self) -> list[str]:
-    """See base class."""
-    return self.labels
 
   def read_labels(self, data_dir: str) -> None:
     """Takes the labels that the training file has, sorted, as the label set."""

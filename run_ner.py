@@ -451,7 +451,7 @@ def main(_) -> None:
   scheme = ner_data.find_scheme(labels)
   train_set = repair("train_file", train_set, scheme, labels)
   dev_set = predict_set = []
-  if scores_dev_set():
+  if FLAGS.do_eval or selection.eval_steps:
     import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
@@ -505,11 +505,6 @@ def main(_) -> None:
       predict_set,
       tagger("predict", predict_set)(checkpoint),
     )
-
-
-def scores_dev_set() -> bool:
-  """Whether --dev_file is scored, on the way or at the end."""
-  return bool(FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps))
 
 
 def columns() -> ner_data.Columns:

@@ -17,17 +17,15 @@ from command_line import InputError
 from execution import Execution
 from optimization import Frozen, StepOptions
 
-SIZES = {
-  "vocab_size": 9,
-  "hidden_size": 8,
-  "num_hidden_layers": 1,
-  "num_attention_heads": 2,
-  "intermediate_size": 8,
-  "max_position_embeddings": 12,
-  "type_vocab_size": 2,
-}
-CONFIG = modeling.BertConfig(**SIZES)
-MODEL = {"script": "run_classifier", "task": "mrpc", "labels": ["0", "1"]}
+CONFIG = modeling.BertConfig(
+  vocab_size=9,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=8,
+  max_position_embeddings=12,
+  type_vocab_size=2,
+)
 
 
 # How it is computed
