@@ -565,15 +565,19 @@ class LoadedModel:
         for name in features.TOKEN_FEATURES
       }
       self._outputs = self.build(
-        config, self._inputs, Execution(tf.as_dtype(precision), packs=True)
+        self.description,
+        config,
+        self._inputs,
+        Execution(tf.as_dtype(precision), packs=True),
       )
       self._session = tf.Session(graph=graph)
       tf.train.Saver(tf.trainable_variables()).restore(
         self._session, checkpoint
       )
 
+  @staticmethod
   def build(
-    self,
+    description: Mapping[str, Any],
     config: modeling.BertConfig,
     inputs: Mapping[str, Any],
     execution: Execution,
@@ -581,6 +585,7 @@ class LoadedModel:
     """Builds the graph.
 
     Args:
+      description: of the model.
       config: the model's sizes.
       inputs: int32 [B, S] of each of `features.TOKEN_FEATURES`.
       execution: how to compute.

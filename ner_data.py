@@ -17,7 +17,7 @@ from command_line import InputError, open_any, read_lines
 
 # A word of running text: letters and digits, or one character of another kind;
 # Chinese, which has no spaces, goes by characters.
-_WORD = re.compile(
+WORD = re.compile(
   r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
   r"|[^\W\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
   r"|[^\w\s]"
@@ -233,7 +233,7 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
       )
     ends |= {start, end}
   places = []
-  for match in _WORD.finditer(text):
+  for match in WORD.finditer(text):
     start, end = match.span()
     cuts = [start, *sorted(e for e in ends if start < e < end), end]
     places += zip(cuts, cuts[1:])

@@ -572,6 +572,13 @@ def model_fn_builder(
 # A trained model from Python
 
 
+def problem_of(description: Mapping[str, Any]) -> Problem:
+  """What a model has learnt, by its description."""
+  labels = description["labels"]
+  usual = "classification" if labels else "regression"
+  return Problem(description.get("kind", usual), labels)
+
+
 class Predictor(model_folder.LoadedModel):
   """A trained classifier, loaded once, that labels texts.
 
@@ -592,15 +599,16 @@ class Predictor(model_folder.LoadedModel):
   @property
   def problem(self) -> Problem:
     """What was learnt."""
-    usual = "classification" if self.labels else "regression"
-    return Problem(self.description.get("kind", usual), self.labels)
+    return problem_of(self.description)
 
-  def build(self, config, inputs, execution):
-    """See base class."""
-    kind = self.problem.kind
-    if kind == "multiple_choice":  # `predict` weighs its rows itself
+  @staticmethod
+  def build(description, config, inputs, execution):
+    """See base class; of choices, the weight of each by itself."""
+    problem = problem_of(description)
+    kind = problem.kind
+    if kind == "multiple_choice":
       kind = "regression"
-    num_labels = 1 if kind == "regression" else self.problem.num_labels
+    num_labels = 1 if kind == "regression" else problem.num_labels
     num_rows = modeling.get_shape_list(inputs["input_ids"])[0]
     return create_model(
       config,
@@ -815,6 +823,9 @@ def main(_) -> None:
   label_weights = read_class_weights(problem, train_examples)
   tf.gfile.MakeDirs(FLAGS.output_dir)
   if FLAGS.do_train:
+    model["has_pairs"] = any(
+      getattr(example, "text_b", None) for example in train_examples
+    )
     model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if seeds:
     model_selection.train_seeds(

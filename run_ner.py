@@ -297,13 +297,14 @@ class Predictor(model_folder.LoadedModel):
   script = "run_ner"
   purpose = "tags words"
 
-  def build(self, config, inputs, execution):
+  @staticmethod
+  def build(description, config, inputs, execution):
     """See base class."""
     logits = create_model(
       config,
       is_training=False,
       **inputs,
-      num_labels=len(self.description["labels"]),
+      num_labels=len(description["labels"]),
       use_one_hot_embeddings=False,
       execution=execution,
     )

@@ -221,8 +221,10 @@ class Predictor(model_folder.LoadedModel):
   script = "run_squad"
   purpose = "answers questions"
 
-  def build(self, config, inputs, execution):
+  @staticmethod
+  def build(description, config, inputs, execution):
     """See base class."""
+    del description
     logits = create_model(
       config,
       is_training=False,

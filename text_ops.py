@@ -10,6 +10,7 @@ characters of words, W words, P pieces.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -38,11 +39,18 @@ class Tokens(NamedTuple):
     starts: ragged int32 [B, None], the place of the first character of each.
     ends: ragged int32 [B, None], the place after the last. Bytes that are not
       UTF-8 are no characters.
+    words: ragged int32 [B, None], the word that each is of, by its number in
+      all texts together; None where words do not count, as the others are.
+    word_starts: ragged int32 [B, None], the first character of each word.
+    word_ends: ragged int32 [B, None], the place after its last.
   """
 
   ids: Any
   starts: Any
   ends: Any
+  words: Any = None
+  word_starts: Any = None
+  word_ends: Any = None
 
 
 class GraphTokenizer:
@@ -53,12 +61,18 @@ class GraphTokenizer:
   Hangul tones keep their order where decomposition would sort them.
   """
 
-  def __init__(self, tokenizer: tokenization.FullTokenizer):
+  def __init__(
+    self,
+    tokenizer: tokenization.FullTokenizer,
+    word_pattern: re.Pattern[str] | None = None,
+  ):
     """Takes a tokenizer to be equal to.
 
     Args:
       tokenizer: with [UNK], [CLS], [SEP] and all of its `never_split` in its
         vocabulary.
+      word_pattern: of words that are cut one by one, each a character or a
+        run of some kind of characters; None for what white space separates.
 
     Raises:
       KeyError: they are not.
@@ -69,6 +83,7 @@ class GraphTokenizer:
     self._contexts = _contexts() if lower else None
     self._never_split = sorted(tokenizer.never_split)
     self._separators = _PointTable(_separators()) if self._never_split else None
+    self._kinds = _kinds(word_pattern) if word_pattern else None
     self._trie = _Trie(tokenizer.vocab)
     self._longest_word = pieces.max_input_chars_per_word
     self._unknown, self._cls, self._sep, *_ = (
@@ -146,22 +161,53 @@ class GraphTokenizer:
     for word in self._never_split:
       as_is |= _places_of(word, points, text_of, self._separators)
     spelled = self._codes.spell(points, as_is)
-    words = _find_words(spelled, text_of)
+    part = text_of
+    if self._kinds:
+      kind = self._kinds(points)
+      begins_word = _begins_word(kind, text_of)
+      part = tf.cumsum(tf.cast(begins_word, tf.int32)) - 1
+    words = _find_words(spelled, tf.gather(part, spelled.source))
     first, length, ids = self._cut(words)
     starts = tf.gather(words.source, first)
     ends = tf.gather(
       _ends(spelled, text_of), tf.gather(words.source, first + length - 1)
     )
-    text_of = tf.gather(text_of, starts)  # [P]
-    before = tf.gather(tf.cast(texts.row_starts(), tf.int32), text_of)
+    before = tf.cast(texts.row_starts(), tf.int32)
 
-    def by_text(values):
+    def by_text(values, characters):
+      """The values of each text, one for each of some characters."""
       return tf.RaggedTensor.from_value_rowids(
-        values, tf.cast(text_of, tf.int64), texts.nrows(), validate=False
+        values,
+        tf.cast(tf.gather(text_of, characters), tf.int64),
+        texts.nrows(),
+        validate=False,
       )
 
+    def places(values, characters):
+      values -= tf.gather(before, tf.gather(text_of, characters))
+      return by_text(values, characters)
+
+    ids, starts, ends, word = (
+      by_text(ids, starts),
+      places(starts, starts),
+      places(ends, starts),
+      by_text(tf.gather(part, starts), starts),
+    )
+    if not self._kinds:
+      return Tokens(ids, starts, ends)
+    word_starts = tf.cast(tf.where(begins_word)[:, 0], tf.int32)
+    word_ends = tf.math.unsorted_segment_max(
+      tf.where(kind != _BETWEEN, tf.range(tf.size(points)) + 1, 0),
+      part,  # -1 before the first word, which is passed over
+      tf.size(word_starts),
+    )
     return Tokens(
-      by_text(ids), by_text(starts - before), by_text(ends - before)
+      ids,
+      starts,
+      ends,
+      word,
+      places(word_starts, word_starts),
+      places(word_ends, word_starts),
     )
 
   def _cut(self, words: _Words):
@@ -226,6 +272,48 @@ def first_of(rows, lengths):
   lengths = tf.cast(lengths, tf.int64)
   starts = rows.row_starts()
   places = tf.ragged.range(starts, starts + lengths)
+  return places.with_values(tf.gather(rows.values, places.values))
+
+
+class Windows(NamedTuple):
+  """Stretches of rows too long to be taken whole; those of a row in order.
+
+  Attributes:
+    row: int32 [W], of each window its row.
+    start: int32 [W], the place in the row at which it begins.
+    length: int32 [W].
+  """
+
+  row: Any
+  start: Any
+  length: Any
+
+
+def cut_windows(lengths, room, stride) -> Windows:
+  """Cuts rows into windows that overlap; an empty row is one too.
+
+  Args:
+    lengths: int32 [B].
+    room: int32 [B], the longest window of each row.
+    stride: int32 [B], from the start of a window to that of the next.
+
+  Returns:
+    The windows.
+  """
+  count = 1 - tf.maximum(lengths - room, 0) // -stride
+  row = tf.repeat(tf.range(tf.size(lengths)), count)
+  nth = tf.range(tf.size(row))
+  nth -= tf.gather(tf.cumsum(count, exclusive=True), row)
+  start = nth * tf.gather(stride, row)
+  left = tf.gather(lengths, row) - start
+  return Windows(row, start, tf.minimum(tf.gather(room, row), left))
+
+
+def take_windows(rows, windows: Windows):
+  """Their values: ragged [B, None] to ragged [W, None]."""
+  first = tf.gather(tf.cast(rows.row_starts(), tf.int32), windows.row)
+  first += windows.start
+  places = tf.ragged.range(first, first + windows.length)
   return places.with_values(tf.gather(rows.values, places.values))
 
 
@@ -412,6 +500,28 @@ def _places_of(word: str, points, text_of, separators: _PointTable):
   )
 
 
+# Kinds of characters: between words, part of one, one by itself.
+_BETWEEN, _PART, _WHOLE = range(3)
+
+
+@functools.cache
+def _kinds(pattern: re.Pattern[str]) -> _PointTable:
+  """The kind of each character, for words of a pattern."""
+  kinds = np.empty(_NUM_CODE_POINTS, np.int32)
+  for point in range(_NUM_CODE_POINTS):
+    found = pattern.findall(f"a{chr(point)}a")
+    kinds[point] = (_PART, _BETWEEN, _WHOLE)[len(found) - 1]
+  return _PointTable(kinds)
+
+
+def _begins_word(kind, text_of):
+  """Bool [T]: whether a word begins with a character."""
+  is_part = kind == _PART
+  goes_on = is_part[1:] & is_part[:-1] & (text_of[1:] == text_of[:-1])
+  goes_on = tf.concat([kind[:1] < 0, goes_on], axis=0)
+  return (kind != _BETWEEN) & ~goes_on
+
+
 class _Words(NamedTuple):
   """The words of texts, character by character.
 
@@ -430,14 +540,13 @@ class _Words(NamedTuple):
   first: Any
 
 
-def _find_words(spelled: _Spelled, text_of) -> _Words:
-  """Parts codes into words, none of which goes over the end of a text."""
+def _find_words(spelled: _Spelled, part) -> _Words:
+  """Parts codes into words, none of which is of two parts, int32 [N]."""
   codes, source, *_ = spelled
-  text = tf.gather(text_of, source)
   is_space = codes == _SPACE
   is_alone = (codes >= _ALONE) & ~is_space
   is_end = is_space | is_alone
-  starts = text[1:] != text[:-1]
+  starts = part[1:] != part[:-1]
   starts = tf.concat([codes[:1] >= 0, starts | is_end[:-1]], axis=0) | is_alone
   is_first = tf.boolean_mask(starts, ~is_space)
   return _Words(

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import features
+import ner_data
+import squad_data
 import text_ops
 import tokenization
 
@@ -202,3 +204,50 @@ def test_only_core_operations(small):
   used |= {operation.type for operation in function.graph.get_operations()}
   assert "UnicodeDecode" in used
   assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(tokenization_test.TEXT, max_size=3))
+def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  graph = _GRAPHS.setdefault(
+    "words", text_ops.GraphTokenizer(tokenizer, ner_data.WORD)
+  )
+  texts = [tokenization.convert_to_unicode(as_bytes(text)) for text in texts]
+  tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
+  sentences = [ner_data.from_text(text) for text in texts]
+  words = [word for sentence in sentences for word in sentence.words]
+  spans = zip(tokens.word_starts.to_list(), tokens.word_ends.to_list())
+  assert [list(zip(*pair)) for pair in spans] == [s.places for s in sentences]
+  encoded = [tokenizer.encode(word) for word in words]
+  expected = [piece for ids in encoded for piece in ids]
+  assert tokens.ids.values.numpy().tolist() == expected
+  assert tokens.words.values.numpy().tolist() == [
+    number for number, ids in enumerate(encoded) for _ in ids
+  ]
+
+
+# Windows.
+
+
+@given(
+  lengths=st.lists(st.integers(0, 40), max_size=4),
+  room=st.integers(1, 12),
+  stride=st.integers(1, 14),
+)
+@settings(max_examples=60, deadline=None)
+def test_windows(lengths, room, stride):
+  rows = tf.RaggedTensor.from_row_lengths(tf.range(sum(lengths)), lengths)
+  size = tf.fill([len(lengths)], room)
+  step = tf.minimum(size, stride)
+  windows = text_ops.cut_windows(tf.constant(lengths, tf.int32), size, step)
+  expected = [
+    (row, *span)
+    for row, length in enumerate(lengths)
+    for span in squad_data.window_spans(length, room, stride) or [(0, 0)]
+  ]
+  assert list(zip(*(of.numpy().tolist() for of in windows))) == expected
+  values = rows.to_list()
+  assert text_ops.take_windows(rows, windows).to_list() == [
+    values[row][start : start + length] for row, start, length in expected
+  ]

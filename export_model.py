@@ -1,0 +1,399 @@
+"""Exports a trained model as a SavedModel that takes ids or raw text.
+
+  python export_model.py --model_dir=output/mrpc --export_dir=exported/mrpc/1
+
+It is made of TensorFlow's core operations alone, so that TensorFlow Serving
+runs it as it is, and holds the weights and nothing of the optimizer. With
+--encoder, or from a checkpoint that no script here trained, it is an encoder
+in the form of TensorFlow Hub, which can be trained on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from absl import flags, logging
+
+import command_line
+import estimator_api  # noqa: F401 (selects Keras 2 before it is too late)
+import graph_module
+import model_folder
+import modeling
+import serving
+from command_line import InputError, write_whole
+
+FLAGS = flags.FLAGS
+
+
+class Source(NamedTuple):
+  """What is exported.
+
+  Attributes:
+    description: of the model, as its script wrote it; of an encoder, without
+      a `script`.
+    config: its sizes.
+    checkpoint: its weights.
+    vocab_file: its vocabulary; None where it is not known.
+  """
+
+  description: dict[str, Any]
+  config: modeling.BertConfig
+  checkpoint: str
+  vocab_file: str | None
+
+
+def find_source(
+  model_dir: str | None,
+  checkpoint: str | None,
+  config_file: str | None,
+  vocab_file: str | None,
+  do_lower_case: bool,
+  max_seq_length: int | None,
+) -> Source:
+  """Finds all parts of a model.
+
+  Args:
+    model_dir: the folder of a training run, which has the others; or None.
+    checkpoint: of the model; None for the one that the folder is used by.
+    config_file: its sizes; None for the folder's.
+    vocab_file: its vocabulary; None for the folder's.
+    do_lower_case: of a vocabulary that is no folder's.
+    max_seq_length: tokens of a text; None for the folder's, or else 128.
+
+  Returns:
+    The model.
+
+  Raises:
+    InputError: a part is missing.
+  """
+  description = {"do_lower_case": do_lower_case}
+  if model_dir:
+    description |= model_folder.load_description(model_dir)
+    checkpoint = checkpoint or model_folder.trained_checkpoint(model_dir)
+    if not checkpoint:
+      raise InputError(f"{model_dir}: holds no trained model")
+    config_file = config_file or os.path.join(
+      model_dir, model_folder.CONFIG_FILE
+    )
+    in_folder = os.path.join(model_dir, model_folder.VOCAB_FILE)
+    if not vocab_file and tf.io.gfile.exists(in_folder):
+      vocab_file = in_folder
+  if not checkpoint or not config_file:
+    raise InputError(
+      "name --model_dir, the folder of a trained model; or --init_checkpoint"
+      " and --bert_config_file, and --vocab_file for an export that takes text"
+    )
+  model_folder.check_checkpoint(checkpoint)
+  config = model_folder.load_config(config_file)
+  length = max_seq_length or description.get("max_seq_length", 128)
+  model_folder.check_max_seq_length(length, config)
+  description["max_seq_length"] = length
+  return Source(description, config, checkpoint, vocab_file)
+
+
+def serve(
+  source: Source, encoder: bool, seq_length: int | None, precision: str
+) -> serving.Served:
+  """The model as operations.
+
+  Args:
+    source: the model.
+    encoder: whether only its encoder is wanted.
+    seq_length: length of every batch; None for any.
+    precision: see `--precision`.
+
+  Returns:
+    A `serving.Served`.
+
+  Raises:
+    InputError: its vocabulary does not fit.
+  """
+  script = None if encoder else source.description.get("script")
+  served = serving.SERVED.get(script, serving.Encoder)
+  tokenizer = None
+  if source.vocab_file:
+    tokenizer = model_folder.load_tokenizer(
+      source.vocab_file,
+      source.description["do_lower_case"],
+      source.config,
+      source.checkpoint,
+      served.never_split,
+    )
+  if seq_length:
+    model_folder.check_max_seq_length(seq_length, source.config)
+  return served(
+    source.description,
+    source.config,
+    tokenizer,
+    seq_length,
+    tf.as_dtype(precision),
+  )
+
+
+# Weights
+
+
+def read_weights(
+  served: serving.Served, checkpoint: str
+) -> dict[str, np.ndarray]:
+  """The weights of a model's graph, and no others.
+
+  Args:
+    served: the model.
+    checkpoint: has them.
+
+  Returns:
+    Their values by name.
+
+  Raises:
+    InputError: one is missing or of another shape.
+  """
+  with tf.Graph().as_default():
+    inputs = {
+      name: tf.compat.v1.placeholder(tf.int32, [None] * spec.shape.rank)
+      for name, spec in served.signatures()["ids"].inputs.items()
+    }
+    served.signatures()["ids"].function(inputs)
+    shapes = {
+      variable.op.name: variable.shape.as_list()
+      for variable in tf.compat.v1.trainable_variables()
+    }
+  reader = tf.train.load_checkpoint(checkpoint)
+  found = reader.get_variable_to_shape_map()
+  for name, shape in shapes.items():
+    if found.get(name) != shape:
+      raise InputError(
+        f"{checkpoint}: has {name} with the shape {found.get(name)}, but the"
+        f" model needs {shape}. Name the --model_dir that it was trained in, or"
+        " its own --bert_config_file; or give --encoder"
+      )
+  return {name: reader.get_tensor(name) for name in shapes}
+
+
+# The SavedModel
+
+
+def build_module(
+  served: serving.Served, weights: Mapping[str, np.ndarray], folder: str
+) -> tuple[tf.Module, dict[str, Any]]:
+  """The model as an object for `tf.saved_model.save`.
+
+  Args:
+    served: the model.
+    weights: of it.
+    folder: has the files that travel with it.
+
+  Returns:
+    The object, and its signatures by name.
+  """
+  module = graph_module.GraphModule(weights)
+  module.assets = [
+    tf.saved_model.Asset(os.path.join(folder, name))
+    for name in sorted(os.listdir(folder))
+  ]
+  vocab_file = os.path.join(folder, model_folder.VOCAB_FILE)
+  if os.path.exists(vocab_file):
+    # Where code for TensorFlow Hub looks for them.
+    module.vocab_file = tf.saved_model.Asset(vocab_file)
+    module.do_lower_case = tf.Variable(
+      served.description["do_lower_case"], trainable=False
+    )
+
+  def callable_with(function, inputs):
+    def call(**tensors):
+      with module.scope():
+        return function(tensors)
+
+    return tf.function(call, autograph=False).get_concrete_function(**inputs)
+
+  signatures = {
+    name: callable_with(signature.function, signature.inputs)
+    for name, signature in served.signatures().items()
+  }
+  main = served.main if served.main in signatures else "ids"
+  signatures["serving_default"] = signatures[main]
+  if isinstance(served, serving.Encoder):
+    _make_callable(module, served)
+  return module, signatures
+
+
+def _make_callable(module, served: serving.Encoder) -> None:
+  """Lets an encoder be called, as TensorFlow Hub and Keras do, and trained."""
+
+  def call(inputs, training):
+    with module.scope():
+      return served.call(inputs, training)
+
+  specs = served.token_specs()
+  module.__call__ = tf.function(
+    lambda inputs, training=False: call(inputs, training), autograph=False
+  )
+  # Keras 3 takes an attribute for each.
+  module.encode = tf.function(lambda inputs: call(inputs, False))
+  module.encode_training = tf.function(lambda inputs: call(inputs, True))
+  for training in (False, True):
+    module.__call__.get_concrete_function(specs, training=training)
+  module.encode.get_concrete_function(specs)
+  module.encode_training.get_concrete_function(specs)
+
+
+def write_assets(source: Source, folder: str) -> None:
+  """Writes the files that travel with a model: its parts and its labels.
+
+  Args:
+    source: the model.
+    folder: gets them.
+  """
+  model_folder.claim(
+    folder, source.description, source.config, source.vocab_file
+  )
+  labels = source.description.get("labels")
+  if labels:
+    with write_whole(os.path.join(folder, "labels.txt")) as file:
+      file.write("".join(f"{label}\n" for label in labels))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Inside, TensorFlow does not tell of each step of its saving."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+  """Gives a name beside `path`, for a folder that appears whole or not at all.
+
+  Args:
+    path: the folder, which must not be there.
+
+  Yields:
+    The name to write to.
+
+  Raises:
+    InputError: it is there.
+  """
+  path = path.rstrip("/")
+  if tf.io.gfile.exists(path):
+    raise InputError(f"{path}: is there already; name a folder that is not")
+  beside = f"{path}.{os.getpid()}.tmp"
+  try:
+    yield beside
+    tf.io.gfile.rename(beside, path)
+  except BaseException:
+    with contextlib.suppress(tf.errors.OpError):
+      tf.io.gfile.rmtree(beside)
+    raise
+
+
+def export(
+  source: Source,
+  export_dir: str,
+  encoder: bool = False,
+  seq_length: int | None = None,
+  precision: str = "float32",
+) -> serving.Served:
+  """Writes a model as a SavedModel.
+
+  Args:
+    source: the model.
+    export_dir: the folder to make.
+    encoder: whether only its encoder is wanted.
+    seq_length: length of every batch; None for any.
+    precision: see `--precision`.
+
+  Returns:
+    What it was made of.
+
+  Raises:
+    InputError: the folder is there, or parts do not belong together.
+  """
+  served = serve(source, encoder, seq_length, precision)
+  weights = read_weights(served, source.checkpoint)
+  with whole_folder(export_dir) as beside, tempfile.TemporaryDirectory() as own:
+    write_assets(source, own)
+    module, signatures = build_module(served, weights, own)
+    with _quiet():
+      tf.saved_model.save(module, beside, signatures)
+  size = sum(value.nbytes for value in weights.values())
+  logging.info(
+    "%s: %d weights, %.1f MB, from %s; signatures %s (%s by default)",
+    export_dir,
+    len(weights),
+    size / 1e6,
+    source.checkpoint,
+    ", ".join(name for name in signatures if name != "serving_default"),
+    served.main if served.main in signatures else "ids",
+  )
+  return served
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  flags.DEFINE_string(
+    "model_dir", None, "Folder of a training run: its --output_dir."
+  )
+  flags.DEFINE_string("export_dir", None, "Folder to make.")
+  flags.DEFINE_bool(
+    "encoder", False, "Whether to export the encoder alone, without its task."
+  )
+  flags.DEFINE_string(
+    "init_checkpoint",
+    None,
+    "Checkpoint: of --model_dir, in place of its best or last; or any, with"
+    " --bert_config_file.",
+  )
+  flags.DEFINE_string("bert_config_file", None, "Sizes of --init_checkpoint.")
+  flags.DEFINE_string("vocab_file", None, "Vocabulary of --init_checkpoint.")
+  flags.DEFINE_bool("do_lower_case", True, "Whether that is uncased.")
+  flags.DEFINE_integer(
+    "max_seq_length",
+    None,
+    "Tokens of a text, at most; --model_dir knows its own, else 128.",
+  )
+  flags.DEFINE_integer(
+    "seq_length",
+    None,
+    "Length of every batch, for what needs static shapes; any length if not"
+    " given.",
+  )
+  flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "bfloat16", "float16"],
+    "What to compute in.",
+  )
+  flags.mark_flag_as_required("export_dir")
+
+
+def main(_) -> None:
+  """Does what the flags say."""
+  source = find_source(
+    FLAGS.model_dir,
+    FLAGS.init_checkpoint,
+    FLAGS.bert_config_file,
+    FLAGS.vocab_file,
+    FLAGS.do_lower_case,
+    FLAGS.max_seq_length,
+  )
+  export(
+    source, FLAGS.export_dir, FLAGS.encoder, FLAGS.seq_length, FLAGS.precision
+  )
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)
