@@ -1,0 +1,1114 @@
+"""Tests of the model zoo, against a server on this machine."""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+import urllib.parse
+import zipfile
+
+import commands
+import pytest
+import reference_data
+
+import download_model
+import tokenization
+from command_line import InputError
+
+DATA = "data-00000-of-00001"
+FILES = {
+  "bert_config.json": b'{"vocab_size": 3}',
+  "vocab.txt": b"[PAD]\n[UNK]\nthe\n",
+  "bert_model.ckpt.index": b"index",
+  f"bert_model.ckpt.{DATA}": bytes(range(256)) * 400,
+}
+
+
+# A server
+
+
+class Site(http.server.ThreadingHTTPServer):
+  """Serves files with ranges and versions, or misbehaves as it is told.
+
+  Attributes:
+    files: bytes by path.
+    etag, modified: the version of all files; None for none.
+    plans: functions of the request's handler, one for each request to come;
+      after them, `Answer.serve`.
+    seen: method, path and headers of each request.
+  """
+
+  daemon_threads = True
+
+  def __init__(self):
+    super().__init__(("127.0.0.1", 0), Answer)
+    self.files, self.plans, self.seen = {}, [], []
+    self.etag, self.modified = '"1"', None
+    self.url = f"http://127.0.0.1:{self.server_port}"
+
+  def handle_error(self, *unused):
+    """Clients that go away are none."""
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+  protocol_version = "HTTP/1.1"
+
+  def log_message(self, *unused):
+    pass
+
+  def do_GET(self):
+    self.server.seen.append((self.command, self.path, dict(self.headers)))
+    self.close_connection = True
+    plan = self.server.plans.pop(0) if self.server.plans else Answer.serve
+    plan(self)
+
+  do_CONNECT = do_GET
+
+  def serve(self, ranges=True, until=None, length=None):
+    """The file, or what is wanted of it.
+
+    Args:
+      ranges: whether to look at what is wanted.
+      until: where in the file to break off, or None.
+      length: a lie about how much follows, or None.
+    """
+    path = urllib.parse.urlsplit(self.path).path
+    content = self.server.files[path]
+    first = 0
+    wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+    versions = self.server.etag, self.server.modified
+    if ranges and wanted and self.headers["If-Range"] in versions:
+      first = int(wanted[1])
+      self.send_response(206)
+      last = len(content) - 1
+      self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+    else:
+      self.send_response(200)
+    if self.server.etag:
+      self.send_header("ETag", self.server.etag)
+    if self.server.modified:
+      self.send_header("Last-Modified", self.server.modified)
+    length = len(content) - first if length is None else length
+    self.send_header("Content-Length", str(length))
+    self.end_headers()
+    self.wfile.write(content[first:until])
+
+  def status(self, code, **headers):
+    self.send_response(code)
+    for name, value in headers.items():
+      self.send_header(name, value)
+    self.send_header("Content-Length", "0")
+    self.end_headers()
+
+
+def serve(**how):
+  return functools.partial(Answer.serve, **how)
+
+
+def status(code, **headers):
+  return functools.partial(Answer.status, code=code, **headers)
+
+
+@pytest.fixture
+def site():
+  server = Site()
+  thread = threading.Thread(target=server.serve_forever, args=[0.02])
+  thread.start()
+  yield server
+  server.shutdown()
+  thread.join()
+  server.server_close()
+
+
+# Archives
+
+
+def zipped(files, kind=stat.S_IFREG):
+  buffer = io.BytesIO()
+  with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    for name, content in files:
+      info = zipfile.ZipInfo(name)
+      info.external_attr = (kind | 0o644) << 16
+      archive.writestr(info, content, zipfile.ZIP_DEFLATED)
+  return buffer.getvalue()
+
+
+def tarred(members):
+  """A .tar.gz of (name, content) or (name, changes of its TarInfo)."""
+  buffer = io.BytesIO()
+  with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+    for name, content in members:
+      info = tarfile.TarInfo(name)
+      if isinstance(content, bytes):
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+      else:
+        for key, value in content.items():
+          setattr(info, key, value)
+        archive.addfile(info)
+  return buffer.getvalue()
+
+
+def within(folder, files):
+  """Files as (path in `folder`, content)."""
+  return [(f"{folder}/{name}", content) for name, content in files.items()]
+
+
+def renamed(prefix, files=FILES):
+  """The same files, with the checkpoint under another name."""
+  return {
+    name.replace("bert_model.ckpt", prefix): content
+    for name, content in files.items()
+  }
+
+
+# A zoo of our own
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+  """The proxies and caches of whoever runs the tests stay out of them."""
+  for name in list(os.environ):
+    if name.lower().endswith("_proxy") or name.endswith(
+      ("_CACHE_DIR", "_HOME")
+    ):
+      monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def publish(site, tmp_path, monkeypatch):
+  """Puts an archive on the site and into the table, as the model "tiny"."""
+
+  def publish(archive, ending=".zip", **entry):
+    site.files["/tiny" + ending] = archive
+    entry = {
+      "aliases": ["small"],
+      "language": "English",
+      "good_for": "tests",
+      "do_lower_case": False,
+      "num_hidden_layers": 2,
+      "hidden_size": 4,
+      "maker": "us",
+      "licence": None,
+      "paper": "",
+      "address": f"{site.url}/tiny{ending}",
+      "size": None,
+      "sha256": None,
+      **entry,
+    }
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"tiny": entry}))
+    monkeypatch.setattr(download_model, "_TABLE", str(table))
+    return archive
+
+  return publish
+
+
+@pytest.fixture
+def cache(tmp_path):
+  return tmp_path / "cache"
+
+
+@pytest.fixture
+def fetch(cache):
+  """Fetches "tiny" without waiting; `fetch.waits` has the seconds."""
+
+  def fetch(name="tiny"):
+    return download_model.fetch(name, str(cache), fetch.waits.append)
+
+  fetch.waits = []
+  return fetch
+
+
+def contents(folder):
+  """Bytes of the files in a folder, by name."""
+  return {
+    name: open(os.path.join(folder, name), "rb").read()
+    for name in os.listdir(folder)
+  }
+
+
+def sha256(content):
+  return hashlib.sha256(content).hexdigest()
+
+
+def ranges(site):
+  """What was asked for of the file, request by request."""
+  return [headers.get("Range") for _, _, headers in site.seen]
+
+
+# The published table
+
+
+TABLE = download_model.load_table()
+
+
+def of_2020():
+  for layers, width in itertools.product(
+    (2, 4, 6, 8, 10, 12), (128, 256, 512, 768)
+  ):
+    yield f"uncased_L-{layers}_H-{width}_A-{width // 64}"
+
+
+def test_the_table_has_all_models_that_it_should_have():
+  wanted = {
+    *("uncased_L-12_H-768_A-12", "uncased_L-24_H-1024_A-16"),
+    *("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16"),
+    *("wwm_uncased_L-24_H-1024_A-16", "wwm_cased_L-24_H-1024_A-16"),
+    *("multi_cased_L-12_H-768_A-12", "multilingual_L-12_H-768_A-12"),
+    *("chinese_L-12_H-768_A-12", "uncased_L-12_H-768_A-12_2020"),
+    *of_2020(),
+    *("scibert_scivocab_uncased", "scibert_scivocab_cased"),
+    *("scibert_basevocab_uncased", "scibert_basevocab_cased"),
+    *("biobert_v1.0_pmc", "biobert_v1.0_pubmed", "biobert_v1.0_pubmed_pmc"),
+    *("biobert_v1.1_pubmed", "Bio_ClinicalBERT", "Bio_Discharge_Summary_BERT"),
+    *("ClinicalBERT", "Discharge_Summary_BERT"),
+  }
+  assert set(TABLE) == wanted
+
+
+def test_no_name_means_two_models():
+  names = [n for model in TABLE.values() for n in (model.name, *model.aliases)]
+  assert len(names) == len({name.lower() for name in names})
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_entry_agrees_with_its_name_and_itself(name):
+  model = TABLE[name]
+  assert re.fullmatch(r"[\w.-]+", name)
+  address = urllib.parse.urlsplit(model.address)
+  assert address.scheme == "https"
+  assert address.path.endswith((".zip", ".tar.gz"))
+  sizes = re.search(r"L-(\d+)_H-(\d+)", name)
+  if sizes:
+    shape = model.num_hidden_layers, model.hidden_size
+    assert shape == (int(sizes[1]), int(sizes[2]))
+    assert sizes[0] in model.address
+  case = re.search(r"(un)?cased", name)
+  if case:
+    assert model.do_lower_case == (case[0] == "uncased")
+  if model.sha256:
+    assert set(model.sha256) == set(FILES)
+    assert all(re.fullmatch("[0-9a-f]{64}", h) for h in model.sha256.values())
+
+
+@pytest.mark.parametrize(
+  "name", tokenization._CASED_MODELS | tokenization._LOWER_CASED_MODELS
+)
+def test_the_tokenizer_knows_the_case_of_a_fetched_model(name):
+  right = TABLE[name].do_lower_case
+  checkpoint = f"cache/{name}/bert_model.ckpt"
+  tokenization.validate_case_matches_checkpoint(right, checkpoint)
+  with pytest.raises(ValueError, match=r"do_lower_case"):
+    tokenization.validate_case_matches_checkpoint(not right, checkpoint)
+
+
+@pytest.mark.parametrize(
+  ("name", "file", "parts"),
+  [
+    ("uncased_L-12_H-768_A-12", "vocab.txt", ("vocab", "uncased.txt")),
+    ("cased_L-24_H-1024_A-16", "vocab.txt", ("vocab", "cased.txt")),
+    ("chinese_L-12_H-768_A-12", "vocab.txt", ("vocab", "chinese.txt")),
+    ("multi_cased_L-12_H-768_A-12", "vocab.txt", ("vocab", "multi_cased.txt")),
+    (
+      "uncased_L-24_H-1024_A-16",
+      "bert_config.json",
+      ("config", "uncased_L-24_H-1024_A-16.json"),
+    ),
+    (
+      "chinese_L-12_H-768_A-12",
+      "bert_model.ckpt.index",
+      (
+        "checkpoint_index_only",
+        "chinese_L-12_H-768_A-12.bert_model.ckpt.index",
+      ),
+    ),
+  ],
+)
+def test_hashes_are_those_of_the_published_files(name, file, parts):
+  with open(reference_data.data("bert", *parts), "rb") as published:
+    assert TABLE[name].sha256[file] == sha256(published.read())
+
+
+def as_its_maker_packs_it(model):
+  """An archive in the layout of a model's maker, and the files in it."""
+  files = FILES | {"vocab.txt": f"[PAD]\n{model.name}\n".encode()}
+  junk = {"bert_model.ckpt.meta": b"a graph", "._vocab.txt": b"of a Mac"}
+  if "/2020_02_20/" in model.address:
+    return zipped(files.items()), files
+  if "/bert_models/" in model.address:
+    return zipped(within(model.name, files | junk)), files
+  if "scibert" in model.address:
+    return tarred(within(model.name, files | junk)), files
+  if "biobert-pretrained" in model.address:
+    is_new = model.name == "biobert_v1.1_pubmed"
+    prefix = "model.ckpt-1000000" if is_new else "biobert_model.ckpt"
+    packed = renamed(prefix, files | junk)
+    return tarred(within(model.name, packed)), files
+  assert "pretrained_bert_tf" in model.address
+  inner = {}
+  for folder, other in {"a_model_besides": FILES, model.folder: files}.items():
+    steps = folder.rpartition("_")[2]
+    packed = renamed(f"model.ckpt-{steps}", other | junk)
+    packed |= {"pytorch_model.bin": b"the same once more"}
+    inner[folder + ".tar.gz"] = tarred(within(folder, packed))
+  return tarred(within("pretrained_bert_tf", inner)), files
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_model_comes_out_of_the_archive_of_its_maker(
+  name, site, cache, monkeypatch
+):
+  path = urllib.parse.urlsplit(TABLE[name].address).path
+  site.files[path], files = as_its_maker_packs_it(TABLE[name])
+  model = dataclasses.replace(
+    TABLE[name], address=f"{site.url}{path}?dl=1", size=None, sha256=None
+  )
+  monkeypatch.setattr(download_model, "load_table", lambda: {name: model})
+  folder = download_model.fetch(name, str(cache))
+  assert folder == str(cache / name)
+  assert contents(folder) == files
+  checkpoint = str(cache / name / "bert_model.ckpt")
+  assert download_model.checkpoint_path(folder) == checkpoint
+
+
+def test_folders_that_are_not_packed_again_are_found_too(publish, fetch):
+  packed = within("all/a", FILES | {"vocab.txt": b"a"})
+  packed += within("all/b", FILES | {"vocab.txt": b"b"})
+  publish(tarred(packed), ".tar.gz", folder="b")
+  assert contents(fetch())["vocab.txt"] == b"b"
+
+
+def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
+  import tensorflow as tf
+
+  toy = functools.partial(reference_data.data, "bert", "checkpoint_toy")
+  files = contents(toy())
+  publish(tarred(within("m", renamed("model.ckpt-7", files))), ".tar.gz")
+  checkpoint = download_model.checkpoint_path(fetch())
+  assert tf.train.list_variables(checkpoint) == tf.train.list_variables(
+    toy("bert_model.ckpt.index").removesuffix(".index")
+  )
+
+
+# Names
+
+
+def test_aliases_lead_to_the_folder_of_the_name(publish, fetch, cache):
+  publish(zipped(FILES.items()))
+  assert fetch("small") == str(cache / "tiny")
+  assert download_model.is_name("small")
+  assert not download_model.is_name(str(cache / "tiny"))
+
+
+@pytest.mark.parametrize("wrong", ["bert-base-uncasd", "BERT-BASE-UNCASED"])
+def test_a_misspelt_name_is_told_what_is_near(wrong):
+  with pytest.raises(InputError, match=rf"{wrong}: no.* bert-base-uncased "):
+    download_model.find(wrong)
+
+
+def test_a_name_like_none_is_told_where_they_are():
+  with pytest.raises(InputError, match=r"no such model. download_model.py --l"):
+    download_model.find("?")
+
+
+# The cache
+
+
+def test_what_is_there_is_not_fetched_again(publish, fetch, site):
+  publish(zipped(FILES.items()))
+  assert fetch() == fetch()
+  assert len(site.seen) == 1
+
+
+def test_nothing_but_the_model_and_its_hashes_stay(publish, fetch, cache):
+  publish(zipped(FILES.items()))
+  fetch()
+  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch):
+  monkeypatch.setenv("HOME", "/h")
+  assert download_model.default_cache_dir() == "/h/.cache/bert-estimator"
+  monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+  assert download_model.default_cache_dir() == "/x/bert-estimator"
+  monkeypatch.setenv("BERT_CACHE_DIR", "/b")
+  assert download_model.default_cache_dir() == "/b"
+
+
+def test_a_folder_put_there_by_hand_is_taken(publish, fetch, cache, site):
+  publish(b"")
+  folder = cache / "tiny"
+  folder.mkdir(parents=True)
+  for name, content in renamed("model.ckpt-5").items():
+    (folder / name).write_bytes(content)
+  assert download_model.checkpoint_path(fetch()) == str(folder / "model.ckpt-5")
+  assert not site.seen
+
+
+def test_an_archive_put_there_by_hand_is_taken(publish, fetch, cache, site):
+  publish(b"")
+  cache.mkdir()
+  (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
+  assert contents(fetch()) == FILES
+  assert not site.seen
+
+
+@pytest.mark.parametrize("lacking", FILES)
+def test_a_folder_that_is_not_whole_is_refused(lacking, publish, fetch, cache):
+  publish(b"")
+  (cache / "tiny").mkdir(parents=True)
+  for name in FILES.keys() - {lacking}:
+    (cache / "tiny" / name).write_bytes(FILES[name])
+  what = "a checkpoint" if "ckpt" in lacking else lacking
+  with pytest.raises(
+    InputError, match=rf"tiny: lacks {what}.* remove the fold"
+  ):
+    fetch()
+
+
+@pytest.mark.parametrize(
+  "others", ["second.index", "bert_model.ckpt.data-00001-of-00003"]
+)
+def test_a_folder_with_more_than_one_checkpoint_is_refused(others, tmp_path):
+  for name in (*FILES, others):
+    (tmp_path / name).write_bytes(b"")
+  with pytest.raises(InputError, match=r"lacks a checkpoint \(one .index"):
+    download_model.checkpoint_path(str(tmp_path))
+
+
+# Downloads that do not go well
+
+
+def archive_of(size):
+  """A model's archive of at least this many bytes."""
+  noise = hashlib.shake_256(b"noise").digest(size)
+  return zipped((FILES | {f"bert_model.ckpt.{DATA}": noise}).items())
+
+
+@pytest.mark.parametrize(
+  ("etag", "modified", "version"),
+  [
+    ('"1"', None, '"1"'),
+    ('"1"', "Thu, 01 Jan 1970 00:00:00 GMT", '"1"'),
+    # A weak tag may be that of other bytes.
+    (
+      'W/"1"',
+      "Thu, 01 Jan 1970 00:00:00 GMT",
+      "Thu, 01 Jan 1970 00:00:00 GMT",
+    ),
+  ],
+)
+def test_a_download_that_broke_off_goes_on(
+  etag, modified, version, publish, fetch, site
+):
+  publish(archive_of(50000))
+  site.etag, site.modified = etag, modified
+  site.plans = [serve(until=20000), serve(until=30000)]
+  fetch()
+  assert ranges(site) == [None, "bytes=19999-", "bytes=29999-"]
+  assert [headers.get("If-Range") for _, _, headers in site.seen[1:]] == [
+    version,
+    version,
+  ]
+
+
+def test_pauses_grow_while_nothing_comes(publish, fetch, site):
+  publish(archive_of(50000))
+  site.plans = [serve(until=100), *[status(503)] * 2, serve(until=5000)]
+  fetch()
+  assert fetch.waits == [2, 4, 8, 2]
+
+
+def test_it_gives_up_when_four_tries_bring_nothing_more(publish, fetch, site):
+  publish(archive_of(50000))
+  site.plans = [serve(until=1000)] + [serve(until=1000)] * 3
+  with pytest.raises(InputError, match=r"broke off at 1000 of 5"):
+    fetch()
+  assert fetch.waits == [2, 4, 8]
+
+
+def test_what_is_there_serves_the_next_process(publish, fetch, site):
+  publish(archive_of(50000))
+  site.plans = [serve(until=1000), *[status(500)] * 3]
+  with pytest.raises(InputError):
+    fetch()
+  fetch()
+  assert ranges(site)[-1] == "bytes=999-"
+
+
+def test_a_part_that_is_whole_is_known_as_such(publish, fetch, cache, site):
+  archive = publish(archive_of(50000))
+  cache.mkdir()
+  (cache / "tiny.zip.part").write_bytes(archive)
+  (cache / "tiny.json").write_text(json.dumps({"version": '"1"'}))
+  fetch()
+  assert ranges(site) == [f"bytes={len(archive) - 1}-"]
+
+
+@pytest.mark.parametrize(
+  "versions", [{"etag": None}, {"etag": 'W/"1"'}], ids=["none", "weak"]
+)
+def test_without_a_version_it_starts_over(versions, publish, fetch, site):
+  publish(archive_of(50000))
+  site.etag = versions["etag"]
+  site.plans = [serve(until=20000)]
+  assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 50000
+  assert ranges(site) == [None, None]
+
+
+def test_a_server_without_ranges_starts_over(publish, fetch, site):
+  publish(archive_of(50000))
+  site.plans = [serve(until=20000), serve(ranges=False)]
+  assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 50000
+
+
+def test_parts_of_different_files_are_not_put_together(publish, fetch, site):
+  publish(archive_of(50000))
+
+  def change_then_serve(answer):
+    site.files["/tiny.zip"] = archive_of(60000)
+    site.etag = '"2"'
+    answer.serve()
+
+  site.plans = [serve(until=20000), change_then_serve]
+  assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 60000
+
+
+def test_a_part_of_the_wrong_place_is_not_put_there(publish, fetch, site):
+  archive = publish(archive_of(50000))
+
+  def serve_another_part(answer):
+    answer.send_response(206)
+    answer.send_header("Content-Range", f"bytes 0-99/{len(archive)}")
+    answer.send_header("Content-Length", "100")
+    answer.end_headers()
+    answer.wfile.write(archive[:100])
+
+  site.plans = [serve(until=20000), serve_another_part]
+  assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 50000
+
+
+def test_a_file_said_to_be_longer_than_it_is(publish, fetch, site):
+  archive = publish(archive_of(50000))
+  longer = len(archive) + 10
+  site.plans = [serve(length=longer, ranges=False)] * 4
+  with pytest.raises(
+    InputError, match=rf"broke off at {len(archive)} of {longer} bytes"
+  ):
+    fetch()
+
+
+def test_a_file_said_to_be_shorter_than_it_is(publish, fetch, site, cache):
+  publish(archive_of(50000))
+  site.plans = [serve(length=20000)]
+  with pytest.raises(InputError, match=r"not a whole archive.* is removed"):
+    fetch()
+  assert not (cache / "tiny.zip").exists()
+  fetch()
+
+
+def test_another_size_than_that_of_the_table_is_refused(publish, fetch, site):
+  archive = archive_of(50000)
+  publish(archive, size=len(archive) + 1)
+  with pytest.raises(
+    InputError, match=rf"has {len(archive)} bytes, not {len(archive) + 1} as in"
+  ):
+    fetch()
+  assert len(site.seen) == 1
+
+
+def test_the_size_of_the_table_serves_where_the_server_tells_none(
+  publish, fetch, site
+):
+  archive = archive_of(50000)
+  publish(archive, size=len(archive))
+
+  def break_off(answer):
+    answer.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + archive[:300])
+
+  site.plans = [break_off]
+  fetch()
+  assert len(site.seen) == 2
+
+
+def test_an_answer_in_chunks_that_breaks_off_is_not_taken(publish, fetch, site):
+  archive = publish(archive_of(50000))
+
+  def break_off(answer):
+    answer.send_response(200)
+    answer.send_header("Transfer-Encoding", "chunked")
+    answer.end_headers()
+    answer.wfile.write(b"12c\r\n" + archive[:300] + b"\r\nffff\r\n" + b"some")
+
+  site.plans = [break_off]
+  fetch()
+  assert len(site.seen) == 2
+
+
+def test_a_server_that_falls_silent_is_asked_again(
+  publish, fetch, site, monkeypatch, log
+):
+  publish(archive_of(50000))
+  monkeypatch.setattr(download_model, "_TIMEOUT", 0.2)
+  done = threading.Event()
+
+  def fall_silent(answer):
+    answer.serve(until=20000)
+    done.wait(10)
+
+  site.plans = [fall_silent]
+  fetch()
+  done.set()
+  assert ranges(site) == [None, "bytes=19999-"]
+  assert any("timed out" in line for line in log)
+
+
+@pytest.mark.parametrize("code", [403, 404, 410])
+def test_what_the_server_does_not_give_is_not_asked_for_again(
+  code, publish, fetch, site, cache
+):
+  publish(b"")
+  site.plans = [status(code)]
+  with pytest.raises(InputError) as error:
+    fetch()
+  assert f"{site.url}/tiny.zip: HTTP Error {code}" in str(error.value)
+  assert f"put it as {cache}/tiny.zip or its files into {cache}/tiny" in str(
+    error.value
+  )
+  assert len(site.seen) == 1
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503])
+def test_what_may_pass_is_waited_for(code, publish, fetch, site):
+  publish(archive_of(100))
+  site.plans = [status(code)] * 3
+  fetch()
+  assert fetch.waits == [2, 4, 8]
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307])
+def test_a_file_that_has_moved_is_found_and_gone_on_with(
+  code, publish, fetch, site
+):
+  publish(archive_of(50000))
+  site.files["/there.zip"] = site.files.pop("/tiny.zip")
+  moved = status(code, Location="/there.zip")
+  site.plans = [moved, serve(until=20000), moved]
+  fetch()
+  assert ranges(site) == [None, None, "bytes=19999-", "bytes=19999-"]
+
+
+def test_without_a_network_it_says_what_to_do(publish, fetch, cache):
+  with socket.socket() as taken:
+    taken.bind(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{taken.getsockname()[1]}/tiny.zip"
+    publish(b"", address=address)
+    with pytest.raises(InputError) as error:
+      fetch()
+  assert re.fullmatch(
+    rf"{address}: .*refused. Get it by other means, and put it as"
+    rf" {cache}/tiny.zip or its files into {cache}/tiny",
+    str(error.value),
+  )
+  assert fetch.waits == [2, 4, 8]
+
+
+def test_a_proxy_of_the_environment_is_used(publish, fetch, site, monkeypatch):
+  publish(archive_of(100), address="http://zoo.invalid/tiny.zip")
+  monkeypatch.setenv("http_proxy", site.url)
+  fetch()
+  assert [path for _, path, _ in site.seen] == ["http://zoo.invalid/tiny.zip"]
+
+
+def test_a_proxy_for_https_is_asked_for_a_tunnel(
+  publish, fetch, site, monkeypatch
+):
+  publish(b"", address="https://zoo.invalid/tiny.zip")
+  monkeypatch.setenv("https_proxy", site.url)
+  site.plans = [status(403)] * 4
+  with pytest.raises(InputError, match=r"https://zoo.invalid/.*403"):
+    fetch()
+  assert site.seen[0][:2] == ("CONNECT", "zoo.invalid:443")
+
+
+# Hashes
+
+
+HASHES = {name: sha256(content) for name, content in FILES.items()}
+
+
+def test_published_hashes_are_checked_and_nothing_is_recorded(
+  publish, fetch, cache, log
+):
+  publish(zipped(FILES.items()), sha256=HASHES)
+  fetch()
+  record = json.loads((cache / "tiny.json").read_text())
+  assert "sha256" not in record
+  assert not any("SHA-256" in line for line in log)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_not_the_published_one_is_refused(
+  file, publish, fetch, cache
+):
+  publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
+  with pytest.raises(InputError) as error:
+    fetch()
+  assert file in str(error.value)
+  assert f"is {HASHES[file]}, not {'0' * 64} as in" in str(error.value)
+  assert "It is removed; have it fetched again" in str(error.value)
+  assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
+
+
+def test_hashes_that_are_not_published_are_recorded_and_it_is_said(
+  publish, fetch, cache, log
+):
+  publish(zipped(FILES.items()))
+  fetch()
+  record = json.loads((cache / "tiny.json").read_text())
+  assert record["sha256"] == HASHES
+  assert any(
+    "its SHA-256 is not published" in line and f"{cache}/tiny.json" in line
+    for line in log
+  )
+
+
+def test_a_later_download_has_to_agree_with_the_first(
+  publish, fetch, site, cache
+):
+  publish(zipped(FILES.items()))
+  os.rename(fetch(), cache / "moved")
+  fetch()
+  os.rename(cache / "tiny", cache / "moved again")
+  changed = FILES | {"vocab.txt": b"[PAD]\n"}
+  site.files["/tiny.zip"] = zipped(changed.items())
+  with pytest.raises(InputError) as error:
+    fetch()
+  expected = f"not {HASHES['vocab.txt']} as in {cache}/tiny.json"
+  assert expected in str(error.value)
+  (cache / "tiny.json").unlink()
+  assert contents(fetch()) == changed
+
+
+def test_hashes_of_which_some_are_published(publish, fetch, cache):
+  publish(zipped(FILES.items()), sha256={"vocab.txt": HASHES["vocab.txt"]})
+  fetch()
+  assert json.loads((cache / "tiny.json").read_text())["sha256"] == HASHES
+
+
+# Archives that mean no good
+
+
+WHOLE = within("m", FILES)
+LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}
+HARD_LINK = {"type": tarfile.LNKTYPE, "linkname": "../../../table.json"}
+DEVICE = {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 5}
+
+
+def without(name):
+  return within("m", {key: FILES[key] for key in FILES if key != name})
+
+
+@pytest.mark.parametrize(
+  "path", ["/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}"]
+)
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_paths_lead_nowhere(pack, path, publish, fetch, cache, tmp_path):
+  packed = [(path.format(name), content) for name, content in FILES.items()]
+  packed.append(("../../escaped.txt", b"free"))
+  publish(pack(packed), ".zip" if pack is zipped else ".tar.gz")
+  assert contents(fetch()) == FILES
+  assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
+  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+
+
+@pytest.mark.parametrize("kind", [LINK, HARD_LINK, DEVICE], ids=lambda k: "")
+def test_what_is_no_regular_file_is_not_taken(kind, publish, fetch, cache):
+  publish(tarred([*without("vocab.txt"), ("m/vocab.txt", kind)]), ".tar.gz")
+  with pytest.raises(InputError, match=r"lacks vocab.txt. It is removed"):
+    fetch()
+  assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
+
+
+def test_a_link_in_a_zip_is_not_taken(publish, fetch):
+  buffer = io.BytesIO(zipped(without("vocab.txt")))
+  with zipfile.ZipFile(buffer, "a") as archive:
+    info = zipfile.ZipInfo("m/vocab.txt")
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    archive.writestr(info, "/etc/passwd")
+  publish(buffer.getvalue())
+  with pytest.raises(InputError, match=r"lacks vocab.txt"):
+    fetch()
+
+
+def test_a_folder_with_links_is_not_written_through(publish, fetch, tmp_path):
+  link = {"type": tarfile.SYMTYPE, "linkname": str(tmp_path)}
+  publish(tarred([("m", link), *WHOLE]), ".tar.gz")
+  assert contents(fetch()) == FILES
+  assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
+
+
+@pytest.mark.parametrize("name", [*FILES, "vocab.txt", "other.ckpt.index"])
+def test_two_models_in_one_archive_are_refused(name, publish, fetch):
+  publish(zipped([*WHOLE, (f"second/{name}", b"of another")]))
+  with pytest.raises(
+    InputError, match=rf"has more than one model \(second/{name}"
+  ):
+    fetch()
+
+
+def test_a_file_that_comes_twice_is_refused(publish, fetch):
+  publish(tarred([*WHOLE, ("m/vocab.txt", b"another")]), ".tar.gz")
+  with pytest.raises(InputError, match=r"more than one model"):
+    fetch()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_archive_that_lacks_a_file_is_refused(name, publish, fetch):
+  publish(zipped(without(name)))
+  what = "a checkpoint" if "ckpt" in name else name
+  with pytest.raises(InputError, match=rf"tiny.zip: lacks {what}"):
+    fetch()
+
+
+def test_the_index_of_one_and_the_data_of_another_is_no_checkpoint(
+  publish, fetch
+):
+  data = f"bert_model.ckpt.{DATA}"
+  publish(zipped([*without(data), (f"m/other.{DATA}", b"")]))
+  with pytest.raises(InputError, match=r"more than one model"):
+    fetch()
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_a_bomb_is_refused(pack, publish, fetch, monkeypatch, cache):
+  monkeypatch.setattr(download_model, "_MOST_BYTES", 2**22)
+  bomb = [*WHOLE, ("m/zeros", bytes(2**22))]
+  publish(pack(bomb), ".zip" if pack is zipped else ".tar.gz")
+  with pytest.raises(InputError, match=r"unpacks to more than 4194304 bytes"):
+    fetch()
+  assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
+
+
+def test_a_size_that_is_a_lie_is_refused(publish, fetch):
+  header = tarfile.TarInfo("m/vocab.txt")
+  header.size = 2**40
+  publish(gzip.compress(header.tobuf(tarfile.GNU_FORMAT)), ".tar.gz")
+  with pytest.raises(InputError, match=r"unpacks to more than 17179869184"):
+    fetch()
+
+
+def test_a_header_that_would_fill_the_memory_is_refused(publish, fetch):
+  header = tarfile.TarInfo("m")
+  header.type, header.size = tarfile.XHDTYPE, 2**40
+  publish(gzip.compress(header.tobuf(tarfile.GNU_FORMAT)), ".tar.gz")
+  with pytest.raises(InputError, match=r"1099511627776 bytes of header"):
+    fetch()
+
+
+def test_an_archive_within_itself_without_end_is_not_followed(publish, fetch):
+  inner = tarred(within("b", FILES))
+  for _ in range(50):
+    inner = tarred([("b.tar.gz", inner)])
+  publish(inner, ".tar.gz", folder="b")
+  with pytest.raises(InputError, match=r"lacks bert_config.json and vocab.txt"):
+    fetch()
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
+def test_a_page_in_place_of_an_archive_is_refused(ending, publish, fetch):
+  publish(b"<html>Please confirm that you are no robot</html>", ending)
+  with pytest.raises(InputError, match=r"not a whole archive"):
+    fetch()
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_an_archive_cut_anywhere_is_refused(pack, publish, tmp_path):
+  archive = pack(within("m", FILES | {f"bert_model.ckpt.{DATA}": b"data"}))
+  path = str(tmp_path / ("a.zip" if pack is zipped else "a.tar.gz"))
+  # A tar archive ends in zeros, which may be missing.
+  for cut in range(0, len(archive) - 70, 13):
+    with open(path, "wb") as file:
+      file.write(archive[:cut])
+    folder = tmp_path / str(cut)
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"not a whole archive|lacks"):
+      download_model._unpack(path, None, str(folder))
+
+
+@pytest.mark.parametrize("flags", [0x1, 0x40], ids=["password", "strong"])
+def test_an_archive_with_a_password_is_refused(flags, publish, fetch):
+  archive = bytearray(zipped(WHOLE))
+  for start in re.finditer(b"PK\x01\x02", bytes(archive)):
+    archive[start.start() + 8] |= flags
+  for start in re.finditer(b"PK\x03\x04", bytes(archive)):
+    archive[start.start() + 6] |= flags
+  publish(bytes(archive))
+  with pytest.raises(InputError, match=r"not a whole archive"):
+    fetch()
+
+
+# Processes
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {commands.ROOT!r})
+import command_line, download_model
+download_model._TABLE = sys.argv.pop(1)
+download_model.define_flags()
+command_line.run(download_model.main)
+"""
+
+
+@pytest.fixture
+def command(tmp_path, cache):
+  """A command line that knows the table of `publish`."""
+  script = tmp_path / "download_model.py"
+  script.write_text(SCRIPT)
+  return [script, tmp_path / "table.json", f"--cache_dir={cache}"]
+
+
+def start(command, *arguments):
+  return subprocess.Popen(
+    [sys.executable, *command, *arguments],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def wait_for(condition):
+  end = time.monotonic() + 30
+  while not condition():
+    assert time.monotonic() < end
+    time.sleep(0.01)
+
+
+def test_a_process_killed_in_the_middle_loses_little(
+  command, publish, fetch, site, cache
+):
+  archive = publish(archive_of(300000))
+  killed = threading.Event()
+
+  def stall(answer):
+    answer.serve(until=200000)
+    killed.wait(30)
+
+  site.plans = [stall]
+  part = cache / "tiny.zip.part"
+  process = start(command, "tiny")
+  wait_for(lambda: part.exists() and part.stat().st_size > 150000)
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  killed.set()
+  assert not (cache / "tiny").exists()
+  have = part.stat().st_size
+  assert contents(fetch())["vocab.txt"] == FILES["vocab.txt"]
+  assert ranges(site) == [None, f"bytes={have - 1}-"]
+  assert len(archive) > 300000
+
+
+def test_a_process_killed_while_unpacking_leaves_no_half_model(
+  publish, fetch, cache
+):
+  publish(zipped(FILES.items()))
+  (cache / "tiny.tmp").mkdir(parents=True)
+  (cache / "tiny.tmp" / "vocab.txt").write_bytes(b"half")
+  (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
+  assert contents(fetch()) == FILES
+  assert not (cache / "tiny.tmp").exists()
+
+
+def test_of_processes_at_once_one_fetches(command, publish, site, cache):
+  publish(archive_of(50000))
+  both_run = threading.Event()
+
+  def wait_then_serve(answer):
+    both_run.wait(30)
+    answer.serve()
+
+  site.plans = [wait_then_serve]
+  first = start(command, "tiny")
+  wait_for(lambda: site.seen)
+  second = start(command, "small")
+  said = second.stderr.readline()
+  both_run.set()
+  results = [process.communicate() for process in (first, second)]
+  assert "tiny.lock is another process's; waiting" in said
+  assert [first.returncode, second.returncode] == [0, 0], results
+  assert results[0][0] == results[1][0]
+  assert len(site.seen) == 1
+  assert len(contents(cache / "tiny")) == 4
+
+
+def test_a_full_disk_names_the_place_and_keeps_the_part(
+  command, publish, fetch, site, cache
+):
+  publish(archive_of(300000))
+  done = commands.run(*command, "tiny", largest_file=100000)
+  assert done.returncode == 1
+  assert f"error: {cache}: File too large. Make room there" in done.stderr
+  fetch()
+  assert ranges(site) == [None, "bytes=99999-"]
+
+
+def test_a_disk_that_is_full_while_unpacking_leaves_the_archive(
+  command, publish, fetch, site, cache
+):
+  publish(zipped((FILES | {f"bert_model.ckpt.{DATA}": bytes(10**6)}).items()))
+  done = commands.run(*command, "tiny", largest_file=100000)
+  assert done.returncode == 1
+  assert f"{DATA}: File too large. Make room there" in done.stderr
+  assert set(os.listdir(cache)) == {"tiny.zip", "tiny.json", "tiny.lock"}
+  fetch()
+  assert len(site.seen) == 1
+
+
+def test_the_command_prints_the_flags(command, publish, cache):
+  publish(zipped(FILES.items()))
+  assert commands.succeed(*command, "small").stdout == (
+    f"--vocab_file={cache}/tiny/vocab.txt\n"
+    f"--bert_config_file={cache}/tiny/bert_config.json\n"
+    f"--init_checkpoint={cache}/tiny/bert_model.ckpt\n"
+    "--do_lower_case=False\n"
+  )
+
+
+def test_who_made_it_and_how_it_may_be_used_is_said(publish, fetch, log):
+  publish(zipped(FILES.items()), licence="MIT", paper="arxiv.org/abs/1")
+  fetch()
+  assert log[0].startswith("tiny by us, licence MIT, see arxiv.org/abs/1; from")
+
+
+def test_the_command_lists_the_table(capsys):
+  with commands.in_process(download_model) as main:
+    main("--list")
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].split()[0] == "name"
+  assert [line.split()[0] for line in lines[1:]] == list(TABLE)
+  assert lines[1].endswith("uncased  12      768    408   text of any kind")
+
+
+def test_the_command_wants_one_name():
+  assert "name one model" in commands.fail("download_model.py")
+
+
+def test_it_needs_no_tensorflow():
+  code = "import sys, download_model; sys.exit('tensorflow' in sys.modules)"
+  subprocess.run([sys.executable, "-c", code], check=True, cwd=commands.ROOT)
