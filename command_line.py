@@ -11,6 +11,7 @@ import functools
 import glob
 import gzip
 import os
+import shutil
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -87,6 +88,38 @@ def whole_file(path: str) -> Iterator[str]:
   try:
     yield beside
     replace(beside, path)
+  except BaseException:
+    with contextlib.suppress(Exception):
+      remove(beside)
+    raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+  """Gives a name beside `path`, for a folder that appears whole or not at all.
+
+  Args:
+    path: the folder, which must not be there; where it has a scheme,
+      TensorFlow's file systems are used.
+
+  Yields:
+    The name to write to.
+
+  Raises:
+    InputError: it is there.
+  """
+  exists, rename, remove = os.path.exists, os.replace, shutil.rmtree
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    exists, rename, remove = gfile.exists, gfile.rename, gfile.rmtree
+  path = path.rstrip("/")
+  if exists(path):
+    raise InputError(f"{path}: is there already; name a folder that is not")
+  beside = f"{path}.{os.getpid()}.tmp"
+  try:
+    yield beside
+    rename(beside, path)
   except BaseException:
     with contextlib.suppress(Exception):
       remove(beside)

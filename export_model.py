@@ -11,6 +11,7 @@ in the form of TensorFlow Hub, which can be trained on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,9 @@ import graph_module
 import model_folder
 import modeling
 import serving
-from command_line import InputError, write_whole
+import training
+from command_line import InputError, whole_folder, write_whole
+from execution import Execution
 
 FLAGS = flags.FLAGS
 
@@ -179,9 +182,9 @@ def read_weights(
 # The SavedModel
 
 
-def build_module(
+def build_object(
   served: serving.Served, weights: Mapping[str, np.ndarray], folder: str
-) -> tuple[tf.Module, dict[str, Any]]:
+) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
   """The model as an object for `tf.saved_model.save`.
 
   Args:
@@ -193,17 +196,13 @@ def build_module(
     The object, and its signatures by name.
   """
   module = graph_module.GraphModule(weights)
-  module.assets = [
+  # An object of any kind whose attributes are kept.
+  exported = tf.train.Checkpoint()
+  exported.variables = module.weights
+  exported.assets = [
     tf.saved_model.Asset(os.path.join(folder, name))
     for name in sorted(os.listdir(folder))
   ]
-  vocab_file = os.path.join(folder, model_folder.VOCAB_FILE)
-  if os.path.exists(vocab_file):
-    # Where code for TensorFlow Hub looks for them.
-    module.vocab_file = tf.saved_model.Asset(vocab_file)
-    module.do_lower_case = tf.Variable(
-      served.description["do_lower_case"], trainable=False
-    )
 
   def callable_with(function, inputs):
     def call(**tensors):
@@ -219,28 +218,42 @@ def build_module(
   main = served.main if served.main in signatures else "ids"
   signatures["serving_default"] = signatures[main]
   if isinstance(served, serving.Encoder):
-    _make_callable(module, served)
-  return module, signatures
+    _make_callable(exported, module, served, folder)
+  return exported, signatures
 
 
-def _make_callable(module, served: serving.Encoder) -> None:
-  """Lets an encoder be called, as TensorFlow Hub and Keras do, and trained."""
+def _make_callable(
+  exported, module: graph_module.GraphModule, served: serving.Encoder, folder
+) -> None:
+  """Gives an encoder what TensorFlow Hub and Keras call, train and look at."""
+  exported.trainable_variables = module.weights
+  exported.regularization_losses = []
+  vocab_file = os.path.join(folder, model_folder.VOCAB_FILE)
+  if os.path.exists(vocab_file):
+    exported.vocab_file = tf.saved_model.Asset(vocab_file)
+    exported.do_lower_case = tf.Variable(
+      served.description["do_lower_case"], trainable=False
+    )
 
-  def call(inputs, training):
+  def call(inputs, is_training):
     with module.scope():
-      return served.call(inputs, training)
+      return served.call(inputs, is_training)
 
   specs = served.token_specs()
-  module.__call__ = tf.function(
+  exported.__call__ = tf.function(
     lambda inputs, training=False: call(inputs, training), autograph=False
   )
+  for is_training in (False, True):
+    exported.__call__.get_concrete_function(specs, training=is_training)
   # Keras 3 takes an attribute for each.
-  module.encode = tf.function(lambda inputs: call(inputs, False))
-  module.encode_training = tf.function(lambda inputs: call(inputs, True))
-  for training in (False, True):
-    module.__call__.get_concrete_function(specs, training=training)
-  module.encode.get_concrete_function(specs)
-  module.encode_training.get_concrete_function(specs)
+  exported.encode, exported.encode_training = (
+    tf.function(
+      functools.partial(call, is_training=is_training),
+      input_signature=[specs],
+      autograph=False,
+    )
+    for is_training in (False, True)
+  )
 
 
 def write_assets(source: Source, folder: str) -> None:
@@ -270,32 +283,6 @@ def _quiet() -> Iterator[None]:
     logging.set_verbosity(verbosity)
 
 
-@contextlib.contextmanager
-def whole_folder(path: str) -> Iterator[str]:
-  """Gives a name beside `path`, for a folder that appears whole or not at all.
-
-  Args:
-    path: the folder, which must not be there.
-
-  Yields:
-    The name to write to.
-
-  Raises:
-    InputError: it is there.
-  """
-  path = path.rstrip("/")
-  if tf.io.gfile.exists(path):
-    raise InputError(f"{path}: is there already; name a folder that is not")
-  beside = f"{path}.{os.getpid()}.tmp"
-  try:
-    yield beside
-    tf.io.gfile.rename(beside, path)
-  except BaseException:
-    with contextlib.suppress(tf.errors.OpError):
-      tf.io.gfile.rmtree(beside)
-    raise
-
-
 def export(
   source: Source,
   export_dir: str,
@@ -322,9 +309,9 @@ def export(
   weights = read_weights(served, source.checkpoint)
   with whole_folder(export_dir) as beside, tempfile.TemporaryDirectory() as own:
     write_assets(source, own)
-    module, signatures = build_module(served, weights, own)
+    exported, signatures = build_object(served, weights, own)
     with _quiet():
-      tf.saved_model.save(module, beside, signatures)
+      tf.saved_model.save(exported, beside, signatures)
   size = sum(value.nbytes for value in weights.values())
   logging.info(
     "%s: %d weights, %.1f MB, from %s; signatures %s (%s by default)",
@@ -336,6 +323,69 @@ def export(
     served.main if served.main in signatures else "ids",
   )
   return served
+
+
+# TensorFlow Lite
+
+TFLITE_FILE = "model.tflite"
+
+
+def export_quantized(
+  source: Source,
+  export_dir: str,
+  encoder: bool = False,
+  seq_length: int | None = None,
+) -> None:
+  """Writes a model for TensorFlow Lite, with weights of 8 bits.
+
+  Matrix products are of 8 bits too: what they multiply is scaled as it comes
+  (dynamic range quantization). It takes the ids of one text. The folder has the
+  model's vocabulary and labels beside it.
+
+  Args:
+    source: the model.
+    export_dir: the folder to make.
+    encoder: whether only its encoder is wanted.
+    seq_length: length of every batch; None for any.
+
+  Raises:
+    InputError: the folder is there, or parts do not belong together.
+  """
+  served = serve(source, encoder, seq_length, "float32")
+  served.execution = Execution()  # it has none of the operations of packing
+  weights = read_weights(served, source.checkpoint)
+  module = graph_module.GraphModule(weights)
+  ids = served.signatures()["ids"]
+
+  def call(**tensors):
+    with module.scope():
+      outputs = ids.function(tensors)
+    return {k: v for k, v in outputs.items() if v.dtype != tf.string}
+
+  # Slices of a batch whose size and length are both open cannot be converted.
+  inputs = {
+    name: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name)
+    for name, spec in ids.inputs.items()
+  }
+  function = tf.function(call, autograph=False)
+  converter = tf.lite.TFLiteConverter.from_concrete_functions(
+    [function.get_concrete_function(**inputs)], module
+  )
+  converter.optimizations = [tf.lite.Optimize.DEFAULT]
+  with whole_folder(export_dir) as beside:
+    with _quiet():
+      model = converter.convert()
+    tf.io.gfile.makedirs(beside)
+    write_assets(source, beside)
+    with write_whole(os.path.join(beside, TFLITE_FILE), "wb") as file:
+      file.write(model)
+  logging.info(
+    "%s: %.1f MB of %.1f, from %s",
+    os.path.join(export_dir, TFLITE_FILE),
+    len(model) / 1e6,
+    sum(value.nbytes for value in weights.values()) / 1e6,
+    source.checkpoint,
+  )
 
 
 # The command line
@@ -350,20 +400,9 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "encoder", False, "Whether to export the encoder alone, without its task."
   )
-  flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "Checkpoint: of --model_dir, in place of its best or last; or any, with"
-    " --bert_config_file.",
-  )
-  flags.DEFINE_string("bert_config_file", None, "Sizes of --init_checkpoint.")
-  flags.DEFINE_string("vocab_file", None, "Vocabulary of --init_checkpoint.")
-  flags.DEFINE_bool("do_lower_case", True, "Whether that is uncased.")
-  flags.DEFINE_integer(
-    "max_seq_length",
-    None,
-    "Tokens of a text, at most; --model_dir knows its own, else 128.",
-  )
+  training.define_model_flags(max_seq_length=None)
+  training.define_text_flags()
+  flags.adopt_module_key_flags(training)  # so that --help shows them
   flags.DEFINE_integer(
     "seq_length",
     None,
@@ -376,11 +415,19 @@ def define_flags() -> None:
     ["float32", "bfloat16", "float16"],
     "What to compute in.",
   )
+  flags.DEFINE_enum(
+    "quantize",
+    "none",
+    ["none", "dynamic_int8"],
+    "dynamic_int8 exports for TensorFlow Lite, with weights and matrix products"
+    " of 8 bits; it takes the ids of one text.",
+  )
   flags.mark_flag_as_required("export_dir")
 
 
 def main(_) -> None:
   """Does what the flags say."""
+  training.fill_in_model_flags()
   source = find_source(
     FLAGS.model_dir,
     FLAGS.init_checkpoint,
@@ -389,9 +436,11 @@ def main(_) -> None:
     FLAGS.do_lower_case,
     FLAGS.max_seq_length,
   )
-  export(
-    source, FLAGS.export_dir, FLAGS.encoder, FLAGS.seq_length, FLAGS.precision
-  )
+  what = (source, FLAGS.export_dir, FLAGS.encoder, FLAGS.seq_length)
+  if FLAGS.quantize != "none":
+    export_quantized(*what)
+  else:
+    export(*what, FLAGS.precision)
 
 
 if __name__ == "__main__":

@@ -304,14 +304,12 @@ def define_flags() -> None:
     "Whether words are looked up by a matrix product, which is faster on a"
     " TPU.",
   )
-  flags.mark_flags_as_required(
-    [
-      "input_file",
-      "output_file",
-      "vocab_file",
-      "bert_config_file",
-      "init_checkpoint",
-    ]
+  training.require_flags(
+    "input_file",
+    "output_file",
+    "vocab_file",
+    "bert_config_file",
+    "init_checkpoint",
   )
 
 
@@ -348,6 +346,7 @@ def main(_) -> None:
     raise InputError(
       "--output_format=npz holds one vector a text: say which with --pooling"
     )
+  training.fill_in_model_flags()
   config = model_folder.load_config(FLAGS.bert_config_file)
   model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
   tokenizer = model_folder.load_tokenizer(

@@ -733,8 +733,8 @@ def define_flags() -> None:
     "What labels count in training: LABEL:WEIGHT with commas between, 1 for the"
     " others; or balanced, for as much as they are rare.",
   )
-  flags.mark_flags_as_required(
-    ["task_name", "vocab_file", "bert_config_file", "output_dir"]
+  training.require_flags(
+    "task_name", "vocab_file", "bert_config_file", "output_dir"
   )
 
 
@@ -789,6 +789,7 @@ def main(_) -> None:
   """Does what the flags say: trains, scores, labels."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+  training.fill_in_model_flags()
   config = model_folder.load_config(FLAGS.bert_config_file)
   model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
   tokenizer = model_folder.load_tokenizer(

@@ -410,7 +410,7 @@ def define_flags() -> None:
     "Tags to learn: those of the training data, or others for the same"
     " entities.",
   )
-  flags.mark_flags_as_required(["vocab_file", "bert_config_file", "output_dir"])
+  training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
 def main(_) -> None:
@@ -424,6 +424,7 @@ def main(_) -> None:
   ):
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
+  training.fill_in_model_flags()
   config = model_folder.load_config(FLAGS.bert_config_file)
   model_folder.check_max_seq_length(FLAGS.max_seq_length, config, least=8)
   tokenizer = model_folder.load_tokenizer(

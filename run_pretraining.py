@@ -773,13 +773,14 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "top_k", 5, "Fillings that are told of each [MASK].", lower_bound=1
   )
-  flags.mark_flags_as_required(["bert_config_file", "output_dir"])
+  training.require_flags("bert_config_file", "output_dir")
 
 
 def main(_) -> None:
   """Does what the flags say: trains, scores, fills masks."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+  training.fill_in_model_flags()
   config = model_folder.load_config(FLAGS.bert_config_file)
   model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
 

@@ -429,12 +429,13 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "num_workers", 0, "Processes that make windows; 0 for one a core."
   )
-  flags.mark_flags_as_required(["vocab_file", "bert_config_file", "output_dir"])
+  training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
 def main(_) -> None:
   """Does what the flags say: trains, answers, scores."""
   check_flags()
+  training.fill_in_model_flags()
   config = model_folder.load_config(FLAGS.bert_config_file)
   model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
   tokenizer = model_folder.load_tokenizer(

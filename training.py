@@ -19,9 +19,11 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 from tqdm import tqdm
 
+import download_model
 import estimator_api
 import execution as execution_lib
 import features
+import hub_module
 import memory_plan
 import model_folder
 import model_selection
@@ -38,7 +40,7 @@ FLAGS = flags.FLAGS
 # Flags
 
 
-def define_model_flags(max_seq_length: int = 128) -> None:
+def define_model_flags(max_seq_length: int | None = 128) -> None:
   """Flags that say which model: all that the scripts have in common.
 
   Args:
@@ -51,7 +53,14 @@ def define_model_flags(max_seq_length: int = 128) -> None:
     "init_checkpoint",
     None,
     "Checkpoint to start from, named as its files are without .index: a"
-    " released BERT model or any model of the same sizes.",
+    " released BERT model or any model of the same sizes. Or the name of a"
+    " model that download_model.py knows, which brings sizes and vocabulary.",
+  )
+  flags.DEFINE_string(
+    "bert_hub_module_handle",
+    None,
+    "Folder or address of an encoder of TensorFlow Hub to start from, in place"
+    " of --init_checkpoint; it brings its sizes, and maybe its vocabulary.",
   )
   flags.DEFINE_integer(
     "max_seq_length",
@@ -71,6 +80,64 @@ def define_text_flags() -> None:
     " models, false for cased ones.",
   )
   flags.DEFINE_alias("do_lower", "do_lower_case")
+
+
+# What a model that is named brings.
+_BROUGHT = ("bert_config_file", "vocab_file", "init_checkpoint")
+
+
+def require_flags(*names: str) -> None:
+  """Marks flags as required, those of a model unless one is named.
+
+  Args:
+    *names: the flags.
+  """
+  for name in names:
+    if name not in _BROUGHT:
+      flags.mark_flag_as_required(name)
+      continue
+    flags.register_multi_flags_validator(
+      [*dict.fromkeys((name, "init_checkpoint", "bert_hub_module_handle"))],
+      lambda values, name=name: values[name] is not None or _is_named(values),
+      f"Flag --{name} must have a value other than None.",
+    )
+
+
+def _is_named(values: Mapping[str, Any]) -> bool:
+  """Whether flags name a model, rather than its files."""
+  checkpoint = values["init_checkpoint"]
+  return bool(
+    values["bert_hub_module_handle"]
+    or (checkpoint and download_model.is_name(checkpoint))
+  )
+
+
+def fill_in_model_flags() -> None:
+  """Fetches a model that the flags name; its files become those of the flags.
+
+  What else the command line says of a model stays.
+
+  Raises:
+    InputError: it cannot be had, has no vocabulary, or is named twice.
+  """
+  handle, checkpoint = FLAGS.bert_hub_module_handle, FLAGS.init_checkpoint
+  if handle and checkpoint:
+    raise InputError(
+      "--bert_hub_module_handle and --init_checkpoint both say where to start;"
+      " give one of them"
+    )
+  if handle:
+    brought = hub_module.flags_for(handle)
+  elif checkpoint and download_model.is_name(checkpoint):
+    brought = download_model.flags_for(checkpoint)
+    FLAGS.init_checkpoint = brought.pop("init_checkpoint")
+  else:
+    return
+  for name, value in brought.items():
+    if not FLAGS[name].present:
+      FLAGS[name].value = value
+  if not FLAGS.vocab_file:
+    raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")
 
 
 def define_training_flags() -> None:
