@@ -6,26 +6,28 @@ Weights are renamed and turned, never computed with: there and back again
 gives the same bits. A tensor that has no place on the other side is an error,
 so that nothing of a model is lost unseen. PyTorch is needed only to read a
 `pytorch_model.bin`.
+
+The same command strips, averages and renames TensorFlow checkpoints
+(`checkpoint_tools.py`) and compares models (`compare_models.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import itertools
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 from absl import flags
 
+import checkpoint_tools
 import command_line
+import compare_models
 import model_folder
+from checkpoint_tools import read_json
 from command_line import InputError
 
 FLAGS = flags.FLAGS
@@ -145,9 +147,6 @@ _TIED_COPIES = {
   "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 
-# What a TensorFlow checkpoint holds for the optimizer only.
-_OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_m|/adam_v)$")
-
 _CONFIG_KEYS = (
   "attention_probs_dropout_prob",
   "hidden_act",
@@ -208,24 +207,15 @@ def huggingface_to_tensorflow(
     InputError: something is missing, left over, of other shape or dtype, or
       not BERT as TensorFlow's graph has it; or would be overwritten.
   """
-  config_file = os.path.join(source_dir, "config.json")
-  config = _read_config(config_file, _ACTIVATIONS)
-  _check_is_plain_bert(config, config_file)
+  config = _read_huggingface_config(source_dir)
   vocab, stated_case = _read_tokenizer(source_dir, vocab_file)
   _check_vocab_size(vocab, config, vocab_file or source_dir)
   config["do_lower_case"] = _lower_case(vocab, do_lower_case, stated_case)
   for key in _KEYS_OF_THE_FOLDER:
     config.pop(key, None)
 
-  weights_file = _find_weights(source_dir)
-  tensors = _respell(_read_weights(weights_file), weights_file)
-  tensors = _as_float32(_without_copies(tensors, weights_file), weights_file)
-  parts = _find_parts(tensors, "huggingface", config, weights_file)
-  variables = {
-    row.tensorflow: _turn(tensors[row.huggingface], row)
-    for row in itertools.chain(*parts.values())
-  }
-  with _appear_whole(target_dir, overwrite) as folder:
+  variables, parts = _read_as_variables(source_dir, config)
+  with checkpoint_tools.whole_files(target_dir, overwrite) as folder:
     model_folder.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
@@ -234,7 +224,9 @@ def huggingface_to_tensorflow(
   _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
 
 
-def _check_is_plain_bert(config: dict[str, Any], path: str) -> None:
+def _read_huggingface_config(folder: str) -> dict[str, Any]:
+  path = os.path.join(folder, "config.json")
+  config = _read_config(path, _ACTIVATIONS)
   plain = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -247,6 +239,22 @@ def _check_is_plain_bert(config: dict[str, Any], path: str) -> None:
         f"{path}: {key} is {json.dumps(config[key])}; only"
         f" {json.dumps(value)} can be converted"
       )
+  return config
+
+
+def _read_as_variables(
+  folder: str, config: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, list[Row]]]:
+  """The weights of a Hugging Face folder as TensorFlow has them; its parts."""
+  tensors, file = checkpoint_tools.read_huggingface_weights(folder)
+  tensors = _without_copies(_respell(tensors, file), file)
+  tensors = _as_float32(tensors, file)
+  parts = _find_parts(tensors, "huggingface", config, file)
+  variables = {
+    row.tensorflow: _turn(tensors[row.huggingface], row)
+    for row in itertools.chain(*parts.values())
+  }
+  return variables, parts
 
 
 def _read_tokenizer(
@@ -254,7 +262,7 @@ def _read_tokenizer(
 ) -> tuple[bytes, bool | None]:
   """The vocabulary as `vocab.txt` has it; whether words are lower-cased."""
   config, fast = (
-    _read_json(path) if os.path.exists(path) else {}
+    read_json(path) if os.path.exists(path) else {}
     for path in (
       os.path.join(folder, "tokenizer_config.json"),
       os.path.join(folder, "tokenizer.json"),
@@ -294,91 +302,6 @@ def _vocab_of_fast_tokenizer(fast: dict[str, Any], folder: str) -> bytes:
       " --vocab_file"
     )
   return "".join(f"{piece}\n" for piece in pieces).encode()
-
-
-def _find_weights(folder: str) -> str:
-  for name in (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-  ):
-    path = os.path.join(folder, name)
-    if os.path.exists(path):
-      return path
-  raise InputError(
-    f"{folder}: has no weights, neither model.safetensors nor pytorch_model.bin"
-  )
-
-
-def _read_weights(path: str) -> dict[str, np.ndarray]:
-  if path.endswith(".index.json"):
-    folder = os.path.dirname(path)
-    shards = sorted(set(_read_json(path).get("weight_map", {}).values()))
-    tensors = {}
-    for shard in shards:
-      tensors.update(_read_weights(os.path.join(folder, shard)))
-    return tensors
-  read = _read_pytorch if path.endswith(".bin") else _read_safetensors
-  tensors = read(path)
-  print(f"read: {path}, {len(tensors)} tensors")
-  return tensors
-
-
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-  safetensors = _import_safetensors()
-  try:
-    # A bfloat16 is a type of NumPy's thanks to the import of TensorFlow.
-    return safetensors.numpy.load_file(path)
-  except safetensors.SafetensorError as error:
-    raise InputError(
-      f"{path}: not a whole safetensors file ({error}); fetch it again"
-    ) from error
-
-
-def _import_safetensors():
-  try:
-    import safetensors.numpy
-  except ImportError as error:
-    raise InputError(
-      "Hugging Face weights need the package safetensors:"
-      " pip install -e .[huggingface]"
-    ) from error
-  return safetensors
-
-
-def _read_pytorch(path: str) -> dict[str, np.ndarray]:
-  try:
-    import torch
-  except ImportError as error:
-    raise InputError(
-      f"{path}: only PyTorch can read it: pip install -e .[torch]"
-    ) from error
-  # Older ones can be made to run code in spite of `weights_only`
-  # (CVE-2025-32434).
-  if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-    raise InputError(
-      f"{path}: needs PyTorch 2.6 to be read safely, not {torch.__version__}:"
-      " pip install -e .[torch]"
-    )
-  try:
-    tensors = torch.load(path, map_location="cpu", weights_only=True)
-    return {name: _as_numpy(tensor) for name, tensor in tensors.items()}
-  except Exception as error:  # damaged bytes may raise anything
-    raise InputError(
-      f"{path}: damaged, or holds more than weights; it was not loaded. Use a"
-      " safetensors file of the model"
-    ) from error
-
-
-def _as_numpy(tensor) -> np.ndarray:
-  import torch
-
-  tensor = tensor.detach()
-  if tensor.dtype != torch.bfloat16:
-    return tensor.numpy()
-  # PyTorch does not know NumPy's type for it: the bits go over as integers.
-  return tensor.view(torch.int16).numpy().view(tf.bfloat16.as_numpy_dtype)
 
 
 def _respell(
@@ -457,7 +380,8 @@ def tensorflow_to_huggingface(
   stated_case = config.pop("do_lower_case", None)
   do_lower_case = _lower_case(vocab, do_lower_case, stated_case)
 
-  variables = _as_float32(_read_checkpoint(checkpoint), checkpoint)
+  variables = checkpoint_tools.read_weights(checkpoint)
+  variables = _as_float32(variables, checkpoint)
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
   architecture = _choose_architecture(
     parts.keys(), architecture, config.get("architectures"), checkpoint
@@ -478,29 +402,15 @@ def tensorflow_to_huggingface(
     "do_lower_case": do_lower_case,
     "model_max_length": config["max_position_embeddings"],
   }
-  with _appear_whole(target_dir, overwrite) as folder:
-    _write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+  with checkpoint_tools.whole_files(target_dir, overwrite) as folder:
+    checkpoint_tools.write_safetensors(
+      os.path.join(folder, "model.safetensors"), tensors
+    )
     _write_json(os.path.join(folder, "config.json"), config)
     _write_json(os.path.join(folder, "tokenizer_config.json"), tokenizer_config)
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
   print(f"architecture: {architecture}")
   _print_written(os.path.join(target_dir, "model.safetensors"), tensors, parts)
-
-
-def _read_checkpoint(path: str) -> dict[str, np.ndarray]:
-  try:
-    reader = tf.train.load_checkpoint(path)
-    names = sorted(reader.get_variable_to_shape_map())
-    weights = [name for name in names if not _OPTIMIZER_STATE.search(name)]
-    tensors = {name: reader.get_tensor(name) for name in weights}
-  except tf.errors.OpError as error:
-    raise InputError(
-      f"{path}: cannot be read as a TensorFlow checkpoint ({error.message})"
-    ) from error
-  print(f"read: {path}, {len(names)} tensors")
-  if len(weights) < len(names):
-    print(f"left out: {len(names) - len(weights)} of the optimizer's state")
-  return tensors
 
 
 def _choose_architecture(
@@ -547,7 +457,7 @@ def _name_labels(
     labels = carried
   model_file = os.path.join(os.path.dirname(checkpoint), "model.json")
   if os.path.exists(model_file):
-    trained = _read_json(model_file).get("labels") or ()
+    trained = read_json(model_file).get("labels") or ()
     if len(trained) == num_labels:
       labels = [str(label) for label in trained]
   config["id2label"] = dict(enumerate(labels))
@@ -560,7 +470,7 @@ def _name_labels(
 
 def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
   """A model's sizes and rates, its activation called as on the other side."""
-  config = _read_json(path)
+  config = read_json(path)
   missing = [key for key in _CONFIG_KEYS if key not in config]
   if missing:
     raise InputError(f"{path}: has no {', '.join(missing)}")
@@ -683,13 +593,6 @@ def _turn(tensor: np.ndarray, row: Row) -> np.ndarray:
   return np.ascontiguousarray(tensor.T if row.transposed else tensor)
 
 
-def _read_json(path: str) -> dict[str, Any]:
-  try:
-    return dict(json.loads(_read_bytes(path)))
-  except (ValueError, TypeError) as error:
-    raise InputError(f"{path}: not a JSON object ({error})") from error
-
-
 def _read_bytes(path: str) -> bytes:
   with open(path, "rb") as file:
     return file.read()
@@ -703,35 +606,6 @@ def _write_json(path: str, value: dict[str, Any]) -> None:
 def _write_bytes(path: str, content: bytes) -> None:
   with open(path, "wb") as file:
     file.write(content)
-
-
-def _write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
-  # transformers reads no file that does not name its framework.
-  pytorch = {"format": "pt"}
-  save = _import_safetensors().numpy.save
-  _write_bytes(path, save(tensors, metadata=pytorch))
-
-
-@contextlib.contextmanager
-def _appear_whole(target_dir: str, overwrite: bool) -> Iterator[str]:
-  """Yields a folder whose files move into `target_dir` when all is written."""
-  target_dir = os.path.abspath(target_dir)
-  beside = f"{target_dir}.{os.getpid()}.tmp"
-  os.makedirs(beside)
-  try:
-    yield beside
-    os.makedirs(target_dir, exist_ok=True)
-    names = sorted(os.listdir(beside))
-    there = [n for n in names if os.path.exists(os.path.join(target_dir, n))]
-    if there and not overwrite:
-      raise InputError(
-        f"{target_dir}: has {', '.join(there)} already; name another folder or"
-        " add --overwrite"
-      )
-    for name in names:
-      os.replace(os.path.join(beside, name), os.path.join(target_dir, name))
-  finally:
-    shutil.rmtree(beside)
 
 
 def _print_left_out(names: Iterable[str]) -> None:
@@ -760,12 +634,21 @@ def define_flags() -> None:
     "input",
     None,
     "A Hugging Face folder; or a TensorFlow checkpoint, or a folder that has"
-    " one.",
+    " one. With --average several checkpoints, with commas between.",
     required=True,
   )
   flags.DEFINE_string(
-    "output", None, "Folder for the converted files.", required=True
+    "output",
+    None,
+    "Folder for what is written. Needed but for --compare and --dry_run.",
   )
+  flags.DEFINE_bool("overwrite", False, "Whether to replace files in --output.")
+  _define_conversion_flags()
+  _define_rewriting_flags()
+  _define_comparison_flags()
+
+
+def _define_conversion_flags() -> None:
   flags.DEFINE_enum(
     "to",
     None,
@@ -798,13 +681,83 @@ def define_flags() -> None:
     " comes with --input decides.",
   )
   flags.DEFINE_alias("do_lower", "do_lower_case")
-  flags.DEFINE_bool("overwrite", False, "Whether to replace files in --output.")
 
 
-def main(_) -> None:
-  """Converts --input to what it is not."""
+def _define_rewriting_flags() -> None:
+  flags.DEFINE_bool(
+    "strip_optimizer",
+    False,
+    "Writes a TensorFlow checkpoint without what its optimizer keeps.",
+  )
+  flags.DEFINE_bool(
+    "average", False, "Writes the mean of TensorFlow checkpoints."
+  )
+  flags.DEFINE_integer(
+    "last",
+    None,
+    "With --average, how many of the last checkpoints of the training run in"
+    " --input.",
+    lower_bound=2,
+  )
+  flags.DEFINE_multi_string(
+    "rename",
+    [],
+    "Writes a TensorFlow checkpoint with other names, by a rule"
+    " PATTERN=>REPLACEMENT of Python's regular expressions. May come several"
+    " times, and with the two above.",
+  )
+  flags.DEFINE_bool(
+    "dry_run", False, "Prints old and new names and writes nothing."
+  )
+
+
+def _define_comparison_flags() -> None:
+  flags.DEFINE_string(
+    "compare",
+    None,
+    "A model to compare --input with, each of them a TensorFlow checkpoint, a"
+    " Hugging Face folder or an exported SavedModel: by outputs on --text_file,"
+    " or else by weights. Exits with status 1 where they do not agree.",
+  )
+  flags.DEFINE_string(
+    "text_file", None, 'Texts, one a line, with " ||| " between two of a pair.'
+  )
+  flags.DEFINE_float(
+    "tolerance",
+    1e-4,
+    "The largest difference of two numbers that still agree.",
+    lower_bound=0.0,
+  )
+  flags.DEFINE_integer(
+    "max_seq_length", 128, "Tokens that are kept of a text.", lower_bound=3
+  )
+
+
+# Flags that mean something only with another.
+_NEEDS = {"last": "average", "dry_run": "rename", "text_file": "compare"}
+
+
+def main(_) -> int | None:
+  """Converts --input to what it is not, rewrites it, or compares it."""
+  for flag, needed in _NEEDS.items():
+    if FLAGS[flag].value and not FLAGS[needed].value:
+      raise InputError(f"--{flag}: needs --{needed}")
+  rewrites = FLAGS.strip_optimizer or FLAGS.average or FLAGS.rename
+  if rewrites and (FLAGS.compare or FLAGS.to):
+    raise InputError(
+      "--strip_optimizer, --average and --rename write a TensorFlow checkpoint;"
+      " convert or compare that by a second command"
+    )
+  if FLAGS.compare:
+    return 0 if _compare() else 1
+  if not (FLAGS.output or FLAGS.dry_run):
+    raise InputError("--output: not given; name a folder to write to")
+  return _rewrite() if rewrites else _convert()
+
+
+def _convert() -> None:
   source = FLAGS.input
-  is_huggingface = os.path.exists(os.path.join(source, "config.json"))
+  is_huggingface = checkpoint_tools.kind_of(source) == "huggingface"
   if FLAGS.to == "tensorflow" or (is_huggingface and FLAGS.to is None):
     huggingface_to_tensorflow(
       source,
@@ -814,7 +767,7 @@ def main(_) -> None:
       FLAGS.overwrite,
     )
   else:
-    checkpoint = _find_checkpoint(source)
+    checkpoint = checkpoint_tools.find_checkpoint(source)
     tensorflow_to_huggingface(
       checkpoint,
       _given_or_beside("bert_config_file", checkpoint, "bert_config.json"),
@@ -826,22 +779,6 @@ def main(_) -> None:
     )
 
 
-def _find_checkpoint(path: str) -> str:
-  """The checkpoint that `path` is; or the last or only one in that folder."""
-  if os.path.exists(f"{path}.index"):
-    return path
-  latest = tf.train.latest_checkpoint(path)
-  if latest is not None:
-    return latest
-  found = glob.glob(os.path.join(glob.escape(path), "*.index"))
-  if len(found) != 1:
-    raise InputError(
-      f"{path}: has {len(found)} TensorFlow checkpoints and is none, nor has it"
-      " the config.json of a Hugging Face folder; name one model"
-    )
-  return found[0][: -len(".index")]
-
-
 def _given_or_beside(flag: str, checkpoint: str, name: str) -> str:
   given = getattr(FLAGS, flag)
   if given is not None:
@@ -850,6 +787,54 @@ def _given_or_beside(flag: str, checkpoint: str, name: str) -> str:
   if not os.path.exists(path):
     raise InputError(f"{path}: not there; name the file with --{flag}")
   return path
+
+
+def _rewrite() -> None:
+  if FLAGS.last:
+    checkpoints = checkpoint_tools.last_checkpoints(FLAGS.input, FLAGS.last)
+  else:
+    paths = FLAGS.input.split(",") if FLAGS.average else [FLAGS.input]
+    checkpoints = [checkpoint_tools.find_checkpoint(path) for path in paths]
+    if FLAGS.average and len(checkpoints) == 1:
+      raise InputError(
+        f"{FLAGS.input}: --average takes several checkpoints with commas"
+        " between, or --last=N of a folder"
+      )
+  checkpoint_tools.rewrite(
+    checkpoints,
+    None if FLAGS.dry_run else FLAGS.output,
+    FLAGS.strip_optimizer,
+    FLAGS.rename,
+    FLAGS.overwrite,
+  )
+
+
+def _compare() -> bool:
+  paths = (FLAGS.input, FLAGS.compare)
+  if not FLAGS.text_file:
+    return compare_models.compare_weights(
+      *map(_read_weights, paths), FLAGS.tolerance
+    )
+  return compare_models.compare_on_text(
+    paths,
+    FLAGS.text_file,
+    FLAGS.bert_config_file,
+    FLAGS.vocab_file,
+    FLAGS.do_lower_case,
+    FLAGS.max_seq_length,
+    FLAGS.tolerance,
+  )
+
+
+def _read_weights(path: str) -> dict[str, np.ndarray]:
+  """Reads a model of any kind as a TensorFlow checkpoint has it."""
+  kind = checkpoint_tools.kind_of(path)
+  if kind == "huggingface":
+    variables, _ = _read_as_variables(path, _read_huggingface_config(path))
+    return variables
+  if kind == "saved_model":
+    return compare_models.saved_model_weights(path)
+  return checkpoint_tools.read_weights(checkpoint_tools.find_checkpoint(path))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ FLAGS = flags.FLAGS
 Answer = dict  # what a side yields: values by name
 PRECISIONS = ["float32", "bfloat16"]
 
+# Sides that run in the Python of this project.
+_OWN = ("ours", "predictor", "estimator", "tensorflow_lite")
+
 
 def define_flags(passes: int = 5) -> None:
   """Defines the flags of all scripts; those of a script are its own."""
@@ -98,7 +101,7 @@ def chosen(sides: list[Callable]) -> list[Callable]:
 
 def python_of(side: Callable) -> str | None:
   """The Python of a side's environment, or None."""
-  if side.__name__ == "ours":
+  if side.__name__ in _OWN:
     return sys.executable
   if side.__name__ == "reference":
     return FLAGS.reference and FLAGS.reference_python

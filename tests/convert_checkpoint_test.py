@@ -799,13 +799,16 @@ def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
 def test_optimizer_state_is_left_out_and_counted(tmp_path, capsys):
   shapes = tensorflow_shapes(ENCODER, POOLER)
   kernel = "bert/pooler/dense/kernel"
-  state = {f"{kernel}/adam_m": (4, 4), f"{kernel}/adam_v": (4, 4)}
-  checkpoint = make_tensorflow(
-    tmp_path / "run", {**shapes, **state, "global_step": ()}
-  )
+  state = {
+    f"{kernel}/adam_m": (4, 4),
+    f"{kernel}/adam_v": (4, 4),
+    "loss_scale/scale": (),
+    "global_step": (),
+  }
+  checkpoint = make_tensorflow(tmp_path / "run", {**shapes, **state})
   target = to_huggingface(checkpoint, tmp_path)
   assert len(load_file(target / "model.safetensors")) == len(shapes)
-  assert "left out: 3 of the optimizer's state" in capsys.readouterr().out
+  assert "left out: 4 of the optimizer's state" in capsys.readouterr().out
 
 
 def test_variables_without_a_place_are_all_named(tmp_path):
@@ -919,28 +922,16 @@ def test_a_full_disk_leaves_no_half_folder(large_model, kind):
 
 
 @pytest.fixture
-def main(monkeypatch, tmp_path):
-  """Runs the script's main with these flags; output goes to "output"."""
+def main(tmp_path):
+  """Runs the script with these flags; tells what it wrote to "output"."""
+  target = tmp_path / "output"
+  with commands.in_process(convert_checkpoint) as run:
 
-  def main(source, **given):
-    values = {
-      "to": None,
-      "bert_config_file": None,
-      "vocab_file": None,
-      "architecture": None,
-      "do_lower_case": None,
-      "overwrite": False,
-      "input": str(source),
-      "output": str(tmp_path / "output"),
-      **given,
-    }
-    monkeypatch.setattr(
-      convert_checkpoint, "FLAGS", types.SimpleNamespace(**values)
-    )
-    convert_checkpoint.main([])
-    return sorted(os.listdir(tmp_path / "output"))
+    def main(source, *flags):
+      run(f"--input={source}", f"--output={target}", *flags)
+      return sorted(os.listdir(target)) if target.exists() else []
 
-  return main
+    yield main
 
 
 def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
@@ -969,7 +960,7 @@ def test_a_folder_of_both_kinds_is_taken_as_huggingface(main, both_kinds):
 
 
 def test_a_folder_of_both_kinds_goes_where_told(main, both_kinds):
-  assert "config.json" in main(both_kinds, to="huggingface")
+  assert "config.json" in main(both_kinds, "--to=huggingface")
 
 
 def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
@@ -1001,6 +992,108 @@ def test_command_says_what_it_did(tmp_path):
     f"written: {target}/bert_model.ckpt, 46 tensors, 495 parameters"
     " (encoder, pooler, masked LM head, next sentence head)\n"
   )
+
+
+# Rewriting and comparing
+
+
+@pytest.fixture
+def run_of_two_steps(tmp_path):
+  """A training run's folder, with two checkpoints whose weights differ."""
+  folder = tmp_path / "run"
+  folder.mkdir()
+  write_json(folder / "bert_config.json", CONFIG)
+  (folder / "vocab.txt").write_text(VOCAB)
+  with tf.Graph().as_default(), tf.Session() as session:
+    variables = [
+      tf.get_variable(name, initializer=value)
+      for name, value in random_normal(tensorflow_shapes(ENCODER)).items()
+    ]
+    tf.get_variable("bert/embeddings/LayerNorm/beta/adam_m", [4])
+    step = tf.train.create_global_step()
+    session.run(tf.global_variables_initializer())
+    saver = tf.train.Saver()
+    for _ in range(2):
+      session.run([step.assign_add(1), [v.assign_add(v) for v in variables]])
+      saver.save(session, str(folder / "model.ckpt"), step)
+  return folder
+
+
+BETA = "bert/embeddings/LayerNorm/beta"
+
+
+def beta_of(path):
+  return tf.train.load_checkpoint(str(path)).get_tensor(BETA)
+
+
+def test_the_optimizer_is_stripped(main, run_of_two_steps, tmp_path):
+  assert "model.ckpt-2.index" in main(run_of_two_steps, "--strip_optimizer")
+  names = dict(tf.train.list_variables(str(tmp_path / "output")))
+  assert BETA in names and f"{BETA}/adam_m" not in names
+
+
+@pytest.mark.parametrize("form", ["{0}/model.ckpt-1,{0}/model.ckpt-2", "{0}"])
+def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
+  last = ["--last=2"] if form == "{0}" else []
+  main(form.format(run_of_two_steps), "--average", *last)
+  once = beta_of(run_of_two_steps / "model.ckpt-1")
+  np.testing.assert_array_equal(
+    beta_of(tmp_path / "output" / "model.ckpt-2"), 1.5 * once
+  )
+
+
+def test_variables_are_renamed(main, run_of_two_steps, tmp_path):
+  main(run_of_two_steps, "--rename=^bert/=>b/", "--rename=LayerNorm=>norm")
+  names = dict(tf.train.list_variables(str(tmp_path / "output")))
+  assert "b/embeddings/norm/beta" in names
+
+
+@pytest.mark.parametrize(
+  ("flags", "message"),
+  [
+    (["--last=2"], "--last: needs --average"),
+    (["--dry_run"], "--dry_run: needs --rename"),
+    (["--text_file=x"], "--text_file: needs --compare"),
+    (["--average"], "--average takes several checkpoints"),
+    (["--strip_optimizer", "--to=huggingface"], "by a second command"),
+    (["--rename=a=>b", "--compare=x"], "by a second command"),
+    (["--output="], "--output: not given"),
+  ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+  flags, message, main, run_of_two_steps
+):
+  with pytest.raises(InputError, match=message):
+    main(run_of_two_steps, *flags)
+
+
+def test_a_checkpoint_agrees_with_the_folder_made_of_it(
+  main, run_of_two_steps, tmp_path, capsys
+):
+  checkpoint = str(run_of_two_steps / "model.ckpt-2")
+  target = to_huggingface(checkpoint, tmp_path)
+  assert main(checkpoint, f"--compare={target}") == []
+  assert capsys.readouterr().out.endswith(
+    f"{len(ENCODER)} variables are equal bit by bit, 0 are not\n"
+    "they agree within 0.0001\n"
+  )
+
+
+def test_status_tells_that_models_do_not_agree(run_of_two_steps, tmp_path):
+  text_file = tmp_path / "text.txt"
+  text_file.write_text("the cat sat\n")
+  done = commands.run(
+    "convert_checkpoint.py",
+    f"--input={run_of_two_steps}/model.ckpt-1",
+    f"--compare={run_of_two_steps}",
+    f"--text_file={text_file}",
+    "--do_lower_case",
+  )
+  assert done.returncode == 1
+  assert done.stdout.endswith("they do not agree within 0.0001\n")
+
+
+# Bad input
 
 
 def no_folder(folder):

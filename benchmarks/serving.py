@@ -1,0 +1,199 @@
+"""How fast does an exported model label texts, beside the Estimator?
+
+A model fine-tuned on MRPC, from the texts of its test set to probabilities: the
+SavedModel of export_model.py from raw text, in batches of 32 as the texts come;
+`run_classifier.Predictor` and `estimator.predict`, which sort by length; and
+the int8 model of TensorFlow Lite, one text after the other. All tokenize as
+part of the work. What they say is compared.
+
+    python -m benchmarks.serving --data_dir=glue/MRPC --model_dir=output/mrpc
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from absl import flags
+
+from benchmarks import prediction, side_by_side
+from benchmarks.side_by_side import Answer
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  side_by_side.define_flags()
+  flags.adopt_module_key_flags(side_by_side)
+  flags.DEFINE_string("data_dir", None, "Folder of MRPC.", required=True)
+  flags.DEFINE_string(
+    "model_dir", None, "Folder of a run of run_classifier.py.", required=True
+  )
+  flags.DEFINE_integer("batch_size", 32, "Texts a batch.")
+  flags.DEFINE_integer("most_texts", None, "Takes the first alone, for a try.")
+  flags.DEFINE_integer("latency_runs", 50, "Times one pair is labelled a pass.")
+
+
+def main(_: list[str]) -> None:
+  """Times predictions and prints ratios."""
+  side_by_side.compare(
+    [ours, predictor, estimator, tensorflow_lite],
+    {
+      "test set": lambda seconds: f"{1 / seconds:.1f} examples/s",
+      "one pair": lambda seconds: f"{1000 * seconds:.2f} ms",
+    },
+  )
+
+
+# Sides
+
+
+def ours(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The exported model, from raw text."""
+  import tensorflow as tf
+
+  import export_model
+
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "exported")
+    export_model.export(source_of(settings), path)
+    exported = tf.saved_model.load(path)
+
+  def predict(pairs):
+    said = []
+    for first in range(0, len(pairs), settings.batch_size):
+      texts = zip(*pairs[first : first + settings.batch_size])
+      texts = dict(zip(("text_a", "text_b"), map(tf.constant, texts)))
+      outputs = exported.signatures["pair"](**texts)
+      said += outputs["probabilities"].numpy()[:, 1].tolist()
+    return said
+
+  yield from prediction.predictions(settings, "SavedModel, raw text", predict)
+
+
+def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model as Python code loads it."""
+  import run_classifier
+
+  model = run_classifier.Predictor(
+    settings.model_dir, batch_size=settings.batch_size
+  )
+
+  def predict(pairs):
+    return [p.probabilities["1"] for p in model.predict(pairs)]
+
+  yield from prediction.predictions(settings, "Predictor", predict)
+
+
+def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The Estimator, whose every call makes a graph and reads the weights."""
+  import estimator_api
+  import features
+  import run_classifier
+  from execution import Execution
+
+  source = source_of(settings)
+  problem = run_classifier.problem_of(source.description)
+  length = source.description["max_seq_length"]
+  tokenizer = tokenizer_of(source)
+  model = estimator_api.TPUEstimator(
+    run_classifier.model_fn_builder(
+      source.config,
+      problem.num_labels,
+      None,
+      0.0,
+      0,
+      0,
+      use_tpu=False,
+      use_one_hot_embeddings=False,
+      execution=Execution(packs=True),
+    ),
+    use_tpu=False,
+    model_dir=settings.model_dir,
+    config=estimator_api.RunConfig(),
+    predict_batch_size=settings.batch_size,
+  )
+
+  def predict(pairs):
+    examples = [
+      run_classifier.InputExample(str(n), *pair, problem.labels[0])
+      for n, pair in enumerate(pairs)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+      path = os.path.join(folder, "records")
+      run_classifier.file_based_convert_examples_to_features(
+        examples, problem.labels, length, tokenizer, path, problem
+      )
+      input_fn = run_classifier.file_based_input_fn_builder(
+        path, length, False, False, problem, trim=True, by_length=True
+      )
+      rows = model.predict(input_fn, checkpoint_path=source.checkpoint)
+      return [row["probabilities"][1] for row in features.in_order(rows)]
+
+  few = SimpleNamespace(**{**vars(settings), "latency_runs": 2})
+  yield from prediction.predictions(few, "estimator.predict", predict)
+
+
+def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model of 8 bits, a text at a time."""
+  import numpy as np
+  import tensorflow as tf
+
+  import export_model
+  import features
+
+  source = source_of(settings)
+  tokenizer = tokenizer_of(source)
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "exported")
+    export_model.export_quantized(source, path)
+    model = tf.lite.Interpreter(
+      os.path.join(path, export_model.TFLITE_FILE), num_threads=os.cpu_count()
+    )
+  run = model.get_signature_runner()
+
+  def label(pair):
+    encoded = features.encode_pair(
+      tokenizer, *pair, source.description["max_seq_length"]
+    )
+    used = sum(encoded.input_mask)
+    rows = {
+      name: np.array([getattr(encoded, name)[:used]], np.int32)
+      for name in features.TOKEN_FEATURES
+    }
+    return float(run(**rows)["probabilities"][0, 1])
+
+  yield from prediction.predictions(
+    settings, "TensorFlow Lite, int8", lambda pairs: list(map(label, pairs))
+  )
+
+
+# What they are made of
+
+
+def source_of(settings: SimpleNamespace):
+  """The model, an `export_model.Source`."""
+  import export_model
+
+  return export_model.find_source(
+    settings.model_dir, None, None, None, True, None
+  )
+
+
+def tokenizer_of(source):
+  """The tokenizer of an `export_model.Source`."""
+  import tokenization
+
+  return tokenization.FullTokenizer(
+    source.vocab_file, source.description["do_lower_case"]
+  )
+
+
+if __name__ == "__main__":
+  import command_line
+
+  define_flags()
+  command_line.run(main)
