@@ -87,6 +87,13 @@ def find_source(
     in_folder = os.path.join(model_dir, model_folder.VOCAB_FILE)
     if not vocab_file and tf.io.gfile.exists(in_folder):
       vocab_file = in_folder
+    if "script" not in description:
+      logging.warning(
+        "%s has no %s, so what its model does is not known; that is its encoder"
+        " alone",
+        model_dir,
+        model_folder.MODEL_FILE,
+      )
   if not checkpoint or not config_file:
     raise InputError(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"

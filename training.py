@@ -130,11 +130,11 @@ def fill_in_model_flags() -> None:
     brought = hub_module.flags_for(handle)
   elif checkpoint and download_model.is_name(checkpoint):
     brought = download_model.flags_for(checkpoint)
-    FLAGS.init_checkpoint = brought.pop("init_checkpoint")
   else:
     return
   for name, value in brought.items():
-    if not FLAGS[name].present:
+    # Not by assigning to FLAGS, which would ask what is required again.
+    if name == "init_checkpoint" or not FLAGS[name].present:
       FLAGS[name].value = value
   if not FLAGS.vocab_file:
     raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 
 import commands
 import hypothesis
@@ -59,7 +60,11 @@ def flags(place, **changed):
     "max_seq_length": 16,
     "batch_size": 4,
   }
-  return [f"--{name}={value}" for name, value in (values | changed).items()]
+  return [
+    f"--{name}={value}"
+    for name, value in (values | changed).items()
+    if value is not None
+  ]
 
 
 def extract(output_file, place, standard_input=None, **changed):
@@ -303,3 +308,33 @@ def test_a_full_disk(refuse):
   # Room for the records, but not for the results.
   line = refuse(layers=-1, largest_file=4000)
   assert "File too large" in line and "Make room" in line
+
+
+# A model by its name.
+
+
+def test_a_published_model_by_name(place, tmp_path, monkeypatch):
+  folder = tmp_path / "cache" / "uncased_L-2_H-128_A-2"
+  folder.mkdir(parents=True)
+  for name in ("vocab.txt", "bert_config.json"):
+    shutil.copy(place / name, folder)
+  for path in place.glob("model.ckpt.*"):
+    shutil.copy(path, folder / f"bert_{path.name}")
+  monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+  shown = {"output_file": tmp_path / "vectors.npz", "pooling": "mean"}
+  brought = {"vocab_file": None, "bert_config_file": None}
+  given = flags(
+    place, **brought, **shown, init_checkpoint="bert-tiny", output_format="npz"
+  )
+  commands.succeed("extract_features.py", *given)
+  vectors = np.load(tmp_path / "vectors.npz")["vectors"]
+  given = flags(place, **shown, output_format="npz")
+  commands.succeed("extract_features.py", *given)
+  assert np.array_equal(np.load(tmp_path / "vectors.npz")["vectors"], vectors)
+
+
+def test_sizes_and_vocabulary_are_needed_without_a_name(place, tmp_path):
+  given = flags(place, vocab_file=None, output_file=tmp_path / "out")
+  done = commands.run("extract_features.py", *given)
+  assert done.returncode == 1
+  assert "Flag --vocab_file must have a value" in done.stderr
