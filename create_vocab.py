@@ -392,17 +392,11 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   Raises:
     InputError: it is no checkpoint of BERT, or has another V.
   """
-  import tensorflow.compat.v1 as tf
+  import checkpoint_tools
+  import model_folder
 
-  try:
-    reader = tf.train.load_checkpoint(path)
-    names = sorted(reader.get_variable_to_shape_map())
-    tensors = {name: reader.get_tensor(name) for name in names}
-  except (tf.errors.OpError, ValueError) as error:
-    raise InputError(
-      f"{path}: no such checkpoint, or a damaged one. Name it as its files"
-      " are, without .index or .data-00000-of-00001"
-    ) from error
+  model_folder.check_checkpoint(path)
+  tensors = dict(checkpoint_tools.Checkpoint(path))
   if _EMBEDDINGS not in tensors:
     raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")
   for name, tensor in tensors.items():

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
+import checkpoint_tools
 import command_line
 import estimator_api  # noqa: F401 (selects Keras 2 before it is too late)
 import graph_module
@@ -162,7 +163,7 @@ def read_weights(
     Their values by name.
 
   Raises:
-    InputError: one is missing or of another shape.
+    InputError: one is missing or of another shape, or cannot be read.
   """
   with tf.Graph().as_default():
     inputs = {
@@ -174,16 +175,16 @@ def read_weights(
       variable.op.name: variable.shape.as_list()
       for variable in tf.compat.v1.trainable_variables()
     }
-  reader = tf.train.load_checkpoint(checkpoint)
-  found = reader.get_variable_to_shape_map()
+  stored = checkpoint_tools.Checkpoint(checkpoint)
   for name, shape in shapes.items():
-    if found.get(name) != shape:
+    found = stored.shapes.get(name)
+    if found != shape:
       raise InputError(
-        f"{checkpoint}: has {name} with the shape {found.get(name)}, but the"
+        f"{checkpoint}: has {name} with the shape {found}, but the"
         f" model needs {shape}. Name the --model_dir that it was trained in, or"
         " its own --bert_config_file; or give --encoder"
       )
-  return {name: reader.get_tensor(name) for name in shapes}
+  return {name: stored[name] for name in shapes}
 
 
 # The SavedModel

@@ -558,6 +558,14 @@ def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
     create_vocab.read_checkpoint(path, 20)
 
 
+def test_checkpoint_that_was_cut_short_is_refused(tmp_path):
+  make_model(tmp_path, 20)
+  data = tmp_path / "model.ckpt.data-00000-of-00001"
+  data.write_bytes(data.read_bytes()[:100])
+  with pytest.raises(InputError, match="cannot be read as a TensorFlow checkp"):
+    create_vocab.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"vocab_size": "9"}'])
 def test_config_without_a_vocab_size_is_refused(text, tmp_path):
   with pytest.raises(InputError, match="not a bert_config"):
