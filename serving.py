@@ -19,6 +19,8 @@ import ner_data
 import run_classifier
 import run_ner
 import run_squad
+import squad_answers
+import squad_data
 import text_ops
 import tokenization
 from execution import Execution
@@ -336,12 +338,15 @@ class MaskedLM(Served):
     is_mask = encoded["input_ids"] == self.tokenizer.vocab["[MASK]"]
     places = tf.where(is_mask)
     places = tf.RaggedTensor.from_value_rowids(
-      tf.cast(places[:, 1], tf.int32), places[:, 0], tf.shape(is_mask)[0]
+      tf.cast(places[:, 1], tf.int32),
+      places[:, 0],
+      tf.shape(is_mask, tf.int64)[0],
     )
     positions = places.to_tensor(0)
     logits, _ = self.build({**encoded, "masked_lm_positions": positions})
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
-    names = [vocab.get(index, "") for index in range(self.config.vocab_size)]
+    numbers = range(self.config.vocab_size)
+    names = [vocab.get(index, str(index)) for index in numbers]
     is_real = tf.ones_like(places).to_tensor(0)[:, :, tf.newaxis] > 0
     tokens = tf.gather(tf.constant(names), ids)
     return {
@@ -434,6 +439,18 @@ class Reader(Served):
   max_answer_length = 30
   null_score_diff_threshold = 0.0
 
+  def __init__(self, description, *args, **kwargs):
+    """See base class; InputError where a question leaves no room for text."""
+    super().__init__(description, *args, **kwargs)
+    squad_data.check_settings(
+      squad_data.Settings(
+        self.max_seq_length,
+        description["doc_stride"],
+        description["max_query_length"],
+        is_training=False,
+      )
+    )
+
   def build(self, inputs):
     """See base class; scores of starts and ends, float32 [B, 2, S]."""
     return run_squad.Predictor.build(
@@ -493,7 +510,9 @@ class Reader(Served):
     if self.description["version_2_with_negative"]:
       none = tf.reduce_sum(logits[:, :, 0], axis=1)
       none = tf.math.unsorted_segment_min(none, row, num_rows)
-      results["null_odds"] = none - best
+      results["null_odds"] = tf.where(
+        has_answer, none - best, squad_answers.CERTAIN_ODDS
+      )
       has_answer &= results["null_odds"] <= self.null_score_diff_threshold
     first, last = (tf.gather(of, winner) for of in (first, last))
     before = tf.cast(passages.ids.row_starts(), tf.int32)

@@ -108,6 +108,29 @@ def test_two_modules_have_weights_of_their_own(encoder, weights):
   assert np.array_equal(encoder.predict(IDS), before)
 
 
+def test_two_modules_in_one_function(weights):
+  modules = [graph_module.GraphModule(weights) for _ in range(2)]
+
+  @tf.function(autograph=False)
+  def call(input_ids):
+    outputs = []
+    for module in modules:
+      with module.scope():
+        outputs.append(build(input_ids))
+    return outputs
+
+  with tf.GradientTape() as tape:
+    one, other = call(IDS)
+    loss = tf.reduce_sum(one**2)
+  np.testing.assert_array_equal(one, other)
+  largest = [
+    max(abs(tf.convert_to_tensor(of)).numpy().max() for of in gradients)
+    for gradients in tape.gradient(loss, [module.weights for module in modules])
+  ]
+  assert largest[0] > 0.1
+  assert largest[1] == 0.0
+
+
 def test_an_assigned_weight_is_used(weights):
   encoder = Encoder(weights)
   encoder.predict(IDS)
@@ -120,6 +143,15 @@ def test_saved_and_loaded(encoder, tmp_path):
   tf.saved_model.save(encoder, str(tmp_path))
   loaded = tf.saved_model.load(str(tmp_path))
   np.testing.assert_array_equal(loaded.predict(IDS), encoder.predict(IDS))
+
+
+def test_gradients_reach_loaded_weights(encoder, tmp_path):
+  tf.saved_model.save(encoder, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  for call in (loaded.predict, loaded.train):
+    with tf.GradientTape() as tape:
+      output = call(IDS)
+    assert None not in tape.gradient(output, loaded.weights)
 
 
 def test_a_weight_that_is_not_there(weights):

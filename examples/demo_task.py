@@ -1,0 +1,110 @@
+"""The task of the examples: what do the writers of `demo/` want?"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+import classification_data
+import features
+import modeling
+import tokenization
+
+FLAGS = flags.FLAGS
+
+BATCH_SIZE = 16
+MAX_SEQ_LENGTH = 64
+LABELS = ("complaint", "praise", "question", "request")
+
+
+def define_flags() -> None:
+  """Defines what all examples ask for."""
+  flags.DEFINE_string(
+    "bert_dir",
+    None,
+    "Folder with bert_config.json, vocab.txt and bert_model.ckpt.",
+    required=True,
+  )
+  flags.DEFINE_bool("do_lower_case", True, "Whether the model is uncased.")
+  flags.DEFINE_integer("num_steps", 150, "Steps to train for.")
+  flags.DEFINE_float("learning_rate", 4e-5, "The highest learning rate.")
+
+
+def bert_file(name: str) -> str:
+  """Path of a file of the folder that `--bert_dir` names."""
+  return os.path.join(FLAGS.bert_dir, name)
+
+
+def read_texts(split: str) -> tuple[list[str], np.ndarray]:
+  """The texts of "train" or "dev", and int32 [texts], the labels of them."""
+  _, *rows = classification_data.read_tsv(f"demo/{split}.tsv")
+  texts, labels = zip(*(row.fields for row in rows))
+  return list(texts), np.int32([LABELS.index(label) for label in labels])
+
+
+def read_tokens(
+  tokenizer: tokenization.FullTokenizer, split: str
+) -> dict[str, np.ndarray]:
+  """The texts as int32 [texts, S] of each of `features.TOKEN_FEATURES`.
+
+  Args:
+    tokenizer: gives the ids.
+    split: "train" or "dev".
+
+  Returns:
+    These by name, and `label_ids`.
+  """
+  texts, label_ids = read_texts(split)
+  rows = [
+    features.encode_pair(tokenizer, text, None, MAX_SEQ_LENGTH)
+    for text in texts
+  ]
+  tokens = {
+    name: np.int32([getattr(row, name) for row in rows])
+    for name in features.TOKEN_FEATURES
+  }
+  return tokens | {"label_ids": label_ids}
+
+
+def batches(rows: dict[str, np.ndarray]) -> tf.data.Dataset:
+  """Batches without end, shuffled anew in each epoch, as long as needed."""
+  dataset = tf.data.Dataset.from_tensor_slices(rows)
+  dataset = features.shuffle_epochs(dataset, len(rows["label_ids"]), seed=1)
+  return dataset.batch(BATCH_SIZE).map(features.trim_padding)
+
+
+def build_logits(
+  config: modeling.BertConfig, tokens: dict[str, tf.Tensor], is_training: bool
+):
+  """Puts the model into the current graph.
+
+  Args:
+    config: its sizes.
+    tokens: int32 [B, S] of each of `features.TOKEN_FEATURES`.
+    is_training: whether dropout is on.
+
+  Returns:
+    float32 [B, L], a score of each label.
+  """
+  model = modeling.BertModel(
+    config,
+    is_training,
+    tokens["input_ids"],
+    tokens["input_mask"],
+    tokens["segment_ids"],
+  )
+  return modeling.classification_logits(
+    model.get_pooled_output(),
+    len(LABELS),
+    dropout_prob=config.hidden_dropout_prob if is_training else 0.0,
+  )
+
+
+def tell(step: int, losses: list[float]) -> None:
+  """Prints the mean of the losses since it was last told."""
+  every = max(FLAGS.num_steps // 5, 1)
+  if step % every == 0:
+    print(f"step {step}: loss {np.mean(losses[-every:]):.3f}", flush=True)

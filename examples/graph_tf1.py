@@ -1,0 +1,93 @@
+"""BERT in graph code of TensorFlow 1: a session, a pipeline, a placeholder.
+
+  python -m examples.graph_tf1 --bert_dir=output/minilm
+
+What tf.data brings is learnt from, what is fed is labelled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import command_line
+import features
+import modeling
+import optimization
+import tokenization
+from examples import demo_task
+
+FLAGS = flags.FLAGS
+
+
+def main(_) -> None:
+  """Trains, scores, and labels a text."""
+  config = modeling.BertConfig.from_json_file(
+    demo_task.bert_file("bert_config.json")
+  )
+  tokenizer = tokenization.FullTokenizer(
+    demo_task.bert_file("vocab.txt"), FLAGS.do_lower_case
+  )
+  train = demo_task.read_tokens(tokenizer, "train")
+  dev = demo_task.read_tokens(tokenizer, "dev")
+
+  with tf.Graph().as_default():
+    tf.set_random_seed(1)
+
+    # Training, on batches that tf.data brings.
+    batch = tf.data.make_one_shot_iterator(demo_task.batches(train)).get_next()
+    logits = demo_task.build_logits(config, batch, is_training=True)
+    losses, _ = modeling.cross_entropy(logits, batch["label_ids"])
+    loss = tf.reduce_mean(losses)
+    train_op = optimization.create_optimizer(
+      loss,
+      FLAGS.learning_rate,
+      FLAGS.num_steps,
+      num_warmup_steps=FLAGS.num_steps // 10,
+      use_tpu=False,
+    )
+
+    # Prediction, on what is fed: the same weights, without dropout.
+    fed = {
+      name: tf.placeholder(tf.int32, [None, None], name)
+      for name in features.TOKEN_FEATURES
+    }
+    with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+      predicted = demo_task.build_logits(config, fed, is_training=False)
+    label_ids = tf.argmax(predicted, axis=-1)
+
+    # All weights but those of the new output layer begin as the checkpoint's.
+    checkpoint = demo_task.bert_file("bert_model.ckpt")
+    found, _ = modeling.get_assignment_map_from_checkpoint(
+      tf.trainable_variables(), checkpoint
+    )
+    tf.train.init_from_checkpoint(checkpoint, found)
+
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      told = []
+      for step in range(1, FLAGS.num_steps + 1):
+        told.append(session.run([loss, train_op])[0])
+        demo_task.tell(step, told)
+
+      feed = {tensor: dev[name] for name, tensor in fed.items()}
+      said = session.run(label_ids, feed)
+      print(f"dev_accuracy = {np.mean(said == dev['label_ids']):.2f}")
+
+      text = "Could you have the cake ready by ten and write Amina on it?"
+      row = features.encode_pair(tokenizer, text, None, max_seq_length=32)
+      feed = {tensor: [getattr(row, name)] for name, tensor in fed.items()}
+      (said,) = session.run(label_ids, feed)
+      print(f"{demo_task.LABELS[said]}: {text}")
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  demo_task.define_flags()
+  flags.adopt_module_key_flags(demo_task)
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

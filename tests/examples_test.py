@@ -1,0 +1,302 @@
+"""The examples run as they say, on a BERT of one small layer."""
+
+import collections
+import contextlib
+import importlib.util
+import io
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import classification_data
+import estimator_api  # noqa: F401 (before anything else uses tf.keras)
+import export_model
+import features
+import modeling
+import tokenization
+from examples import custom_loop_tf2, demo_task, keras_model
+
+EXAMPLES = os.path.join(commands.ROOT, "examples")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+needs_hub = pytest.mark.skipif(
+  not importlib.util.find_spec("tensorflow_hub"), reason="no tensorflow-hub"
+)
+needs_keras_3 = pytest.mark.skipif(
+  tf.__version__.startswith("2.15"), reason="TensorFlow 2.15 has no Keras 3"
+)
+KERAS = [
+  pytest.param("2", marks=needs_hub),
+  pytest.param("3", marks=needs_keras_3),
+]
+
+
+def text_of(*path):
+  with open(os.path.join(commands.ROOT, *path), encoding="utf-8") as file:
+    return file.read()
+
+
+@pytest.fixture(scope="module")
+def config(bert_dir):
+  return modeling.BertConfig.from_json_file(str(bert_dir / "bert_config.json"))
+
+
+@pytest.fixture(scope="module")
+def bert_dir(tmp_path_factory):
+  """A folder with a BERT that knows the examples' words, and no more."""
+  folder = tmp_path_factory.mktemp("bert")
+  texts = [text_of("demo", "train.tsv"), text_of("examples", "pairs.tsv")]
+  words = sorted(set(re.findall(r"\w+|[^\w\s]", "\n".join(texts).lower())))
+  (folder / "vocab.txt").write_text("\n".join(SPECIAL + words) + "\n")
+  config = modeling.BertConfig(
+    vocab_size=len(SPECIAL + words),
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=64,
+    type_vocab_size=2,
+    initializer_range=0.2,
+  )
+  (folder / "bert_config.json").write_text(config.to_json_string())
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    tf.compat.v1.set_random_seed(1)
+    modeling.BertModel(config, False, tf.zeros([1, 1], tf.int32))
+    session.run(tf.compat.v1.global_variables_initializer())
+    tf.compat.v1.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+  return folder
+
+
+def flags_for(bert_dir):
+  return [f"--bert_dir={bert_dir}", "--num_steps=120", "--learning_rate=2e-3"]
+
+
+def run(example, *flags):
+  """Runs an example, but in this process; gives what it printed."""
+  output = io.StringIO()
+  with (
+    pytest.MonkeyPatch.context() as patch,
+    commands.in_process(example) as main,
+    contextlib.redirect_stdout(output),
+  ):
+    patch.chdir(commands.ROOT)
+    main(*flags)
+  return output.getvalue()
+
+
+def losses(output):
+  return [float(loss) for loss in re.findall(r"loss:? ([\d.]+)", output)]
+
+
+def accuracy(output):
+  return float(re.search("accuracy[ =]+(.*)", output)[1])
+
+
+def some_rows(config, seed=1):
+  """Two rows of six tokens, the second with padding."""
+  ids = np.random.default_rng(seed).integers(5, config.vocab_size, [2, 6])
+  mask = np.int32([[1] * 6, [1] * 4 + [0] * 2])
+  segments = np.int32([[0, 0, 1, 1, 1, 1], [0] * 6])
+  values = (np.int32(ids), mask, segments)
+  return dict(zip(features.TOKEN_FEATURES, map(tf.constant, values)))
+
+
+# A graph
+
+
+def test_graph_learns_and_labels_a_text(bert_dir):
+  done = subprocess.run(
+    [sys.executable, "-m", "examples.graph_tf1", *flags_for(bert_dir)],
+    cwd=commands.ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  told = losses(done.stdout)
+  assert len(told) == 5
+  assert told[-1] < 0.9 * told[0]
+  assert accuracy(done.stdout) > 0.25
+  assert done.stdout.splitlines()[-1].partition(":")[0] in demo_task.LABELS
+
+
+# A module
+
+
+@pytest.fixture(scope="module")
+def loop(bert_dir, tmp_path_factory):
+  """What the loop printed, and the folder that it saved to."""
+  folder = tmp_path_factory.mktemp("loop")
+  output = run(custom_loop_tf2, *flags_for(bert_dir), f"--output_dir={folder}")
+  return output, folder
+
+
+def test_loop_learns(loop):
+  told = losses(loop[0])
+  assert len(told) == 5
+  assert told[-1] < 0.9 * told[0]
+
+
+def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
+  loop, bert_dir, config, monkeypatch
+):
+  output, folder = loop
+  saved = tf.saved_model.load(str(folder / "saved_model"))
+  model = custom_loop_tf2.Classifier(config, None)
+  checkpoint = tf.train.Checkpoint(model=model)
+  checkpoint.read(str(folder / "checkpoint")).expect_partial()
+  tokenizer = tokenization.FullTokenizer(bert_dir / "vocab.txt")
+  monkeypatch.chdir(commands.ROOT)
+  rows = demo_task.read_tokens(tokenizer, "dev")
+  label_ids = rows.pop("label_ids")
+  rows = {name: tf.constant(values) for name, values in rows.items()}
+  said = saved.probabilities(rows).numpy()
+  np.testing.assert_array_equal(said, model.probabilities(rows).numpy())
+  right = np.mean(np.argmax(said, axis=-1) == label_ids)
+  assert accuracy(output) == pytest.approx(right, abs=0.005)
+
+
+def call(model, rows, is_training):
+  function = tf.function(model.logits, autograph=False)
+  return function(rows, is_training).numpy()
+
+
+def test_dropout_is_all_that_training_changes(bert_dir, config):
+  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
+  rows = some_rows(config)
+  predicted = call(model, rows, False)
+  assert np.abs(call(model, rows, True) - predicted).max() > 1e-3
+  model.config = modeling.BertConfig.from_dict(
+    config.to_dict()
+    | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+  )
+  np.testing.assert_allclose(call(model, rows, True), predicted, atol=1e-6)
+
+
+def test_gradients_reach_all_variables(bert_dir, config):
+  model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
+
+  @tf.function(autograph=False)
+  def gradients():
+    with tf.GradientTape() as tape:
+      logits = model.logits(some_rows(config), is_training=True)
+      loss = tf.reduce_mean(modeling.cross_entropy(logits, [0, 1])[0])
+    found = tape.gradient(loss, model.trainable_variables)
+    return [tf.norm(tf.convert_to_tensor(gradient)) for gradient in found]
+
+  # A bias of keys adds the same to all scores of a place, which changes none.
+  without = [
+    variable.name
+    for variable, norm in zip(model.trainable_variables, gradients())
+    if norm < 1e-6
+  ]
+  assert all("key/bias" in name for name in without), without
+  assert len(model.trainable_variables) == 5 + 16 + 2 + 2
+
+
+# Keras
+
+
+@pytest.fixture(scope="module")
+def export_once(tmp_path_factory):
+  """`export_model.export`, for one encoder that is wanted several times."""
+  folder = tmp_path_factory.mktemp("exported") / "encoder"
+  export = export_model.export
+
+  def export_or_copy(source, export_dir, encoder):
+    if not folder.exists():
+      export(source, str(folder), encoder)
+    shutil.copytree(folder, export_dir)
+
+  return export_or_copy
+
+
+@pytest.fixture(scope="module", params=KERAS)
+def fitted(request, bert_dir, config, export_once):
+  """What fitting printed, and pooled outputs before and after it."""
+  rows = dict(zip(keras_model.INPUTS, some_rows(config).values()))
+  pooled = []
+  with pytest.MonkeyPatch.context() as patch:
+    build_model = keras_model.build_model
+
+    def build_and_keep(keras, encoder, optimizer):
+      pooled.append(lambda: encoder(rows)["pooled_output"].numpy())
+      pooled.append(pooled[0]())
+      return build_model(keras, encoder, optimizer)
+
+    patch.setattr(keras_model, "build_model", build_and_keep)
+    patch.setattr(export_model, "export", export_once)
+    output = run(keras_model, *flags_for(bert_dir), f"--keras={request.param}")
+  compute, before = pooled
+  return output, before, compute()
+
+
+def test_keras_model_learns_from_raw_text(fitted):
+  told = losses(fitted[0])
+  assert len(told) == 5
+  assert told[-1] < 0.9 * told[0]
+
+
+def test_keras_trains_the_encoder(fitted):
+  _, before, after = fitted
+  assert np.abs(after - before).max() > 1e-2
+
+
+# The notebook
+
+
+def test_pairs_are_balanced_and_dev_sentences_are_new():
+  _, *rows = classification_data.read_tsv(os.path.join(EXAMPLES, "pairs.tsv"))
+  train, dev = rows[:72], rows[72:]
+  for part, each in ((train, 36), (dev, 12)):
+    labels = collections.Counter(row.fields[0] for row in part)
+    assert labels == {"same": each, "other": each}
+  seen, new = (
+    set(itertools.chain.from_iterable(row.fields[1:] for row in part))
+    for part in (train, dev)
+  )
+  assert not seen & new
+
+
+def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
+  nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
+  nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
+  pytest.importorskip("ipykernel", reason="needs ipykernel")
+  monkeypatch.setenv("BERT_DIR", str(bert_dir))
+  notebook = nbformat.read(os.path.join(EXAMPLES, "sentence_pairs.ipynb"), 4)
+  nbclient.NotebookClient(
+    notebook, timeout=120, resources={"metadata": {"path": EXAMPLES}}
+  ).execute()
+  outputs = [
+    output
+    for cell in notebook.cells
+    if cell.cell_type == "code"
+    for output in cell.outputs
+  ]
+  printed = "".join(
+    output.text for output in outputs if output.get("name") == "stdout"
+  )
+  by_hand, of_model = (
+    np.array(scores.split(), float)
+    for scores in re.findall(r"^scores.*\[(.*)\]", printed, re.M)
+  )
+  np.testing.assert_allclose(by_hand, of_model, atol=1e-5)
+  matrix = re.findall(r"^is (?:other|same) +(\d+) +(\d+)$", printed, re.M)
+  assert np.sum(np.array(matrix, int)) == 24
+  pictures = [
+    output for output in outputs if "image/png" in output.get("data", {})
+  ]
+  assert len(pictures) == 2
+
+
+def test_stored_notebook_names_no_folder_of_a_machine():
+  text = text_of("examples", "sentence_pairs.ipynb")
+  assert not re.search(r'["\s](/\w+){2}|stderr', text)
