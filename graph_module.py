@@ -67,7 +67,8 @@ def initial_weights(
 
   Args:
     build: makes the graph.
-    init_checkpoint: which gives the weights that it has; None: all are random.
+    init_checkpoint: which gives the weights that it has; None: all are random,
+      by the seed that `build` sets, if it does.
 
   Returns:
     The value of each trainable variable by its name.

@@ -307,7 +307,8 @@ def test_an_entry_agrees_with_its_name_and_itself(name):
 
 
 @pytest.mark.parametrize(
-  "name", tokenization._CASED_MODELS | tokenization._LOWER_CASED_MODELS
+  "name",
+  sorted(tokenization._CASED_MODELS | tokenization._LOWER_CASED_MODELS),
 )
 def test_the_tokenizer_knows_the_case_of_a_fetched_model(name):
   right = TABLE[name].do_lower_case
