@@ -317,7 +317,8 @@ class Loaded(model_folder.LoadedModel):
   script = "run_classifier"
   purpose = "labels texts"
 
-  def build(self, config, inputs, execution):
+  @staticmethod
+  def build(description, config, inputs, execution):
     model = modeling.BertModel(
       config,
       False,
