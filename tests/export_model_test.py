@@ -119,19 +119,6 @@ def test_signatures(loaded):
   }
 
 
-def test_without_a_vocabulary_ids_are_taken(main, model_dir, tmp_path):
-  shutil.copytree(
-    model_dir,
-    tmp_path / "model",
-    ignore=shutil.ignore_patterns("exported", "vocab.txt"),
-  )
-  path = tmp_path / "exported"
-  main(f"--model_dir={tmp_path / 'model'}", f"--export_dir={path}")
-  model = tf.saved_model.load(str(path))
-  assert set(model.signatures) == {"ids", "serving_default"}
-  assert not (path / "assets" / "vocab.txt").exists()
-
-
 # Elsewhere
 
 LOAD = """
@@ -198,31 +185,39 @@ def test_saved_model_cli_runs_it(exported, loaded, tmp_path):
 # One length for all
 
 
-def test_a_fixed_length_changes_no_answer(main, model_dir, loaded, tmp_path):
-  path, length = tmp_path / "exported", 16
-  flags = [f"--model_dir={model_dir}", f"--export_dir={path}"]
-  main(*flags, f"--seq_length={length}")
-  static = tf.saved_model.load(str(path))
-  _, inputs = static.signatures["ids"].structured_input_signature
-  assert {(*spec.shape,) for spec in inputs.values()} == {(None, length)}
+@pytest.fixture(scope="module")
+def static(main, model_dir):
+  """That model for batches of one length; and without a vocabulary."""
+  folder, path = model_dir / "without_vocab", model_dir / "static"
+  names = shutil.ignore_patterns("exported", "vocab.txt")
+  shutil.copytree(model_dir, folder, ignore=names)
+  flags = [f"--model_dir={folder}", f"--export_dir={path}"]
+  main(*flags, "--seq_length=16")
+  return tf.saved_model.load(str(path))
 
-  short = [text for text in TEXTS if len(text) < 30]
+
+def test_without_a_vocabulary_ids_are_taken(static):
+  assert set(static.signatures) == {"ids", "serving_default"}
+  files = {os.path.basename(a.asset_path.numpy()) for a in static.assets}
+  assert files == {b"bert_config.json", b"labels.txt", b"model.json"}
+
+
+def test_a_fixed_length_changes_no_answer(static, model_dir, loaded):
+  _, inputs = static.signatures["ids"].structured_input_signature
+  assert [*inputs] and {(*of.shape,) for of in inputs.values()} == {(None, 16)}
+  source = serving_test.source_of(model_dir)
+  padded = serving_test.unsaved(source, seq_length=16)
+  short = [text for text in TEXTS if len(text) < 20]
   texts = {"text_a": short, "text_b": short[::-1]}
-  ids, fitting = (ask(m, "tokenize", **texts) for m in (static, loaded))
-  for name, array in fitting.items():
-    padding = length - array.shape[1]
+  ids = ask(padded, "tokenize", **texts)
+  for name, array in ask(loaded, "tokenize", **texts).items():
+    padding = 16 - array.shape[1]
     assert padding > 0
-    np.testing.assert_array_equal(
-      ids[name], np.pad(array, ((0, 0), (0, padding)))
-    )
-  expected = ask(loaded, "pair", **texts)
-  for said in (ask(static, "pair", **texts), ask(static, "ids", **ids)):
-    assert_equal(said["probabilities"], expected["probabilities"])
-    assert said["label"].tolist() == expected["label"].tolist()
-  (cut,) = ask(static, "tokenize", text_a=["the " * 40], text_b=[""])[
-    "input_mask"
-  ]
-  assert cut.tolist() == [1] * length
+    expected = np.pad(array, ((0, 0), (0, padding)))
+    np.testing.assert_array_equal(ids[name], expected)
+  said, expected = ask(static, "ids", **ids), ask(loaded, "pair", **texts)
+  assert_equal(said["probabilities"], expected["probabilities"])
+  assert said["label"].tolist() == expected["label"].tolist()
 
 
 # Encoders
@@ -235,7 +230,6 @@ def encoder_dir(main, model_dir):
   main(
     f"--init_checkpoint={model_dir / 'model.ckpt-7'}",
     f"--bert_config_file={model_dir / 'bert_config.json'}",
-    f"--vocab_file={model_dir / 'vocab.txt'}",
     "--max_seq_length=24",
     f"--export_dir={path}",
   )
@@ -315,19 +309,6 @@ def test_only_training_drops_out(encoder):
   np.testing.assert_array_equal(once, again)
   once, again = (encoder(dict(INPUTS), training=True)["default"] for _ in "ab")
   assert not np.allclose(once, again, atol=1e-3)
-
-
-def test_an_encoder_brings_its_vocabulary(encoder, model_dir):
-  with open(encoder.vocab_file.asset_path.numpy()) as file:
-    assert file.read() == (model_dir / "vocab.txt").read_text()
-  assert encoder.do_lower_case.numpy()
-
-
-def test_an_encoder_takes_texts(encoder):
-  ids = ask(encoder, "tokenize", text_a=["the cat"], text_b=["dog"])
-  assert set(ids) == set(INPUTS)
-  texts = ask(encoder, "pair", text_a=["the cat"], text_b=["dog"])
-  assert_equal(texts["pooled_output"], encoder(ids)["default"])
 
 
 # Words at the second place say which of two labels a text has.
@@ -429,14 +410,10 @@ def test_nothing_to_export(refuse):
   assert "name --model_dir" in refuse()
 
 
-def test_a_folder_without_a_model(tmp_path):
-  line = commands.fail(
-    "export_model.py",
-    f"--model_dir={tmp_path}",
-    f"--export_dir={tmp_path / 'out'}",
+def test_a_folder_without_a_model(refuse, tmp_path):
+  assert (
+    refuse(f"--model_dir={tmp_path}") == f"{tmp_path}: holds no trained model"
   )
-  assert line.endswith(f"{tmp_path}: holds no trained model")
-  assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_there(main, model_dir, tmp_path):

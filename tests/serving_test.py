@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import math
 import os
 import random
@@ -23,6 +24,7 @@ import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
+import serving
 import squad_answers
 import squad_data
 import tokenization
@@ -60,6 +62,8 @@ MODELS = {
   "squad_2": SQUAD | {"version_2_with_negative": True},
   "pretraining": {"script": "run_pretraining"},
 }
+# As small as texts are; those of the other are what the host has by default.
+LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
 # The others have the same operations but for a few.
 SAVED = ("classification", "ner", "squad_2", "pretraining")
 PREDICTORS = {
@@ -67,6 +71,8 @@ PREDICTORS = {
   "run_ner": run_ner.Predictor,
   "run_squad": run_squad.Predictor,
 }
+
+HUB_NAMES = ("input_word_ids", "input_mask", "input_type_ids")
 
 TEXTS = [
   "the cat sat",
@@ -166,9 +172,12 @@ def source_of(folder):
   return export_model.find_source(str(folder), None, None, None, True, None)
 
 
-def unsaved(source, seq_length=None, precision="float32"):
+def unsaved(
+  source, encoder=False, seq_length=None, precision="float32", **limits
+):
   """What would be exported, without a SavedModel in between."""
-  served = export_model.serve(source, False, seq_length, precision)
+  served = export_model.serve(source, encoder, seq_length, precision)
+  vars(served).update(limits)
   weights = export_model.read_weights(served, source.checkpoint)
   module = graph_module.GraphModule(weights)
 
@@ -198,7 +207,7 @@ def models(tmp_path_factory):
         export_model.export(source_of(folder), str(folder / "exported"))
         model = tf.saved_model.load(str(folder / "exported"))
       else:
-        model = unsaved(source_of(folder))
+        model = unsaved(source_of(folder), **LIMITS.get(kind, {}))
       predictor = PREDICTORS.get(MODELS[kind]["script"])
       host = predictor and stack.enter_context(predictor(str(folder)))
       return str(folder), model, host
@@ -342,6 +351,17 @@ def test_tokens_of_texts_with_masks(models):
   )
 
 
+def test_texts_become_vectors(models):
+  folder, _, host = models("classification")
+  model = unsaved(source_of(folder), encoder=True)
+  text_a, text_b = zip(*odd_pairs())
+  texts = ask(model, "pair", text_a=text_a, text_b=text_b)
+  inputs = encode(host, odd_pairs()).values()
+  ids = ask(model, "ids", **dict(zip(HUB_NAMES, inputs)))
+  for name in ("pooled_output", "mean_output"):
+    assert_equal(texts[name], ids[name])
+
+
 # Tags
 
 
@@ -426,13 +446,21 @@ def null_odds(listed):
   return math.log(none / max(probabilities.values()))
 
 
+def test_limits_of_answers_are_those_of_the_host():
+  host = inspect.signature(run_squad.Predictor.predict).parameters
+  for name in ("n_best_size", "max_answer_length", "null_score_diff_threshold"):
+    assert getattr(serving.Reader, name) == host[name].default
+
+
 @pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
 def test_questions_are_answered(models, kind):
   _, model, host = models(kind)
   assert any(not question for question, _ in SIMPLE)
-  expected = [listed[0] for listed in host.predict(SIMPLE)]
   said, answers = answer(model, SIMPLE)
-  assert answers == [(best.text, best.start, best.end) for best in expected]
+  assert answers == [
+    (listed[0].text, listed[0].start, listed[0].end) if listed else ("", 0, 0)
+    for listed in host.predict(SIMPLE, **LIMITS.get(kind, {}))
+  ]
   assert len(set(answers)) > 50
   assert ("null_odds" in said) == (kind == "squad_2")
 
@@ -450,7 +478,7 @@ def test_odds_of_no_answer(models):
 def test_answers_end_where_their_pieces_end(models):
   _, model, host = models("squad_1")
   _, answers = answer(model, DIFFICULT)
-  expected = host.predict(DIFFICULT)
+  expected = host.predict(DIFFICULT, **LIMITS["squad_1"])
   for (_, passage), said, listed in zip(DIFFICULT, answers, expected):
     text, start, end = said
     assert text == passage[start:end]
@@ -462,11 +490,11 @@ def test_answers_end_where_their_pieces_end(models):
     # The host puts one space between words, and may fall back on whole ones.
     words, _ = squad_data.split_words(text)
     assert " ".join(words) in listed[0].text
-  assert sum(map(bool, expected)) > 100
+  assert sum(map(bool, expected)) > 50
 
 
 def test_the_score_is_that_of_the_first_and_the_last_token(models):
-  _, model, host = models("squad_1")
+  _, model, host = models("squad_2")
   rng = random.Random(9)
   passages = [
     " ".join(rng.sample(WORDS, rng.randrange(1, 10))) for _ in range(40)
@@ -474,7 +502,10 @@ def test_the_score_is_that_of_the_first_and_the_last_token(models):
   pairs = [("is it", passage) for passage in passages]
   logits = ask(model, "ids", **encode(host, pairs))
   said, answers = answer(model, pairs)
+  assert sum(bool(text) for text, *_ in answers) > 20
   for row, (text, start, _) in enumerate(answers):
+    if not text:
+      continue
     first = 4 + passages[row][:start].count(" ")
     last = first + text.count(" ")
     starts, ends = logits["start_logits"][row], logits["end_logits"][row]
@@ -488,7 +519,8 @@ def test_passages_without_words_have_no_answer(models, kind):
   _, answers = answer(model, pairs)
   assert answers[:3] == [("", 0, 0)] * 3
   expected = [
-    listed[0].text if listed else "" for listed in host.predict(pairs)
+    listed[0].text if listed else ""
+    for listed in host.predict(pairs, **LIMITS.get(kind, {}))
   ]
   assert [text for text, *_ in answers] == expected
 
@@ -558,57 +590,52 @@ def golden(name):
   return dict(np.load(path))
 
 
-def ask_golden(seq_length, *signatures, **description):
-  """What the reference's checkpoint says of its inputs, by signature."""
+def ask_golden(signature, seq_length, **description):
+  """What a signature gives for the reference's checkpoint and inputs."""
   index = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
   config_file = reference_data.golden("modeling", "tiny", "bert_config.json")
   source = export_model.find_source(
     None, index[: -len(".index")], config_file, None, True, 17
   )
   source.description.update(description)
-  model, inputs = unsaved(source, seq_length), golden("inputs")
-  names = [*features.TOKEN_FEATURES, "masked_lm_positions"]
-  if not description:
-    names = names[:3]
-    for ours, theirs in zip(names, HUB_NAMES):
-      inputs[theirs] = inputs[ours]
-    names = HUB_NAMES
-  inputs = {name: inputs[name] for name in names}
-  return [ask(model, signature, **inputs) for signature in signatures]
+  inputs = golden("inputs")
+  inputs |= zip(HUB_NAMES, map(inputs.get, features.TOKEN_FEATURES))
+  names = HUB_NAMES
+  if description:
+    names = (*features.TOKEN_FEATURES, "masked_lm_positions")
+  model = unsaved(source, seq_length=seq_length)
+  return ask(model, signature, **{name: inputs[name] for name in names})
 
 
-HUB_NAMES = ("input_word_ids", "input_mask", "input_type_ids")
+def visible():
+  """The tokens, which alone have states in batches of any length."""
+  return golden("inputs")["input_mask"] > 0
 
 
-def visible(seq_length):
-  """Places with states: all, or in batches of any length the tokens."""
-  mask = golden("inputs")["input_mask"] > 0
-  return mask | (seq_length is not None)
-
-
-@pytest.mark.parametrize("seq_length", [None, 17])
-def test_an_encoder_gives_what_the_reference_gives(seq_length):
-  said, layers = ask_golden(seq_length, "ids", "layers")
-  expected, mask = golden("outputs"), visible(seq_length)
+def test_layers_are_what_the_reference_gives():
+  said = ask_golden("layers", 17)
+  expected = golden("outputs")
   names = ["embedding_output", *(f"encoder_layer_{n}" for n in range(3))]
   states = np.stack([expected[name] for name in names], axis=1)
-  every = mask[:, np.newaxis, :, np.newaxis]
-  assert_equal(layers["all_layers"], states, every)
-  assert_equal(said["sequence_output"], states[:, -1], every[:, 0])
-  for one in (said, layers):
-    assert_equal(one["pooled_output"], expected["pooled_output"], mask[:, :1])
-  tokens = golden("inputs")["input_mask"] > 0
-  means = [row[tokens].mean(0) for row, tokens in zip(states[:, -1], tokens)]
+  assert_equal(said["all_layers"], states)
+  assert_equal(said["pooled_output"], expected["pooled_output"])
+
+
+def test_vectors_of_texts_are_what_the_reference_gives():
+  said = ask_golden("ids", None)
+  expected, mask = golden("outputs"), visible()
+  states = expected["sequence_output"]
+  assert_equal(said["sequence_output"], states, mask[:, :, np.newaxis])
+  assert_equal(said["pooled_output"], expected["pooled_output"], mask[:, :1])
+  means = [row[tokens].mean(axis=0) for row, tokens in zip(states, mask)]
   assert_equal(said["mean_output"], means)
 
 
 def test_probabilities_of_words_are_what_the_reference_gives():
-  (said,) = ask_golden(None, "ids", script="run_pretraining")
-  positions, expected = (
-    golden("inputs")["masked_lm_positions"],
-    golden("outputs"),
-  )
-  mask, words = visible(None), said["masked_lm_probabilities"]
+  said = ask_golden("ids", None, script="run_pretraining")
+  positions = golden("inputs")["masked_lm_positions"]
+  expected, mask = golden("outputs"), visible()
+  words = said["masked_lm_probabilities"]
   assert_equal(
     words,
     np.exp(expected["masked_lm_log_probs"]).reshape(words.shape),
