@@ -208,14 +208,8 @@ def load_huggingface(folder: str) -> Model:
   return Model(name, config.vocab_size, config.max_position_embeddings, run)
 
 
-# An exported encoder's signature of all layers, and its names of what
-# `features.TOKEN_FEATURES` are.
+# An exported encoder's signature of all layers.
 _SIGNATURE = "layers"
-_SIGNATURE_INPUTS = {
-  "input_ids": "input_word_ids",
-  "input_mask": "input_mask",
-  "segment_ids": "input_type_ids",
-}
 
 
 def load_saved_model(folder: str) -> Model:
@@ -248,7 +242,7 @@ def load_saved_model(folder: str) -> Model:
     result = loaded.signatures[_SIGNATURE](
       **{
         theirs: tf_v2.constant(np.pad(batch[ours], padding))
-        for ours, theirs in _SIGNATURE_INPUTS.items()
+        for ours, theirs in features.HUB_NAMES.items()
       }
     )
     states = np.moveaxis(result["all_layers"][:, :, :num_tokens].numpy(), 1, 0)

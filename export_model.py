@@ -165,12 +165,13 @@ def read_weights(
   Raises:
     InputError: one is missing or of another shape, or cannot be read.
   """
+  ids = served.signatures()["ids"]
   with tf.Graph().as_default():
     inputs = {
       name: tf.compat.v1.placeholder(tf.int32, [None] * spec.shape.rank)
-      for name, spec in served.signatures()["ids"].inputs.items()
+      for name, spec in ids.inputs.items()
     }
-    served.signatures()["ids"].function(inputs)
+    ids.function(inputs)
     shapes = {
       variable.op.name: variable.shape.as_list()
       for variable in tf.compat.v1.trainable_variables()

@@ -19,6 +19,13 @@ from command_line import InputError, open_any, write_whole
 # The features with a place for every token, which end in padding.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 
+# TensorFlow Hub's name of each of them.
+HUB_NAMES = {
+  "input_ids": "input_word_ids",
+  "input_mask": "input_mask",
+  "segment_ids": "input_type_ids",
+}
+
 
 class Feature(NamedTuple):
   """How one feature of a record is laid out; for writing and for reading.

@@ -119,14 +119,6 @@ class Served:
     )
 
 
-# TensorFlow Hub's name of each of `features.TOKEN_FEATURES`.
-_HUB_NAMES = {
-  "input_ids": "input_word_ids",
-  "input_mask": "input_mask",
-  "segment_ids": "input_type_ids",
-}
-
-
 def _texts(*names: str) -> dict[str, tf.TensorSpec]:
   return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
@@ -163,7 +155,7 @@ class Encoder(Served):
     specs = super().token_specs()
     return {
       name: tf.TensorSpec(specs[ours].shape, tf.int32, name)
-      for ours, name in _HUB_NAMES.items()
+      for ours, name in features.HUB_NAMES.items()
     }
 
   def signatures(self):
@@ -173,12 +165,12 @@ class Encoder(Served):
     return signatures | {"layers": layers}
 
   def _ours(self, inputs: Tensors) -> Tensors:
-    return {ours: inputs[name] for ours, name in _HUB_NAMES.items()}
+    return {ours: inputs[name] for ours, name in features.HUB_NAMES.items()}
 
   def encode(self, texts):
     """See base class; by the names of TensorFlow Hub."""
     encoded = super().encode(texts)
-    return {name: encoded[ours] for ours, name in _HUB_NAMES.items()}
+    return {name: encoded[ours] for ours, name in features.HUB_NAMES.items()}
 
   def ids(self, inputs):
     """See base class."""
