@@ -155,17 +155,18 @@ class GraphTokenizer:
     texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     points = texts.values  # [T]
     text_of = tf.cast(texts.value_rowids(), tf.int32)  # [T]
-    if self._contexts:
-      points = _with_final_sigmas(points, text_of, self._contexts)
-    as_is = tf.zeros_like(points, tf.bool)
-    for word in self._never_split:
-      as_is |= _places_of(word, points, text_of, self._separators)
-    spelled = self._codes.spell(points, as_is)
+    # A character is spelled by those of the same part alone.
     part = text_of
     if self._kinds:
       kind = self._kinds(points)
       begins_word = _begins_word(kind, text_of)
       part = tf.cumsum(tf.cast(begins_word, tf.int32)) - 1
+    if self._contexts:
+      points = _with_final_sigmas(points, part, self._contexts)
+    as_is = tf.zeros_like(points, tf.bool)
+    for word in self._never_split:
+      as_is |= _places_of(word, points, part, self._separators)
+    spelled = self._codes.spell(points, as_is)
     words = _find_words(spelled, tf.gather(part, spelled.source))
     first, length, ids = self._cut(words)
     starts = tf.gather(words.source, first)
@@ -445,16 +446,16 @@ def _contexts() -> _PointTable:
   return _PointTable(contexts)
 
 
-def _with_final_sigmas(points, text_of, contexts: _PointTable):
+def _with_final_sigmas(points, part_of, contexts: _PointTable):
   """Code points [T] with small sigmas for the capital ones that end a word."""
 
   def replaced():
     context = contexts(points)
     place = tf.where(context != 2)[:, 0]
     is_cased = tf.gather(context == 1, place)
-    text = tf.gather(text_of, place)
+    part = tf.gather(part_of, place)
     nowhere = tf.zeros([1], tf.bool)
-    same = text[1:] == text[:-1]
+    same = part[1:] == part[:-1]
     after_cased = tf.concat([nowhere, is_cased[:-1] & same], axis=0)
     before_cased = tf.concat([is_cased[1:] & same, nowhere], axis=0)
     is_final = tf.gather(points, place) == _SIGMA
@@ -475,7 +476,7 @@ def _separators() -> np.ndarray:
   return table
 
 
-def _places_of(word: str, points, text_of, separators: _PointTable):
+def _places_of(word: str, points, part_of, separators: _PointTable):
   """Bool [T]: where a word stands between separators."""
   size, length = tf.size(points), len(word)
 
@@ -488,13 +489,13 @@ def _places_of(word: str, points, text_of, separators: _PointTable):
   is_separator = separators(points) > 0
 
   def ends_at(distance):
-    is_other_text = at(distance, text_of, -1) != text_of
-    return is_other_text | at(distance, is_separator, True)
+    is_other_part = at(distance, part_of, -1) != part_of
+    return is_other_part | at(distance, is_separator, True)
 
   found = ends_at(-1) & ends_at(length)
   for place, char in enumerate(word):
     found &= at(place, points, -1) == ord(char)
-    found &= at(place, text_of, -1) == text_of
+    found &= at(place, part_of, -1) == part_of
   return functools.reduce(
     tf.logical_or, (at(-place, found, False) for place in range(length))
   )

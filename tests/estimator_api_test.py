@@ -197,9 +197,10 @@ def test_builds_the_training_graph_of_a_tpu(
 @needs_stand_ins
 def test_watchdog_says_that_it_does_not_watch(caplog):
   session_support = sys.modules["tensorflow.python.tpu.session_support"]
-  tf.get_logger().addHandler(caplog.handler)
-  session_support.start_worker_watchdog(None, shutdown_timeout=60)
-  tf.get_logger().removeHandler(caplog.handler)
+  with caplog.at_level("WARNING", "tensorflow"):
+    tf.get_logger().addHandler(caplog.handler)
+    session_support.start_worker_watchdog(None, shutdown_timeout=60)
+    tf.get_logger().removeHandler(caplog.handler)
   assert "TF_TPU_WATCHDOG_TIMEOUT has no effect" in caplog.text
 
 

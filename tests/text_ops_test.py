@@ -6,7 +6,7 @@ import pytest
 import reference_data
 import tensorflow as tf
 import tokenization_test
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import features
@@ -208,6 +208,7 @@ def test_only_core_operations(small):
 
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
+@example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
 def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
   graph = _GRAPHS.setdefault(
