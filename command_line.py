@@ -10,11 +10,13 @@ import errno
 import functools
 import glob
 import gzip
+import json
 import os
 import shutil
+import socket
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from logging import Formatter
 from typing import IO, Any, Callable
 
@@ -23,6 +25,9 @@ from tqdm import tqdm
 
 # What the operating system says of a place that takes no more.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
+
+# Of each `files_read` that is open, the files read so far.
+_watchers: list[dict[str, None]] = []
 
 
 class InputError(ValueError):
@@ -37,27 +42,97 @@ def run(main: Callable[[list[str]], Any]) -> None:
   """Runs `main` under absl; what the user can mend costs one line, status 1.
 
   An `InputError`, a file that cannot be opened and a full disk are such
-  things. The traceback is still there at `--verbosity=1`.
+  things. The traceback is still there at `--verbosity=1`. `--rerun=run.json`
+  puts the flags of that receipt before those of the command line.
   """
+
+  def parse_flags(argv):
+    with _one_line():
+      argv, receipt = with_receipt(argv)
+    if receipt:
+      # What this process starts by `sys.argv` repeats nothing by itself.
+      sys.argv[:] = argv
+      argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
+    return app.parse_flags_with_usage(argv)
 
   def main_or_one_line(argv):
     logging.get_absl_handler().setFormatter(
       Formatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    try:
+    with _one_line():
       return main(argv)
-    except Exception as error:
-      message = _mendable(error)
-      if message is None:
-        raise
-      logging.debug("Where it was found:", exc_info=True)
-    logging.flush()
-    program = os.path.basename(sys.argv[0])
-    print(f"{program}: error: {message}", file=sys.stderr)
-    sys.exit(1)
 
   flags.FLAGS.set_default("verbosity", logging.INFO)
-  app.run(main_or_one_line)
+  app.run(main_or_one_line, flags_parser=parse_flags)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+  """Ends the program by one line where something is wrong that is mendable."""
+  try:
+    yield
+    return
+  except Exception as error:
+    message = mendable(error)
+    if message is None:
+      raise
+    logging.debug("Where it was found:", exc_info=True)
+  logging.flush()
+  program = os.path.basename(sys.argv[0])
+  print(f"{program}: error: {message}", file=sys.stderr)
+  sys.exit(1)
+
+
+# What a run is repeated by
+
+
+def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
+  """Replaces `--rerun=run.json` by the flags that the receipt has as given.
+
+  Args:
+    argv: program and arguments.
+
+  Returns:
+    Program and arguments, those of the receipt first, so that the others go
+    before them; and the receipt's path, None where no `--rerun` is given.
+
+  Raises:
+    InputError: it cannot be read, or is of another script.
+  """
+  known = flags.FlagValues()
+  known.set_gnu_getopt()
+  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
+  program, *arguments = known(argv, known_only=True)
+  if not known.rerun:
+    return [*argv], None
+  receipt = read_receipt(known.rerun)
+  if receipt["script"] != os.path.basename(program):
+    raise InputError(
+      f"{known.rerun}: is of {receipt['script']}; repeat it by that script"
+    )
+  return [program, *receipt["given"], *arguments], known.rerun
+
+
+def read_receipt(path: str) -> dict[str, Any]:
+  """Reads the receipt of a run, see `preflight.Receipt`.
+
+  Args:
+    path: a `run.json`.
+
+  Returns:
+    What it says.
+
+  Raises:
+    InputError: it is none, or cannot be read.
+  """
+  try:
+    with open_any(path) as file:
+      receipt = json.load(file)
+    if isinstance(receipt, dict) and {"script", "given"} <= set(receipt):
+      return receipt
+  except ValueError:
+    pass
+  raise InputError(f"{path}: is no receipt; name the run.json of a run")
 
 
 @contextlib.contextmanager
@@ -78,7 +153,7 @@ def whole_file(path: str) -> Iterator[str]:
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  beside = f"{path}.{os.getpid()}.tmp"
+  beside = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
   replace, remove = os.replace, os.remove
   if "://" in path:
     from tensorflow.io import gfile
@@ -116,7 +191,7 @@ def whole_folder(path: str) -> Iterator[str]:
   path = path.rstrip("/")
   if exists(path):
     raise InputError(f"{path}: is there already; name a folder that is not")
-  beside = f"{path}.{os.getpid()}.tmp"
+  beside = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
   try:
     yield beside
     rename(beside, path)
@@ -158,6 +233,9 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
   Returns:
     The open file.
   """
+  if "r" in mode:
+    for paths in _watchers:
+      paths[path] = None
   if "://" in path:
     from tensorflow.io import gfile
 
@@ -166,11 +244,29 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
   return open(path, mode, **text)
 
 
+@contextlib.contextmanager
+def files_read() -> Iterator[dict[str, None]]:
+  """Watches which files `open_any` opens for reading.
+
+  A processor of one's own need not say which files its data are in.
+
+  Yields:
+    Their paths as keys, each once and in order, as they come.
+  """
+  paths: dict[str, None] = {}
+  _watchers.append(paths)
+  try:
+    yield paths
+  finally:
+    _watchers.pop()
+
+
 def find_files(patterns: Iterable[str]) -> list[str]:
   """The files of names and wildcards.
 
   Args:
-    patterns: file names, `*` and `?` allowed.
+    patterns: file names, `*` and `?` allowed. Hidden files and receipts
+      (`.run.json`), which are nobody's input, match no wildcard.
 
   Returns:
     The files, those of one pattern in the order of their names, after those of
@@ -184,14 +280,18 @@ def find_files(patterns: Iterable[str]) -> list[str]:
     if "://" in pattern:
       from tensorflow.io import gfile
 
-      # Here wildcards match hidden files too, which are nobody's input.
-      names = [
-        name
-        for name in gfile.glob(pattern)
-        if name == pattern or not os.path.basename(name).startswith(".")
-      ]
+      names = gfile.glob(pattern)
     else:
       names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+    names = [
+      name
+      for name in names
+      if name == pattern
+      or (
+        not os.path.basename(name).startswith(".")
+        and not name.endswith(".run.json")
+      )
+    ]
     if not names:
       raise InputError(f"{pattern}: no such file")
     found += sorted(names)
@@ -253,7 +353,7 @@ class _LogFile:
     pass
 
 
-def _mendable(error: Exception) -> str | None:
+def mendable(error: Exception) -> str | None:
   """The line to show for an error that the user can mend, or None.
 
   TensorFlow reports what is wrong with a file in many classes of error, whose

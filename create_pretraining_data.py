@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import glob
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -36,6 +37,7 @@ from absl import flags, logging
 
 import command_line
 import features
+import preflight
 import tokenization
 from command_line import InputError, open_any, write_whole
 
@@ -892,6 +894,8 @@ def define_flags() -> None:
     " records of google-research/bert.",
     lower_bound=0,
   )
+  preflight.define_flags()
+  flags.adopt_module_key_flags(preflight)  # so that --help shows them
 
 
 def recipe_of_flags() -> Recipe:
@@ -913,8 +917,6 @@ def recipe_of_flags() -> Recipe:
 def output_files() -> list[str]:
   """The files that `--output_file` and `--num_shards` name.
 
-  Folders that they need and that are not there are made.
-
   Raises:
     InputError: no file, the same one twice, or several and `--num_shards`.
   """
@@ -928,11 +930,14 @@ def output_files() -> list[str]:
     names = [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
   if len(set(map(os.path.normpath, names))) < len(names):
     raise InputError("--output_file: names a file twice")
-  for name in names:
-    folder = os.path.dirname(name)
-    if folder and "://" not in folder:
-      os.makedirs(folder, exist_ok=True)
   return names
+
+
+def make_folders(paths: Iterable[str]) -> None:
+  """Makes the folders that files need and that are not there."""
+  for folder in filter(None, map(os.path.dirname, paths)):
+    if "://" not in folder:
+      os.makedirs(folder, exist_ok=True)
 
 
 def report(counts: collections.Counter[str]) -> None:
@@ -963,9 +968,13 @@ def report(counts: collections.Counter[str]) -> None:
 
 def main(_) -> None:
   """Makes the records of --input_file."""
-  recipe = recipe_of_flags()
-  RecordMaker(recipe)  # says now what is wrong with the vocabulary
-  inputs, outputs = command_line.find_files(FLAGS.input_file), output_files()
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
+    return
+  receipt = preflight.begin(__file__)
+  recipe, _, inputs, outputs = prepare(preflight.simply)
+  receipt.start(inputs)
+  make_folders(outputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   if FLAGS.num_workers:
     counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)
@@ -973,6 +982,102 @@ def main(_) -> None:
     counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
   logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
+  hashes = [preflight.fingerprint(path)["sha256"] for path in outputs]
+  receipt.finish({**counts, "sha256": hashes})
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check):
+  """Checks all that a run needs but the text itself.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    The recipe, what it is followed by, the files of the text and those of the
+    records.
+  """
+  recipe = check("flags", recipe_of_flags)
+  maker = check("vocabulary", RecordMaker, recipe)
+  inputs = check("input", command_line.find_files, FLAGS.input_file)
+  outputs = check("output", output_files)
+  return recipe, maker, inputs, outputs
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  recipe, maker, inputs, outputs = prepare(doctor.check)
+  num_bytes = doctor.check("text", check_text, maker, inputs)
+  doctor.check("disk", check_disk, recipe, num_bytes, outputs)
+
+
+def check_text(
+  maker: RecordMaker, inputs: Sequence[str], most: int = 2**27
+) -> int:
+  """Reads text; warns of what defeats its purpose.
+
+  Args:
+    maker: cuts it into pieces.
+    inputs: the files.
+    most: of the text, in bytes, that is read.
+
+  Returns:
+    How much text there is, in bytes.
+
+  Raises:
+    InputError: there is none, or it cannot be read.
+  """
+  some: list[bytes] = []
+  num_read = 0
+  for line in itertools.chain.from_iterable(
+    map(command_line.read_lines, inputs)
+  ):
+    num_read += len(line)
+    if len(some) < 5000:
+      some.append(line)
+    if num_read > most:
+      break
+  documents = maker.read_documents(some, random.Random(0))
+  if not documents:
+    raise InputError("--input_file: there is no text in it")
+  logging.info(
+    "%.1f MB read; of %d lines, %d documents",
+    num_read / 1e6,
+    len(some),
+    len(documents),
+  )
+  alone = sum(len(document) == 1 for document in documents)
+  if alone > len(documents) / 2:
+    logging.warning(
+      "%d of them have one sentence: is there a blank line after every one?",
+      alone,
+    )
+  if len(documents) == 1:
+    logging.warning("is there a blank line between documents?")
+  sizes = [_file_state(path)[0] for path in inputs]
+  return max(num_read, sum(sizes))
+
+
+def check_disk(recipe: Recipe, num_bytes: int, outputs: Sequence[str]) -> None:
+  """Refuses a place that has too little room for the records.
+
+  Args:
+    recipe: how they are made.
+    num_bytes: of the text.
+    outputs: the files.
+  """
+  # A token is some four characters of text, and five bytes of a record.
+  of_record = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
+  num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length
+  preflight.check_disk(
+    os.path.dirname(outputs[0]) or ".", int(num_records * of_record)
+  )
 
 
 if __name__ == "__main__":

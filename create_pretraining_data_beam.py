@@ -24,6 +24,7 @@ from absl import logging
 import command_line
 import create_pretraining_data
 import features
+import preflight
 from command_line import InputError, open_any
 
 try:
@@ -155,9 +156,13 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
 def main(argv: list[str]) -> None:
   """Makes the records of --input_file."""
   flags = create_pretraining_data.FLAGS
+  if flags.doctor:
+    preflight.diagnose(create_pretraining_data.examine)
+    return
   recipe = create_pretraining_data.recipe_of_flags()
   create_pretraining_data.RecordMaker(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
+  create_pretraining_data.make_folders(outputs)
   sizes = find_files(flags.input_file)
   num_blocks = create_pretraining_data.count_blocks(sizes, len(outputs))
   with open_any(recipe.vocab_file, "rb") as file:

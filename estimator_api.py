@@ -215,6 +215,7 @@ Estimator = _estimator.Estimator
 EstimatorSpec = _estimator.EstimatorSpec
 EstimatorRunConfig = _estimator.RunConfig
 ModeKeys = _estimator.ModeKeys
+NanLossDuringTrainingError = _estimator.NanLossDuringTrainingError
 
 TPUEstimator = _estimator.tpu.TPUEstimator
 TPUEstimatorSpec = _estimator.tpu.TPUEstimatorSpec

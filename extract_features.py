@@ -6,6 +6,7 @@ ever in memory together.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ import estimator_api
 import features
 import model_folder
 import modeling
+import preflight
 import tokenization
 import training
 from command_line import InputError, open_any, write_whole
@@ -268,8 +270,10 @@ def define_flags() -> None:
   training.define_model_flags()
   training.define_text_flags()
   training.define_execution_flags()
-  training.define_tpu_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
+  training.define_device_flags()
+  preflight.define_flags()
+  for module in (training, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string(
     "input_file",
     None,
@@ -341,22 +345,13 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
+    return
+  receipt = preflight.begin(__file__)
+  config, tokenizer, layer_indexes = prepare(preflight.simply)
+  receipt.start([FLAGS.input_file])
   is_npz = FLAGS.output_format == "npz"
-  if is_npz and not FLAGS.pooling:
-    raise InputError(
-      "--output_format=npz holds one vector a text: say which with --pooling"
-    )
-  training.fill_in_model_flags()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = model_folder.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
-  )
-  model_folder.check_checkpoint(FLAGS.init_checkpoint)
-  use_last_layer = FLAGS.pooling and FLAGS["layers"].using_default_value
-  layer_indexes = parse_layers(
-    "-1" if use_last_layer else FLAGS.layers, config.num_hidden_layers
-  )
   layout = record_layout(FLAGS.max_seq_length)
 
   with (
@@ -403,6 +398,115 @@ def main(_) -> None:
     else:
       write_jsonl(output, rows, layer_indexes, tokenizer)
   logging.info("Features of %d texts in %s", num_texts, FLAGS.output_file)
+  receipt.finish(
+    {
+      "texts": num_texts,
+      "sha256": preflight.fingerprint(FLAGS.output_file)["sha256"],
+    }
+  )
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check):
+  """Checks and reads all that a run needs but the texts.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    The model's sizes, the tokenizer and the layers that are wanted.
+  """
+  check("flags", check_flags)
+  config = check("config", preflight.load_config)
+  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  check("checkpoint", model_folder.check_checkpoint, FLAGS.init_checkpoint)
+  layer_indexes = check("layers", find_layers, config)
+  return config, tokenizer, layer_indexes
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  config, tokenizer, layer_indexes = prepare(doctor.check)
+  doctor.check("weights", check_weights, config, layer_indexes)
+  lengths = doctor.check("texts", check_texts, config, tokenizer)
+  doctor.check("disk", check_disk, config, layer_indexes, lengths)
+
+
+def check_flags() -> None:
+  """Refuses flags that do not go together."""
+  if FLAGS.output_format == "npz" and not FLAGS.pooling:
+    raise InputError(
+      "--output_format=npz holds one vector a text: say which with --pooling"
+    )
+
+
+def find_layers(config: modeling.BertConfig) -> list[int]:
+  """The layers that the flags want, see `parse_layers`."""
+  use_last_layer = FLAGS.pooling and FLAGS["layers"].using_default_value
+  return parse_layers(
+    "-1" if use_last_layer else FLAGS.layers, config.num_hidden_layers
+  )
+
+
+def check_weights(
+  config: modeling.BertConfig, layer_indexes: Sequence[int]
+) -> None:
+  """Refuses a checkpoint that is damaged, or not of this model."""
+  model_fn = model_fn_builder(
+    config, FLAGS.init_checkpoint, layer_indexes, False, False, FLAGS.pooling
+  )
+  preflight.check_weights(
+    FLAGS.init_checkpoint,
+    lambda *arguments: model_fn(*arguments[:4]),
+    record_layout(FLAGS.max_seq_length),
+    None,
+  )
+
+
+def check_texts(
+  config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
+) -> preflight.Lengths:
+  """Encodes some of the texts; warns if many are cut."""
+  examples = list(read_examples(FLAGS.input_file))
+  if not examples:
+    raise InputError(f"{FLAGS.input_file}: has no lines")
+  encoded = (
+    features.encode_pair(
+      tokenizer, example.text_a, example.text_b, FLAGS.max_seq_length
+    )
+    for example in preflight.sample(examples)
+  )
+  return preflight.check_encoded(
+    (
+      preflight.Encoded(e.input_ids, sum(e.input_mask), e.num_cut)
+      for e in encoded
+    ),
+    config.vocab_size,
+    len(examples),
+  )
+
+
+def check_disk(
+  config: modeling.BertConfig,
+  layer_indexes: Sequence[int],
+  lengths: preflight.Lengths,
+) -> None:
+  """Refuses a place that has too little room for the results."""
+  numbers = lengths.num_examples * len(layer_indexes) * config.hidden_size
+  if not FLAGS.pooling:
+    numbers *= lengths.num_tokens
+  # A number in JSON takes about ten characters, and a separator.
+  size = 4 if FLAGS.output_format == "npz" else 11
+  folder = os.path.dirname(FLAGS.output_file) or "."
+  if not tf.gfile.IsDirectory(folder):
+    raise InputError(f"{FLAGS.output_file}: {os.strerror(errno.ENOENT)}")
+  preflight.check_disk(folder, int(numbers * size))
 
 
 if __name__ == "__main__":

@@ -362,7 +362,9 @@ def record_input_fn(
       is a choice of who meets whom; else see `in_order`.
 
   Returns:
-    A function of `params`, which has the `batch_size`.
+    A function of `params`, which has the `batch_size`; where it has a
+    `traced_step` too, training's batches come from that step on, with the
+    `record_file` and `record_number` of each example, see `record_places`.
 
   Raises:
     InputError: the file is cut off or empty.
@@ -370,8 +372,10 @@ def record_input_fn(
   num_records = count_records(input_file)
 
   def input_fn(params):
-    batch_size = params["batch_size"]
+    batch_size, shard = whole_batch(params)
+    traced_step = params.get("traced_step")
     if is_training:
+      step = first_step if traced_step is None else traced_step
       return shuffled_record_batches(
         input_file,
         layout,
@@ -379,11 +383,13 @@ def record_input_fn(
         trim,
         num_records,
         seed,
-        first_record=first_step * batch_size,
+        first_record=step * batch_size,
         by_length=by_length,
+        shard=shard,
+        with_places=traced_step is not None,
       )
     return record_batches(
-      input_file, layout, batch_size, drop_remainder, trim, by_length
+      input_file, layout, batch_size, drop_remainder, trim, by_length, shard
     )
 
   return input_fn
@@ -396,6 +402,7 @@ def record_batches(
   drop_remainder: bool,
   trim: bool,
   by_length: bool = False,
+  shard: Shard | None = None,
 ):
   """A dataset of batches, in the order of the files.
 
@@ -407,6 +414,7 @@ def record_batches(
     trim: whether padding common to a batch is cut, see `trim_padding`.
     by_length: whether the records are sorted, some thousands at a time, the
       longest first, which leaves little padding; see `in_order`.
+    shard: what is read of each batch, all of which are whole; None for all.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -415,14 +423,15 @@ def record_batches(
 
   records = tf.data.TFRecordDataset(files)
   if not by_length:
-    return _batches(records, layout, batch_size, drop_remainder, trim)
+    return _batches(records, layout, batch_size, drop_remainder, trim, shard)
 
   def sort(places, block):
     order = tf.argsort(-_num_tokens(block, layout), stable=True)
-    return tf.gather(places, order), tf.gather(block, order)
+    places = tf.cast(tf.gather(places, order), tf.int32)
+    return places, tf.gather(block, order)
 
   places = records.enumerate().batch(2**13).map(sort).unbatch()
-  return _batches(places, layout, batch_size, drop_remainder, trim)
+  return _batches(places, layout, batch_size, drop_remainder, trim, shard)
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
@@ -456,6 +465,8 @@ def shuffled_record_batches(
   seed: int,
   first_record: int = 0,
   by_length: bool = False,
+  shard: Shard | None = None,
+  with_places: bool = False,
 ):
   """An endless dataset of batches in shuffled order, see `shuffle_epochs`.
 
@@ -468,6 +479,9 @@ def shuffled_record_batches(
     seed: fixes the order.
     first_record: records already done, where training goes on.
     by_length: whether batches are of like lengths, see `group_by_length`.
+    shard: what is read of each batch; None for all.
+    with_places: whether the features have `record_file` and
+      `record_number` too, see `record_places`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -475,14 +489,17 @@ def shuffled_record_batches(
   import tensorflow as tf
 
   def group(order, epoch, records):
-    lengths = _num_tokens(records, layout)
+    lengths = _num_tokens(records[-1] if with_places else records, layout)
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
   records = tf.data.TFRecordDataset(files)
+  if with_places:
+    names = [files] if isinstance(files, str) else files
+    records = tf.data.Dataset.from_tensor_slices(names).flat_map(record_places)
   records = shuffle_epochs(
     records, num_records, seed, first_record, group if by_length else None
   )
-  return _batches(records, layout, batch_size, True, trim)
+  return _batches(records, layout, batch_size, True, trim, shard)
 
 
 def streamed_record_batches(
@@ -493,6 +510,8 @@ def streamed_record_batches(
   num_records: int,
   seed: int,
   first_record: int = 0,
+  shard: Shard | None = None,
+  with_places: bool = False,
 ):
   """An endless dataset of batches in streamed order, see `stream_epochs`.
 
@@ -504,12 +523,33 @@ def streamed_record_batches(
     num_records: how many records the files have together.
     seed: fixes the order.
     first_record: records already done, where training goes on.
+    shard: what is read of each batch; None for all.
+    with_places: whether the features have `record_file` and
+      `record_number` too, see `record_places`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
-  records = stream_epochs(files, num_records, seed, first_record)
-  return _batches(records, layout, batch_size, True, trim)
+  records = stream_epochs(
+    files, num_records, seed, first_record, with_places=with_places
+  )
+  return _batches(records, layout, batch_size, True, trim, shard)
+
+
+def record_places(file):
+  """A dataset of a file's records and where each of them is.
+
+  Args:
+    file: string [], a TFRecord file.
+
+  Returns:
+    A `tf.data.Dataset` of the file's name, string []; the record's number in
+    it, from 0, int64 []; and the record, string [].
+  """
+  import tensorflow as tf
+
+  records = tf.data.TFRecordDataset(file).enumerate()
+  return records.map(lambda number, record: (file, number, record))
 
 
 def _num_tokens(serialized, layout: Layout):
@@ -523,20 +563,116 @@ def _num_tokens(serialized, layout: Layout):
   return tokens
 
 
-def _batches(records, layout, batch_size, drop_remainder, trim):
+class Shard(NamedTuple):
+  """The rows of each batch that a process reads, and its replicas share.
+
+  Attributes:
+    index: the process's number, from 0.
+    count: how many processes there are.
+    num_replicas: parts that its rows come in, batches by themselves.
+  """
+
+  index: int = 0
+  count: int = 1
+  num_replicas: int = 1
+
+  def split(self, records, batch_size: int):
+    """The parts of this process: [num_replicas, rows of a part, ...].
+
+    Args:
+      records: [batch_size, ...], a whole batch.
+      batch_size: a multiple of the number of all replicas.
+    """
+    import tensorflow as tf
+
+    rows = batch_size // self.count
+    own = records[self.index * rows :][:rows]
+    return tf.reshape(
+      own, [self.num_replicas, rows // self.num_replicas, *own.shape[1:]]
+    )
+
+  def example_numbers(self, place, batch_size: int):
+    """The examples in a part, by their numbers over all epochs.
+
+    Args:
+      place: int64 [], the part's number, over all steps.
+      batch_size: of whole batches.
+
+    Returns:
+      int64 [rows of a part].
+    """
+    import tensorflow as tf
+
+    step, part = place // self.num_replicas, place % self.num_replicas
+    rows = batch_size // (self.count * self.num_replicas)
+    first = step * batch_size + (self.index * self.num_replicas + part) * rows
+    return first + tf.range(rows, dtype=tf.int64)
+
+
+def share_batches(batches, num_replicas: int):
+  """Cuts batches into equal parts.
+
+  Args:
+    batches: a `tf.data.Dataset` of feature dictionaries.
+    num_replicas: parts of a batch.
+
+  Returns:
+    A dataset of the parts, those of a batch one after the other, each with the
+    number of examples in the batch, int32 []. Its last example is repeated
+    where they do not go up.
+  """
+  import tensorflow as tf
+
+  def cut(batch):
+    size = tf.shape(next(iter(batch.values())))[0]
+    rows = -(-size // num_replicas)
+    index = tf.minimum(tf.range(rows * num_replicas), size - 1)
+    index = tf.reshape(index, [num_replicas, rows])
+    parts = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
+    return tf.data.Dataset.from_tensor_slices(
+      (parts, tf.fill([num_replicas], size))
+    )
+
+  return batches.flat_map(cut).prefetch(tf.data.AUTOTUNE)
+
+
+def whole_batch(params: Mapping[str, Any]) -> tuple[int, Shard | None]:
+  """How large a batch of all processes is, and what is read of it here.
+
+  Args:
+    params: of an `input_fn`. Its `batch_size` is of all processes, but on a
+      TPU, whose hosts each get their own.
+
+  Returns:
+    The size, and the shard; None for all of it.
+  """
+  if "context" not in params:
+    return params["batch_size"], params.get("shard")
+  _, index, count, _ = params["context"].current_input_fn_deployment()
+  shard = Shard(index, count) if count > 1 else None
+  return params["batch_size"] * count, shard
+
+
+def _batches(
+  records, layout, batch_size, drop_remainder, trim, shard: Shard | None = None
+):
   """Batches of serialized records, or of those with their places."""
   import tensorflow as tf
 
   def parse(*batch):
     *place, serialized = batch
-    parsed = parse_records(serialized, layout)
-    if place:
-      parsed["place"] = tf.cast(place[0], tf.int32)
-    return parsed
+    names = ["record_file", "record_number"] if len(place) == 2 else ["place"]
+    return parse_records(serialized, layout) | dict(zip(names, place))
 
-  batches = records.batch(batch_size, drop_remainder=drop_remainder).map(
-    parse, num_parallel_calls=tf.data.AUTOTUNE
-  )
+  batches = records.batch(batch_size, drop_remainder=drop_remainder)
+  if shard:
+
+    def parts(*batch):
+      own = tuple(shard.split(tensor, batch_size) for tensor in batch)
+      return tf.data.Dataset.from_tensor_slices(own)
+
+    batches = batches.flat_map(parts)
+  batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
   if trim:
     batches = batches.map(trim_padding, num_parallel_calls=tf.data.AUTOTUNE)
   return batches.prefetch(tf.data.AUTOTUNE)
@@ -630,6 +766,7 @@ def stream_epochs(
   first_record: int = 0,
   num_open: int = 16,
   block_size: int = 2**15,
+  with_places: bool = False,
 ):
   """Repeats files of records without end, each epoch in an order of its own.
 
@@ -645,6 +782,7 @@ def stream_epochs(
     first_record: how many records, over the epochs, are already done.
     num_open: files read at once.
     block_size: records shuffled together.
+    with_places: whether to tell where each is, see `record_places`.
 
   Returns:
     The endless `tf.data.Dataset` of serialized records.
@@ -658,7 +796,10 @@ def stream_epochs(
     seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
     records = tf.data.Dataset.from_tensor_slices(
       tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
-    ).interleave(tf.data.TFRecordDataset, cycle_length=num_open)
+    ).interleave(
+      record_places if with_places else tf.data.TFRecordDataset,
+      cycle_length=num_open,
+    )
     first_block = tf.where(epoch == first_epoch, blocks_done, 0)
     first_block = tf.cast(first_block, tf.int64)
     blocks = records.skip(first_block * block_size).batch(block_size)
@@ -667,8 +808,11 @@ def stream_epochs(
       .enumerate(first_block)
       .flat_map(
         lambda number, block: tf.data.Dataset.from_tensor_slices(
-          tf.random.experimental.stateless_shuffle(
-            block, tf.random.fold_in(seeds, number)
+          tf.nest.map_structure(
+            lambda tensor: tf.random.experimental.stateless_shuffle(
+              tensor, tf.random.fold_in(seeds, number)
+            ),
+            block,
           )
         )
       )

@@ -1,4 +1,4 @@
-"""How much memory a step of training takes, and how to make it fit."""
+"""How much memory and work a step of training takes; how to make it fit."""
 
 from __future__ import annotations
 
@@ -107,6 +107,37 @@ def step_bytes(
   # Scores of the vocabulary, their softmax, both gradients.
   head = 4 * batch_size * num_predictions * config.vocab_size * 4
   return int(0.9e9 + of_weight * num_weights(config) + 1.3 * (layers + head))
+
+
+def step_flops(
+  config: modeling.BertConfig,
+  batch_size: int,
+  seq_length: int,
+  recomputes: bool = False,
+  num_predictions: int = 0,
+) -> int:
+  """Floating-point operations of the matrix products of a step of training.
+
+  A product of [m, k] by [k, n] takes m * n * k multiplications and as many
+  additions. Its gradient is two such products.
+
+  Args:
+    config: the model's sizes.
+    batch_size: B, sequences a step.
+    seq_length: S, tokens of a sequence, which have no padding.
+    recomputes: see `execution.Execution`.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    The number; heads other than the masked LM's are left out.
+  """
+  width, inner = config.hidden_size, config.intermediate_size
+  of_token = 4 * width * width + 2 * width * inner
+  of_token += 2 * seq_length * width  # scores, and the values weighted by them
+  layers = config.num_hidden_layers * batch_size * seq_length * of_token
+  of_mask = width * width + width * config.vocab_size
+  heads = batch_size * (width * width + num_predictions * of_mask)
+  return 2 * ((4 if recomputes else 3) * layers + 3 * heads)
 
 
 def num_weights(config: modeling.BertConfig) -> int:

@@ -8,7 +8,9 @@ scored best, and these go before the last.
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from absl import logging
 
 import features
 import modeling
+import optimization
 import tokenization
 from command_line import InputError, open_any, write_whole
 from execution import Execution
@@ -31,6 +34,9 @@ VOCAB_FILE = "vocab.txt"
 
 # Folder, in that of a model, of its best weights.
 BEST = "best"
+
+# In a folder, the text that names its checkpoints, the last one first.
+STATE_FILE = "checkpoint"
 
 
 # Parts of a model
@@ -174,11 +180,176 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
 
   Returns:
     The best, if training scored on the way; else the last; None without any.
+
+  Raises:
+    InputError: see `last_checkpoint`.
   """
   if not model_dir:
     return None
-  best = tf.train.latest_checkpoint(os.path.join(model_dir, BEST))
-  return best or tf.train.latest_checkpoint(model_dir)
+  best = last_checkpoint(os.path.join(model_dir, BEST))
+  return best or last_checkpoint(model_dir)
+
+
+def last_checkpoint(folder: str) -> str | None:
+  """The last checkpoint of a folder of which nothing is missing.
+
+  It is the one that the folder's `checkpoint` file names. Where that one is
+  cut short, or no such file tells, it is the whole one of the highest step; a
+  warning says so.
+
+  Args:
+    folder: the folder; may be missing.
+
+  Returns:
+    The checkpoint; None without any. A first one, of step 0, that is cut short
+    counts for none: it has nothing that is not made again.
+
+  Raises:
+    InputError: there were checkpoints, and none of them is whole.
+  """
+  named = _named_checkpoint(folder)
+  candidates = {named: _step_of(named)} if named else {}
+  if not named or _missing(named):
+    found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
+    candidates |= {checkpoint: _step_of(checkpoint) for checkpoint in found}
+  passed_over = []
+  for checkpoint in candidates:
+    missing = _missing(checkpoint)
+    if not missing:
+      if checkpoint != named:
+        why = passed_over or [f"{folder}: no `{STATE_FILE}` tells the last one"]
+        _warn_once(f"{'; '.join(why)}. Used instead is {checkpoint}")
+      return checkpoint
+    passed_over.append(f"{checkpoint}: {missing}")
+  if any(candidates.values()):
+    raise InputError(
+      f"{'; '.join(passed_over)}. No whole checkpoint is left in {folder}:"
+      f" bring one back, or remove these and `{STATE_FILE}` to do without"
+    )
+  if passed_over:
+    _warn_once(f"{passed_over[0]}. It was the first, and is made again")
+  return None
+
+
+def go_on_in(folder: str) -> None:
+  """Makes a folder ready for training to go on in.
+
+  The last whole checkpoint becomes the one that Estimator restores, and what is
+  cut short goes.
+
+  Args:
+    folder: the folder; may be missing.
+
+  Raises:
+    InputError: see `last_checkpoint`.
+  """
+  named, last = _named_checkpoint(folder), last_checkpoint(folder)
+  if last and last != named:
+    _name_checkpoints(
+      folder,
+      last,
+      [
+        checkpoint
+        for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
+        if _step_of(checkpoint) < _step_of(last) and not _missing(checkpoint)
+      ],
+    )
+  elif named and not last:
+    tf.gfile.Remove(os.path.join(folder, STATE_FILE))
+  remove_unfinished(folder)
+
+
+def remove_unfinished(folder: str) -> None:
+  """Removes what saves that did not come to their end have left.
+
+  Args:
+    folder: the folder; may be missing. The checkpoint that it names stays.
+  """
+  named = os.path.basename(_named_checkpoint(folder) or "")
+  files: dict[str, list[str]] = {}
+  for path in tf.gfile.Glob(os.path.join(folder, "*.ckpt-*")):
+    checkpoint, ending = re.fullmatch(r"(.*\.ckpt-\d*)(.*)", path).groups()
+    if tf.gfile.IsDirectory(path):  # model.ckpt-7_temp
+      tf.gfile.DeleteRecursively(path)
+    elif re.search(r"\.(tempstate\d+|tmp[0-9a-f]+)$", ending):
+      tf.gfile.Remove(path)
+    elif os.path.basename(checkpoint) != named:
+      files.setdefault(checkpoint, []).append(path)
+  for checkpoint, paths in files.items():
+    if _missing(checkpoint):
+      for path in paths:
+        tf.gfile.Remove(path)
+
+
+def _named_checkpoint(folder: str) -> str | None:
+  """What a folder's `checkpoint` file names, if it can be read."""
+  try:
+    state = tf.train.get_checkpoint_state(folder)
+  except (ValueError, tf.errors.OpError):
+    return None
+  return state and state.model_checkpoint_path
+
+
+def _name_checkpoints(
+  folder: str, last: str, before: Iterable[str] = ()
+) -> None:
+  """Writes a folder's `checkpoint` file.
+
+  The names alone are written, so that the folder can be moved.
+  """
+  names = [os.path.basename(checkpoint) for checkpoint in (*before, last)]
+  lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
+  with write_whole(os.path.join(folder, STATE_FILE)) as file:
+    file.writelines([f'model_checkpoint_path: "{names[-1]}"\n', *lines])
+
+
+def _checkpoints_in(folder: str) -> list[str]:
+  """All checkpoints of training in a folder, whole or not."""
+  indexes = tf.gfile.Glob(os.path.join(folder, "*.ckpt-*.index"))
+  names = [index.removesuffix(".index") for index in indexes]
+  return [name for name in names if re.search(r"\.ckpt-\d+$", name)]
+
+
+def _step_of(checkpoint: str) -> int:
+  """The step in a checkpoint's name; -1 without one."""
+  number = re.search(r"-(\d+)$", checkpoint)
+  return int(number[1]) if number else -1
+
+
+def _missing(checkpoint: str) -> str | None:
+  """Says what is missing of a checkpoint; None where it is whole.
+
+  The index is a table with checksums; the values stand in the data files
+  without a gap.
+  """
+  index = checkpoint + ".index"
+  # Checkpoints of TensorFlow's first format are one file, and a table.
+  table = index if tf.gfile.Exists(index) else checkpoint
+  if not tf.gfile.Exists(table):
+    return "is not there"
+  try:
+    reader = tf.train.load_checkpoint(checkpoint)
+  except (tf.errors.OpError, ValueError, RuntimeError):
+    return f"is cut short, {os.path.basename(table)} cannot be read"
+  if table == checkpoint:
+    return None
+  dtypes = reader.get_variable_to_dtype_map()
+  expected = sum(
+    math.prod(shape) * dtypes[name].size
+    for name, shape in reader.get_variable_to_shape_map().items()
+  )
+  files = tf.gfile.Glob(checkpoint + ".data-*")
+  found = sum(tf.gfile.Stat(path).length for path in files)
+  if found >= expected:
+    return None
+  short = expected - found
+  return f"is cut short, its .data files lack {short} of {expected} bytes"
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+  """Warns of what several parts of a run come upon."""
+  logging.warning("%s", message)
 
 
 def find_model(
@@ -221,7 +392,7 @@ def check_resume(resume: str, output_dir: str) -> None:
   Raises:
     InputError: it has a checkpoint, or none, against what is wanted.
   """
-  last = tf.train.latest_checkpoint(output_dir)
+  last = last_checkpoint(output_dir)
   if resume == "never" and last:
     raise InputError(
       f"{output_dir}: holds {os.path.basename(last)}, and --resume=never does"
@@ -255,7 +426,9 @@ def initialize_from_checkpoint(
   if trained:
     known = dict(tf.train.list_variables(trained))
     missing = [
-      v.op.name for v in tf.global_variables() if v.op.name not in known
+      optimization.name_of(v)
+      for v in tf.global_variables()
+      if optimization.name_of(v) not in known
     ]
     if missing:
       raise InputError(
@@ -265,14 +438,17 @@ def initialize_from_checkpoint(
       )
     return None
   variables = tf.trainable_variables()
+  is_first_replica = not tf.get_variable_scope().reuse
   if not init_checkpoint:
-    logging.info("No --init_checkpoint: all weights start at random")
+    if is_first_replica:
+      logging.info("No --init_checkpoint: all weights start at random")
     return None
   check_checkpoint(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
     variables, init_checkpoint
   )
-  _check_restored(variables, assignment_map, init_checkpoint)
+  if is_first_replica:
+    _check_restored(variables, assignment_map, init_checkpoint)
 
   def restore():
     tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
@@ -287,7 +463,7 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   """Says what a checkpoint gives to the graph; refuses one that cannot."""
   shapes = dict(tf.train.list_variables(init_checkpoint))
   for variable in variables:
-    name, shape = variable.op.name, variable.shape.as_list()
+    name, shape = optimization.name_of(variable), variable.shape.as_list()
     if name in assignment_map and shapes[name] != shape:
       raise InputError(
         f"{init_checkpoint}: {name} has the shape {shapes[name]} there, but"
@@ -296,9 +472,9 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
       )
   # A model may come without its pooler; the rest of it belongs together.
   encoder = [
-    v.op.name
+    optimization.name_of(v)
     for v in variables
-    if v.op.name.startswith(("bert/embeddings/", "bert/encoder/"))
+    if optimization.name_of(v).startswith(("bert/embeddings/", "bert/encoder/"))
   ]
   missing = [name for name in encoder if name not in assignment_map]
   if missing and len(missing) == len(encoder):
@@ -321,7 +497,11 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   )
   _log_names(
     "Not in the checkpoint, start at random",
-    [v.op.name for v in variables if v.op.name not in assignment_map],
+    [
+      optimization.name_of(v)
+      for v in variables
+      if optimization.name_of(v) not in assignment_map
+    ],
   )
   _log_names(
     "In the checkpoint, taken by nothing",
@@ -449,8 +629,8 @@ def _as_json(description: Mapping[str, Any]) -> str:
 
 
 def steps_done(model_dir: str) -> int:
-  """The step of the last checkpoint in a folder; 0 where there is none."""
-  checkpoint = tf.train.latest_checkpoint(model_dir)
+  """The step of the `last_checkpoint` in a folder; 0 where there is none."""
+  checkpoint = last_checkpoint(model_dir)
   if checkpoint is None:
     return 0
   return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
@@ -498,10 +678,8 @@ def keep_as_best(model_dir: str, checkpoint: str) -> str:
   }
   path = os.path.join(best_dir, os.path.basename(checkpoint))
   write_variables(path, weights)
-  # Until this is written the one before is the best; then that can go. The name
-  # alone is written, so that the folder can be moved.
-  with write_whole(os.path.join(best_dir, "checkpoint")) as file:
-    file.write(f'model_checkpoint_path: "{os.path.basename(path)}"\n')
+  # Until this is written the one before is the best; then that can go.
+  _name_checkpoints(best_dir, path)
   for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
     if not file.startswith(f"{path}."):
       tf.gfile.Remove(file)

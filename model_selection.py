@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -19,6 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import model_folder
+import safekeeping
 from command_line import InputError, open_any, write_whole
 
 SCORES_FILE = "dev_scores.jsonl"
@@ -197,7 +200,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     is_last = step >= self._num_train_steps
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = tf.train.latest_checkpoint(self._model_dir)
+    checkpoint = model_folder.last_checkpoint(self._model_dir)
     results = self._evaluate(checkpoint)
     is_best = self._scores.add(step, results)
     metric = self._selection.metric
@@ -220,7 +223,8 @@ def train(
   input_fn,
   num_train_steps: int,
   selection: Selection,
-  evaluate: Evaluate,
+  evaluate: Evaluate | None,
+  hooks: Sequence[tf.train.SessionRunHook] = (),
 ) -> None:
   """Trains to the end, or until patience runs out.
 
@@ -229,26 +233,66 @@ def train(
     input_fn: of the training data.
     num_train_steps: the last step.
     selection: how it is scored on the way.
-    evaluate: scores a checkpoint.
+    evaluate: scores a checkpoint; None where another process does.
+    hooks: of training.
   """
   listeners = []
   if selection.eval_steps:
     scores = DevScores(estimator.model_dir, selection)
-    listener = ScoreListener(
-      estimator.model_dir, selection, scores, evaluate, num_train_steps
-    )
     # A killed run may have listed less than it saved, or more than is left.
     done = model_folder.steps_done(estimator.model_dir)
     scores.rows = [row for row in scores.rows if row["step"] <= done]
-    if listener.after_save(None, done) or scores.is_over():
+    if evaluate:
+      listener = ScoreListener(
+        estimator.model_dir, selection, scores, evaluate, num_train_steps
+      )
+      if listener.after_save(None, done):
+        return
+      listeners = [listener]
+    if scores.is_over():
       return
-    listeners = [listener]
   estimator.train(
-    input_fn, max_steps=num_train_steps, saving_listeners=listeners
+    input_fn,
+    hooks=hooks,
+    max_steps=num_train_steps,
+    saving_listeners=listeners,
   )
 
 
-# Seeds
+# Several runs
+
+
+def run_again(output_dir: str, flags: Sequence[str]) -> None:
+  """Runs this command in a process of its own, on which SIGTERM is passed.
+
+  Args:
+    output_dir: its folder.
+    flags: those that go before what this command was given.
+
+  Raises:
+    InputError: it failed.
+    SystemExit: with `safekeeping.STOPPED_STATUS`, it was to stop.
+  """
+  command = [sys.executable, *sys.argv, *flags, f"--output_dir={output_dir}"]
+  with (
+    safekeeping.StopRequest() as stop,
+    subprocess.Popen(command) as process,
+  ):
+    while process.poll() is None and not stop.requested:
+      time.sleep(0.1)
+    if stop.requested:
+      process.terminate()
+  stopped = process.returncode in (safekeeping.STOPPED_STATUS, -signal.SIGTERM)
+  if stop.requested or stopped:
+    logging.warning(
+      "%s: stopped as asked; the same command goes on", output_dir
+    )
+    sys.exit(safekeeping.STOPPED_STATUS)
+  if process.returncode:
+    raise InputError(
+      f"{output_dir}: the run failed, for the reason above. The same command"
+      " goes on from there"
+    )
 
 
 def train_seeds(
@@ -267,18 +311,13 @@ def train_seeds(
 
   Raises:
     InputError: a run failed, or did not tell the score.
+    SystemExit: see `run_again`.
   """
   results = {}
   for count, seed in enumerate(seeds, start=1):
     folder = os.path.join(output_dir, f"seed_{seed}")
     logging.info("Seed %d, %d of %d, in %s", seed, count, len(seeds), folder)
-    own = [f"--seed={seed}", f"--output_dir={folder}", "--seeds=0"]
-    done = subprocess.run([sys.executable, *sys.argv, *own, *also], check=False)
-    if done.returncode:
-      raise InputError(
-        f"{folder}: the run from seed {seed} failed, for the reason above. The"
-        " same command goes on from there"
-      )
+    run_again(folder, [f"--seed={seed}", "--seeds=0", *also])
     results[seed] = read_results(os.path.join(folder, "eval_results.txt"))
   report = summarize_seeds(metric, results)
   with write_whole(os.path.join(output_dir, SEEDS_FILE)) as file:

@@ -93,11 +93,15 @@ class TrainingStep(NamedTuple):
     train_op: applies the gradients, then counts the step.
     learning_rate: float32 [], that of this step, for the highest weights.
     gradient_norm: float32 [], before clipping; what clipping goes by.
+    loss: float32 [], of the whole batch, over all replicas.
+    scalars: likewise what else was told, by name.
   """
 
   train_op: Any
   learning_rate: Any
   gradient_norm: Any
+  loss: Any
+  scalars: dict[str, Any]
 
 
 def create_optimizer(
@@ -120,12 +124,15 @@ def training_step(
 ) -> TrainingStep:
   """Builds the graph of one step down the gradients.
 
+  Where replicas train together, on TPU cores or in a `tf.distribute` strategy,
+  the step is that of all their examples: each takes the same number of them.
+
   Args:
     gradients: of `compute_gradients` or `gradients_of`.
     init_lr: highest learning rate.
     num_train_steps: steps until the rate is 0.
     num_warmup_steps: steps in which it rises from 0; None or 0 for none.
-    use_tpu: whether gradients are averaged over TPU cores.
+    use_tpu: whether the replicas are TPU cores, not those of a strategy.
     options: how else to make it; None for `StepOptions()`.
     loss_scale: by which the gradients are scaled; a step in which they are not
       finite is counted, and moves no weight.
@@ -146,30 +153,24 @@ def training_step(
     options.schedule,
     options.power,
   )
-  # The norm is that of the gradients as they come: where an embedding's are
-  # sparse, rows of a repeated id count one by one, not as their sum.
-  norm = tf.linalg.global_norm(gradients.gradients)
+  whole, norm = mean_over_replicas(gradients, use_tpu)
   if loss_scale:
     norm /= loss_scale.value
-  scale = _gradient_scale(norm, options.clip_norm, loss_scale)
-  updated = gradients.gradients
-  if use_tpu:
-    # Each core clips its own, before the mean of all is taken.
-    updated = [g if g is None else _scaled(_dense(g), scale) for g in updated]
-    scale = None
-  optimizer = _make_optimizer(rate, scale, options)
-  if use_tpu:
-    optimizer = tf.tpu.CrossShardOptimizer(optimizer)
-  pairs = list(zip(updated, gradients.variables))
+  optimizer = _make_optimizer(
+    rate, _gradient_scale(norm, options.clip_norm, loss_scale), options
+  )
+  update = optimizer.apply_gradients(
+    zip(whole.gradients, whole.variables),
+    is_finite=tf.math.is_finite(norm) if loss_scale else None,
+  )
   if loss_scale:
-    update = loss_scale.guard(norm, lambda: optimizer.apply_gradients(pairs))
-  else:
-    update = optimizer.apply_gradients(pairs)
+    with tf.control_dependencies([update]):
+      update = loss_scale.adapt(norm)
   # The rate is that of the step before it is counted: the update, which reads
   # the step, comes first.
   with tf.control_dependencies([update]):
     train_op = global_step.assign_add(1, read_value=False)
-  return TrainingStep(train_op, rate, norm)
+  return TrainingStep(train_op, rate, norm, whole.loss, whole.scalars)
 
 
 # Gradients
@@ -233,11 +234,17 @@ def compute_gradients(
     loss, scalars = loss_fn(dict(batch), tf.constant(0))
     return gradients_of(loss, scalars, factor, frozen)
 
+  parts = {
+    name: tf.reshape(
+      tensor,
+      tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0),
+    )
+    for name, tensor in batch.items()
+  }
+
   def compute_part(index):
-    part = {}
-    for name, tensor in batch.items():
-      size = tf.shape(tensor)[0] // num_micro_batches
-      part[name] = tensor[index * size : (index + 1) * size]
+    # Not by rows from one number to another: a TPU has to know how many.
+    part = {name: tensor[index] for name, tensor in parts.items()}
     loss, scalars = loss_fn(part, index)
     shares = {n: value / num_micro_batches for n, value in scalars.items()}
     return gradients_of(loss / num_micro_batches, shares, factor, frozen)
@@ -312,6 +319,113 @@ def _joined_rows(first: tf.IndexedSlices, num_parts: int):
   )
 
 
+# Replicas
+
+
+def sum_over_replicas(values, use_tpu: bool = False):
+  """Adds values up over all replicas that train together.
+
+  Args:
+    values: tensors, nested in any way.
+    use_tpu: whether the replicas are TPU cores, not those of a strategy.
+
+  Returns:
+    Their sums, nested likewise.
+  """
+  if use_tpu:
+    return tf.nest.map_structure(tf.tpu.cross_replica_sum, values)
+  if num_replicas() == 1:
+    return values
+
+  def add_up(strategy, *values):
+    return strategy.extended.batch_reduce_to(
+      tf.distribute.ReduceOp.SUM, [(value, value) for value in values]
+    )
+
+  # The context's own `all_reduce` can be differentiated, for which it looks for
+  # variables that other replicas do not find.
+  sums = tf.distribute.get_replica_context().merge_call(
+    add_up, tf.nest.flatten(values)
+  )
+  return tf.nest.pack_sequence_as(values, sums)
+
+
+def num_replicas(use_tpu: bool = False):
+  """How many replicas train together: a number, float32 [] on a TPU."""
+  if use_tpu:
+    return tf.tpu.cross_replica_sum(tf.constant(1.0))
+  return tf.distribute.get_replica_context().num_replicas_in_sync
+
+
+def replica_number():
+  """Which of a strategy's replicas this is, from 0: int64 []."""
+  number = tf.distribute.get_replica_context().replica_id_in_sync_group
+  return tf.cast(number, tf.int64)
+
+
+def mean_over_replicas(own: Gradients, use_tpu: bool = False):
+  """Makes of what each replica has what the whole batch says.
+
+  There is one exchange, of all at once, however many parts a batch is taken in.
+
+  Args:
+    own: of the replica.
+    use_tpu: see `sum_over_replicas`.
+
+  Returns:
+    The `Gradients`, all of them dense if there are replicas; and their global
+    norm, float32 [], which is that of the gradients as they came: where an
+    embedding's are sparse, rows of a repeated id count one by one, not as
+    their sum.
+  """
+  count = num_replicas(use_tpu)
+  if not use_tpu and count == 1:
+    return own, tf.linalg.global_norm(own.gradients)
+  (loss, scalars, dense), sparse = _split(own)
+  shares = tf.nest.map_structure(
+    lambda value: value / count,
+    (loss, scalars, dense, [_dense(gradient) for gradient in sparse]),
+  )
+  squares = [tf.nn.l2_loss(g.values / count) for g in sparse]
+  (loss, scalars, dense, made_dense), squares = sum_over_replicas(
+    (shares, squares), use_tpu
+  )
+  squares += [tf.nn.l2_loss(gradient) for gradient in dense]
+  norm = tf.sqrt(2.0 * tf.add_n(squares))
+  dense, made_dense = iter(dense), iter(made_dense)
+  gradients = [
+    g
+    if g is None
+    else next(made_dense if isinstance(g, tf.IndexedSlices) else dense)
+    for g in own.gradients
+  ]
+  return Gradients(loss, scalars, gradients, own.variables), norm
+
+
+def _on_each_device(update_fn: Callable, variable, arguments):
+  """Makes a change of variables on every device that has copies of them.
+
+  Args:
+    update_fn: makes it, of the arguments that are one device's.
+    variable: any of them.
+    arguments: variables and tensors of the replica, nested in any way.
+
+  Returns:
+    An operation.
+  """
+  if not tf.distribute.has_strategy():
+    return update_fn(arguments)
+
+  def update_all(strategy, arguments):
+    return strategy.extended.update(
+      variable, lambda _, own: update_fn(own), (arguments,)
+    )
+
+  return tf.distribute.get_replica_context().merge_call(
+    update_all, (arguments,)
+  )
+
+
 def _dense(gradient):
   """A gradient as a tensor; rows of a repeated id are added up."""
   return tf.convert_to_tensor(gradient)
@@ -361,29 +475,30 @@ class LossScale:
     self._num_good_steps = num_good_steps
     with tf.variable_scope("loss_scale"):
       self._scale, self._good_steps = (
-        tf.get_variable(name, initializer=value, trainable=False)
+        tf.get_variable(
+          name,
+          initializer=value,
+          trainable=False,
+          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
         for name, value in (("scale", initial), ("good_steps", 0))
       )
     self.value = tf.identity(self._scale)
 
-  def guard(self, norm, update_fn: Callable[[], Any]):
-    """Runs an update if the gradients are finite, then sets the next scale.
+  def adapt(self, norm):
+    """Sets the scale of the next step.
 
     Args:
       norm: float32 [], of the gradients.
-      update_fn: makes the update.
 
     Returns:
       An operation.
     """
     is_finite = tf.math.is_finite(norm)
-    with tf.control_dependencies([is_finite]):
-      update = tf.cond(is_finite, lambda: tf.group(update_fn()), tf.no_op)
     good_steps = self._good_steps + 1
     is_due = good_steps >= self._num_good_steps
     grown = tf.where(is_due, self.value * 2.0, self.value)
     return tf.group(
-      update,
       self._scale.assign(
         tf.where(is_finite, grown, tf.maximum(self.value / 2.0, 1.0))
       ),
@@ -436,7 +551,7 @@ def rate_factors(
   Returns:
     Factors by variable name.
   """
-  layers = {v.op.name: _layer(v) for v in variables}
+  layers = {name_of(v): _layer(v) for v in variables}
   encoder = [layer for layer in layers.values() if layer is not None]
   num_layers = 1 + max(encoder, default=_EMBEDDINGS)
   return {
@@ -445,9 +560,14 @@ def rate_factors(
   }
 
 
+def name_of(variable) -> str:
+  """That under which it is saved, whichever replica's copy it stands for."""
+  return variable.name.partition(":")[0]
+
+
 def _layer(variable) -> int | None:
   """Number of the encoder layer, _EMBEDDINGS, or None for what is above."""
-  found = _BELOW_HEADS.search(variable.op.name)
+  found = _BELOW_HEADS.search(name_of(variable))
   if not found:
     return None
   return _EMBEDDINGS if found[1] is None else int(found[1])
@@ -629,47 +749,76 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.scales_by_norm = scales_by_norm
     self.rate_factors = rate_factors or {}
 
-  def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+  def apply_gradients(
+    self, grads_and_vars, global_step=None, name=None, is_finite=None
+  ):
     """Moves each weight by its gradient; `global_step` is not counted on.
 
     Args:
       grads_and_vars: (gradient, variable) pairs; a pair with None is passed
-        over, and that weight stays as it is.
+        over, and that weight stays as it is. In a strategy the gradients are
+        those of all replicas.
       global_step: not used; whoever calls counts the steps.
       name: of the operation.
+      is_finite: bool [], whether to move any; None for always.
 
     Returns:
       An operation.
     """
-    updates = []
-    for gradient, weight in grads_and_vars:
-      if gradient is None or weight is None:
-        continue
-      with tf.device(self.device):
-        variables = [
+    pairs = [
+      (gradient, weight)
+      for gradient, weight in grads_and_vars
+      if gradient is not None and weight is not None
+    ]
+    if not pairs:
+      return tf.no_op(name)
+    constants = [self._constants(weight) for _, weight in pairs]
+    with tf.device(self.device):
+      inputs = [
+        (
           weight,
-          *(self._moment(weight, slot) for slot in ("adam_m", "adam_v")),
-        ]
-        is_excluded = self._is_excluded(weight)
-        constants = {
-          "weight_decay_rate": 0.0 if is_excluded else self.weight_decay_rate,
-          "beta_1": self.beta_1,
-          "beta_2": self.beta_2,
-          "epsilon": self.epsilon,
-          "scales_by_norm": self.scales_by_norm and not is_excluded,
-        }
-        inputs = [
+          self._moment(weight, "adam_m"),
+          self._moment(weight, "adam_v"),
           _dense(gradient),
           self._scale(),
           self._rate(weight),
           self._steps(),
-        ]
-        if self.compiles:
-          updates.append(_compiled_update(**constants)(*variables, *inputs))
-        else:
-          values = _updated(*variables, *inputs, **constants)
-          updates += [v.assign(new) for v, new in zip(variables, values)]
-    return tf.group(*updates, name=name)
+        )
+        for gradient, weight in pairs
+      ]
+
+    def update(arguments):
+      is_finite, inputs = arguments
+
+      def update_all():
+        with tf.device(self.device):
+          return tf.group(*map(self._update, constants, inputs))
+
+      if is_finite is None:
+        return update_all()
+      with tf.control_dependencies([is_finite]):
+        return tf.group(tf.cond(is_finite, update_all, tf.no_op))
+
+    update = _on_each_device(update, pairs[0][1], (is_finite, inputs))
+    return tf.group(update, name=name)
+
+  def _constants(self, weight) -> dict[str, Any]:
+    """What `_updated` takes that never changes."""
+    is_excluded = self._is_excluded(weight)
+    return {
+      "weight_decay_rate": 0.0 if is_excluded else self.weight_decay_rate,
+      "beta_1": self.beta_1,
+      "beta_2": self.beta_2,
+      "epsilon": self.epsilon,
+      "scales_by_norm": self.scales_by_norm and not is_excluded,
+    }
+
+  def _update(self, constants: dict[str, Any], inputs):
+    """An operation that makes of what `_updated` takes what it gives."""
+    if self.compiles:
+      return _compiled_update(**constants)(*inputs)
+    values = _updated(*inputs, **constants)
+    return tf.group(*(v.assign(new) for v, new in zip(inputs, values)))
 
   def _scale(self):
     if self.gradient_scale is None:
@@ -678,7 +827,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _rate(self, weight):
     rate = tf.convert_to_tensor(self.learning_rate, tf.float32)
-    factor = self.rate_factors.get(weight.op.name, 1.0)
+    factor = self.rate_factors.get(name_of(weight), 1.0)
     return rate if factor == 1.0 else rate * factor
 
   def _steps(self):
@@ -689,7 +838,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _moment(self, weight, slot: str):
     return tf.get_variable(
-      f"{weight.op.name}/{slot}",
+      f"{name_of(weight)}/{slot}",
       weight.shape,
       tf.float32,
       tf.zeros_initializer(),
@@ -698,7 +847,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _is_excluded(self, weight) -> bool:
     excluded = self.exclude_from_weight_decay or ()
-    return any(re.search(pattern, weight.op.name) for pattern in excluded)
+    return any(re.search(pattern, name_of(weight)) for pattern in excluded)
 
 
 def _updated(
@@ -740,11 +889,17 @@ def _compiled_update(**constants) -> Callable:
   share what XLA has compiled.
   """
 
+  # Of variables it takes the handles: a strategy's copies, given themselves,
+  # are taken for those that the function was made with.
   @tf.function(jit_compile=True, autograph=False)
-  def update(weight, m, v, *inputs):
-    values = _updated(weight, m, v, *inputs, **constants)
-    for variable, value in zip((weight, m, v), values):
-      variable.assign(value)
+  def update(handles, *inputs):
+    read = tf.raw_ops.ReadVariableOp
+    variables = [read(resource=of, dtype=tf.float32) for of in handles]
+    values = _updated(*variables, *inputs, **constants)
+    for handle, value in zip(handles, values):
+      tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return tf.constant(0)  # something to wait for
 
-  return update
+  return lambda weight, m, v, *inputs: update(
+    [weight.handle, m.handle, v.handle], *inputs
+  )

@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,6 +27,7 @@ import model_folder
 import model_selection
 import modeling
 import optimization
+import preflight
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
@@ -669,8 +670,10 @@ def define_flags() -> None:
   training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
-  training.define_tpu_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
+  training.define_device_flags()
+  preflight.define_flags()
+  for module in (training, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string(
     "data_dir", None, "Folder of the data set, with the task's files."
   )
@@ -738,11 +741,13 @@ def define_flags() -> None:
   )
 
 
-def make_processor(task: str) -> DataProcessor:
-  """The processor that the flags ask for.
+def task_name() -> str:
+  """The value of --task_name in lower case without hyphens."""
+  return FLAGS.task_name.lower().replace("-", "").replace("_", "")
 
-  Args:
-    task: `--task_name` in lower case without hyphens.
+
+def make_processor() -> DataProcessor:
+  """The processor that the flags ask for.
 
   Returns:
     The processor.
@@ -750,6 +755,7 @@ def make_processor(task: str) -> DataProcessor:
   Raises:
     InputError: there is no such task, or a flag that it needs is missing.
   """
+  task = task_name()
   if task == "tsv":
     if not FLAGS.label_delimiter:
       raise InputError(
@@ -785,29 +791,220 @@ def make_processor(task: str) -> DataProcessor:
   return processor
 
 
+class Examples(NamedTuple):
+  """The data of everything that the flags ask for.
+
+  Attributes:
+    train: to learn from.
+    eval_sets: to score on, by the ending of the files for their results.
+    predict_sets: to label, likewise.
+  """
+
+  train: Sequence[InputExample | ChoiceExample]
+  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+
+
+class Start(NamedTuple):
+  """What a run begins with, all of it checked.
+
+  Attributes:
+    config: the encoder's sizes.
+    tokenizer: gives the ids.
+    trained: the checkpoint that has all of the model; None for a new one.
+    processor: reads the data.
+    selection: how the best weights are found.
+    seeds: of `--seeds`.
+    model: what describes the model.
+    examples: the data.
+    data_files: that these are from.
+    label_weights: see `create_model`.
+  """
+
+  config: modeling.BertConfig
+  tokenizer: tokenization.FullTokenizer
+  trained: str | None
+  processor: DataProcessor
+  selection: model_selection.Selection
+  seeds: list[int]
+  model: dict[str, Any]
+  examples: Examples
+  data_files: Iterable[str]
+  label_weights: list[float] | None
+
+
 def main(_) -> None:
   """Does what the flags say: trains, scores, labels."""
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
+    return
+  receipt = preflight.begin(__file__)
+  start = prepare(preflight.simply)
+  config, tokenizer, examples = start.config, start.tokenizer, start.examples
+  processor, selection = start.processor, start.selection
+  problem = processor.problem
+  receipt.start(start.data_files)
+  if FLAGS.do_train:
+    has_pairs = any(getattr(e, "text_b", None) for e in examples.train)
+    model = start.model | {"has_pairs": has_pairs}
+    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if start.seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, start.seeds, selection.metric, ["--nodo_predict"]
+    )
+
+  num_train_steps = count_steps(len(examples.train))
+  evaluated: dict[str, Any] = {}
+  estimator = build_estimator(
+    config, problem, num_train_steps, evaluated, start.label_weights
+  )
+  evaluations = {
+    ending: functools.partial(
+      evaluate,
+      estimator,
+      write_and_read(
+        problem, tokenizer, f"eval{ending}", of_set, FLAGS.eval_batch_size
+      )[0],
+      len(of_set),
+      processor,
+      evaluated,
+    )
+    for ending, of_set in examples.eval_sets.items()
+  }
+  lengths = None
+  if FLAGS.do_train and not start.seeds:
+    input_fn, lengths = write_and_read(
+      problem,
+      tokenizer,
+      "train",
+      examples.train,
+      FLAGS.train_batch_size,
+      model_folder.steps_done(FLAGS.output_dir),
+      FLAGS.group_by_length,
+    )
+    training.train(
+      estimator,
+      input_fn,
+      num_train_steps,
+      f"{len(examples.train)} examples",
+      "examples",
+      selection,
+      evaluations.get(""),
+    )
+
+  checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
+  if FLAGS.do_eval:
+    results, sections = score_sets(
+      problem, evaluations, examples.eval_sets, evaluated, checkpoint
+    )
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
+  label_sets(problem, tokenizer, estimator, examples.predict_sets, checkpoint)
+  receipt.finish(results, checkpoint)
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check) -> Start:
+  """Checks and reads all that a run needs; nothing is written yet.
+
+  Whatever is wrong with folders and data is said now, not after training.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    What the run begins with.
+  """
+  seeds = check("flags", check_flags)
+  config = check("config", preflight.load_config)
+  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  trained = check("checkpoint", find_model)
+  processor = check("task", make_processor)
+  selection = check("scores", read_selection, processor)
+  model = check("folder", describe_model, config, processor, seeds)
+  with command_line.files_read() as data_files:
+    examples = check("data", read_examples, processor)
+  label_weights = None
+  if FLAGS.class_weights:
+    label_weights = check(
+      "classes",
+      lambda task, data: read_class_weights(task.problem, data.train),
+      processor,
+      examples,
+    )
+  return Start(
+    config,
+    tokenizer,
+    trained,
+    processor,
+    selection,
+    seeds,
+    model,
+    examples,
+    data_files,
+    label_weights,
+  )
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  check = doctor.check
+  start = prepare(check)
+  config, processor, examples = start.config, start.processor, start.examples
+  check("weights", check_weights, start.trained, config, processor)
+  check("labels", check_labels, processor, examples)
+  lengths = check(
+    "tokens", check_tokens, config, start.tokenizer, processor, examples
+  )
+  preflight.check_training(doctor, config, lengths, count_steps)
+
+
+def check_flags() -> list[int]:
+  """Refuses flags that do not go together; gives the seeds of `--seeds`."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
-  training.fill_in_model_flags()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = model_folder.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
-  )
-  model_folder.find_model(
+  return training.read_seeds()
+
+
+def find_model() -> str | None:
+  """See `model_folder.find_model`."""
+  return model_folder.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
   )
 
-  # Whatever is wrong with folders and data is said now, not after training.
-  task = FLAGS.task_name.lower().replace("-", "").replace("_", "")
-  processor = make_processor(task)
+
+def read_selection(processor: DataProcessor) -> model_selection.Selection:
+  """How the best weights are found, by scores of the task."""
+  return training.read_selection([*processor.scores, "loss"])
+
+
+def describe_model(
+  config: modeling.BertConfig, processor: DataProcessor, seeds: Sequence[int]
+) -> dict[str, Any]:
+  """What describes the model; refuses a folder of another.
+
+  Args:
+    config: the encoder's sizes.
+    processor: of the task.
+    seeds: of `--seeds`, each of which has a folder of its own.
+
+  Returns:
+    What `model_folder.claim` takes.
+
+  Raises:
+    InputError: --output_dir is another model's, or not as --resume wants it.
+  """
   problem = processor.problem
-  selection = training.read_selection([*processor.scores, "loss"])
-  seeds = training.read_seeds()
   model = {
     "script": "run_classifier",
-    "task": processor.model_task or task,
+    "task": processor.model_task or task_name(),
     "kind": problem.kind,
     "labels": problem.labels,
     "max_seq_length": FLAGS.max_seq_length,
@@ -820,69 +1017,73 @@ def main(_) -> None:
   model_folder.check(FLAGS.output_dir, model, config, must_agree, num_outputs)
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
-  train_examples, eval_sets, predict_sets = read_examples(processor)
-  label_weights = read_class_weights(problem, train_examples)
-  tf.gfile.MakeDirs(FLAGS.output_dir)
-  if FLAGS.do_train:
-    model["has_pairs"] = any(
-      getattr(example, "text_b", None) for example in train_examples
-    )
-    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
-  if seeds:
-    model_selection.train_seeds(
-      FLAGS.output_dir, seeds, selection.metric, ["--nodo_predict"]
-    )
+  return model
 
-  num_train_steps = int(
-    len(train_examples) / FLAGS.train_batch_size * FLAGS.num_train_epochs
-  )
-  evaluated: dict[str, Any] = {}
-  estimator = build_estimator(
-    config, problem, num_train_steps, evaluated, label_weights
-  )
-  evaluations = {
-    ending: functools.partial(
-      evaluate,
-      estimator,
-      write_and_read(
-        problem, tokenizer, f"eval{ending}", examples, FLAGS.eval_batch_size
-      )[0],
-      len(examples),
-      processor,
-      evaluated,
-    )
-    for ending, examples in eval_sets.items()
-  }
-  lengths = None
-  if FLAGS.do_train and not seeds:
-    input_fn, lengths = write_and_read(
-      problem,
-      tokenizer,
-      "train",
-      train_examples,
-      FLAGS.train_batch_size,
-      model_folder.steps_done(FLAGS.output_dir),
-      FLAGS.group_by_length,
-    )
-    training.train(
-      estimator,
-      input_fn,
-      num_train_steps,
-      f"{len(train_examples)} examples",
-      "examples",
-      selection,
-      evaluations.get(""),
-    )
 
-  checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
-  if FLAGS.do_eval:
-    results, sections = score_sets(
-      problem, evaluations, eval_sets, evaluated, checkpoint
+def check_weights(
+  trained: str | None, config: modeling.BertConfig, processor: DataProcessor
+) -> None:
+  """Refuses a checkpoint that is damaged, or not of this model."""
+  problem = processor.problem
+  preflight.check_weights(
+    trained or FLAGS.init_checkpoint,
+    make_model_fn(config, problem),
+    record_layout(FLAGS.max_seq_length, problem),
+    FLAGS.output_dir,
+  )
+
+
+def check_labels(processor: DataProcessor, examples: Examples) -> None:
+  """Warns of labels that are missing or rare."""
+  labels = processor.problem.labels
+  sets = {"the training set": examples.train}
+  sets |= {f"the dev set{end}": of for end, of in examples.eval_sets.items()}
+  preflight.check_labels(
+    labels,
+    {
+      name: [
+        label
+        for example in of_set
+        for label in (
+          [example.label]
+          if isinstance(example.label, str)
+          else example.label or ()
+        )
+      ]
+      for name, of_set in sets.items()
+      if labels and of_set
+    },
+  )
+
+
+def check_tokens(
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  processor: DataProcessor,
+  examples: Examples,
+) -> preflight.Lengths:
+  """Encodes some of the examples; warns if many are cut."""
+  others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
+  found = examples.train or list(itertools.chain.from_iterable(others))
+
+  def encode(example):
+    # Not as the first example, whose tokens are logged.
+    converted, num_tokens, num_cut = _convert(
+      1, example, processor.problem, FLAGS.max_seq_length, tokenizer
     )
-  if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
-  label_sets(problem, tokenizer, estimator, predict_sets, checkpoint)
+    return preflight.Encoded(converted.input_ids, num_tokens, num_cut)
+
+  lengths = preflight.check_encoded(
+    map(encode, preflight.sample(found)), config.vocab_size, len(found)
+  )
+  if processor.kind == "multiple_choice":
+    return lengths._replace(num_rows=processor.problem.num_labels)
+  return lengths
+
+
+def count_steps(num_examples: int) -> int:
+  """Steps of training on so many examples, as the flags want them."""
+  return int(num_examples / FLAGS.train_batch_size * FLAGS.num_train_epochs)
 
 
 def score_sets(
@@ -1038,7 +1239,35 @@ def build_estimator(
   execution, options = training.plan_training(
     training.read_execution(), config, num_train_steps
   )
-  model_fn = model_fn_builder(
+  model_fn = make_model_fn(
+    config,
+    problem,
+    num_train_steps,
+    evaluated,
+    label_weights,
+    execution,
+    options,
+  )
+  return training.build_estimator(
+    model_fn,
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    FLAGS.eval_batch_size,
+    FLAGS.predict_batch_size,
+  )
+
+
+def make_model_fn(
+  config: modeling.BertConfig,
+  problem: Problem,
+  num_train_steps: int = 0,
+  evaluated: dict[str, Any] | None = None,
+  label_weights: Sequence[float] | None = None,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
+):
+  """The `model_fn` as the flags want it, see `model_fn_builder`."""
+  return model_fn_builder(
     bert_config=config,
     num_labels=problem.num_labels,
     init_checkpoint=FLAGS.init_checkpoint,
@@ -1054,13 +1283,6 @@ def build_estimator(
     execution=execution,
     options=options,
     label_weights=label_weights,
-  )
-  return training.build_estimator(
-    model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    FLAGS.eval_batch_size,
-    FLAGS.predict_batch_size,
   )
 
 
@@ -1109,15 +1331,14 @@ def write_and_read(
   return input_fn, lengths
 
 
-def read_examples(processor: DataProcessor):
+def read_examples(processor: DataProcessor) -> Examples:
   """Reads the examples of everything that the flags ask for.
 
   Args:
     processor: reads them.
 
   Returns:
-    The training examples; those to score on and those to label, by the ending
-    of the files for their results.
+    The examples.
 
   Raises:
     InputError: a file is missing, or something in it is wrong.
@@ -1143,7 +1364,7 @@ def read_examples(processor: DataProcessor):
     predict_sets = {"": classification_data.read_texts(FLAGS.predict_file)}
   elif FLAGS.do_predict:
     predict_sets = processor.sets(FLAGS.data_dir, "test")
-  return train_examples, eval_sets, predict_sets
+  return Examples(train_examples, eval_sets, predict_sets)
 
 
 def evaluate(

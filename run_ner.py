@@ -25,6 +25,7 @@ import model_selection
 import modeling
 import ner_data
 import optimization
+import preflight
 import report
 import tokenization
 import training
@@ -374,8 +375,10 @@ def define_flags() -> None:
   training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
-  training.define_tpu_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
+  training.define_device_flags()
+  preflight.define_flags()
+  for module in (training, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string("train_file", None, "Tagged sentences to learn from.")
   flags.DEFINE_string("dev_file", None, "Tagged sentences to score on.")
   flags.DEFINE_string(
@@ -413,8 +416,152 @@ def define_flags() -> None:
   training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
+class Data(NamedTuple):
+  """The sentences of everything that the flags ask for.
+
+  Attributes:
+    train: to learn from.
+    dev: to score on.
+    predict: to tag.
+  """
+
+  train: Sequence[Sentence]
+  dev: Sequence[Sentence]
+  predict: Sequence[Sentence]
+
+
+class Start(NamedTuple):
+  """What a run begins with, all of it checked.
+
+  Attributes:
+    config: the encoder's sizes.
+    tokenizer: gives the ids.
+    trained: the checkpoint that has all of the model; None for a new one.
+    selection: how the best weights are found.
+    seeds: of `--seeds`.
+    labels: the tags.
+    model: what describes the model.
+    data: the sentences.
+  """
+
+  config: modeling.BertConfig
+  tokenizer: tokenization.FullTokenizer
+  trained: str | None
+  selection: model_selection.Selection
+  seeds: list[int]
+  labels: list[str]
+  model: dict[str, Any]
+  data: Data
+
+
 def main(_) -> None:
   """Does what the flags say: trains, scores, tags."""
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
+    return
+  receipt = preflight.begin(__file__)
+  start = prepare(preflight.simply)
+  config, selection, labels = start.config, start.selection, start.labels
+  data = start.data
+  files = FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file
+  receipt.start(path for path, used in zip(files, data) if used)
+  if FLAGS.do_train:
+    model_folder.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
+  if start.seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, start.seeds, selection.metric, ["--nodo_predict"]
+    )
+
+  def tagger(name, sentences):
+    windows, path = write_windows(name, sentences, start.tokenizer, labels)
+    batch_size = FLAGS[f"{name}_batch_size"].value
+    estimator = build_estimator(config, labels, 0, batch_size)
+    return functools.partial(tag, estimator, sentences, windows, path, labels)
+
+  tag_dev_set = tagger("eval", data.dev) if data.dev else None
+  lengths = None
+  if FLAGS.do_train and not start.seeds:
+    windows, path = write_windows("train", data.train, start.tokenizer, labels)
+    num_steps = count_steps(len(windows))
+    training.train(
+      build_estimator(config, labels, num_steps),
+      train_input_fn(path),
+      num_steps,
+      f"{len(windows)} windows",
+      "windows",
+      selection,
+      lambda checkpoint: overall(score_tags(data.dev, tag_dev_set(checkpoint))),
+    )
+    num_tokens = [len(window.input_ids) for window in windows]
+    nothing_cut = [0] * len(windows)
+    lengths = features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+
+  checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
+  if FLAGS.do_eval:
+    said = tag_dev_set(checkpoint)
+    results = score_tags(data.dev, said)
+    training.write_results(
+      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
+    )
+    sections = report_sections(data.dev, said, results)
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
+  if FLAGS.do_predict:
+    write_predictions(
+      os.path.join(FLAGS.output_dir, "test_predictions"),
+      data.predict,
+      tagger("predict", data.predict)(checkpoint),
+    )
+  receipt.finish(results, checkpoint)
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check) -> Start:
+  """Checks and reads all that a run needs; nothing is written yet.
+
+  Whatever is wrong with folders and data is said now, not after training.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    What the run begins with.
+  """
+  seeds = check("flags", check_flags)
+  config = check("config", preflight.load_config, 8)
+  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  trained = check("checkpoint", find_model)
+  selection = check("scores", training.read_selection, METRICS)
+  tagged = check("sentences", read_training_set, after=seeds)
+  labels = check("tags", find_labels, tagged, trained)
+  model = check("folder", describe_model, config, labels, seeds)
+  data = check("data", read_data, tagged, labels, selection)
+  return Start(
+    config, tokenizer, trained, selection, seeds, labels, model, data
+  )
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  start = prepare(doctor.check)
+  config, labels = start.config, start.labels
+  doctor.check("weights", check_weights, start.trained, config, labels)
+  doctor.check("labels", check_labels, labels, start.data)
+  lengths = doctor.check(
+    "tokens", check_tokens, config, start.tokenizer, start.data
+  )
+  preflight.check_training(doctor, config, lengths, count_steps)
+
+
+def check_flags() -> list[int]:
+  """Refuses flags that do not go together; gives the seeds of `--seeds`."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
   for flag, action in (
@@ -424,21 +571,37 @@ def main(_) -> None:
   ):
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
-  training.fill_in_model_flags()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config, least=8)
-  tokenizer = model_folder.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
-  )
-  checkpoint = model_folder.find_model(
+  return training.read_seeds()
+
+
+def find_model() -> str | None:
+  """See `model_folder.find_model`."""
+  return model_folder.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
   )
-  selection = training.read_selection(METRICS)
-  seeds = training.read_seeds()
 
-  # Whatever is wrong with folders and data is said now, not after training.
-  train_set = read_tagged("train_file") if FLAGS.do_train else []
-  labels = find_labels(train_set, checkpoint)
+
+def read_training_set() -> list[Sentence]:
+  """The tagged sentences to learn from; none without --do_train."""
+  return read_tagged("train_file") if FLAGS.do_train else []
+
+
+def describe_model(
+  config: modeling.BertConfig, labels: Sequence[str], seeds: Sequence[int]
+) -> dict[str, Any]:
+  """What describes the model; refuses a folder of another.
+
+  Args:
+    config: the encoder's sizes.
+    labels: the tags.
+    seeds: of `--seeds`, each of which has a folder of its own.
+
+  Returns:
+    What `model_folder.claim` takes.
+
+  Raises:
+    InputError: --output_dir is another model's, or not as --resume wants it.
+  """
   model = {
     "script": "run_ner",
     "labels": labels,
@@ -450,63 +613,82 @@ def main(_) -> None:
   )
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+  return model
+
+
+def read_data(
+  tagged: Sequence[Sentence],
+  labels: Sequence[str],
+  selection: model_selection.Selection,
+) -> Data:
+  """Reads the sentences of everything that the flags ask for.
+
+  Args:
+    tagged: those to learn from.
+    labels: the tags.
+    selection: says whether training is scored on the way.
+
+  Returns:
+    The sentences, all well tagged.
+
+  Raises:
+    InputError: a file is missing, or something in it is wrong.
+  """
   scheme = ner_data.find_scheme(labels)
-  train_set = repair("train_file", train_set, scheme, labels)
-  dev_set = predict_set = []
+  train_set = repair("train_file", tagged, scheme, labels)
+  dev_set, predict_set = [], []
   if FLAGS.do_eval or selection.eval_steps:
     import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
     predict_set = ner_data.read_sentences(FLAGS.predict_file, columns())
-  tf.gfile.MakeDirs(FLAGS.output_dir)
-  if FLAGS.do_train:
-    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
-  if seeds:
-    model_selection.train_seeds(
-      FLAGS.output_dir, seeds, selection.metric, ["--nodo_predict"]
-    )
+  return Data(train_set, dev_set, predict_set)
 
-  def tagger(name, sentences):
-    windows, path = write_windows(name, sentences, tokenizer, labels)
-    batch_size = FLAGS[f"{name}_batch_size"].value
-    estimator = build_estimator(config, labels, 0, batch_size)
-    return functools.partial(tag, estimator, sentences, windows, path, labels)
 
-  tag_dev_set = tagger("eval", dev_set) if dev_set else None
-  lengths = None
-  if FLAGS.do_train and not seeds:
-    windows, path = write_windows("train", train_set, tokenizer, labels)
-    num_steps = count_steps(len(windows))
-    training.train(
-      build_estimator(config, labels, num_steps),
-      train_input_fn(path),
-      num_steps,
-      f"{len(windows)} windows",
-      "windows",
-      selection,
-      lambda checkpoint: overall(score_tags(dev_set, tag_dev_set(checkpoint))),
-    )
-    num_tokens = [len(window.input_ids) for window in windows]
-    nothing_cut = [0] * len(windows)
-    lengths = features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+def check_weights(
+  trained: str | None, config: modeling.BertConfig, labels: Sequence[str]
+) -> None:
+  """Refuses a checkpoint that is damaged, or not of this model."""
+  layout = ner_data.record_layout(FLAGS.max_seq_length)
+  preflight.check_weights(
+    trained or FLAGS.init_checkpoint,
+    make_model_fn(config, labels),
+    layout,
+    FLAGS.output_dir,
+  )
 
-  checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
-  if FLAGS.do_eval:
-    said = tag_dev_set(checkpoint)
-    results = score_tags(dev_set, said)
-    training.write_results(
-      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
-    )
-    sections = report_sections(dev_set, said, results)
-  if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
-  if FLAGS.do_predict:
-    write_predictions(
-      os.path.join(FLAGS.output_dir, "test_predictions"),
-      predict_set,
-      tagger("predict", predict_set)(checkpoint),
-    )
+
+def check_labels(labels: Sequence[str], data: Data) -> None:
+  """Warns of types of entities that are missing or rare."""
+  sets = {"the training set": data.train, "the dev set": data.dev}
+  preflight.check_labels(
+    sorted({label[2:] or label for label in labels} - {"O"}),
+    {
+      name: [
+        entity.label
+        for sentence in sentences
+        for entity in ner_data.entities_of(sentence.tags)
+      ]
+      for name, sentences in sets.items()
+      if sentences
+    },
+  )
+
+
+def check_tokens(
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  data: Data,
+) -> preflight.Lengths:
+  """Makes windows of some of the sentences."""
+  sentences = data.train or data.dev or data.predict
+  some = preflight.sample(sentences)
+  windows = list(ner_data.make_windows(some, tokenizer, FLAGS.max_seq_length))
+  return preflight.check_encoded(
+    [preflight.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
+    config.vocab_size,
+    len(sentences) * len(windows) // len(some),
+  )
 
 
 def columns() -> ner_data.Columns:
@@ -699,7 +881,23 @@ def build_estimator(
   execution, options = training.plan_training(
     training.read_execution(), config, num_train_steps
   )
-  model_fn = model_fn_builder(
+  return training.build_estimator(
+    make_model_fn(config, labels, num_train_steps, execution, options),
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    predict_batch_size=predict_batch_size,
+  )
+
+
+def make_model_fn(
+  config: modeling.BertConfig,
+  labels: Sequence[str],
+  num_train_steps: int = 0,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
+):
+  """The `model_fn` as the flags want it, see `model_fn_builder`."""
+  return model_fn_builder(
     bert_config=config,
     num_labels=len(labels),
     init_checkpoint=FLAGS.init_checkpoint,
@@ -712,12 +910,6 @@ def build_estimator(
     log_steps=FLAGS.log_steps,
     execution=execution,
     options=options,
-  )
-  return training.build_estimator(
-    model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    predict_batch_size=predict_batch_size,
   )
 
 

@@ -7,12 +7,14 @@ followed the first.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ import model_folder
 import model_selection
 import modeling
 import optimization
+import preflight
 import tokenization
 import training
 from command_line import InputError, find_files, open_any, write_whole
@@ -61,18 +64,51 @@ def count_records(
       vocabulary or of another kind.
   """
   count = features.count_records(path)
+  first = next(read_records(path))
+  check_lengths(path, first, max_seq_length, max_predictions_per_seq)
+  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
+    raise InputError(
+      f"{path}: its first record does not begin with [CLS], so another"
+      " vocabulary made it. Name that one with --vocab_file"
+    )
+  return count
+
+
+def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
+  """The features of the records of a TFRecord file, one after the other."""
   with open_any(path, "rb") as file:
-    size = int.from_bytes(file.read(12)[:8], "little")
-    record = file.read(size)
-  try:
-    first = tf.train.Example.FromString(record).features.feature
-  except DecodeError:
-    first = {}
+    # A record is its length, the length's checksum, itself, its checksum.
+    while start := file.read(12):
+      record = file.read(int.from_bytes(start[:8], "little"))
+      file.read(4)
+      try:
+        yield tf.train.Example.FromString(record).features.feature
+      except DecodeError:
+        yield {}
+
+
+def check_lengths(
+  path: str,
+  record: Mapping[str, tf.train.Feature],
+  max_seq_length: int,
+  max_predictions_per_seq: int,
+) -> None:
+  """Refuses a record of another kind, or of other lengths.
+
+  Args:
+    path: its file.
+    record: its features.
+    max_seq_length: tokens that it has to have places for.
+    max_predictions_per_seq: masks that it has to have places for.
+
+  Raises:
+    InputError: it is one.
+  """
   for name, flag, expected in (
     ("input_ids", "max_seq_length", max_seq_length),
     ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
   ):
-    length = len(first[name].int64_list.value) if name in first else 0
+    length = len(record[name].int64_list.value) if name in record else 0
     if not length:
       raise InputError(
         f"{path}: its records have no {name}. Name a file that"
@@ -83,12 +119,6 @@ def count_records(
         f"{path}: its records were made with --{flag}={length}, not"
         f" {expected}. Give --{flag}={length}"
       )
-  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
-    raise InputError(
-      f"{path}: its first record does not begin with [CLS], so another"
-      " vocabulary made it. Name that one with --vocab_file"
-    )
-  return count
 
 
 # Records to batches
@@ -106,6 +136,7 @@ def input_fn_builder(
   first_step: int = 0,
   masking: Masking | None = None,
   num_records: int | None = None,
+  by_file: Mapping[str, int] | None = None,
 ):
   """An `input_fn` over TFRecord files.
 
@@ -123,9 +154,14 @@ def input_fn_builder(
     masking: for training, how to draw new masks; None to keep those of the
       records.
     num_records: how many they have, where that is known.
+    by_file: for training on several processes, how many records each file has:
+      each process reads files of its own, see `files_of`. None where each takes
+      its rows of every batch, so that there are the same batches however many
+      processes there are.
 
   Returns:
-    A function of `params`, which has the `batch_size`.
+    A function of `params`, which has the `batch_size`; and maybe `shard` and
+    `traced_step`, see `features.record_input_fn`.
 
   Raises:
     InputError: what `count_records` finds.
@@ -139,35 +175,71 @@ def input_fn_builder(
     )
 
   def input_fn(params):
-    batch_size = params["batch_size"]
+    batch_size, shard = features.whole_batch(params)
     if not is_training:
       return features.record_batches(
-        input_files, layout, batch_size, drop_remainder, trim
+        input_files, layout, batch_size, drop_remainder, trim, shard=shard
       )
+    parts = shard or features.Shard()
+    traced_step = params.get("traced_step")
+    step = first_step
+    if traced_step is not None:  # in one part, by file that of this process
+      step = traced_step
+      parts = parts._replace(num_replicas=1) if by_file else features.Shard()
+    files, total, size, read = input_files, num_records, batch_size, parts
+    if by_file:
+      files = files_of(input_files, parts)
+      total = sum(by_file[path] for path in files)
+      size = batch_size // parts.count
+      read = features.Shard(num_replicas=parts.num_replicas)
     batches = features.streamed_record_batches(
-      input_files,
+      files,
       layout,
-      batch_size,
+      size,
       trim and not masking,
-      num_records,
+      total,
       seed,
-      first_record=first_step * batch_size,
+      first_record=step * size,
+      shard=read,
+      with_places=traced_step is not None,
     )
     if not masking:
       return batches
 
-    def mask_anew(step, batch):
-      numbers = step * batch_size + tf.range(batch_size, dtype=tf.int64)
+    def mask_anew(place, batch):
+      numbers = parts.example_numbers(place, batch_size)
       batch = remask(batch, numbers, masking)
       return features.trim_padding(batch) if trim else batch
 
     return (
-      batches.enumerate(first_step)
+      batches.enumerate(step * parts.num_replicas)
       .map(mask_anew, num_parallel_calls=tf.data.AUTOTUNE)
       .prefetch(tf.data.AUTOTUNE)
     )
 
   return input_fn
+
+
+def files_of(files: Sequence[str], shard: features.Shard) -> list[str]:
+  """The files that a process reads alone.
+
+  Args:
+    files: those of all processes.
+    shard: says which process of how many.
+
+  Returns:
+    Every so manieth of the sorted files.
+
+  Raises:
+    InputError: there are fewer files than processes.
+  """
+  if len(files) < shard.count:
+    raise InputError(
+      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
+      " processes. Make more of them (create_pretraining_data.py"
+      " --num_shards), or give --shard_by=record"
+    )
+  return sorted(files)[shard.index :: shard.count]
 
 
 # New masks
@@ -710,8 +782,10 @@ def define_flags() -> None:
   training.define_training_flags()
   training.define_optimizer_flags()
   training.define_execution_flags()
-  training.define_tpu_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
+  training.define_device_flags()
+  preflight.define_flags()
+  for module in (training, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_list(
     "input_file",
     None,
@@ -729,6 +803,21 @@ def define_flags() -> None:
     "max_predictions_per_seq",
     20,
     "Most masks of a sequence, as it was when the data were made.",
+  )
+  flags.DEFINE_enum(
+    "shard_by",
+    "record",
+    ["record", "file"],
+    "What each of several processes reads to train: all files, and of each"
+    " batch its rows, which gives the same results however many processes there"
+    " are; or files of its own, which is less to read.",
+  )
+  flags.DEFINE_list(
+    "phases",
+    None,
+    "Files of flags, names with commas between: trains once by each of them,"
+    " one after the other and each from the weights of the one before, in"
+    " folders phase_1, phase_2, ... of --output_dir.",
   )
   flags.DEFINE_bool("do_train", False, "Whether to train.")
   flags.DEFINE_bool("do_eval", False, "Whether to score.")
@@ -776,25 +865,297 @@ def define_flags() -> None:
   training.require_flags("bert_config_file", "output_dir")
 
 
+class Data(NamedTuple):
+  """The data of everything that the flags ask for.
+
+  Attributes:
+    train_files: TFRecord files to learn from.
+    eval_files: likewise, to score on.
+    lines: whose masks are to be filled.
+    num_records: of each file.
+  """
+
+  train_files: Sequence[str]
+  eval_files: Sequence[str]
+  lines: Sequence[Line]
+  num_records: Mapping[str, int]
+
+
+class Start(NamedTuple):
+  """What a run begins with, all of it checked.
+
+  Attributes:
+    config: the encoder's sizes.
+    model: what else describes the model.
+    selection: how the best weights are found.
+    trained: the checkpoint that has all of the model; None for a new one.
+    tokenizer: None without a vocabulary.
+    data: the data.
+  """
+
+  config: modeling.BertConfig
+  model: dict[str, Any]
+  selection: model_selection.Selection
+  trained: str | None
+  tokenizer: tokenization.FullTokenizer | None
+  data: Data
+
+
 def main(_) -> None:
   """Does what the flags say: trains, scores, fills masks."""
+  if FLAGS.phases:
+    run_phases()
+    return
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
+    return
+  receipt = preflight.begin(__file__)
+  start = prepare(preflight.simply)
+  config, data = start.config, start.data
+  predicted = [FLAGS.predict_file] if data.lines else []
+  receipt.start([*data.num_records, *predicted])
+
+  estimator = build_estimator(config)
+  evaluate = None
+  if data.eval_files:
+    evaluate = evaluation(estimator, data.eval_files, data.num_records)
+  if FLAGS.do_train:
+    vocab_file, _ = find_vocab()
+    model_folder.claim(FLAGS.output_dir, start.model, config, vocab_file)
+    train(
+      estimator,
+      data.train_files,
+      data.num_records,
+      start.tokenizer,
+      start.selection,
+      evaluate,
+    )
+  checkpoint = training.checkpoint_to_use()
+  results = {}
+  if FLAGS.do_eval:
+    results = evaluate(checkpoint)
+    training.write_results(
+      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
+    )
+  if FLAGS.do_train:
+    training.write_report(results, start.selection, [], None)
+  if FLAGS.do_predict:
+    write_predictions(
+      os.path.join(FLAGS.output_dir, "predictions.jsonl"),
+      predict_lines(
+        estimator,
+        data.lines,
+        start.tokenizer,
+        FLAGS.max_seq_length,
+        not FLAGS.use_tpu,
+        checkpoint,
+      ),
+    )
+  receipt.finish(results, checkpoint)
+
+
+# Phases
+
+
+def run_phases() -> None:
+  """Runs this command once for each file of --phases, as a process of its own.
+
+  A phase begins with the weights of the one before, and with moments and a
+  schedule of its own. One that has come to its end is not run again. The model
+  of the last one becomes that of --output_dir.
+  """
+  num_steps = check_phases()
+  if FLAGS.doctor:
+    run_each_phase(num_steps)
+    return
+  receipt = preflight.begin(__file__)
+  receipt.start(FLAGS.phases)
+  last = run_each_phase(num_steps)
+  if not is_chief():
+    return
+  vocab_file = os.path.join(last, model_folder.VOCAB_FILE)
+  model_folder.claim(
+    FLAGS.output_dir,
+    model_folder.load_description(last),
+    model_folder.load_config(os.path.join(last, model_folder.CONFIG_FILE)),
+    vocab_file if tf.gfile.Exists(vocab_file) else None,
+  )
+  kept = model_folder.keep_as_best(
+    FLAGS.output_dir, model_folder.trained_checkpoint(last)
+  )
+  logging.info("The model of all phases is in %s", FLAGS.output_dir)
+  receipt.finish(read_phase_receipt(last)["results"], kept)
+
+
+def run_each_phase(num_steps: Sequence[int]) -> str:
+  """Runs what is left of the phases; gives the folder of the last one.
+
+  Args:
+    num_steps: the step at which each ends.
+  """
+  checkpoint = None
+  for number, (file, steps) in enumerate(zip(FLAGS.phases, num_steps), start=1):
+    folder = os.path.join(FLAGS.output_dir, f"phase_{number}")
+    told = f"Phase {number} of {len(num_steps)}, by {file}, in {folder}"
+    if model_folder.steps_done(folder) >= steps and has_ended(folder):
+      logging.info("%s: has ended, at step %d", told, steps)
+    else:
+      logging.info("%s", told)
+      model_selection.run_again(folder, flags_of_phase(file, checkpoint))
+    if not (FLAGS.doctor or is_chief()):
+      wait_for_chief(folder)
+    checkpoint = model_folder.last_checkpoint(folder)
+  return folder
+
+
+def check_phases() -> list[int]:
+  """Refuses phases that could not be run; gives the last step of each."""
+  if not FLAGS.do_train:
+    raise InputError("--phases is about training: add --do_train")
+  if model_folder.last_checkpoint(FLAGS.output_dir):
+    raise InputError(
+      f"{FLAGS.output_dir}: was trained without --phases; name another"
+      " --output_dir"
+    )
+  num_steps = []
+  for number, file in enumerate(FLAGS.phases):
+    known = copy.deepcopy(FLAGS)
+    own = flags_of_phase(
+      file, f"{FLAGS.output_dir}/weights" if number else None
+    )
+    try:
+      known([*sys.argv, *own])
+    except flags.Error as error:
+      raise InputError(f"{file}: {error}") from error
+    num_steps.append(known.num_train_steps)
+  return num_steps
+
+
+def flags_of_phase(file: str, init_checkpoint: str | None) -> list[str]:
+  """What a phase is told beside what the command line says.
+
+  Args:
+    file: its flags.
+    init_checkpoint: the weights of the phase before; None for the first one.
+  """
+  own = [f"--flagfile={file}", "--phases="]
+  if init_checkpoint:
+    own += [f"--init_checkpoint={init_checkpoint}", "--bert_hub_module_handle="]
+  return own
+
+
+def is_chief() -> bool:
+  """Whether this process is the one that writes; see `distribution`."""
+  replicas = training.read_replicas()
+  return not replicas or replicas.is_chief
+
+
+def has_ended(folder: str) -> bool:
+  """Whether a phase has done all that it was to do."""
+  return read_phase_receipt(folder).get("results") is not None
+
+
+def read_phase_receipt(folder: str) -> dict[str, Any]:
+  """The receipt of a phase; an empty one where it has not begun."""
+  path = os.path.join(folder, "run.json")
+  return command_line.read_receipt(path) if tf.gfile.Exists(path) else {}
+
+
+def wait_for_chief(folder: str, most_seconds: float = 3600.0) -> None:
+  """Waits until the first process, which scores too, has ended a phase.
+
+  Args:
+    folder: of the phase.
+    most_seconds: to wait.
+
+  Raises:
+    InputError: it has not.
+  """
+  deadline = time.monotonic() + most_seconds
+  while not has_ended(folder):
+    if time.monotonic() > deadline:
+      raise InputError(
+        f"{folder}: the first worker did not come to its end there. Start the"
+        " same command on all machines again"
+      )
+    time.sleep(1)
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check) -> Start:
+  """Checks and reads all that a run needs; nothing is written yet.
+
+  Whatever is wrong with folders and data is said now, not after training.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    What the run begins with.
+  """
+  check("flags", check_actions)
+  config = check("config", preflight.load_config)
+  model = check("folder", describe_model, config)
+  selection = check("scores", read_selection)
+  trained = check("checkpoint", find_weights)
+  tokenizer = check("vocabulary", load_tokenizer, config)
+  data = check("data", find_data, tokenizer, selection)
+  return Start(config, model, selection, trained, tokenizer, data)
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  start = prepare(doctor.check)
+  doctor.check("weights", check_weights, start.trained, start.config)
+  lengths = doctor.check("records", check_records, start.config, start.data)
+  preflight.check_training(
+    doctor,
+    start.config,
+    lengths,
+    lambda _: FLAGS.num_train_steps,
+    FLAGS.max_predictions_per_seq,
+    writes_records=False,
+  )
+
+
+def check_actions() -> None:
+  """Refuses a run that would do nothing."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
     raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
-  training.fill_in_model_flags()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
 
-  # Whatever is wrong with folders and data is said now, not after training.
-  vocab_file, do_lower_case = find_vocab()
+
+def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
+  """What describes the model; refuses a folder of another.
+
+  Args:
+    config: the encoder's sizes.
+
+  Returns:
+    What `model_folder.claim` takes.
+
+  Raises:
+    InputError: --output_dir is another model's, or not as --resume wants it.
+  """
   model = {
     "script": "run_pretraining",
     "max_seq_length": FLAGS.max_seq_length,
-    "do_lower_case": do_lower_case,
+    "do_lower_case": find_vocab()[1],
   }
   model_folder.check(FLAGS.output_dir, model, config, ["script"])
   if FLAGS.do_train:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
-  selection = training.read_selection(
+  return model
+
+
+def read_selection() -> model_selection.Selection:
+  """How the flags want the best weights found."""
+  return training.read_selection(
     [
       "masked_lm_loss",
       "masked_lm_accuracy",
@@ -803,8 +1164,24 @@ def main(_) -> None:
       "loss",
     ]
   )
-  check_weights()
-  tokenizer = load_tokenizer(vocab_file, do_lower_case, config)
+
+
+def find_data(
+  tokenizer: tokenization.FullTokenizer | None,
+  selection: model_selection.Selection,
+) -> Data:
+  """Finds and counts the data of everything that the flags ask for.
+
+  Args:
+    tokenizer: None without a vocabulary.
+    selection: says whether training is scored on the way.
+
+  Returns:
+    The data.
+
+  Raises:
+    InputError: something is missing, or is not what it has to be.
+  """
   train_files, eval_files, lines = [], [], []
   if FLAGS.do_train:
     train_files = find_files(needed("input_file", "do_train"))
@@ -824,36 +1201,58 @@ def main(_) -> None:
     )
     for path in dict.fromkeys(train_files + eval_files)
   }
-  tf.gfile.MakeDirs(FLAGS.output_dir)
+  return Data(train_files, eval_files, lines, num_records)
 
-  estimator = build_estimator(config)
-  evaluate = None
-  if eval_files:
-    evaluate = evaluation(estimator, eval_files, num_records)
-  if FLAGS.do_train:
-    model_folder.claim(FLAGS.output_dir, model, config, vocab_file)
-    train(estimator, train_files, num_records, tokenizer, selection, evaluate)
-  checkpoint = training.checkpoint_to_use()
-  results = {}
-  if FLAGS.do_eval:
-    results = evaluate(checkpoint)
-    training.write_results(
-      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
-    )
-  if FLAGS.do_train:
-    training.write_report(results, selection, [], None)
-  if FLAGS.do_predict:
-    write_predictions(
-      os.path.join(FLAGS.output_dir, "predictions.jsonl"),
-      predict_lines(
-        estimator,
-        lines,
-        tokenizer,
-        FLAGS.max_seq_length,
-        not FLAGS.use_tpu,
-        checkpoint,
-      ),
-    )
+
+def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
+  """Refuses a checkpoint that is damaged, or not of this model."""
+  layout = features.pretraining_layout(
+    FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+  )
+  preflight.check_weights(
+    trained or FLAGS.init_checkpoint,
+    make_model_fn(config),
+    layout,
+    FLAGS.output_dir,
+  )
+
+
+def check_records(
+  config: modeling.BertConfig, data: Data, number: int = 2000
+) -> preflight.Lengths:
+  """Looks at some of the records, each by itself.
+
+  Args:
+    config: the encoder's sizes.
+    data: the files.
+    number: of records, in all.
+
+  Returns:
+    How many there are to learn from, and how long they are.
+
+  Raises:
+    InputError: one is of other lengths, or of a larger vocabulary.
+  """
+
+  def encoded():
+    for path in data.num_records:
+      of_file = -(-number // len(data.num_records))
+      records = itertools.islice(read_records(path), of_file)
+      for count, record in enumerate(records, start=1):
+        where = f"{path}, record {count}"
+        check_lengths(
+          where, record, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+        )
+        for name in ("input_ids", "masked_lm_ids"):
+          ids = record[name].int64_list.value
+          preflight.check_ids(ids, config.vocab_size, where)
+        yield preflight.Encoded(
+          record["input_ids"].int64_list.value,
+          sum(record["input_mask"].int64_list.value),
+        )
+
+  total = sum(data.num_records[path] for path in data.train_files)
+  return preflight.check_encoded(encoded(), config.vocab_size, total)
 
 
 def needed(flag: str, action: str):
@@ -876,7 +1275,7 @@ def find_vocab() -> tuple[str | None, bool]:
 
 
 def load_tokenizer(
-  vocab_file: str | None, do_lower_case: bool, config: modeling.BertConfig
+  config: modeling.BertConfig,
 ) -> tokenization.FullTokenizer | None:
   """A tokenizer that leaves [MASK] whole; None without a vocabulary.
 
@@ -889,6 +1288,7 @@ def load_tokenizer(
       "--do_whole_word_mask is about new masks: add --remask, or give it to"
       " create_pretraining_data.py"
     )
+  vocab_file, do_lower_case = find_vocab()
   uses = [name for name in ("remask", "do_predict") if FLAGS[name].value]
   if not vocab_file:
     if uses:
@@ -902,8 +1302,8 @@ def load_tokenizer(
   return tokenizer
 
 
-def check_weights() -> None:
-  """Refuses a start without the weights that the actions need.
+def find_weights() -> str | None:
+  """The checkpoint that has all of the model; None for a new one.
 
   Raises:
     InputError: there is no checkpoint, or it lacks the masked LM.
@@ -918,6 +1318,7 @@ def check_weights() -> None:
       f"{checkpoint}: has no masked LM. Name a checkpoint of pretraining, not"
       " of fine-tuning"
     )
+  return checkpoint
 
 
 def build_estimator(config: modeling.BertConfig):
@@ -935,7 +1336,22 @@ def build_estimator(config: modeling.BertConfig):
     FLAGS.num_train_steps if FLAGS.do_train else 0,
     FLAGS.max_predictions_per_seq,
   )
-  model_fn = model_fn_builder(
+  return training.build_estimator(
+    make_model_fn(config, execution, options),
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    FLAGS.eval_batch_size,
+    FLAGS.predict_batch_size,
+  )
+
+
+def make_model_fn(
+  config: modeling.BertConfig,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
+):
+  """The `model_fn` as the flags want it, see `model_fn_builder`."""
+  return model_fn_builder(
     bert_config=config,
     init_checkpoint=FLAGS.init_checkpoint,
     learning_rate=FLAGS.learning_rate,
@@ -949,13 +1365,11 @@ def build_estimator(config: modeling.BertConfig):
     execution=execution,
     options=options,
   )
-  return training.build_estimator(
-    model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    FLAGS.eval_batch_size,
-    FLAGS.predict_batch_size,
-  )
+
+
+def of_shard(input_fn, shard: features.Shard):
+  """An `input_fn` whose `params` have this shard where they have none."""
+  return lambda params: input_fn({"shard": shard, **params})
 
 
 def train(
@@ -1002,7 +1416,11 @@ def train(
     first_step=model_folder.steps_done(FLAGS.output_dir),
     masking=masking,
     num_records=total,
+    by_file=num_records if FLAGS.shard_by == "file" else None,
   )
+  replicas = training.read_replicas()
+  if replicas:  # a step that is traced is of this process too
+    input_fn = of_shard(input_fn, replicas.shard)
   epochs = FLAGS.num_train_steps * FLAGS.train_batch_size / total
   training.train(
     estimator,

@@ -27,6 +27,7 @@ import model_folder
 import model_selection
 import modeling
 import optimization
+import preflight
 import report
 import squad_answers
 import squad_data
@@ -318,8 +319,10 @@ def define_flags() -> None:
   training.define_optimizer_flags()
   training.define_epoch_flags()
   training.define_execution_flags()
-  training.define_tpu_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
+  training.define_device_flags()
+  preflight.define_flags()
+  for module in (training, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
   flags.DEFINE_string(
     "predict_file", None, "JSON with the questions to answer."
@@ -432,27 +435,184 @@ def define_flags() -> None:
   training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
+class Data(NamedTuple):
+  """The questions of everything that the flags ask for.
+
+  Attributes:
+    train: to learn from.
+    predict: to answer.
+    questions: to score by: the same with their answers.
+    unaligned: those of the training set that are left out.
+  """
+
+  train: Sequence[SquadExample]
+  predict: Sequence[SquadExample]
+  questions: Sequence[squad_metrics.Question]
+  unaligned: Sequence[Mapping[str, Any]]
+
+
+class Start(NamedTuple):
+  """What a run begins with, all of it checked.
+
+  Attributes:
+    config: the encoder's sizes.
+    tokenizer: gives the ids.
+    trained: the checkpoint that has all of the model; None for a new one.
+    selection: how the best weights are found.
+    seeds: of `--seeds`.
+    model: what describes the model.
+    data: the questions.
+  """
+
+  config: modeling.BertConfig
+  tokenizer: tokenization.FullTokenizer
+  trained: str | None
+  selection: model_selection.Selection
+  seeds: list[int]
+  model: dict[str, Any]
+  data: Data
+
+
 def main(_) -> None:
   """Does what the flags say: trains, answers, scores."""
-  check_flags()
-  training.fill_in_model_flags()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config)
-  tokenizer = model_folder.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
-  )
-  if FLAGS.audit:
-    print_audit(tokenizer)
+  if FLAGS.doctor:
+    preflight.diagnose(examine)
     return
+  if FLAGS.audit:
+    check_flags()
+    print_audit(preflight.load_tokenizer(preflight.load_config()))
+    return
+  receipt = preflight.begin(__file__)
+  start = prepare(preflight.simply)
+  config, tokenizer, selection = start.config, start.tokenizer, start.selection
+  data, model = start.data, start.model
+  files = FLAGS.train_file, FLAGS.predict_file
+  receipt.start(path for path, used in zip(files, data) if used)
+  if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
+    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+  if start.seeds:
+    model_selection.train_seeds(
+      FLAGS.output_dir, start.seeds, selection.metric, ["--nointeractive"]
+    )
 
-  # Whatever is wrong with folders and data is said now, not after training.
-  check_start()
-  selection = training.read_selection(
+  predict_windows, key = [], ""
+  if data.predict:
+    arrays, key = load_windows(
+      FLAGS.predict_file, data.predict, tokenizer, is_training=False
+    )
+    predict_windows = list(
+      squad_data.iterate_features(
+        arrays, FLAGS.max_seq_length, tokenizer.inv_vocab
+      )
+    )
+  compute_logits = functools.partial(
+    predict, config, predict_windows, len(data.predict)
+  )
+  lengths = None
+  if FLAGS.do_train and not start.seeds:
+    write_unaligned(data.unaligned)
+    lengths = train(
+      config,
+      tokenizer,
+      data.train,
+      selection,
+      lambda checkpoint: score_logits(
+        data.predict,
+        predict_windows,
+        compute_logits(checkpoint),
+        data.questions,
+      ),
+    )
+  checkpoint = training.checkpoint_to_use()
+  results, sections = {}, []
+  if answers_questions():
+    if FLAGS.from_logits:
+      logits = squad_answers.load_logits(FLAGS.from_logits, key)
+    else:
+      logits = compute_logits(checkpoint)
+    if FLAGS.save_logits:
+      squad_answers.save_logits(FLAGS.save_logits, key, logits)
+    results = decode(data.predict, predict_windows, logits, data.questions)
+    if FLAGS.do_eval:
+      sections = report_sections(data.questions)
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths)
+  receipt.finish(results, checkpoint)
+  if FLAGS.interactive:
+    precision = training.read_execution().dtype.name
+    with Predictor(
+      FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
+    ) as predictor:
+      converse(predictor, sys.stdin)
+
+
+# What is asked for, and whether it can be
+
+
+def prepare(check: preflight.Check) -> Start:
+  """Checks and reads all that a run needs; nothing is written yet.
+
+  Whatever is wrong with folders and data is said now, not after training.
+
+  Args:
+    check: makes each check.
+
+  Returns:
+    What the run begins with.
+  """
+  seeds = check("flags", check_flags)
+  config = check("config", preflight.load_config)
+  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  trained = check("checkpoint", find_model)
+  selection = check("scores", read_selection)
+  model = check("folder", describe_model, config, seeds)
+  data = check("data", read_data, selection, after=seeds)
+  return Start(config, tokenizer, trained, selection, seeds, model, data)
+
+
+def examine(doctor: preflight.Doctor) -> None:
+  """Makes the checks of a run, and some more.
+
+  Args:
+    doctor: makes each check.
+  """
+  start = prepare(doctor.check)
+  doctor.check("weights", check_weights, start.trained, start.config)
+  lengths = doctor.check(
+    "tokens", check_tokens, start.config, start.tokenizer, start.data
+  )
+  preflight.check_training(
+    doctor,
+    start.config,
+    lengths,
+    lambda num_windows: count_steps(len(start.data.train), num_windows),
+  )
+
+
+def read_selection() -> model_selection.Selection:
+  """How the flags want the best weights found."""
+  return training.read_selection(
     ["best_f1", "f1", "exact", "best_exact"]
     if FLAGS.version_2_with_negative
     else ["f1", "exact_match"]
   )
-  seeds = training.read_seeds()
+
+
+def describe_model(
+  config: modeling.BertConfig, seeds: Sequence[int]
+) -> dict[str, Any]:
+  """What describes the model; refuses a folder of another.
+
+  Args:
+    config: the encoder's sizes.
+    seeds: of `--seeds`, each of which has a folder of its own.
+
+  Returns:
+    What `model_folder.claim` takes.
+
+  Raises:
+    InputError: --output_dir is another model's, or not as --resume wants it.
+  """
   model = {
     "script": "run_squad",
     "version_2_with_negative": FLAGS.version_2_with_negative,
@@ -467,78 +627,76 @@ def main(_) -> None:
   model_folder.check(FLAGS.output_dir, model, config, must_agree)
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
-  unaligned: list[dict[str, Any]] = []
-  train_examples = predict_examples = questions = None
+  return model
+
+
+def read_data(selection: model_selection.Selection) -> Data:
+  """Reads the questions of everything that the flags ask for.
+
+  Args:
+    selection: says whether training is scored on the way.
+
+  Returns:
+    The questions.
+
+  Raises:
+    InputError: a file is missing, or something in it is wrong.
+  """
+  data = Data([], [], [], [])
   if FLAGS.do_train:
-    train_examples = read_squad_examples(
-      FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
+    train = read_squad_examples(
+      FLAGS.train_file, True, FLAGS.version_2_with_negative, data.unaligned
     )
+    data = data._replace(train=train)
   if answers_questions() or selection.eval_steps:
-    predict_examples = read_squad_examples(
+    predict = read_squad_examples(
       FLAGS.predict_file, False, FLAGS.version_2_with_negative
     )
+    data = data._replace(predict=predict)
   if FLAGS.do_eval or selection.eval_steps or sweeps():
-    questions = read_answered_questions()
-  tf.gfile.MakeDirs(FLAGS.output_dir)
-  if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
-    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
-  if seeds:
-    model_selection.train_seeds(
-      FLAGS.output_dir, seeds, selection.metric, ["--nointeractive"]
-    )
+    data = data._replace(questions=read_answered_questions())
+  return data
 
-  predict_windows, key = [], ""
-  if predict_examples:
-    arrays, key = load_windows(
-      FLAGS.predict_file, predict_examples, tokenizer, is_training=False
-    )
-    predict_windows = list(
-      squad_data.iterate_features(
-        arrays, FLAGS.max_seq_length, tokenizer.inv_vocab
-      )
-    )
-  compute_logits = functools.partial(
-    predict, config, predict_windows, len(predict_examples or ())
+
+def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
+  """Refuses a checkpoint that is damaged, or not of this model."""
+  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
+  preflight.check_weights(
+    trained or FLAGS.init_checkpoint,
+    make_model_fn(config),
+    layout,
+    FLAGS.output_dir,
   )
-  lengths = None
-  if FLAGS.do_train and not seeds:
-    write_unaligned(unaligned)
-    lengths = train(
-      config,
-      tokenizer,
-      train_examples,
-      selection,
-      lambda checkpoint: score_logits(
-        predict_examples, predict_windows, compute_logits(checkpoint), questions
-      ),
-    )
-  checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
-  if answers_questions():
-    if FLAGS.from_logits:
-      logits = squad_answers.load_logits(FLAGS.from_logits, key)
-    else:
-      logits = compute_logits(checkpoint)
-    if FLAGS.save_logits:
-      squad_answers.save_logits(FLAGS.save_logits, key, logits)
-    results = decode(predict_examples, predict_windows, logits, questions)
-    if FLAGS.do_eval:
-      sections = report_sections(questions)
-  if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
-  if FLAGS.interactive:
-    precision = training.read_execution().dtype.name
-    with Predictor(
-      FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
-    ) as predictor:
-      converse(predictor, sys.stdin)
 
 
-# What is asked for, and whether it can be
+def check_tokens(
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  data: Data,
+) -> preflight.Lengths:
+  """Makes windows of some of the questions; warns if answers get lost."""
+  questions = data.train or data.predict
+  some = preflight.sample(questions)
+  windows = squad_data.make_windows(
+    some, tokenizer, settings(is_training=bool(data.train))
+  )
+  cut, lost = squad_data.find_losses(windows)
+  for what, which in (("questions are cut", cut), ("answers get lost", lost)):
+    if len(which) > len(some) / 20:
+      logging.warning("%d of %d %s", len(which), len(some), what)
+  ends = np.cumsum(windows.length)
+  return preflight.check_encoded(
+    [
+      preflight.Encoded(windows.ids[end - length : end].tolist(), int(length))
+      for end, length in zip(ends, windows.length)
+    ],
+    config.vocab_size,
+    len(questions) * len(ends) // max(len(some), 1),
+  )
 
 
-def check_flags() -> None:
-  """Refuses flags that do not go together.
+def check_flags() -> list[int]:
+  """Refuses flags that do not go together; gives the seeds of `--seeds`.
 
   Raises:
     InputError: something is missing, or has no sense.
@@ -559,6 +717,7 @@ def check_flags() -> None:
   if (FLAGS.do_eval or sweeps()) and not answers_questions():
     raise InputError("there are no answers to score; add --do_predict")
   squad_data.check_settings(settings(is_training=False))
+  return training.read_seeds()
 
 
 def answers_questions() -> bool:
@@ -607,11 +766,11 @@ def numbers(flag: str, kind: type = int) -> list[Any]:
   return read
 
 
-def check_start() -> None:
-  """Refuses weights that are not there, or of a model for something else.
+def find_model() -> str | None:
+  """The checkpoint that has all of the model; None for a new one.
 
   Raises:
-    InputError: that is so.
+    InputError: it is not there, or of a model for something else.
   """
   needs_no_model = FLAGS.from_logits and not FLAGS.interactive
   checkpoint = model_folder.find_model(
@@ -621,6 +780,7 @@ def check_start() -> None:
   )
   if checkpoint:
     check_has_head(checkpoint)
+  return checkpoint
 
 
 def check_has_head(checkpoint: str) -> None:
@@ -797,7 +957,22 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
   execution, options = training.plan_training(
     training.read_execution(packs=FLAGS.mask_padding), config, num_train_steps
   )
-  model_fn = model_fn_builder(
+  return training.build_estimator(
+    make_model_fn(config, num_train_steps, execution, options),
+    FLAGS.output_dir,
+    FLAGS.train_batch_size,
+    predict_batch_size=FLAGS.predict_batch_size,
+  )
+
+
+def make_model_fn(
+  config: modeling.BertConfig,
+  num_train_steps: int = 0,
+  execution: Execution | None = None,
+  options: optimization.StepOptions | None = None,
+):
+  """The `model_fn` as the flags want it, see `model_fn_builder`."""
+  return model_fn_builder(
     bert_config=config,
     init_checkpoint=FLAGS.init_checkpoint,
     learning_rate=FLAGS.learning_rate,
@@ -810,12 +985,6 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
     log_steps=FLAGS.log_steps,
     execution=execution,
     options=options,
-  )
-  return training.build_estimator(
-    model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    predict_batch_size=FLAGS.predict_batch_size,
   )
 
 

@@ -7,11 +7,12 @@ flags; everything else takes plain arguments.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf_v2
@@ -19,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 from tqdm import tqdm
 
+import distribution
 import download_model
 import estimator_api
 import execution as execution_lib
@@ -30,6 +32,8 @@ import model_selection
 import modeling
 import optimization
 import report
+import safekeeping
+import tpu_graph
 from command_line import InputError, write_whole
 from execution import Execution
 from model_selection import Selection
@@ -120,6 +124,12 @@ def fill_in_model_flags() -> None:
   Raises:
     InputError: it cannot be had, has no vocabulary, or is named twice.
   """
+  if FLAGS.distribution == "tpu":
+    FLAGS["use_tpu"].value = True
+  elif FLAGS.distribution and FLAGS.use_tpu:
+    raise InputError(
+      f"--use_tpu and --distribution={FLAGS.distribution}: give one of them"
+    )
   handle, checkpoint = FLAGS.bert_hub_module_handle, FLAGS.init_checkpoint
   if handle and checkpoint:
     raise InputError(
@@ -147,6 +157,12 @@ def define_training_flags() -> None:
   )
   flags.DEFINE_float("learning_rate", 5e-5, "Highest learning rate.")
   flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps a checkpoint.")
+  flags.DEFINE_float(
+    "save_checkpoints_secs",
+    None,
+    "Seconds a checkpoint, beside those of --save_checkpoints_steps.",
+    lower_bound=0.0,
+  )
   flags.DEFINE_integer(
     "keep_checkpoint_max", 5, "Checkpoints kept, the last ones.", lower_bound=1
   )
@@ -313,8 +329,23 @@ def define_epoch_flags() -> None:
   )
 
 
-def define_tpu_flags() -> None:
-  """Flags of Cloud TPU; they do nothing without `--use_tpu`."""
+def define_device_flags() -> None:
+  """Flags of where a run is computed; those of Cloud TPU need a TPU."""
+  flags.DEFINE_enum(
+    "distribution",
+    None,
+    ["off", "mirrored", "multi_worker", "tpu"],
+    "How the examples of a step are shared: off for one device, mirrored for"
+    " all GPUs of this machine, multi_worker for the processes that TF_CONFIG"
+    " or Slurm names. If not given, mirrored where several GPUs are seen.",
+  )
+  flags.DEFINE_integer(
+    "num_replicas",
+    None,
+    "Devices of this process that share a batch; all GPUs if not given. Without"
+    " a GPU, logical devices of the CPU.",
+    lower_bound=1,
+  )
   flags.DEFINE_bool("use_tpu", False, "Whether to run on a TPU.")
   flags.DEFINE_string("tpu_name", None, "Name or grpc:// address of the TPU.")
   flags.DEFINE_string("tpu_zone", None, "Zone of the TPU, if not the default.")
@@ -326,6 +357,52 @@ def define_tpu_flags() -> None:
   )
 
 
+def read_replicas() -> distribution.Replicas | None:
+  """Where the flags want replicas; None for one device, or a TPU.
+
+  Raises:
+    InputError: they contradict each other or the environment.
+  """
+  kind = FLAGS.distribution
+  if FLAGS.use_tpu:
+    return None
+  num_gpus = len(tf.config.list_physical_devices("GPU"))
+  cluster = None
+  if kind == "multi_worker":
+    if "do_train" not in FLAGS or not FLAGS.do_train:
+      raise InputError(
+        "--distribution=multi_worker is for training: give --do_train, or use"
+        " the devices of one machine"
+      )
+    cluster = distribution.read_cluster(os.environ)
+    if not cluster:
+      raise InputError(
+        "--distribution=multi_worker: there is one process alone. Name several"
+        " in TF_CONFIG, or start this by srun with several tasks"
+      )
+  elif "TF_CONFIG" in os.environ and kind != "off":
+    raise InputError(
+      "TF_CONFIG names processes that train together: give"
+      " --distribution=multi_worker, or off to train alone"
+    )
+  num_local = FLAGS.num_replicas or (max(num_gpus, 1) if kind != "off" else 1)
+  if kind == "off" and num_local > 1:
+    raise InputError("--num_replicas is for --distribution=mirrored")
+  if num_gpus and num_local > num_gpus:
+    raise InputError(
+      f"--num_replicas={num_local}: this machine has {num_gpus} GPUs"
+    )
+  replicas = distribution.Replicas(num_local, cluster)
+  if replicas.count == 1:
+    return None
+  if FLAGS.optimizer_on_cpu:
+    raise InputError(
+      "--optimizer_on_cpu is for one device: it cannot be with"
+      f" {replicas.count} replicas"
+    )
+  return replicas
+
+
 def build_estimator(
   model_fn,
   model_dir: str,
@@ -333,7 +410,7 @@ def build_estimator(
   eval_batch_size: int | None = None,
   predict_batch_size: int | None = None,
 ):
-  """A TPUEstimator with the TPU flags; on CPU and GPU it is one as well.
+  """The Estimator of a script, on the devices that the flags name.
 
   Args:
     model_fn: of the script.
@@ -343,16 +420,17 @@ def build_estimator(
     predict_batch_size: examples a step of prediction, where it predicts.
 
   Returns:
-    An `estimator_api.TPUEstimator`.
+    An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
+    `distribution.ReplicatedEstimator`.
   """
   if not logging.level_debug():
     # Its account of itself is long; what matters of it is told here.
     tf.logging.set_verbosity(tf.logging.ERROR)
-  cluster = None
-  if FLAGS.use_tpu and FLAGS.tpu_name:
-    cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
-      FLAGS.tpu_name, zone=FLAGS.tpu_zone, project=FLAGS.gcp_project
-    )
+  sizes = {
+    "train_batch_size": train_batch_size,
+    "eval_batch_size": eval_batch_size,
+    "predict_batch_size": predict_batch_size,
+  }
   run_config = {}
   if train_batch_size:
     run_config = {
@@ -362,26 +440,42 @@ def build_estimator(
       # On a TPU it shows examples a second; else `ProgressHook` does.
       "save_summary_steps": FLAGS.log_steps if FLAGS.use_tpu else 0,
     }
-  config = estimator_api.RunConfig(
-    cluster=cluster,
-    master=FLAGS.master,
-    model_dir=model_dir,
-    tpu_config=estimator_api.TPUConfig(
-      iterations_per_loop=FLAGS.iterations_per_loop,
-      num_shards=FLAGS.num_tpu_cores,
-      per_host_input_for_training=(
-        estimator_api.InputPipelineConfig.PER_HOST_V2
+  replicas = read_replicas()
+  if replicas:
+    return distribution.ReplicatedEstimator(
+      model_fn, model_dir, replicas, run_config, **sizes
+    )
+  cluster = find_tpu()
+  with distribution.without_tf_config():
+    config = estimator_api.RunConfig(
+      cluster=cluster,
+      master=FLAGS.master,
+      model_dir=model_dir,
+      tpu_config=estimator_api.TPUConfig(
+        iterations_per_loop=FLAGS.iterations_per_loop,
+        num_shards=FLAGS.num_tpu_cores,
+        per_host_input_for_training=(
+          estimator_api.InputPipelineConfig.PER_HOST_V2
+        ),
       ),
-    ),
-    **run_config,
-  )
+      **run_config,
+    )
   return estimator_api.TPUEstimator(
-    use_tpu=FLAGS.use_tpu,
-    model_fn=model_fn,
-    config=config,
-    train_batch_size=train_batch_size,
-    eval_batch_size=eval_batch_size,
-    predict_batch_size=predict_batch_size,
+    use_tpu=FLAGS.use_tpu, model_fn=model_fn, config=config, **sizes
+  )
+
+
+def find_tpu():
+  """The TPU of the flags, if any, see `tpu_graph.find_cluster`."""
+  if not FLAGS.use_tpu:
+    return None
+  names = [n for n in ("output_dir", "init_checkpoint") if n in FLAGS]
+  return tpu_graph.find_cluster(
+    FLAGS.tpu_name,
+    FLAGS.master,
+    FLAGS.tpu_zone,
+    FLAGS.gcp_project,
+    {name: FLAGS[name].value for name in names},
   )
 
 
@@ -485,7 +579,8 @@ def plan_training(
   """
   if not num_train_steps:
     return execution, optimization.StepOptions()
-  batch_size = FLAGS.train_batch_size
+  replicas = read_replicas()
+  batch_size = FLAGS.train_batch_size // (replicas.count if replicas else 1)
   num_parts = FLAGS.gradient_accumulation_steps
   recomputes = FLAGS.recompute_activations
   if FLAGS.memory_gb is not None:
@@ -516,7 +611,8 @@ def plan_training(
   if batch_size % num_parts:
     raise InputError(
       f"--gradient_accumulation_steps={num_parts} does not divide"
-      f" --train_batch_size={batch_size}"
+      f" --train_batch_size={FLAGS.train_batch_size}"
+      + (f" shared by {replicas.count} replicas" if replicas else "")
     )
   if FLAGS.freeze_layers > config.num_hidden_layers:
     raise InputError(
@@ -565,6 +661,10 @@ def train(
     selection: how it is scored on the way.
     evaluate: scores a checkpoint, if it is scored on the way.
   """
+  replicas = read_replicas()
+  is_chief = not replicas or replicas.is_chief
+  if is_chief:
+    model_folder.go_on_in(FLAGS.output_dir)
   done = model_folder.steps_done(FLAGS.output_dir)
   if done >= num_train_steps:
     logging.info(
@@ -582,17 +682,47 @@ def train(
       FLAGS.train_batch_size,
       unit,
     )
-  model_selection.train(
-    estimator, input_fn, num_train_steps, selection, evaluate
-  )
+  with safekeeping.StopRequest() as own:
+    stop, hooks = own, []
+    if replicas and replicas.num_processes > 1:
+      stop = safekeeping.StopRequest()
+      hooks = [safekeeping.SharedStop(own, stop)]
+    if is_chief and not FLAGS.use_tpu:
+      hooks.append(
+        safekeeping.CheckpointHook(
+          FLAGS.output_dir,
+          save_checkpoints_steps(),
+          FLAGS.save_checkpoints_secs,
+          stop,
+          own,
+          functools.partial(
+            safekeeping.batch_at, input_fn, FLAGS.train_batch_size
+          ),
+        )
+      )
+    model_selection.train(
+      estimator,
+      input_fn,
+      num_train_steps,
+      selection,
+      evaluate if is_chief else None,
+      hooks,
+    )
+  stop.exit_if_requested(FLAGS.output_dir)
 
 
 def checkpoint_to_use() -> str | None:
   """The checkpoint to score and predict with; says which it is.
 
+  Processes that are for training alone end here.
+
   Returns:
     See `model_folder.trained_checkpoint`.
   """
+  replicas = read_replicas()
+  if replicas and not replicas.is_chief:
+    logging.info("This worker is done; the first one does the rest")
+    sys.exit(0)
   checkpoint = model_folder.trained_checkpoint(FLAGS.output_dir)
   if checkpoint:
     logging.info("The weights are those of %s", checkpoint)
@@ -692,7 +822,10 @@ def train_spec(
   def part_loss(part, index):
     if seed is None:
       return loss_fn(part, None)
-    draw = global_step * options.num_micro_batches + tf.cast(index, tf.int64)
+    draw = global_step
+    if not use_tpu:  # whose cores do not tell their number
+      draw = draw * optimization.num_replicas() + optimization.replica_number()
+    draw = draw * options.num_micro_batches + tf.cast(index, tf.int64)
     return loss_fn(part, (seed, draw))
 
   loss_scale = optimization.LossScale() if options.scales_loss else None
@@ -700,7 +833,8 @@ def train_spec(
     part_loss, batch, options.num_micro_batches, loss_scale, options.frozen
   )
   model_dir = config and config.model_dir
-  last = model_dir and tf.train.latest_checkpoint(model_dir)
+  writes = model_dir and distribution.writes_summaries()
+  last = model_dir and model_folder.last_checkpoint(model_dir)
   scaffold_fn = model_folder.initialize_from_checkpoint(
     init_checkpoint, last, use_tpu
   )
@@ -714,8 +848,8 @@ def train_spec(
     loss_scale=loss_scale,
   )
   shown = {
-    "loss": gradients.loss,
-    **gradients.scalars,
+    "loss": step.loss,
+    **step.scalars,
     "learning_rate": step.learning_rate,
     "gradient_norm": step.gradient_norm,
   }
@@ -723,18 +857,30 @@ def train_spec(
     shown["loss_scale"] = loss_scale.value
   hooks = []
   if not use_tpu:
+    # A scaled loss may have a gradient without end: that step is left out.
+    finite = ["loss"] if loss_scale else ["loss", "gradient_norm"]
+    safekeeping.watch(shown, finite)
+    if optimization.num_replicas() > 1:
+      safekeeping.share_stop_requests()
     tensors = {name.replace("_", " "): value for name, value in shown.items()}
     hooks = [
-      ProgressHook(tensors, num_train_steps, batch_size, log_steps, model_dir)
+      ProgressHook(
+        tensors,
+        num_train_steps,
+        batch_size,
+        log_steps,
+        model_dir if writes else None,
+      )
     ]
   return estimator_api.TPUEstimatorSpec(
     mode=estimator_api.ModeKeys.TRAIN,
-    loss=gradients.loss,
+    loss=step.loss,
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
     training_hooks=hooks,
-    host_call=model_dir
-    and write_scalars(model_dir, step.train_op, shown, log_steps),
+    host_call=write_scalars(model_dir, step.train_op, shown, log_steps)
+    if writes
+    else None,
   )
 
 
@@ -777,21 +923,26 @@ def write_scalars(
   return write, [tf.reshape(t, [1]) for t in (done, *scalars.values())]
 
 
-def part_weight(weights, options: optimization.StepOptions):
+def part_weight(
+  weights, options: optimization.StepOptions, use_tpu: bool = False
+):
   """By what a part of a batch divides its weighted sum.
 
-  Parts may have more weight or less (more masks, more words), and the sum of
-  their means is that of the batch if all divide by the same.
+  Parts may have more weight or less (more masks, more words), and the mean of
+  their sums is the batch's mean if all divide by the same.
 
   Args:
-    weights: float [...], of the whole batch.
+    weights: float [...], of all examples of a replica.
     options: has the number of parts.
+    use_tpu: see `optimization.sum_over_replicas`.
 
   Returns:
     float32 [].
   """
   total = tf.reduce_sum(tf.cast(weights, tf.float32))
-  return total / options.num_micro_batches
+  total = optimization.sum_over_replicas(total, use_tpu)
+  num_replicas = optimization.num_replicas(use_tpu)
+  return total / num_replicas / options.num_micro_batches
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -922,6 +1073,21 @@ class CollectHook(tf.train.SessionRunHook):
     self._tensors = dict(tensors)
     self._into = into
     self._batches = []
+
+  def of_whole_batches(
+    self, others: Sequence[CollectHook], join: Callable[[Sequence[Any]], Any]
+  ) -> CollectHook:
+    """A hook like this one for whole batches, of which this has a part.
+
+    Args:
+      others: of the other parts, in order.
+      join: makes one tensor of those of all parts.
+    """
+    joined = {
+      name: join([hook._tensors[name] for hook in (self, *others)])
+      for name in self._tensors
+    }
+    return CollectHook(joined, self._into)
 
   def before_run(self, run_context):
     del run_context

@@ -100,7 +100,7 @@ def test_what_tensorflow_says_of_a_file_is_one_line_too(
   path = os.path.join(tmp_path, name)
   with pytest.raises(tf.errors.OpError) as refused:
     action(path)
-  assert command_line._mendable(refused.value) == f"{path}: {said}"
+  assert command_line.mendable(refused.value) == f"{path}: {said}"
 
 
 def test_the_line_is_found_in_a_long_report():
@@ -108,9 +108,9 @@ def test_the_line_is_found_in_a_long_report():
     "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
   )
   error = tf.errors.UnknownError(None, None, said.format("Permission denied"))
-  assert command_line._mendable(error) == "/x/m.tmp: Permission denied"
+  assert command_line.mendable(error) == "/x/m.tmp: Permission denied"
   error = tf.errors.UnknownError(None, None, said.format("File too large"))
-  assert command_line._mendable(error).startswith("/x/m.tmp: File too large. ")
+  assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,11 @@ def in_process(script):
       flags([script.__file__, "--verbosity=0", *map(str, arguments)])
       script.main([])
 
-  yield main
-  defined = absl.flags.FlagValues()
-  for name in set(flags) - before:
-    defined[name] = flags[name]
-  flags.remove_flag_values(defined)
-  flags.unparse_flags()
+  try:
+    yield main
+  finally:
+    defined = absl.flags.FlagValues()
+    for name in set(flags) - before:
+      defined[name] = flags[name]
+    flags.remove_flag_values(defined)
+    flags.unparse_flags()

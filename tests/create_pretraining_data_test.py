@@ -208,7 +208,10 @@ def test_the_command_of_the_readme_equals_the_reference(tmp_path):
   ).stderr
   assert_golden([tmp_path / "tf_examples.tfrecord"], run)
   assert f"60 records in {tmp_path}/tf_examples.tfrecord" in log
-  assert os.listdir(tmp_path) == ["tf_examples.tfrecord"]
+  assert set(os.listdir(tmp_path)) == {
+    "tf_examples.tfrecord",
+    "tf_examples.tfrecord.run.json",
+  }
 
 
 @given(length=st.integers(0, 300), seed=st.integers())
@@ -755,7 +758,7 @@ AT_THE_SECOND = [
 
 def test_a_whole_run_leaves_files_and_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
-  assert stopped.others("whole") == {RECEIPT}
+  assert stopped.others("whole") == {RECEIPT, "out.run.json"}
   commands.succeed(stopped.script(), *stopped.flags("again", num_workers=2))
   assert stopped.files("again") == stopped.content
 
@@ -787,7 +790,7 @@ def test_killed_and_run_again_it_makes_what_is_missing(stopped):
   assert "1 of 6 output files are there already" in stopped.done.stderr
   assert files == stopped.content
   assert path.stat().st_mtime_ns == before
-  assert stopped.others("killed") == {RECEIPT}
+  assert stopped.others("killed") == {RECEIPT, "out.run.json"}
 
 
 def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(

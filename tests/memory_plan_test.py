@@ -157,3 +157,60 @@ def test_adding_gradients_up_takes_one_more_of_each_weight(task):
   )
   added = 4 * memory_plan.num_weights(task["config"])
   assert math.isclose(other - one, added, abs_tol=1)
+
+
+# How much work a step is
+
+
+def test_work_is_that_of_a_count_by_hand():
+  config = modeling.BertConfig(
+    10,
+    hidden_size=2,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=3,
+  )
+  # One sequence of five tokens. Forward: query, key, value and output, 5x2 by
+  # 2x2; scores, 5x2 by 2x5, and context, 5x5 by 5x2; 5x2 by 2x3 and 5x3 by 3x2;
+  # pooler, 1x2 by 2x2. Of 7 masks 7x2 by 2x2 and 7x2 by 2x10.
+  layer = 4 * 20 + 50 + 50 + 30 + 30
+  pooler, masks = 4, 28 + 140
+  assert memory_plan.step_flops(config, 1, 5) == 3 * 2 * (layer + pooler)
+  assert memory_plan.step_flops(config, 1, 5, num_predictions=7) == 3 * 2 * (
+    layer + pooler + masks
+  )
+  assert memory_plan.step_flops(config, 1, 5, True) == 2 * (
+    4 * layer + 3 * pooler
+  )
+
+
+@pytest.mark.parametrize("num_predictions", [0, 3])
+def test_work_is_that_of_the_graph_s_products(num_predictions):
+  config = modeling.BertConfig(
+    50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+  )
+  with tf.Graph().as_default() as graph:
+    model = modeling.BertModel(config, False, tf.zeros([4, 8], tf.int32))
+    if num_predictions:
+      modeling.masked_lm_logits(
+        config,
+        model.get_sequence_output(),
+        model.get_embedding_table(),
+        tf.zeros([4, num_predictions], tf.int32),
+      )
+    forward = 0
+    for operation in graph.get_operations():
+      if operation.type.startswith(("MatMul", "BatchMatMul")):
+        first, _ = operation.inputs
+        is_turned = any(
+          operation.node_def.attr[name].b for name in ("transpose_a", "adj_x")
+        )
+        inner = first.shape[-2 if is_turned else -1]
+        forward += 2 * inner * operation.outputs[0].shape.num_elements()
+  assert 3 * forward == memory_plan.step_flops(
+    config, 4, 8, num_predictions=num_predictions
+  )

@@ -1,6 +1,7 @@
 """Tests of a model's folder and of what a run starts from."""
 
 import json
+import os
 import re
 import shutil
 
@@ -218,6 +219,151 @@ def test_going_on_has_to_be_wanted(checkpoint, tmp_path):
     model_folder.check_resume("never", full)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
     model_folder.check_resume("must", empty)
+
+
+# Checkpoints cut short
+
+
+def name_as_last(checkpoint):
+  folder = os.path.dirname(checkpoint)
+  tf.train.update_checkpoint_state(folder, checkpoint)
+
+
+def cut(checkpoint, ending, num_bytes):
+  """Takes so many bytes off the end of a file of the checkpoint."""
+  path = checkpoint + ending
+  os.truncate(path, os.path.getsize(path) - num_bytes)
+
+
+DATA = ".data-00000-of-00001"
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  lines = []
+  monkeypatch.setattr(
+    model_folder.logging, "warning", lambda text, *v: lines.append(text % v)
+  )
+  return lines
+
+
+@pytest.mark.parametrize(
+  ("ending", "num_bytes", "told"),
+  [
+    (DATA, 1, r"lack 1 of \d+ bytes"),
+    (DATA, 300, r"lack 300 of \d+ bytes"),
+    (".index", 1, r"ckpt-70\.index cannot be read"),
+    (".index", 200, r"ckpt-70\.index cannot be read"),
+  ],
+)
+def test_a_checkpoint_cut_short_is_passed_over(
+  checkpoint, tmp_path, warnings, ending, num_bytes, told
+):
+  folder = str(tmp_path)
+  middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
+  name_as_last(last)
+  assert model_folder.last_checkpoint(folder) == last
+  assert not warnings
+  cut(last, ending, num_bytes)
+  for _ in range(2):  # and told once
+    assert model_folder.last_checkpoint(folder) == middle
+  (warning,) = warnings
+  assert re.search(f"ckpt-70: is cut short, .*{told}.*{middle}$", warning)
+  # What only reads leaves the folder as it is.
+  assert tf.train.latest_checkpoint(folder) == last
+
+
+@pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
+def test_without_a_word_on_the_last_it_is_found(
+  checkpoint, tmp_path, warnings, state
+):
+  last = as_step(checkpoint, 70)
+  (tmp_path / "checkpoint").unlink()
+  if state is not None:
+    (tmp_path / "checkpoint").write_bytes(state)
+  assert model_folder.last_checkpoint(str(tmp_path)) == last
+  assert warnings == [
+    f"{tmp_path}: no `checkpoint` tells the last one. Used instead is {last}"
+  ]
+
+
+def test_an_older_one_that_is_named_is_the_last(checkpoint, tmp_path, warnings):
+  as_step(checkpoint, 70)
+  assert model_folder.last_checkpoint(str(tmp_path)) == checkpoint
+  assert not warnings
+
+
+def test_with_nothing_whole_left_nobody_begins_anew(checkpoint, tmp_path):
+  last = as_step(checkpoint, 70)
+  name_as_last(last)
+  for path in (last, checkpoint):
+    cut(path, DATA, 5)
+  told = r"ckpt-70: is cut short.*ckpt-7: is cut short.*No whole checkpoint"
+  for use in (model_folder.last_checkpoint, model_folder.go_on_in):
+    with pytest.raises(InputError, match=told):
+      use(str(tmp_path))
+
+
+def test_checkpoints_that_are_gone_are_not_forgotten(checkpoint, tmp_path):
+  for path in tmp_path.glob("model.ckpt-*"):
+    path.unlink()
+  with pytest.raises(InputError, match=r"ckpt-7: is not there\. No whole"):
+    model_folder.last_checkpoint(str(tmp_path))
+
+
+def test_the_first_one_cut_short_is_none(checkpoint, tmp_path, warnings):
+  first = as_step(checkpoint, 0)
+  for path in tmp_path.glob("model.ckpt-7.*"):
+    path.unlink()
+  name_as_last(first)
+  cut(first, ".index", 5)
+  assert model_folder.steps_done(str(tmp_path)) == 0
+  assert "is made again" in warnings[0]
+  model_folder.go_on_in(str(tmp_path))
+  assert not (tmp_path / "checkpoint").exists()
+
+
+def test_training_goes_on_from_the_one_before(checkpoint, tmp_path):
+  middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
+  name_as_last(last)
+  cut(last, DATA, 5)
+  model_folder.go_on_in(str(tmp_path))
+  assert tf.train.latest_checkpoint(str(tmp_path)) == middle
+  state = tf.train.get_checkpoint_state(str(tmp_path))
+  assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
+
+
+def test_what_killed_saves_left_goes(checkpoint, tmp_path):
+  kept = {path.name for path in tmp_path.iterdir()}
+  (tmp_path / "model.ckpt-9_temp").mkdir()
+  (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
+  (tmp_path / f"model.ckpt-9{DATA}.tempstate123").touch()
+  model_folder.go_on_in(str(tmp_path))
+  assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_the_best_cut_short_is_told(checkpoint, tmp_path):
+  best = model_folder.keep_as_best(str(tmp_path), checkpoint)
+  cut(best, DATA, 5)
+  with pytest.raises(InputError, match=r"best/model\.ckpt-7: is cut short"):
+    model_folder.trained_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
+  with tf.Graph().as_default(), tf.Session() as session:
+    rows = tf.fixed_size_partitioner(3)
+    tf.get_variable("parts", [101, 10], partitioner=rows)
+    tf.get_variable("half", [7], tf.float16, tf.zeros_initializer())
+    tf.get_variable("empty", [0, 3])
+    tf.train.create_global_step()
+    session.run(tf.global_variables_initializer())
+    saver = tf.train.Saver(sharded=sharded)
+    path = saver.save(session, str(tmp_path / "model.ckpt"), 3)
+  assert model_folder.last_checkpoint(str(tmp_path)) == path
+  cut(path, DATA, 1)
+  with pytest.raises(InputError, match=f"lack 1 of {101 * 10 * 4 + 14 + 8} by"):
+    model_folder.last_checkpoint(str(tmp_path))
 
 
 # The best

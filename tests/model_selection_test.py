@@ -178,8 +178,8 @@ class FakeEstimator:
     model_folder.write_variables(path, values | {"global_step": np.int64(step)})
     tf.train.update_checkpoint_state(self.model_dir, path)
 
-  def train(self, input_fn, max_steps, saving_listeners):
-    del input_fn
+  def train(self, input_fn, hooks, max_steps, saving_listeners):
+    del input_fn, hooks
     first = model_folder.steps_done(self.model_dir)
     for step in range(first, max_steps + 1):
       if step % 2 == 0 or step == max_steps:

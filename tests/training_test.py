@@ -38,6 +38,8 @@ def flags(monkeypatch):
     precision="float32",
     xla="auto",
     use_tpu=False,
+    distribution="off",
+    num_replicas=None,
     train_batch_size=24,
     max_seq_length=384,
     gradient_accumulation_steps=1,
@@ -208,6 +210,8 @@ def train_spec(loss_fn, **options):
     num_train_steps=10,
     num_warmup_steps=0,
     use_tpu=False,
+    distribution="off",
+    num_replicas=None,
     options=StepOptions(**options),
     seed=7,
     init_checkpoint=None,
@@ -279,6 +283,8 @@ def test_scalars_reach_tensorboard(tmp_path):
 
   estimator = estimator_api.TPUEstimator(
     use_tpu=False,
+    distribution="off",
+    num_replicas=None,
     model_fn=model_fn,
     config=estimator_api.RunConfig(
       model_dir=str(tmp_path), save_summary_steps=0
