@@ -406,6 +406,22 @@ def undisturbed(place):
   return place / "undisturbed"
 
 
+def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
+  folder = place / "stopped"
+  arguments = flags(place, folder, *LONG, config="dropout")
+  with Workers(2, arguments) as workers:
+    wait_for(folder / "model.ckpt-50.index", workers)
+    workers.processes[1].send_signal(signal.SIGTERM)
+    for status, log in workers.wait():
+      assert status == 128 + signal.SIGTERM, log
+      assert "Stopped as asked, at step" in log.splitlines()[-1]
+  assert 50 <= model_folder.steps_done(str(folder)) < 400
+  with Workers(2, arguments) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  run_pretraining_test.assert_same_weights(folder, undisturbed)
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
   folder = place / f"lost_{lost}"
