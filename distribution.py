@@ -440,7 +440,8 @@ class ReplicatedEstimator:
     """Builds the model on each of this process's replicas."""
     num_replicas = self._replicas.num_local
     params = {"batch_size": batch_size}
-    config = estimator_api.EstimatorRunConfig(model_dir=self.model_dir)
+    with without_tf_config():
+      config = estimator_api.EstimatorRunConfig(model_dir=self.model_dir)
     strategy = _local_strategy(num_replicas)
     specs, sizes = [], []
 

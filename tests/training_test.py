@@ -210,8 +210,6 @@ def train_spec(loss_fn, **options):
     num_train_steps=10,
     num_warmup_steps=0,
     use_tpu=False,
-    distribution="off",
-    num_replicas=None,
     options=StepOptions(**options),
     seed=7,
     init_checkpoint=None,
@@ -283,8 +281,6 @@ def test_scalars_reach_tensorboard(tmp_path):
 
   estimator = estimator_api.TPUEstimator(
     use_tpu=False,
-    distribution="off",
-    num_replicas=None,
     model_fn=model_fn,
     config=estimator_api.RunConfig(
       model_dir=str(tmp_path), save_summary_steps=0

@@ -1,0 +1,332 @@
+"""What would a pretraining of BERT take: bytes, operations, hours?
+
+Formulas, and three things measured: the sequences a second of one device
+(`run_pretraining.py` tells them as examples/s), the bytes of a record, and how
+fast devices send to each other. Each list has an entry for each phase; what is
+alike in all may be given once.
+
+    python -m benchmarks.pretraining_plan \
+        --record_files=phase_1.tfrecord,phase_2.tfrecord \
+        --sequences_per_second=1.5,0.24 --sequences_at_once=16,4
+
+Prints two tables: of the phases on any number of devices, and of their time on
+1, 8 and 64.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from absl import flags
+
+import command_line
+import features
+import memory_plan
+import model_folder
+import modeling
+from command_line import InputError
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the command line."""
+  flags.DEFINE_string("bert_config_file", None, "If not given, BERT-Base.")
+  flags.DEFINE_list("max_seq_length", ["128", "512"], "Tokens of a sequence.")
+  flags.DEFINE_list("max_predictions_per_seq", ["20", "80"], "Its masks.")
+  flags.DEFINE_list("train_batch_size", ["256"], "Sequences a step, in all.")
+  flags.DEFINE_list("num_train_steps", ["900000", "100000"], "Steps.")
+  flags.DEFINE_list(
+    "record_files",
+    None,
+    "Some records of create_pretraining_data.py, to measure theirs by.",
+    required=True,
+  )
+  flags.DEFINE_list(
+    "sequences_per_second", None, "Measured on one device.", required=True
+  )
+  flags.DEFINE_list(
+    "sequences_at_once",
+    None,
+    "Most sequences that the device takes at once; it was measured with so"
+    " many. What is more is taken in parts.",
+    required=True,
+  )
+  flags.DEFINE_enum(
+    "precision", "float32", list(_BYTES), "That it was measured in."
+  )
+  flags.DEFINE_list("epochs", ["9", "4"], "How often a record is used.")
+  flags.DEFINE_list("devices", ["1", "8", "64"], "How many there may be.")
+  flags.DEFINE_float(
+    "bandwidth_gb",
+    1.25,
+    "10^9 bytes a second that a device sends while it receives as many; 1.25 is"
+    " Ethernet of 10 Gbit/s.",
+    lower_bound=0.0,
+  )
+
+
+# Bytes of an activation.
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class Phase(NamedTuple):
+  """A part of a pretraining.
+
+  Attributes:
+    seq_length: S, tokens of a sequence.
+    num_predictions: P, its masks.
+    batch_size: sequences a step, of all devices.
+    num_steps: steps.
+    at_once: most sequences that a device takes at once.
+    rate: sequences a second of one device.
+    epochs: how often a record is used.
+    record_bytes: of a sequence, on disk.
+  """
+
+  seq_length: int
+  num_predictions: int
+  batch_size: int
+  num_steps: int
+  at_once: int
+  rate: float
+  epochs: float
+  record_bytes: float
+
+  @property
+  def num_sequences(self) -> int:
+    """Sequences of all steps."""
+    return self.batch_size * self.num_steps
+
+  @property
+  def num_records(self) -> float:
+    """How many records those are."""
+    return self.num_sequences / self.epochs
+
+
+class Share(NamedTuple):
+  """What of a phase falls to each of several devices.
+
+  Attributes:
+    num_parts: in which it takes its part of a batch, one after the other.
+    at_once: sequences of such a part.
+    computing: seconds a step.
+    exchange: seconds a step, in which nothing is computed.
+    hours: of the phase.
+  """
+
+  num_parts: int
+  at_once: int
+  computing: float
+  exchange: float
+  hours: float
+
+
+def main(_: list[str]) -> None:
+  """Prints the tables."""
+  config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
+  if FLAGS.bert_config_file:
+    config = model_folder.load_config(FLAGS.bert_config_file)
+  phases = read_phases()
+  print_table(phase_rows(config, phases, _BYTES[FLAGS.precision]))
+  print()
+  devices = [int(number) for number in FLAGS.devices]
+  print_table(device_rows(config, phases, devices, FLAGS.bandwidth_gb * 1e9))
+
+
+def read_phases() -> list[Phase]:
+  """The phases that the flags describe.
+
+  Raises:
+    InputError: a list is of another length than others, or a file is not of
+      records.
+  """
+  record_bytes = [
+    os.path.getsize(path) / features.count_records(path)
+    for path in FLAGS.record_files
+  ]
+  columns = {
+    "max_seq_length": map(int, FLAGS.max_seq_length),
+    "max_predictions_per_seq": map(int, FLAGS.max_predictions_per_seq),
+    "train_batch_size": map(int, FLAGS.train_batch_size),
+    "num_train_steps": map(int, FLAGS.num_train_steps),
+    "sequences_at_once": map(int, FLAGS.sequences_at_once),
+    "sequences_per_second": map(float, FLAGS.sequences_per_second),
+    "epochs": map(float, FLAGS.epochs),
+    "record_files": record_bytes,
+  }
+  columns = {name: [*values] for name, values in columns.items()}
+  number = max(map(len, columns.values()))
+  for name, values in columns.items():
+    if len(values) not in (1, number):
+      raise InputError(f"--{name}: give one value, or one for each phase")
+    columns[name] = values * (number // len(values))
+  return [Phase(*values) for values in zip(*columns.values())]
+
+
+# What it takes
+
+
+def num_weights(config: modeling.BertConfig) -> int:
+  """How many numbers pretraining learns: the encoder, and both heads."""
+  width = config.hidden_size
+  masked_lm = width * (width + 1) + 2 * width + config.vocab_size
+  return memory_plan.num_weights(config) + masked_lm + 2 * (width + 1)
+
+
+def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:
+  """What a device sends a step, and receives, to add gradients up in a ring.
+
+  Of n devices each sends its n-th part n - 1 times for the sums, and the sums
+  likewise (Patarasuk and Yuan 2009). Gradients are float32.
+  """
+  return 2 * (num_devices - 1) / num_devices * 4 * num_weights(config)
+
+
+def share(
+  config: modeling.BertConfig, phase: Phase, num_devices: int, bandwidth: float
+) -> Share:
+  """What falls to each of several devices.
+
+  Args:
+    config: the model's sizes.
+    phase: the phase.
+    num_devices: how many there are.
+    bandwidth: bytes a second that each can send.
+
+  Returns:
+    The `Share`.
+
+  Raises:
+    InputError: they cannot share a batch evenly.
+  """
+  if phase.batch_size % num_devices:
+    raise InputError(
+      f"--train_batch_size={phase.batch_size} cannot be shared by"
+      f" {num_devices} devices"
+    )
+  own = phase.batch_size // num_devices
+  num_parts = -(-own // phase.at_once)
+  while own % num_parts:
+    num_parts += 1
+  computing = own / phase.rate
+  exchange = exchanged_bytes(config, num_devices) / bandwidth
+  hours = phase.num_steps * (computing + exchange) / 3600
+  return Share(num_parts, own // num_parts, computing, exchange, hours)
+
+
+# Tables
+
+
+def phase_rows(
+  config: modeling.BertConfig,
+  phases: Sequence[Phase],
+  dtype_size: int,
+) -> list[list[str]]:
+  """What each phase takes, however many devices there are."""
+  rows = [["", *(f"phase {n}" for n, _ in enumerate(phases, start=1))]]
+
+  def add(name, value):
+    rows.append([name, *map(value, phases)])
+
+  def flops(phase):
+    return memory_plan.step_flops(
+      config, 1, phase.seq_length, num_predictions=phase.num_predictions
+    )
+
+  def memory(phase):
+    needed = memory_plan.step_bytes(
+      config,
+      phase.at_once,
+      phase.seq_length,
+      accumulates=True,
+      dtype_size=dtype_size,
+      num_predictions=phase.num_predictions,
+    )
+    return gigabytes(needed)
+
+  weights = num_weights(config)
+  add("tokens of a sequence", lambda phase: f"{phase.seq_length}")
+  add("sequences a step", lambda phase: f"{phase.batch_size:,}")
+  add("steps", lambda phase: f"{phase.num_steps:,}")
+  add("sequences", lambda phase: f"{phase.num_sequences / 1e6:,.1f} million")
+  add("weights", lambda _: f"{weights / 1e6:.1f} million")
+  add("operations of a sequence", lambda p: f"{flops(p) / 1e9:.1f} * 10^9")
+  add(
+    "operations", lambda p: f"{flops(p) * p.num_sequences / 1e18:.2f} * 10^18"
+  )
+  add("sequences a second, measured", lambda phase: f"{phase.rate:g}")
+  add(
+    "operations a second, by that",
+    lambda phase: f"{flops(phase) * phase.rate / 1e9:,.0f} * 10^9",
+  )
+  add("sequences at once", lambda phase: f"{phase.at_once}")
+  add("memory of a device, at most", memory)
+  add("bytes of a record, measured", lambda p: f"{p.record_bytes:,.0f}")
+  add("each record is used", lambda phase: f"{phase.epochs:g} times")
+  add("records", lambda phase: f"{phase.num_records / 1e6:,.1f} million")
+  add("data on disk", lambda p: gigabytes(p.num_records * p.record_bytes))
+  add("a checkpoint", lambda _: gigabytes(12 * weights))
+  return rows
+
+
+def device_rows(
+  config: modeling.BertConfig,
+  phases: Sequence[Phase],
+  devices: Sequence[int],
+  bandwidth: float,
+) -> list[list[str]]:
+  """What the phases take on several numbers of devices."""
+  rows = [
+    [
+      "devices",
+      "phase",
+      "parts of a batch",
+      "computing a step",
+      "sent a step, by each",
+      "exchange a step",
+      "hours",
+    ]
+  ]
+  for number in devices:
+    hours = 0.0
+    sent = gigabytes(exchanged_bytes(config, number))
+    for count, phase in enumerate(phases, start=1):
+      found = share(config, phase, number, bandwidth)
+      hours += found.hours
+      rows.append(
+        [
+          f"{number}",
+          f"{count}",
+          f"{found.num_parts} of {found.at_once}",
+          f"{found.computing:,.2f} s",
+          sent,
+          f"{found.exchange:.2f} s",
+          f"{found.hours:,.0f}",
+        ]
+      )
+    rows.append([f"{number}", "all", "", "", "", "", f"{hours:,.0f}"])
+  return rows
+
+
+def gigabytes(num_bytes: float) -> str:
+  """Bytes in words."""
+  return f"{num_bytes / 1e9:,.2f} GB"
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+  """Prints rows as Markdown does, the first as the head."""
+  widths = [max(map(len, column)) for column in zip(*rows)]
+  head, *rest = rows
+  rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+  for row in (head, rule, *rest):
+    first = row[0].ljust(widths[0])
+    others = (cell.rjust(w) for cell, w in zip(row[1:], widths[1:]))
+    print("|", " | ".join([first, *others]), "|")
+
+
+if __name__ == "__main__":
+  define_flags()
+  command_line.run(main)

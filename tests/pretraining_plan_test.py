@@ -1,0 +1,77 @@
+"""Tests of the plan of a pretraining, against graphs and small sums."""
+
+import math
+
+import pytest
+import run_pretraining_test
+import tensorflow.compat.v1 as tf
+
+import modeling
+from benchmarks import pretraining_plan
+from benchmarks.pretraining_plan import Phase
+from command_line import InputError
+
+CONFIG = run_pretraining_test.CONFIG
+PHASE = Phase(
+  seq_length=16,
+  num_predictions=2,
+  batch_size=48,
+  num_steps=100,
+  at_once=5,
+  rate=2.0,
+  epochs=4.0,
+  record_bytes=100.0,
+)
+
+
+def test_weights_are_those_of_the_graph():
+  with tf.Graph().as_default():
+    batch = {
+      name: [[0] * 4]
+      for name in (
+        "input_ids",
+        "input_mask",
+        "segment_ids",
+        "masked_lm_positions",
+      )
+    }
+    run_pretraining_test.build_model(batch)
+    sizes = [math.prod(v.shape.as_list()) for v in tf.trainable_variables()]
+  assert pretraining_plan.num_weights(CONFIG) == sum(sizes)
+
+
+def test_weights_of_bert_base():
+  config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
+  assert pretraining_plan.num_weights(config) == 110_106_428
+
+
+def test_a_ring_is_sent_around_twice():
+  num_bytes = 4 * pretraining_plan.num_weights(CONFIG)
+  sent = [pretraining_plan.exchanged_bytes(CONFIG, n) for n in (1, 2, 4)]
+  assert sent == [0, num_bytes, 1.5 * num_bytes]
+
+
+def test_a_share_of_a_phase():
+  found = pretraining_plan.share(CONFIG, PHASE, 2, bandwidth=1e3)
+  sent = 4 * pretraining_plan.num_weights(CONFIG)
+  assert (found.num_parts, found.at_once) == (6, 4)  # 24 in parts of 5 at most
+  assert found.computing == 12.0
+  assert found.exchange == pytest.approx(sent / 1e3)
+  assert found.hours == pytest.approx(100 * (12.0 + sent / 1e3) / 3600)
+
+
+def test_devices_that_cannot_share_a_batch_are_refused():
+  with pytest.raises(InputError, match="=48 cannot be shared by 7 devices"):
+    pretraining_plan.share(CONFIG, PHASE, 7, bandwidth=1e3)
+
+
+def test_the_tables_have_all_phases_and_devices():
+  phases = [PHASE, PHASE._replace(seq_length=32)]
+  rows = pretraining_plan.phase_rows(CONFIG, phases, 4)
+  table = {row[0]: row[1:] for row in rows}
+  assert table["tokens of a sequence"] == ["16", "32"]
+  assert table["data on disk"] == ["0.00 GB"] * 2
+  rows = pretraining_plan.device_rows(CONFIG, phases, [1, 8], 1e9)
+  assert [row[:2] for row in rows[1:]] == [
+    [devices, phase] for devices in "18" for phase in ("1", "2", "all")
+  ]
