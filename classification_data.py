@@ -620,10 +620,10 @@ class OwnDataProcessor(SplitProcessor):
     for role, column in self._columns.items():
       if column is None:
         found[role] = None
+      elif column.isdigit() and int(column) > 0:
+        found[role] = int(column) - 1  # never a name: it may be a label
       elif column in header.fields:
         found[role], has_names = header.fields.index(column), True
-      elif column.isdigit() and int(column) > 0:
-        found[role] = int(column) - 1
       elif role == "label" and split == "test":
         found[role] = None
       else:

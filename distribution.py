@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from absl import logging
 
 import estimator_api
 import features
+import model_folder
 from command_line import InputError
 
 # How long workers wait for each other before training, in seconds.
@@ -315,7 +317,8 @@ class ReplicatedEstimator:
       hooks = [*hooks, _StopOnLostWorker(cluster.addresses)]
     if not self._replicas.is_chief:
       saving_listeners = ()
-    with tf.Graph().as_default():  # in which no strategy starts a server
+    # In a graph no strategy starts a server.
+    with tf.Graph().as_default(), _without_warnings():
       estimator = self._training_estimator()
       try:
         estimator.train(
@@ -450,7 +453,7 @@ class ReplicatedEstimator:
       sizes.append((size, tf.shape(tf.nest.flatten(part)[0])[0]))
       specs.append(self._model_fn(part, None, mode, params, config))
 
-    with strategy.scope():
+    with strategy.scope(), _without_warnings():
       tf.train.get_or_create_global_step()
       batches = strategy.make_input_fn_iterator(
         lambda _: features.share_batches(input_fn(params), num_replicas)
@@ -468,7 +471,7 @@ class ReplicatedEstimator:
       hooks,
       config=_session_config(self._replicas),
       checkpoint_filename_with_path=(
-        checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
+        checkpoint_path or model_folder.last_checkpoint(self.model_dir)
       ),
     )
 
@@ -553,6 +556,14 @@ def _lost_worker() -> InputError:
     "another worker was lost, so training stopped here too. Start the same"
     " command on all machines: it goes on from the last checkpoint"
   )
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+  """Keeps back what TensorFlow says of a strategy's own input pipelines."""
+  with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "To make it possible to preserve tf.data")
+    yield
 
 
 @contextlib.contextmanager

@@ -124,12 +124,6 @@ def fill_in_model_flags() -> None:
   Raises:
     InputError: it cannot be had, has no vocabulary, or is named twice.
   """
-  if FLAGS.distribution == "tpu":
-    FLAGS["use_tpu"].value = True
-  elif FLAGS.distribution and FLAGS.use_tpu:
-    raise InputError(
-      f"--use_tpu and --distribution={FLAGS.distribution}: give one of them"
-    )
   handle, checkpoint = FLAGS.bert_hub_module_handle, FLAGS.init_checkpoint
   if handle and checkpoint:
     raise InputError(
@@ -392,6 +386,11 @@ def read_replicas() -> distribution.Replicas | None:
     raise InputError(
       f"--num_replicas={num_local}: this machine has {num_gpus} GPUs"
     )
+  if cluster and num_local > max(num_gpus, 1):
+    raise InputError(
+      f"--num_replicas={num_local}: without GPUs each worker is one replica;"
+      " start more workers"
+    )
   replicas = distribution.Replicas(num_local, cluster)
   if replicas.count == 1:
     return None
@@ -467,6 +466,12 @@ def build_estimator(
 
 def find_tpu():
   """The TPU of the flags, if any, see `tpu_graph.find_cluster`."""
+  if FLAGS.distribution == "tpu":
+    FLAGS["use_tpu"].value = True
+  elif FLAGS.distribution and FLAGS.use_tpu:
+    raise InputError(
+      f"--use_tpu and --distribution={FLAGS.distribution}: give one of them"
+    )
   if not FLAGS.use_tpu:
     return None
   names = [n for n in ("output_dir", "init_checkpoint") if n in FLAGS]

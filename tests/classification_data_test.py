@@ -380,6 +380,11 @@ def test_tsv_without_a_header(tmp_path):
   assert own(tmp_path, content, **numbers) == PAIRS
 
 
+def test_a_number_is_no_name_of_a_column(tmp_path):
+  content = "one\t1\nthree\t2\n"  # whose first label is a number that is given
+  assert own(tmp_path, content) == [("one", None, "1"), ("three", None, "2")]
+
+
 def test_names_and_numbers_may_be_mixed(tmp_path):
   content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
   mixed = {"text_a": "2", "text_b": "second", "label": "1"}

@@ -973,8 +973,8 @@ def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
 def test_several_checkpoints_of_which_none_is_the_last_are_refused(
   main, tmp_path
 ):
-  for step in (1, 2):
-    (tmp_path / f"model.ckpt-{step}.index").touch()
+  for name in ("one", "two"):
+    (tmp_path / f"{name}.ckpt.index").touch()
   with pytest.raises(InputError, match="has 2 TensorFlow checkpoints"):
     main(tmp_path)
 

@@ -187,17 +187,17 @@ def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
 @pytest.mark.parametrize(
   "name, more",
   [
-    ("accumulated", ["--gradient_accumulation_steps=2"]),
-    ("remasked", ["--remask"]),
-    ("lamb", ["--optimizer=lamb", "--bias_correction"]),
+    (
+      "all_at_once",
+      ["--gradient_accumulation_steps=2", "--remask", "--optimizer=lamb"],
+    ),
     ("compiled", ["--xla=on"]),
   ],
 )
 def test_replicas_give_what_one_gives_with(train, place, name, more):
-  if name == "remasked":
-    more = [*more, f"--vocab_file={place}/vocab.txt"]
+  vocab = f"--vocab_file={place}/vocab.txt"
   folders = [
-    train(f"{name}_{count}", *more, f"--num_replicas={count}")
+    train(f"{name}_{count}", *more, vocab, f"--num_replicas={count}")
     for count in (1, 2)
   ]
   assert_same_training(*folders)
@@ -298,6 +298,11 @@ def test_replicas_score_and_predict_as_one(place, alone, main):
     ),
     (["--num_replicas=2", "--distribution=off"], {}, "--num_replicas is for"),
     (["--use_tpu", "--distribution=mirrored"], {}, "give one of them"),
+    (
+      ["--num_replicas=2", "--distribution=multi_worker"],
+      tf_config({"worker": ADDRESSES}, "worker", 0),
+      "without GPUs each worker is one replica",
+    ),
     (["--distribution=multi_worker"], {}, "there is one process alone"),
     (
       [],
@@ -389,6 +394,19 @@ def wait_for(path, workers):
     time.sleep(0.005)
 
 
+def test_workers_stop_together_when_the_first_finds_nothing_better(place):
+  folder = place / "patience"
+  more = ["--learning_rate=0", "--eval_steps=4", "--patience=2"]
+  more += ["--save_checkpoints_steps=4"]
+  more += ["--do_eval", f"--eval_input_file={place}/held_out.tfrecord"]
+  with Workers(2, flags(place, folder, *more)) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  # The third scoring ends it, of which the other worker hears a step later.
+  assert model_folder.steps_done(str(folder)) == 13
+  assert (folder / "eval_results.txt").exists()
+
+
 LONG = [
   "--num_train_steps=400",
   "--save_checkpoints_steps=50",
@@ -422,12 +440,12 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
   run_pretraining_test.assert_same_weights(folder, undisturbed)
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
   folder = place / f"lost_{lost}"
   arguments = flags(place, folder, *LONG, config="dropout")
   with Workers(2, arguments) as workers:
-    wait_for(folder / "model.ckpt-50.index", workers)
+    wait_for(folder / "model.ckpt-100.index", workers)
     workers.processes[lost].send_signal(signal.SIGKILL)
     ended = workers.wait()
   assert ended[lost][0] == -signal.SIGKILL
