@@ -68,6 +68,7 @@ def main(_: list[str]) -> None:
     for _ in range(FLAGS.passes):
       for name, cores in WAYS.items():
         rates[name].append(train(folder, cores))
+        print(f"  {name}: {rates[name][-1]:.2f} examples/s", flush=True)
   first = next(iter(rates.values()))
   for name, of_passes in rates.items():
     ratios = [rate / base for rate, base in zip(of_passes, first)]
