@@ -301,7 +301,7 @@ class ReplicatedEstimator:
       input_fn: of `params`, gives the batches of this process's shard.
       max_steps: the step.
       hooks: of each process's session.
-      saving_listeners: told of checkpoints, in the chief alone.
+      saving_listeners: told of checkpoints; the chief's alone, which saves.
 
     Raises:
       InputError: the replicas cannot share a batch evenly, or another process
@@ -315,8 +315,6 @@ class ReplicatedEstimator:
     cluster = self._replicas.cluster
     if cluster:
       hooks = [*hooks, _StopOnLostWorker(cluster.addresses)]
-    if not self._replicas.is_chief:
-      saving_listeners = ()
     # In a graph no strategy starts a server.
     with tf.Graph().as_default(), _without_warnings():
       estimator = self._training_estimator()

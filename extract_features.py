@@ -128,13 +128,13 @@ def model_fn_builder(
     execution: how to compute; None for `Execution()`.
 
   Returns:
-    A function of features, labels, mode and params. It predicts, beside the
-    features, `states` [B, S, layers, H], or with pooling `vectors`
+    A function of features, labels, mode, params and config. It predicts, beside
+    the features, `states` [B, S, layers, H], or with pooling `vectors`
     [B, layers * H].
   """
 
-  def model_fn(features, labels, mode, params):
-    del labels, params
+  def model_fn(features, labels, mode, params, config=None):
+    del labels, params, config
     model = modeling.BertModel(
       config=bert_config,
       is_training=False,
@@ -458,12 +458,11 @@ def check_weights(
   config: modeling.BertConfig, layer_indexes: Sequence[int]
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  model_fn = model_fn_builder(
-    config, FLAGS.init_checkpoint, layer_indexes, False, False, FLAGS.pooling
-  )
   preflight.check_weights(
     FLAGS.init_checkpoint,
-    lambda *arguments: model_fn(*arguments[:4]),
+    model_fn_builder(
+      config, FLAGS.init_checkpoint, layer_indexes, False, False, FLAGS.pooling
+    ),
     record_layout(FLAGS.max_seq_length),
     None,
   )

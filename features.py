@@ -363,8 +363,8 @@ def record_input_fn(
 
   Returns:
     A function of `params`, which has the `batch_size`; where it has a
-    `traced_step` too, training's batches come from that step on, with the
-    `record_file` and `record_number` of each example, see `record_places`.
+    `traced_step` too, training's batches come from that step on, whole and with
+    the `record_file` and `record_number` of each example, see `record_places`.
 
   Raises:
     InputError: the file is cut off or empty.
@@ -385,7 +385,7 @@ def record_input_fn(
         seed,
         first_record=step * batch_size,
         by_length=by_length,
-        shard=shard,
+        shard=shard if traced_step is None else None,
         with_places=traced_step is not None,
       )
     return record_batches(

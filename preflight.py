@@ -160,6 +160,21 @@ def diagnose(examine: Callable[[Doctor], Any]) -> None:
 # Checks that runs make too
 
 
+def check_actions() -> None:
+  """Refuses a run that would do nothing."""
+  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+
+
+def find_model() -> str | None:
+  """The checkpoint of the flags; see `model_folder.find_model`."""
+  import model_folder
+
+  return model_folder.find_model(
+    FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
+  )
+
+
 def load_config(least: int = 3):
   """The config of the flags, and of a model that they name, which is fetched.
 
@@ -1001,10 +1016,9 @@ def _is_chief() -> bool:
   """Whether this process is the one that writes what all have done."""
   if "distribution" not in FLAGS:
     return True
-  import distribution
+  import training
 
-  cluster = distribution.read_cluster(os.environ)
-  return cluster is None or cluster.is_chief
+  return training.is_chief()
 
 
 def _exists(path: str) -> bool:

@@ -921,7 +921,7 @@ def prepare(check: preflight.Check) -> Start:
   seeds = check("flags", check_flags)
   config = check("config", preflight.load_config)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
-  trained = check("checkpoint", find_model)
+  trained = check("checkpoint", preflight.find_model)
   processor = check("task", make_processor)
   selection = check("scores", read_selection, processor)
   model = check("folder", describe_model, config, processor, seeds)
@@ -968,16 +968,8 @@ def examine(doctor: preflight.Doctor) -> None:
 
 def check_flags() -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
-    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+  preflight.check_actions()
   return training.read_seeds()
-
-
-def find_model() -> str | None:
-  """See `model_folder.find_model`."""
-  return model_folder.find_model(
-    FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
-  )
 
 
 def read_selection(processor: DataProcessor) -> model_selection.Selection:

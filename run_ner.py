@@ -533,7 +533,7 @@ def prepare(check: preflight.Check) -> Start:
   seeds = check("flags", check_flags)
   config = check("config", preflight.load_config, 8)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
-  trained = check("checkpoint", find_model)
+  trained = check("checkpoint", preflight.find_model)
   selection = check("scores", training.read_selection, METRICS)
   tagged = check("sentences", read_training_set, after=seeds)
   labels = check("tags", find_labels, tagged, trained)
@@ -562,8 +562,7 @@ def examine(doctor: preflight.Doctor) -> None:
 
 def check_flags() -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
-    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+  preflight.check_actions()
   for flag, action in (
     ("train_file", "do_train"),
     ("dev_file", "do_eval"),
@@ -572,13 +571,6 @@ def check_flags() -> list[int]:
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
   return training.read_seeds()
-
-
-def find_model() -> str | None:
-  """See `model_folder.find_model`."""
-  return model_folder.find_model(
-    FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
-  )
 
 
 def read_training_set() -> list[Sentence]:

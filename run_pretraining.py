@@ -971,7 +971,7 @@ def run_phases() -> None:
   receipt = preflight.begin(__file__)
   receipt.start(FLAGS.phases)
   last = run_each_phase(num_steps)
-  if not is_chief():
+  if not training.is_chief():
     return
   vocab_file = os.path.join(last, model_folder.VOCAB_FILE)
   model_folder.claim(
@@ -1002,7 +1002,7 @@ def run_each_phase(num_steps: Sequence[int]) -> str:
     else:
       logging.info("%s", told)
       model_selection.run_again(folder, flags_of_phase(file, checkpoint))
-    if not (FLAGS.doctor or is_chief()):
+    if not (FLAGS.doctor or training.is_chief()):
       wait_for_chief(folder)
     checkpoint = model_folder.last_checkpoint(folder)
   return folder
@@ -1042,12 +1042,6 @@ def flags_of_phase(file: str, init_checkpoint: str | None) -> list[str]:
   if init_checkpoint:
     own += [f"--init_checkpoint={init_checkpoint}", "--bert_hub_module_handle="]
   return own
-
-
-def is_chief() -> bool:
-  """Whether this process is the one that writes; see `distribution`."""
-  replicas = training.read_replicas()
-  return not replicas or replicas.is_chief
 
 
 def has_ended(folder: str) -> bool:
@@ -1095,7 +1089,7 @@ def prepare(check: preflight.Check) -> Start:
   Returns:
     What the run begins with.
   """
-  check("flags", check_actions)
+  check("flags", preflight.check_actions)
   config = check("config", preflight.load_config)
   model = check("folder", describe_model, config)
   selection = check("scores", read_selection)
@@ -1122,12 +1116,6 @@ def examine(doctor: preflight.Doctor) -> None:
     FLAGS.max_predictions_per_seq,
     writes_records=False,
   )
-
-
-def check_actions() -> None:
-  """Refuses a run that would do nothing."""
-  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
-    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
 
 
 def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
@@ -1367,11 +1355,6 @@ def make_model_fn(
   )
 
 
-def of_shard(input_fn, shard: features.Shard):
-  """An `input_fn` whose `params` have this shard where they have none."""
-  return lambda params: input_fn({"shard": shard, **params})
-
-
 def train(
   estimator,
   files: Sequence[str],
@@ -1418,9 +1401,6 @@ def train(
     num_records=total,
     by_file=num_records if FLAGS.shard_by == "file" else None,
   )
-  replicas = training.read_replicas()
-  if replicas:  # a step that is traced is of this process too
-    input_fn = of_shard(input_fn, replicas.shard)
   epochs = FLAGS.num_train_steps * FLAGS.train_batch_size / total
   training.train(
     estimator,

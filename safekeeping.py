@@ -315,12 +315,14 @@ def _raise_mendable(error: BaseException | None) -> None:
 # What went into a step
 
 
-def batch_at(input_fn, batch_size: int, step: int) -> dict[str, np.ndarray]:
+def batch_at(
+  input_fn, params: Mapping[str, Any], step: int
+) -> dict[str, np.ndarray]:
   """Makes the batch of a step again, and tells where its records are.
 
   Args:
     input_fn: of training, such as `features.record_input_fn` gives.
-    batch_size: B, examples.
+    params: that training gave it, with the `batch_size` B.
     step: the steps before it.
 
   Returns:
@@ -329,7 +331,7 @@ def batch_at(input_fn, batch_size: int, step: int) -> dict[str, np.ndarray]:
   """
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
-    dataset = input_fn({"batch_size": batch_size, "traced_step": step})
+    dataset = input_fn({**params, "traced_step": step})
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
     if "record_file" not in batch:

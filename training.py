@@ -392,14 +392,13 @@ def read_replicas() -> distribution.Replicas | None:
       " start more workers"
     )
   replicas = distribution.Replicas(num_local, cluster)
-  if replicas.count == 1:
-    return None
-  if FLAGS.optimizer_on_cpu:
-    raise InputError(
-      "--optimizer_on_cpu is for one device: it cannot be with"
-      f" {replicas.count} replicas"
-    )
-  return replicas
+  return replicas if replicas.count > 1 else None
+
+
+def is_chief() -> bool:
+  """Whether this process writes what all have done; see `read_replicas`."""
+  replicas = read_replicas()
+  return not replicas or replicas.is_chief
 
 
 def build_estimator(
@@ -585,6 +584,11 @@ def plan_training(
   if not num_train_steps:
     return execution, optimization.StepOptions()
   replicas = read_replicas()
+  if replicas and FLAGS.optimizer_on_cpu:
+    raise InputError(
+      "--optimizer_on_cpu is for one device: it cannot be with"
+      f" {replicas.count} replicas"
+    )
   batch_size = FLAGS.train_batch_size // (replicas.count if replicas else 1)
   num_parts = FLAGS.gradient_accumulation_steps
   recomputes = FLAGS.recompute_activations
@@ -666,9 +670,8 @@ def train(
     selection: how it is scored on the way.
     evaluate: scores a checkpoint, if it is scored on the way.
   """
-  replicas = read_replicas()
-  is_chief = not replicas or replicas.is_chief
-  if is_chief:
+  replicas, writes = read_replicas(), is_chief()
+  if writes:
     model_folder.go_on_in(FLAGS.output_dir)
   done = model_folder.steps_done(FLAGS.output_dir)
   if done >= num_train_steps:
@@ -692,7 +695,11 @@ def train(
     if replicas and replicas.num_processes > 1:
       stop = safekeeping.StopRequest()
       hooks = [safekeeping.SharedStop(own, stop)]
-    if is_chief and not FLAGS.use_tpu:
+    if writes and not FLAGS.use_tpu:
+      params = {
+        "batch_size": FLAGS.train_batch_size,
+        "shard": replicas and replicas.shard,
+      }
       hooks.append(
         safekeeping.CheckpointHook(
           FLAGS.output_dir,
@@ -700,9 +707,7 @@ def train(
           FLAGS.save_checkpoints_secs,
           stop,
           own,
-          functools.partial(
-            safekeeping.batch_at, input_fn, FLAGS.train_batch_size
-          ),
+          functools.partial(safekeeping.batch_at, input_fn, params),
         )
       )
     model_selection.train(
@@ -710,7 +715,7 @@ def train(
       input_fn,
       num_train_steps,
       selection,
-      evaluate if is_chief else None,
+      evaluate if writes else None,
       hooks,
     )
   stop.exit_if_requested(FLAGS.output_dir)
@@ -724,8 +729,7 @@ def checkpoint_to_use() -> str | None:
   Returns:
     See `model_folder.trained_checkpoint`.
   """
-  replicas = read_replicas()
-  if replicas and not replicas.is_chief:
+  if not is_chief():
     logging.info("This worker is done; the first one does the rest")
     sys.exit(0)
   checkpoint = model_folder.trained_checkpoint(FLAGS.output_dir)

@@ -109,24 +109,19 @@ def train(folder: str, cores: list[set[int]]) -> float:
   with tempfile.TemporaryDirectory() as output_dir:
     ports = free_ports(len(cores))
     cluster = {"worker": [f"localhost:{port}" for port in ports]}
+    tasks = [{"type": "worker", "index": index} for index in range(len(cores))]
     workers = [
       subprocess.Popen(
         command(folder, output_dir, len(cores) > 1),
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ
-        | (
-          {
-            "TF_CONFIG": json.dumps(
-              {"cluster": cluster, "task": {"type": "worker", "index": index}}
-            )
-          }
-          if len(cores) > 1
-          else {}
-        ),
+        env={
+          **os.environ,
+          "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+        },
         preexec_fn=lambda own=own: os.sched_setaffinity(0, own),
       )
-      for index, own in enumerate(cores)
+      for task, own in zip(tasks, cores)
     ]
     logs = [worker.communicate()[1] for worker in workers]
   if any(worker.returncode for worker in workers):
@@ -151,7 +146,7 @@ def command(folder: str, output_dir: str, has_others: bool) -> list[str]:
     f"--precision={FLAGS.precision}",
     "--num_warmup_steps=1",
     "--log_steps=1",
-    *(["--distribution=multi_worker"] if has_others else []),
+    f"--distribution={'multi_worker' if has_others else 'off'}",
   ]
 
 

@@ -109,6 +109,12 @@ def assert_same_text(text, expected):
 # Whole runs
 
 
+def test_replicas_give_the_features_of_one(place, extracted, tmp_path):
+  replicated = tmp_path / "replicated.jsonl"
+  extract(replicated, place, layers="-1,0", num_replicas=3)
+  assert_same_text(replicated.read_text(), extracted[0])
+
+
 def test_output_equals_the_reference(tmp_path):
   def golden(name):
     return reference_data.golden("programs", name)

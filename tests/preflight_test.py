@@ -701,6 +701,17 @@ def test_a_killed_run_has_a_receipt_without_results(place, monkeypatch):
   assert read("killed/run.json")["results"] is None
 
 
+def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
+  cluster = {"worker": ["a:1", "b:2"]}
+  task = {"type": "worker", "index": 1}
+  text = json.dumps({"cluster": cluster, "task": task})
+  monkeypatch.setenv("TF_CONFIG", text)
+  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  with pytest.raises(TypeError):
+    train(place, "--distribution=off", output_dir="by_itself")
+  assert read("by_itself/run.json")["script"] == "run_classifier.py"
+
+
 def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
   monkeypatch.setattr(run_classifier, "build_estimator", open)
   for more in ([], ["--seed=1"], ["--seed=1"], ["--seed=2"]):

@@ -323,9 +323,7 @@ def batches(
     num_records=sum(sizes.values()),
     by_file=sizes if by_file else None,
   )
-  if shard:
-    input_fn = run_pretraining.of_shard(input_fn, shard)
-  return input_fn({"batch_size": batch_size, **more})
+  return input_fn({"batch_size": batch_size, "shard": shard, **more})
 
 
 def take(dataset, number):
@@ -446,6 +444,22 @@ def test_a_step_that_is_traced_is_that_which_was_trained(place, by_file):
   else:
     trained = take(batches(place, None, False, 8), step + 1)[-1:]
   assert_equal(traced, joined(trained))
+
+
+def test_what_is_told_of_a_step_by_file_is_of_the_process(place):
+  sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
+  input_fn = run_pretraining.input_fn_builder(
+    list(sizes),
+    SEQ_LENGTH,
+    NUM_PREDICTIONS,
+    is_training=True,
+    num_records=sum(sizes.values()),
+    by_file=sizes,
+  )
+  params = {"batch_size": 8, "shard": Shard(1, 2)}
+  told = safekeeping.batch_at(input_fn, params, step=3)
+  files = {os.path.basename(file) for file in told["record_file"]}
+  assert files == {"train-1.tfrecord"}
 
 
 def test_fewer_files_than_processes_are_refused(place):

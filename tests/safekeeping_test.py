@@ -116,14 +116,16 @@ def test_a_batch_is_made_again_from_its_step(numbered):
     files[0], NUMBERED, 2, False, 5, seed=3
   )
   for step, batch in enumerate(straight.take(6).as_numpy_iterator()):
-    again = safekeeping.batch_at(input_fn, 2, step)
+    again = safekeeping.batch_at(
+      input_fn, {"batch_size": 2, "shard": features.Shard(1, 2)}, step
+    )
     np.testing.assert_array_equal(again["number"], batch["number"])
     assert again["record_number"].tolist() == batch["number"].tolist()
     assert again["record_file"].tolist() == [files[0]] * 2
 
 
 def test_an_input_that_cannot_tell_has_no_batch():
-  assert not safekeeping.batch_at(endless, 2, step=3)
+  assert not safekeeping.batch_at(endless, {"batch_size": 2}, step=3)
 
 
 # One weight
