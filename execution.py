@@ -42,7 +42,29 @@ class Execution(NamedTuple):
 # Tokens as rows of a matrix
 
 
-class PaddedRows:
+class Rows:
+  """Where the rows of a matrix [T, ...] are in the sequences of a batch."""
+
+  def picked(self, positions) -> Rows:
+    """The rows that `pick` gives."""
+    if positions is None:
+      return self
+    sizes = zip(positions.shape.as_list(), tf.unstack(tf.shape(positions)))
+    return PaddedRows(*(dynamic if n is None else n for n, dynamic in sizes))
+
+  def pick(self, rows, positions):
+    """[T, W] to [B * P, W], those at int32 [B, P]; all where this is None."""
+    if positions is None:
+      return rows
+    picked = self._row_at(tf.cast(positions, tf.int32))
+    return take_rows(rows, tf.reshape(picked, [-1]))
+
+  def _row_at(self, positions):
+    """int32 [B, P], the row of each place; at padding any."""
+    raise NotImplementedError
+
+
+class PaddedRows(Rows):
   """A matrix with a row for every place of a batch, [B * S, ...]."""
 
   def __init__(self, batch_size, seq_length):
@@ -66,8 +88,12 @@ class PaddedRows:
     width = rows.shape.as_list()[-1]
     return tf.reshape(rows, [self._batch_size, self._seq_length, width])
 
+  def _row_at(self, positions):
+    starts = tf.range(self._batch_size) * self._seq_length  # [B]
+    return positions + starts[:, tf.newaxis]
 
-class PackedRows:
+
+class PackedRows(Rows):
   """A matrix with a row for every token of a batch, [T, ...].
 
   Libraries prepare anew for each shape they meet, so T is rounded up, by an
@@ -138,6 +164,10 @@ class PackedRows:
     by_place = tf.scatter_nd(places, tokens, tf.stack([num_places, width]))
     return tf.reshape(by_place, [self._batch_size, self._seq_length, width])
 
+  def _row_at(self, positions):
+    by_place = tf.reshape(self._row, [self._batch_size, self._seq_length])
+    return tf.gather(by_place, positions, batch_dims=1)
+
   def _spread(self, rows, num_heads, head_size):
     row = tf.reshape(self._row, [self._batch_size, 1, self._seq_length])
     head = tf.range(num_heads)[tf.newaxis, :, tf.newaxis]
@@ -161,7 +191,7 @@ def _rounded_up(number):
 
 @tf.custom_gradient
 def take_rows(table, indices):
-  """`tf.gather` from a small table, whose gradient is a dense table too.
+  """`tf.gather` from a table whose gradient is to be a dense table too.
 
   Args:
     table: float [R, W].
@@ -173,6 +203,8 @@ def take_rows(table, indices):
 
   def sum_rows(gradient):
     num_rows = table.shape.as_list()[0]
+    if num_rows is None:
+      num_rows = tf.shape(table)[0]
     return tf.math.unsorted_segment_sum(gradient, indices, num_rows), None
 
   return tf.gather(table, indices), sum_rows

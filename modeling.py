@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import json
 import math
 import re
@@ -114,6 +115,7 @@ class BertModel:
     scope: str | None = None,
     dropout_seed=None,
     execution: Execution | None = None,
+    output_positions=None,
   ):
     """Builds the graph.
 
@@ -130,6 +132,9 @@ class BertModel:
       scope: variable scope; None for "bert".
       dropout_seed: see `dropout`; None for masks that no seed fixes.
       execution: how to compute; None for `Execution()`.
+      output_positions: int32 [B, P], each in [0, S), the places whose last
+        state is all that will be read, so that the last layer computes no
+        others; that of [CLS], 0, comes first. None for every place.
 
     Raises:
       ValueError: the heads do not divide the hidden size, S is known and
@@ -187,12 +192,22 @@ class BertModel:
       with tf.variable_scope("encoder"):
         embedded = tf.reshape(embedded, [-1, config.hidden_size])
         embedded = tf.cast(embedded, execution.dtype)
-        layers = transformer_layers(
-          embedded, attention_mask, rows, config, dropout_seed, execution
+        *layers, last = transformer_layers(
+          embedded,
+          attention_mask,
+          rows,
+          config,
+          dropout_seed,
+          execution,
+          output_positions,
         )
+      last_rows = rows.picked(output_positions)
       self.embedding_output = rows.to_sequence(embedded)
-      self.all_encoder_layers = [rows.to_sequence(layer) for layer in layers]
-      self.sequence_output = self.all_encoder_layers[-1]
+      self.sequence_output = last_rows.to_sequence(last)
+      self.all_encoder_layers = [
+        *map(rows.to_sequence, layers),
+        self.sequence_output,
+      ]
       with tf.variable_scope("pooler"):
         self.pooled_output = dense(
           self.sequence_output[:, 0],  # [B, H]: the state at [CLS]
@@ -206,11 +221,14 @@ class BertModel:
     return self.pooled_output
 
   def get_sequence_output(self):
-    """Float [B, S, H]: the last layer's output."""
+    """Float [B, S, H], or [B, P, H] at `output_positions`: the last layer's."""
     return self.sequence_output
 
   def get_all_encoder_layers(self):
-    """A list of float [B, S, H]: every layer's output, the first one first."""
+    """A list of float [B, S, H]: every layer's output, the first one first.
+
+    With `output_positions` the last of them is [B, P, H].
+    """
     return self.all_encoder_layers
 
   def get_embedding_output(self):
@@ -351,10 +369,11 @@ def transformer_model(
 def transformer_layers(
   hidden,
   attention_mask,
-  rows: execution_lib.PaddedRows | execution_lib.PackedRows,
+  rows: execution_lib.Rows,
   config: BertConfig,
   dropout_seed=None,
   execution: Execution | None = None,
+  output_positions=None,
 ):
   """The stack of Transformer layers (Vaswani et al. 2017), encoder only.
 
@@ -366,9 +385,12 @@ def transformer_layers(
     config: gives the sizes.
     dropout_seed: see `dropout`.
     execution: how to compute; None for `Execution()`.
+    output_positions: int32 [B, P], the places of which the last layer gives
+      states; None for all. Needs an attention mask [B, 1, S].
 
   Returns:
-    A list of float [T, H], one for each layer.
+    A list of float [T, H], one for each layer; with `output_positions` the last
+    is [B * P, H].
 
   Raises:
     ValueError: the heads do not divide the hidden size, or the input has
@@ -387,13 +409,18 @@ def transformer_layers(
       " the residual sums need both equal"
     )
 
-  def layer(hidden):
-    return transformer_layer(
-      hidden, attention_mask, rows, config, dropout_seed, execution
-    )
-
   layer_outputs = []
   for index in range(config.num_hidden_layers):
+    is_last = index == config.num_hidden_layers - 1
+    layer = functools.partial(
+      transformer_layer,
+      attention_mask=attention_mask,
+      rows=rows,
+      config=config,
+      dropout_seed=dropout_seed,
+      execution=execution,
+      output_positions=output_positions if is_last else None,
+    )
     with tf.variable_scope(f"layer_{index}") as scope:
       if execution.recomputes:
         hidden = execution_lib.recomputed(layer, scope)(hidden)
@@ -406,10 +433,11 @@ def transformer_layers(
 def transformer_layer(
   hidden,
   attention_mask,
-  rows: execution_lib.PaddedRows | execution_lib.PackedRows,
+  rows: execution_lib.Rows,
   config: BertConfig,
   dropout_seed,
   execution: Execution,
+  output_positions=None,
 ):
   """Attention and a feed-forward part.
 
@@ -422,10 +450,13 @@ def transformer_layer(
     config: gives the sizes.
     dropout_seed: see `dropout`.
     execution: how to compute.
+    output_positions: see `transformer_layers`.
 
   Returns:
-    float [T, H].
+    float [T, H], or [B * P, H] with `output_positions`.
   """
+  everywhere = hidden
+  hidden = rows.pick(everywhere, output_positions)
 
   def add_and_norm(output, residual):
     return normalised_sum(
@@ -441,7 +472,7 @@ def transformer_layer(
     with tf.variable_scope("self"):
       context = attention_layer(
         hidden,
-        hidden,
+        everywhere,
         attention_mask,
         num_attention_heads=config.num_attention_heads,
         size_per_head=config.hidden_size // config.num_attention_heads,
@@ -449,7 +480,8 @@ def transformer_layer(
         initializer_range=config.initializer_range,
         do_return_2d_tensor=True,
         dropout_seed=dropout_seed,
-        rows=rows,
+        from_rows=rows.picked(output_positions),
+        to_rows=rows,
         execution=execution,
       )
     with tf.variable_scope("output"):
@@ -492,7 +524,8 @@ def attention_layer(
   from_seq_length=None,
   to_seq_length=None,
   dropout_seed=None,
-  rows: execution_lib.PaddedRows | execution_lib.PackedRows | None = None,
+  from_rows: execution_lib.Rows | None = None,
+  to_rows: execution_lib.Rows | None = None,
   execution: Execution | None = None,
 ):
   """Multi-headed scaled dot-product attention (Vaswani et al. 2017, 3.2).
@@ -501,7 +534,8 @@ def attention_layer(
   are the same tensor in self-attention.
 
   Args:
-    from_tensor: float [B, F, W] or [B * F, W]; with `rows` a matrix of these.
+    from_tensor: float [B, F, W] or [B * F, W], or with `from_rows` a matrix of
+      these.
     to_tensor: float [B, T, X] or [B * T, X], likewise.
     attention_mask: [B, F, T] or [B, 1, T], 1 where F may see T, 0 where not;
       None for all.
@@ -513,11 +547,12 @@ def attention_layer(
     attention_probs_dropout_prob: dropout of the attention probabilities.
     initializer_range: standard deviation of new weights.
     do_return_2d_tensor: whether the result is a matrix.
-    batch_size: B; needed with matrices, but not with `rows`.
+    batch_size: B; needed with matrices whose rows nothing else places.
     from_seq_length: F; likewise.
     to_seq_length: T; likewise.
     dropout_seed: see `dropout`.
-    rows: for self-attention over a matrix, the place of each of its rows.
+    from_rows: the place of each row of a matrix `from_tensor`.
+    to_rows: the same of `to_tensor`.
     execution: how to compute; None for `Execution()`.
 
   Returns:
@@ -534,14 +569,19 @@ def attention_layer(
   if len(from_shape) == 3:
     batch_size, from_seq_length = from_shape[:2]
     to_seq_length = to_shape[1]
-  elif rows is None and None in (batch_size, from_seq_length, to_seq_length):
+  elif not (from_rows and to_rows) and None in (
+    batch_size,
+    from_seq_length,
+    to_seq_length,
+  ):
     raise ValueError(
       "Attention over matrices needs batch_size, from_seq_length and"
       " to_seq_length"
     )
   execution = execution or Execution()
-  from_rows = rows or execution_lib.PaddedRows(batch_size, from_seq_length)
-  to_rows = rows or execution_lib.PaddedRows(batch_size, to_seq_length)
+  padded = functools.partial(execution_lib.PaddedRows, batch_size)
+  from_rows = from_rows or padded(from_seq_length)
+  to_rows = to_rows or padded(to_seq_length)
 
   def project(tensor, activation, name):
     width = get_shape_list(tensor)[-1]
@@ -755,7 +795,7 @@ def _key_and_step(dropout_seed):
 
 
 def masked_lm_logits(
-  config: BertConfig, sequence_output, embedding_table, positions
+  config: BertConfig, sequence_output, embedding_table, positions=None
 ):
   """Scores every vocabulary entry at each masked position.
 
@@ -765,12 +805,16 @@ def masked_lm_logits(
     config: of the encoder.
     sequence_output: float [B, S, H].
     embedding_table: float [V, H].
-    positions: int32 [B, P], see `gather_positions`.
+    positions: int32 [B, P], see `gather_positions`; None where
+      `sequence_output` has the states at the masked positions alone, S = P.
 
   Returns:
     float [B * P, V].
   """
-  states = gather_positions(sequence_output, positions)
+  if positions is None:
+    states = tf.reshape(sequence_output, [-1, config.hidden_size])
+  else:
+    states = gather_positions(sequence_output, positions)
   with tf.variable_scope("cls/predictions"):
     with tf.variable_scope("transform"):
       states = dense(

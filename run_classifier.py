@@ -403,6 +403,7 @@ def create_model(
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
     execution=execution,
+    output_positions=tf.zeros_like(input_ids[:, :1]),  # [CLS]
   )
   logits = modeling.classification_logits(
     model.get_pooled_output(),

@@ -420,6 +420,7 @@ def create_model(
   Returns:
     The scores of both tasks, float [B * P, V] and float [B, 2].
   """
+  positions = batch["masked_lm_positions"]
   model = modeling.BertModel(
     config=bert_config,
     is_training=is_training,
@@ -429,12 +430,10 @@ def create_model(
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
     execution=execution,
+    output_positions=tf.pad(positions, [[0, 0], [1, 0]]),  # after [CLS], at 0
   )
   masked_lm_logits = modeling.masked_lm_logits(
-    bert_config,
-    model.get_sequence_output(),
-    model.get_embedding_table(),
-    batch["masked_lm_positions"],
+    bert_config, model.get_sequence_output()[:, 1:], model.get_embedding_table()
   )
   next_sentence_logits = modeling.next_sentence_logits(
     bert_config, model.get_pooled_output()

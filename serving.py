@@ -18,6 +18,7 @@ import modeling
 import ner_data
 import run_classifier
 import run_ner
+import run_pretraining
 import run_squad
 import squad_answers
 import squad_data
@@ -271,28 +272,16 @@ class MaskedLM(Served):
 
   def build(self, inputs):
     """See base class; log probabilities of all words, and of the order."""
-    model = modeling.BertModel(
+    logits, order = run_pretraining.create_model(
       self.config,
-      False,
-      inputs["input_ids"],
-      inputs["input_mask"],
-      inputs["segment_ids"],
+      is_training=False,
+      batch=inputs,
+      use_one_hot_embeddings=False,
       execution=self.execution,
     )
-    positions = inputs["masked_lm_positions"]
-    logits = modeling.masked_lm_logits(
-      self.config,
-      model.get_sequence_output(),
-      model.get_embedding_table(),
-      positions,
-    )
-    shape = [*tf.unstack(tf.shape(positions)), self.config.vocab_size]
-    order = modeling.next_sentence_logits(
-      self.config, model.get_pooled_output()
-    )
-    return tf.reshape(tf.cast(logits, tf.float32), shape), tf.cast(
-      order, tf.float32
-    )
+    num_masked = tf.shape(inputs["masked_lm_positions"])[1]
+    logits = tf.reshape(logits, [-1, num_masked, self.config.vocab_size])
+    return tf.cast(logits, tf.float32), tf.cast(order, tf.float32)
 
   def token_specs(self):
     """See base class; and int32 [B, P], `masked_lm_positions`."""

@@ -545,7 +545,7 @@ class Learner:
     gradients: of the trainable variables.
   """
 
-  def __init__(self, execution, dropout_prob=0.0):
+  def __init__(self, execution, dropout_prob=0.0, read=None, picks=False):
     config = modeling.BertConfig(
       **SMALL,
       hidden_dropout_prob=dropout_prob,
@@ -556,12 +556,17 @@ class Learner:
         name: tf.placeholder(tf.int32, [None, None])
         for name in ("ids", "mask", "segments")
       }
+      places = tf.range(tf.shape(self._batch["ids"])[1])
+      places = places[tf.newaxis] * tf.ones_like(self._batch["ids"])
+      if read:
+        places = tf.gather(places, read, axis=1)
       model = modeling.BertModel(
         config,
         True,
         *self._batch.values(),
         dropout_seed=(1, tf.constant(3)),
         execution=execution,
+        output_positions=places if picks else None,
       )
       self.logits = modeling.classification_logits(model.get_pooled_output(), 3)
       labels = tf.range(tf.shape(self.logits)[0]) % 3
@@ -570,9 +575,12 @@ class Learner:
         model.get_embedding_output(),
         *model.get_all_encoder_layers(),
       ]
-      # Every state of a token counts, by its place and its features.
-      is_token = tf.cast(self._batch["mask"], tf.float32)[:, :, tf.newaxis]
+      # Every state that is read counts, by its place and its features.
+      is_token = tf.gather(self._batch["mask"], places, batch_dims=1)
+      is_token = tf.cast(is_token, tf.float32)[:, :, tf.newaxis]
       sequence = tf.cast(model.get_sequence_output(), tf.float32)
+      if not picks:
+        sequence = tf.gather(sequence, places, batch_dims=1)
       steps = tf.cast(tf.range(tf.size(sequence[0])), tf.float32)
       pull = tf.sin(tf.reshape(steps, tf.shape(sequence)[1:])) * is_token
       loss = tf.reduce_mean(self.losses) + tf.reduce_mean(sequence * pull)
@@ -615,8 +623,8 @@ def weight_of(variable):
 
 
 @functools.cache
-def learner(execution, dropout_prob=0.0):
-  return Learner(execution, dropout_prob)
+def learner(execution, dropout_prob=0.0, read=None, picks=False):
+  return Learner(execution, dropout_prob, read, picks)
 
 
 PLAIN, PACKED = Execution(), Execution(packs=True)
@@ -657,6 +665,58 @@ def test_dense_layers_see_tokens_alone():
   ]
   rows = {len(product) for product in model.run(RAGGED, 20, products)}
   assert rows == {44}  # 41 tokens, rounded up
+
+
+# [CLS], one place twice, and one that is padding in some rows.
+READ = (0, 7, 2, 7, 11)
+
+
+@pytest.mark.parametrize("layout", ["ragged", "full"])
+@pytest.mark.parametrize(
+  "execution",
+  [PLAIN, PACKED, Execution(packs=True, compiles=True, recomputes=True)],
+)
+def test_a_last_layer_of_what_is_read_learns_as_a_whole_one(execution, layout):
+  whole = learner(PLAIN, read=READ).run(*LAYOUTS[layout])
+  picked = learner(execution, read=READ, picks=True).run(*LAYOUTS[layout])
+  assert_all_close(picked, whole, 1e-5)
+
+
+@pytest.mark.parametrize("execution", [PLAIN, PACKED])
+def test_a_last_layer_of_what_is_read_computes_no_other_states(execution):
+  model = learner(execution, read=READ, picks=True)
+  products = {
+    op.name: op.outputs[0]
+    for op in model.graph.get_operations()
+    if op.type == "MatMul" and op.name.startswith("bert/encoder/layer_1/")
+  }
+  num_rows = {
+    name.removeprefix("bert/encoder/layer_1/"): len(product)
+    for name, product in model.run(RAGGED, 20, products).items()
+  }
+  everywhere = 44 if execution.packs else len(RAGGED) * 20
+  read = len(RAGGED) * len(READ)
+  assert num_rows == {
+    "attention/self/query/MatMul": read,
+    "attention/self/key/MatMul": everywhere,
+    "attention/self/value/MatMul": everywhere,
+    "attention/output/dense/MatMul": read,
+    "intermediate/dense/MatMul": read,
+    "output/dense/MatMul": read,
+  }
+
+
+def test_words_are_scored_at_states_that_were_picked():
+  config = modeling.BertConfig(**SMALL)
+  sequence = tf.random.stateless_normal([2, 6, 32], [1, 2])
+  table = tf.random.stateless_normal([100, 32], [3, 4])
+  positions = tf.constant([[5, 0, 2], [1, 1, 0]])
+  picked = tf.gather(sequence, positions, batch_dims=1)
+  with tf.variable_scope("", reuse=tf.AUTO_REUSE):
+    expected = modeling.masked_lm_logits(config, sequence, table, positions)
+    actual = modeling.masked_lm_logits(config, picked, table)
+  expected, actual = run([expected, actual])
+  np.testing.assert_array_equal(actual, expected)
 
 
 def test_what_is_compiled_learns_as_the_plain_model():

@@ -261,6 +261,18 @@ def test_program_equals_the_reference(tmp_path):
   np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-5)
 
 
+def test_the_last_layer_is_computed_at_cls_alone():
+  config = modeling.BertConfig(9, 8, 2, 2, 16)
+  with tf.Graph().as_default() as graph:
+    ids = tf.ones([3, 5], tf.int32)
+    run_classifier.create_model(
+      config, True, ids, ids, ids, ids[:, 0], 2, False
+    )
+  layer = "bert/encoder/layer_{}/output/dense/MatMul:0"
+  shapes = [graph.get_tensor_by_name(layer.format(n)).shape for n in range(2)]
+  assert shapes == [[15, 8], [3, 8]]
+
+
 def test_create_model_equals_the_reference():
   inputs = np.load(reference_data.golden("modeling", "tiny", "inputs.npz"))
   heads = np.load(reference_data.golden("modeling", "tiny", "heads.npz"))

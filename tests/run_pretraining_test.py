@@ -185,6 +185,15 @@ def compute(folder, batch):
     return session.run(logits)
 
 
+def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
+  with tf.Graph().as_default() as graph:
+    tokens = dict.fromkeys(features.TOKEN_FEATURES, np.ones([3, 9]))
+    build_model(tokens | {"masked_lm_positions": [[1, 4]] * 3})
+  layer = f"bert/encoder/layer_{CONFIG.num_hidden_layers - 1}"
+  last = graph.get_tensor_by_name(layer + "/output/dense/MatMul:0")
+  assert last.shape[0] == 9  # three of each row
+
+
 # A run
 
 
