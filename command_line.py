@@ -12,6 +12,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -357,7 +358,8 @@ def mendable(error: Exception) -> str | None:
   """The line to show for an error that the user can mend, or None.
 
   TensorFlow reports what is wrong with a file in many classes of error, whose
-  texts have in common one line: "path; No space left on device".
+  texts have in common one line: "path; No space left on device". Outside a
+  graph the operation stands around it: "{{...}} path; ... [Op:SaveV2]".
   """
   if isinstance(error, InputError):
     return str(error)
@@ -365,7 +367,7 @@ def mendable(error: Exception) -> str | None:
   text = str(error).replace(" is not a directory", "; Not a directory")
   if isinstance(error, OSError) and (error.filename or error.errno in _NO_ROOM):
     text = f"{error.filename or 'output'}; {error.strerror}"
-  for line in text.splitlines():
+  for line in re.sub(r"\{\{.*?\}\}|\[Op:.*", "", text).splitlines():
     path, _, reason = line.strip().rpartition("; ")
     if path and reason in map(os.strerror, _NO_ROOM):
       return (

@@ -546,8 +546,16 @@ def read_execution(packs: bool = True) -> Execution:
 
   Returns:
     The `Execution`, with `recomputes` off.
+
+  Raises:
+    InputError: a TPU is to compute in float16.
   """
   precision = FLAGS.precision
+  if precision == "float16" and FLAGS.use_tpu:
+    raise InputError(
+      "--precision=float16 does not go with --use_tpu: TPUs have no fast"
+      " float16; give --precision=bfloat16"
+    )
   if precision == "auto":
     precision = "bfloat16" if FLAGS.use_tpu else execution_lib.fastest_dtype()
   compiles = FLAGS.xla == "on"

@@ -111,6 +111,9 @@ def test_the_line_is_found_in_a_long_report():
   assert command_line.mendable(error) == "/x/m.tmp: Permission denied"
   error = tf.errors.UnknownError(None, None, said.format("File too large"))
   assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
+  eager = "{{function_node __wrapped__SaveV2}} /x/m.tmp; File too large"
+  error = tf.errors.OutOfRangeError(None, None, eager + " [Op:SaveV2]")
+  assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
 
 
 @pytest.mark.parametrize(

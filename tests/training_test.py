@@ -153,6 +153,12 @@ def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   assert training.read_execution() == Execution(tf.bfloat16)
 
 
+def test_a_tpu_is_not_asked_for_float16(flags):
+  flags.use_tpu, flags.precision = True, "float16"
+  with pytest.raises(InputError, match="--precision=bfloat16"):
+    training.read_execution()
+
+
 def test_padding_that_counts_is_kept(flags):
   assert not training.read_execution(packs=False).packs
 
