@@ -14,13 +14,14 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
 import features
+import memory_plan
 import modeling
 import optimization
 import tokenization
@@ -737,21 +738,28 @@ class LoadedModel:
       os.path.join(model_dir, VOCAB_FILE), self.description["do_lower_case"]
     )
     self._batch_size = batch_size
+    # Constants are cast to a narrow format once, variables with every batch. A
+    # graph has room for 2 GB of them.
+    getter = None
+    if precision != "float32" and memory_plan.num_weights(config) < 2**29:
+      getter = _constants_of(checkpoint)
     with tf.Graph().as_default() as graph:
       self._inputs = {
         name: tf.placeholder(tf.int32, [None, None], name)
         for name in features.TOKEN_FEATURES
       }
-      self._outputs = self.build(
-        self.description,
-        config,
-        self._inputs,
-        Execution(tf.as_dtype(precision), packs=True),
-      )
+      with tf.variable_scope("", custom_getter=getter):
+        self._outputs = self.build(
+          self.description,
+          config,
+          self._inputs,
+          Execution(tf.as_dtype(precision), packs=True),
+        )
       self._session = tf.Session(graph=graph)
-      tf.train.Saver(tf.trainable_variables()).restore(
-        self._session, checkpoint
-      )
+      if not getter:
+        tf.train.Saver(tf.trainable_variables()).restore(
+          self._session, checkpoint
+        )
 
   @staticmethod
   def build(
@@ -808,6 +816,17 @@ class LoadedModel:
 
   def __exit__(self, *unused):
     self.close()
+
+
+def _constants_of(checkpoint: str) -> Callable:
+  """A getter of variables that gives constants, with a checkpoint's values."""
+  reader = tf.train.load_checkpoint(checkpoint)
+
+  def get(getter, name, *args, **kwargs):
+    del getter, args, kwargs
+    return tf.constant(reader.get_tensor(name))
+
+  return get
 
 
 def _fitted(values: Sequence[int], length: int) -> list[int]:

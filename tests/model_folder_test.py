@@ -11,6 +11,7 @@ import reference_data
 import tensorflow.compat.v1 as tf
 
 import features
+import memory_plan
 import model_folder
 import modeling
 from command_line import InputError
@@ -514,6 +515,26 @@ def test_rows_are_computed_together_and_come_back_in_order(
         atol=1e-5,
       )
   assert logits(4, []).size == 0
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_weights_that_a_graph_has_no_room_for_give_the_same(
+  checkpoint, tmp_path, monkeypatch, precision
+):
+  claim(tmp_path, do_lower_case=True)
+  rows = [row_of([1, 2, 3]), row_of([4, 5])]
+
+  def load():
+    return Loaded(str(tmp_path), checkpoint, precision=precision)
+
+  with load() as model:
+    constants = model.run(rows)
+  monkeypatch.setattr(memory_plan, "num_weights", lambda config: 2**29)
+  with load() as model:
+    variables = model.run(rows)
+  np.testing.assert_array_equal(constants, variables)
+  exact = Loaded(str(tmp_path), checkpoint).run(rows)
+  np.testing.assert_allclose(constants, exact, rtol=0.02, atol=0.02)
 
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):
