@@ -246,6 +246,10 @@ def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
   if asked != "auto":
     run(asked)
     return asked, asked
+  slower = product_seconds("bfloat16") / product_seconds("float32")
+  if slower > 4:  # a trial would take minutes
+    run("float32")
+    return "float32", f"float32 (products are {slower:.0f} times as fast)"
   seconds = {}
   for precision in PRECISIONS:
     run(precision)
@@ -253,6 +257,14 @@ def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
   best = min(seconds, key=seconds.get)
   tried = ", ".join(f"{name} {value:.3g} s" for name, value in seconds.items())
   return best, f"{best} (a trial took: {tried})"
+
+
+def product_seconds(precision: str) -> float:
+  """How long PyTorch takes for a product of matrices."""
+  import torch
+
+  matrix = torch.ones(512, 512, dtype=getattr(torch, precision))
+  return min(timed(torch.matmul, matrix, matrix) for _ in range(5))
 
 
 if __name__ == "__main__":
