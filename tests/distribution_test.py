@@ -376,7 +376,7 @@ class Workers:
       process.communicate()
 
 
-@pytest.mark.parametrize("number", [2, 4])
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_workers_give_the_losses_of_one(place, alone, number):
   folder = place / f"workers_{number}"
   with Workers(number, flags(place, folder)) as workers:
