@@ -45,17 +45,8 @@ class Execution(NamedTuple):
 class Rows:
   """Where the rows of a matrix [T, ...] are in the sequences of a batch."""
 
-  def picked(self, positions) -> Rows:
-    """The rows that `pick` gives."""
-    if positions is None:
-      return self
-    sizes = zip(positions.shape.as_list(), tf.unstack(tf.shape(positions)))
-    return PaddedRows(*(dynamic if n is None else n for n, dynamic in sizes))
-
   def pick(self, rows, positions):
-    """[T, W] to [B * P, W], those at int32 [B, P]; all where this is None."""
-    if positions is None:
-      return rows
+    """[T, W] to [B * P, W], those at int32 [B, P]."""
     picked = self._row_at(tf.cast(positions, tf.int32))
     return take_rows(rows, tf.reshape(picked, [-1]))
 

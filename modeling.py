@@ -201,7 +201,9 @@ class BertModel:
           execution,
           output_positions,
         )
-      last_rows = rows.picked(output_positions)
+      last_rows = rows
+      if output_positions is not None:
+        last_rows = execution_lib.PaddedRows(*get_shape_list(output_positions))
       self.embedding_output = rows.to_sequence(embedded)
       self.sequence_output = last_rows.to_sequence(last)
       self.all_encoder_layers = [
@@ -455,8 +457,10 @@ def transformer_layer(
   Returns:
     float [T, H], or [B * P, H] with `output_positions`.
   """
-  everywhere = hidden
-  hidden = rows.pick(everywhere, output_positions)
+  everywhere, from_rows = hidden, rows
+  if output_positions is not None:
+    hidden = rows.pick(everywhere, output_positions)
+    from_rows = execution_lib.PaddedRows(*get_shape_list(output_positions))
 
   def add_and_norm(output, residual):
     return normalised_sum(
@@ -480,7 +484,7 @@ def transformer_layer(
         initializer_range=config.initializer_range,
         do_return_2d_tensor=True,
         dropout_seed=dropout_seed,
-        from_rows=rows.picked(output_positions),
+        from_rows=from_rows,
         to_rows=rows,
         execution=execution,
       )
@@ -847,10 +851,8 @@ def gather_positions(sequence, positions):
     ValueError: `sequence` is not of rank 3.
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
-  row_starts = tf.range(batch_size) * seq_length  # [B]
-  flat_positions = tf.cast(positions, tf.int32) + row_starts[:, tf.newaxis]
-  tokens = tf.reshape(sequence, [-1, width])  # [B * S, H]
-  return tf.gather(tokens, tf.reshape(flat_positions, [-1]))
+  rows = execution_lib.PaddedRows(batch_size, seq_length)
+  return rows.pick(tf.reshape(sequence, [-1, width]), positions)
 
 
 def next_sentence_logits(config: BertConfig, pooled_output):

@@ -533,7 +533,8 @@ def test_weights_that_a_graph_has_no_room_for_give_the_same(
   with load() as model:
     variables = model.run(rows)
   np.testing.assert_array_equal(constants, variables)
-  exact = Loaded(str(tmp_path), checkpoint).run(rows)
+  with Loaded(str(tmp_path), checkpoint) as model:
+    exact = model.run(rows)
   np.testing.assert_allclose(constants, exact, rtol=0.02, atol=0.02)
 
 
