@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import squad_data
+import squad_metrics
 import tokenization
 from command_line import InputError, open_any, write_whole
 from squad_data import InputFeatures, SquadExample
@@ -451,7 +452,7 @@ def probabilities(entries: Sequence[Entry]) -> list[float]:
   """The softmax of the entries' scores."""
   highest = max(entry.score for entry in entries)
   powers = [math.exp(entry.score - highest) for entry in entries]
-  total = sum(powers)
+  total = squad_metrics.sum_in_order(powers)
   return [power / total for power in powers]
 
 

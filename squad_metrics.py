@@ -12,11 +12,13 @@ Chinese, which has no spaces between words, is scored by characters with
 from __future__ import annotations
 
 import difflib
+import functools
 import json
+import operator
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 from absl import flags, logging
@@ -466,7 +468,22 @@ def best_threshold(
 
 def _percent(scores) -> float:
   scores = list(scores)
-  return 100.0 * sum(scores) / len(scores)
+  return 100.0 * sum_in_order(scores) / len(scores)
+
+
+def sum_in_order(values: Iterable[float]) -> float:
+  """Sum of floats, added from left to right.
+
+  The built-in `sum` compensates for rounding from Python 3.12 on, which
+  changes the last digits of the files that we write.
+
+  Args:
+    values: the numbers.
+
+  Returns:
+    Their sum, the same on every version of Python.
+  """
+  return functools.reduce(operator.add, values, 0.0)
 
 
 # The command line

@@ -173,6 +173,11 @@ def test_chinese_f1_is_of_the_longest_common_run(one, other):
 # All answers
 
 
+def test_sums_are_added_in_order_on_every_python():
+  assert squad_metrics.sum_in_order([1.0, 1e100, 1.0, -1e100]) == 0.0
+  assert squad_metrics.sum_in_order([]) == 0.0
+
+
 def test_a_missing_answer_scores_nothing_and_is_named(caplog):
   questions = [question("q1", "cat"), question("q2", "dog")]
   answers = {"q1": "cat", "other": "dog"}
