@@ -517,8 +517,12 @@ def test_rows_are_computed_together_and_come_back_in_order(
   assert logits(4, []).size == 0
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_weights_that_a_graph_has_no_room_for_give_the_same(
+# Half the distance from 1 to the next larger number.
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_constants_and_variables_agree_within_the_rounding(
   checkpoint, tmp_path, monkeypatch, precision
 ):
   claim(tmp_path, do_lower_case=True)
@@ -532,7 +536,9 @@ def test_weights_that_a_graph_has_no_room_for_give_the_same(
   monkeypatch.setattr(memory_plan, "num_weights", lambda config: 2**29)
   with load() as model:
     variables = model.run(rows)
-  np.testing.assert_array_equal(constants, variables)
+  # Kernels for constant weights may add in another order.
+  rounding = 4 * ROUNDING[precision]
+  np.testing.assert_allclose(constants, variables, rtol=rounding, atol=rounding)
   with Loaded(str(tmp_path), checkpoint) as model:
     exact = model.run(rows)
   np.testing.assert_allclose(constants, exact, rtol=0.02, atol=0.02)
