@@ -54,7 +54,8 @@ def run(main: Callable[[list[str]], Any]) -> None:
       # What this process starts by `sys.argv` repeats nothing by itself.
       sys.argv[:] = argv
       argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
-    return app.parse_flags_with_usage(argv)
+    with _one_line():
+      return _parse_flags(argv)
 
   def main_or_one_line(argv):
     logging.get_absl_handler().setFormatter(
@@ -65,6 +66,43 @@ def run(main: Callable[[list[str]], Any]) -> None:
 
   flags.FLAGS.set_default("verbosity", logging.INFO)
   app.run(main_or_one_line, flags_parser=parse_flags)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; the help flags end the program with status 0.
+
+  Raises:
+    InputError: flags are unknown, missing or have values they cannot have.
+  """
+  try:
+    return flags.FLAGS(argv)
+  except SystemExit:  # absl prints help, but with status 1
+    sys.exit(0)
+  except flags.Error as error:
+    *others, last = _flag_errors(str(error))
+    message = "; ".join([*others, last.rstrip(" .?")])
+    raise InputError(f"{message}. --help lists the flags") from error
+
+
+def _flag_errors(message: str) -> list[str]:
+  """Rewrites absl's lines about flags; all that are required become one."""
+  required = re.compile(r"flag --(\w+)=None: Flag .* other than None\.")
+  names = required.findall(message)
+  others = [
+    re.sub(r"^flags? .*?: (?=--)", "", line)
+    for line in message.splitlines()
+    if not required.fullmatch(line)
+  ]
+  if not names:
+    return others
+  named = english_list(f"--{name}" for name in names)
+  return [f"{named} {'are' if names[1:] else 'is'} required", *others]
+
+
+def english_list(words: Iterable[str]) -> str:
+  """Joins words as in "a, b and c"."""
+  *first, last = words
+  return f"{', '.join(first)} and {last}" if first else last
 
 
 @contextlib.contextmanager

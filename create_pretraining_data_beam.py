@@ -19,7 +19,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from absl import logging
+from absl import flags, logging
 
 import command_line
 import create_pretraining_data
@@ -36,6 +36,8 @@ except ImportError as error:
   raise SystemExit(
     "create_pretraining_data_beam.py needs Apache Beam: pip install -e .[beam]"
   ) from error
+
+FLAGS = flags.FLAGS
 
 COUNTS = "counts"  # the namespace of the pipeline's counters
 
@@ -153,17 +155,22 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
   return found
 
 
+def define_flags() -> None:
+  """Defines the flags of create_pretraining_data.py, which are all of them."""
+  create_pretraining_data.define_flags()
+  flags.adopt_module_key_flags(create_pretraining_data)  # for --help
+
+
 def main(argv: list[str]) -> None:
   """Makes the records of --input_file."""
-  flags = create_pretraining_data.FLAGS
-  if flags.doctor:
+  if FLAGS.doctor:
     preflight.diagnose(create_pretraining_data.examine)
     return
   recipe = create_pretraining_data.recipe_of_flags()
   create_pretraining_data.RecordMaker(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
   create_pretraining_data.make_folders(outputs)
-  sizes = find_files(flags.input_file)
+  sizes = find_files(FLAGS.input_file)
   num_blocks = create_pretraining_data.count_blocks(sizes, len(outputs))
   with open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()
@@ -189,5 +196,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  create_pretraining_data.define_flags()
+  define_flags()
   command_line.run(main)

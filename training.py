@@ -34,7 +34,7 @@ import optimization
 import report
 import safekeeping
 import tpu_graph
-from command_line import InputError, write_whole
+from command_line import InputError, english_list, write_whole
 from execution import Execution
 from model_selection import Selection
 
@@ -96,14 +96,24 @@ def require_flags(*names: str) -> None:
   Args:
     *names: the flags.
   """
+  files = [name for name in names if name in _BROUGHT]
   for name in names:
-    if name not in _BROUGHT:
+    if name not in files:
       flags.mark_flag_as_required(name)
-      continue
+
+  def check(values: Mapping[str, Any]) -> bool:
+    missing = [f"--{name}" for name in files if values[name] is None]
+    if missing and not _is_named(values):
+      raise flags.ValidationError(
+        f"{english_list(missing)} must be given, unless"
+        " --init_checkpoint names a published model (bert-base-uncased)"
+      )
+    return True
+
+  if files:
     flags.register_multi_flags_validator(
-      [*dict.fromkeys((name, "init_checkpoint", "bert_hub_module_handle"))],
-      lambda values, name=name: values[name] is not None or _is_named(values),
-      f"Flag --{name} must have a value other than None.",
+      [*dict.fromkeys([*files, "init_checkpoint", "bert_hub_module_handle"])],
+      check,
     )
 
 

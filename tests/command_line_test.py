@@ -8,6 +8,7 @@ import threading
 import commands
 import pytest
 import tensorflow as tf
+from absl import flags
 from tensorflow.io import gfile
 
 import command_line
@@ -66,6 +67,66 @@ def test_the_traceback_is_there_when_asked_for(script):
   assert "Traceback" in done.stderr
   assert "in main\n" in done.stderr
   assert done.stderr.endswith("script.py: error: mend it\n")
+
+
+# Flags
+
+
+@pytest.fixture
+def flag_errors():
+  """The one line for what is wrong with flags of a model."""
+
+  def line(*arguments):
+    found = flags.FlagValues()
+    flags.DEFINE_string("task", None, "", found, required=True)
+    flags.DEFINE_string("folder", None, "", found, required=True)
+    flags.DEFINE_integer("steps", 1, "", 1, flag_values=found)
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(flags, "FLAGS", found)
+      with pytest.raises(command_line.InputError) as refused:
+        command_line._parse_flags(["script.py", *arguments])
+    message = str(refused.value)
+    assert "\n" not in message and "--help" in message
+    return message
+
+  return line
+
+
+def test_flags_that_are_required_are_all_named_in_one_line(flag_errors):
+  line = flag_errors()
+  assert "--task" in line and "--folder" in line and "--steps" not in line
+
+
+def test_a_flag_that_is_given_is_not_asked_for(flag_errors):
+  line = flag_errors("--task=x")
+  assert "--folder" in line and "--task" not in line
+
+
+@pytest.mark.parametrize("wrong", ["--steps=0", "--step=1", "--steps=x"])
+def test_a_wrong_flag_is_named(flag_errors, wrong):
+  name, _, _ = wrong.partition("=")
+  assert name.lstrip("-") in flag_errors("--task=x", "--folder=y", wrong)
+
+
+@pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
+def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
+  path = tmp_path / "script.py"
+  path.write_text(
+    f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
+    "import command_line\n"
+    "from absl import flags\n"
+    "flags.DEFINE_string('folder', None, 'Where.', required=True)\n"
+    "command_line.run(print)\n"
+  )
+  done = commands.succeed(str(path), flag)
+  assert "--folder" in done.stdout
+  assert done.stderr == ""
+
+
+@pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_words_are_joined_as_in_english(words):
+  joined = command_line.english_list(words)
+  assert joined == {1: "a", 2: "a and b", 3: "a, b and c"}[len(words)]
 
 
 GONE = os.strerror(errno.ENOENT)
