@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,7 +60,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
 
   def main_or_one_line(argv):
     logging.get_absl_handler().setFormatter(
-      Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+      _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
     with _one_line():
       return main(argv)
@@ -122,6 +123,42 @@ def _one_line() -> Iterator[None]:
   sys.exit(1)
 
 
+# Text for a terminal
+
+# Control characters, marks that reorder text and separators of lines, which a
+# terminal obeys; and surrogates, which it cannot print.
+_CONTROLS = re.compile(
+  r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+  """`text` with its control characters as Python escapes them."""
+  return _CONTROLS.sub(
+    lambda match: match[0].encode("unicode_escape").decode(), text
+  )
+
+
+def show(*fields: str, sep: str = "\t") -> None:
+  """Prints data: on a terminal `printable`, into a pipe or file as they are.
+
+  Args:
+    *fields: the data.
+    sep: between them.
+  """
+  if sys.stdout.isatty():
+    fields = tuple(map(printable, fields))
+  print(*fields, sep=sep, flush=True)
+
+
+class _LogFormatter(Formatter):
+  """Formats a record as one line; a traceback follows on lines of its own."""
+
+  def formatMessage(self, record) -> str:
+    record.message = printable(record.message)
+    return super().formatMessage(record)
+
+
 # What a run is repeated by
 
 
@@ -164,9 +201,10 @@ def read_receipt(path: str) -> dict[str, Any]:
   Raises:
     InputError: it is none, or cannot be read.
   """
+  import text_files  # which needs this module
+
   try:
-    with open_any(path) as file:
-      receipt = json.load(file)
+    receipt = text_files.read_json(path)
     if isinstance(receipt, dict) and {"script", "given"} <= set(receipt):
       return receipt
   except ValueError:
@@ -300,6 +338,104 @@ def files_read() -> Iterator[dict[str, None]]:
     _watchers.pop()
 
 
+def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
+  """Refuses outputs that would take the place of inputs.
+
+  A file is the same under another path, through a link and as standard input.
+
+  Args:
+    outputs: files to write; they may be missing.
+    inputs: files to read; "-" for standard input, None for nothing.
+
+  Raises:
+    InputError: one is both.
+  """
+  read = {_identity(path): path for path in inputs if path}
+  read.pop(None, None)
+  for path in outputs:
+    if _identity(path) in read:
+      raise InputError(
+        f"{path}: would overwrite {read[_identity(path)]}, which is an input."
+        " Name another output"
+      )
+
+
+def check_output_dir(
+  folder: str, names: Iterable[str], inputs: Iterable[str | None]
+) -> None:
+  """Refuses a folder where what is written would take the place of inputs.
+
+  Args:
+    folder: the folder; it may be missing.
+    names: patterns of the names of the files that will be written there.
+    inputs: see `check_outputs`.
+
+  Raises:
+    InputError: an input is a file of such a name, or linked to one.
+  """
+  find: Callable[[str], list[str]] = glob.glob
+  if "://" in folder:
+    from tensorflow.io import gfile
+
+    find = gfile.glob
+  for name in names:
+    check_outputs(find(os.path.join(glob.escape(folder), name)), inputs)
+
+
+def _identity(path: str) -> Any:
+  """Equal for paths of the same file; None where there is no such file."""
+  path = path.removeprefix("file://")
+  if "://" in path:
+    scheme, _, rest = path.partition("://")
+    return scheme, os.path.normpath(rest)
+  try:
+    state = os.fstat(0) if path == "-" else os.stat(path)
+  except OSError:
+    return None
+  is_file = stat.S_ISREG(state.st_mode)
+  return (state.st_dev, state.st_ino) if is_file else None
+
+
+def file_within(folder: str, name: Any, source: str) -> str:
+  """The path of a file that another file names.
+
+  Args:
+    folder: of both.
+    name: of the file, as `source` has it.
+    source: the path of the other file.
+
+  Returns:
+    The path.
+
+  Raises:
+    InputError: it is not a name of a file in the folder, or a link that leads
+      out of it. Where the folder is itself made of links into another, as a
+      Hugging Face cache is, files beside the linked `source` are in it too.
+  """
+  fault = None
+  path = os.path.join(folder, str(name))
+  if not isinstance(name, str) or not name or "\0" in name:
+    fault = "is not a file name"
+  elif os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
+    fault = "is outside its folder"
+  elif not os.path.isfile(path):
+    fault = "is not there"
+  else:
+    folders = (
+      os.path.realpath(folder),
+      os.path.dirname(os.path.realpath(source)),
+    )
+    real = os.path.realpath(path)
+    if not any(real.startswith(os.path.join(one, "")) for one in folders):
+      fault = "is a link to a file outside its folder"
+  if fault:
+    raise InputError(
+      f"{source}: names {json.dumps(name)}, which {fault}. Fetch the files"
+      " again"
+    )
+  return path
+
+
 def find_files(patterns: Iterable[str]) -> list[str]:
   """The files of names and wildcards.
 
@@ -400,7 +536,7 @@ def mendable(error: Exception) -> str | None:
   graph the operation stands around it: "{{...}} path; ... [Op:SaveV2]".
   """
   if isinstance(error, InputError):
-    return str(error)
+    return printable(str(error))
   # For one of the system's words it has its own.
   text = str(error).replace(" is not a directory", "; Not a directory")
   if isinstance(error, OSError) and (error.filename or error.errno in _NO_ROOM):

@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import subprocess
+import sys
 import threading
 
 import commands
@@ -335,3 +337,152 @@ def test_what_is_done_at_once_shows_no_progress(log):
   with command_line.progress(4, "files") as bar:
     bar.update(4)
   assert log == []
+
+
+# Control characters
+
+
+@pytest.mark.parametrize(
+  ("text", "shown"),
+  [
+    ("plain text", "plain text"),
+    ("中文 naïve\u00a0שלום", "中文 naïve\u00a0שלום"),
+    ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+    ("two\nlines\r\tand\x7f\x9b", r"two\nlines\r\tand\x7f\x9b"),
+    ("\u202eright to left\u2066", r"\u202eright to left\u2066"),
+    ("half \udcff", r"half \udcff"),
+  ],
+)
+def test_control_characters_are_escaped_and_letters_are_not(text, shown):
+  assert command_line.printable(text) == shown
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_data_are_escaped_on_a_terminal_alone(capsys, monkeypatch, is_terminal):
+  monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+  command_line.show("a\x1b[2J", "b")
+  escape = r"\x1b" if is_terminal else "\x1b"
+  assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
+
+
+def test_errors_and_the_log_escape_what_they_quote(script):
+  path = script(
+    "import absl.logging",
+    "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
+    "raise command_line.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
+  )
+  done = commands.run(path)
+  first, last = done.stderr.splitlines()
+  assert first.endswith(r"tokens: a\x1b[2Jb\nc")
+  assert last.endswith(r"unknown label \x1b[31m\ny")
+
+
+# Outputs and inputs
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "folder").mkdir()
+  path = tmp_path / "corpus.txt"
+  path.write_text("text\n")
+  (tmp_path / "link.txt").symlink_to(path)
+  os.link(path, tmp_path / "hard.txt")
+  (tmp_path / "linked").symlink_to(tmp_path)
+  (tmp_path / "other.txt").write_text("text\n")
+  return path
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "corpus.txt",
+    "./corpus.txt",
+    "folder/../corpus.txt",
+    "link.txt",
+    "hard.txt",
+    "linked/corpus.txt",
+    "file://{folder}/corpus.txt",
+  ],
+)
+def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
+  name = name.format(folder=corpus.parent)
+  for output, read in [(name, str(corpus)), (str(corpus), name)]:
+    with pytest.raises(command_line.InputError, match=f"^{output}: "):
+      command_line.check_outputs(["new.txt", output], ["other.txt", read])
+
+
+def test_an_output_that_standard_input_reads_is_refused(corpus):
+  code = "import command_line as c; c.check_outputs(['corpus.txt'], ['-'])"
+  for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
+    with open(name) as file:
+      done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=file,
+        env=os.environ | {"PYTHONPATH": commands.ROOT},
+        capture_output=True,
+        check=False,
+      )
+    assert (done.returncode == 0) == ends_well
+
+
+def test_outputs_beside_inputs_are_not_refused(corpus):
+  outputs = ["new.txt", "corpus.txt.run.json", "folder", "/dev/null"]
+  inputs = [str(corpus), None, "missing.txt", "/dev/null", "folder"]
+  command_line.check_outputs(outputs, inputs)
+
+
+def test_remote_outputs_are_compared_by_name():
+  with pytest.raises(command_line.InputError, match=r"^gs://bucket/a//b\.txt"):
+    command_line.check_outputs(
+      ["gs://bucket/a//b.txt"], ["gs://bucket/a/b.txt"]
+    )
+  command_line.check_outputs(["gs://bucket/b.txt"], ["gs://bucket/a/b.txt"])
+
+
+def test_a_folder_is_refused_for_inputs_that_would_be_replaced_there(corpus):
+  names = ["*.txt.out", "hard.*"]
+  with pytest.raises(command_line.InputError, match=r"hard\.txt"):
+    command_line.check_output_dir(".", names, ["corpus.txt"])
+  command_line.check_output_dir(".", names, ["other.txt"])
+  command_line.check_output_dir("missing", names, ["other.txt"])
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "../outside.bin",
+    "sub/../../outside.bin",
+    "..\\outside.bin",
+    "/etc/passwd",
+    "link.bin",
+    "missing.bin",
+    "",
+    None,
+    ["a.bin"],
+    "nul\0.bin",
+  ],
+)
+def test_a_file_list_names_files_of_its_own_folder_alone(tmp_path, name):
+  folder = tmp_path / "model"
+  (folder / "sub").mkdir(parents=True)
+  for path in ("outside.bin", "model/a.bin", "model/sub/b.bin"):
+    (tmp_path / path).write_bytes(b"")
+  (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
+  index = str(folder / "index.json")
+  for good in ("a.bin", "sub/b.bin"):
+    found = command_line.file_within(str(folder), good, index)
+    assert found == str(folder / good)
+  with pytest.raises(command_line.InputError, match=f"^{index}: "):
+    command_line.file_within(str(folder), name, index)
+
+
+def test_a_folder_of_links_into_one_cache_is_a_folder(tmp_path):
+  (tmp_path / "blobs").mkdir()
+  (tmp_path / "snapshot").mkdir()
+  for name in ("index.json", "a.bin"):
+    (tmp_path / "blobs" / name).write_bytes(b"")
+    (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / name)
+  folder = str(tmp_path / "snapshot")
+  index = os.path.join(folder, "index.json")
+  assert command_line.file_within(folder, "a.bin", index).startswith(folder)
