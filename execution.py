@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import logging
 
 
 class Execution(NamedTuple):
@@ -270,55 +268,6 @@ def keep_mask(shape, dropout_prob: float, key: int | None, step):
 def kept_share(dropout_prob: float) -> float:
   """The share that `keep_mask` keeps: within 1e-5 of 1 - dropout_prob."""
   return 1.0 - round(dropout_prob * 2**16) / 2**16
-
-
-# Number formats
-
-
-@functools.cache
-def fastest_dtype() -> str:
-  """The number format in which this device multiplies matrices fastest.
-
-  Measured by products of a layer's size. float32 is left only for what is half
-  as fast again; float16, which needs its loss scaled, is for GPUs alone.
-
-  Returns:
-    "float32", "bfloat16" or "float16"; also told in the log.
-  """
-  candidates = [tf.float32, tf.bfloat16]
-  if tf.config.list_physical_devices("GPU"):
-    candidates.append(tf.float16)
-  rates = {dtype.name: _product_rate(dtype) for dtype in candidates}
-  chosen = "float32"
-  for name in ("bfloat16", "float16"):
-    if rates.get(name, 0.0) > 1.5 * rates[chosen]:
-      chosen = name
-  told = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
-  logging.info(
-    "--precision=auto: %s (matrix products here, in TFLOP/s: %s)", chosen, told
-  )
-  return chosen
-
-
-def _product_rate(dtype) -> float:
-  """Rate of a product of matrices, in 10^12 operations a second."""
-  rows, inner, columns = 512, 768, 3072
-  with tf.Graph().as_default():
-    product = tf.matmul(
-      *(
-        tf.cast(tf.get_variable(name, shape), dtype)
-        for name, shape in (("a", [rows, inner]), ("b", [inner, columns]))
-      )
-    )
-    result = tf.reduce_sum(product[:1])
-    with tf.Session() as session:
-      session.run(tf.global_variables_initializer())
-      seconds = []
-      for _ in range(5):
-        start = time.perf_counter()
-        session.run(result)
-        seconds.append(time.perf_counter() - start)
-  return 2 * rows * inner * columns / min(seconds) / 1e12
 
 
 # Less memory

@@ -691,6 +691,7 @@ class Receipt:
       },
       "versions": versions(),
       "device": device(),
+      **_compute_choices(),
       "code": code_hashes(),
       "files": [
         *_model_files(self._content["given"]),
@@ -1019,6 +1020,15 @@ def _is_chief() -> bool:
   import training
 
   return training.is_chief()
+
+
+def _compute_choices() -> dict[str, str]:
+  """What --precision and --xla stand for, in commands that have them."""
+  if "precision" not in FLAGS:
+    return {}
+  import training
+
+  return training.compute_choices()
 
 
 def _exists(path: str) -> bool:

@@ -851,7 +851,10 @@ def main(_) -> None:
     model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
-      FLAGS.output_dir, start.seeds, selection.metric, ["--nodo_predict"]
+      FLAGS.output_dir,
+      start.seeds,
+      selection.metric,
+      ["--nodo_predict", *training.choice_flags()],
     )
 
   num_train_steps = count_steps(len(examples.train))
@@ -1002,6 +1005,7 @@ def describe_model(
     "labels": problem.labels,
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
+    **training.compute_choices(),
   }
   must_agree = ["kind", "labels"]
   if FLAGS.do_train:

@@ -469,7 +469,10 @@ def main(_) -> None:
     model_folder.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
-      FLAGS.output_dir, start.seeds, selection.metric, ["--nodo_predict"]
+      FLAGS.output_dir,
+      start.seeds,
+      selection.metric,
+      ["--nodo_predict", *training.choice_flags()],
     )
 
   def tagger(name, sentences):
@@ -599,6 +602,7 @@ def describe_model(
     "labels": labels,
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
+    **training.compute_choices(),
   }
   model_folder.check(
     FLAGS.output_dir, model, config, ["script", "labels"], len(labels)

@@ -1133,6 +1133,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     "script": "run_pretraining",
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": find_vocab()[1],
+    **training.compute_choices(),
   }
   model_folder.check(FLAGS.output_dir, model, config, ["script"])
   if FLAGS.do_train:

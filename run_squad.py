@@ -492,7 +492,10 @@ def main(_) -> None:
     model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
-      FLAGS.output_dir, start.seeds, selection.metric, ["--nointeractive"]
+      FLAGS.output_dir,
+      start.seeds,
+      selection.metric,
+      ["--nointeractive", *training.choice_flags()],
     )
 
   predict_windows, key = [], ""
@@ -620,6 +623,7 @@ def describe_model(
     "doc_stride": FLAGS.doc_stride,
     "max_query_length": FLAGS.max_query_length,
     "do_lower_case": FLAGS.do_lower_case,
+    **training.compute_choices(),
   }
   must_agree = ["script"]
   if FLAGS.do_train:

@@ -23,7 +23,6 @@ from tqdm import tqdm
 import distribution
 import download_model
 import estimator_api
-import execution as execution_lib
 import features
 import hub_module
 import memory_plan
@@ -31,10 +30,11 @@ import model_folder
 import model_selection
 import modeling
 import optimization
+import precision
 import report
 import safekeeping
 import tpu_graph
-from command_line import InputError, english_list, write_whole
+from command_line import InputError, english_list, read_receipt, write_whole
 from execution import Execution
 from model_selection import Selection
 
@@ -290,23 +290,31 @@ def define_optimizer_flags() -> None:
   )
 
 
+# Values of the flags whose `auto` depends on the machine.
+_CHOICES = {
+  "precision": ["float32", "bfloat16", "float16"],
+  "xla": ["on", "off"],
+}
+
+
 def define_execution_flags() -> None:
   """Flags that say how the model is computed, in training or not."""
   flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "bfloat16", "float16", "auto"],
+    [*_CHOICES["precision"], "auto"],
     "Number format of matrix products and activations; the weights are"
     " float32. float16 is for GPUs without bfloat16, and scales the loss. auto"
-    " takes what this device is fastest in.",
+    " takes the fastest format that this device has instructions for, and"
+    " records it in --output_dir, where later runs take the same.",
   )
   flags.DEFINE_enum(
     "xla",
     "auto",
-    ["auto", "on", "off"],
+    ["auto", *_CHOICES["xla"]],
     "Whether training compiles what is between matrix products, and the update"
     " of the weights. It takes a second for each new size of a batch. auto does"
-    " it where there is no GPU.",
+    " it where there is no GPU, and is recorded as that of --precision is.",
   )
 
 
@@ -560,22 +568,65 @@ def read_execution(packs: bool = True) -> Execution:
   Raises:
     InputError: a TPU is to compute in float16.
   """
-  precision = FLAGS.precision
-  if precision == "float16" and FLAGS.use_tpu:
+  chosen = compute_choices()
+  if chosen["precision"] == "float16" and FLAGS.use_tpu:
     raise InputError(
       "--precision=float16 does not go with --use_tpu: TPUs have no fast"
       " float16; give --precision=bfloat16"
     )
-  if precision == "auto":
-    precision = "bfloat16" if FLAGS.use_tpu else execution_lib.fastest_dtype()
-  compiles = FLAGS.xla == "on"
-  if FLAGS.xla == "auto":
-    compiles = not tf.config.list_physical_devices("GPU")
   return Execution(
-    dtype=tf.as_dtype(precision),
+    dtype=tf.as_dtype(chosen["precision"]),
     packs=packs and not FLAGS.use_tpu,
-    compiles=compiles and not FLAGS.use_tpu,
+    compiles=chosen["xla"] == "on" and not FLAGS.use_tpu,
   )
+
+
+def compute_choices() -> dict[str, str]:
+  """Values of --precision and --xla, with what `auto` stands for here.
+
+  Where a run resumes, or evaluates what another has trained, `auto` is what
+  that run recorded in its folder; with --rerun, what the receipt says.
+
+  Returns:
+    `precision` and `xla`, by name, none of them "auto".
+  """
+  given = {"precision": FLAGS.precision, "xla": FLAGS.xla}
+  if "auto" not in given.values():
+    return given
+  recorded = {}
+  if getattr(FLAGS, "output_dir", None):
+    recorded = model_folder.load_description(FLAGS.output_dir)
+  if getattr(FLAGS, "rerun", None):
+    recorded |= read_receipt(FLAGS.rerun)
+  choose = {"precision": _fastest_precision, "xla": _xla_without_gpu}
+  return {
+    name: (_known(name, recorded) or choose[name]())
+    if value == "auto"
+    else value
+    for name, value in given.items()
+  }
+
+
+def _known(name: str, recorded: Mapping[str, Any]) -> str | None:
+  """What a run has recorded of a choice; None if that is no value of it."""
+  value = recorded.get(name)
+  return value if value in _CHOICES[name] else None
+
+
+def _fastest_precision() -> str:
+  if FLAGS.use_tpu:
+    return "bfloat16"
+  # Workers that measure need not come to the same choice.
+  return precision.fastest_dtype(measures=FLAGS.distribution != "multi_worker")
+
+
+def _xla_without_gpu() -> str:
+  return "off" if tf.config.list_physical_devices("GPU") else "on"
+
+
+def choice_flags() -> list[str]:
+  """Flags by which another process makes the choices of this one."""
+  return [f"--{name}={value}" for name, value in compute_choices().items()]
 
 
 def plan_training(
@@ -789,17 +840,21 @@ def write_report(
         sum(lengths.num_cut),
       )
     )
-  given = [name for name in sorted(FLAGS) if FLAGS[name].present]
-  made.append(
-    report.table(
-      "Settings", [{"flag": f"--{n}", "value": FLAGS[n].value} for n in given]
-    )
-  )
+  made.append(report.table("Settings", _settings()))
   path = os.path.join(FLAGS.output_dir, "report.html")
   folder = os.path.basename(os.path.abspath(FLAGS.output_dir))
   shown = {n: v for n, v in results.items() if not isinstance(v, (str, list))}
   report.write(path, folder, shown, made)
   logging.info("How the run went, to look at: %s", path)
+
+
+def _settings() -> list[dict[str, Any]]:
+  """Rows of the flags that were given, and of what `auto` stood for."""
+  given = {n: FLAGS[n].value for n in sorted(FLAGS) if FLAGS[n].present}
+  for name, value in compute_choices().items():
+    if FLAGS[name].value == "auto":
+      given[name] = f"auto: {value}"
+  return [{"flag": f"--{n}", "value": value} for n, value in given.items()]
 
 
 # While it runs

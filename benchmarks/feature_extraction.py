@@ -57,6 +57,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   import extract_features
   import features
   import model_folder
+  import precision as precision_lib
   import tokenization
 
   def in_model_dir(name):
@@ -64,7 +65,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
 
   precision = settings.precision
   if precision == "auto":
-    precision = execution_lib.fastest_dtype()
+    precision = precision_lib.fastest_dtype()
   tokenizer = tokenization.FullTokenizer(in_model_dir("vocab.txt"))
   layout = extract_features.record_layout(settings.max_seq_length)
   folder = tempfile.TemporaryDirectory()

@@ -54,12 +54,12 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our Predictor."""
-  import execution
+  import precision as precision_lib
   import run_classifier
 
   precision = settings.precision
   if precision == "auto":
-    precision = execution.fastest_dtype()
+    precision = precision_lib.fastest_dtype()
   with tempfile.TemporaryDirectory() as folder:
     save_classifier(settings, folder)
     predictor = run_classifier.Predictor(

@@ -317,39 +317,6 @@ def test_the_share_told_is_near_the_one_asked_for(dropout_prob):
   assert abs(share - (1.0 - dropout_prob)) <= 1e-5
 
 
-# Number formats
-
-
-@pytest.mark.parametrize(
-  ("rates", "has_gpu", "chosen"),
-  [
-    ({"float32": 1.0, "bfloat16": 1.4}, False, "float32"),
-    ({"float32": 1.0, "bfloat16": 1.6}, False, "bfloat16"),
-    ({"float32": 1.0, "bfloat16": 0.1, "float16": 9.0}, False, "float32"),
-    ({"float32": 1.0, "bfloat16": 0.1, "float16": 9.0}, True, "float16"),
-    ({"float32": 1.0, "bfloat16": 9.0, "float16": 9.1}, True, "bfloat16"),
-    ({"float32": 1.0, "bfloat16": 1.4, "float16": 1.4}, True, "float32"),
-  ],
-)
-def test_the_fastest_format_is_chosen_and_told(
-  monkeypatch, log, rates, has_gpu, chosen
-):
-  devices = ["a GPU"] if has_gpu else []
-  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
-  monkeypatch.setattr(
-    execution, "_product_rate", lambda dtype: rates[dtype.name]
-  )
-  assert execution.fastest_dtype.__wrapped__() == chosen  # not kept
-  (line,) = log
-  assert line.startswith(f"--precision=auto: {chosen} ")
-  assert f"bfloat16 {rates['bfloat16']:.3g}" in line
-
-
-def test_a_rate_is_measured_outside_the_graph(graph):
-  assert 0.0 < execution._product_rate(tf.bfloat16) < math.inf
-  assert graph.get_operations() == []
-
-
 # Less memory
 
 

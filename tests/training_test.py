@@ -1,5 +1,6 @@
 """Tests of what the scripts share."""
 
+import json
 import re
 import sys
 import types
@@ -9,8 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import estimator_api
-import execution
 import modeling
+import precision
 import report
 import training
 from command_line import InputError
@@ -128,8 +129,48 @@ def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
-  monkeypatch.setattr(execution, "fastest_dtype", lambda: fastest)
+  monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
   assert training.read_execution().dtype == tf.as_dtype(fastest)
+
+
+def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
+  flags.precision, flags.distribution = "auto", "multi_worker"
+  monkeypatch.setattr(
+    precision,
+    "fastest_dtype",
+    lambda measures: "float32" if measures else "bfloat16",
+  )
+  assert training.compute_choices()["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+  ("folder", "receipt", "chosen"),
+  [
+    ({"precision": "bfloat16", "xla": "off"}, {}, ("bfloat16", "off")),
+    ({"precision": "float64"}, {}, ("float32", "on")),
+    ({"precision": "float32"}, {"precision": "bfloat16"}, ("bfloat16", "on")),
+    ({}, {}, ("float32", "on")),
+  ],
+)
+def test_auto_is_what_an_earlier_run_recorded(
+  flags, monkeypatch, tmp_path, folder, receipt, chosen
+):
+  flags.precision, flags.output_dir = "auto", str(tmp_path)
+  (tmp_path / "model.json").write_text(json.dumps(folder))
+  monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
+  if receipt:
+    flags.rerun = str(tmp_path / "run.json")
+    content = {"script": "run_classifier.py", "given": [], **receipt}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+  found = training.compute_choices()
+  assert (found["precision"], found["xla"]) == chosen
+  assert training.choice_flags()[0] == f"--precision={chosen[0]}"
+
+
+def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
+  flags.precision, flags.output_dir = "float32", str(tmp_path)
+  (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
+  assert training.compute_choices()["precision"] == "float32"
 
 
 @pytest.mark.parametrize(

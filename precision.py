@@ -1,0 +1,127 @@
+"""The number format of --precision=auto: instruction sets, then measurements.
+
+A device computes in a narrow format at all only with instructions for it, so
+these decide first; a measurement on a busy machine alone would not repeat.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import time
+from collections.abc import Sequence
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+# Instructions for bfloat16 of x86 processors, and of ARM ones.
+_BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
+
+# The first compute capability of a GPU with matrix products in each format.
+_COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
+
+# How much faster than float32 a format has to be: all else stays in float32.
+_LEAST_GAIN = 1.5
+
+
+def supported_formats() -> list[str]:
+  """Formats for which the GPUs, or else the CPU, have instructions.
+
+  Returns:
+    "float32", then "bfloat16" and, on GPUs, "float16" where supported.
+  """
+  gpus = tf.config.list_physical_devices("GPU")
+  if not gpus:
+    has_bfloat16 = bool(_cpu_features() & _BFLOAT16_INSTRUCTIONS)
+    return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
+  capability = min(
+    tf.config.experimental.get_device_details(gpu).get(
+      "compute_capability", (0, 0)
+    )
+    for gpu in gpus
+  )
+  return [
+    "float32",
+    *(n for n, least in _COMPUTE_CAPABILITY.items() if capability >= least),
+  ]
+
+
+def _cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
+  """Instruction sets as Linux names them; none on other systems."""
+  try:
+    with open(path) as file:
+      lines = re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", file.read())
+  except OSError:
+    return set()
+  return set(lines[0].split()) if lines else set()
+
+
+@functools.cache
+def fastest_dtype(measures: bool = True) -> str:
+  """The supported format in which this device multiplies matrices fastest.
+
+  Args:
+    measures: whether speed decides among the supported formats. Without it the
+      answer is the same on all machines of one kind.
+
+  Returns:
+    "float32", unless another is 1.5 times as fast: "bfloat16" or, on a GPU
+    without bfloat16, "float16". The log says why.
+  """
+  formats = supported_formats()
+  chosen, reason = formats[0], "no instructions for a narrower format here"
+  if len(formats) > 1 and not measures:
+    chosen, reason = formats[1], "has instructions here"
+  elif len(formats) > 1:
+    rates = product_rates(formats)
+    for name in formats[1:]:
+      if rates[name] > _LEAST_GAIN * rates[chosen]:
+        chosen = name
+    shown = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
+    reason = f"matrix products here, in TFLOP/s: {shown}"
+  logging.info("--precision=auto: %s (%s)", chosen, reason)
+  return chosen
+
+
+def product_rates(
+  formats: Sequence[str], num_rounds: int = 7
+) -> dict[str, float]:
+  """Rates of matrix products of a layer's size, measured in turn.
+
+  The best of several rounds counts, so that other work on the machine has to
+  disturb every round of one format, and none of another, to change the order.
+
+  Args:
+    formats: dtypes.
+    num_rounds: measurements of each.
+
+  Returns:
+    10^12 operations per second, by format.
+  """
+  rows, inner, columns = 512, 768, 3072
+  seconds = dict.fromkeys(formats, float("inf"))
+  with tf.Graph().as_default():
+    weights = [
+      tf.get_variable("first", [rows, inner]),
+      tf.get_variable("second", [inner, columns]),
+    ]
+    results = {
+      name: tf.reduce_sum(
+        tf.matmul(*(tf.cast(weight, name) for weight in weights))[:1]
+      )
+      for name in formats
+    }
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      for name in formats:  # kernels are chosen at the first call
+        session.run(results[name])
+      for _ in range(num_rounds):
+        for name in formats:
+          start = time.perf_counter()
+          session.run(results[name])
+          elapsed = time.perf_counter() - start
+          seconds[name] = min(seconds[name], elapsed)
+  return {
+    name: 2 * rows * inner * columns / best / 1e12
+    for name, best in seconds.items()
+  }

@@ -1,0 +1,102 @@
+"""Tests of the number format of --precision=auto."""
+
+import math
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import precision
+
+
+@pytest.fixture
+def machine(monkeypatch):
+  """Makes a machine of instruction sets, or of GPUs."""
+
+  def make(features=(), *capabilities):
+    monkeypatch.setattr(precision, "_cpu_features", lambda: set(features))
+    monkeypatch.setattr(
+      tf.config, "list_physical_devices", lambda _: list(capabilities)
+    )
+    monkeypatch.setattr(
+      tf.config.experimental,
+      "get_device_details",
+      lambda gpu: {"compute_capability": gpu} if gpu else {},
+    )
+
+  return make
+
+
+@pytest.mark.parametrize(
+  ("features", "gpus", "formats"),
+  [
+    (["avx512f"], [], ["float32"]),
+    (["avx512_bf16"], [], ["float32", "bfloat16"]),
+    (["amx_bf16"], [], ["float32", "bfloat16"]),
+    (["bf16"], [], ["float32", "bfloat16"]),
+    ([], [(9, 0)], ["float32", "bfloat16", "float16"]),
+    ([], [(7, 5)], ["float32", "float16"]),
+    (["amx_bf16"], [(6, 1)], ["float32"]),
+    ([], [(9, 0), (7, 0)], ["float32", "float16"]),
+    ([], [None], ["float32"]),
+  ],
+)
+def test_formats_need_instructions(machine, features, gpus, formats):
+  machine(features, *gpus)
+  assert precision.supported_formats() == formats
+
+
+@pytest.mark.parametrize(
+  ("line", "expected"),
+  [
+    ("flags\t\t: fpu sse amx_bf16\nflags\t\t: fpu\n", {"fpu", "sse"}),
+    ("Features\t: fp asimd bf16\n", {"asimd", "bf16"}),
+    ("model name\t: unknown\n", set()),
+  ],
+)
+def test_instruction_sets_are_read_from_linux(tmp_path, line, expected):
+  path = tmp_path / "cpuinfo"
+  path.write_text(line)
+  assert expected <= precision._cpu_features(str(path))
+
+
+def test_without_linux_no_instruction_set_is_known(tmp_path):
+  assert precision._cpu_features(str(tmp_path / "none")) == set()
+
+
+@pytest.mark.parametrize(
+  ("gpus", "rates", "chosen"),
+  [
+    ([], {"float32": 1.0, "bfloat16": 1.4}, "float32"),
+    ([], {"float32": 1.0, "bfloat16": 1.6}, "bfloat16"),
+    ([(9, 0)], {"float32": 1, "bfloat16": 0.1, "float16": 9}, "float16"),
+    ([(9, 0)], {"float32": 1, "bfloat16": 9.0, "float16": 9.1}, "bfloat16"),
+    ([(9, 0)], {"float32": 1, "bfloat16": 1.4, "float16": 1.4}, "float32"),
+  ],
+)
+def test_the_fastest_supported_format_is_chosen_and_logged(
+  machine, monkeypatch, log, gpus, rates, chosen
+):
+  machine(["amx_bf16"], *gpus)
+  monkeypatch.setattr(precision, "product_rates", lambda formats: rates)
+  assert precision.fastest_dtype.__wrapped__() == chosen  # not cached
+  (line,) = log
+  assert chosen in line
+
+
+@pytest.mark.parametrize(
+  ("features", "measures", "chosen"),
+  [([], True, "float32"), (["amx_bf16"], False, "bfloat16")],
+)
+def test_nothing_is_measured_where_instructions_decide(
+  machine, monkeypatch, features, measures, chosen
+):
+  machine(features)
+  monkeypatch.setattr(precision, "product_rates", None)
+  assert precision.fastest_dtype.__wrapped__(measures) == chosen
+
+
+def test_rates_are_measured_outside_the_current_graph():
+  with tf.Graph().as_default() as graph:
+    rates = precision.product_rates(["float32", "bfloat16"], 1)
+  assert all(0.0 < rate < math.inf for rate in rates.values())
+  assert graph.get_operations() == []
