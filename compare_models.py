@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 import checkpoint_tools
 import command_line
 import features
+import huggingface_runner
 import model_folder
 import modeling
 import tokenization
@@ -166,46 +167,9 @@ def load_huggingface(folder: str) -> Model:
   Raises:
     InputError: the packages are not there, or they cannot load the folder.
   """
-  try:
-    import torch
-    import transformers
-  except ImportError as error:
-    raise InputError(
-      f"{folder}: running it needs PyTorch and transformers:"
-      " pip install -e .[compare]"
-    ) from error
-  transformers.logging.set_verbosity_error()
-  transformers.logging.disable_progress_bar()
-  try:
-    model, report = transformers.BertModel.from_pretrained(
-      folder, output_loading_info=True, local_files_only=True
-    )
-  except (OSError, ValueError, RuntimeError) as error:
-    reason, *_ = str(error).split("\n")
-    raise InputError(
-      f"{folder}: transformers cannot load it ({reason})"
-    ) from error
-  missing = {name for name in report["missing_keys"] if "pooler" not in name}
-  if missing:
-    raise InputError(f"{folder}: has no {', '.join(sorted(missing))}")
-  has_pooler = not report["missing_keys"]
-  model = model.float().eval()
-
-  def run(batch: Batch) -> Outputs:
-    ids, mask, segments = (
-      torch.from_numpy(batch[name]).long() for name in features.TOKEN_FEATURES
-    )
-    with torch.no_grad():
-      result = model(ids, mask, segments, output_hidden_states=True)
-    embeddings, *layers = (state.numpy() for state in result.hidden_states)
-    outputs = {"embeddings": embeddings, **_numbered(layers)}
-    if has_pooler:
-      outputs["pooled"] = result.pooler_output.numpy()
-    return outputs
-
-  name = f"{folder}, by transformers {transformers.__version__}"
-  config = model.config
-  return Model(name, config.vocab_size, config.max_position_embeddings, run)
+  model = huggingface_runner.HuggingFaceModel(folder)
+  name = f"{folder}, by transformers {model.version}"
+  return Model(name, model.vocab_size, model.max_seq_length, model.run)
 
 
 # An exported encoder's signature of all layers.

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -153,11 +152,71 @@ def test_a_pooler_that_transformers_made_up_is_not_shown(huggingface):
   assert "layer 3" in outputs and "pooled" not in outputs
 
 
-def test_missing_transformers_is_named(tmp_path, monkeypatch):
+@pytest.fixture
+def torch_that(tmp_path, monkeypatch):
+  """Puts a package of that name before any other, with these lines."""
+
+  def write(lines):
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "torch.py").write_text(lines)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+
+  return write
+
+
+@pytest.mark.parametrize(
+  "lines",
+  [
+    "raise ImportError('not here')",
+    "import os; os.abort()",
+    "exit(3)",
+    "1 / 0",
+  ],
+  ids=["missing", "aborts", "exits", "raises"],
+)
+def test_a_missing_or_crashing_peer_costs_one_line(lines, tmp_path, torch_that):
+  torch_that(lines)
   write_json(tmp_path, "config.json")
-  monkeypatch.setitem(sys.modules, "torch", None)
-  with pytest.raises(InputError, match=r"pip install -e \.\[compare\]"):
+  with pytest.raises(InputError) as refused:
     compare_models.load(str(tmp_path))
+  message = str(refused.value)
+  assert message.startswith(f"{tmp_path}: ") and "\n" not in message
+  assert "[compare" in message
+
+
+def test_a_process_that_dies_later_costs_one_line(
+  tmp_path, torch_that, huggingface
+):
+  folder = huggingface()
+  torch_that(
+    "import os, sys, types\n"
+    "Names = types.SimpleNamespace\n"
+    "class Model:\n"
+    "  config = Names(vocab_size=9, max_position_embeddings=5)\n"
+    "  def from_pretrained(*args, **kwargs):\n"
+    "    return Model(), {'missing_keys': []}\n"
+    "  float = eval = lambda self: self\n"
+    "def from_numpy(array):\n"
+    "  os.abort()\n"
+    "quiet = Names(set_verbosity_error=str, disable_progress_bar=str)\n"
+    "sys.modules['transformers'] = Names(\n"
+    "  BertModel=Model, logging=quiet, __version__='0')\n"
+  )
+  model = compare_models.load(folder)
+  assert (model.vocab_size, model.max_seq_length) == (9, 5)
+  for _ in range(2):  # once by its silence, once by its pipe
+    with pytest.raises(InputError, match=re.escape(folder)):
+      model.run(golden("inputs.npz"))
+
+
+def test_the_process_of_the_peer_imports_no_tensorflow(torch_that, huggingface):
+  folder = huggingface()
+  torch_that(
+    "import sys; assert 'tensorflow' not in sys.modules\n"
+    "raise ImportError('ok')"
+  )
+  with pytest.raises(InputError, match=r"\(ok\)"):
+    compare_models.load(folder)
 
 
 def test_what_transformers_cannot_load_costs_one_line(tmp_path):
