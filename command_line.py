@@ -43,10 +43,12 @@ class InputError(ValueError):
 def run(main: Callable[[list[str]], Any]) -> None:
   """Runs `main` under absl; what the user can mend costs one line, status 1.
 
-  An `InputError`, a file that cannot be opened and a full disk are such
-  things. The traceback is still there at `--verbosity=1`. `--rerun=run.json`
-  puts the flags of that receipt before those of the command line.
+  Flags are checked first, see `settings.check`. An `InputError`, a file that
+  cannot be opened and a full disk are things that the user can mend; the
+  traceback is still there at `--verbosity=1`. `--rerun=run.json` puts the flags
+  of that receipt before those of the command line.
   """
+  import settings  # it raises the errors that are defined here
 
   def parse_flags(argv):
     with _one_line():
@@ -63,6 +65,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
     with _one_line():
+      settings.check(flags.FLAGS)
       return main(argv)
 
   flags.FLAGS.set_default("verbosity", logging.INFO)

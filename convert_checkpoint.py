@@ -697,7 +697,6 @@ def _define_rewriting_flags() -> None:
     None,
     "With --average, how many of the last checkpoints of the training run in"
     " --input.",
-    lower_bound=2,
   )
   flags.DEFINE_multi_string(
     "rename",
@@ -726,11 +725,8 @@ def _define_comparison_flags() -> None:
     "tolerance",
     1e-4,
     "The largest difference of two numbers that still agree.",
-    lower_bound=0.0,
   )
-  flags.DEFINE_integer(
-    "max_seq_length", 128, "Tokens that are kept of a text.", lower_bound=3
-  )
+  flags.DEFINE_integer("max_seq_length", 128, "Tokens that are kept of a text.")
 
 
 # Flags that mean something only with another.

@@ -820,7 +820,6 @@ def define_flags() -> None:
     "num_shards",
     0,
     "Makes of one --output_file that many: NAME-00000-of-00010 and so on.",
-    lower_bound=0,
   )
   flags.DEFINE_string(
     "vocab_file", None, "Vocabulary, one word piece a line.", required=True
@@ -832,25 +831,22 @@ def define_flags() -> None:
     " models, false for cased ones.",
   )
   flags.DEFINE_alias("do_lower", "do_lower_case")
-  flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.", lower_bound=5)
+  flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.")
   flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Most masked tokens a record.", lower_bound=1
+    "max_predictions_per_seq", 20, "Most masked tokens a record."
   )
   flags.DEFINE_float(
-    "masked_lm_prob", 0.15, "Share of the tokens that is masked.", 0, 1
+    "masked_lm_prob", 0.15, "Share of the tokens that is masked."
   )
   flags.DEFINE_float(
     "short_seq_prob",
     0.1,
     "Share of the documents cut into shorter stretches than fit.",
-    0,
-    1,
   )
   flags.DEFINE_integer(
     "dupe_factor",
     10,
     "How often the text is gone through, each time with other masks.",
-    lower_bound=1,
   )
   flags.DEFINE_integer("random_seed", 12345, "Fixes all draws.")
   flags.DEFINE_bool(
@@ -877,8 +873,6 @@ def define_flags() -> None:
     0.0,
     "Share of the sentences cut at a random place, for a model that is to read"
     " more than whole sentences; 0.02 is enough.",
-    0,
-    1,
   )
   flags.DEFINE_string(
     "split_sentences",
@@ -892,7 +886,6 @@ def define_flags() -> None:
     "Processes that work on blocks of the text, of any size in all; the result"
     " is the same for any number. 0: one process, all text in memory, and the"
     " records of google-research/bert.",
-    lower_bound=0,
   )
   preflight.define_flags()
   flags.adopt_module_key_flags(preflight)  # so that --help shows them

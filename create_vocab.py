@@ -452,24 +452,21 @@ def define_flags() -> None:
   flags.DEFINE_bool(
     "do_lower_case", True, "Whether to lower-case and strip accents."
   )
-  flags.DEFINE_integer("vocab_size", 30522, "Entries.", lower_bound=1)
+  flags.DEFINE_integer("vocab_size", 30522, "Entries.")
   flags.DEFINE_integer(
     "min_frequency",
     2,
     "How often a character or piece has to come to be an entry.",
-    lower_bound=1,
   )
   flags.DEFINE_integer(
     "num_unused",
     0,
     "Entries [unusedN], places for words of later.",
-    lower_bound=0,
   )
   flags.DEFINE_integer(
     "limit_alphabet",
     None,
     "How many characters are entries, the most frequent; all if not given.",
-    lower_bound=1,
   )
   flags.DEFINE_string(
     "add_words",

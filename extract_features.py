@@ -301,7 +301,7 @@ def define_flags() -> None:
     "Gives one vector a text and not one a token: the mean or the maximum over"
     " its tokens, or that of [CLS].",
   )
-  flags.DEFINE_integer("batch_size", 32, "Texts a step.", lower_bound=1)
+  flags.DEFINE_integer("batch_size", 32, "Texts a step.")
   flags.DEFINE_bool(
     "use_one_hot_embeddings",
     False,

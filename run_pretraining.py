@@ -31,6 +31,7 @@ import model_selection
 import modeling
 import optimization
 import preflight
+import settings
 import tokenization
 import training
 from command_line import InputError, find_files, open_any, write_whole
@@ -844,8 +845,6 @@ def define_flags() -> None:
     "masked_lm_prob",
     0.15,
     "With --remask: share of the tokens that is masked.",
-    lower_bound=0.0,
-    upper_bound=1.0,
   )
   flags.DEFINE_bool(
     "do_whole_word_mask",
@@ -858,9 +857,7 @@ def define_flags() -> None:
     'Texts, one a line, with " ||| " before the second of a pair; - for'
     " standard input.",
   )
-  flags.DEFINE_integer(
-    "top_k", 5, "Fillings that are told of each [MASK].", lower_bound=1
-  )
+  flags.DEFINE_integer("top_k", 5, "Fillings that are told of each [MASK].")
   training.require_flags("bert_config_file", "output_dir")
 
 
@@ -1024,7 +1021,8 @@ def check_phases() -> list[int]:
     )
     try:
       known([*sys.argv, *own])
-    except flags.Error as error:
+      settings.check(known)
+    except (flags.Error, InputError) as error:
       raise InputError(f"{file}: {error}") from error
     num_steps.append(known.num_train_steps)
   return num_steps

@@ -356,11 +356,8 @@ def define_flags() -> None:
     20,
     "Tokens of a window that are tried as start and as end, and answers listed"
     " in nbest_predictions.json.",
-    lower_bound=1,
   )
-  flags.DEFINE_integer(
-    "max_answer_length", 30, "Word pieces of an answer.", lower_bound=1
-  )
+  flags.DEFINE_integer("max_answer_length", 30, "Word pieces of an answer.")
   flags.DEFINE_bool(
     "version_2_with_negative",
     False,

@@ -165,10 +165,9 @@ def define_training_flags() -> None:
     "save_checkpoints_secs",
     None,
     "Seconds a checkpoint, beside those of --save_checkpoints_steps.",
-    lower_bound=0.0,
   )
   flags.DEFINE_integer(
-    "keep_checkpoint_max", 5, "Checkpoints kept, the last ones.", lower_bound=1
+    "keep_checkpoint_max", 5, "Checkpoints kept, the last ones."
   )
   flags.DEFINE_enum(
     "resume",
@@ -183,7 +182,6 @@ def define_training_flags() -> None:
     "Steps from one scoring on the dev data to the next, while training; the"
     " weights that score best are kept in best/ and used afterwards. If not"
     " given, there is none.",
-    lower_bound=1,
   )
   flags.DEFINE_string(
     "best_metric",
@@ -195,7 +193,6 @@ def define_training_flags() -> None:
     0,
     "Scorings in a row without a better one after which training ends; 0 for"
     " never. Needs --eval_steps.",
-    lower_bound=0,
   )
   flags.DEFINE_integer(
     "seed",
@@ -209,7 +206,6 @@ def define_training_flags() -> None:
     1,
     "Parts that the examples of a step are taken in, one after the other, to"
     " save memory. The step is that of the whole batch.",
-    lower_bound=1,
   )
   flags.DEFINE_bool(
     "recompute_activations",
@@ -222,7 +218,6 @@ def define_training_flags() -> None:
     None,
     "Memory that training may take, in GB of 10^9 bytes; sets the two flags"
     " above so that it does.",
-    lower_bound=0.0,
   )
   flags.DEFINE_bool(
     "optimizer_on_cpu",
@@ -254,13 +249,11 @@ def define_optimizer_flags() -> None:
     None,
     "Share of a weight, times the learning rate, taken off at each step; the"
     " optimizer's own if not given, 0.01 or none.",
-    lower_bound=0.0,
   )
   flags.DEFINE_float(
     "clip_norm",
     1.0,
     "Gradients whose global norm is larger are scaled down to it; 0 for never.",
-    lower_bound=0.0,
   )
   flags.DEFINE_enum(
     "schedule",
@@ -276,14 +269,11 @@ def define_optimizer_flags() -> None:
     1.0,
     "By which the learning rate of each layer is that of the layer above it;"
     " 0.9 makes the lower ones learn less.",
-    lower_bound=0.0,
-    upper_bound=1.0,
   )
   flags.DEFINE_integer(
     "freeze_layers",
     0,
     "Layers of the encoder, from the lowest up, that do not learn.",
-    lower_bound=0,
   )
   flags.DEFINE_bool(
     "freeze_embeddings", False, "Whether the embeddings do not learn."
@@ -331,7 +321,6 @@ def define_epoch_flags() -> None:
     0,
     "Trains so many times, from --seed on, each run in a folder of its own;"
     " says how the scores vary, and keeps the best by dev score.",
-    lower_bound=0,
   )
   flags.DEFINE_bool(
     "group_by_length",
@@ -356,7 +345,6 @@ def define_device_flags() -> None:
     None,
     "Devices of this process that share a batch; all GPUs if not given. Without"
     " a GPU, logical devices of the CPU.",
-    lower_bound=1,
   )
   flags.DEFINE_bool("use_tpu", False, "Whether to run on a TPU.")
   flags.DEFINE_string("tpu_name", None, "Name or grpc:// address of the TPU.")

@@ -9,6 +9,8 @@ import sys
 import absl.flags
 from absl.testing import flagsaver
 
+import settings
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -74,6 +76,7 @@ def in_process(script):
     with flagsaver.flagsaver():
       # The level of the log is that of a command.
       flags([script.__file__, "--verbosity=0", *map(str, arguments)])
+      settings.check(flags)
       script.main([])
 
   try:

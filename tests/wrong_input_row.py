@@ -1,0 +1,44 @@
+"""The row of a case of wrong input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from command_line import InputError
+
+
+class Row(NamedTuple):
+  """A case.
+
+  In arguments and texts `{world}`, `{case}` and `{out}` stand for paths: the
+  folder of `wrong_input_world`; that of this case's own files; and an output
+  folder that is not there yet.
+
+  Attributes:
+    rule: what it is a case of, in a word or two.
+    name: of the case, unique in its rule.
+    script: the command's module.
+    arguments: come after those of `wrong_input_world.COMMANDS`.
+    error: what the message names, a flag or a path; None for input that works.
+    files: to write to `{case}`: content by name, text, bytes or a function of
+      the world's path.
+    environment: variables of the environment.
+    stdin: bytes of standard input.
+    logged: for input that works, what the log has to contain.
+    kind: of the error.
+    as_command: whether it also runs as a command, in a process of its own,
+      which takes seconds: for one row of a rule.
+  """
+
+  rule: str
+  name: str
+  script: str
+  arguments: Sequence[str]
+  error: str | None = None
+  files: Mapping[str, str | bytes | Callable] = {}
+  environment: Mapping[str, str] = {}
+  stdin: bytes = b""
+  logged: str | None = None
+  kind: type = InputError
+  as_command: bool = False

@@ -1,0 +1,135 @@
+"""Wrong input: one line that names what is wrong, and no file is touched.
+
+A row is a case. The rows are in `wrong_input_*.py`, by subject; all of them run
+in this process. A row with `as_command` runs as a command too.
+"""
+
+import contextlib
+import importlib
+import io
+import logging
+import sys
+
+import commands
+import pytest
+import wrong_input_files
+import wrong_input_flags
+import wrong_input_text
+import wrong_input_world
+
+import command_line
+
+ROWS = [
+  *wrong_input_flags.ROWS,
+  *wrong_input_text.ROWS,
+  *wrong_input_files.ROWS,
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  """See `wrong_input_world`."""
+  folder = tmp_path_factory.mktemp("world")
+  wrong_input_world.make(str(folder), commands.in_process)
+  return folder
+
+
+class Case:
+  """A row with its own folder, in which its files are."""
+
+  def __init__(self, row, world, folder):
+    self.row = row
+    self._places = {
+      "world": world,
+      "case": folder / "case",
+      "out": folder / "out",
+    }
+    self._folders = world, folder
+    (folder / "case").mkdir()
+    for name, content in row.files.items():
+      if callable(content):
+        content = content(world)
+      wrong_input_world.write(str(folder / "case" / name), content)
+    given = (*wrong_input_world.COMMANDS[row.script], *row.arguments)
+    self.arguments = [self.fill_in(argument) for argument in given]
+
+  def fill_in(self, text):
+    for name, path in self._places.items():
+      text = text.replace(f"{{{name}}}", str(path))
+    return text
+
+  def content(self):
+    """What is in the world and in the folder of the case."""
+    found = {}
+    for folder in self._folders:
+      for path in folder.rglob("*"):
+        found[path] = path.read_bytes() if path.is_file() else None
+    return found
+
+
+@pytest.fixture
+def case(request, world, tmp_path, monkeypatch):
+  made = Case(request.param, world, tmp_path)
+  for name, value in made.row.environment.items():
+    monkeypatch.setenv(name, made.fill_in(value))
+  stdin = io.TextIOWrapper(io.BytesIO(made.row.stdin), encoding="utf-8")
+  monkeypatch.setattr(sys, "stdin", stdin)
+  return made
+
+
+@contextlib.contextmanager
+def logged():
+  """Gives the lines of the log, in a list that fills."""
+  lines = []
+  handler = logging.Handler()
+  handler.emit = lambda record: lines.append(record.getMessage())
+  logger = logging.getLogger("absl")
+  logger.addHandler(handler)
+  try:
+    yield lines
+  finally:
+    logger.removeHandler(handler)
+
+
+def run(case):
+  script = importlib.import_module(case.row.script)
+  with commands.in_process(script) as main, logged() as lines:
+    main(*case.arguments)
+  return lines
+
+
+def parametrize(rows):
+  return pytest.mark.parametrize(
+    "case",
+    [pytest.param(row, id=f"{row.rule}: {row.name}") for row in rows],
+    indirect=True,
+  )
+
+
+@parametrize([row for row in ROWS if row.error])
+def test_wrong_input_is_refused_by_one_line_and_touches_nothing(case):
+  before = case.content()
+  with pytest.raises(Exception) as raised:
+    run(case)
+  message = command_line.mendable(raised.value)
+  assert message and "\n" not in message, repr(raised.value)
+  assert isinstance(raised.value, case.row.kind), repr(raised.value)
+  assert case.fill_in(case.row.error) in message
+  assert case.content() == before
+
+
+@parametrize([row for row in ROWS if not row.error])
+def test_what_is_odd_but_works_is_reported(case):
+  lines = run(case)
+  if case.row.logged:
+    assert case.fill_in(case.row.logged) in "\n".join(lines)
+
+
+@parametrize([row for row in ROWS if row.as_command])
+def test_a_command_ends_with_status_1_and_one_line(case):
+  before = case.content()
+  script = f"{case.row.script}.py"
+  options = {"input": case.row.stdin.decode()} if case.row.stdin else {}
+  last = commands.fail(script, *case.arguments, **options)
+  assert case.fill_in(case.row.error) in last
+  assert case.content() == before
