@@ -38,17 +38,62 @@ from command_line import InputError, open_any, write_whole
 from execution import Execution
 from squad_answers import (  # noqa: F401 (their names are also here)
   RawResult,
+  _compute_softmax,
+  _get_best_indexes,
   get_final_text,
   write_predictions,
 )
 from squad_data import (  # noqa: F401
+  FeatureWriter,
   InputFeatures,
   SquadExample,
+  _check_is_max_context,
+  _improve_answer_span,
   convert_examples_to_features,
   read_squad_examples,
 )
 
 FLAGS = flags.FLAGS
+
+
+# Features to batches
+
+
+def input_fn_builder(
+  input_file: str,
+  seq_length: int,
+  is_training: bool,
+  drop_remainder: bool,
+  trim: bool = False,
+  seed: int = 0,
+  first_step: int = 0,
+  by_length: bool = False,
+):
+  """`features.record_input_fn` over a file of `FeatureWriter`.
+
+  Args:
+    input_file: the file.
+    seq_length: tokens of its windows.
+    is_training: whether the records have the answers; see there too.
+    drop_remainder: see there.
+    trim: see there.
+    seed: see there.
+    first_step: see there.
+    by_length: see there.
+
+  Returns:
+    A function of `params`, which has the `batch_size`.
+  """
+  return features.record_input_fn(
+    input_file,
+    squad_data.record_layout(seq_length, is_training),
+    is_training,
+    drop_remainder,
+    trim,
+    seed,
+    first_step,
+    by_length,
+  )
 
 
 # The model
@@ -281,7 +326,9 @@ class Predictor(model_folder.LoadedModel):
       )
     )
     logits = np.full([len(windows), 2, length], np.finfo("f").min)
-    for index, row in enumerate(self.run([w.as_record() for w in windows])):
+    for index, row in enumerate(
+      self.run(list(map(squad_data.as_record, windows)))
+    ):
       logits[index, :, : row.shape[1]] = row
     finder = squad_answers.AnswerFinder(
       examples,
@@ -721,6 +768,22 @@ def check_flags() -> list[int]:
   return training.read_seeds()
 
 
+def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
+  """Checks the flags, which also have to go with the model.
+
+  Args:
+    bert_config: the encoder's sizes.
+
+  Raises:
+    InputError: something is missing, or contradicts something else.
+  """
+  check_flags()
+  model_folder.check_max_seq_length(FLAGS.max_seq_length, bert_config)
+  tokenization.validate_case_matches_checkpoint(
+    FLAGS.do_lower_case, FLAGS.init_checkpoint
+  )
+
+
 def answers_questions() -> bool:
   """Whether --predict_file is to be answered."""
   return bool(FLAGS.do_predict or FLAGS.from_logits)
@@ -1012,22 +1075,18 @@ def train(
     FLAGS.train_file, examples, tokenizer, is_training=True
   )
   num_steps = count_steps(len(examples), len(windows.length))
-  records = squad_data.iterate_features(
-    windows,
-    FLAGS.max_seq_length,
-    tokenizer.inv_vocab,
-    squad_data.reference_order(len(examples)),
-  )
   path = in_output_dir("train.tf_record")
-  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=True)
-  features.write_records(
+  with FeatureWriter(path, is_training=True) as writer:
+    for window in squad_data.iterate_features(
+      windows,
+      FLAGS.max_seq_length,
+      tokenizer.inv_vocab,
+      squad_data.reference_order(len(examples)),
+    ):
+      writer.process_feature(window)
+  input_fn = input_fn_builder(
     path,
-    (record.as_record() for record in records),
-    layout,
-  )
-  input_fn = features.record_input_fn(
-    path,
-    layout,
+    FLAGS.max_seq_length,
     is_training=True,
     drop_remainder=True,
     trim=FLAGS.mask_padding and not FLAGS.use_tpu,
@@ -1051,7 +1110,7 @@ def train(
 
 def predict(
   config: modeling.BertConfig,
-  windows: Sequence[InputFeatures],
+  windows: Sequence[squad_data.Window],
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
@@ -1077,15 +1136,12 @@ def predict(
   if not batches:
     return logits
   path = in_output_dir("eval.tf_record")
-  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
-  features.write_records(
+  with FeatureWriter(path, is_training=False) as writer:
+    for window in batches:
+      writer.process_feature(window)
+  input_fn = input_fn_builder(
     path,
-    (window.as_record() for window in batches),
-    layout,
-  )
-  input_fn = features.record_input_fn(
-    path,
-    layout,
+    FLAGS.max_seq_length,
     is_training=False,
     drop_remainder=FLAGS.use_tpu,
     trim=trim,
@@ -1117,7 +1173,7 @@ def predict(
 
 def find_answers(
   examples: Sequence[SquadExample],
-  windows: Sequence[InputFeatures],
+  windows: Sequence[squad_data.Window],
   logits: np.ndarray,
 ) -> squad_answers.AnswerFinder:
   """What finds the answers that the model's scores say.
@@ -1138,7 +1194,7 @@ def find_answers(
 
 def score_logits(
   examples: Sequence[SquadExample],
-  windows: Sequence[InputFeatures],
+  windows: Sequence[squad_data.Window],
   logits: np.ndarray,
   questions: Sequence[squad_metrics.Question],
 ) -> dict[str, float]:
@@ -1156,7 +1212,7 @@ def score_logits(
 
 def decode(
   examples: Sequence[SquadExample],
-  windows: Sequence[InputFeatures],
+  windows: Sequence[squad_data.Window],
   logits: np.ndarray,
   questions: Sequence[squad_metrics.Question] | None,
 ) -> dict[str, float]:

@@ -8,10 +8,12 @@ and their word pieces turned back into the paragraph's own characters.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import json
 import math
+import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +24,7 @@ import squad_data
 import squad_metrics
 import tokenization
 from command_line import InputError, open_any, write_whole
-from squad_data import InputFeatures, SquadExample
+from squad_data import InputFeatures, SquadExample, Window
 
 # What a model says of a window, with a score for each token.
 RawResult = collections.namedtuple(
@@ -142,6 +144,35 @@ def _join_pieces(tokens: Sequence[str]) -> str:
 # The search
 
 
+class _Tokens(NamedTuple):
+  """What the search reads of `InputFeatures`: those of a `Window`'s names."""
+
+  unique_id: int
+  example_index: int
+  tokens: Sequence[str]
+  words: np.ndarray
+  is_max_context: np.ndarray
+
+
+def _searchable(feature: InputFeatures | Window) -> _Tokens | Window:
+  """The feature with columns in place of dictionaries."""
+  if isinstance(feature, Window):
+    return feature
+  words = np.full(len(feature.tokens), -1)
+  is_max_context = np.zeros(len(feature.tokens), bool)
+  for position, word in feature.token_to_orig_map.items():
+    if position < len(words):
+      words[position] = word
+      is_max_context[position] = feature.token_is_max_context.get(position, 0)
+  return _Tokens(
+    feature.unique_id,
+    feature.example_index,
+    feature.tokens,
+    words,
+    is_max_context,
+  )
+
+
 class AnswerFinder:
   """Finds the answers to questions in the scores of their windows' tokens.
 
@@ -151,38 +182,60 @@ class AnswerFinder:
   def __init__(
     self,
     examples: Sequence[SquadExample],
-    features: Sequence[InputFeatures],
+    features: Sequence[InputFeatures | Window],
     results: Sequence[RawResult],
     do_lower_case: bool,
   ):
-    """Takes windows and what a model says of them.
+    """Takes windows and the model's scores of them.
 
     Args:
       examples: the questions.
-      features: their windows.
+      features: their windows; those of other questions are left out.
       results: the scores of each window, in any order.
       do_lower_case: whether the tokenizer lower-cases.
+
+    Raises:
+      InputError: a window of these questions has no scores.
     """
     self._examples = examples
-    self._features = features
+    self._features = [
+      _searchable(feature)
+      for feature in features
+      if feature.example_index < len(examples)
+    ]
     self._do_lower_case = do_lower_case
-    by_id = {result.unique_id: result for result in results}
-    scores = [by_id[feature.unique_id] for feature in features]
-    shape = len(scores), -1 if scores else 0
-    self._starts, self._ends = (
-      np.array([getattr(s, name) for s in scores]).reshape(shape)
-      for name in ("start_logits", "end_logits")
-    )
+    self._starts, self._ends = self._find_scores(results)
     self._start_order = best_first(self._starts)
     self._end_order = best_first(self._ends)
     self._may_start = np.zeros(self._starts.shape, bool)
     self._may_end = np.zeros(self._starts.shape, bool)
-    for row, feature in enumerate(features):
-      part = slice(feature.first, feature.length - 1)
+    for row, feature in enumerate(self._features):
+      part = slice(len(feature.words))
       self._may_start[row, part] = feature.is_max_context
-      self._may_end[row, part] = True
-    self._example_index = np.array([f.example_index for f in features], int)
+      self._may_end[row, part] = feature.words >= 0
+    self._example_index = np.array(
+      [feature.example_index for feature in self._features], int
+    )
     self._null_scores, self._null_entries = self._find_null()
+
+  def _find_scores(self, results) -> Iterator[np.ndarray]:
+    """The scores as start, then those as end: [windows, tokens]."""
+    by_id = {result.unique_id: result for result in results}
+    for feature in self._features:
+      if feature.unique_id not in by_id:
+        question = self._examples[feature.example_index].qas_id
+        raise InputError(
+          f"question {question}: there is no RawResult for its window"
+          f" {feature.unique_id}. Give the results of all windows of a question"
+        )
+    scores = [by_id[feature.unique_id] for feature in self._features]
+    for name in ("start_logits", "end_logits"):
+      rows = [getattr(result, name) for result in scores]
+      width = max(map(len, rows), default=0)
+      for index, row in enumerate(rows):
+        if len(row) < width:
+          rows[index] = [*row, *[-math.inf] * (width - len(row))]
+      yield np.array(rows).reshape(len(rows), width)
 
   def _find_null(self) -> tuple[list[float], list[Entry]]:
     """Of each question the lowest score of its windows' [CLS], no answer."""
@@ -238,12 +291,11 @@ class AnswerFinder:
 
   def _entry(self, row, start, end, start_logit, end_logit) -> Entry:
     feature = self._features[row]
-    first = int(feature.words[start - feature.first])
-    last = int(feature.words[end - feature.first])
+    first, last = int(feature.words[start]), int(feature.words[end])
     doc_tokens = self._examples[feature.example_index].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
     place = _find_text(
-      _join_pieces(feature.pieces(start, end + 1)),
+      _join_pieces(feature.tokens[start : end + 1]),
       orig_text,
       self._do_lower_case,
     )
@@ -317,6 +369,11 @@ def best_first(scores: np.ndarray) -> np.ndarray:
   return np.argsort(-scores, axis=-1, kind="stable").astype(np.int32)
 
 
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+  """The first indexes of `best_first`, at most `n_best_size`."""
+  return best_first(np.array(logits))[:n_best_size].tolist()
+
+
 def _text_and_odds(best: Entry | None, null_score: float) -> tuple[str, float]:
   if best is None:
     return "", CERTAIN_ODDS
@@ -349,24 +406,36 @@ def write_predictions(
   output_prediction_file: str,
   output_nbest_file: str,
   output_null_log_odds_file: str,
-  version_2_with_negative: bool = False,
-  null_score_diff_threshold: float = 0.0,
+  version_2_with_negative: bool | None = None,
+  null_score_diff_threshold: float | None = None,
 ) -> None:
   """Finds the answers to all questions and writes them.
 
   Args:
     all_examples: the questions.
-    all_features: their windows.
-    all_results: the scores of each window, in any order.
+    all_features: their windows, and any of other questions.
+    all_results: the scores of each window of these questions, in any order.
     n_best_size: how many answers a question gets in the second file, at most.
     max_answer_length: tokens of an answer, at most.
     do_lower_case: whether the tokenizer lower-cases.
     output_prediction_file: gets the answer by question id.
     output_nbest_file: gets the best answers with probabilities and scores.
     output_null_log_odds_file: gets the odds of no answer, for 2.0 alone.
-    version_2_with_negative: whether there may be no answer.
-    null_score_diff_threshold: above these odds there is none.
+    version_2_with_negative: whether there may be no answer; None for what
+      `squad_data.flag_value` gives.
+    null_score_diff_threshold: above these odds there is none; likewise.
+
+  Raises:
+    InputError: a window of these questions has no scores.
   """
+  if version_2_with_negative is None:
+    version_2_with_negative = squad_data.flag_value(
+      "version_2_with_negative", False
+    )
+  if null_score_diff_threshold is None:
+    null_score_diff_threshold = squad_data.flag_value(
+      "null_score_diff_threshold", 0.0
+    )
   write_answers(
     all_examples,
     AnswerFinder(all_examples, all_features, all_results, do_lower_case),
@@ -419,8 +488,22 @@ def write_json(path: str, values: Any) -> None:
     path: the file.
     values: what it shall hold.
   """
-  with write_whole(path) as file:
-    file.write(json.dumps(values, indent=4) + "\n")
+  _write_text(path, json.dumps(values, indent=4) + "\n")
+
+
+def _write_text(path: str, text: str) -> None:
+  """Writes a file whole; an empty one that somebody holds open gets the text.
+
+  A handle of a temporary file that was made for the purpose can thus be read.
+  """
+  with contextlib.ExitStack() as stack:
+    held = None
+    if os.path.isfile(path) and not os.path.getsize(path):
+      held = stack.enter_context(open_any(path, "r+"))
+    with write_whole(path) as file:
+      file.write(text)
+    if held:
+      held.write(text)
 
 
 def write_n_best(path: str, n_best: Mapping[str, Sequence[Entry]]) -> None:
@@ -444,14 +527,17 @@ def write_n_best(path: str, n_best: Mapping[str, Sequence[Entry]]) -> None:
     ]
     listed = ",\n".join(lines)
     questions.append(f"    {json.dumps(name)}: [\n{listed}\n    ]")
-  with write_whole(path) as file:
-    file.write("{\n" + ",\n".join(questions) + "\n}\n")
+  _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
 
 
 def probabilities(entries: Sequence[Entry]) -> list[float]:
   """The softmax of the entries' scores."""
-  highest = max(entry.score for entry in entries)
-  powers = [math.exp(entry.score - highest) for entry in entries]
+  return _compute_softmax([entry.score for entry in entries])
+
+
+def _compute_softmax(scores: Sequence[float]) -> list[float]:
+  highest = max(scores, default=0.0)
+  powers = [math.exp(score - highest) for score in scores]
   total = squad_metrics.sum_in_order(powers)
   return [power / total for power in powers]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import bisect
 import concurrent.futures
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -25,7 +27,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
-from absl import logging
+from absl import flags, logging
 
 import command_line
 import features
@@ -40,38 +42,28 @@ FIRST_UNIQUE_ID = 1000000000
 # Reading
 
 
+@dataclasses.dataclass(eq=False)
 class SquadExample:
-  """A question about a paragraph, with its answer where that is known."""
+  """A question about a paragraph, with its answer where that is known.
 
-  def __init__(
-    self,
-    qas_id: str,
-    question_text: str,
-    doc_tokens: list[str],
-    orig_answer_text: str | None = None,
-    start_position: int | None = None,
-    end_position: int | None = None,
-    is_impossible: bool = False,
-  ):
-    """Takes the parts of a question.
+  Attributes:
+    qas_id: names the question.
+    question_text: what is asked.
+    doc_tokens: the paragraph's words; questions of one paragraph share the
+      list.
+    orig_answer_text: the answer; "" where there is none.
+    start_position: the answer's first word; -1 where there is none.
+    end_position: its last word.
+    is_impossible: whether there is no answer.
+  """
 
-    Args:
-      qas_id: names the question.
-      question_text: what is asked.
-      doc_tokens: the paragraph's words; questions of one paragraph share the
-        list.
-      orig_answer_text: the answer; "" where there is none.
-      start_position: the answer's first word; -1 where there is none.
-      end_position: its last word.
-      is_impossible: whether there is no answer.
-    """
-    self.qas_id = qas_id
-    self.question_text = question_text
-    self.doc_tokens = doc_tokens
-    self.orig_answer_text = orig_answer_text
-    self.start_position = start_position
-    self.end_position = end_position
-    self.is_impossible = is_impossible
+  qas_id: str
+  question_text: str
+  doc_tokens: list[str]
+  orig_answer_text: str | None = None
+  start_position: int | None = None
+  end_position: int | None = None
+  is_impossible: bool = False
 
 
 def split_words(context: str) -> tuple[list[str], list[int]]:
@@ -83,7 +75,7 @@ def split_words(context: str) -> tuple[list[str], list[int]]:
 def read_squad_examples(
   input_file: str,
   is_training: bool,
-  version_2_with_negative: bool = False,
+  version_2_with_negative: bool | None = None,
   unaligned: list[dict[str, Any]] | None = None,
 ) -> list[SquadExample]:
   """Reads a data set.
@@ -92,7 +84,8 @@ def read_squad_examples(
     input_file: JSON in SQuAD's format.
     is_training: whether answers are needed. A question whose answer is not
       found among the words at its place is left out, and counted in the log.
-    version_2_with_negative: whether there may be questions without an answer.
+    version_2_with_negative: whether there may be questions without an answer;
+      None for what `flag_value` gives.
     unaligned: gets what was left out: id, answer, and the words found.
 
   Returns:
@@ -102,6 +95,8 @@ def read_squad_examples(
     InputError: the file is not such a file, or a question cannot be used;
       both are named.
   """
+  if version_2_with_negative is None:
+    version_2_with_negative = flag_value("version_2_with_negative", False)
   examples, left_out = [], []
   context, words, starts = None, [], []
   for question in squad_metrics.read_questions(input_file):
@@ -148,6 +143,19 @@ def read_squad_examples(
   if not examples:
     raise InputError(f"{input_file}: has no questions left to train on")
   return examples
+
+
+def flag_value(name: str, default: Any) -> Any:
+  """Value of a flag of run_squad.py, which the original reads from anywhere.
+
+  Args:
+    name: the flag.
+    default: the value where `run_squad.define_flags` was not called.
+
+  Returns:
+    The value.
+  """
+  return flags.FLAGS[name].value if name in flags.FLAGS else default
 
 
 def _only_answer(
@@ -209,8 +217,53 @@ class Windows(NamedTuple):
   is_max_context: np.ndarray
 
 
+@dataclasses.dataclass(eq=False)
 class InputFeatures:
-  """A window as the model takes it; lists are made when asked for."""
+  """A window as the model takes it.
+
+  Attributes:
+    unique_id: names the window.
+    example_index: index of the question.
+    doc_span_index: index of the window among those of the question.
+    tokens: its word pieces, without padding.
+    token_to_orig_map: position of a token -> index of its word in the
+      paragraph, for the tokens of the paragraph.
+    token_is_max_context: position of such a token -> whether no other window
+      of the question shows the token with more context.
+    input_ids: ids of the word pieces, padded with 0.
+    input_mask: 1 at word pieces, 0 at padding.
+    segment_ids: 1 at the part of the paragraph and its [SEP], else 0.
+    start_position: the answer's first token; 0 where this window has no
+      answer, None where that is not known.
+    end_position: its last token, likewise.
+    is_impossible: whether the question has no answer.
+  """
+
+  unique_id: int
+  example_index: int
+  doc_span_index: int
+  tokens: list[str]
+  token_to_orig_map: dict[int, int]
+  token_is_max_context: dict[int, bool]
+  input_ids: list[int]
+  input_mask: list[int]
+  segment_ids: list[int]
+  start_position: int | None = None
+  end_position: int | None = None
+  is_impossible: bool | None = None
+
+
+class Window:
+  """A row of `Windows`, with the attributes of `InputFeatures` and columns.
+
+  Lists and dictionaries are made when they are read, which keeps a data set in
+  a tenth of the memory.
+
+  Attributes:
+    words: int32 [tokens], index of each token's word in the paragraph; -1 at
+      the tokens that are not of the paragraph.
+    is_max_context: bool [tokens], see `InputFeatures.token_is_max_context`.
+  """
 
   def __init__(
     self,
@@ -237,12 +290,11 @@ class InputFeatures:
     self.is_impossible = bool(windows.is_impossible[row])
     self.start_position = self._position(windows.start_position[row])
     self.end_position = self._position(windows.end_position[row])
-    self.length = int(windows.length[row])
+    self.words = windows.word[tokens]
+    self.is_max_context = windows.is_max_context[tokens]
+    self._length = int(windows.length[row])
     # The part of the paragraph stands between this and the last [SEP].
-    self.first = int(windows.query_length[row]) + 2
-    part = slice(tokens.start + self.first, tokens.stop - 1)
-    self.words = windows.word[part]
-    self.is_max_context = windows.is_max_context[part]
+    self._first = int(windows.query_length[row]) + 2
     self._ids = windows.ids[tokens]
     self._max_seq_length = max_seq_length
     self._inv_vocab = inv_vocab
@@ -254,51 +306,57 @@ class InputFeatures:
   def _padded(self, values: list[int]) -> list[int]:
     return values + [0] * (self._max_seq_length - len(values))
 
-  def pieces(self, start: int, stop: int) -> list[str]:
-    """Its word pieces from `start` to before `stop`."""
-    return [self._inv_vocab[index] for index in self._ids[start:stop].tolist()]
+  def _by_position(self, column: np.ndarray) -> dict[int, Any]:
+    part = column[self._first : self._length - 1]
+    return dict(enumerate(part.tolist(), self._first))
 
-  @property
+  @functools.cached_property
   def tokens(self) -> list[str]:
-    """Its word pieces, without padding."""
-    return self.pieces(0, self.length)
+    """See `InputFeatures`; kept, since each possible answer reads it."""
+    return [self._inv_vocab[index] for index in self._ids.tolist()]
 
   @property
   def input_ids(self) -> list[int]:
-    """Ids of the word pieces, padded with 0."""
+    """See `InputFeatures`."""
     return self._padded(self._ids.tolist())
 
   @property
   def input_mask(self) -> list[int]:
-    """1 at word pieces, 0 at padding."""
-    return self._padded([1] * self.length)
+    """See `InputFeatures`."""
+    return self._padded([1] * self._length)
 
   @property
   def segment_ids(self) -> list[int]:
-    """1 at the part of the paragraph and its [SEP], else 0."""
-    return self._padded([0] * self.first + [1] * (self.length - self.first))
+    """See `InputFeatures`."""
+    return self._padded([0] * self._first + [1] * (self._length - self._first))
 
   @property
   def token_to_orig_map(self) -> dict[int, int]:
-    """The paragraph's word for each token that is of the paragraph."""
-    return dict(enumerate(self.words.tolist(), self.first))
+    """See `InputFeatures`."""
+    return self._by_position(self.words)
 
   @property
   def token_is_max_context(self) -> dict[int, bool]:
-    """Whether this is the window to take a token of the paragraph from."""
-    return dict(enumerate(self.is_max_context.tolist(), self.first))
+    """See `InputFeatures`."""
+    return self._by_position(self.is_max_context)
 
-  def as_record(self) -> dict[str, Any]:
-    """The features under their names in a TFRecord."""
-    return {
-      "unique_ids": self.unique_id,
-      "input_ids": self.input_ids,
-      "input_mask": self.input_mask,
-      "segment_ids": self.segment_ids,
-      "start_positions": self.start_position,
-      "end_positions": self.end_position,
-      "is_impossible": int(self.is_impossible),
-    }
+  def as_features(self) -> InputFeatures:
+    """The same with all lists and dictionaries made."""
+    names = [field.name for field in dataclasses.fields(InputFeatures)]
+    return InputFeatures(*(getattr(self, name) for name in names))
+
+
+def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
+  """The features of a window under their names in a TFRecord."""
+  return {
+    "unique_ids": feature.unique_id,
+    "input_ids": feature.input_ids,
+    "input_mask": feature.input_mask,
+    "segment_ids": feature.segment_ids,
+    "start_positions": feature.start_position,
+    "end_positions": feature.end_position,
+    "is_impossible": int(bool(feature.is_impossible)),
+  }
 
 
 def record_layout(max_seq_length: int, is_training: bool) -> features.Layout:
@@ -317,6 +375,43 @@ def record_layout(max_seq_length: int, is_training: bool) -> features.Layout:
   return features.token_layout(max_seq_length) | dict.fromkeys(
     numbers, features.Feature()
   )
+
+
+class FeatureWriter:
+  """Writes windows to a TFRecord file, which appears whole when it is closed.
+
+  As a context manager it closes the file, or, after an error, leaves none.
+
+  Attributes:
+    filename: the file.
+    is_training: whether the records have the answers.
+    num_features: number of windows written so far.
+  """
+
+  def __init__(self, filename: str, is_training: bool):
+    """Opens the file."""
+    self.filename = filename
+    self.is_training = is_training
+    self.num_features = 0
+    self._stack = contextlib.ExitStack()
+    self._file = self._stack.enter_context(write_whole(filename, "wb"))
+    # Only reading depends on the length.
+    self._encode = features.record_encoder(record_layout(0, is_training))
+
+  def process_feature(self, feature: InputFeatures | Window) -> None:
+    """Writes a window."""
+    self._file.write(features.framed(self._encode(as_record(feature))))
+    self.num_features += 1
+
+  def close(self) -> None:
+    """Finishes the file."""
+    self._stack.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    self._stack.__exit__(*error)
 
 
 def convert_examples_to_features(
@@ -344,8 +439,8 @@ def convert_examples_to_features(
     tokenizer,
     Settings(max_seq_length, doc_stride, max_query_length, is_training),
   )
-  for feature in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
-    output_fn(feature)
+  for window in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
+    output_fn(window.as_features())
 
 
 def iterate_features(
@@ -353,8 +448,8 @@ def iterate_features(
   max_seq_length: int,
   inv_vocab: Mapping[int, str],
   order: Sequence[int] | None = None,
-) -> Iterator[InputFeatures]:
-  """The features of windows, with unique ids in their order.
+) -> Iterator[Window]:
+  """The windows one by one, with unique ids in their order.
 
   Args:
     windows: the windows.
@@ -364,7 +459,7 @@ def iterate_features(
       been given in that order; None for as they are.
 
   Yields:
-    The features of each window.
+    Each window.
   """
   rows = range(len(windows.length))
   if order is not None:
@@ -375,9 +470,7 @@ def iterate_features(
   ends = np.cumsum(windows.length).tolist()
   for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
     tokens = slice(ends[row] - int(windows.length[row]), ends[row])
-    yield InputFeatures(
-      unique_id, windows, row, tokens, max_seq_length, inv_vocab
-    )
+    yield Window(unique_id, windows, row, tokens, max_seq_length, inv_vocab)
 
 
 def reference_order(num_questions: int) -> list[int]:
@@ -520,7 +613,7 @@ def _make_chunk(
     before = [cls, *query, sep]
     room = settings.max_seq_length - len(before) - 1
     spans = window_spans(len(encoded.document.ids), room, settings.doc_stride)
-    best = best_windows(spans)
+    best = best_windows(spans, range(len(encoded.document.ids)))
     for index, (start, length) in enumerate(spans):
       stop = start + length
       positions = (-1, -1)
@@ -658,6 +751,18 @@ def improve_answer_span(
   return start, end
 
 
+def _improve_answer_span(
+  doc_tokens: Sequence[str],
+  input_start: int,
+  input_end: int,
+  tokenizer: tokenization.FullTokenizer,
+  orig_answer_text: str,
+) -> tuple[int, int]:
+  """`improve_answer_span` with the arguments of google-research/bert."""
+  answer = tokenizer.tokenize(orig_answer_text)
+  return improve_answer_span(doc_tokens, input_start, input_end, answer)
+
+
 def window_spans(
   num_tokens: int, room: int, doc_stride: int
 ) -> list[tuple[int, int]]:
@@ -682,27 +787,46 @@ def window_spans(
   return spans
 
 
-def best_windows(spans: Sequence[tuple[int, int]]) -> np.ndarray:
-  """For each piece of a paragraph, the window with most text around it.
+def best_windows(
+  spans: Sequence[tuple[int, int]], positions: Sequence[int]
+) -> np.ndarray:
+  """For each piece of a paragraph, the window with the most context around it.
 
   That is the smaller of what is before and after it; the windows' lengths and
   then their order decide between equals.
 
   Args:
     spans: what `window_spans` gives.
+    positions: the pieces.
 
   Returns:
-    [pieces], the index of the window.
+    [positions], the index of the window; -1 for a piece of no window.
   """
-  if len(spans) < 2:
-    return np.zeros(sum(length for _, length in spans), np.int32)
+  if not len(spans):
+    return np.full(len(positions), -1)
   starts, lengths = np.array(spans).T[:, :, np.newaxis]
-  places = np.arange(sum(spans[-1]))
-  before = places - starts  # [windows, pieces]
+  before = np.array(positions) - starts  # [windows, positions]
   after = lengths - 1 - before
   around = np.minimum(before, after)
   scores = np.where(around < 0, -np.inf, around + 0.01 * lengths)
-  return scores.argmax(axis=0)
+  return np.where(scores.max(axis=0) < 0, -1, scores.argmax(axis=0))
+
+
+def _check_is_max_context(
+  doc_spans: Sequence[Any], cur_span_index: int, position: int
+) -> bool:
+  """Whether a window is the one that `best_windows` finds for a position.
+
+  Args:
+    doc_spans: windows, with `start` and `length`.
+    cur_span_index: index of one of them.
+    position: a piece of the paragraph.
+
+  Returns:
+    Whether it is the one with the most context.
+  """
+  spans = [(span.start, span.length) for span in doc_spans]
+  return bool(best_windows(spans, [position])[0] == cur_span_index)
 
 
 def find_losses(windows: Windows) -> tuple[np.ndarray, np.ndarray]:

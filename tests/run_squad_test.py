@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
+from absl.testing import flagsaver
 
 import estimator_api
 import features
@@ -677,3 +678,20 @@ def test_questions_without_answers_cannot_be_scored(refuse, place):
 def test_too_few_questions_for_a_step(refuse):
   line = refuse(train_batch_size=99)
   assert "12 training questions are not enough for one step" in line
+
+
+# For code written for google-research/bert
+
+
+def test_flags_are_checked_against_each_other_and_the_model(place, main):
+  del main  # it defines the flags
+  values = absl.flags.FLAGS
+  with flagsaver.flagsaver():
+    values(["run_squad.py", *flags(place)])
+    with pytest.raises(InputError, match="--do_train"):
+      run_squad.validate_flags_or_throw(CONFIG)
+    values.do_train = True
+    run_squad.validate_flags_or_throw(CONFIG)
+    values.max_seq_length = CONFIG.max_position_embeddings + 1
+    with pytest.raises(InputError, match="--max_seq_length"):
+      run_squad.validate_flags_or_throw(CONFIG)

@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+import tempfile
+import types
 
 import hypothesis
 import hypothesis.strategies as st
@@ -126,16 +128,13 @@ def test_final_texts_equal_the_reference():
 
 def test_the_order_of_scores_equals_the_reference():
   for case in helper_cases("_get_best_indexes"):
-    order = squad_answers.best_first(np.array(case["logits"]))
-    assert order[: case["n_best_size"]].tolist() == case["result"], case
+    order = squad_answers._get_best_indexes(case["logits"], case["n_best_size"])
+    assert order == case["result"], case
 
 
 def test_probabilities_equal_the_reference():
   for case in helper_cases("_compute_softmax"):
-    if case["scores"]:
-      entries = [Entry("", score, 0.0) for score in case["scores"]]
-      made = squad_answers.probabilities(entries)
-      np.testing.assert_allclose(made, case["result"], rtol=1e-9)
+    assert squad_answers._compute_softmax(case["scores"]) == case["result"]
 
 
 def odd_case(version_2_with_negative):
@@ -233,6 +232,67 @@ def test_other_languages_are_decoded_and_scored(tmp_path, language):
   for score in (squad_metrics.score_v1, squad_metrics.score_chinese):
     scores = squad_metrics.evaluate_v1(questions, found, score)
     assert 0 < scores["f1"] < 50
+
+
+# For code written for google-research/bert
+
+
+def without_base(feature):
+  """Features of a class of somebody else's."""
+  return types.SimpleNamespace(**vars(feature))
+
+
+def test_results_of_the_questions_given_are_enough(tmp_path, tokenizer):
+  examples = [SquadExample(name, "who", [*"abcdefgh"]) for name in "pq"]
+  windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
+  windows = list(map(without_base, windows))
+  rng = np.random.default_rng(0)
+  results = [RawResult(w.unique_id, *rng.normal(size=[2, 8])) for w in windows]
+  sizes = 20, 30, True
+  _, n_best = write(tmp_path, (examples, windows, results, *sizes))
+  results = [r for r, w in zip(results, windows) if w.example_index == 0]
+  _, of_one = write(tmp_path, (examples[:1], windows, results, *sizes))
+  assert of_one == {"p": n_best["p"]}
+  with pytest.raises(InputError, match="question q"):
+    write(tmp_path, (examples, windows, results, *sizes))
+
+
+def test_results_may_be_of_different_lengths(tmp_path, tokenizer):
+  examples = [SquadExample("q", "who", [*"abcdef"])]
+  windows = make_features(examples, tokenizer, Settings(8, 3, 2, False))
+  lengths = [len(window.tokens) for window in windows]
+  assert len(set(lengths)) > 1
+  results = [
+    RawResult(
+      window.unique_id,
+      [0.0] * (length - 2) + [20.0 - length, 0.0],
+      [1.0] * length,
+    )
+    for window, length in zip(windows, lengths)
+  ]
+  predictions, _ = write(tmp_path, (examples, windows, results, 20, 1, True))
+  assert predictions == {"q": "f"}
+
+
+def test_files_that_are_held_open_can_be_read(tmp_path, tokenizer):
+  examples = [SquadExample("q", "who", ["a"])]
+  windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
+  results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
+  with tempfile.NamedTemporaryFile("r", dir=tmp_path) as held:
+    squad_answers.write_predictions(
+      examples,
+      windows,
+      results,
+      20,
+      30,
+      True,
+      held.name,
+      str(tmp_path / "nbest"),
+      str(tmp_path / "odds"),
+    )
+    assert json.load(held) == {"q": "a"}
+    with open(held.name) as file:
+      assert json.load(file) == {"q": "a"}
 
 
 # The search

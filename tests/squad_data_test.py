@@ -1,11 +1,13 @@
 """Tests of SQuAD's examples, windows, cache and audit."""
 
+import collections
 import gzip
 import hashlib
 import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import commands
 import hypothesis
@@ -13,6 +15,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference_data
+import tensorflow as tf
+from absl import flags
 
 import features
 import squad_data
@@ -32,6 +36,10 @@ RUNS = [
   "v20_one_answer_128",
   "xquad_mixed_160",
 ]
+
+
+# What callers of google-research/bert's functions pass.
+Span = collections.namedtuple("Span", ["start", "length"])
 
 
 def golden_run(name):
@@ -86,6 +94,16 @@ def write_data(folder, *questions, **options):
   return str(path)
 
 
+def read_records(path):
+  """The integers of each record by the features' names."""
+  for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+    example = tf.train.Example.FromString(serialized)
+    yield {
+      name: list(feature.int64_list.value)
+      for name, feature in example.features.feature.items()
+    }
+
+
 # The reference's own results
 
 
@@ -129,13 +147,14 @@ def test_features_equal_the_reference(tmp_path, name):
     assert ours.token_to_orig_map == words
     assert ours.token_is_max_context == best
 
-  layout = squad_data.record_layout(length, run["is_training"])
-  digest = hashlib.sha256()
+  path = str(tmp_path / "features.tf_record")
+  writer = squad_data.FeatureWriter(path, run["is_training"])
   for feature in made:
-    record = feature.as_record()
-    record = {
-      key: record[key] if layout[key].shape else [record[key]] for key in layout
-    }
+    writer.process_feature(feature)
+  writer.close()
+  assert writer.num_features == len(made)
+  digest = hashlib.sha256()
+  for record in read_records(path):
     line = json.dumps(record, sort_keys=True, separators=(",", ":"))
     digest.update(f"{line}\n".encode())
   assert digest.hexdigest() == run["tf_record_content_sha256"]
@@ -143,17 +162,24 @@ def test_features_equal_the_reference(tmp_path, name):
 
 def test_best_windows_equal_the_reference():
   for case in helper_cases("_check_is_max_context"):
-    best = squad_data.best_windows([tuple(span) for span in case["doc_spans"]])
-    assert [[index] for index in best] == case["best_span"], case
+    spans = [Span(*span) for span in case["doc_spans"]]
+    for position, expected in enumerate(case["best_span"]):
+      best = [
+        index
+        for index in range(len(spans))
+        if squad_data._check_is_max_context(spans, index, position)
+      ]
+      assert best == expected, case
 
 
 def test_improved_answers_equal_the_reference():
   for case in helper_cases("_improve_answer_span"):
-    answer = tokenization.BasicTokenizer().tokenize(case["orig_answer_text"])
-    span = squad_data.improve_answer_span(
-      case["doc_tokens"], case["input_start"], case["input_end"], answer
+    expected = case.pop("result")
+    del case["function"]
+    span = squad_data._improve_answer_span(
+      **case, tokenizer=tokenization.BasicTokenizer()
     )
-    assert list(span) == case["result"], case
+    assert list(span) == expected, case
 
 
 def test_order_of_training_records_equals_the_reference():
@@ -188,7 +214,7 @@ def test_windows_come_in_any_order_of_questions(tokenizer):
   def as_dicts(examples, order=None):
     windows = squad_data.make_windows(examples, tokenizer, settings)
     return [
-      (f.as_record(), f.example_index, f.doc_span_index, f.tokens)
+      (squad_data.as_record(f), f.example_index, f.doc_span_index, f.tokens)
       for f in squad_data.iterate_features(
         windows, 8, tokenizer.inv_vocab, order
       )
@@ -487,8 +513,93 @@ def test_records_are_read_back(tmp_path, tokenizer):
   (feature,) = squad_data.iterate_features(windows, 8, tokenizer.inv_vocab)
   path = str(tmp_path / "records")
   layout = squad_data.record_layout(8, is_training=True)
-  features.write_records(path, [feature.as_record()], layout)
+  features.write_records(path, [squad_data.as_record(feature)], layout)
   (batch,) = features.record_batches(path, layout, 4, False, trim=False)
   assert {name: value.numpy().tolist() for name, value in batch.items()} == {
-    name: [value] for name, value in feature.as_record().items()
+    name: [value] for name, value in squad_data.as_record(feature).items()
   }
+
+
+# For code written for google-research/bert
+
+
+def make_features(examples, tokenizer, *settings):
+  made = []
+  squad_data.convert_examples_to_features(
+    examples, tokenizer, *settings, made.append
+  )
+  return made
+
+
+def test_features_are_plain_values_that_can_be_set(tokenizer):
+  (feature,) = make_features(
+    [SquadExample("q", "who", ["a", "b"])], tokenizer, 8, 2, 4, False
+  )
+  feature.unique_id = 7
+  feature.input_ids[-1] = 3
+  feature.token_is_max_context[3] = False
+  assert squad_data.as_record(feature)["unique_ids"] == 7
+  assert squad_data.as_record(feature)["input_ids"][-1] == 3
+  assert feature.token_is_max_context == {3: False, 4: True}
+
+
+def test_features_made_by_callers_are_written(tmp_path):
+  path = str(tmp_path / "features.tf_record")
+  feature = squad_data.InputFeatures(
+    5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
+  )
+  with squad_data.FeatureWriter(path, is_training=True) as writer:
+    writer.process_feature(feature)
+  assert list(read_records(path)) == [
+    {
+      "unique_ids": [5],
+      "input_ids": [4, 0],
+      "input_mask": [1, 0],
+      "segment_ids": [0, 0],
+      "start_positions": [1],
+      "end_positions": [2],
+      "is_impossible": [0],
+    }
+  ]
+
+
+def test_a_file_of_features_appears_whole_or_not_at_all(tmp_path):
+  path = tmp_path / "features.tf_record"
+  path.write_bytes(b"before")
+  with (
+    pytest.raises(AttributeError),
+    squad_data.FeatureWriter(str(path), is_training=False) as writer,
+  ):
+    writer.process_feature("no features")
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+  assert path.read_bytes() == b"before"
+
+
+def test_examples_show_all_that_they_hold():
+  example = SquadExample("q1", "who?", ["a", "b"], "a", 0, 1, True)
+  for shown in (str(example), repr(example)):
+    for part in ("q1", "who?", "['a', 'b']", "start_position=0", "True"):
+      assert part in shown
+
+
+def test_a_position_of_no_window_is_best_in_none():
+  assert not squad_data._check_is_max_context([Span(0, 3)], 0, 5)
+
+
+def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
+  question = {
+    "id": "q",
+    "question": "what",
+    "answers": [],
+    "is_impossible": True,
+  }
+  path = write_data(tmp_path, question)
+  with pytest.raises(InputError, match="question q"):
+    squad_data.read_squad_examples(path, False)
+  values = flags.FlagValues()
+  flags.DEFINE_bool(
+    "version_2_with_negative", True, "Help.", flag_values=values
+  )
+  with mock.patch.object(flags, "FLAGS", values):
+    (example,) = squad_data.read_squad_examples(path, False)
+  assert example.qas_id == "q"
