@@ -26,6 +26,7 @@ from absl import flags
 import checkpoint_tools
 import command_line
 import compare_models
+import config_schema
 import model_folder
 from checkpoint_tools import read_json
 from command_line import InputError
@@ -471,9 +472,7 @@ def _name_labels(
 def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
   """A model's sizes and rates, its activation called as on the other side."""
   config = read_json(path)
-  missing = [key for key in _CONFIG_KEYS if key not in config]
-  if missing:
-    raise InputError(f"{path}: has no {', '.join(missing)}")
+  config_schema.check(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:
     raise InputError(

@@ -29,8 +29,9 @@ import numpy as np
 from absl import flags, logging
 
 import command_line
+import config_schema
 import tokenization
-from command_line import InputError, open_any, write_whole
+from command_line import InputError, write_whole
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 FLAGS = flags.FLAGS
@@ -369,14 +370,7 @@ def read_config(path: str) -> dict[str, Any]:
   Raises:
     InputError: it is not one.
   """
-  try:
-    with open_any(path) as file:
-      config = dict(json.load(file))
-    if isinstance(config.get("vocab_size"), int):
-      return config
-  except (ValueError, TypeError):
-    pass
-  raise InputError(f"{path}: not a bert_config.json, which has a vocab_size")
+  return config_schema.read(path, required=["vocab_size"])
 
 
 def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:

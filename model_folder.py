@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import config_schema
 import features
 import memory_plan
 import modeling
@@ -53,21 +54,19 @@ def load_config(path: str) -> modeling.BertConfig:
     The config.
 
   Raises:
-    InputError: the file is missing or is not such a file.
+    InputError: the file is missing or is not such a file, see
+      `config_schema.check`.
   """
   try:
-    with open_any(path) as file:
-      values = json.load(file)
-    config = modeling.BertConfig.from_dict(values)
-    modeling.get_activation(config.hidden_act)
-  except (OSError, tf.errors.NotFoundError) as error:
+    config = modeling.BertConfig.from_dict(config_schema.read(path))
+  except tf.errors.NotFoundError as error:
     raise InputError(
       f"{path}: cannot be read; name a bert_config.json"
     ) from error
-  except (ValueError, TypeError) as error:
-    raise InputError(f"{path}: not a bert_config.json ({error})") from error
-  if not isinstance(config.vocab_size, int):
-    raise InputError(f"{path}: not a bert_config.json (no vocab_size in it)")
+  try:
+    modeling.get_activation(config.hidden_act)
+  except ValueError as error:
+    raise InputError(f"{path}: hidden_act: {error}") from error
   return config
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
 import compare_models
+import config_schema
 import convert_checkpoint
 import export_model
 import model_folder
@@ -268,7 +269,8 @@ def export(tmp_path):
     function = tf_v2.function(module.layers).get_concrete_function(*specs)
     folder = tmp_path / "exported"
     tf_v2.saved_model.save(module, str(folder), {signature: function})
-    config = {"vocab_size": 99, "max_position_embeddings": 40}
+    config = dict.fromkeys(config_schema.SIZES, 1)
+    config |= {"vocab_size": 99, "max_position_embeddings": 40}
     write_json(folder / "assets", "bert_config.json", **config)
     write_json(folder / "assets", "model.json", do_lower_case=False)
     write_vocab(folder / "assets")

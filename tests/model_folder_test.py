@@ -573,10 +573,10 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, changed):
 @pytest.mark.parametrize(
   ("content", "told"),
   [
-    ("{", "not a bert_config.json"),
+    ("{", "is not JSON"),
     ("[1]", "not a bert_config.json"),
     ("{}", "no vocab_size"),
-    ('{"vocab_size": 3, "hidden_act": "swish"}', "Unsupported activation"),
+    (json.dumps({**SIZES, "hidden_act": "swish"}), "Unsupported activation"),
   ],
 )
 def test_a_config_that_is_none(tmp_path, content, told):
