@@ -7,6 +7,8 @@ which scores are its own. A new one is a subclass with a table.
 from __future__ import annotations
 
 import csv
+import dataclasses
+import functools
 import glob
 import io
 import itertools
@@ -88,8 +90,9 @@ class Problem(NamedTuple):
     return len(self.labels) or 1
 
 
-class Row(NamedTuple):
-  """A row of a table.
+@dataclasses.dataclass(frozen=True)
+class Row(Sequence):
+  """A row of a table; also the sequence of its texts.
 
   Attributes:
     path: the file.
@@ -103,6 +106,19 @@ class Row(NamedTuple):
   number: int
   fields: list[str | None]
   fault: str | None = None
+
+  @functools.cached_property
+  def texts(self) -> list[str]:
+    """The text of every column; none for a blank line."""
+    if self.fields == [""]:
+      return []
+    return [self.text(column) for column in range(len(self.fields))]
+
+  def __getitem__(self, column):
+    return self.texts[column]
+
+  def __len__(self) -> int:
+    return len(self.texts)
 
   def text(self, column: int) -> str:
     """The text of a column without what is not UTF-8."""
@@ -195,10 +211,7 @@ class DataProcessor:
   def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
     """The rows of a tab-separated file; for processors written elsewhere."""
     del quotechar  # the reference took it and did nothing with it
-    return [
-      [row.text(column) for column in range(len(row.fields))]
-      for row in read_tsv(input_file)
-    ]
+    return [row.texts for row in read_tsv(input_file)]
 
 
 class TableProcessor(DataProcessor):
@@ -211,47 +224,81 @@ class TableProcessor(DataProcessor):
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
     """See base class."""
-    return self.read(data_dir, self.train, "train")
+    return self.read(data_dir, "train")
 
   def get_dev_examples(self, data_dir: str) -> list[InputExample]:
     """See base class."""
-    return self.read(data_dir, self.dev, "dev")
+    return self.read(data_dir, "dev")
 
   def get_test_examples(self, data_dir: str) -> list[InputExample]:
     """See base class."""
-    return self.read(data_dir, self.test, "test")
+    return self.read(data_dir, "test")
 
   def get_labels(self) -> list[str]:
     """See base class."""
     return list(self.labels)
 
+  def columns(self, set_type: str) -> Columns | None:
+    """Where a set keeps its texts; None if the task has no such set.
+
+    Args:
+      set_type: "train", or begins with "dev" or "test".
+    """
+    if set_type.startswith("test"):
+      return self.test
+    return self.dev if set_type.startswith("dev") else self.train
+
   def read(
-    self, data_dir: str, columns: Columns | None, split: str
+    self, data_dir: str, set_type: str, file: str | None = None
   ) -> list[InputExample]:
     """Reads one file.
 
     Args:
       data_dir: the data set's folder.
-      columns: the file, and where it keeps what; None where there is none.
-      split: its name, for the guids.
+      set_type: see `columns`; the guids begin with it.
+      file: name of the file; None for that of `columns`.
 
     Returns:
-      An example a row.
+      One example per row.
 
     Raises:
-      InputError: there is no such split, the file is missing or empty, or a
+      InputError: there is no such set, the file is missing or empty, or a
         row cannot be read.
     """
+    columns = self.columns(set_type)
     if columns is None:
-      raise InputError(f"{type(self).__name__}: this task has no {split} set")
-    path = os.path.join(data_dir, columns.file)
-    rows = read_tsv(path)
-    if columns.header:
-      next(rows)
+      raise InputError(
+        f"{type(self).__name__}: this task has no {set_type} set"
+      )
+    path = os.path.join(data_dir, file or columns.file)
+    return self._create_examples(list(read_tsv(path)), set_type)
+
+  def _create_examples(
+    self, lines: Sequence[Sequence[str]], set_type: str
+  ) -> list[InputExample]:
+    """Makes examples of all rows of a file, the header among them.
+
+    A subclass for another file has this method or `columns` of its own.
+
+    Args:
+      lines: the texts of each row's columns.
+      set_type: see `read`.
+
+    Returns:
+      One example per row.
+
+    Raises:
+      InputError: a row cannot be read, or there is none.
+    """
+    columns = self.columns(set_type)
+    rows = [
+      line if isinstance(line, Row) else Row(set_type, number, [*line])
+      for number, line in enumerate(lines, start=1)
+    ]
     return collect_examples(
-      path,
-      (row for row in rows if self.wanted(row)),
-      lambda row: self.example(row, columns, split),
+      rows[0].path if rows else set_type,
+      (row for row in rows[bool(columns.header) :] if self.wanted(row)),
+      lambda row: self.example(row, columns, set_type),
       self.skip_bad_rows,
     )
 
@@ -338,18 +385,17 @@ class MnliProcessor(TableProcessor):
 
   def get_dev_examples(self, data_dir: str) -> list[InputExample]:
     """See base class."""
-    return self.read(data_dir, self.dev, "dev_matched")
+    return self.read(data_dir, "dev_matched")
 
   def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
     """See base class; here texts of other kinds make a second set."""
     sets = super().sets(data_dir, split)
-    columns = self.dev if split == "dev" else self.test
     mismatched = f"{split}_mismatched"
-    columns = columns._replace(file=f"{mismatched}.tsv")
-    if os.path.exists(os.path.join(data_dir, columns.file)):
-      sets["_mismatched"] = self.read(data_dir, columns, mismatched)
+    file = f"{mismatched}.tsv"
+    if os.path.exists(os.path.join(data_dir, file)):
+      sets["_mismatched"] = self.read(data_dir, mismatched, file)
     else:
-      logging.warning("There is no %s in %s", columns.file, data_dir)
+      logging.warning("There is no %s in %s", file, data_dir)
     return sets
 
 
@@ -391,11 +437,11 @@ class XnliProcessor(TableProcessor):
     """Takes the language's code in the data set's files."""
     self.language = language
 
-  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+  @property
+  def train(self) -> Columns:
     """See base class."""
     file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
-    columns = Columns(file, text_a=0, text_b=1, label=2)
-    return self.read(data_dir, columns, "train")
+    return Columns(file, text_a=0, text_b=1, label=2)
 
   def known_label(self, row: Row, label: str) -> str:
     """See base class."""

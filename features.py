@@ -167,6 +167,15 @@ def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
   return min(length_a, room - keep_b), keep_b
 
 
+def _truncate_seq_pair(
+  tokens_a: list[Any], tokens_b: list[Any], max_length: int
+) -> None:
+  """Truncates two lists in place as `fit_pair` says."""
+  keep_a, keep_b = fit_pair(len(tokens_a), len(tokens_b), max_length)
+  del tokens_a[keep_a:]
+  del tokens_b[keep_b:]
+
+
 # Records
 
 

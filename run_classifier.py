@@ -44,7 +44,7 @@ from classification_data import (  # noqa: F401 (their names are also here)
 from classification_scores import Prediction, prediction
 from command_line import InputError, write_whole
 from execution import Execution
-from features import shuffle_epochs
+from features import _truncate_seq_pair, shuffle_epochs  # noqa: F401
 
 FLAGS = flags.FLAGS
 
@@ -144,7 +144,8 @@ def convert_single_example(
 
 def _problem_of(label_list: Sequence[str]) -> Problem:
   """What is learnt where all that is known is a label set."""
-  return Problem("classification" if label_list else "regression", label_list)
+  labels = list(label_list)
+  return Problem("classification" if labels else "regression", labels)
 
 
 def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
@@ -191,7 +192,7 @@ def _label_id(example: InputExample | ChoiceExample, problem: Problem):
   if example.label not in problem.labels:
     raise InputError(
       f"example {example.guid}: unknown label {example.label!r}; the labels"
-      f" are {', '.join(problem.labels)}"
+      f" are {', '.join(map(repr, problem.labels))}"
     )
   return problem.labels.index(example.label)
 

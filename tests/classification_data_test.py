@@ -199,9 +199,48 @@ def test_xnli_takes_the_rows_of_its_language(tmp_path, split):
 
 def test_a_processor_written_elsewhere_can_read_tables(tmp_path):
   path = tmp_path / "x.tsv"
-  path.write_bytes(b'\xef\xbb\xbfa\t"b\r\n\xffc\td"\te\n')
+  path.write_bytes(b'\xef\xbb\xbfa\t"b\r\n\r\nc\td"\te\n')
   rows = classification_data.DataProcessor._read_tsv(str(path), quotechar='"')
-  assert rows == [["a", '"b'], ["c", 'd"', "e"]]
+  assert rows == [["a", '"b'], [], ["c", 'd"', "e"]]
+
+
+@pytest.mark.parametrize(
+  ("task", "set_type", "lines", "expected"),
+  [
+    ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
+    ("cola", "test", ["index sentence", "7 A"], ("test-1", "A", None, "0")),
+    ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
+    ("mrpc", "test", ["header", "1 - - A B"], ("test-1", "A", "B", "0")),
+    (
+      "mnli",
+      "dev_matched",
+      ["header", "7 - - - - - - - A B neutral"],
+      ("dev_matched-7", "A", "B", "neutral"),
+    ),
+    (
+      "mnli",
+      "test",
+      ["header", "7 - - - - - - - A B"],
+      ("test-7", "A", "B", "contradiction"),
+    ),
+  ],
+)
+def test_examples_are_made_of_lists_of_columns(task, set_type, lines, expected):
+  (example,) = PROCESSORS[task]()._create_examples(
+    [line.split() for line in lines], set_type
+  )
+  assert tuple(vars(example).values()) == expected
+
+
+def test_a_subclass_can_make_its_own_examples_of_rows(tmp_path):
+  class Other(classification_data.MrpcProcessor):
+    def _create_examples(self, lines, set_type):
+      return [(set_type, len(line), line[-1], line[:2]) for line in lines[1:]]
+
+  write_table(tmp_path / "dev.tsv", ["a", "b"], [["1", "2", "3"]])
+  assert Other().get_dev_examples(str(tmp_path)) == [
+    ("dev", 3, "3", ["1", "2"])
+  ]
 
 
 # Choices

@@ -55,6 +55,9 @@ def cut_one_by_one(tokens_a, tokens_b, room):
 def test_fit_pair_equals_cutting_one_by_one(length_a, length_b, room):
   cut = cut_one_by_one(range(length_a), range(length_b), room)
   assert features.fit_pair(length_a, length_b, room) == tuple(map(len, cut))
+  pair = [*range(length_a)], [*range(length_b)]
+  features._truncate_seq_pair(*pair, room)
+  assert pair == tuple([*range(len(part))] for part in cut)
 
 
 def test_no_room_keeps_nothing():

@@ -420,10 +420,24 @@ def test_input_fn_builder_feeds_features_from_memory(place):
 
 def test_an_unknown_label_is_named(place):
   example = run_classifier.InputExample("dev-7", "a cat", None, "maybe")
-  with pytest.raises(InputError, match=r"dev-7: unknown label 'maybe'.*0, 1"):
+  with pytest.raises(InputError, match=r"dev-7.*'maybe'"):
     run_classifier.convert_single_example(
       0, example, ["0", "1"], 16, tokenizer_of(place)
     )
+
+
+@pytest.mark.parametrize("label_list", [[0, 1], np.array([0, 1]), range(2)])
+def test_labels_may_be_integers(place, label_list):
+  def convert(label):
+    example = run_classifier.InputExample("dev-7", "a cat", None, label)
+    return run_classifier.convert_single_example(
+      0, example, label_list, 16, tokenizer_of(place)
+    )
+
+  assert convert(1).label_id == 1
+  for label in (2, "1"):
+    with pytest.raises(InputError, match=f"dev-7.*{label!r}"):
+      convert(label)
 
 
 # What is refused, and how
