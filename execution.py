@@ -1,9 +1,8 @@
-"""How a model is computed, where what it computes is the same.
+"""Execution options that do not change results.
 
-Number format, rows of real tokens alone, parts compiled into one pass over
-memory, activations computed again rather than kept: `modeling` takes an
-`Execution` that says which, and builds with what is here. Letters in shapes
-are those of `modeling`, and T for the rows of a packed batch.
+`Execution` computes what `modeling.Compute` does in less time or memory:
+unpadding, XLA fusion, recomputation, mixed precision. Shapes are those of
+`modeling`.
 """
 
 from __future__ import annotations
@@ -14,83 +13,98 @@ from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
+import modeling
 
-class Execution(NamedTuple):
-  """How to compute.
 
-  Attributes:
-    dtype: what matrix products take and give, and activations are kept in:
-      float32, bfloat16 or float16. Weights, layer normalisation, softmax and
-      losses are float32 whatever it is.
-    packs: whether dense layers see the tokens of a batch alone, and not its
-      padding, whose states then are 0. Not for a TPU.
-    compiles: whether, in training, XLA makes one pass over memory of what a
-      layer does between matrix products, and dropout takes 16 random bits an
-      element. Each shape is compiled once. Not for a TPU, which compiles all.
-    recomputes: whether, in training, of each layer only the input is kept and
-      the rest computed a second time for the gradient.
-  """
-
+class _Options(NamedTuple):
   dtype: Any = tf.float32
   packs: bool = False
   compiles: bool = False
   recomputes: bool = False
 
 
-# Tokens as rows of a matrix
-
-
-class Rows:
-  """Where the rows of a matrix [T, ...] are in the sequences of a batch."""
-
-  def pick(self, rows, positions):
-    """[T, W] to [B * P, W], those at int32 [B, P]."""
-    picked = self._row_at(tf.cast(positions, tf.int32))
-    return take_rows(rows, tf.reshape(picked, [-1]))
-
-  def _row_at(self, positions):
-    """int32 [B, P], the row of each place; at padding any."""
-    raise NotImplementedError
-
-
-class PaddedRows(Rows):
-  """A matrix with a row for every place of a batch, [B * S, ...]."""
-
-  def __init__(self, batch_size, seq_length):
-    """Takes B and S, numbers or scalar tensors."""
-    self._batch_size = batch_size
-    self._seq_length = seq_length
-
-  def to_heads(self, rows, num_heads: int, head_size: int):
-    """[B * S, N * D] to [B, N, S, D]."""
-    by_place = [self._batch_size, self._seq_length, num_heads, head_size]
-    return tf.transpose(tf.reshape(rows, by_place), [0, 2, 1, 3])
-
-  def from_heads(self, heads):
-    """[B, N, S, D] to [B * S, N * D]."""
-    _, num_heads, _, head_size = heads.shape.as_list()
-    heads = tf.transpose(heads, [0, 2, 1, 3])  # [B, S, N, D]
-    return tf.reshape(heads, [-1, num_heads * head_size])
-
-  def to_sequence(self, rows):
-    """[B * S, W] to [B, S, W]."""
-    width = rows.shape.as_list()[-1]
-    return tf.reshape(rows, [self._batch_size, self._seq_length, width])
-
-  def _row_at(self, positions):
-    starts = tf.range(self._batch_size) * self._seq_length  # [B]
-    return positions + starts[:, tf.newaxis]
-
-
-class PackedRows(Rows):
-  """A matrix with a row for every token of a batch, [T, ...].
-
-  Libraries prepare anew for each shape they meet, so T is rounded up, by an
-  eighth at most, with rows of padding. These are computed like any padding and
-  come to nothing: no token attends to them, and no gradient reaches them.
+class Execution(_Options, modeling.Compute):
+  """How to compute.
 
   Attributes:
-    positions: int32 [T], each row's position in its sequence.
+    dtype: of matrix products and the states between them: float32, bfloat16 or
+      float16. Weights, layer normalization, softmax and losses are float32 in
+      any case.
+    packs: unpadding: run dense layers on real tokens only. States at padding
+      are then 0. Not for a TPU.
+    compiles: in training, fuse what a layer does between matrix products by
+      XLA, and draw dropout masks from 16 random bits per element. Each shape
+      is compiled once. Not for a TPU, which compiles everything.
+    recomputes: in training, keep only the input of each layer and compute the
+      rest a second time for the gradient.
+  """
+
+  __slots__ = ()
+
+  def for_inference(self) -> Execution:
+    """See base class."""
+    return self._replace(compiles=False, recomputes=False)
+
+  def unpad(self, input_mask):
+    """See base class."""
+    return UnpaddedRows(input_mask) if self.packs else None
+
+  def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
+    """See base class; a layer that is recomputed has to be repeatable."""
+    if not self.recomputes:
+      return layer(hidden)
+    if not is_repeatable:
+      raise ValueError("Recomputing with dropout needs a dropout_seed")
+    return recomputed(layer, scope)(hidden)
+
+  def activate(self, product, bias, activation: Callable):
+    """See base class."""
+    if not self.compiles:
+      return super().activate(product, bias, activation)
+    return compiled(_activated, activation=activation)(product, bias)
+
+  def drop(self, tensor, dropout_prob: float, key: int | None, step):
+    """See base class."""
+    if not self.compiles:
+      return super().drop(tensor, dropout_prob, key, step)
+    shape = modeling.get_shape_list(tensor)
+    keep = keep_mask(shape, dropout_prob, key, step)
+    return _dropped(tensor, keep, dropout_prob)
+
+  def add_and_norm(
+    self, output, residual, dropout_prob, dropout_seed, epsilon: float
+  ):
+    """See base class."""
+    if not self.compiles:
+      return super().add_and_norm(
+        output, residual, dropout_prob, dropout_seed, epsilon
+      )
+    with tf.variable_scope(None, default_name="LayerNorm"):
+      weights = modeling.norm_weights(output.shape.as_list()[-1])
+    tensors = [output, residual, *weights]
+    if dropout_prob:
+      shape = modeling.get_shape_list(output)
+      key, step = modeling.dropout_key(dropout_seed)
+      tensors.append(keep_mask(shape, dropout_prob, key, step))
+    return compiled(
+      _normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob
+    )(*tensors)
+
+
+# Unpadding
+
+
+class UnpaddedRows:
+  """Maps the rows of a matrix [R, ...] to the tokens of a batch.
+
+  Libraries prepare anew for each shape they meet, so R is rounded up, by at
+  most 12.5%, with rows of padding. These are computed like other padding and
+  have no effect: no token attends to them, and no gradient reaches them.
+
+  Attributes:
+    batch_size: B, int32 [].
+    seq_length: S, int32 [].
+    positions: int32 [1, R], the position of each row in its sequence.
   """
 
   def __init__(self, input_mask):
@@ -100,25 +114,26 @@ class PackedRows(Rows):
       input_mask: int32 [B, S], 1 at tokens, 0 at padding.
     """
     shape = tf.shape(input_mask)
-    self._batch_size, self._seq_length = shape[0], shape[1]
+    self.batch_size, self.seq_length = shape[0], shape[1]
     self._is_token = input_mask > 0
     flat = tf.reshape(self._is_token, [-1])  # [B * S]
     self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
     order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
     num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-    # Of each row its place, and of each token's place its row.
-    self._place = tf.cast(order[:num_rows], tf.int32)
+    # The padded row of each row, and the row of each padded row with a token.
+    self._padded_row = tf.cast(order[:num_rows], tf.int32)
     self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)
-    self.positions = self._place % self._seq_length
+    self._position = self._padded_row % self.seq_length  # [R]
+    self.positions = self._position[tf.newaxis]
 
-  def pack(self, by_place):
-    """[B, S] to [T]."""
-    return tf.gather(tf.reshape(by_place, [-1]), self._place)
+  def pack(self, padded):
+    """[B, S] to [1, R]."""
+    return tf.gather(tf.reshape(padded, [-1]), self._padded_row[tf.newaxis])
 
-  def to_heads(self, rows, num_heads: int, head_size: int):
-    """[T, N * D] to [B, N, S, D]; at padding some token's values."""
+  def split_heads(self, rows, num_heads: int, head_size: int):
+    """[R, N * D] to [B, N, S, D]; at padding the values of some token."""
 
-    # Each is the other's gradient, and one copy, as a transposition would be.
+    # `spread` and `collect` are each other's gradient; each costs one copy.
     @tf.custom_gradient
     def spread(rows):
       return (
@@ -128,14 +143,14 @@ class PackedRows(Rows):
 
     return spread(rows)
 
-  def from_heads(self, heads):
-    """[B, N, S, D] to [T, N * D]."""
+  def merge_heads(self, heads):
+    """[B, N, S, D] to [R, N * D]."""
     _, num_heads, _, head_size = heads.shape.as_list()
 
     @tf.custom_gradient
     def collect(heads):
       def spread(gradient):
-        # Padding that attends is not in the result.
+        # Queries at padding are not in the result.
         is_token = tf.cast(self._is_token, gradient.dtype)
         by_head = self._spread(gradient, num_heads, head_size)
         return by_head * is_token[:, tf.newaxis, :, tf.newaxis]
@@ -145,61 +160,42 @@ class PackedRows(Rows):
     return collect(heads)
 
   def to_sequence(self, rows):
-    """[T, W] to [B, S, W], 0 at padding."""
+    """[R, W] to [B, S, W], 0 at padding."""
     width = rows.shape.as_list()[-1]
     tokens = rows[: self._num_tokens]
-    places = self._place[: self._num_tokens, tf.newaxis]
-    num_places = self._batch_size * self._seq_length
-    by_place = tf.scatter_nd(places, tokens, tf.stack([num_places, width]))
-    return tf.reshape(by_place, [self._batch_size, self._seq_length, width])
+    padded_rows = self._padded_row[: self._num_tokens, tf.newaxis]
+    shape = tf.stack([self.batch_size * self.seq_length, width])
+    padded = tf.scatter_nd(padded_rows, tokens, shape)
+    return tf.reshape(padded, [self.batch_size, self.seq_length, width])
 
-  def _row_at(self, positions):
-    by_place = tf.reshape(self._row, [self._batch_size, self._seq_length])
-    return tf.gather(by_place, positions, batch_dims=1)
+  def pick(self, rows, positions):
+    """[R, W] to [B * P, W], at int32 [B, P]; at padding those of some token."""
+    row = tf.reshape(self._row, [self.batch_size, self.seq_length])
+    picked = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
+    return modeling.take_rows(rows, tf.reshape(picked, [-1]))
 
   def _spread(self, rows, num_heads, head_size):
-    row = tf.reshape(self._row, [self._batch_size, 1, self._seq_length])
+    row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
     head = tf.range(num_heads)[tf.newaxis, :, tf.newaxis]
-    parts = tf.reshape(rows, [-1, head_size])  # [T * N, D]
+    parts = tf.reshape(rows, [-1, head_size])  # [R * N, D]
     return tf.gather(parts, row * num_heads + head)
 
   def _collect(self, heads, num_heads, head_size):
-    first = self._place // self._seq_length * num_heads  # [T]
-    head = first[:, tf.newaxis] + tf.range(num_heads)  # [T, N]
-    part = head * self._seq_length + self.positions[:, tf.newaxis]
+    first = self._padded_row // self.seq_length * num_heads  # [R]
+    head = first[:, tf.newaxis] + tf.range(num_heads)  # [R, N]
+    part = head * self.seq_length + self._position[:, tf.newaxis]
     parts = tf.reshape(heads, [-1, head_size])  # [B * N * S, D]
     return tf.reshape(tf.gather(parts, part), [-1, num_heads * head_size])
 
 
 def _rounded_up(number):
-  """To three or four binary digits and zeros: at most an eighth more."""
+  """Rounds up to 3-4 significant bits (at most 12.5% more)."""
   digits = tf.floor(tf.math.log(tf.cast(number, tf.float32)) / math.log(2.0))
   unit = tf.cast(2.0 ** tf.maximum(digits - 3.0, 0.0), tf.int32)
   return (number + unit - 1) // unit * unit
 
 
-@tf.custom_gradient
-def take_rows(table, indices):
-  """`tf.gather` from a table whose gradient is to be a dense table too.
-
-  Args:
-    table: float [R, W].
-    indices: int32 [T].
-
-  Returns:
-    float [T, W].
-  """
-
-  def sum_rows(gradient):
-    num_rows = table.shape.as_list()[0]
-    if num_rows is None:
-      num_rows = tf.shape(table)[0]
-    return tf.math.unsorted_segment_sum(gradient, indices, num_rows), None
-
-  return tf.gather(table, indices), sum_rows
-
-
-# Fewer passes over memory
+# XLA fusion
 
 
 @functools.cache
@@ -268,6 +264,24 @@ def keep_mask(shape, dropout_prob: float, key: int | None, step):
 def kept_share(dropout_prob: float) -> float:
   """The share that `keep_mask` keeps: within 1e-5 of 1 - dropout_prob."""
   return 1.0 - round(dropout_prob * 2**16) / 2**16
+
+
+def _activated(product, bias, activation: Callable):
+  return activation(tf.nn.bias_add(product, bias))
+
+
+def _normalized_sum(
+  output, residual, beta, gamma, keep=None, *, epsilon, dropout_prob
+):
+  if keep is not None:
+    output = _dropped(output, keep, dropout_prob)
+  return modeling.normalize(output + residual, beta, gamma, epsilon)
+
+
+def _dropped(tensor, keep, dropout_prob: float):
+  # The keep probability can round to 0; avoid dividing by it.
+  scale = 1.0 / max(kept_share(dropout_prob), 2.0**-16)
+  return tensor * (tf.cast(keep, tensor.dtype) * scale)
 
 
 # Less memory

@@ -1,10 +1,14 @@
 """The Transformer of BERT (Devlin et al. 2019) as TensorFlow graph functions.
 
 `BertModel` builds the encoder; the functions after it put a task's head on
-its outputs. Variables have the names of the released checkpoints. Letters in
-shapes: B batch, S sequence, H hidden size, N attention heads, D size of a head
-(H / N), P masked positions, V vocabulary, L labels. How all this is computed
-(in which number format, with how many passes over memory) is an `Execution`.
+its outputs. Variables have the names of the released checkpoints. Needs
+TensorFlow alone and works in any graph of TensorFlow 1 style, with reference
+or resource variables. The formulas here are the plain ones: how they are
+computed faster is a subclass of `Compute`, in `execution.py`.
+
+Shapes: B batch, S sequence (F queries, T keys), H hidden size, N attention
+heads, D head size (H / N), P predictions, V vocabulary, R rows of a matrix of
+hidden states: B * S, or fewer where padding is left out.
 """
 
 from __future__ import annotations
@@ -20,9 +24,6 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
-
-import execution as execution_lib
-from execution import Execution
 
 
 class BertConfig:
@@ -114,7 +115,7 @@ class BertModel:
     use_one_hot_embeddings: bool = False,
     scope: str | None = None,
     dropout_seed=None,
-    execution: Execution | None = None,
+    execution: Compute | None = None,
     output_positions=None,
   ):
     """Builds the graph.
@@ -129,87 +130,86 @@ class BertModel:
         An id outside the table adds nothing.
       use_one_hot_embeddings: looks words up by a matrix product, which is
         faster on a TPU.
-      scope: variable scope; None for "bert".
-      dropout_seed: see `dropout`; None for masks that no seed fixes.
-      execution: how to compute; None for `Execution()`.
-      output_positions: int32 [B, P], each in [0, S), the places whose last
-        state is all that will be read, so that the last layer computes no
-        others; that of [CLS], 0, comes first. None for every place.
+      scope: variable scope; None for "bert", or "bert_1" and so on where that
+        scope was used before, except under `reuse=True`.
+      dropout_seed: see `dropout`; None for random masks.
+      execution: how to compute, such as an `execution.Execution`; None for
+        `Compute()`.
+      output_positions: int32 [B, P], each in [0, S): the last layer computes
+        only the states at these positions. The first must be that of [CLS], 0.
+        None for all positions.
 
     Raises:
-      ValueError: the heads do not divide the hidden size, S is known and
-        above `max_position_embeddings`, an input is not of rank 2, or what is
-        to be computed a second time would not drop the same.
+      ValueError: `num_attention_heads` does not divide `hidden_size`, S is
+        known and above `max_position_embeddings`, an input is not of rank 2,
+        or recomputation would draw other dropout masks.
     """
     config = copy.deepcopy(config)
-    execution = execution or Execution()
+    execution = execution or Compute()
     if not is_training:
       config.hidden_dropout_prob = 0.0
       config.attention_probs_dropout_prob = 0.0
-      execution = execution._replace(compiles=False, recomputes=False)
-    dropout_probs = (
-      config.hidden_dropout_prob,
-      config.attention_probs_dropout_prob,
-    )
-    if execution.recomputes and dropout_seed is None and any(dropout_probs):
-      raise ValueError("Recomputing with dropout needs a dropout_seed")
+      execution = execution.for_inference()
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
       input_mask = tf.ones([batch_size, seq_length], tf.int32)
     if token_type_ids is None:
       token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
-    longest = config.max_position_embeddings
-    if isinstance(seq_length, int) and seq_length > longest:
-      raise ValueError(
-        f"The sequences have {seq_length} tokens, but the model has only"
-        f" max_position_embeddings = {longest}"
-      )
-    attention_mask = input_mask[:, tf.newaxis, :]  # [B, 1, S]
-    if execution.packs:
-      rows = execution_lib.PackedRows(input_mask)
-      input_ids = rows.pack(input_ids)
-      token_type_ids = rows.pack(token_type_ids)
+    rows, positions = execution.unpad(input_mask), None
+    if rows is not None:
+      input_ids, token_type_ids = map(rows.pack, (input_ids, token_type_ids))
       positions = rows.positions
-    else:
-      rows = execution_lib.PaddedRows(batch_size, seq_length)
-      positions = None
 
-    # A second model has weights of its own, but where they are to be shared.
-    if scope is None and tf.get_variable_scope().reuse:
+    # Each model has a scope of its own. Where variables can only be shared,
+    # that of the first is the only one that there is.
+    if scope is None and tf.get_variable_scope().reuse is True:
       scope = "bert"
     with tf.variable_scope(scope, default_name="bert"):
       with tf.variable_scope("embeddings"):
-        words, self.embedding_table = embedding_lookup(
+        embedding_output, self.embedding_table = embedding_lookup(
           input_ids,
           vocab_size=config.vocab_size,
           embedding_size=config.hidden_size,
           initializer_range=config.initializer_range,
           use_one_hot_embeddings=use_one_hot_embeddings,
         )
-        embedded = embedding_postprocessor(
-          words, token_type_ids, config, dropout_seed, positions
+        embedding_output = embedding_postprocessor(
+          embedding_output,
+          use_token_type=True,
+          token_type_ids=token_type_ids,
+          token_type_vocab_size=config.type_vocab_size,
+          initializer_range=config.initializer_range,
+          max_position_embeddings=config.max_position_embeddings,
+          dropout_prob=config.hidden_dropout_prob,
+          dropout_seed=dropout_seed,
+          layer_norm_eps=config.layer_norm_eps,
+          positions=positions,
         )
+        embedding_output = tf.cast(embedding_output, execution.dtype)
       with tf.variable_scope("encoder"):
-        embedded = tf.reshape(embedded, [-1, config.hidden_size])
-        embedded = tf.cast(embedded, execution.dtype)
-        *layers, last = transformer_layers(
-          embedded,
-          attention_mask,
-          rows,
-          config,
-          dropout_seed,
-          execution,
-          output_positions,
+        self.all_encoder_layers = transformer_model(
+          embedding_output,
+          # The same for every query: broadcast, not repeated.
+          tf.reshape(input_mask, [batch_size, 1, seq_length]),
+          hidden_size=config.hidden_size,
+          num_hidden_layers=config.num_hidden_layers,
+          num_attention_heads=config.num_attention_heads,
+          intermediate_size=config.intermediate_size,
+          intermediate_act_fn=get_activation(config.hidden_act),
+          hidden_dropout_prob=config.hidden_dropout_prob,
+          attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+          initializer_range=config.initializer_range,
+          do_return_all_layers=True,
+          dropout_seed=dropout_seed,
+          layer_norm_eps=config.layer_norm_eps,
+          execution=execution,
+          rows=rows,
+          output_positions=output_positions,
         )
-      last_rows = rows
-      if output_positions is not None:
-        last_rows = execution_lib.PaddedRows(*get_shape_list(output_positions))
-      self.embedding_output = rows.to_sequence(embedded)
-      self.sequence_output = last_rows.to_sequence(last)
-      self.all_encoder_layers = [
-        *map(rows.to_sequence, layers),
-        self.sequence_output,
-      ]
+      if rows is not None:
+        embedding_output = rows.to_sequence(reshape_to_matrix(embedding_output))
+      self.embedding_output = embedding_output
+      self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
         self.pooled_output = dense(
           self.sequence_output[:, 0],  # [B, H]: the state at [CLS]
@@ -234,12 +234,156 @@ class BertModel:
     return self.all_encoder_layers
 
   def get_embedding_output(self):
-    """Float [B, S, H]: summed, normalised embeddings, the encoder's input."""
+    """Float [B, S, H]: normalized embeddings, the encoder's input."""
     return self.embedding_output
 
   def get_embedding_table(self):
     """The variable, float [V, H], of the word embeddings."""
     return self.embedding_table
+
+
+# Activations and initialization
+
+
+def gelu(x=None, input_tensor=None):
+  """The Gaussian Error Linear Unit in its exact form (Hendrycks 2016).
+
+  Args:
+    x: float, any shape.
+    input_tensor: another name of `x`, which earlier callers use.
+
+  Returns:
+    x times the standard normal distribution function of x.
+  """
+  if x is None:
+    x = input_tensor
+  return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x):
+  """`gelu` by a tanh that is within 5e-4 of it.
+
+  Args:
+    x: float, any shape.
+
+  Returns:
+    As `x`.
+  """
+  inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+  return 0.5 * x * (1.0 + tf.tanh(inner))
+
+
+def get_activation(activation_string):
+  """The activation function of a name.
+
+  Args:
+    activation_string: "gelu", "gelu_tanh" (also called "gelu_new"), "relu",
+      "tanh" or "linear", in any case; or a function, which is given back.
+
+  Returns:
+    A function of a tensor; None for "linear", "" and None.
+
+  Raises:
+    ValueError: there is no activation of that name.
+  """
+  if not isinstance(activation_string, str):
+    return activation_string
+  functions = {
+    "": None,
+    "linear": None,
+    "gelu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_tanh": gelu_tanh,
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+  }
+  name = activation_string.lower()
+  if name not in functions:
+    raise ValueError(f"Unsupported activation: {name}")
+  return functions[name]
+
+
+def create_initializer(initializer_range: float = 0.02):
+  """Normal weights of that standard deviation, cut off at two deviations."""
+  return tf.truncated_normal_initializer(stddev=initializer_range)
+
+
+# How the model is computed
+
+
+class Compute:
+  """The plain computation: in float32, of all positions, each step by itself.
+
+  A subclass computes the same in another way and overrides some of this.
+
+  Attributes:
+    dtype: of matrix products and the states between them. Weights, layer
+      normalization, softmax and losses are float32 in any case.
+  """
+
+  dtype = tf.float32
+
+  def for_inference(self) -> Compute:
+    """The same without what only training needs."""
+    return self
+
+  def unpad(self, input_mask):
+    """Chooses the positions that are computed.
+
+    Args:
+      input_mask: int32 [B, S], 1 at tokens, 0 at padding.
+
+    Returns:
+      None for all positions: hidden states are then [B * S, H]. Otherwise an
+      object that maps R rows to (sequence, position), such as
+      `execution.UnpaddedRows`.
+    """
+    del input_mask
+
+  def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
+    """Applies a layer.
+
+    Args:
+      layer: function of a tensor, with variables in the current scope.
+      hidden: float [R, H].
+      scope: the current `tf.VariableScope`.
+      is_repeatable: whether applying it twice draws the same dropout masks.
+
+    Returns:
+      What `layer` returns.
+    """
+    del scope, is_repeatable
+    return layer(hidden)
+
+  def activate(self, product, bias, activation: Callable):
+    """`activation` of [R, W] plus [W]: the end of a dense layer."""
+    return activation(tf.nn.bias_add(product, bias))
+
+  def drop(self, tensor, dropout_prob: float, key: int | None, step):
+    """Dropout of a tensor; `key` and `step` as of `dropout_key`."""
+    if key is None:
+      return tf.nn.dropout(tensor, rate=dropout_prob)
+    return tf.nn.experimental.stateless_dropout(
+      tensor, rate=dropout_prob, seed=[key, tf.cast(step, tf.int32)]
+    )
+
+  def add_and_norm(
+    self, output, residual, dropout_prob, dropout_seed, epsilon: float
+  ):
+    """Dropout, residual sum, layer normalization: the end of a sublayer.
+
+    Args:
+      output: float [R, H].
+      residual: float [R, H].
+      dropout_prob: dropout of `output`; None or 0 for none.
+      dropout_seed: see `dropout`.
+      epsilon: see `layer_norm`.
+
+    Returns:
+      As `output`.
+    """
+    output = dropout(output, dropout_prob, dropout_seed)
+    return layer_norm(output + residual, epsilon=epsilon)
 
 
 # The encoder's parts
@@ -256,15 +400,17 @@ def embedding_lookup(
   """Looks up the vector of every word piece.
 
   Args:
-    input_ids: int32 [...], each in [0, vocab_size).
-    vocab_size: rows of the table.
-    embedding_size: its columns.
+    input_ids: int32 [B, S], or [..., I] for I ids at each position; each in
+      [0, V).
+    vocab_size: V, rows of the table.
+    embedding_size: its columns, H.
     initializer_range: standard deviation of a new table.
     word_embedding_name: the variable's name.
-    use_one_hot_embeddings: by a matrix product instead of a gather.
+    use_one_hot_embeddings: multiply by a one-hot matrix instead of gathering.
 
   Returns:
-    float32 [..., embedding_size], and the table.
+    float32 [B, S, H], or [..., I * H] with the vectors of a position side by
+    side; and the table, float32 [V, H].
   """
   table = tf.get_variable(
     word_embedding_name,
@@ -272,63 +418,120 @@ def embedding_lookup(
     initializer=create_initializer(initializer_range),
   )
   if use_one_hot_embeddings:
-    one_hot = tf.one_hot(input_ids, vocab_size, dtype=table.dtype)
-    return tf.einsum("...v,vh->...h", one_hot, table), table
-  return tf.gather(table, input_ids), table
+    one_hot = tf.one_hot(input_ids, vocab_size, dtype=table.dtype.base_dtype)
+    output = tf.einsum("...v,vh->...h", one_hot, table)
+  else:
+    output = tf.gather(table, input_ids)
+  if input_ids.shape.rank != 2:
+    *shape, num_ids = get_shape_list(input_ids)
+    output = tf.reshape(output, [*shape, num_ids * embedding_size])
+  return output, table
 
 
 def embedding_postprocessor(
-  word_embeddings,
-  token_type_ids,
-  config: BertConfig,
+  input_tensor,
+  use_token_type: bool = False,
+  token_type_ids=None,
+  token_type_vocab_size: int = 16,
+  token_type_embedding_name: str = "token_type_embeddings",
+  use_position_embeddings: bool = True,
+  position_embedding_name: str = "position_embeddings",
+  initializer_range: float = 0.02,
+  max_position_embeddings: int = 512,
+  dropout_prob: float | None = 0.1,
   dropout_seed=None,
+  layer_norm_eps: float = 1e-12,
   positions=None,
 ):
-  """Adds segment and position to the words, normalises, drops out.
+  """Adds segment and position embeddings, then layer norm and dropout.
 
   Args:
-    word_embeddings: float [B, S, H], or [T, H] with `positions`.
-    token_type_ids: int32 [B, S] or [T].
-    config: gives the tables' sizes.
+    input_tensor: float [B, S, H], the word embeddings.
+    use_token_type: whether to add the embeddings of `token_type_ids`.
+    token_type_ids: int32 [B, S]; an id outside the table adds nothing.
+    token_type_vocab_size: rows of that table.
+    token_type_embedding_name: its variable's name.
+    use_position_embeddings: whether to add position embeddings.
+    position_embedding_name: the variable's name.
+    initializer_range: standard deviation of new tables.
+    max_position_embeddings: rows of the position table.
+    dropout_prob: dropout of the result.
     dropout_seed: see `dropout`.
-    positions: int32 [T], each token's position in its sequence; None where
-      they count the S axis.
+    layer_norm_eps: see `layer_norm`.
+    positions: int32 [B, S], the position of each vector; None for 0 to S - 1.
 
   Returns:
-    As `word_embeddings`.
+    As `input_tensor`.
+
+  Raises:
+    ValueError: `token_type_ids` are used and not given, or S is known and
+      above `max_position_embeddings`. Where S is not known, running the graph
+      raises `tf.errors.InvalidArgumentError`.
   """
-  *_, length, width = get_shape_list(word_embeddings, expected_rank=[2, 3])
-  initializer = create_initializer(config.initializer_range)
-  token_type_table = tf.get_variable(
-    "token_type_embeddings",
-    [config.type_vocab_size, width],
-    initializer=initializer,
+  _, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
+  initializer = create_initializer(initializer_range)
+  output = input_tensor
+  if use_token_type:
+    if token_type_ids is None:
+      raise ValueError("use_token_type needs token_type_ids")
+    table = tf.get_variable(
+      token_type_embedding_name,
+      [token_type_vocab_size, width],
+      initializer=initializer,
+    )
+    # So small a table is read faster by a product than by a gather.
+    token_types = tf.one_hot(
+      token_type_ids, token_type_vocab_size, dtype=table.dtype.base_dtype
+    )
+    output += tf.einsum("...t,th->...h", token_types, table)
+  if use_position_embeddings:
+    table = tf.get_variable(
+      position_embedding_name,
+      [max_position_embeddings, width],
+      initializer=initializer,
+    )
+    if positions is not None:
+      output += take_rows(table, positions)
+    else:
+      if isinstance(seq_length, int) and seq_length > max_position_embeddings:
+        raise ValueError(
+          f"The sequences have {seq_length} tokens, but the model has only"
+          f" max_position_embeddings = {max_position_embeddings}"
+        )
+      # [S, H], the same for every sequence; fails where S is too large.
+      output += tf.slice(table, [0, 0], [seq_length, width])
+  return layer_norm_and_dropout(
+    output, dropout_prob, dropout_seed=dropout_seed, epsilon=layer_norm_eps
   )
-  position_table = tf.get_variable(
-    "position_embeddings",
-    [config.max_position_embeddings, width],
-    initializer=initializer,
-  )
-  # So small a table is read faster by a product than by a gather.
-  token_types = tf.one_hot(
-    token_type_ids, config.type_vocab_size, dtype=token_type_table.dtype
-  )
-  output = word_embeddings
-  output += tf.einsum("...t,th->...h", token_types, token_type_table)
-  if positions is None:
-    output += position_table[:length]  # [S, H], the same for every row
-  else:
-    output += execution_lib.take_rows(position_table, positions)
-  output = layer_norm(output, epsilon=config.layer_norm_eps)
-  return dropout(output, config.hidden_dropout_prob, dropout_seed)
+
+
+@tf.custom_gradient
+def take_rows(table, indices):
+  """`tf.gather` of rows, with a dense gradient.
+
+  Args:
+    table: float [A, W].
+    indices: int32 [...], each in [0, A).
+
+  Returns:
+    float [..., W].
+  """
+
+  def sum_rows(gradient):
+    num_rows = table.shape.as_list()[0]
+    if num_rows is None:
+      num_rows = tf.shape(table)[0]
+    return tf.math.unsorted_segment_sum(gradient, indices, num_rows), None
+
+  return tf.gather(table, indices), sum_rows
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
-  """Repeats a mask of places to attend to for every place that attends.
+  """Repeats a mask of keys for every query.
 
   Args:
     from_tensor: [B, F] or [B, F, ...]; only its shape is used.
-    to_mask: int [B, T], 1 at places to attend to.
+    to_mask: int [B, T], 1 at positions to attend to.
 
   Returns:
     float32 [B, F, T].
@@ -342,174 +545,152 @@ def create_attention_mask_from_input_mask(from_tensor, to_mask):
 
 
 def transformer_model(
-  input_tensor, attention_mask, config: BertConfig, dropout_seed=None
-):
-  """The stack of Transformer layers over a batch with padding.
-
-  Args:
-    input_tensor: float [B, S, H].
-    attention_mask: float [B, S, S], see `transformer_layers`.
-    config: gives the sizes.
-    dropout_seed: see `dropout`.
-
-  Returns:
-    A list of float [B, S, H], one for each layer.
-
-  Raises:
-    ValueError: the heads do not divide the hidden size, or the input has
-      another width.
-  """
-  batch_size, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
-  rows = execution_lib.PaddedRows(batch_size, seq_length)
-  hidden = tf.reshape(input_tensor, [-1, width])  # [B * S, H]
-  layers = transformer_layers(
-    hidden, attention_mask, rows, config, dropout_seed
-  )
-  return [rows.to_sequence(layer) for layer in layers]
-
-
-def transformer_layers(
-  hidden,
-  attention_mask,
-  rows: execution_lib.Rows,
-  config: BertConfig,
+  input_tensor,
+  attention_mask=None,
+  hidden_size: int = 768,
+  num_hidden_layers: int = 12,
+  num_attention_heads: int = 12,
+  intermediate_size: int = 3072,
+  intermediate_act_fn: Callable | None = gelu,
+  hidden_dropout_prob: float | None = 0.1,
+  attention_probs_dropout_prob: float | None = 0.1,
+  initializer_range: float = 0.02,
+  do_return_all_layers: bool = False,
   dropout_seed=None,
-  execution: Execution | None = None,
+  layer_norm_eps: float = 1e-12,
+  execution: Compute | None = None,
+  rows=None,
   output_positions=None,
 ):
   """The stack of Transformer layers (Vaswani et al. 2017), encoder only.
 
   Args:
-    hidden: float [T, H], the states of the tokens.
-    attention_mask: float [B, S, S], 1 where the second place is seen by the
-      first; or [B, 1, S], the same for all that see.
-    rows: knows the place of each token.
-    config: gives the sizes.
+    input_tensor: float [B, S, H]; with `rows` [1, R, H].
+    attention_mask: [B, S, S], 1 where a query may attend to a key, 0 where
+      not; or [B, 1, S], the same for all queries; None for all ones.
+    hidden_size: H.
+    num_hidden_layers: number of layers.
+    num_attention_heads: N.
+    intermediate_size: width inside a layer's feed-forward part.
+    intermediate_act_fn: activation of that part, or None.
+    hidden_dropout_prob: dropout of the outputs of attention and feed-forward.
+    attention_probs_dropout_prob: dropout of attention probabilities.
+    initializer_range: standard deviation of new weights.
+    do_return_all_layers: whether to return the output of every layer.
     dropout_seed: see `dropout`.
-    execution: how to compute; None for `Execution()`.
-    output_positions: int32 [B, P], the places of which the last layer gives
-      states; None for all. Needs an attention mask [B, 1, S].
+    layer_norm_eps: see `layer_norm`.
+    execution: how to compute; None for `Compute()`.
+    rows: maps rows to (sequence, position), see `Compute.unpad`; None for a
+      row at every position.
+    output_positions: int32 [B, P], the positions that the last layer computes;
+      None for all. Needs an attention mask [B, 1, S].
 
   Returns:
-    A list of float [T, H], one for each layer; with `output_positions` the last
-    is [B * P, H].
+    float [B, S, H], the output of the last layer, [B, P, H] with
+    `output_positions`; or a list of these, one for each layer.
 
   Raises:
-    ValueError: the heads do not divide the hidden size, or the input has
-      another width.
+    ValueError: the heads do not divide the hidden size, the input has another
+      width, or recomputation would draw other dropout masks.
   """
-  execution = execution or Execution()
-  width = get_shape_list(hidden, expected_rank=2)[-1]
-  if config.hidden_size % config.num_attention_heads:
+  execution = execution or Compute()
+  batch_size, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
+  if rows is not None:
+    batch_size, seq_length = rows.batch_size, rows.seq_length
+  if hidden_size % num_attention_heads:
     raise ValueError(
-      f"num_attention_heads = {config.num_attention_heads} does not divide"
-      f" hidden_size = {config.hidden_size}"
+      f"num_attention_heads = {num_attention_heads} does not divide"
+      f" hidden_size = {hidden_size}"
     )
-  if width != config.hidden_size:
+  if width != hidden_size:
     raise ValueError(
-      f"The input is {width} wide, but hidden_size = {config.hidden_size}:"
-      " the residual sums need both equal"
+      f"The input is {width} wide, but hidden_size = {hidden_size}: the"
+      " residual sums need both equal"
     )
 
-  layer_outputs = []
-  for index in range(config.num_hidden_layers):
-    is_last = index == config.num_hidden_layers - 1
-    layer = functools.partial(
-      transformer_layer,
-      attention_mask=attention_mask,
-      rows=rows,
-      config=config,
-      dropout_seed=dropout_seed,
-      execution=execution,
-      output_positions=output_positions if is_last else None,
-    )
-    with tf.variable_scope(f"layer_{index}") as scope:
-      if execution.recomputes:
-        hidden = execution_lib.recomputed(layer, scope)(hidden)
-      else:
-        hidden = layer(hidden)
-    layer_outputs.append(hidden)
-  return layer_outputs
-
-
-def transformer_layer(
-  hidden,
-  attention_mask,
-  rows: execution_lib.Rows,
-  config: BertConfig,
-  dropout_seed,
-  execution: Execution,
-  output_positions=None,
-):
-  """Attention and a feed-forward part.
-
-  Each is followed by dropout, a residual sum and layer normalisation.
-
-  Args:
-    hidden: float [T, H], the states of the tokens.
-    attention_mask: see `transformer_layers`.
-    rows: knows the place of each token.
-    config: gives the sizes.
-    dropout_seed: see `dropout`.
-    execution: how to compute.
-    output_positions: see `transformer_layers`.
-
-  Returns:
-    float [T, H], or [B * P, H] with `output_positions`.
-  """
-  everywhere, from_rows = hidden, rows
-  if output_positions is not None:
-    hidden = rows.pick(everywhere, output_positions)
-    from_rows = execution_lib.PaddedRows(*get_shape_list(output_positions))
+  def to_sequence(matrix):  # [R, H] to [B, S, H]
+    if rows is not None:
+      return rows.to_sequence(matrix)
+    return reshape_from_matrix(matrix, [batch_size, seq_length, width])
 
   def add_and_norm(output, residual):
-    return normalised_sum(
-      output,
-      residual,
-      config.hidden_dropout_prob,
-      dropout_seed,
-      config.layer_norm_eps,
-      execution,
+    return execution.add_and_norm(
+      output, residual, hidden_dropout_prob, dropout_seed, layer_norm_eps
     )
 
-  with tf.variable_scope("attention"):
-    with tf.variable_scope("self"):
-      context = attention_layer(
-        hidden,
-        everywhere,
-        attention_mask,
-        num_attention_heads=config.num_attention_heads,
-        size_per_head=config.hidden_size // config.num_attention_heads,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        initializer_range=config.initializer_range,
-        do_return_2d_tensor=True,
-        dropout_seed=dropout_seed,
-        from_rows=from_rows,
-        to_rows=rows,
+  def layer(hidden, picks: bool):
+    """One layer: [R, H] to [R, H], or to [B * P, H] if it `picks`."""
+    queries = hidden
+    from_rows, from_seq_length = rows, seq_length
+    if picks:
+      from_rows, from_seq_length = None, get_shape_list(output_positions)[1]
+      if rows is None:
+        queries = gather_positions(to_sequence(hidden), output_positions)
+      else:
+        queries = rows.pick(hidden, output_positions)
+    with tf.variable_scope("attention"):
+      with tf.variable_scope("self"):
+        context = attention_layer(
+          queries,
+          hidden,
+          attention_mask,
+          num_attention_heads=num_attention_heads,
+          size_per_head=hidden_size // num_attention_heads,
+          attention_probs_dropout_prob=attention_probs_dropout_prob,
+          initializer_range=initializer_range,
+          do_return_2d_tensor=True,
+          batch_size=batch_size,
+          from_seq_length=from_seq_length,
+          to_seq_length=seq_length,
+          dropout_seed=dropout_seed,
+          execution=execution,
+          from_rows=from_rows,
+          to_rows=rows,
+        )
+      with tf.variable_scope("output"):
+        context = dense(
+          context, hidden_size, initializer_range=initializer_range
+        )
+        attention_output = add_and_norm(context, queries)
+    with tf.variable_scope("intermediate"):
+      intermediate = dense(
+        attention_output,
+        intermediate_size,
+        intermediate_act_fn,
+        initializer_range,
         execution=execution,
       )
     with tf.variable_scope("output"):
-      context = dense(
-        context,
-        config.hidden_size,
-        initializer_range=config.initializer_range,
+      output = dense(
+        intermediate, hidden_size, initializer_range=initializer_range
       )
-      hidden = add_and_norm(context, hidden)
-  with tf.variable_scope("intermediate"):
-    intermediate = dense(
-      hidden,
-      config.intermediate_size,
-      get_activation(config.hidden_act),
-      config.initializer_range,
-      execution=execution,
-    )
-  with tf.variable_scope("output"):
-    output = dense(
-      intermediate,
-      config.hidden_size,
-      initializer_range=config.initializer_range,
-    )
-    return add_and_norm(output, hidden)
+      return add_and_norm(output, attention_output)
+
+  # Matrices throughout: on a TPU a reshape between two and three axes costs.
+  states = [reshape_to_matrix(input_tensor)]
+  is_repeatable = dropout_seed is not None or not (
+    hidden_dropout_prob or attention_probs_dropout_prob
+  )
+  for index in range(num_hidden_layers):
+    picks = output_positions is not None and index == num_hidden_layers - 1
+    with tf.variable_scope(f"layer_{index}") as scope:
+      states.append(
+        execution.run_layer(
+          functools.partial(layer, picks=picks),
+          states[-1],
+          scope,
+          is_repeatable,
+        )
+      )
+
+  *lower, last = states
+  outputs = [*map(to_sequence, lower[1:])] if do_return_all_layers else []
+  if output_positions is None:
+    outputs.append(to_sequence(last))
+  else:
+    shape = [*get_shape_list(output_positions), width]
+    outputs.append(reshape_from_matrix(last, shape))
+  return outputs if do_return_all_layers else outputs[-1]
 
 
 def attention_layer(
@@ -528,21 +709,20 @@ def attention_layer(
   from_seq_length=None,
   to_seq_length=None,
   dropout_seed=None,
-  from_rows: execution_lib.Rows | None = None,
-  to_rows: execution_lib.Rows | None = None,
-  execution: Execution | None = None,
+  execution: Compute | None = None,
+  from_rows=None,
+  to_rows=None,
 ):
-  """Multi-headed scaled dot-product attention (Vaswani et al. 2017, 3.2).
+  """Multi-head scaled dot-product attention (Vaswani et al. 2017, 3.2).
 
-  Each place of `from_tensor` asks; the places of `to_tensor` answer. The two
+  Queries come from `from_tensor`; keys and values from `to_tensor`. The two
   are the same tensor in self-attention.
 
   Args:
-    from_tensor: float [B, F, W] or [B * F, W], or with `from_rows` a matrix of
-      these.
-    to_tensor: float [B, T, X] or [B * T, X], likewise.
-    attention_mask: [B, F, T] or [B, 1, T], 1 where F may see T, 0 where not;
-      None for all.
+    from_tensor: float [B, F, W] or [B * F, W]; with `from_rows` [R, W].
+    to_tensor: float [B, T, X] or [B * T, X]; with `to_rows` [R, X].
+    attention_mask: [B, F, T] or [B, 1, T], 1 where a query may attend to a
+      key, 0 where not; None for all ones.
     num_attention_heads: N.
     size_per_head: D.
     query_act: activation of the queries, or None.
@@ -550,22 +730,26 @@ def attention_layer(
     value_act: activation of the values, or None.
     attention_probs_dropout_prob: dropout of the attention probabilities.
     initializer_range: standard deviation of new weights.
-    do_return_2d_tensor: whether the result is a matrix.
-    batch_size: B; needed with matrices whose rows nothing else places.
-    from_seq_length: F; likewise.
-    to_seq_length: T; likewise.
+    do_return_2d_tensor: whether to return a matrix.
+    batch_size: B; required with matrices.
+    from_seq_length: F; required with matrices.
+    to_seq_length: T; required with matrices.
     dropout_seed: see `dropout`.
-    from_rows: the place of each row of a matrix `from_tensor`.
+    execution: how to compute; None for `Compute()`.
+    from_rows: maps rows of `from_tensor` to (sequence, position), see
+      `Compute.unpad`; None for a row at every position. Needs
+      `do_return_2d_tensor`.
     to_rows: the same of `to_tensor`.
-    execution: how to compute; None for `Execution()`.
 
   Returns:
-    float [B, F, N * D], or [B * F, N * D] with `do_return_2d_tensor`.
+    float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D] ([R,
+    N * D] with `from_rows`).
 
   Raises:
     ValueError: the inputs differ in rank, or are matrices and a size is
       missing.
   """
+  execution = execution or Compute()
   from_shape = get_shape_list(from_tensor, expected_rank=[2, 3])
   to_shape = get_shape_list(to_tensor, expected_rank=[2, 3])
   if len(from_shape) != len(to_shape):
@@ -573,55 +757,57 @@ def attention_layer(
   if len(from_shape) == 3:
     batch_size, from_seq_length = from_shape[:2]
     to_seq_length = to_shape[1]
-  elif not (from_rows and to_rows) and None in (
-    batch_size,
-    from_seq_length,
-    to_seq_length,
-  ):
+  elif None in (batch_size, from_seq_length, to_seq_length):
     raise ValueError(
       "Attention over matrices needs batch_size, from_seq_length and"
       " to_seq_length"
     )
-  execution = execution or Execution()
-  padded = functools.partial(execution_lib.PaddedRows, batch_size)
-  from_rows = from_rows or padded(from_seq_length)
-  to_rows = to_rows or padded(to_seq_length)
 
-  def project(tensor, activation, name):
-    width = get_shape_list(tensor)[-1]
+  def project(tensor, activation, name):  # to [R, N * D]
     return dense(
-      tf.reshape(tensor, [-1, width]),
+      reshape_to_matrix(tensor),
       num_attention_heads * size_per_head,
       activation,
       initializer_range,
       name=name,
     )
 
-  def by_head(rows, matrix):
-    return rows.to_heads(matrix, num_attention_heads, size_per_head)
+  def split_heads(matrix, seq_length, rows):
+    if rows is not None:
+      return rows.split_heads(matrix, num_attention_heads, size_per_head)
+    heads = tf.reshape(
+      matrix, [batch_size, seq_length, num_attention_heads, size_per_head]
+    )  # [B, S, N, D]
+    return tf.transpose(heads, [0, 2, 1, 3])  # [B, N, S, D]
 
-  query = project(from_tensor, query_act, "query")
-  # Queries are fewer numbers than the scores that this is meant for.
+  query = project(from_tensor, query_act, "query")  # [B * F, N * D]
+  key = project(to_tensor, key_act, "key")  # [B * T, N * D]
+  value = project(to_tensor, value_act, "value")  # [B * T, N * D]
+
+  # Scale the queries instead of the scores: the tensor is smaller.
   query *= 1.0 / math.sqrt(size_per_head)
-  query = by_head(from_rows, query)  # [B, N, F, D]
-  key = by_head(to_rows, project(to_tensor, key_act, "key"))
-  value = by_head(to_rows, project(to_tensor, value_act, "value"))
+  query = split_heads(query, from_seq_length, from_rows)  # [B, N, F, D]
+  key = split_heads(key, to_seq_length, to_rows)  # [B, N, T, D]
+  value = split_heads(value, to_seq_length, to_rows)  # [B, N, T, D]
 
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
   scores = tf.cast(scores, tf.float32)
   if attention_mask is not None:
-    # A large negative number rather than minus infinity: a row with nothing to
-    # see then attends by its scores alone, and nothing becomes NaN.
-    hidden_places = 1.0 - tf.cast(attention_mask, tf.float32)
-    scores += hidden_places[:, tf.newaxis, :, :] * -10000.0
-  probs = dropout(
-    tf.nn.softmax(scores), attention_probs_dropout_prob, dropout_seed, execution
-  )
+    # A large negative number and not minus infinity: a query whose keys are
+    # all masked attends by its scores alone, and nothing becomes NaN.
+    masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
+    scores += masked[:, tf.newaxis, :, :] * -10000.0  # [B, N, F, T]
+  probs = tf.nn.softmax(scores)  # [B, N, F, T]
+  probs = dropout(probs, attention_probs_dropout_prob, dropout_seed, execution)
+
   context = tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
-  context = from_rows.from_heads(context)  # [B * F, N * D]
+  if from_rows is not None:
+    return from_rows.merge_heads(context)  # [R, N * D]
+  context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
+  width = num_attention_heads * size_per_head
   if do_return_2d_tensor:
-    return context
-  return from_rows.to_sequence(context)
+    return tf.reshape(context, [-1, width])  # [B * F, N * D]
+  return tf.reshape(context, [batch_size, from_seq_length, width])
 
 
 def dense(
@@ -630,7 +816,7 @@ def dense(
   activation: Callable | None = None,
   initializer_range: float = 0.02,
   name: str = "dense",
-  execution: Execution | None = None,
+  execution: Compute | None = None,
 ):
   """A fully connected layer, computed in the dtype of its inputs.
 
@@ -640,159 +826,122 @@ def dense(
     activation: function of the output, or None.
     initializer_range: standard deviation of a new kernel.
     name: variable scope of `kernel` [W, U] and `bias` [U].
-    execution: whether the activation `compiles`; None for `Execution()`.
+    execution: how to compute the activation; None for `Compute()`.
 
   Returns:
     [..., U], dtype of `inputs`.
   """
-  shape = get_shape_list(inputs)
+  width = inputs.shape.as_list()[-1]
   with tf.variable_scope(name):
     kernel = tf.get_variable(
       "kernel",
-      [shape[-1], units],
+      [width, units],
       initializer=create_initializer(initializer_range),
     )
     bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-    matrix = tf.reshape(inputs, [-1, shape[-1]])
-    output = tf.matmul(matrix, tf.cast(kernel, inputs.dtype))
-    bias = tf.cast(bias, inputs.dtype)
+    kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
+    output = tf.matmul(reshape_to_matrix(inputs), kernel)  # [R, U]
     if activation is None:
       output = tf.nn.bias_add(output, bias)
-    elif execution and execution.compiles:
-      output = execution_lib.compiled(_activated, activation=activation)(
-        output, bias
-      )
     else:
-      output = _activated(output, bias, activation)
-    return tf.reshape(output, [*shape[:-1], units])
+      output = (execution or Compute()).activate(output, bias, activation)
+    if inputs.shape.rank == 2:
+      return output
+    return reshape_from_matrix(output, get_shape_list(inputs))
 
 
-def _activated(product, bias, activation: Callable):
-  return activation(tf.nn.bias_add(product, bias))
-
-
-def layer_norm(input_tensor, name: str = "LayerNorm", epsilon: float = 1e-12):
-  """Normalises each vector, then scales and shifts it (Ba et al. 2016).
+def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
+  """Normalizes each vector, then scales and shifts it (Ba et al. 2016).
 
   Args:
     input_tensor: float [..., H].
-    name: variable scope of `beta` and `gamma`, both [H].
+    name: variable scope of `beta` and `gamma`, both [H]; None for "LayerNorm",
+      or "LayerNorm_1" and so on where that was used before.
     epsilon: added to the variance.
 
   Returns:
-    As `input_tensor`: over the last axis of mean `beta` and deviation `gamma`.
+    As `input_tensor`; over the last axis the mean is `beta` and the standard
+    deviation `gamma`.
   """
-  beta, gamma = _norm_weights(input_tensor, name)
-  vectors = tf.cast(input_tensor, tf.float32)
-  return tf.cast(_normalised(vectors, beta, gamma, epsilon), input_tensor.dtype)
+  with tf.variable_scope(name, default_name="LayerNorm"):
+    beta, gamma = norm_weights(input_tensor.shape.as_list()[-1])
+    vectors = tf.cast(input_tensor, tf.float32)
+    output = normalize(vectors, beta, gamma, epsilon)
+  return tf.cast(output, input_tensor.dtype)
 
 
-def _norm_weights(input_tensor, name: str = "LayerNorm"):
-  width = get_shape_list(input_tensor)[-1]
-  with tf.variable_scope(name):
-    beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
-    gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
+def norm_weights(width: int):
+  """Variables `beta` and `gamma`, float32 [width], of the current scope."""
+  beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
+  gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
   return beta, gamma
 
 
-def _normalised(vectors, beta, gamma, epsilon: float):
+def normalize(vectors, beta, gamma, epsilon: float):
+  """`layer_norm` of float32 [..., H] with weights [H]."""
   mean, variance = tf.nn.moments(vectors, axes=[-1], keepdims=True)
-  scale = tf.math.rsqrt(variance + epsilon) * gamma
-  return (vectors - mean) * scale + beta
+  with tf.name_scope("batchnorm"):  # the name that is looked up in graphs
+    scale = tf.math.rsqrt(variance + epsilon) * gamma
+    return (vectors - mean) * scale + beta
 
 
-def normalised_sum(
-  output,
-  residual,
+def layer_norm_and_dropout(
+  input_tensor,
   dropout_prob: float | None,
-  dropout_seed,
-  epsilon: float,
-  execution: Execution,
+  name: str | None = None,
+  dropout_seed=None,
+  epsilon: float = 1e-12,
 ):
-  """Drops out, adds a residual, normalises: what ends each part of a layer.
+  """`layer_norm`, then `dropout`.
 
   Args:
-    output: float [T, H].
-    residual: float [T, H].
-    dropout_prob: dropout of `output`; None or 0 for none.
+    input_tensor: float [..., H].
+    dropout_prob: see `dropout`.
+    name: see `layer_norm`.
     dropout_seed: see `dropout`.
     epsilon: see `layer_norm`.
-    execution: how to compute.
 
   Returns:
-    As `output`.
+    As `input_tensor`.
   """
-  if not execution.compiles:
-    output = dropout(output, dropout_prob, dropout_seed)
-    return layer_norm(output + residual, epsilon=epsilon)
-  tensors = [output, residual, *_norm_weights(output)]
-  if dropout_prob:
-    tensors.append(
-      execution_lib.keep_mask(
-        get_shape_list(output), dropout_prob, *_key_and_step(dropout_seed)
-      )
-    )
-  return execution_lib.compiled(
-    _normalised_sum, epsilon=epsilon, dropout_prob=dropout_prob
-  )(*tensors)
-
-
-def _normalised_sum(
-  output, residual, beta, gamma, keep=None, *, epsilon, dropout_prob
-):
-  if keep is not None:
-    output = _dropped(output, keep, dropout_prob)
-  return _normalised(output + residual, beta, gamma, epsilon)
-
-
-def _dropped(tensor, keep, dropout_prob: float):
-  # Nothing may be kept at all; what is multiplied then is 0.
-  scale = 1.0 / max(execution_lib.kept_share(dropout_prob), 2.0**-16)
-  return tensor * (tf.cast(keep, tensor.dtype) * scale)
+  output = layer_norm(input_tensor, name, epsilon)
+  return dropout(output, dropout_prob, dropout_seed)
 
 
 def dropout(
   input_tensor,
   dropout_prob: float | None,
   dropout_seed=None,
-  execution: Execution | None = None,
+  execution: Compute | None = None,
 ):
-  """Sets some elements to zero and scales the others up (Srivastava 2014).
+  """Zeroes random elements and scales up the others (Srivastava et al. 2014).
 
   Args:
     input_tensor: float, any shape.
-    dropout_prob: probability of an element being dropped; None or 0 for none.
-    dropout_seed: None, or (the run's seed, an int; the step, an integer
-      tensor []). The mask is then a function of these two and of the variable
-      scope, so that the same step drops the same elements whenever it is run;
-      a scope has at most one dropout.
-    execution: whether to draw 16 bits an element, as where it `compiles`;
-      None for `Execution()`. The masks are others, their odds the same.
+    dropout_prob: probability of dropping an element; None or 0 for none.
+    dropout_seed: None for a random mask, or (the run's seed, an int; the step,
+      an integer tensor []). The mask is then a function of these two and of
+      the variable scope: the same step drops the same elements whenever it
+      runs. A scope has at most one dropout.
+    execution: how to draw the mask; None for `Compute()`. Different masks,
+      same drop probability.
 
   Returns:
     As `input_tensor`.
   """
   if not dropout_prob:
     return input_tensor
-  key, step = _key_and_step(dropout_seed)
-  if execution and execution.compiles:
-    shape = get_shape_list(input_tensor)
-    keep = execution_lib.keep_mask(shape, dropout_prob, key, step)
-    return _dropped(input_tensor, keep, dropout_prob)
-  if key is None:
-    return tf.nn.dropout(input_tensor, rate=dropout_prob)
-  return tf.nn.experimental.stateless_dropout(
-    input_tensor, rate=dropout_prob, seed=[key, tf.cast(step, tf.int32)]
-  )
+  key, step = dropout_key(dropout_seed)
+  return (execution or Compute()).drop(input_tensor, dropout_prob, key, step)
 
 
-def _key_and_step(dropout_seed):
-  """What fixes the dropout of a scope: an int and a tensor, or None twice."""
+def dropout_key(dropout_seed):
+  """Stateless dropout seed of a scope: (key, step), or (None, None)."""
   if dropout_seed is None:
     return None, None
   run_seed, step = dropout_seed
-  place = f"{run_seed} {tf.get_variable_scope().name}"
-  return zlib.crc32(place.encode()) & 0x7FFFFFFF, step
+  name = f"{run_seed} {tf.get_variable_scope().name}"
+  return zlib.crc32(name.encode()) & 0x7FFFFFFF, step
 
 
 # The heads
@@ -851,8 +1000,9 @@ def gather_positions(sequence, positions):
     ValueError: `sequence` is not of rank 3.
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
-  rows = execution_lib.PaddedRows(batch_size, seq_length)
-  return rows.pick(tf.reshape(sequence, [-1, width]), positions)
+  starts = tf.range(batch_size) * seq_length  # [B], rows of [CLS]
+  rows = tf.cast(positions, tf.int32) + starts[:, tf.newaxis]  # [B, P]
+  return take_rows(tf.reshape(sequence, [-1, width]), tf.reshape(rows, [-1]))
 
 
 def next_sentence_logits(config: BertConfig, pooled_output):
@@ -973,67 +1123,7 @@ def weighted_mean(losses, weights, total_weight=None):
   return tf.reduce_sum(weights * losses) / (total_weight + 1e-5)
 
 
-# Activations, initialisation, shapes
-
-
-def gelu(x):
-  """The Gaussian Error Linear Unit in its exact form (Hendrycks 2016).
-
-  Args:
-    x: float, any shape.
-
-  Returns:
-    x times the standard normal distribution function of x.
-  """
-  return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
-
-
-def gelu_tanh(x):
-  """`gelu` by a tanh that is within 5e-4 of it.
-
-  Args:
-    x: float, any shape.
-
-  Returns:
-    As `x`.
-  """
-  inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
-  return 0.5 * x * (1.0 + tf.tanh(inner))
-
-
-def get_activation(activation_string):
-  """The activation function of a name.
-
-  Args:
-    activation_string: "gelu", "gelu_tanh" (also called "gelu_new"), "relu",
-      "tanh" or "linear", in any case; or a function, which is given back.
-
-  Returns:
-    A function of a tensor; None for "linear", "" and None.
-
-  Raises:
-    ValueError: there is no activation of that name.
-  """
-  if not isinstance(activation_string, str):
-    return activation_string
-  functions = {
-    "": None,
-    "linear": None,
-    "gelu": gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_tanh": gelu_tanh,
-    "relu": tf.nn.relu,
-    "tanh": tf.tanh,
-  }
-  name = activation_string.lower()
-  if name not in functions:
-    raise ValueError(f"Unsupported activation: {name}")
-  return functions[name]
-
-
-def create_initializer(initializer_range: float = 0.02):
-  """Normal weights of that standard deviation, cut off at two deviations."""
-  return tf.truncated_normal_initializer(stddev=initializer_range)
+# Checkpoints and shapes
 
 
 def get_assignment_map_from_checkpoint(
@@ -1059,6 +1149,37 @@ def get_assignment_map_from_checkpoint(
   assignment_map = collections.OrderedDict((name, name) for name in found)
   initialized = {n: 1 for name in found for n in (name, name + ":0")}
   return assignment_map, initialized
+
+
+def reshape_to_matrix(input_tensor):
+  """[..., W] to a matrix [R, W]; a matrix is returned as it is.
+
+  Raises:
+    ValueError: the tensor has less than two axes.
+  """
+  rank = input_tensor.shape.rank
+  if rank < 2:
+    raise ValueError(f"Expected at least two axes, not {input_tensor.shape}")
+  if rank == 2:
+    return input_tensor
+  return tf.reshape(input_tensor, [-1, input_tensor.shape.as_list()[-1]])
+
+
+def reshape_from_matrix(output_tensor, orig_shape_list: list):
+  """Undoes `reshape_to_matrix`; the last axis may have another size.
+
+  Args:
+    output_tensor: [R, U].
+    orig_shape_list: the shape before, as of `get_shape_list`; its last entry
+      is not used.
+
+  Returns:
+    [..., U]; `output_tensor` itself where the shape was that of a matrix.
+  """
+  if len(orig_shape_list) == 2:
+    return output_tensor
+  width = get_shape_list(output_tensor)[-1]
+  return tf.reshape(output_tensor, [*orig_shape_list[:-1], width])
 
 
 def get_shape_list(

@@ -41,30 +41,30 @@ def masks(draw):
 
 @pytest.fixture(scope="module")
 def packing():
-  """Runs all that `PackedRows` does on a mask and tensors of [B, S, N, D]."""
+  """Runs all that `UnpaddedRows` does on a mask and tensors of [B, S, N, D]."""
   shape = [None, None, NUM_HEADS, HEAD_SIZE]
   with tf.Graph().as_default() as graph:
     mask = tf.placeholder(tf.int32, shape[:2])
     tensor = tf.placeholder(tf.float32, shape)
     upstream = tf.placeholder(tf.float32, shape)
-    rows = execution.PackedRows(mask)
+    rows = execution.UnpaddedRows(mask)
     places = tf.range(tf.size(mask))
 
     def packed(by_place):
       flat = tf.reshape(by_place, [-1, NUM_HEADS * HEAD_SIZE])
-      return tf.gather(flat, rows.pack(places))
+      return tf.gather(flat, rows.pack(places)[0])
 
     def by_head(by_place):
       return tf.transpose(by_place, [0, 2, 1, 3])
 
     of_rows, of_heads = packed(tensor), by_head(tensor)
-    heads = rows.to_heads(of_rows, NUM_HEADS, HEAD_SIZE)
-    collected = rows.from_heads(of_heads)
+    heads = rows.split_heads(of_rows, NUM_HEADS, HEAD_SIZE)
+    collected = rows.merge_heads(of_heads)
     sequence = rows.to_sequence(of_rows)
     flat_upstream = tf.reshape(upstream, tf.shape(sequence))
     results = {
-      "place": rows.pack(places),
-      "positions": rows.positions,
+      "place": rows.pack(places)[0],
+      "positions": rows.positions[0],
       "rows": of_rows,
       "heads": heads,
       "heads_gradient": tf.gradients(heads, of_rows, by_head(upstream)),
@@ -153,7 +153,7 @@ def test_no_gradient_comes_from_rows_of_padding(packing):
 def num_rows(num_tokens, num_places):
   """Of so many tokens, a scalar tensor, in one sequence of places."""
   mask = tf.cast(tf.range(num_places) < num_tokens, tf.int32)
-  return tf.size(execution.PackedRows(mask[tf.newaxis]).positions)
+  return tf.size(execution.UnpaddedRows(mask[tf.newaxis]).positions)
 
 
 def test_rows_are_an_eighth_more_than_tokens_at_most():
@@ -180,37 +180,11 @@ def test_rows_are_no_more_than_places(num_tokens):
 
 @pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
 def test_a_sequence_without_tokens_is_all_0(from_mask):
-  rows = execution.PackedRows(tf.constant(from_mask))
+  rows = execution.UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
-  heads = rows.to_heads(states, NUM_HEADS, HEAD_SIZE)
-  _, sequence = run([heads, rows.to_sequence(rows.from_heads(heads))])
+  heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
+  _, sequence = run([heads, rows.to_sequence(rows.merge_heads(heads))])
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
-
-
-def test_taken_rows_and_their_gradient_equal_those_of_a_gather():
-  draw = np.random.default_rng(0)
-  table = tf.constant(draw.normal(size=[5, 4]), tf.float32)
-  indices = tf.constant([3, 0, 3, 1])
-  upstream = tf.constant(draw.normal(size=[4, 4]), tf.float32)
-  taken, gathered = (
-    execution.take_rows(table, indices),
-    tf.gather(table, indices),
-  )
-  (gradient,) = tf.gradients(taken, table, upstream)
-  (sparse,) = tf.gradients(gathered, table, upstream)
-  assert isinstance(gradient, tf.Tensor) and isinstance(
-    sparse, tf.IndexedSlices
-  )
-  seen = run([taken, gathered, gradient, tf.convert_to_tensor(sparse)])
-  np.testing.assert_array_equal(seen[0], seen[1])
-  np.testing.assert_allclose(seen[2], seen[3], rtol=0, atol=1e-6)
-
-
-def test_rows_are_taken_from_a_variable():
-  table = tf.get_variable("table", [5, 4])
-  taken = execution.take_rows(table, tf.constant([2, 2]))
-  gradient = run(tf.gradients(taken, table)[0])
-  np.testing.assert_array_equal(gradient[:, 0], [0, 0, 2, 0, 0])
 
 
 # Fewer passes over memory

@@ -465,6 +465,32 @@ def test_gather_positions_wants_three_axes():
     modeling.gather_positions(tf.zeros([2, 3]), tf.zeros([2, 1], tf.int32))
 
 
+def test_taken_rows_and_their_gradient_equal_those_of_a_gather():
+  draw = np.random.default_rng(0)
+  table = tf.constant(draw.normal(size=[5, 4]), tf.float32)
+  indices = tf.constant([3, 0, 3, 1])
+  upstream = tf.constant(draw.normal(size=[4, 4]), tf.float32)
+  taken, gathered = (
+    modeling.take_rows(table, indices),
+    tf.gather(table, indices),
+  )
+  (gradient,) = tf.gradients(taken, table, upstream)
+  (sparse,) = tf.gradients(gathered, table, upstream)
+  assert isinstance(gradient, tf.Tensor) and isinstance(
+    sparse, tf.IndexedSlices
+  )
+  seen = run([taken, gathered, gradient, tf.convert_to_tensor(sparse)])
+  np.testing.assert_array_equal(seen[0], seen[1])
+  np.testing.assert_allclose(seen[2], seen[3], rtol=0, atol=1e-6)
+
+
+def test_rows_are_taken_from_a_variable():
+  table = tf.get_variable("table", [5, 4])
+  taken = modeling.take_rows(table, tf.constant([2, 2]))
+  gradient = run(tf.gradients(taken, table)[0])
+  np.testing.assert_array_equal(gradient[:, 0], [0, 0, 2, 0, 0])
+
+
 @settings(max_examples=20, deadline=None)
 @given(
   logits=arrays.arrays(
@@ -732,9 +758,7 @@ def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
   compiles = Execution(compiles=True)
   seed = 1, tf.constant(3)
   with tf.variable_scope("here"):
-    fused = modeling.normalised_sum(
-      output, residual, 0.3, seed, 1e-12, compiles
-    )
+    fused = compiles.add_and_norm(output, residual, 0.3, seed, 1e-12)
   with tf.variable_scope("here", reuse=True):
     kept = modeling.dropout(output, 0.3, seed, compiles)
     plain = modeling.layer_norm(kept + residual)

@@ -462,8 +462,8 @@ def test_choices_are_scored_one_by_one():
   tokens, labels = random_tokens([5, 3, 8]), np.array([2, 0, 1, 1, 0])
 
   def build():
-    with tf.variable_scope("", reuse=tf.AUTO_REUSE):
-      together = create_model(tokens, tf.constant(labels), 3, "multiple_choice")
+    together = create_model(tokens, tf.constant(labels), 3, "multiple_choice")
+    with tf.variable_scope("", reuse=True):
       by_choice = [
         create_model(
           {name: value[:, choice] for name, value in tokens.items()},

@@ -152,9 +152,9 @@ def no_dropout(monkeypatch):
 # Training
 
 
-def make_step(model_fn, batch):
+def make_step(model_fn, batch, reuse=None):
   """The loss of a step of training; to run it is to make the step."""
-  with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+  with tf.variable_scope(tf.get_variable_scope(), reuse=reuse):
     spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, None)
   with tf.control_dependencies([spec.train_op]):
     return tf.identity(spec.loss)
@@ -168,7 +168,7 @@ def losses_of(model_fn, batch):
     plain = make_step(model_fn, batch)
     # It makes no variables: it has those of the other.
     step = tf.function(
-      lambda batch: make_step(model_fn, batch),
+      lambda batch: make_step(model_fn, batch, reuse=True),
       jit_compile=True,
       autograph=False,
     )
