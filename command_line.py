@@ -80,7 +80,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
   """
   try:
     return flags.FLAGS(argv)
-  except SystemExit:  # absl prints help, but with status 1
+  except (SystemExit, BrokenPipeError):  # absl has printed help
+    try:
+      sys.stdout.flush()
+    except BrokenPipeError:  # as by `--help | head`
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
   except flags.Error as error:
     *others, last = _flag_errors(str(error))

@@ -1,0 +1,423 @@
+"""The commands of the documentation can be pasted.
+
+Most tests look at the commands without running them. The slow one runs every
+block of README.md in a copy of the checkout, on tiny data:
+
+    python -m pytest -m slow tests/readme_test.py
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import time
+from typing import NamedTuple
+
+import pytest
+from absl import flags
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCUMENTS = [
+  ROOT / "README.md",
+  *sorted(ROOT.glob("docs/*.md")),
+  *sorted(ROOT.glob("[a-z]*/README.md")),
+]
+
+
+class Block(NamedTuple):
+  """A block of code in a document.
+
+  Attributes:
+    place: file and line.
+    language: "shell", "python", or "" for what a command prints.
+    text: the code.
+    remark: in the HTML comment just before it, or "". `not tested: REASON`
+      where nothing but a network, a cluster or a TPU will do, `exit status N:
+      REASON` where that is the point.
+  """
+
+  place: str
+  language: str
+  text: str
+  remark: str
+
+
+_BLOCK = re.compile(
+  r"^( *)(?:<!-- ([^\n]*) -->\n\1)?```(\w*)\n(.*?)^\1```$", re.M | re.S
+)
+
+
+def blocks_of(document):
+  text = document.read_text(encoding="utf-8")
+  for found in _BLOCK.finditer(text):
+    _, remark, language, code = found.groups()
+    line = text.count("\n", 0, found.start()) + 1
+    place = f"{document.relative_to(ROOT)}:{line}"
+    yield Block(place, language, textwrap.dedent(code), remark or "")
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
+SHELL_BLOCKS = [block for block in BLOCKS if block.language == "shell"]
+each_shell_block = pytest.mark.parametrize(
+  "block", SHELL_BLOCKS, ids=[block.place for block in SHELL_BLOCKS]
+)
+
+
+def commands_in(shell):
+  """The simple commands of a shell block, each a list of words."""
+  shell = re.sub(r"<<'?(\w+)'?\n.*?\n\1\n", "\n", shell, flags=re.S)
+  shell = shell.replace("\\\n", " ").replace("\n", ";")
+  lexer = shlex.shlex(shell, posix=True, punctuation_chars=True)
+  lexer.commenters = ""
+  lexer.wordchars += "$%{}#:,@[]"
+  words, commands = [], []
+  for word in [*lexer, ";"]:
+    if set(word) <= set("<>"):
+      continue
+    if set(word) <= set(";|&()"):
+      if words:
+        commands.append(words)
+      words = []
+    elif words or word not in ("do", "done", "then"):
+      words.append(word)
+  return commands
+
+
+def test_a_block_is_taken_apart():
+  shell = (
+    "for n in 1 2; do\n  python a.py --x=$n \\\n    --y='a b' > o.txt\ndone\n"
+    "cat <<END\nx | y\nEND\nprintf a |\npython -m b\n"
+  )
+  assert commands_in(shell) == [
+    ["for", "n", "in", "1", "2"],
+    ["python", "a.py", "--x=$n", "--y=a b", "o.txt"],
+    ["cat"],
+    ["printf", "a"],
+    ["python", "-m", "b"],
+  ]
+
+
+# The flags of every command
+
+
+@functools.cache
+def flags_of(script):
+  """Names of the flags of "run_squad.py" or "examples.graph_tf1"."""
+  name = script.removesuffix(".py")
+  source = (ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8")
+  if "import argparse" in source:
+    return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
+  # The one on Beam, which may not be installed, has the flags of the other.
+  module = importlib.import_module(name.removesuffix("_beam"))
+  before = set(flags.FLAGS)
+  with contextlib.ExitStack() as stack:
+    stack.callback(forget_flags, before)
+    module.define_flags()
+    return frozenset(flags.FLAGS)
+
+
+def forget_flags(kept):
+  found = flags.FlagValues()
+  # One under its name alone: a short name comes along.
+  for name in {flags.FLAGS[name].name for name in set(flags.FLAGS) - kept}:
+    found[name] = flags.FLAGS[name]
+  flags.FLAGS.remove_flag_values(found)
+
+
+def python_commands(shell):
+  """Script and arguments of each Python command."""
+  for words in commands_in(shell):
+    while words and re.fullmatch(r"\w+=.*", words[0]):
+      words = words[1:]
+    if not words or not words[0].endswith("python") or "-c" in words:
+      continue
+    _, script, *arguments = words
+    if script == "-m":
+      script, *arguments = arguments
+    if script != "venv":
+      yield script, arguments
+
+
+PROGRAMS = {
+  *(".", "cat", "cp", "echo", "export", "for", "mkdir", "printf"),
+  *("jupyter", "make", "pip", "python", "saved_model_cli"),
+}
+
+
+@each_shell_block
+def test_programs_and_scripts_are_there(block):
+  for words in commands_in(block.text):
+    name = words[0].rpartition("/")[2] or words[0]
+    assert name in PROGRAMS or "=" in name
+    if name == "make":
+      targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+      assert {word for word in words[1:] if "=" not in word} <= set(targets)
+  for script, _ in python_commands(block.text):
+    path = script.removesuffix(".py").replace(".", "/") + ".py"
+    assert (ROOT / path).exists()
+
+
+def flag_names(words):
+  """Names of the flags among words, up to a `--`."""
+  if "--" in words:
+    words = words[: words.index("--")]
+  return {
+    found[1] for word in words if (found := re.match(r"--?(\w[\w-]*)", word))
+  }
+
+
+@each_shell_block
+def test_commands_have_the_flags_they_are_given(block):
+  for script, arguments in python_commands(block.text):
+    known = flags_of(script)
+    known |= {f"no{name}" for name in known}
+    assert flag_names(arguments) <= known, script
+
+
+# Of pip, TensorBoard and the tests.
+_OTHERS = {"index-url", "logdir"}
+
+
+@pytest.mark.parametrize(
+  "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_flags_named_in_the_text_exist(document):
+  text = _BLOCK.sub("", document.read_text(encoding="utf-8"))
+  scripts = {
+    path.name
+    for path in ROOT.glob("*.py")
+    if "define_flags()\n  command_line.run" in path.read_text()
+  }
+  scripts |= {
+    f"{folder}.{path.stem}"
+    for folder in ("examples", "benchmarks")
+    for path in (ROOT / folder).glob("*.py")
+    if '__name__ == "__main__"' in path.read_text()
+  }
+  known = _OTHERS.union(*map(flags_of, scripts))
+  named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text))
+  named -= {name for name in named if name.endswith("_")}
+  assert named <= known | {"help"} | {f"no{name}" for name in known}
+
+
+_WRITES = re.compile(
+  r"--(?:output_(?!format)\w+|export_dir|save_logits|output-dir)[= ](\S+)"
+  r"|(?<![<-])>\s*(\S+)|mkdir -p (\S+)|^cp \S+ (\S+)",
+  re.M,
+)
+
+
+@each_shell_block
+def test_nothing_is_written_outside_output(block):
+  shell = block.text.replace("\\\n", " ")
+  shell = re.sub(r"'[^'\n]*=>[^'\n]*'", "", shell)  # a change of names
+  for found in _WRITES.finditer(shell):
+    (path,) = filter(None, found.groups())
+    for part in path.split(","):
+      assert part.startswith(("output", "gs://")), path
+
+
+def test_only_known_remarks_stand_before_blocks():
+  remarks = [block.remark for block in BLOCKS if block.remark]
+  known = r"not tested: needs .+|not tested: downloads .+|exit status \d: .+"
+  assert [r for r in remarks if not re.fullmatch(known, r)] == []
+
+
+def test_the_file_tree_names_every_module():
+  tree = next(block.text for block in BLOCKS if "modeling.py  " in block.text)
+  named = set(re.findall(r"^(\w+\.py) ", tree, re.M))
+  assert named == {path.name for path in ROOT.glob("*.py")}
+
+
+def test_readme_makefile_and_package_say_the_same_pythons():
+  readme = (ROOT / "README.md").read_text(encoding="utf-8")
+  makefile = (ROOT / "Makefile").read_text()
+  first, *_, last = re.findall(r"^releases_3\.(\d+) ", makefile, re.M)
+  ranges = re.findall(r"\b3\.(\d+)\s+to\s+3\.(\d+)", readme + makefile)
+  assert set(ranges) == {(first, last)}
+  package = (ROOT / "pyproject.toml").read_text()
+  assert f'requires-python = ">=3.{first},<3.{int(last) + 1}"' in package
+
+
+# Running the blocks
+
+# So much at most, of what takes long.
+CAPS = {
+  "eval_steps": 2,
+  "gradient_accumulation_steps": 5,
+  "max_eval_steps": 2,
+  "num_shards": 2,
+  "num_train_epochs": 1,
+  "num_train_steps": 10,
+  "num_warmup_steps": 2,
+  "num_workers": 2,
+  "passes": 1,
+  "save_checkpoints_steps": 2,
+  "seeds": 2,
+  "train_batch_size": 16,
+}
+
+
+def shortened(shell):
+  """A block whose numbers are no higher than those above."""
+
+  def cap(found):
+    name, number = found.groups()
+    return f"--{name}={min(int(number), CAPS[name])}"
+
+  return re.sub(rf"--({'|'.join(CAPS)})=(\d+)", cap, shell)
+
+
+def write_tables(folder, header, rows):
+  folder.mkdir(parents=True)
+  for split, number in (("train", 32), ("dev", 16), ("test", 8)):
+    lines = [header, *("\t".join(rows(i)) for i in range(number))]
+    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def write_data(folder):
+  """Tiny data sets in the formats of the real ones."""
+  write_tables(
+    folder / "glue" / "MRPC",
+    "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    lambda i: [
+      str(i % 2),
+      *(f"{i}1", f"{i}2"),
+      f"Firm {i} made a profit of {i} million .",
+      f"It made {i} million ." if i % 2 else f"Rain fell on day {i} .",
+    ],
+  )
+  passage = "Ann stayed in Rome. Bob left for Paris on Monday."
+  questions = [("Who left?", "Bob"), ("Where did Ann stay?", "Rome")]
+  squad = folder / "squad"
+  squad.mkdir()
+  for split, number in (("train", 12), ("dev", 4)):
+    paragraphs = [
+      {
+        "context": passage,
+        "qas": [
+          {
+            "id": f"{split}-{i}-{answer}",
+            "question": question,
+            "answers": [
+              {"text": answer, "answer_start": passage.index(answer)}
+            ],
+          }
+          for question, answer in questions
+        ],
+      }
+      for i in range(number)
+    ]
+    articles = [{"title": "Ann", "paragraphs": paragraphs}]
+    (squad / f"{split}-v1.1.json").write_text(
+      json.dumps({"version": "1.1", "data": articles})
+    )
+  sentence = "Ann\tB-person\nleft\tO\nNew\tB-location\nYork\tI-location\n.\tO\n"
+  (folder / "ner").mkdir()
+  for split, number in (("train", 32), ("dev", 8), ("test", 4)):
+    (folder / "ner" / f"{split}.conll").write_text(f"{sentence}\n" * number)
+  (folder / "text").mkdir()
+  text = (ROOT / "sample_text.txt").read_text(encoding="utf-8")
+  for name in ("train.txt", "heldout.txt"):
+    (folder / "text" / name).write_text(text, encoding="utf-8")
+
+
+def copy_checkout(folder):
+  listed = subprocess.run(
+    ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+    cwd=ROOT, capture_output=True, text=True, check=True,
+  )  # fmt: skip
+  for name in filter(None, listed.stdout.split("\0")):
+    if (ROOT / name).exists():
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy(ROOT / name, folder / name)
+
+
+def make_environment(checkout):
+  """An environment as `make` makes one, of this one's packages and new ones."""
+  venv = checkout / ".venv"
+  subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+  version = "python{}.{}".format(*sys.version_info)
+  packages = venv / "lib" / version / "site-packages"
+  (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
+  marker = subprocess.run(
+    ["make", "--silent", "--eval=marker: ; @echo $(environment)", "marker"],
+    cwd=checkout, env=environment(), capture_output=True, text=True, check=True,
+  )  # fmt: skip
+  (checkout / marker.stdout.strip()).touch()
+
+
+def environment():
+  unset = ("MAKEFLAGS", "MFLAGS", "TENSORFLOW", "BERT_DIR", "TF_CONFIG")
+  programs = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+  environ = {k: v for k, v in os.environ.items() if k not in unset}
+  return environ | {"PATH": programs, "PYTHON": sys.executable}
+
+
+def paste(block, checkout, data):
+  """Runs a block as if pasted after those before; the result of bash."""
+  variables = checkout.parent / "variables"
+  code = shortened(block.text).replace("path/to", str(data))
+  if block.language == "python":
+    (checkout.parent / "block.py").write_text(code)
+    code = "python - < ../block.py\n"
+  begin = f"set -eo pipefail\n[ ! -e {variables} ] || . {variables}\n"
+  end = f"\nexport -p > {variables}\n"
+  return subprocess.run(
+    ["bash", "-c", begin + code + end],
+    cwd=checkout,
+    env=environment(),
+    stdin=subprocess.DEVNULL,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
+    check=False,
+    timeout=3600,
+  )
+
+
+def files_in(checkout):
+  """What is there that git would show."""
+  ignored = re.compile(r"(output|\.venv|.*\.egg-info|__pycache__)")
+  return {
+    os.path.join(folder, name)
+    for folder, folders, names in os.walk(checkout)
+    for name in [*names, *folders]
+    if not any(map(ignored.match, os.path.join(folder, name).split(os.sep)))
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+def test_every_block_of_the_readme_runs_when_pasted(tmp_path):
+  checkout, data = tmp_path / "checkout", tmp_path / "data"
+  data.mkdir()
+  copy_checkout(checkout)
+  write_data(data)
+  before = files_in(checkout)
+  make_environment(checkout)
+  failed = []
+  for block in blocks_of(ROOT / "README.md"):
+    if not block.language or block.remark.startswith("not tested"):
+      continue
+    status = re.match(r"exit status (\d)", block.remark)
+    begin = time.monotonic()
+    done = paste(block, checkout, data)
+    seconds = time.monotonic() - begin
+    print(
+      f"{block.place}: status {done.returncode}, {seconds:.0f} s", flush=True
+    )
+    if done.returncode != int(status[1] if status else 0):
+      print(done.stdout[-4000:], flush=True)
+      failed.append(block.place)
+  assert failed == []
+  assert files_in(checkout) == before
