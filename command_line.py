@@ -443,6 +443,20 @@ def file_within(folder: str, name: Any, source: str) -> str:
   return path
 
 
+def split_names(names: str | Sequence[str] | None) -> list[str]:
+  """Splits the value of a flag that names files.
+
+  Args:
+    names: comma-separated names; or, from Python, a sequence of names.
+
+  Returns:
+    The names without the spaces around them. An empty list for None or "".
+  """
+  if isinstance(names, str):
+    names = names.split(",") if names else []
+  return [name.strip() for name in names or []]
+
+
 def find_files(patterns: Iterable[str]) -> list[str]:
   """The files of names and wildcards.
 

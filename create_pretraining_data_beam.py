@@ -104,17 +104,19 @@ class _MakeBlock(beam.DoFn):
       with open(vocab_file, "wb") as file:
         file.write(self._vocab)
       recipe = dataclasses.replace(self._recipe, vocab_file=vocab_file)
-      self._maker = create_pretraining_data.RecordMaker(recipe)
+      self._tokenizer = create_pretraining_data.load_tokenizer(recipe)
 
   def process(self, element):
     block, documents = element
-    self._maker.counts.clear()
+    counts = collections.Counter()
     lines = io.BytesIO(b"".join(text for *_, text in sorted(documents)))
-    passes = create_pretraining_data.make_block(self._maker, block, lines)
+    passes = create_pretraining_data.create_block_records(
+      self._recipe, self._tokenizer, block, lines, counts
+    )
     content = b"".join(
       features.framed(record) for records in passes for record in records
     )
-    for name, count in self._maker.counts.items():
+    for name, count in counts.items():
       beam.metrics.Metrics.counter(COUNTS, name).inc(count)
     yield block % self._num_outputs, (block, content)
 
@@ -167,10 +169,10 @@ def main(argv: list[str]) -> None:
     preflight.diagnose(create_pretraining_data.examine)
     return
   recipe = create_pretraining_data.recipe_of_flags()
-  create_pretraining_data.RecordMaker(recipe)  # refuses a bad vocabulary
+  create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
   create_pretraining_data.make_folders(outputs)
-  sizes = find_files(FLAGS.input_file)
+  sizes = find_files(command_line.split_names(FLAGS.input_file))
   num_blocks = create_pretraining_data.count_blocks(sizes, len(outputs))
   with open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()

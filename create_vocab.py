@@ -507,7 +507,7 @@ def main(_) -> None:
 
 def _learn() -> None:
   _import_tokenizers()  # better missed before the text is read
-  files = command_line.find_files(FLAGS.input_file.split(","))
+  files = command_line.find_files(command_line.split_names(FLAGS.input_file))
   words = count_words(read_text(files), FLAGS.do_lower_case)
   if not words:
     raise InputError(f"{FLAGS.input_file}: has no words")

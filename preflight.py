@@ -766,7 +766,9 @@ def receipt_path() -> str:
   if "output_dir" in FLAGS:
     return os.path.join(FLAGS.output_dir, "run.json")
   file = FLAGS.output_file
-  return f"{file if isinstance(file, str) else ''.join(file[:1])}.run.json"
+  if "num_shards" in FLAGS:  # the script that writes several files
+    file = "".join(command_line.split_names(file)[:1])
+  return f"{file}.run.json"
 
 
 def check_rerun() -> None:

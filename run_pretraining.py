@@ -34,7 +34,13 @@ import preflight
 import settings
 import tokenization
 import training
-from command_line import InputError, find_files, open_any, write_whole
+from command_line import (
+  InputError,
+  find_files,
+  open_any,
+  split_names,
+  write_whole,
+)
 from execution import Execution
 
 FLAGS = flags.FLAGS
@@ -786,7 +792,7 @@ def define_flags() -> None:
   preflight.define_flags()
   for module in (training, preflight):
     flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_list(
+  flags.DEFINE_string(
     "input_file",
     None,
     "TFRecord files of create_pretraining_data.py to train on, names or globs"
@@ -1170,10 +1176,10 @@ def find_data(
   """
   train_files, eval_files, lines = [], [], []
   if FLAGS.do_train:
-    train_files = find_files(needed("input_file", "do_train"))
+    train_files = find_files(split_names(needed("input_file", "do_train")))
   if FLAGS.do_eval or selection.eval_steps:
     eval_files = find_files(
-      FLAGS.eval_input_file or needed("input_file", "do_eval")
+      split_names(FLAGS.eval_input_file or needed("input_file", "do_eval"))
     )
   if FLAGS.do_predict:
     path = needed("predict_file", "do_predict")

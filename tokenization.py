@@ -98,7 +98,7 @@ def convert_by_vocab(
   Raises:
     KeyError: an item is not in `vocab`.
   """
-  return [vocab[item] for item in items]
+  return list(map(vocab.__getitem__, items))
 
 
 def convert_tokens_to_ids(
