@@ -270,7 +270,9 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
   nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
   pytest.importorskip("ipykernel", reason="needs ipykernel")
-  monkeypatch.setenv("BERT_DIR", str(bert_dir))
+  # As the README gives it: relative to the repository's root.
+  relative = os.path.relpath(bert_dir, commands.ROOT)
+  monkeypatch.setenv("BERT_DIR", relative)
   notebook = nbformat.read(os.path.join(EXAMPLES, "sentence_pairs.ipynb"), 4)
   nbclient.NotebookClient(
     notebook, timeout=120, resources={"metadata": {"path": EXAMPLES}}
