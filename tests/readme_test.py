@@ -117,20 +117,42 @@ def flags_of(script):
   if "import argparse" in source:
     return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
   # The one on Beam, which may not be installed, has the flags of the other.
-  module = importlib.import_module(name.removesuffix("_beam"))
-  before = set(flags.FLAGS)
-  with contextlib.ExitStack() as stack:
-    stack.callback(forget_flags, before)
-    module.define_flags()
+  with defined_flags(name.removesuffix("_beam")):
     return frozenset(flags.FLAGS)
 
 
-def forget_flags(kept):
-  found = flags.FlagValues()
-  # One under its name alone: a short name comes along.
-  for name in {flags.FLAGS[name].name for name in set(flags.FLAGS) - kept}:
-    found[name] = flags.FLAGS[name]
-  flags.FLAGS.remove_flag_values(found)
+@contextlib.contextmanager
+def defined_flags(name):
+  """Defines the flags of a module meanwhile; gives their names."""
+  module = importlib.import_module(name)
+  before = set(flags.FLAGS)
+  module.define_flags()
+  # Without short names, which come along with the others.
+  names = {flags.FLAGS[name].name for name in set(flags.FLAGS) - before}
+  try:
+    yield names
+  finally:
+    found = flags.FlagValues()
+    for name in names:
+      found[name] = flags.FLAGS[name]
+    flags.FLAGS.remove_flag_values(found)
+
+
+COMMANDS = sorted(
+  path.stem
+  for path in ROOT.glob("*.py")
+  if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
+  and "command_line.run" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_lists_all_flags_of_a_command(command):
+  if command.endswith("_beam"):
+    pytest.importorskip("apache_beam", reason="pip install -e .[beam]")
+  with defined_flags(command) as names:
+    shown = flags.FLAGS.get_key_flags_for_module(command)
+    assert names and {flag.name for flag in shown} >= names
 
 
 def python_commands(shell):
@@ -192,11 +214,7 @@ _OTHERS = {"index-url", "logdir"}
 )
 def test_flags_named_in_the_text_exist(document):
   text = _BLOCK.sub("", document.read_text(encoding="utf-8"))
-  scripts = {
-    path.name
-    for path in ROOT.glob("*.py")
-    if "define_flags()\n  command_line.run" in path.read_text()
-  }
+  scripts = {*COMMANDS}
   scripts |= {
     f"{folder}.{path.stem}"
     for folder in ("examples", "benchmarks")
