@@ -265,8 +265,13 @@ def write_npz(
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the command line."""
+def define_flags(required: bool = True) -> None:
+  """Defines the flags.
+
+  Args:
+    required: whether parsing fails where a flag is missing that the command
+      needs; False for other programs that use this module.
+  """
   training.define_model_flags()
   training.define_text_flags()
   training.define_execution_flags()
@@ -308,13 +313,14 @@ def define_flags() -> None:
     "Whether words are looked up by a matrix product, which is faster on a"
     " TPU.",
   )
-  training.require_flags(
-    "input_file",
-    "output_file",
-    "vocab_file",
-    "bert_config_file",
-    "init_checkpoint",
-  )
+  if required:
+    training.require_flags(
+      "input_file",
+      "output_file",
+      "vocab_file",
+      "bert_config_file",
+      "init_checkpoint",
+    )
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:

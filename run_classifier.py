@@ -664,8 +664,13 @@ class Predictor(model_folder.LoadedModel):
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the command line."""
+def define_flags(required: bool = True) -> None:
+  """Defines the flags.
+
+  Args:
+    required: whether parsing fails where a flag is missing that the command
+      needs; False for other programs that use this module.
+  """
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
@@ -738,9 +743,10 @@ def define_flags() -> None:
     "What labels count in training: LABEL:WEIGHT with commas between, 1 for the"
     " others; or balanced, for as much as they are rare.",
   )
-  training.require_flags(
-    "task_name", "vocab_file", "bert_config_file", "output_dir"
-  )
+  if required:
+    training.require_flags(
+      "task_name", "vocab_file", "bert_config_file", "output_dir"
+    )
 
 
 def task_name() -> str:

@@ -367,8 +367,13 @@ def decide(
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the command line."""
+def define_flags(required: bool = True) -> None:
+  """Defines the flags.
+
+  Args:
+    required: whether parsing fails where a flag is missing that the command
+      needs; False for other programs that use this module.
+  """
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
@@ -413,7 +418,8 @@ def define_flags() -> None:
     "Tags to learn: those of the training data, or others for the same"
     " entities.",
   )
-  training.require_flags("vocab_file", "bert_config_file", "output_dir")
+  if required:
+    training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
 class Data(NamedTuple):

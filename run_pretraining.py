@@ -781,8 +781,13 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the command line."""
+def define_flags(required: bool = True) -> None:
+  """Defines the flags.
+
+  Args:
+    required: whether parsing fails where a flag is missing that the command
+      needs; False for other programs that use this module.
+  """
   training.define_model_flags()
   training.define_text_flags()
   training.define_training_flags()
@@ -864,7 +869,8 @@ def define_flags() -> None:
     " standard input.",
   )
   flags.DEFINE_integer("top_k", 5, "Fillings that are told of each [MASK].")
-  training.require_flags("bert_config_file", "output_dir")
+  if required:
+    training.require_flags("bert_config_file", "output_dir")
 
 
 class Data(NamedTuple):

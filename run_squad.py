@@ -358,8 +358,13 @@ class Predictor(model_folder.LoadedModel):
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the command line."""
+def define_flags(required: bool = True) -> None:
+  """Defines the flags.
+
+  Args:
+    required: whether parsing fails where a flag is missing that the command
+      needs; False for other programs that use this module.
+  """
   training.define_model_flags(max_seq_length=384)
   training.define_text_flags()
   training.define_training_flags()
@@ -476,7 +481,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "num_workers", 0, "Processes that make windows; 0 for one a core."
   )
-  training.require_flags("vocab_file", "bert_config_file", "output_dir")
+  if required:
+    training.require_flags("vocab_file", "bert_config_file", "output_dir")
 
 
 class Data(NamedTuple):

@@ -205,8 +205,8 @@ def test_commands_have_the_flags_they_are_given(block):
     assert flag_names(arguments) <= known, script
 
 
-# Of pip, TensorBoard and the tests.
-_OTHERS = {"index-url", "logdir"}
+# Of pip, TensorBoard and absl.
+_OTHERS = {"index-url", "logdir", "undefok"}
 
 
 @pytest.mark.parametrize(
