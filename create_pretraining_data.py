@@ -40,6 +40,7 @@ import command_line
 import features
 import preflight
 import tokenization
+import vocabulary
 from command_line import (
   InputError,
   find_files,
@@ -637,11 +638,9 @@ def load_tokenizer(
   vocab_file = recipe.vocab_file
   try:
     tokenizer = tokenization.FullTokenizer(vocab_file, recipe.do_lower_case)
-    tokenization.check_vocab(tokenizer.vocab)
   except UnicodeDecodeError as error:
     raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
-  except ValueError as error:
-    raise InputError(f"{vocab_file}: {error}") from error
+  vocabulary.check(vocab_file, tokenizer.vocab)
   if "[MASK]" not in tokenizer.vocab:
     raise InputError(
       f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"

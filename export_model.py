@@ -29,6 +29,7 @@ import model_folder
 import modeling
 import serving
 import training
+import vocabulary
 from command_line import InputError, whole_folder, write_whole
 from execution import Execution
 
@@ -86,7 +87,9 @@ def find_source(
       model_dir, model_folder.CONFIG_FILE
     )
     in_folder = os.path.join(model_dir, model_folder.VOCAB_FILE)
-    if not vocab_file and tf.io.gfile.exists(in_folder):
+    if tf.io.gfile.exists(in_folder):
+      if vocab_file:
+        vocabulary.check_same(vocab_file, in_folder)
       vocab_file = in_folder
     if "script" not in description:
       logging.warning(

@@ -71,6 +71,16 @@ def read_examples(input_file: str) -> Iterator[InputExample]:
       yield InputExample(index, *features.split_pair(text))
 
 
+def for_model(
+  examples: Iterable[InputExample], config: modeling.BertConfig
+) -> Iterator[InputExample]:
+  """The examples; InputError at a pair, for a model without pairs."""
+  for example in examples:
+    if example.text_b is not None:
+      model_folder.check_has_segments(config, FLAGS.bert_config_file)
+    yield example
+
+
 def encode_examples(
   examples: Iterable[InputExample],
   tokenizer: tokenization.FullTokenizer,
@@ -365,7 +375,7 @@ def main(_) -> None:
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
-    examples = read_examples(FLAGS.input_file)
+    examples = for_model(read_examples(FLAGS.input_file), config)
     num_texts = features.write_records(
       records,
       encode_examples(examples, tokenizer, FLAGS.max_seq_length),
@@ -478,7 +488,7 @@ def check_texts(
   config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
 ) -> preflight.Lengths:
   """Encodes some of the texts; warns if many are cut."""
-  examples = list(read_examples(FLAGS.input_file))
+  examples = list(for_model(read_examples(FLAGS.input_file), config))
   if not examples:
     raise InputError(f"{FLAGS.input_file}: has no lines")
   encoded = (

@@ -26,6 +26,7 @@ import memory_plan
 import modeling
 import optimization
 import tokenization
+import vocabulary
 from command_line import InputError, open_any, write_whole
 from execution import Execution
 
@@ -36,6 +37,10 @@ VOCAB_FILE = "vocab.txt"
 
 # Folder, in that of a model, of its best weights.
 BEST = "best"
+
+# What a config cannot change once the weights are trained, though some of it
+# is not seen in their shapes.
+_FIXED_BY_TRAINING = (*config_schema.SIZES, "hidden_act")
 
 # In a folder, the text that names its checkpoints, the last one first.
 STATE_FILE = "checkpoint"
@@ -100,7 +105,6 @@ def load_tokenizer(
     tokenizer = tokenization.FullTokenizer(
       vocab_file, do_lower_case, never_split
     )
-    tokenization.check_vocab(tokenizer.vocab, config.vocab_size)
   except (OSError, tf.errors.NotFoundError) as error:
     raise InputError(
       f"{vocab_file}: cannot be read; name a vocab.txt"
@@ -109,7 +113,19 @@ def load_tokenizer(
     raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
+  vocabulary.check(vocab_file, tokenizer.vocab, config.vocab_size)
   _check_case(vocab_file, tokenizer.vocab, do_lower_case)
+  if init_checkpoint:
+    beside = os.path.join(os.path.dirname(init_checkpoint), VOCAB_FILE)
+    if tf.gfile.Exists(beside):
+      different = vocabulary.difference(vocab_file, beside, ignore_unused=True)
+      if different:
+        logging.warning(
+          "%s: not the vocabulary beside the checkpoint, %s (%s)",
+          vocab_file,
+          beside,
+          different,
+        )
   return tokenizer
 
 
@@ -148,6 +164,23 @@ def check_max_seq_length(
     raise InputError(
       f"--max_seq_length={max_seq_length} is not between {least} and the"
       f" model's max_position_embeddings, {config.max_position_embeddings}"
+    )
+
+
+def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
+  """Refuses a model that has no second segment, for pairs of texts.
+
+  Args:
+    config: the model's sizes.
+    config_file: names them.
+
+  Raises:
+    InputError: it has one segment.
+  """
+  if config.type_vocab_size < 2:
+    raise InputError(
+      f"{config_file}: type_vocab_size is {config.type_vocab_size}, but a pair"
+      " of texts needs 2, one per text. Take a model with two segments"
     )
 
 
@@ -524,6 +557,7 @@ def claim(
   model: Mapping[str, Any],
   config: modeling.BertConfig,
   vocab_file: str | None,
+  overwrite: bool = True,
 ) -> None:
   """Makes a folder that of one model.
 
@@ -535,20 +569,19 @@ def claim(
     model: what else describes the model (its script, task, labels, ...).
     config: its sizes.
     vocab_file: its vocabulary; None where it is not known.
+    overwrite: whether to replace files that are there.
   """
-
-  def path(name):
-    return os.path.join(output_dir, name)
-
+  files = {}
   if vocab_file:
     with open_any(vocab_file, "rb") as file:
-      vocab = file.read()
-    with write_whole(path(VOCAB_FILE), "wb") as file:
-      file.write(vocab)
-  with write_whole(path(CONFIG_FILE)) as file:
-    file.write(config.to_json_string())
-  with write_whole(path(MODEL_FILE)) as file:
-    file.write(_as_json(model))
+      files[VOCAB_FILE] = file.read()
+  files[CONFIG_FILE] = config.to_json_string().encode()
+  files[MODEL_FILE] = _as_json(model).encode()
+  for name, content in files.items():
+    path = os.path.join(output_dir, name)
+    if overwrite or not tf.gfile.Exists(path):
+      with write_whole(path, "wb") as file:
+        file.write(content)
 
 
 def check(
@@ -557,8 +590,12 @@ def check(
   config: modeling.BertConfig,
   keys: Iterable[str] = ("script", "task", "labels"),
   num_outputs: int | None = None,
+  vocab_file: str | None = None,
 ) -> None:
   """Refuses a folder with a checkpoint of another model.
+
+  A folder that google-research/bert left does not say what its model is; then
+  only shapes are compared.
 
   Args:
     output_dir: the folder; may be missing.
@@ -566,10 +603,15 @@ def check(
     config: its sizes.
     keys: what of the description has to agree.
     num_outputs: of the model's output layer, where that is `output_bias`.
+    vocab_file: this run's vocabulary, if it has one.
 
   Raises:
-    InputError: it holds another's checkpoint; both are named.
+    InputError: it holds another's checkpoint, or its vocabulary is another;
+      both are named.
   """
+  trained_vocab = os.path.join(output_dir, VOCAB_FILE)
+  if vocab_file and tf.gfile.Exists(trained_vocab):
+    vocabulary.check_same(vocab_file, trained_vocab)
   checkpoint = trained_checkpoint(output_dir)
   if checkpoint is None:
     return
@@ -577,6 +619,11 @@ def check(
   description = load_description(output_dir)
   theirs = {key: description[key] for key in keys if key in description}
   ours = {key: model[key] for key in theirs}
+  trained_config = os.path.join(output_dir, CONFIG_FILE)
+  if tf.gfile.Exists(trained_config):
+    trained_with = vars(load_config(trained_config))
+    theirs |= {key: trained_with[key] for key in _FIXED_BY_TRAINING}
+    ours |= {key: getattr(config, key) for key in _FIXED_BY_TRAINING}
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
     theirs["vocab_size"], theirs["hidden_size"] = shapes[
@@ -591,7 +638,8 @@ def check(
     if value != ours[key]:
       raise InputError(
         f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
-        f" {ours[key]!r}. Name another --output_dir, or remove this one"
+        f" {ours[key]!r}. Give what it was trained with, or name another"
+        " --output_dir; there --init_checkpoint can start from this model"
       )
 
 

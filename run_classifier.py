@@ -853,8 +853,7 @@ def main(_) -> None:
   problem = processor.problem
   receipt.start(start.data_files)
   if FLAGS.do_train:
-    has_pairs = any(getattr(e, "text_b", None) for e in examples.train)
-    model = start.model | {"has_pairs": has_pairs}
+    model = start.model | {"has_pairs": has_pairs(examples.train)}
     model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
@@ -938,6 +937,7 @@ def prepare(check: preflight.Check) -> Start:
   model = check("folder", describe_model, config, processor, seeds)
   with command_line.files_read() as data_files:
     examples = check("data", read_examples, processor)
+  check("texts", check_pairs, config, processor, examples)
   label_weights = None
   if FLAGS.class_weights:
     label_weights = check(
@@ -1014,14 +1014,68 @@ def describe_model(
     "do_lower_case": FLAGS.do_lower_case,
     **training.compute_choices(),
   }
-  must_agree = ["kind", "labels"]
-  if FLAGS.do_train:
-    must_agree = ["script", "task", *must_agree]
   num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
-  model_folder.check(FLAGS.output_dir, model, config, must_agree, num_outputs)
+  model_folder.check(
+    FLAGS.output_dir,
+    model,
+    config,
+    ["script", "task", "kind", "labels", "do_lower_case"],
+    num_outputs,
+    FLAGS.vocab_file,
+  )
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
+
+
+def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
+  """Whether any of some examples is a pair of texts."""
+  return any(getattr(example, "text_b", None) for example in examples)
+
+
+def check_pairs(
+  config: modeling.BertConfig, processor: DataProcessor, examples: Examples
+) -> None:
+  """Refuses pairs for a model of single texts, and the other way round.
+
+  Args:
+    config: the encoder's sizes.
+    processor: of the task.
+    examples: the data.
+
+  Raises:
+    InputError: a set is of another kind than what the model in --output_dir
+      was trained on, or the model has no second segment.
+  """
+  if processor.kind == "multiple_choice":
+    model_folder.check_has_segments(config, FLAGS.bert_config_file)
+    return
+  trained_on_pairs = None
+  if model_folder.trained_checkpoint(FLAGS.output_dir):
+    description = model_folder.load_description(FLAGS.output_dir)
+    trained_on_pairs = description.get("has_pairs")
+  kinds = {True: "pairs of texts", False: "single texts"}
+  for split, of_set in (
+    ("train", examples.train),
+    *(("dev", of_set) for of_set in examples.eval_sets.values()),
+    *(("test", of_set) for of_set in examples.predict_sets.values()),
+  ):
+    if not of_set:
+      continue
+    is_pairs = has_pairs(of_set)
+    if is_pairs:
+      model_folder.check_has_segments(config, FLAGS.bert_config_file)
+    if trained_on_pairs not in (None, is_pairs):
+      flag = "data_dir"
+      if split == "test" and FLAGS.predict_file:
+        flag = "predict_file"
+      elif task_name() == "tsv":
+        flag = f"{split}_file"
+      raise InputError(
+        f"--{flag}={FLAGS[flag].value}: has {kinds[is_pairs]}, but the model"
+        f" in {FLAGS.output_dir} was trained on {kinds[trained_on_pairs]}. Give"
+        " texts of that kind, or name another --output_dir"
+      )
 
 
 def check_weights(

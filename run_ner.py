@@ -611,7 +611,12 @@ def describe_model(
     **training.compute_choices(),
   }
   model_folder.check(
-    FLAGS.output_dir, model, config, ["script", "labels"], len(labels)
+    FLAGS.output_dir,
+    model,
+    config,
+    ["script", "labels", "do_lower_case"],
+    len(labels),
+    FLAGS.vocab_file,
   )
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)

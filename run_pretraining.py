@@ -1104,7 +1104,7 @@ def prepare(check: preflight.Check) -> Start:
   selection = check("scores", read_selection)
   trained = check("checkpoint", find_weights)
   tokenizer = check("vocabulary", load_tokenizer, config)
-  data = check("data", find_data, tokenizer, selection)
+  data = check("data", find_data, config, tokenizer, selection)
   return Start(config, model, selection, trained, tokenizer, data)
 
 
@@ -1145,7 +1145,13 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     "do_lower_case": find_vocab()[1],
     **training.compute_choices(),
   }
-  model_folder.check(FLAGS.output_dir, model, config, ["script"])
+  model_folder.check(
+    FLAGS.output_dir,
+    model,
+    config,
+    ["script"],
+    vocab_file=FLAGS.vocab_file,
+  )
   if FLAGS.do_train:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
@@ -1165,12 +1171,14 @@ def read_selection() -> model_selection.Selection:
 
 
 def find_data(
+  config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer | None,
   selection: model_selection.Selection,
 ) -> Data:
   """Finds and counts the data of everything that the flags ask for.
 
   Args:
+    config: the model's sizes.
     tokenizer: None without a vocabulary.
     selection: says whether training is scored on the way.
 
@@ -1190,6 +1198,8 @@ def find_data(
   if FLAGS.do_predict:
     path = needed("predict_file", "do_predict")
     lines = read_lines(path, tokenizer, FLAGS.max_seq_length)
+    if any(max(line.encoded.segment_ids) for line in lines):
+      model_folder.check_has_segments(config, FLAGS.bert_config_file)
   num_records = {
     path: count_records(
       path,

@@ -539,7 +539,9 @@ def main(_) -> None:
   files = FLAGS.train_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
   if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
-    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+    model_folder.claim(
+      FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
+    )
   if start.seeds:
     model_selection.train_seeds(
       FLAGS.output_dir,
@@ -666,6 +668,7 @@ def describe_model(
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
   """
+  model_folder.check_has_segments(config, FLAGS.bert_config_file)
   model = {
     "script": "run_squad",
     "version_2_with_negative": FLAGS.version_2_with_negative,
@@ -675,10 +678,16 @@ def describe_model(
     "do_lower_case": FLAGS.do_lower_case,
     **training.compute_choices(),
   }
-  must_agree = ["script"]
+  must_agree = ["script", "do_lower_case"]
   if FLAGS.do_train:
     must_agree.append("version_2_with_negative")
-  model_folder.check(FLAGS.output_dir, model, config, must_agree)
+  model_folder.check(
+    FLAGS.output_dir,
+    model,
+    config,
+    must_agree,
+    vocab_file=FLAGS.vocab_file,
+  )
   if FLAGS.do_train and not seeds:
     model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model

@@ -146,4 +146,255 @@ _CONFIGS = [
   not_a_config("incomplete", wrong_input_world.config()[:40]),
 ]
 
-ROWS = [*_OUT_OF_RANGE, *_AT_THE_EDGE, *_CONFIGS]
+# A vocabulary has what a model needs, and is that of a trained folder.
+
+_VOCAB = wrong_input_world.VOCAB
+_SWAPPED = [*_VOCAB[:5], _VOCAB[6], _VOCAB[5], *_VOCAB[7:]]
+
+
+def bad_vocab(
+  name, entries, *arguments, script="run_classifier", as_command=False
+):
+  """A row for a vocabulary that is refused."""
+  return Row(
+    "vocabulary",
+    f"{script} {name}",
+    script,
+    ["--vocab_file={case}/vocab.txt", *arguments],
+    "{case}/vocab.txt",
+    files={"vocab.txt": wrong_input_world.vocab(*entries)},
+    as_command=as_command,
+  )
+
+
+def without(*words):
+  """The vocabulary with other words at the places of these."""
+  return [f"w{n}" if e in words else e for n, e in enumerate(_VOCAB)]
+
+
+def use(folder, *actions):
+  """Arguments that use a trained folder, and do not train."""
+  return [f"--output_dir={{world}}/{folder}", "--nodo_train", *actions]
+
+
+def copies(folder, *names):
+  """Copies of files of a folder in the world, for the folder of a case."""
+  names = names or (
+    "checkpoint",
+    "model.ckpt-1.index",
+    "model.ckpt-1.data-00000-of-00001",
+  )
+  return {
+    f"{folder}/{name}": lambda world, name=name: (
+      world / folder / name
+    ).read_bytes()
+    for name in names
+  }
+
+
+_VOCABULARIES = [
+  # Cases of real use.
+  bad_vocab(
+    "predict with another order",
+    _SWAPPED,
+    *use("trained", "--do_predict"),
+    as_command=True,
+  ),
+  bad_vocab(
+    "resume with another order", _SWAPPED, "--output_dir={world}/trained"
+  ),
+  Row(
+    "vocabulary",
+    "a word twice",
+    "create_pretraining_data",
+    ["--vocab_file={case}/vocab.txt"],
+    files={
+      "vocab.txt": wrong_input_world.vocab(*_VOCAB[:6], "the", *_VOCAB[7:])
+    },
+    logged="{case}/vocab.txt: 1 entries come more than once",
+  ),
+  # More of each kind.
+  bad_vocab(
+    "evaluate with another order", _SWAPPED, *use("trained", "--do_eval")
+  ),
+  bad_vocab(
+    "another order",
+    _SWAPPED,
+    *use("trained_squad", "--do_predict"),
+    script="run_squad",
+  ),
+  bad_vocab(
+    "another order",
+    _SWAPPED,
+    *use("trained_ner", "--do_predict"),
+    script="run_ner",
+  ),
+  bad_vocab(
+    "another order",
+    _SWAPPED,
+    *use(
+      "trained_pretraining", "--do_predict", "--predict_file={world}/lines.txt"
+    ),
+    script="run_pretraining",
+  ),
+  bad_vocab("another order", _SWAPPED, script="export_model"),
+  bad_vocab("one word less", _VOCAB[:-1], *use("trained", "--do_predict")),
+  bad_vocab("another word", without("bad"), *use("trained", "--do_predict")),
+  bad_vocab("too long", [*_VOCAB, "one", "more"]),
+  bad_vocab("too long", [*_VOCAB, "more"], script="extract_features"),
+  bad_vocab("no [CLS]", without("[CLS]")),
+  bad_vocab("no [SEP]", without("[SEP]"), script="run_ner"),
+  bad_vocab("no [UNK]", without("[UNK]"), script="run_squad"),
+  bad_vocab("no [MASK]", without("[MASK]"), script="create_pretraining_data"),
+  bad_vocab("no special entries", _VOCAB[5:], script="create_pretraining_data"),
+  bad_vocab("[SEP] twice", [*_VOCAB[:-1], "[SEP]"]),
+  bad_vocab(
+    "[MASK] twice", [*_VOCAB[:-1], "[MASK]"], script="create_pretraining_data"
+  ),
+  bad_vocab("empty", []),
+  Row(
+    "vocabulary",
+    "padding is not the first entry",
+    "create_pretraining_data",
+    ["--vocab_file={case}/vocab.txt"],
+    files={
+      "vocab.txt": wrong_input_world.vocab(_VOCAB[1], _VOCAB[0], *_VOCAB[2:])
+    },
+    logged="{case}/vocab.txt: [PAD] is not its first entry",
+  ),
+]
+
+# A folder keeps to its task and kind of input.
+
+
+def other_model(name, script, *arguments, error="{world}/trained", **more):
+  """A row for a run in the folder of another model."""
+  return Row("folder", name, script, arguments, error, **more)
+
+
+_MRPC = use("trained_mrpc", "--data_dir={world}/mrpc", "--task_name=mrpc")
+_COLA = use("trained_mrpc", "--data_dir={world}/cola", "--task_name=cola")
+_ONE_SEGMENT = {
+  "arguments": ["--bert_config_file={case}/config.json"],
+  "error": "{case}/config.json: type_vocab_size is 1",
+  "files": {"config.json": wrong_input_world.config(type_vocab_size=1)},
+}
+
+_FOLDERS = [
+  # Cases of real use.
+  other_model(
+    "predict another task",
+    "run_classifier",
+    *_COLA,
+    "--do_predict",
+    error="{world}/trained_mrpc: ",
+    as_command=True,
+  ),
+  Row(
+    "folder",
+    "pairs with one segment",
+    "run_classifier",
+    [
+      *_ONE_SEGMENT["arguments"],
+      "--train_file=pairs.tsv",
+      "--text_b_column=2",
+      "--label_column=3",
+    ],
+    _ONE_SEGMENT["error"],
+    _ONE_SEGMENT["files"],
+  ),
+  # More of each kind.
+  other_model("evaluate another task", "run_classifier", *_COLA, "--do_eval"),
+  other_model("resume another task", "run_classifier", *_COLA, "--do_train"),
+  other_model(
+    "predict own data by a task's model",
+    "run_classifier",
+    *use("trained_mrpc", "--do_predict", "--labels=0,1"),
+  ),
+  other_model(
+    "predict other labels",
+    "run_classifier",
+    *use("trained", "--do_predict", "--labels=yes,maybe"),
+  ),
+  other_model(
+    "single texts for a model of pairs",
+    "run_classifier",
+    *_MRPC,
+    "--do_predict",
+    "--predict_file={case}/texts.txt",
+    error="--predict_file={case}/texts.txt: ",
+    files={"texts.txt": "the cat sat\nthe dog ran\n"},
+  ),
+  other_model(
+    "pairs for a model of single texts",
+    "run_classifier",
+    *use("trained", "--do_predict", "--predict_file={case}/texts.txt"),
+    error="--predict_file={case}/texts.txt: ",
+    files={"texts.txt": "the cat sat\tthe dog ran\n"},
+  ),
+  other_model(
+    "a column of second texts for a model of single texts",
+    "run_classifier",
+    *use("trained", "--do_eval", "--dev_file=pairs.tsv", "--text_b_column=2"),
+    "--label_column=3",
+    error="--dev_file=pairs.tsv: ",
+  ),
+  other_model(
+    "training on pairs resumes a model of single texts",
+    "run_classifier",
+    "--output_dir={world}/trained",
+    "--train_file=pairs.tsv",
+    "--text_b_column=2",
+    "--label_column=3",
+    error="--train_file=pairs.tsv: ",
+  ),
+  other_model(
+    "cased text for a lower-cased model",
+    "run_classifier",
+    *use("trained", "--do_predict", "--do_lower_case=False"),
+  ),
+  other_model(
+    "tags by a classifier", "run_ner", "--output_dir={world}/trained"
+  ),
+  other_model(
+    "a classifier by tags", "run_classifier", "--output_dir={world}/trained_ner"
+  ),
+  other_model(
+    "another number of heads",
+    "run_classifier",
+    *use("trained", "--do_predict"),
+    "--bert_config_file={case}/config.json",
+    files={"config.json": wrong_input_world.config(num_attention_heads=4)},
+  ),
+  other_model(
+    "another activation",
+    "run_squad",
+    *use("trained_squad", "--do_predict"),
+    "--bert_config_file={case}/config.json",
+    files={"config.json": wrong_input_world.config(hidden_act="relu")},
+  ),
+  Row("folder", "questions with one segment", "run_squad", **_ONE_SEGMENT),
+  Row("folder", "features of a pair", "extract_features", **_ONE_SEGMENT),
+  Row(
+    "folder",
+    "a folder of the original code predicts",
+    "run_classifier",
+    [
+      "--output_dir={case}/original",
+      "--nodo_train",
+      "--do_predict",
+      "--predict_file={case}/texts.txt",
+      "--labels=no,yes",
+    ],
+    files=copies("original") | {"texts.txt": "the cat sat\n"},
+    logged="1 predictions in",
+  ),
+]
+
+ROWS = [
+  *_OUT_OF_RANGE,
+  *_AT_THE_EDGE,
+  *_CONFIGS,
+  *_VOCABULARIES,
+  *_FOLDERS,
+]

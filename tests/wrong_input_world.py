@@ -132,6 +132,7 @@ COMMANDS = {
     "--input_file={world}/lines.txt",
     "--output_file={out}.jsonl",
     "--max_seq_length=16",
+    "--layers=-1",
   ),
   "export_model": ("--model_dir={world}/trained", "--export_dir={out}"),
   "convert_checkpoint": ("--input={world}/model.ckpt", "--output={out}"),
