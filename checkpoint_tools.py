@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
@@ -18,7 +17,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import logging
 
+import checkpoint_files
+import command_line
+import json_files
 import model_folder
 from command_line import InputError
 
@@ -42,33 +45,6 @@ def kind_of(path: str) -> str:
 
 
 # TensorFlow checkpoints
-
-
-def find_checkpoint(path: str) -> str:
-  """The checkpoint that a path means.
-
-  Args:
-    path: that of a checkpoint, without `.index`; or a folder with one alone,
-      or with those of a training run.
-
-  Returns:
-    The checkpoint; of a training run `model_folder.trained_checkpoint`.
-
-  Raises:
-    InputError: there is none, or no telling which.
-  """
-  if os.path.exists(f"{path}.index"):
-    return path
-  trained = model_folder.trained_checkpoint(path)
-  if trained is not None:
-    return trained
-  found = glob.glob(os.path.join(glob.escape(path), "*.index"))
-  if len(found) != 1:
-    raise InputError(
-      f"{path}: has {len(found)} TensorFlow checkpoints and is none; name one"
-      " (a Hugging Face folder is known by its config.json)"
-    )
-  return found[0][: -len(".index")]
 
 
 def last_checkpoints(folder: str, number: int) -> list[str]:
@@ -113,7 +89,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
       InputError: it is not there or damaged; reading a variable raises it too.
     """
     self.path = path
-    with refused_if_damaged(self.path):
+    with checkpoint_files.refused_if_damaged(self.path):
       self._reader = tf.train.load_checkpoint(path)
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
@@ -121,7 +97,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:
       raise KeyError(name)
-    with refused_if_damaged(self.path):
+    with checkpoint_files.refused_if_damaged(self.path):
       return self._reader.get_tensor(name)
 
   def __contains__(self, name: object) -> bool:
@@ -138,19 +114,6 @@ class Checkpoint(Mapping[str, np.ndarray]):
     return sum(
       int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
     )
-
-
-@contextlib.contextmanager
-def refused_if_damaged(checkpoint: str) -> Iterator[None]:
-  """Turns TensorFlow's errors of reading a checkpoint into an `InputError`."""
-  try:
-    yield
-  # Where the data end too early it is an IndexError.
-  except (tf.errors.OpError, ValueError, IndexError) as error:
-    raise InputError(
-      f"{checkpoint}: cannot be read as a TensorFlow checkpoint"
-      f" ({type(error).__name__}); fetch or write it again"
-    ) from error
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
@@ -232,6 +195,7 @@ def rewrite(
     return
 
   variables = {new: _mean(old, sources) for old, new in names.items()}
+  warn_if_not_finite(last.path, variables)
   name = os.path.basename(last.path)
   with whole_files(target_dir, overwrite) as folder:
     model_folder.write_variables(os.path.join(folder, name), variables)
@@ -246,6 +210,26 @@ def rewrite(
     f" {last.num_bytes(kept):,} bytes"
     + (f", the mean of {len(sources)}" if len(sources) > 1 else "")
   )
+
+
+def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
+  """Warns of weights that contain NaN or Inf, by name.
+
+  Args:
+    source: file that they are from.
+    tensors: by name.
+  """
+  names = [
+    name
+    for name, tensor in sorted(tensors.items())
+    # NumPy does not count bfloat16 among the numbers.
+    if tensor.dtype.kind in "fV" and not np.isfinite(tensor).all()
+  ]
+  if names:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    logging.warning(
+      "%s: NaN or Inf in %s%s", source, ", ".join(names[:5]), more
+    )
 
 
 def _check_alike(sources: Sequence[Checkpoint]) -> None:
@@ -469,7 +453,8 @@ def whole_files(target_dir: str, overwrite: bool) -> Iterator[str]:
     InputError: a file is there and may not be replaced.
   """
   target_dir = os.path.abspath(target_dir)
-  beside = f"{target_dir}.{os.getpid()}.tmp"
+  command_line.remove_strays(glob.escape(target_dir))
+  beside = command_line.temporary_name(target_dir)
   os.makedirs(beside)
   try:
     yield beside
@@ -499,8 +484,4 @@ def read_json(path: str) -> dict[str, Any]:
   Raises:
     InputError: the file holds none.
   """
-  try:
-    with open(path, "rb") as file:
-      return dict(json.load(file))
-  except (ValueError, TypeError) as error:
-    raise InputError(f"{path}: not a JSON object ({error})") from error
+  return json_files.read(path, dict, "Fetch or write it again")

@@ -14,9 +14,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from logging import Formatter
@@ -38,6 +41,19 @@ class InputError(ValueError):
   Its message is all that is shown: one line that names the file, the place in
   it and the cure. Anything else that goes wrong keeps its traceback.
   """
+
+
+class Stopped(SystemExit):
+  """SIGINT or SIGTERM ends the program.
+
+  It passes through whatever is open, so that no file is left half-written. Its
+  `code` is the status of the process, as shells report it.
+  """
+
+  def __init__(self, number: int):
+    """Takes the signal's number."""
+    super().__init__(128 + number)
+    self.signal_name = signal.Signals(number).name
 
 
 def run(main: Callable[[list[str]], Any]) -> None:
@@ -64,7 +80,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line():
+    with _one_line(), on_stop_signals(_stop):
       settings.check(flags.FLAGS)
       return main(argv)
 
@@ -119,15 +135,57 @@ def _one_line() -> Iterator[None]:
   try:
     yield
     return
+  except Stopped as stopped:
+    message, status = f"stopped by {stopped.signal_name}", stopped.code
+    logging.debug("Where it was stopped:", exc_info=True)
   except Exception as error:
-    message = mendable(error)
-    if message is None:
+    problem = mendable(error)
+    if problem is None:
       raise
+    message, status = f"error: {problem}", 1
     logging.debug("Where it was found:", exc_info=True)
   logging.flush()
   program = os.path.basename(sys.argv[0])
-  print(f"{program}: error: {message}", file=sys.stderr)
-  sys.exit(1)
+  print(f"{program}: {message}", file=sys.stderr)
+  sys.exit(status)
+
+
+# Signals
+
+
+@contextlib.contextmanager
+def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
+  """Has SIGINT and SIGTERM call a function within the block.
+
+  A second SIGINT ends the process at once. Only the main thread can listen to
+  signals; in another one the block changes nothing.
+
+  Args:
+    react: takes the signal's number.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def handle(number, frame):
+    del frame
+    if number == signal.SIGINT:
+      signal.signal(number, signal.SIG_DFL)
+    react(number)
+
+  before = {
+    number: signal.signal(number, handle)
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _stop(number: int) -> None:
+  raise Stopped(number)
 
 
 # Text for a terminal
@@ -219,6 +277,49 @@ def read_receipt(path: str) -> dict[str, Any]:
   raise InputError(f"{path}: is no receipt; name the run.json of a run")
 
 
+# Files that appear whole or not at all
+
+
+def temporary_name(path: str) -> str:
+  """The name that `path` is written under until it is complete."""
+  return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+
+
+def remove_strays(pattern: str) -> None:
+  """Removes what killed processes left half-written.
+
+  Args:
+    pattern: of the complete files, with wildcards. Those of another machine
+      have to be a day old: whether their process is alive cannot be asked.
+  """
+  if "://" in pattern:
+    return
+  for path in glob.glob(f"{pattern}.*.*.tmp"):
+    name = re.search(r"\.([^/]+?)\.(\d+)\.tmp$", path)
+    if not name:
+      continue
+    with contextlib.suppress(OSError):
+      if path.endswith(f".{socket.gethostname()}.{name[2]}.tmp"):
+        is_stray = not _is_alive(int(name[2]))
+      else:
+        is_stray = time.time() - os.path.getmtime(path) > 24 * 3600
+      if is_stray:
+        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+
+def _is_alive(pid: int) -> bool:
+  """Whether another process of this machine has this number."""
+  if pid == os.getpid():
+    return False
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  except OSError:  # it is another user's
+    pass
+  return True
+
+
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[str]:
   """Gives a name beside `path`, for a file that appears whole or not at all.
@@ -237,7 +338,8 @@ def whole_file(path: str) -> Iterator[str]:
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  beside = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+  remove_strays(glob.escape(path))
+  beside = temporary_name(path)
   replace, remove = os.replace, os.remove
   if "://" in path:
     from tensorflow.io import gfile
@@ -275,7 +377,8 @@ def whole_folder(path: str) -> Iterator[str]:
   path = path.rstrip("/")
   if exists(path):
     raise InputError(f"{path}: is there already; name a folder that is not")
-  beside = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+  remove_strays(glob.escape(path))
+  beside = temporary_name(path)
   try:
     yield beside
     rename(beside, path)

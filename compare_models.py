@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
+import checkpoint_files
 import checkpoint_tools
 import command_line
 import features
@@ -106,7 +107,7 @@ def load(path: str, config_file: str | None = None) -> Model:
     return load_huggingface(path)
   if kind == "saved_model":
     return load_saved_model(path)
-  checkpoint = checkpoint_tools.find_checkpoint(path)
+  checkpoint = model_folder.find_checkpoint(path)
   beside = os.path.join(os.path.dirname(checkpoint), model_folder.CONFIG_FILE)
   return load_checkpoint(checkpoint, config_file or beside)
 
@@ -144,7 +145,7 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
       outputs["pooled"] = model.get_pooled_output()
     model_folder.initialize_from_checkpoint(checkpoint)
     session = tf.Session()
-    with checkpoint_tools.refused_if_damaged(checkpoint):
+    with checkpoint_files.refused_if_damaged(checkpoint):
       session.run(tf.global_variables_initializer())
 
   def run(batch: Batch) -> Outputs:

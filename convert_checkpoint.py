@@ -520,6 +520,7 @@ def _as_float32(
   others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
   if others:
     raise InputError(f"{source}: no float32 can hold {', '.join(others)}")
+  checkpoint_tools.warn_if_not_finite(source, tensors)
   narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
   if narrow:
     print(f"widened: {len(narrow)} tensors of 16 bits to float32, exactly")
@@ -762,7 +763,7 @@ def _convert() -> None:
       FLAGS.overwrite,
     )
   else:
-    checkpoint = checkpoint_tools.find_checkpoint(source)
+    checkpoint = model_folder.find_checkpoint(source)
     tensorflow_to_huggingface(
       checkpoint,
       _given_or_beside("bert_config_file", checkpoint, "bert_config.json"),
@@ -789,7 +790,7 @@ def _rewrite() -> None:
     checkpoints = checkpoint_tools.last_checkpoints(FLAGS.input, FLAGS.last)
   else:
     paths = FLAGS.input.split(",") if FLAGS.average else [FLAGS.input]
-    checkpoints = [checkpoint_tools.find_checkpoint(path) for path in paths]
+    checkpoints = [model_folder.find_checkpoint(path) for path in paths]
     if FLAGS.average and len(checkpoints) == 1:
       raise InputError(
         f"{FLAGS.input}: --average takes several checkpoints with commas"
@@ -829,7 +830,7 @@ def _read_weights(path: str) -> dict[str, np.ndarray]:
     return variables
   if kind == "saved_model":
     return compare_models.saved_model_weights(path)
-  return checkpoint_tools.read_weights(checkpoint_tools.find_checkpoint(path))
+  return checkpoint_tools.read_weights(model_folder.find_checkpoint(path))
 
 
 if __name__ == "__main__":

@@ -389,7 +389,7 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   import checkpoint_tools
   import model_folder
 
-  model_folder.check_checkpoint(path)
+  path = model_folder.find_checkpoint(path)
   tensors = dict(checkpoint_tools.Checkpoint(path))
   if _EMBEDDINGS not in tensors:
     raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")

@@ -37,6 +37,7 @@ from typing import IO, Any, Callable
 from absl import flags, logging
 
 import command_line
+import json_files
 from command_line import InputError, open_any, write_whole
 
 FLAGS = flags.FLAGS
@@ -102,12 +103,17 @@ def find(name: str) -> Model:
   models = _by_any_name()
   if name in models:
     return models[name]
-  lower = {other.lower(): other for other in models}
-  near = [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
+  near = similar_names(name)
   meant = f"Did you mean {' or '.join(near)}? " if near else ""
   raise InputError(
     f"{name}: no such model. {meant}download_model.py --list shows all"
   )
+
+
+def similar_names(name: str) -> list[str]:
+  """Names and aliases of models that are spelled like a name."""
+  lower = {other.lower(): other for other in _by_any_name()}
+  return [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
 
 
 def _by_any_name() -> dict[str, Model]:
@@ -264,8 +270,11 @@ def _record(folder: str, **news: Any) -> dict[str, Any]:
   """What is known of a model's download, after adding to it."""
   path, record = folder + ".json", {}
   if os.path.exists(path):
-    with open_any(path) as file:
-      record = json.load(file)
+    record = json_files.read(
+      path,
+      {"sha256?": dict, "version?": (str, json_files.NULL)},
+      "Remove it, or restore it",
+    )
   if news:
     record |= news
     with write_whole(path) as file:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +19,10 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import checkpoint_files
 import config_schema
 import features
+import json_files
 import memory_plan
 import modeling
 import optimization
@@ -34,6 +35,35 @@ from execution import Execution
 MODEL_FILE = "model.json"
 CONFIG_FILE = "bert_config.json"
 VOCAB_FILE = "vocab.txt"
+
+# What a description may have, and what that of each script must have.
+_DESCRIPTION = {
+  "script?": str,
+  "task?": str,
+  "kind?": str,
+  "labels?": [str],
+  "max_seq_length?": int,
+  "do_lower_case?": bool,
+  "has_pairs?": bool,
+  "version_2_with_negative?": bool,
+  "doc_stride?": int,
+  "max_query_length?": int,
+}
+_ENCODED = {"do_lower_case": bool, "max_seq_length": int}
+_NEEDED = {
+  "run_pretraining": _ENCODED,
+  "run_classifier": _ENCODED | {"labels": [str]},
+  "run_ner": _ENCODED | {"labels": [str]},
+  "run_squad": _ENCODED
+  | {
+    "version_2_with_negative": bool,
+    "doc_stride": int,
+    "max_query_length": int,
+  },
+}
+
+# Name of a released checkpoint in its folder.
+RELEASED = "bert_model.ckpt"
 
 # Folder, in that of a model, of its best weights.
 BEST = "best"
@@ -184,25 +214,59 @@ def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
     )
 
 
-def check_checkpoint(path: str) -> None:
-  """Refuses a checkpoint that is not there.
+def find_checkpoint(path: str) -> str:
+  """The checkpoint that a path means.
 
   Args:
-    path: named as its files are, without `.index`.
+    path: that of a checkpoint, named as its files are without `.index`; or a
+      folder that has one.
+
+  Returns:
+    The checkpoint. Of a folder it is the one that its `trained_checkpoint` is;
+    of one that nothing was trained in, `bert_model.ckpt` or the only one.
 
   Raises:
-    InputError: a file of it is missing.
+    InputError: there is none, or it is ambiguous which.
   """
-  index = path + ".index"
   is_part = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
-  # Checkpoints of TensorFlow's first format are one file of that name.
-  if is_part or not (tf.gfile.Exists(index) or tf.gfile.Exists(path)):
+  if checkpoint_files.exists(path) and not is_part:
+    return path
+  if not tf.gfile.IsDirectory(path):
     raise InputError(
       f"{path}: no such checkpoint. Name it as its files are, without"
-      " .index or .data-00000-of-00001"
+      " .index or .data-00000-of-00001, or name its folder"
     )
-  if tf.gfile.Exists(index) and not tf.gfile.Glob(path + ".data-*"):
-    raise InputError(f"{path}: its .index is there, its .data files are not")
+  trained = trained_checkpoint(path)
+  if trained:
+    return trained
+  indexes = tf.gfile.Glob(os.path.join(path, "*.index"))
+  found = sorted(index.removesuffix(".index") for index in indexes)
+  usual = [name for name in found if os.path.basename(name) == RELEASED]
+  if len(usual or found) == 1:
+    return (usual or found)[0]
+  if found:
+    names = ", ".join(map(os.path.basename, found))
+    raise InputError(f"{path}: has several checkpoints: {names}. Name one")
+  raise InputError(
+    f"{path}: is a folder without a TensorFlow checkpoint."
+    + (
+      " Convert this Hugging Face model by convert_checkpoint.py"
+      if tf.gfile.Exists(os.path.join(path, "config.json"))
+      else " Name the folder that has one"
+    )
+  )
+
+
+def check_checkpoint(path: str) -> None:
+  """Refuses a checkpoint that is missing, incomplete or corrupt.
+
+  Args:
+    path: see `find_checkpoint`.
+
+  Raises:
+    InputError: there is none, or a file of it cannot be read.
+  """
+  checkpoint_files.check(find_checkpoint(path))
 
 
 def trained_checkpoint(model_dir: str | None) -> str | None:
@@ -224,51 +288,63 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
 
 
 def last_checkpoint(folder: str) -> str | None:
-  """The last checkpoint of a folder of which nothing is missing.
+  """The last checkpoint of a folder that is complete and not corrupt.
 
   It is the one that the folder's `checkpoint` file names. Where that one is
-  cut short, or no such file tells, it is the whole one of the highest step; a
-  warning says so.
+  damaged, or there is no such file, it is the undamaged one of the highest
+  step; a warning says so.
 
   Args:
     folder: the folder; may be missing.
 
   Returns:
-    The checkpoint; None without any. A first one, of step 0, that is cut short
+    The checkpoint; None without any. A first one, of step 0, that is damaged
     counts for none: it has nothing that is not made again.
 
   Raises:
-    InputError: there were checkpoints, and none of them is whole.
+    InputError: there were checkpoints, and all of them are damaged; or without
+      a `checkpoint` file there are several of one step.
   """
-  named = _named_checkpoint(folder)
+  named = named_checkpoint(folder)
   candidates = {named: _step_of(named)} if named else {}
-  if not named or _missing(named):
+  if not named or checkpoint_files.examine(named).damage:
     found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
+    if not named and len(set(map(_step_of, found[:2]))) < len(found[:2]):
+      raise InputError(
+        f"{folder}: has {', '.join(map(os.path.basename, found[:2]))} and no"
+        f" `{STATE_FILE}` that names the last one. Name one, or move the other"
+      )
     candidates |= {checkpoint: _step_of(checkpoint) for checkpoint in found}
   passed_over = []
   for checkpoint in candidates:
-    missing = _missing(checkpoint)
-    if not missing:
+    damage = checkpoint_files.examine(checkpoint).damage
+    if not damage:
       if checkpoint != named:
-        why = passed_over or [f"{folder}: no `{STATE_FILE}` tells the last one"]
-        _warn_once(f"{'; '.join(why)}. Used instead is {checkpoint}")
+        why = passed_over or [f"{folder}: no `{STATE_FILE}` names the last one"]
+        _warn_once(f"{'; '.join(why)}. Used instead: {checkpoint}")
       return checkpoint
-    passed_over.append(f"{checkpoint}: {missing}")
+    passed_over.append(damage)
   if any(candidates.values()):
     raise InputError(
-      f"{'; '.join(passed_over)}. No whole checkpoint is left in {folder}:"
-      f" bring one back, or remove these and `{STATE_FILE}` to do without"
+      f"{'; '.join(passed_over)}. No undamaged checkpoint is left in {folder}:"
+      f" restore one, or remove these and `{STATE_FILE}` to start over"
     )
   if passed_over:
     _warn_once(f"{passed_over[0]}. It was the first, and is made again")
   return None
 
 
+def named_step(folder: str) -> int:
+  """The step of the checkpoint that a folder names as its last; else 0."""
+  named = named_checkpoint(folder)
+  return max(_step_of(named), 0) if named else 0
+
+
 def go_on_in(folder: str) -> None:
   """Makes a folder ready for training to go on in.
 
-  The last whole checkpoint becomes the one that Estimator restores, and what is
-  cut short goes.
+  The last undamaged checkpoint becomes the one that Estimator restores. What
+  killed runs left half-written is removed.
 
   Args:
     folder: the folder; may be missing.
@@ -276,7 +352,7 @@ def go_on_in(folder: str) -> None:
   Raises:
     InputError: see `last_checkpoint`.
   """
-  named, last = _named_checkpoint(folder), last_checkpoint(folder)
+  named, last = named_checkpoint(folder), last_checkpoint(folder)
   if last and last != named:
     _name_checkpoints(
       folder,
@@ -284,12 +360,13 @@ def go_on_in(folder: str) -> None:
       [
         checkpoint
         for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
-        if _step_of(checkpoint) < _step_of(last) and not _missing(checkpoint)
+        if _step_of(checkpoint) < _step_of(last) and _is_complete(checkpoint)
       ],
     )
   elif named and not last:
     tf.gfile.Remove(os.path.join(folder, STATE_FILE))
-  remove_unfinished(folder)
+  for one in (folder, os.path.join(folder, BEST)):
+    remove_unfinished(one)
 
 
 def remove_unfinished(folder: str) -> None:
@@ -298,7 +375,9 @@ def remove_unfinished(folder: str) -> None:
   Args:
     folder: the folder; may be missing. The checkpoint that it names stays.
   """
-  named = os.path.basename(_named_checkpoint(folder) or "")
+  named = os.path.basename(named_checkpoint(folder) or "")
+  for path in tf.gfile.Glob(os.path.join(folder, f"{STATE_FILE}.tmp*")):
+    tf.gfile.Remove(path)
   files: dict[str, list[str]] = {}
   for path in tf.gfile.Glob(os.path.join(folder, "*.ckpt-*")):
     checkpoint, ending = re.fullmatch(r"(.*\.ckpt-\d*)(.*)", path).groups()
@@ -309,12 +388,12 @@ def remove_unfinished(folder: str) -> None:
     elif os.path.basename(checkpoint) != named:
       files.setdefault(checkpoint, []).append(path)
   for checkpoint, paths in files.items():
-    if _missing(checkpoint):
+    if not _is_complete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
 
 
-def _named_checkpoint(folder: str) -> str | None:
+def named_checkpoint(folder: str) -> str | None:
   """What a folder's `checkpoint` file names, if it can be read."""
   try:
     state = tf.train.get_checkpoint_state(folder)
@@ -349,34 +428,15 @@ def _step_of(checkpoint: str) -> int:
   return int(number[1]) if number else -1
 
 
-def _missing(checkpoint: str) -> str | None:
-  """Says what is missing of a checkpoint; None where it is whole.
-
-  The index is a table with checksums; the values stand in the data files
-  without a gap.
-  """
-  index = checkpoint + ".index"
-  # Checkpoints of TensorFlow's first format are one file, and a table.
-  table = index if tf.gfile.Exists(index) else checkpoint
-  if not tf.gfile.Exists(table):
-    return "is not there"
+def _is_complete(checkpoint: str) -> bool:
+  """Whether all of a checkpoint is there; its checksums are not compared."""
+  if not checkpoint_files.exists(checkpoint):
+    return False
   try:
     reader = tf.train.load_checkpoint(checkpoint)
   except (tf.errors.OpError, ValueError, RuntimeError):
-    return f"is cut short, {os.path.basename(table)} cannot be read"
-  if table == checkpoint:
-    return None
-  dtypes = reader.get_variable_to_dtype_map()
-  expected = sum(
-    math.prod(shape) * dtypes[name].size
-    for name, shape in reader.get_variable_to_shape_map().items()
-  )
-  files = tf.gfile.Glob(checkpoint + ".data-*")
-  found = sum(tf.gfile.Stat(path).length for path in files)
-  if found >= expected:
-    return None
-  short = expected - found
-  return f"is cut short, its .data files lack {short} of {expected} bytes"
+    return False
+  return not checkpoint_files.missing_bytes(checkpoint, reader)
 
 
 @functools.cache
@@ -400,11 +460,15 @@ def find_model(
     The checkpoint; None for a model that is new.
 
   Raises:
-    InputError: `init_checkpoint` is not there, or there is no model.
+    InputError: `init_checkpoint` is not there, there is no model, the
+      checkpoint to use is damaged or, for training, contains NaN or Inf.
   """
   if init_checkpoint:
-    check_checkpoint(init_checkpoint)
+    init_checkpoint = find_checkpoint(init_checkpoint)
   trained = trained_checkpoint(output_dir)
+  start = last_checkpoint(output_dir) or init_checkpoint
+  if may_be_new and start:
+    checkpoint_files.check_finite(start)
   if trained or may_be_new:
     return trained
   if not init_checkpoint:
@@ -412,6 +476,7 @@ def find_model(
       f"{output_dir}: holds no trained model; add --do_train, or name"
       " one with --init_checkpoint"
     )
+  checkpoint_files.check(init_checkpoint)
   return init_checkpoint
 
 
@@ -476,7 +541,8 @@ def initialize_from_checkpoint(
     if is_first_replica:
       logging.info("No --init_checkpoint: all weights start at random")
     return None
-  check_checkpoint(init_checkpoint)
+  init_checkpoint = find_checkpoint(init_checkpoint)
+  checkpoint_files.check(init_checkpoint)
   assignment_map, _ = modeling.get_assignment_map_from_checkpoint(
     variables, init_checkpoint
   )
@@ -651,12 +717,23 @@ def load_description(model_dir: str) -> dict[str, Any]:
 
   Returns:
     The description; empty where there is none, as in folders of the reference.
+
+  Raises:
+    InputError: it is damaged, or lacks something.
   """
   path = os.path.join(model_dir, MODEL_FILE)
   if not tf.gfile.Exists(path):
     return {}
-  with open_any(path) as file:
-    return json.load(file)
+  cure = (
+    "Restore it: without, or with other values, the folder's model cannot be"
+    " used"
+  )
+  description = json_files.read(path, _DESCRIPTION, cure)
+  needed = _NEEDED.get(description.get("script"), {})
+  problem = json_files.mismatch(description, needed)
+  if problem:
+    raise InputError(f"{path}: {problem}. {cure}")
+  return description
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:
@@ -774,7 +851,11 @@ class LoadedModel:
       InputError: the folder holds no such model.
     """
     self.description = load_description(model_dir)
-    checkpoint = checkpoint or trained_checkpoint(model_dir)
+    if checkpoint:
+      checkpoint = find_checkpoint(checkpoint)
+      checkpoint_files.check(checkpoint)
+    else:
+      checkpoint = trained_checkpoint(model_dir)
     if self.description.get("script") != self.script or not checkpoint:
       raise InputError(
         f"{model_dir}: holds no model that {self.purpose}; name the"

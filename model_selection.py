@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+import folder_lock
 import model_folder
 import safekeeping
 from command_line import InputError, open_any, write_whole
@@ -200,7 +200,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     is_last = step >= self._num_train_steps
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = model_folder.last_checkpoint(self._model_dir)
+    checkpoint = model_folder.named_checkpoint(self._model_dir)
     results = self._evaluate(checkpoint)
     is_best = self._scores.add(step, results)
     metric = self._selection.metric
@@ -263,7 +263,9 @@ def train(
 
 
 def run_again(output_dir: str, flags: Sequence[str]) -> None:
-  """Runs this command in a process of its own, on which SIGTERM is passed.
+  """Runs this command in a subprocess, which is stopped when this one is.
+
+  The locks of this process stay held as long as either of the two runs.
 
   Args:
     output_dir: its folder.
@@ -271,23 +273,23 @@ def run_again(output_dir: str, flags: Sequence[str]) -> None:
 
   Raises:
     InputError: it failed.
-    SystemExit: with `safekeeping.STOPPED_STATUS`, it was to stop.
+    SystemExit: it was stopped; with one of `safekeeping.STOPPED_STATUSES`.
   """
   command = [sys.executable, *sys.argv, *flags, f"--output_dir={output_dir}"]
   with (
     safekeeping.StopRequest() as stop,
-    subprocess.Popen(command) as process,
+    subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
   ):
     while process.poll() is None and not stop.requested:
       time.sleep(0.1)
     if stop.requested:
       process.terminate()
-  stopped = process.returncode in (safekeeping.STOPPED_STATUS, -signal.SIGTERM)
-  if stop.requested or stopped:
-    logging.warning(
-      "%s: stopped as asked; the same command goes on", output_dir
-    )
-    sys.exit(safekeeping.STOPPED_STATUS)
+  status = process.returncode
+  if status < 0:  # it ended before it could listen
+    status = 128 - status
+  if stop.requested or status in safekeeping.STOPPED_STATUSES:
+    logging.warning("%s: stopped; the same command resumes it", output_dir)
+    sys.exit(stop.status if stop.requested else status)
   if process.returncode:
     raise InputError(
       f"{output_dir}: the run failed, for the reason above. The same command"

@@ -357,11 +357,14 @@ def check_weights(
   """
   import tensorflow.compat.v1 as tf
 
+  import checkpoint_files
   import estimator_api
 
   tf.logging.set_verbosity(tf.logging.ERROR)
   if checkpoint:
-    check_whole(checkpoint)
+    checkpoint_files.check(checkpoint)
+    num_variables = len(tf.train.list_variables(checkpoint))
+    logging.info("%s: %d variables, all whole", checkpoint, num_variables)
   with tf.Graph().as_default():
     batch = {
       name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
@@ -374,30 +377,6 @@ def check_weights(
       {"batch_size": 1},
       SimpleNamespace(model_dir=model_dir),
     )
-
-
-def check_whole(checkpoint: str) -> None:
-  """Reads a checkpoint from end to end, by which its checksums are compared.
-
-  Args:
-    checkpoint: its path.
-
-  Raises:
-    InputError: it is cut short or damaged.
-  """
-  import tensorflow.compat.v1 as tf
-
-  try:
-    reader = tf.train.load_checkpoint(checkpoint)
-    names = reader.get_variable_to_shape_map()
-    for name in names:
-      reader.get_tensor(name)
-  except (tf.errors.OpError, RuntimeError, ValueError) as error:
-    reason = str(error).splitlines()[0]
-    raise InputError(
-      f"{checkpoint}: is damaged ({reason}). Fetch or copy it again"
-    ) from error
-  logging.info("%s: %d variables, all whole", checkpoint, len(names))
 
 
 def check_memory(num_bytes: int, available: int | None) -> None:

@@ -467,6 +467,17 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  with training.lock_output_dir():
+    carry_out(start, receipt)
+
+
+def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+  """Trains, evaluates and predicts as the flags say, all of it checked.
+
+  Args:
+    start: what the run begins with.
+    receipt: of the run.
+  """
   config, selection, labels = start.config, start.selection, start.labels
   data = start.data
   files = FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file

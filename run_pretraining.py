@@ -919,6 +919,17 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  with training.lock_output_dir():
+    carry_out(start, receipt)
+
+
+def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+  """Trains, evaluates and predicts as the flags say, all of it checked.
+
+  Args:
+    start: what the run begins with.
+    receipt: of the run.
+  """
   config, data = start.config, start.data
   predicted = [FLAGS.predict_file] if data.lines else []
   receipt.start([*data.num_records, *predicted])
@@ -977,6 +988,19 @@ def run_phases() -> None:
     run_each_phase(num_steps)
     return
   receipt = preflight.begin(__file__)
+  with training.lock_output_dir():
+    carry_out_phases(num_steps, receipt)
+
+
+def carry_out_phases(
+  num_steps: Sequence[int], receipt: preflight.Receipt
+) -> None:
+  """Runs all phases, and makes the model of the last one that of the folder.
+
+  Args:
+    num_steps: the step at which each ends.
+    receipt: of the run.
+  """
   receipt.start(FLAGS.phases)
   last = run_each_phase(num_steps)
   if not training.is_chief():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Collection, Mapping
 from typing import Any, Callable
@@ -21,10 +20,11 @@ from absl import logging
 
 import model_folder
 import optimization
-from command_line import InputError, mendable, write_whole
+from command_line import InputError, mendable, on_stop_signals, write_whole
 
-# The status of a process that ended because of SIGTERM, as shells tell it.
+# The statuses of a process that ended because of a signal, as shells have it.
 STOPPED_STATUS = 128 + signal.SIGTERM
+STOPPED_STATUSES = (STOPPED_STATUS, 128 + signal.SIGINT)
 
 # What the graph's collections of what `watch` is given are called, by whether
 # it has to be finite.
@@ -41,50 +41,58 @@ _MOST_NAMED = 10
 
 
 class StopRequest:
-  """Whether somebody wants the run to stop; within its block SIGTERM says so.
+  """A request to stop the run; SIGTERM and SIGINT make it within the block.
 
-  Only the main thread can listen to signals; elsewhere nothing does.
+  Only the main thread can listen to signals. A second SIGINT ends the process
+  at once.
 
   Attributes:
     requested: whether the run is to stop at the end of its step.
+    signal: number of the signal that asked for it; SIGTERM before.
     is_over: whether it ends there, because there is nothing more to gain.
   """
 
   def __init__(self):
     self.requested = False
+    self.signal = signal.SIGTERM
     self.is_over = False
-    self._listens = False
 
   def __enter__(self):
-    self._listens = threading.current_thread() is threading.main_thread()
-    if self._listens:
-      self._before = signal.signal(signal.SIGTERM, self._request)
+    self._listening = on_stop_signals(self._request)
+    self._listening.__enter__()
     return self
 
-  def __exit__(self, *unused):
-    if self._listens:
-      signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)
+  def __exit__(self, *error):
+    self._listening.__exit__(*error)
 
-  def _request(self, *unused):
+  def _request(self, number: int):
+    if not self.requested:
+      self.signal = number
     self.requested = True
+
+  @property
+  def status(self) -> int:
+    """The status of a process that ends because of this."""
+    return 128 + self.signal
 
   def exit_if_requested(self, model_dir: str) -> None:
     """Ends the process if it is to stop: nothing comes after training.
 
     Args:
-      model_dir: whose last checkpoint is gone on from.
+      model_dir: folder of the checkpoint from which training resumes.
 
     Raises:
-      SystemExit: with `STOPPED_STATUS`, it is to stop.
+      SystemExit: with `status`, if it is to stop.
     """
     if self.requested:
       logging.warning(
-        "Stopped as asked, at step %d, which is saved in %s; the same command"
-        " goes on from there",
-        model_folder.steps_done(model_dir),
+        "Stopped by %s at step %d, which is saved in %s; the same command"
+        " resumes from there",
+        signal.Signals(self.signal).name,
+        model_folder.named_step(model_dir),
         model_dir,
       )
-      sys.exit(STOPPED_STATUS)
+      sys.exit(self.status)
 
 
 def share_stop_requests() -> None:
@@ -119,6 +127,7 @@ class SharedStop(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     requested, is_over = run_values.results
     self._agreed.requested |= bool(requested)
+    self._agreed.signal = self._own.signal
     self._agreed.is_over |= bool(is_over)
     if requested or is_over:
       run_context.request_stop()
@@ -297,7 +306,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with write_whole(path, "wb") as file:
       np.savez(file, **batch, **self._told)
-    last = model_folder.last_checkpoint(self._model_dir)
+    last = model_folder.named_checkpoint(self._model_dir)
     return InputError(
       f"step {step}: {', '.join(values)}. {_places(batch)}{path} has"
       f" all that went into it; {last} is from before. Give a lower"

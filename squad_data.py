@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import random
 import re
+import signal
 import sys
 import unicodedata
 import zipfile
@@ -591,6 +592,7 @@ _worker_arguments: tuple[Any, ...] = ()
 def _start_worker(*arguments: Any) -> None:
   global _worker_arguments
   _worker_arguments = arguments
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
 
 
 def _work(chunk: tuple[int, Sequence[SquadExample]]) -> Windows:

@@ -6,6 +6,7 @@ flags; everything else takes plain arguments.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -24,6 +25,7 @@ import distribution
 import download_model
 import estimator_api
 import features
+import folder_lock
 import hub_module
 import memory_plan
 import model_folder
@@ -144,6 +146,9 @@ def fill_in_model_flags() -> None:
     brought = hub_module.flags_for(handle)
   elif checkpoint and download_model.is_name(checkpoint):
     brought = download_model.flags_for(checkpoint)
+  elif checkpoint:
+    FLAGS["init_checkpoint"].value = find_init_checkpoint(checkpoint)
+    return
   else:
     return
   for name, value in brought.items():
@@ -152,6 +157,31 @@ def fill_in_model_flags() -> None:
       FLAGS[name].value = value
   if not FLAGS.vocab_file:
     raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")
+
+
+def find_init_checkpoint(value: str) -> str:
+  """The checkpoint that --init_checkpoint names, by itself or by its folder.
+
+  Args:
+    value: of the flag.
+
+  Returns:
+    See `model_folder.find_checkpoint`.
+
+  Raises:
+    InputError: there is none. If the value looks like the name of a model, the
+      message has names like it.
+  """
+  try:
+    return model_folder.find_checkpoint(value)
+  except InputError as error:
+    near = download_model.similar_names(value)
+    if not near or os.path.exists(value):
+      raise
+    raise InputError(
+      f"--init_checkpoint={value}: neither a checkpoint nor the name of a"
+      f" model. Did you mean {' or '.join(near)}?"
+    ) from error
 
 
 def define_training_flags() -> None:
@@ -405,6 +435,17 @@ def is_chief() -> bool:
   """Whether this process writes what all have done; see `read_replicas`."""
   replicas = read_replicas()
   return not replicas or replicas.is_chief
+
+
+def lock_output_dir() -> contextlib.AbstractContextManager[None]:
+  """Holds the lock of --output_dir in its block, if this process trains there.
+
+  Evaluation and prediction need no lock, and of several workers the first one
+  writes alone.
+  """
+  if FLAGS.do_train and is_chief():
+    return folder_lock.lock_folder(FLAGS.output_dir)
+  return contextlib.nullcontext()
 
 
 def build_estimator(

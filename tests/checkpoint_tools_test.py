@@ -105,7 +105,7 @@ def flip_a_bit(data):
 @pytest.mark.parametrize("damage", [cut_off, flip_a_bit])
 def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
   damage(f"{trained}.data-00000-of-00001")
-  with pytest.raises(InputError, match=r"ckpt-70: cannot be read as a Tensor"):
+  with pytest.raises(InputError, match=r"ckpt-70\.data-00000-of-00001: "):
     checkpoint_tools.read_weights(trained)
 
 
@@ -113,7 +113,7 @@ def test_a_folder_means_its_best_checkpoint(trained):
   folder = os.path.dirname(trained)
   best = model_folder.keep_as_best(folder, trained)
   tf.train.update_checkpoint_state(folder, f"{trained}0")
-  assert checkpoint_tools.find_checkpoint(folder) == best
+  assert model_folder.find_checkpoint(folder) == best
 
 
 def test_the_last_checkpoints_of_a_run_are_in_its_order(tmp_path):

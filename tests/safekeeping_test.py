@@ -495,7 +495,7 @@ def assert_the_same_command_ends_with(expected, script, arguments, folder):
 def test_a_run_that_is_told_to_stop_saves_first(place, disturbed):
   status, log = disturbed["stopped"]
   assert status == 143, log
-  (last,) = re.findall(r"Stopped as asked, at step (\d+), which is saved", log)
+  (last,) = re.findall(r"Stopped by SIGTERM at step (\d+), which is saved", log)
   assert log.rstrip().endswith("the same command goes on from there")
   assert model_folder.steps_done(str(place / "stopped")) == int(last)
   # Nothing comes after it.
