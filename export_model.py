@@ -80,6 +80,7 @@ def find_source(
   description = {"do_lower_case": do_lower_case}
   if model_dir:
     description |= model_folder.load_description(model_dir)
+    model_folder.check_description(model_dir, description)
     checkpoint = checkpoint or model_folder.trained_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")

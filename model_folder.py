@@ -62,6 +62,8 @@ _NEEDED = {
   },
 }
 
+_CURE = "Restore it; the model cannot be used without what training wrote there"
+
 # Name of a released checkpoint in its folder.
 RELEASED = "bert_model.ckpt"
 
@@ -719,21 +721,29 @@ def load_description(model_dir: str) -> dict[str, Any]:
     The description; empty where there is none, as in folders of the reference.
 
   Raises:
-    InputError: it is damaged, or lacks something.
+    InputError: it is damaged.
   """
   path = os.path.join(model_dir, MODEL_FILE)
   if not tf.gfile.Exists(path):
     return {}
-  cure = (
-    "Restore it: without, or with other values, the folder's model cannot be"
-    " used"
-  )
-  description = json_files.read(path, _DESCRIPTION, cure)
+  return json_files.read(path, _DESCRIPTION, _CURE)
+
+
+def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
+  """Refuses a description that lacks what its script writes.
+
+  Args:
+    model_dir: the folder.
+    description: of `load_description`.
+
+  Raises:
+    InputError: something is missing.
+  """
   needed = _NEEDED.get(description.get("script"), {})
   problem = json_files.mismatch(description, needed)
   if problem:
-    raise InputError(f"{path}: {problem}. {cure}")
-  return description
+    path = os.path.join(model_dir, MODEL_FILE)
+    raise InputError(f"{path}: {problem}. {_CURE}")
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:
@@ -861,6 +871,7 @@ class LoadedModel:
         f"{model_dir}: holds no model that {self.purpose}; name the"
         f" --output_dir of a run of {self.script}.py"
       )
+    check_description(model_dir, self.description)
     config = load_config(os.path.join(model_dir, CONFIG_FILE))
     self.tokenizer = tokenization.FullTokenizer(
       os.path.join(model_dir, VOCAB_FILE), self.description["do_lower_case"]

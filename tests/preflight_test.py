@@ -337,8 +337,8 @@ BAD = [
   (
     run_classifier,
     {"init_checkpoint": "damaged.ckpt"},
-    "weights",
-    "damaged.ckpt: is damaged",
+    "checkpoint",
+    "damaged.ckpt.data-00000-of-00001: is corrupt",
   ),
   (
     run_classifier,

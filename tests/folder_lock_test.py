@@ -1,0 +1,256 @@
+"""One writer per output folder or file."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import commands
+import pytest
+
+import command_line
+import folder_lock
+from command_line import InputError
+
+# Holds the lock of its argument until it is killed.
+_HOLDER = """
+import sys, time
+sys.path.insert(0, {root!r})
+import folder_lock
+with folder_lock.{function}({argument}):
+  print("locked", flush=True)
+  time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(function, argument):
+  """A process that holds a lock within the block."""
+  code = _HOLDER.format(
+    root=commands.ROOT, function=function, argument=repr(argument)
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE
+  ) as process:
+    assert process.stdout.readline() == b"locked\n"
+    try:
+      yield process
+    finally:
+      process.kill()
+
+
+def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path):
+  folder = tmp_path / "out"
+  with holder("lock_folder", str(folder)) as process:
+    with (
+      pytest.raises(InputError) as raised,
+      folder_lock.lock_folder(str(folder)),
+    ):
+      pass
+    assert str(folder) in str(raised.value)
+    assert str(process.pid) in str(raised.value)
+    assert "--output_dir" in str(raised.value)
+    process.kill()
+    process.wait()
+    with folder_lock.lock_folder(str(folder)):
+      content = json.loads((folder / folder_lock.LOCK_FILE).read_text())
+      assert content["pid"] == os.getpid()
+      assert content.keys() == {"host", "pid", "since"}
+  assert os.listdir(folder) == []
+
+
+def test_files_are_locked_one_by_one(tmp_path):
+  one, other = str(tmp_path / "one"), str(tmp_path / "other")
+  with holder("lock_files", [one]) as process:
+    with folder_lock.lock_files([other]):
+      pass
+    with (
+      pytest.raises(InputError, match=str(process.pid)) as raised,
+      folder_lock.lock_files([other, one]),
+    ):
+      pass
+    assert "--output_file" in str(raised.value)
+    # What was locked before the refusal is released.
+    with folder_lock.lock_files([other]):
+      pass
+    # No wildcard matches a lock.
+    with pytest.raises(InputError):
+      command_line.find_files([str(tmp_path / "*")])
+
+
+_PARENT = """
+import os, subprocess, sys
+sys.path.insert(0, {root!r})
+import folder_lock
+with folder_lock.lock_folder({folder!r}):
+  child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
+  print(child.pid, flush=True)
+  os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
+  code = _PARENT.format(root=commands.ROOT, folder=str(tmp_path))
+  with subprocess.Popen(
+    [sys.executable, "-c", code], stdout=subprocess.PIPE
+  ) as parent:
+    child = int(parent.stdout.readline())
+    parent.wait()
+  try:
+    with (
+      pytest.raises(InputError, match=str(parent.pid)),
+      folder_lock.lock_folder(str(tmp_path)),
+    ):
+      pass
+  finally:
+    os.kill(child, signal.SIGKILL)
+  for _ in range(100):  # until the system has ended it
+    with (
+      contextlib.suppress(InputError),
+      folder_lock.lock_folder(str(tmp_path)),
+    ):
+      return
+    time.sleep(0.1)
+  raise AssertionError("the lock outlived its holders")
+
+
+def test_a_file_that_the_holder_removed_is_not_the_lock(tmp_path, monkeypatch):
+  path = str(tmp_path / folder_lock.LOCK_FILE)
+  real, opened = os.open, []
+
+  def open_and_remove(name, *arguments):
+    opened.append(real(name, *arguments))
+    if len(opened) == 1:
+      os.remove(name)  # between opening and locking
+    return opened[-1]
+
+  monkeypatch.setattr(os, "open", open_and_remove)
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert len(opened) == 2
+    assert os.path.samestat(os.stat(path), os.fstat(opened[-1]))
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_gets_a_warning(
+  tmp_path, monkeypatch, number
+):
+  warnings = []
+
+  def refuse(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
+  monkeypatch.setattr(
+    folder_lock.logging, "warning", lambda text, *v: warnings.append(text % v)
+  )
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert os.listdir(tmp_path) == []
+  (warning,) = warnings
+  assert warning.startswith(f"{tmp_path}: ")
+
+
+def test_a_remote_folder_is_used_without_a_lock(monkeypatch):
+  warnings = []
+  monkeypatch.setattr(
+    folder_lock.logging, "warning", lambda text, *v: warnings.append(text % v)
+  )
+  with folder_lock.lock_folder("ram://folder_lock_test"):
+    assert folder_lock.held_files() == ()
+  assert len(warnings) == 1
+
+
+def test_half_written_files_of_dead_processes_are_removed(tmp_path):
+  dead = subprocess.Popen(["true"])
+  dead.wait()
+
+  def name(path, host, pid):
+    return tmp_path / f"{path}.{host}.{pid}.tmp"
+
+  host = command_line.socket.gethostname()
+  strays = [name("run.json", host, dead.pid), name("a", "other.host", 1)]
+  alive = [name("run.json", host, os.getppid()), name("b", "other.host", 1)]
+  others = [tmp_path / "my.tmp", tmp_path / "notes.1.tmp"]
+  for path in [*strays, *alive, *others]:
+    path.touch()
+  os.utime(strays[1], (0, 0))
+  folder = name("export", host, dead.pid)
+  (folder / "variables").mkdir(parents=True)
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  assert sorted(tmp_path.iterdir()) == sorted([*alive, *others])
+
+
+# Signals
+
+
+def stopped_by(*signals):
+  """Raises signals in a block that reacts; gives what it was called with."""
+  called = []
+  with command_line.on_stop_signals(called.append):
+    for number in signals:
+      os.kill(os.getpid(), number)
+  return called
+
+
+def test_both_signals_are_listened_to_and_let_go():
+  before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+  assert stopped_by(signal.SIGTERM) == [signal.SIGTERM]
+  assert stopped_by(signal.SIGINT) == [signal.SIGINT]
+  after = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+  assert after == before
+
+
+_LISTENER = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+import command_line
+from absl import flags
+
+def main(_):
+  with command_line.write_whole({path!r}) as file:
+    file.write("half")
+    {act}
+
+command_line.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+  ("act", "status", "named"),
+  [
+    ("os.kill(os.getpid(), signal.SIGTERM)", 143, "SIGTERM"),
+    ("os.kill(os.getpid(), signal.SIGINT)", 130, "SIGINT"),
+  ],
+)
+def test_a_stopped_command_says_a_line_and_leaves_nothing(
+  tmp_path, act, status, named
+):
+  code = _LISTENER.format(
+    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, check=False
+  )
+  assert done.returncode == status, done.stderr
+  (line,) = done.stderr.splitlines()
+  assert named in line
+  assert os.listdir(tmp_path) == []
+
+
+def test_a_second_interrupt_ends_at_once(tmp_path):
+  act = """
+    with command_line.on_stop_signals(print):
+      os.kill(os.getpid(), signal.SIGINT)
+      os.kill(os.getpid(), signal.SIGINT)
+      while True: pass"""
+  code = _LISTENER.format(
+    root=commands.ROOT, path=str(tmp_path / "out.txt"), act=act
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, check=False
+  )
+  assert done.returncode == -signal.SIGINT
