@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import absl.flags
 from absl.testing import flagsaver
@@ -56,6 +57,21 @@ def fail(script, *flags, **options):
   last = done.stderr.splitlines()[-1]
   assert last.startswith(f"{script}: error: "), done.stderr
   return last
+
+
+def wait_until(condition, *processes):
+  """Waits while processes run; fails when one ends or ten minutes pass.
+
+  Args:
+    condition: function without arguments, true when the wait is over.
+    *processes: `subprocess.Popen` objects.
+  """
+  deadline = time.time() + 600
+  while not condition():
+    for process in processes:
+      assert process.poll() is None, process.communicate()
+    assert time.time() < deadline
+    time.sleep(0.005)
 
 
 @contextlib.contextmanager

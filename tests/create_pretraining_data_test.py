@@ -976,7 +976,7 @@ def test_killed_and_run_again_it_makes_what_is_missing(stopped):
   die = "os.kill(os.getpid(), signal.SIGKILL)"
   lines = [line.format(die) for line in AT_THE_SECOND]
   # The log has its end when the workers, who have it too, have ended.
-  kept = stopped.run(commands.run, "killed", *lines, timeout=60)
+  kept = stopped.run(commands.run, "killed", *lines, timeout=600)
   assert stopped.done.returncode == -signal.SIGKILL
   assert len(kept) == 1
   assert kept.items() <= stopped.content.items()
@@ -1000,7 +1000,7 @@ def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(
     " for child in multiprocessing.active_children()]"
   )
   lines = [line.format(die) for line in AT_THE_SECOND]
-  kept = stopped.run(commands.run, "worker", *lines, timeout=60)
+  kept = stopped.run(commands.run, "worker", *lines, timeout=600)
   assert stopped.done.returncode == 1
   assert "Traceback" not in stopped.done.stderr
   assert stopped.done.stderr.splitlines()[-1].startswith(

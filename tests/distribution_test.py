@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import commands
 import numpy as np
@@ -364,7 +363,7 @@ class Workers:
 
   def wait(self):
     """Gives status and log of each, when all have ended."""
-    logs = [process.communicate(timeout=240)[1] for process in self.processes]
+    logs = [process.communicate(timeout=600)[1] for process in self.processes]
     return list(zip((p.returncode for p in self.processes), logs))
 
   def __enter__(self):
@@ -386,12 +385,7 @@ def test_workers_give_the_losses_of_one(place, alone, number):
 
 
 def wait_for(path, workers):
-  deadline = time.time() + 180
-  while not path.exists():
-    for process in workers.processes:
-      assert process.poll() is None, process.communicate()[1]
-    assert time.time() < deadline
-    time.sleep(0.005)
+  commands.wait_until(path.exists, *workers.processes)
 
 
 def test_workers_stop_together_when_the_first_finds_nothing_better(place):

@@ -275,7 +275,7 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   monkeypatch.setenv("BERT_DIR", relative)
   notebook = nbformat.read(os.path.join(EXAMPLES, "sentence_pairs.ipynb"), 4)
   nbclient.NotebookClient(
-    notebook, timeout=120, resources={"metadata": {"path": EXAMPLES}}
+    notebook, timeout=600, resources={"metadata": {"path": EXAMPLES}}
   ).execute()
   outputs = [
     output

@@ -156,12 +156,10 @@ def start(arguments):
 def test_phases_stopped_on_the_way_end_with_the_same_weights(place, phased):
   stopped = place / "stopped"
   with start(in_phases(place, "stopped")) as process:
-    deadline = time.time() + 120
-    while not (stopped / "phase_1" / "model.ckpt-10.index").exists():
-      assert process.poll() is None and time.time() < deadline
-      time.sleep(0.005)
+    checkpoint = stopped / "phase_1" / "model.ckpt-10.index"
+    commands.wait_until(checkpoint.exists, process)
     process.send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=60)[1]
+    log = process.communicate(timeout=600)[1]
   assert process.returncode == safekeeping.STOPPED_STATUS, log
   assert "Traceback" not in log
   assert 0 < model_folder.steps_done(str(stopped / "phase_1")) < 40

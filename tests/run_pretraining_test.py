@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import commands
 import numpy as np
@@ -342,10 +341,7 @@ def test_a_killed_run_ends_with_the_same_weights(place, trained):
   with subprocess.Popen(
     [sys.executable, script, *arguments], stderr=subprocess.DEVNULL
   ) as process:
-    deadline = time.time() + 120
-    while not (killed / "model.ckpt-20.index").exists():
-      assert process.poll() is None and time.time() < deadline
-      time.sleep(0.005)
+    commands.wait_until((killed / "model.ckpt-20.index").exists, process)
     process.send_signal(signal.SIGKILL)
   assert 0 < model_folder.steps_done(str(killed)) < 60
   log = commands.succeed("run_pretraining.py", *arguments).stderr

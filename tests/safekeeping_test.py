@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import commands
 import numpy as np
@@ -449,16 +448,16 @@ def disturbed(place):
         lambda: resource.prlimit(full.pid, resource.RLIMIT_FSIZE, (100, 100)),
       ),
     }
-    deadline = time.time() + 120
     waiting = dict(happened)
+
+    def due():  # the checkpoint before step 40 is complete then
+      return [n for n in waiting if max([0, *saved_steps(place / n)]) >= 40]
+
     while waiting:
-      for name, (process, disturb) in [*waiting.items()]:
-        assert process.poll() is None and time.time() < deadline, name
-        # The one before is whole by then.
-        if any(step >= 40 for step in saved_steps(place / name)):
-          disturb()
-          del waiting[name]
-      time.sleep(0.005)
+      commands.wait_until(due, *(process for process, _ in waiting.values()))
+      for name in due():
+        _, disturb = waiting.pop(name)
+        disturb()
     logs = {name: p.communicate()[1] for name, (p, _) in happened.items()}
   return {
     name: (process.returncode, logs[name])
