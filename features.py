@@ -358,9 +358,16 @@ def parse_records(serialized, layout: Layout) -> dict[str, Any]:
   parsed = tf.io.parse_example(
     serialized, {name: fixed_length(f) for name, f in layout.items()}
   )
+  return narrow_integers(parsed)
+
+
+def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
+  """Casts int64 tensors to int32, the only integers that a TPU has."""
+  import tensorflow as tf
+
   return {
-    name: tensor if layout[name].is_float else tf.cast(tensor, tf.int32)
-    for name, tensor in parsed.items()
+    name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
+    for name, tensor in tensors.items()
   }
 
 

@@ -131,6 +131,14 @@ def check_lengths(
 # Records to batches
 
 
+def _decode_record(
+  record, name_to_features: Mapping[str, tf.io.FixedLenFeature]
+) -> dict[str, Any]:
+  """Parses one serialized record; its integers come as int32."""
+  parsed = tf.io.parse_single_example(record, name_to_features)
+  return features.narrow_integers(parsed)
+
+
 def input_fn_builder(
   input_files: Sequence[str],
   max_seq_length: int,
@@ -405,15 +413,15 @@ def choose_masked(
 # The model
 
 
-def create_model(
+def create_encoder(
   bert_config: modeling.BertConfig,
   is_training: bool,
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
   dropout_seed=None,
   execution: Execution | None = None,
-):
-  """The encoder with the heads of both tasks.
+) -> modeling.BertModel:
+  """The encoder, its last layer computed at [CLS] and masked positions alone.
 
   Args:
     bert_config: the encoder's sizes.
@@ -425,10 +433,10 @@ def create_model(
     execution: how to compute; None for `Execution()`.
 
   Returns:
-    The scores of both tasks, float [B * P, V] and float [B, 2].
+    The model, for `masked_states` and `get_pooled_output`.
   """
   positions = batch["masked_lm_positions"]
-  model = modeling.BertModel(
+  return modeling.BertModel(
     config=bert_config,
     is_training=is_training,
     input_ids=batch["input_ids"],
@@ -439,8 +447,44 @@ def create_model(
     execution=execution,
     output_positions=tf.pad(positions, [[0, 0], [1, 0]]),  # after [CLS], at 0
   )
+
+
+def masked_states(model: modeling.BertModel):
+  """Hidden states at the masked positions of `create_encoder`, [B, P, H]."""
+  return model.get_sequence_output()[:, 1:]
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  is_training: bool,
+  batch: Mapping[str, Any],
+  use_one_hot_embeddings: bool,
+  dropout_seed=None,
+  execution: Execution | None = None,
+):
+  """The encoder with the heads of both tasks.
+
+  Args:
+    bert_config: this and the others as for `create_encoder`.
+    is_training: likewise.
+    batch: likewise.
+    use_one_hot_embeddings: likewise.
+    dropout_seed: likewise.
+    execution: likewise.
+
+  Returns:
+    The logits of both tasks, float [B * P, V] and float [B, 2].
+  """
+  model = create_encoder(
+    bert_config,
+    is_training,
+    batch,
+    use_one_hot_embeddings,
+    dropout_seed,
+    execution,
+  )
   masked_lm_logits = modeling.masked_lm_logits(
-    bert_config, model.get_sequence_output()[:, 1:], model.get_embedding_table()
+    bert_config, masked_states(model), model.get_embedding_table()
   )
   next_sentence_logits = modeling.next_sentence_logits(
     bert_config, model.get_pooled_output()
@@ -448,39 +492,122 @@ def create_model(
   return masked_lm_logits, next_sentence_logits
 
 
-def pretraining_loss(
-  masked_lm_logits, next_sentence_logits, batch, total_weight=None
+def get_masked_lm_output(
+  bert_config: modeling.BertConfig,
+  input_tensor,
+  output_weights,
+  positions,
+  label_ids,
+  label_weights,
+  total_weight=None,
 ):
-  """Scores both tasks.
+  """The masked-LM head with its loss.
 
   Args:
-    masked_lm_logits: float [B * P, V].
-    next_sentence_logits: float [B, 2].
-    batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
-      `next_sentence_labels` [B, 1].
-    total_weight: float32 [], by which the weighted losses of the masked LM are
-      divided; None for the sum of the weights.
+    bert_config: the encoder's sizes.
+    input_tensor: float [B, S, H], hidden states.
+    output_weights: float [V, H], the word embeddings.
+    positions: int [B, P], the masked positions; None where `input_tensor` has
+      the states at these positions alone, S = P.
+    label_ids: int [B, P], the original tokens.
+    label_weights: float [B, P], 1 at masked positions and 0 at padding.
+    total_weight: see `modeling.weighted_mean`.
 
   Returns:
-    float32 [], the sum of both losses; and, by the name of its mean, what loss
-    and accuracy of each task are means of: values and weights, float32 [A].
+    The loss, float32 []; the loss of each position, float32 [B * P]; and the
+    log probabilities, float32 [B * P, V].
   """
-
-  def score(logits, labels):
-    losses, _ = modeling.cross_entropy(logits, labels)
-    likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return losses, tf.cast(tf.equal(likeliest, labels), tf.float32)
-
-  masked_lm_losses, masked_lm_correct = score(
-    masked_lm_logits, tf.reshape(batch["masked_lm_ids"], [-1])
+  if positions is not None:
+    input_tensor = gather_indexes(input_tensor, positions)
+  logits = modeling.masked_lm_logits(bert_config, input_tensor, output_weights)
+  per_example_loss, log_probs = modeling.cross_entropy(
+    logits, tf.reshape(label_ids, [-1])
   )
-  next_sentence_losses, next_sentence_correct = score(
-    next_sentence_logits, tf.reshape(batch["next_sentence_labels"], [-1])
+  loss = modeling.weighted_mean(
+    per_example_loss, tf.reshape(label_weights, [-1]), total_weight
+  )
+  return loss, per_example_loss, log_probs
+
+
+def get_next_sentence_output(
+  bert_config: modeling.BertConfig, input_tensor, labels
+):
+  """The next-sentence head with its loss.
+
+  Args:
+    bert_config: the encoder's sizes.
+    input_tensor: float [B, H], the pooled output.
+    labels: int [B, 1], 0 for the true next sentence and 1 for a random one.
+
+  Returns:
+    The mean loss, float32 []; the loss of each example, float32 [B]; and the
+    log probabilities, float32 [B, 2].
+  """
+  logits = modeling.next_sentence_logits(bert_config, input_tensor)
+  per_example_loss, log_probs = modeling.cross_entropy(
+    logits, tf.reshape(labels, [-1])
+  )
+  return tf.reduce_mean(per_example_loss), per_example_loss, log_probs
+
+
+def gather_indexes(sequence_tensor, positions):
+  """Gathers the hidden states at some positions.
+
+  Args:
+    sequence_tensor: float [B, S, H].
+    positions: int [B, P], each in [0, S).
+
+  Returns:
+    [B * P, H], dtype of `sequence_tensor`.
+  """
+  return modeling.gather_positions(sequence_tensor, positions)
+
+
+def pretraining_loss(
+  bert_config: modeling.BertConfig,
+  model: modeling.BertModel,
+  batch: Mapping[str, Any],
+  total_weight=None,
+):
+  """The loss of both tasks, and what their metrics are means of.
+
+  Args:
+    bert_config: the encoder's sizes.
+    model: see `create_encoder`.
+    batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
+      `next_sentence_labels` [B, 1].
+    total_weight: see `modeling.weighted_mean`; of the masked LM.
+
+  Returns:
+    float32 [], the sum of both losses; and values and weights, float32 [A],
+    by the name of the metric that is their mean.
+  """
+  masked_lm_loss, masked_lm_losses, masked_lm_log_probs = get_masked_lm_output(
+    bert_config,
+    masked_states(model),
+    model.get_embedding_table(),
+    None,
+    batch["masked_lm_ids"],
+    batch["masked_lm_weights"],
+    total_weight,
+  )
+  next_sentence_loss, next_sentence_losses, next_sentence_log_probs = (
+    get_next_sentence_output(
+      bert_config, model.get_pooled_output(), batch["next_sentence_labels"]
+    )
+  )
+
+  def is_correct(log_probs, labels):
+    predictions = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
+    return tf.cast(tf.equal(predictions, tf.reshape(labels, [-1])), tf.float32)
+
+  masked_lm_correct = is_correct(masked_lm_log_probs, batch["masked_lm_ids"])
+  next_sentence_correct = is_correct(
+    next_sentence_log_probs, batch["next_sentence_labels"]
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   ones = tf.ones_like(next_sentence_losses)
-  loss = modeling.weighted_mean(masked_lm_losses, weights, total_weight)
-  return loss + tf.reduce_mean(next_sentence_losses), {
+  return masked_lm_loss + next_sentence_loss, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
     "masked_lm_loss": (masked_lm_losses, weights),
     "next_sentence_accuracy": (next_sentence_correct, ones),
@@ -529,7 +656,7 @@ def model_fn_builder(
     step_options = options or optimization.StepOptions()
 
     def build(batch, is_training, dropout_seed=None):
-      return create_model(
+      return create_encoder(
         bert_config,
         is_training,
         batch,
@@ -545,7 +672,7 @@ def model_fn_builder(
 
       def loss_fn(batch, dropout_seed):
         loss, measured = pretraining_loss(
-          *build(batch, True, dropout_seed), batch, total_weight
+          bert_config, build(batch, True, dropout_seed), batch, total_weight
         )
         means = {
           name: modeling.weighted_mean(
@@ -570,11 +697,15 @@ def model_fn_builder(
         log_steps,
       )
 
-    masked_lm_logits, next_sentence_logits = build(features, False)
-    scaffold_fn = training.restore_trained(init_checkpoint, config, use_tpu)
+    model = build(features, False)
     if mode == estimator_api.ModeKeys.PREDICT:
-      losses, log_probs = modeling.cross_entropy(
-        masked_lm_logits, tf.reshape(features["masked_lm_ids"], [-1])
+      _, losses, log_probs = get_masked_lm_output(
+        bert_config,
+        masked_states(model),
+        model.get_embedding_table(),
+        None,
+        features["masked_lm_ids"],
+        tf.ones_like(features["masked_lm_ids"]),
       )
       top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
       return estimator_api.TPUEstimatorSpec(
@@ -584,12 +715,10 @@ def model_fn_builder(
           "top_ids": top.indices,
           "top_probs": tf.exp(top.values),
         },
-        scaffold_fn=scaffold_fn,
+        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
       )
 
-    total_loss, measured = pretraining_loss(
-      masked_lm_logits, next_sentence_logits, features
-    )
+    total_loss, measured = pretraining_loss(bert_config, model, features)
 
     def metric_fn(*tensors):
       pairs = zip(tensors[::2], tensors[1::2])
@@ -599,7 +728,7 @@ def model_fn_builder(
       mode=mode,
       loss=total_loss,
       eval_metrics=(metric_fn, list(itertools.chain(*measured.values()))),
-      scaffold_fn=scaffold_fn,
+      scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
     )
 
   return model_fn

@@ -10,11 +10,13 @@ import signal
 import subprocess
 import sys
 
+import absl.flags
 import commands
 import numpy as np
 import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
+from absl.testing import flagsaver
 
 import features
 import model_folder
@@ -192,6 +194,137 @@ def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
   layer = f"bert/encoder/layer_{CONFIG.num_hidden_layers - 1}"
   last = graph.get_tensor_by_name(layer + "/output/dense/MatMul:0")
   assert last.shape[0] == 9  # three of each row
+
+
+# Heads, losses and records as other code calls for them
+
+
+def modeling_golden(name):
+  return reference_data.golden("modeling", "tiny", name)
+
+
+def test_outputs_of_the_heads_equal_the_reference():
+  config = modeling.BertConfig.from_json_file(
+    modeling_golden("bert_config.json")
+  )
+  inputs = np.load(modeling_golden("inputs.npz"))
+  expected = np.load(modeling_golden("outputs.npz"))
+  with tf.Graph().as_default(), tf.Session() as session:
+    model = modeling.BertModel(
+      config,
+      False,
+      *map(
+        tf.constant,
+        (inputs["input_ids"], inputs["input_mask"], inputs["segment_ids"]),
+      ),
+    )
+    masked_lm = run_pretraining.get_masked_lm_output(
+      config,
+      model.get_sequence_output(),
+      model.get_embedding_table(),
+      tf.constant(inputs["masked_lm_positions"]),
+      tf.constant(inputs["masked_lm_ids"]),
+      tf.constant(inputs["masked_lm_weights"]),
+    )
+    next_sentence = run_pretraining.get_next_sentence_output(
+      config,
+      model.get_pooled_output(),
+      tf.constant(inputs["next_sentence_labels"]),
+    )
+    model_folder.initialize_from_checkpoint(
+      modeling_golden("bert_model.ckpt.index").removesuffix(".index")
+    )
+    session.run(tf.global_variables_initializer())
+    actual = session.run([masked_lm, next_sentence])
+  for task, outputs in zip(("masked_lm", "next_sentence"), actual):
+    names = ("loss", "per_example_loss", "log_probs")
+    for name, output in zip(names, outputs):
+      np.testing.assert_allclose(
+        output, expected[f"{task}_{name}"], rtol=0, atol=1e-5, err_msg=name
+      )
+
+
+def test_states_at_positions_are_gathered_into_a_matrix():
+  states = np.arange(2 * 5 * 3, dtype=np.float32).reshape(2, 5, 3)
+  positions = np.array([[4, 0], [1, 1]])
+  with tf.Graph().as_default(), tf.Session() as session:
+    gathered = session.run(
+      run_pretraining.gather_indexes(
+        tf.constant(states), tf.constant(positions, tf.int32)
+      )
+    )
+  rows = [states[0, 4], states[0, 0], states[1, 1], states[1, 1]]
+  np.testing.assert_array_equal(gathered, rows)
+
+
+def test_a_decoded_record_has_int32(place):
+  with tf.Graph().as_default(), tf.Session() as session:
+    records = tf.data.TFRecordDataset(str(place / "held_out.tfrecord"))
+    record = tf.data.make_one_shot_iterator(records).get_next()
+    decoded = run_pretraining._decode_record(
+      record,
+      {
+        "input_ids": tf.FixedLenFeature([SEQ_LENGTH], tf.int64),
+        "masked_lm_weights": tf.FixedLenFeature([NUM_PREDICTIONS], tf.float32),
+      },
+    )
+    assert decoded["masked_lm_weights"].dtype == tf.float32
+    ids = session.run(decoded["input_ids"])
+  assert ids.dtype == np.int32 and ids.shape == (SEQ_LENGTH,)
+  assert ids[0] == CLS
+
+
+def train_steps(place, num_steps):
+  """Trains without Estimator; gives the losses and the kind of variables."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(0)
+    model_fn = run_pretraining.model_fn_builder(
+      CONFIG,
+      None,
+      1e-2,
+      10,
+      2,
+      False,
+      False,
+    )
+    input_fn = run_pretraining.input_fn_builder(
+      [str(place / "held_out.tfrecord")], SEQ_LENGTH, NUM_PREDICTIONS, False
+    )
+    batch = tf.data.make_one_shot_iterator(
+      input_fn({"batch_size": 10}).repeat()
+    ).get_next()
+    spec = model_fn(batch, None, "train", {"batch_size": 10})
+    session.run(tf.global_variables_initializer())
+    losses = [
+      session.run([spec.loss, spec.train_op])[0] for _ in range(num_steps)
+    ]
+    return losses, {variable.op.type for variable in tf.trainable_variables()}
+
+
+def test_reference_variables_train_like_resource_variables(place):
+  losses, kinds = train_steps(place, 6)
+  assert kinds == {"VarHandleOp"}
+  tf.disable_resource_variables()
+  try:
+    same_losses, kinds = train_steps(place, 6)
+  finally:
+    tf.enable_resource_variables()
+  assert kinds == {"VariableV2"}
+  assert same_losses[-1] < same_losses[0] - 0.1
+  assert losses[-1] < losses[0] - 0.1
+
+
+def test_input_files_set_from_python_are_split_at_commas(place):
+  files = [str(place / "train-1.tfrecord"), str(place / "held_out.tfrecord")]
+  flag_values = absl.flags.FLAGS
+  with commands.in_process(run_pretraining), flagsaver.flagsaver():
+    flag_values(
+      ["run_pretraining.py", *flags(place, input_file="", do_train=True)]
+    )
+    flag_values.input_file = ", ".join(files)
+    data = run_pretraining.find_data(None, run_pretraining.read_selection())
+  assert data.train_files == files
+  assert list(data.num_records.values()) == [13, 10]
 
 
 # A run
@@ -446,8 +579,8 @@ def test_steps_in_order_equal_the_reference():
       name: tf.placeholder(array.dtype, [8, array.shape[1]])
       for name, array in records.items()
     }
-    logits = run_pretraining.create_model(config, True, batch, False)
-    loss, _ = run_pretraining.pretraining_loss(*logits, batch)
+    model = run_pretraining.create_encoder(config, True, batch, False)
+    loss, _ = run_pretraining.pretraining_loss(config, model, batch)
     step = optimization.training_step(
       optimization.gradients_of(loss), 1e-3, 60, 6
     )
