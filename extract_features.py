@@ -6,6 +6,7 @@ ever in memory together.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -31,6 +32,7 @@ import tokenization
 import training
 from command_line import InputError, open_any, write_whole
 from execution import Execution
+from features import _truncate_seq_pair
 
 FLAGS = flags.FLAGS
 
@@ -52,7 +54,7 @@ class InputExample(NamedTuple):
   text_b: str | None = None
 
 
-def read_examples(input_file: str) -> Iterator[InputExample]:
+def stream_examples(input_file: str) -> Iterator[InputExample]:
   """Reads texts, one a line; " ||| " stands before the second of a pair.
 
   Where that comes several times, the last one counts.
@@ -71,6 +73,11 @@ def read_examples(input_file: str) -> Iterator[InputExample]:
       yield InputExample(index, *features.split_pair(text))
 
 
+def read_examples(input_file: str) -> list[InputExample]:
+  """The examples of a file as a list, see `stream_examples`."""
+  return list(stream_examples(input_file))
+
+
 def for_model(
   examples: Iterable[InputExample], config: modeling.BertConfig
 ) -> Iterator[InputExample]:
@@ -81,37 +88,145 @@ def for_model(
     yield example
 
 
+@dataclasses.dataclass
+class InputFeatures:
+  """An example as the model takes it, padded to the sequence length.
+
+  Attributes:
+    unique_id: that of the example.
+    tokens: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding.
+    input_ids: ids of the tokens, then 0.
+    input_mask: 1 at tokens, 0 at padding.
+    input_type_ids: 1 at B and its [SEP], else 0.
+    num_truncated: tokens that did not fit.
+  """
+
+  unique_id: int
+  tokens: list[str]
+  input_ids: list[int]
+  input_mask: list[int]
+  input_type_ids: list[int]
+  num_truncated: int = 0
+
+  def as_record(self) -> dict[str, Any]:
+    """The features of the record of this example, see `record_layout`."""
+    return {
+      "unique_ids": self.unique_id,
+      "input_ids": self.input_ids,
+      "input_mask": self.input_mask,
+      "input_type_ids": self.input_type_ids,
+    }
+
+
+def convert_examples_to_features(
+  examples: Iterable[InputExample], seq_length: int, tokenizer
+) -> list[InputFeatures]:
+  """Converts examples to what the model takes.
+
+  Args:
+    examples: the examples.
+    seq_length: tokens per example; longer texts are truncated.
+    tokenizer: has `tokenize` and `convert_tokens_to_ids`.
+
+  Returns:
+    The features of each.
+
+  Raises:
+    ValueError: `seq_length` has no room for [CLS] and [SEP].
+  """
+  return [
+    convert_single_example(example, seq_length, tokenizer)
+    for example in examples
+  ]
+
+
+def convert_single_example(
+  example: InputExample, seq_length: int, tokenizer
+) -> InputFeatures:
+  """Converts one example, see `convert_examples_to_features`."""
+  if seq_length < 2:
+    raise ValueError(f"seq_length={seq_length}: must be at least 2")
+  tokens_a = list(tokenizer.tokenize(example.text_a))
+  tokens_b = list(tokenizer.tokenize(example.text_b)) if example.text_b else []
+  num_tokens = len(tokens_a) + len(tokens_b)
+  _truncate_seq_pair(tokens_a, tokens_b, seq_length - (3 if tokens_b else 2))
+  num_truncated = num_tokens - len(tokens_a) - len(tokens_b)
+  first = ["[CLS]", *tokens_a, "[SEP]"]
+  second = [*tokens_b, "[SEP]"] if tokens_b else []
+  tokens = first + second
+  padding = [0] * (seq_length - len(tokens))
+  return InputFeatures(
+    example.unique_id,
+    tokens,
+    [*tokenizer.convert_tokens_to_ids(tokens), *padding],
+    [1] * len(tokens) + padding,
+    [0] * len(first) + [1] * len(second) + padding,
+    num_truncated,
+  )
+
+
 def encode_examples(
   examples: Iterable[InputExample],
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
 ) -> Iterator[dict[str, Any]]:
-  """Makes records of examples, and says how many texts were cut.
+  """Converts examples one by one; logs how many were truncated.
 
   Args:
     examples: the examples.
-    tokenizer: gives the ids.
-    max_seq_length: length of the features, in tokens.
+    tokenizer: see `convert_examples_to_features`.
+    max_seq_length: tokens per example.
 
   Yields:
     The features of each, see `record_layout`.
   """
-  num_cut = 0
+  num_truncated = 0
   for example in examples:
-    encoded = features.encode_pair(
-      tokenizer, example.text_a, example.text_b, max_seq_length
-    )
-    num_cut += encoded.num_cut > 0
-    yield encoded._asdict() | {"unique_ids": example.unique_id}
-  if num_cut:
-    logging.warning("%d lines cut to %d tokens", num_cut, max_seq_length)
+    converted = convert_single_example(example, max_seq_length, tokenizer)
+    num_truncated += converted.num_truncated > 0
+    yield converted.as_record()
+  if num_truncated:
+    logging.warning("%d lines cut to %d tokens", num_truncated, max_seq_length)
 
 
 def record_layout(max_seq_length: int) -> features.Layout:
   """The layout of the records of texts, `max_seq_length` tokens each."""
-  return features.token_layout(max_seq_length) | {
-    "unique_ids": features.Feature()
+  tokens = features.Feature((max_seq_length,))
+  return {
+    "unique_ids": features.Feature(),
+    "input_ids": tokens,
+    "input_mask": tokens,
+    "input_type_ids": tokens,
   }
+
+
+def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
+  """An `input_fn` over features in memory, in order, each once.
+
+  Args:
+    features: see `convert_examples_to_features`.
+    seq_length: their length.
+
+  Returns:
+    A function of `params`, which has the `batch_size`. Its dataset gives int32
+    `unique_ids` [B] and `input_ids`, `input_mask`, `input_type_ids` [B, S].
+  """
+
+  def int32(values, shape):
+    return np.array(values, np.int32).reshape([len(features), *shape])
+
+  arrays = {
+    "unique_ids": int32([f.unique_id for f in features], []),
+    "input_ids": int32([f.input_ids for f in features], [seq_length]),
+    "input_mask": int32([f.input_mask for f in features], [seq_length]),
+    "input_type_ids": int32([f.input_type_ids for f in features], [seq_length]),
+  }
+
+  def input_fn(params):
+    dataset = tf.data.Dataset.from_tensor_slices(arrays)
+    return dataset.batch(params["batch_size"], drop_remainder=False)
+
+  return input_fn
 
 
 # The model
@@ -138,9 +253,11 @@ def model_fn_builder(
     execution: how to compute; None for `Execution()`.
 
   Returns:
-    A function of features, labels, mode, params and config. It predicts, beside
-    the features, `states` [B, S, layers, H], or with pooling `vectors`
-    [B, layers * H].
+    A function of features, labels, mode, params and config. The features are
+    those of `input_fn_builder`. It predicts, beside them, `unique_id` [B] and
+    `layer_output_0` [B, S, H] of the first of `layer_indexes`,
+    `layer_output_1` of the second and so on; with pooling, in their place,
+    `vectors` [B, layers * H].
   """
 
   def model_fn(features, labels, mode, params, config=None):
@@ -150,20 +267,22 @@ def model_fn_builder(
       is_training=False,
       input_ids=features["input_ids"],
       input_mask=features["input_mask"],
-      token_type_ids=features["segment_ids"],
+      token_type_ids=features["input_type_ids"],
       use_one_hot_embeddings=use_one_hot_embeddings,
       execution=execution,
     )
-    layers = model.get_all_encoder_layers()
-    states = tf.stack([layers[index] for index in layer_indexes], axis=2)
-    states = tf.cast(states, tf.float32)
+    all_layers = model.get_all_encoder_layers()
+    layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]
     if pooling:
-      results = {"vectors": pool(states, features["input_mask"], pooling)}
+      states = tf.stack(layers, axis=2)
+      outputs = {"vectors": pool(states, features["input_mask"], pooling)}
     else:
-      results = {"states": states}
+      outputs = {
+        f"layer_output_{number}": layer for number, layer in enumerate(layers)
+      }
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
-      predictions=features | results,
+      predictions=features | {"unique_id": features["unique_ids"]} | outputs,
       scaffold_fn=model_folder.initialize_from_checkpoint(
         init_checkpoint, use_tpu=use_tpu
       ),
@@ -220,21 +339,25 @@ def write_jsonl(
     return array.astype(np.float64).round(6).tolist()
 
   for row in rows:
-    line = {"linex_index": int(row["unique_ids"])}
+    line = {"linex_index": int(row["unique_id"])}
     if "vectors" in row:
       line["vector"] = rounded(row["vectors"])
     else:
       ids = row["input_ids"][row["input_mask"] > 0]
+      layers = [
+        rounded(row[f"layer_output_{number}"][: len(ids)])
+        for number in range(len(layer_indexes))
+      ]
       line["features"] = [
         {
           "token": token,
           "layers": [
             {"index": index, "values": values}
-            for index, values in zip(layer_indexes, layers)
+            for index, values in zip(layer_indexes, of_token)
           ],
         }
-        for token, layers in zip(
-          tokenizer.convert_ids_to_tokens(ids), rounded(row["states"])
+        for token, *of_token in zip(
+          tokenizer.convert_ids_to_tokens(ids), *layers
         )
       ]
     file.write(json.dumps(line) + "\n")
@@ -375,7 +498,7 @@ def main(_) -> None:
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
-    examples = for_model(read_examples(FLAGS.input_file), config)
+    examples = for_model(stream_examples(FLAGS.input_file), config)
     num_texts = features.write_records(
       records,
       encode_examples(examples, tokenizer, FLAGS.max_seq_length),
@@ -488,18 +611,16 @@ def check_texts(
   config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
 ) -> preflight.Lengths:
   """Encodes some of the texts; warns if many are cut."""
-  examples = list(for_model(read_examples(FLAGS.input_file), config))
+  examples = list(for_model(stream_examples(FLAGS.input_file), config))
   if not examples:
     raise InputError(f"{FLAGS.input_file}: has no lines")
   encoded = (
-    features.encode_pair(
-      tokenizer, example.text_a, example.text_b, FLAGS.max_seq_length
-    )
+    convert_single_example(example, FLAGS.max_seq_length, tokenizer)
     for example in preflight.sample(examples)
   )
   return preflight.check_encoded(
     (
-      preflight.Encoded(e.input_ids, sum(e.input_mask), e.num_cut)
+      preflight.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
       for e in encoded
     ),
     config.vocab_size,

@@ -870,7 +870,8 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
     multiple: of which the new length is, as far as S allows.
 
   Returns:
-    The features, those of `TOKEN_FEATURES` as [..., S'], and `label_ids` too
+    The features, those of `TOKEN_FEATURES` as [..., S'] (and `input_type_ids`,
+    which is what extract_features.py calls segment ids), and `label_ids` too
     where tokens have labels.
   """
   import tensorflow as tf
@@ -880,7 +881,9 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]  # places with tokens
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
-  names = list(TOKEN_FEATURES)
+  names = [
+    name for name in (*TOKEN_FEATURES, "input_type_ids") if name in features
+  ]
   labels = features.get("label_ids")
   if labels is not None and labels.shape.rank == 2 and labels.dtype.is_integer:
     names.append("label_ids")

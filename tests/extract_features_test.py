@@ -204,6 +204,94 @@ def test_what_editors_and_other_encodings_leave_does_not_matter(place):
   assert odd == plain
 
 
+# Features as other code calls for them
+
+
+class CharacterTokenizer:
+  """A tokenizer with nothing but what other code's tokenizers have."""
+
+  def tokenize(self, text):
+    return list(text)
+
+  def convert_tokens_to_ids(self, tokens):
+    return [len(token) + ord(token[0]) for token in tokens]
+
+
+@pytest.mark.parametrize(
+  ("texts", "seq_length", "tokens", "type_ids"),
+  [
+    (("abc", None), 6, "[CLS] a b c [SEP]", [0] * 6),
+    (("abcdef", None), 5, "[CLS] a b c [SEP]", [0] * 5),
+    (("ab", "c"), 7, "[CLS] a b [SEP] c [SEP]", [0, 0, 0, 0, 1, 1, 0]),
+    (("abcd", "xy"), 7, "[CLS] a b [SEP] x y [SEP]", [0, 0, 0, 0, 1, 1, 1]),
+    (("abc", "xyz"), 6, "[CLS] a b [SEP] x [SEP]", [0, 0, 0, 0, 1, 1]),
+    (("", ""), 3, "[CLS] [SEP]", [0] * 3),
+  ],
+)
+def test_examples_become_features(texts, seq_length, tokens, type_ids):
+  (converted,) = extract_features.convert_examples_to_features(
+    [extract_features.InputExample(7, *texts)], seq_length, CharacterTokenizer()
+  )
+  tokens = tokens.split()
+  padding = [0] * (seq_length - len(tokens))
+  ids = CharacterTokenizer().convert_tokens_to_ids(tokens)
+  assert converted.unique_id == 7
+  assert converted.tokens == tokens
+  assert converted.input_ids == ids + padding
+  assert converted.input_mask == [1] * len(tokens) + padding
+  assert converted.input_type_ids == type_ids
+
+
+def test_no_room_for_special_tokens():
+  with pytest.raises(ValueError):
+    extract_features.convert_examples_to_features(
+      [extract_features.InputExample(0, "a", None)], 1, CharacterTokenizer()
+    )
+
+
+@pytest.fixture(params=["resource", "reference"])
+def variable_op(request):
+  """Makes variables of one kind; gives the type of their operations."""
+  if request.param == "resource":
+    yield "VarHandleOp"
+    return
+  tf.disable_resource_variables()
+  try:
+    yield "VariableV2"
+  finally:
+    tf.enable_resource_variables()
+
+
+def test_layer_outputs_are_those_of_the_command(place, extracted, variable_op):
+  examples = extract_features.read_examples(str(place / "texts.txt"))
+  assert len(examples) == len(TEXTS)
+  converted = extract_features.convert_examples_to_features(
+    examples, 16, tokenization.FullTokenizer(str(place / "vocab.txt"))
+  )
+  model_fn = extract_features.model_fn_builder(
+    CONFIG, str(place / "model.ckpt"), [-1, 0], False, False
+  )
+  with tf.Graph().as_default(), tf.Session() as session:
+    dataset = extract_features.input_fn_builder(converted, 16)(
+      {"batch_size": len(TEXTS)}
+    )
+    batch = tf.data.make_one_shot_iterator(dataset).get_next()
+    spec = model_fn(batch, None, "infer", {})
+    assert {v.op.type for v in tf.trainable_variables()} == {variable_op}
+    session.run(tf.global_variables_initializer())
+    predicted = session.run(spec.predictions)
+  assert predicted["unique_id"].tolist() == list(range(len(TEXTS)))
+  for number, expected in enumerate(states(extracted[0])):
+    tokens = converted[number].tokens
+    for layer in range(2):
+      np.testing.assert_allclose(
+        predicted[f"layer_output_{layer}"][number][: len(tokens)],
+        expected[:, layer],
+        rtol=0,
+        atol=1e-5,
+      )
+
+
 # The model
 
 
@@ -231,7 +319,7 @@ def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_both_formats_hold_the_same_vectors(tmp_path, scheme):
   vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
-  rows = [{"unique_ids": i, "vectors": row} for i, row in enumerate(vectors)]
+  rows = [{"unique_id": i, "vectors": row} for i, row in enumerate(vectors)]
   path = f"{scheme}{tmp_path}/vectors"
   with open_any(f"{path}.npz", "wb") as file:
     extract_features.write_npz(file, iter(rows), num_rows=5, width=3)
