@@ -1,7 +1,12 @@
 """Fixtures of several test files."""
 
+import hypothesis
 import pytest
 from absl import logging
+
+# No test is about how long an example takes on a busy machine.
+hypothesis.settings.register_profile("project", deadline=None)
+hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture
