@@ -312,9 +312,12 @@ class Window:
     return dict(enumerate(part.tolist(), self._first))
 
   @functools.cached_property
-  def tokens(self) -> list[str]:
-    """See `InputFeatures`; kept, since each possible answer reads it."""
-    return [self._inv_vocab[index] for index in self._ids.tolist()]
+  def tokens(self) -> tuple[str, ...]:
+    """See `InputFeatures`; kept, since each possible answer reads it.
+
+    A tuple, since garbage collection goes through all lists again and again.
+    """
+    return tuple(map(self._inv_vocab.__getitem__, self._ids.tolist()))
 
   @property
   def input_ids(self) -> list[int]:
@@ -344,7 +347,8 @@ class Window:
   def as_features(self) -> InputFeatures:
     """The same with all lists and dictionaries made."""
     names = [field.name for field in dataclasses.fields(InputFeatures)]
-    return InputFeatures(*(getattr(self, name) for name in names))
+    values = {name: getattr(self, name) for name in names}
+    return InputFeatures(**values | {"tokens": list(self.tokens)})
 
 
 def as_record(feature: InputFeatures | Window) -> dict[str, Any]:

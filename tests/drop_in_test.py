@@ -1,17 +1,23 @@
 """The page for users of google-research/bert says what works."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import types
 
 import commands
+import numpy as np
 import pytest
 import readme_test
+import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
+import estimator_api
 import extract_features
+import modeling
 import run_classifier
 import run_ner
 import run_pretraining
@@ -61,15 +67,15 @@ def test_the_code_on_the_page_runs_in_one_program(tmp_path):
   [run_classifier, run_squad, run_ner, run_pretraining, extract_features],
 )
 def test_other_programs_need_none_of_a_script_s_flags(script):
-  kept = set(flags.FLAGS)
-  try:
-    script.define_flags(required=False)
-    with flagsaver.flagsaver():
-      flags.FLAGS(["other", "--max_seq_length=64"])
-      assert flags.FLAGS.max_seq_length == 64
-  finally:
-    readme_test.forget_flags(kept)
-    flags.FLAGS.unparse_flags()
+  lengths = []
+  program = types.SimpleNamespace(
+    __file__="program.py",
+    define_flags=functools.partial(script.define_flags, required=False),
+    main=lambda _: lengths.append(flags.FLAGS.max_seq_length),
+  )
+  with commands.in_process(program) as main:
+    main("--max_seq_length=64")
+  assert lengths == [64]
 
 
 def test_named_flags_that_are_unknown_are_ignored():
@@ -80,3 +86,56 @@ def test_named_flags_that_are_unknown_are_ignored():
       flags.FLAGS(given)
     flags.FLAGS([*given, "--undefok=save_summary_steps"])
     assert flags.FLAGS.output_dir == "a"
+
+
+@pytest.fixture(params=["reference", "resource"])
+def kind_of_variable(request):
+  """Graphs get the variables of TensorFlow 1 or those of TensorFlow 2."""
+  if request.param == "resource":
+    yield request.param
+    return
+  tf.disable_resource_variables()
+  yield request.param
+  tf.enable_resource_variables()
+
+
+@pytest.mark.parametrize(
+  ("script", "sizes", "labels"),
+  [
+    (run_classifier, [2], {"label_ids": [0, 1]}),
+    (run_squad, [], {"start_positions": [1, 2], "end_positions": [2, 2]}),
+    (run_ner, [2], {"label_ids": [[-1, 0, 1], [-1, 1, -1]]}),
+  ],
+)
+def test_a_step_is_trained_with_both_kinds_of_variables(
+  kind_of_variable, script, sizes, labels
+):
+  config = modeling.BertConfig(**CONFIG)
+  is_reference = kind_of_variable == "reference"
+  tokens = {
+    "input_ids": [[2, 5, 3], [2, 6, 3]],
+    "input_mask": [[1, 1, 1], [1, 1, 0]],
+    "segment_ids": [[0, 0, 0], [0, 0, 1]],
+  }
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.train.get_or_create_global_step()
+    model_fn = script.model_fn_builder(
+      config,
+      *sizes,
+      init_checkpoint=None,
+      learning_rate=1e-3,
+      num_train_steps=10,
+      num_warmup_steps=0,
+      use_tpu=False,
+      use_one_hot_embeddings=is_reference,  # whose dtype is one of its own
+    )
+    features = {k: tf.constant(v) for k, v in (tokens | labels).items()}
+    mode = estimator_api.ModeKeys.TRAIN
+    spec = model_fn(features, None, mode, {"batch_size": 2})
+    table, *_ = tf.trainable_variables()
+    assert table.dtype.name.endswith("_ref") == is_reference
+    session.run(tf.global_variables_initializer())
+    before = session.run(table)
+    loss, _ = session.run([spec.loss, spec.train_op])
+    assert np.isfinite(loss)
+    assert (session.run(table) != before).any()
