@@ -35,11 +35,14 @@ class Feature(NamedTuple):
     is_float: float32 if true, else int64 in files and int32 in tensors.
     default: what a record without this feature has, or None where each record
       must have it.
+    limit: of integers, which have to be in [0, limit); None for any. Only
+      `record_check` and `range_mark` look at it.
   """
 
   shape: tuple[int, ...] = ()
   is_float: bool = False
   default: float | None = None
+  limit: int | None = None
 
 
 # A layout of records: features by name.
@@ -222,6 +225,22 @@ def framed(record: bytes) -> bytes:
   return length + _checksum(length) + record + _checksum(record)
 
 
+def read_framed(path: str) -> Iterator[bytes | None]:
+  """The records of a TFRecord file; None for a corrupt one, which ends it."""
+  with open_any(path, "rb") as file:
+    while start := file.read(12):
+      length = start[:8]
+      if _checksum(length) != start[8:]:
+        yield None
+        return
+      size = int.from_bytes(length, "little")
+      record, checksum = file.read(size), file.read(4)
+      if len(record) < size or _checksum(record) != checksum:
+        yield None
+        return
+      yield record
+
+
 def _checksum(data: bytes) -> bytes:
   """TFRecord's: CRC-32C, rotated by 15 bits and with a number added."""
   crc = google_crc32c.value(data)
@@ -323,8 +342,14 @@ def count_records(path: str) -> int:
     count = position = 0
     while position < end:
       file.seek(position)
+      start = file.read(12)
+      if len(start) == 12 and _checksum(start[:8]) != start[8:]:
+        raise InputError(
+          f"{path}: record {count} (the first is 0) is corrupt, or this is no"
+          " TFRecord file. Copy or make the file again"
+        )
       # A record is its length, the length's checksum, itself, its checksum.
-      position += 8 + 4 + int.from_bytes(file.read(8), "little") + 4
+      position += 8 + 4 + int.from_bytes(start[:8], "little") + 4
       if position > end:
         raise InputError(
           f"{path}: cut off at byte {end}, in record {count + 1}. Make the"
@@ -334,6 +359,37 @@ def count_records(path: str) -> int:
   if not count:
     raise InputError(f"{path}: holds no records. Make the file again")
   return count
+
+
+def with_limits(layout: Layout, limits: Mapping[str, int]) -> Layout:
+  """A layout whose integers have upper limits, exclusive, by name."""
+  return {
+    name: feature._replace(limit=limits.get(name, feature.limit))
+    for name, feature in layout.items()
+  }
+
+
+def range_mark(batch: Mapping[str, Any], layout: Layout):
+  """Marks a batch with values out of range, which may fail nowhere else.
+
+  An id that has no embedding may give zeros without an error. What the mark is
+  added to is computed on the model's device, so that reading stays as fast.
+
+  Args:
+    batch: int32 by name.
+    layout: has the limits; see `Feature`.
+
+  Returns:
+    float32 []: 0, or NaN where a value is out of its range.
+  """
+  import tensorflow as tf
+
+  is_bad = [
+    tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
+    for name, feature in layout.items()
+    if feature.limit is not None and name in batch
+  ]
+  return tf.where(tf.reduce_any(tf.stack(is_bad)), float("nan"), 0.0)
 
 
 def parse_records(serialized, layout: Layout) -> dict[str, Any]:

@@ -368,7 +368,7 @@ def check_weights(
   with tf.Graph().as_default():
     batch = {
       name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
-      for name, (shape, is_float, _) in layout.items()
+      for name, (shape, is_float, *_) in layout.items()
     }
     model_fn(
       batch,

@@ -28,6 +28,7 @@ import model_selection
 import modeling
 import optimization
 import preflight
+import record_check
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
@@ -911,6 +912,11 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       "examples",
       selection,
       evaluations.get(""),
+      functools.partial(
+        record_check.find,
+        [os.path.join(FLAGS.output_dir, "train.tf_record")],
+        record_layout(FLAGS.max_seq_length, problem),
+      ),
     )
 
   checkpoint = training.checkpoint_to_use()

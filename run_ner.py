@@ -26,6 +26,7 @@ import modeling
 import ner_data
 import optimization
 import preflight
+import record_check
 import report
 import tokenization
 import training
@@ -511,6 +512,9 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       "windows",
       selection,
       lambda checkpoint: overall(score_tags(data.dev, tag_dev_set(checkpoint))),
+      functools.partial(
+        record_check.find, [path], ner_data.record_layout(FLAGS.max_seq_length)
+      ),
     )
     num_tokens = [len(window.input_ids) for window in windows]
     nothing_cut = [0] * len(windows)

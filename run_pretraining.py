@@ -8,6 +8,7 @@ followed the first.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 import math
@@ -31,6 +32,7 @@ import model_selection
 import modeling
 import optimization
 import preflight
+import record_check
 import settings
 import tokenization
 import training
@@ -44,6 +46,9 @@ from command_line import (
 from execution import Execution
 
 FLAGS = flags.FLAGS
+
+# Records that are looked at before a run writes anything, in all files.
+_NUM_LOOKED_AT = 2000
 
 
 # Records
@@ -563,6 +568,39 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
+def record_layout(config: modeling.BertConfig) -> features.Layout:
+  """The layout of pretraining records that go with a model and the flags."""
+  return limited_layout(
+    config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+  )
+
+
+def limited_layout(
+  config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
+) -> features.Layout:
+  """The layout of pretraining records, with the ranges of their values.
+
+  Args:
+    config: the encoder's sizes.
+    max_seq_length: S, tokens of an example.
+    max_predictions_per_seq: P, places for its masks.
+
+  Returns:
+    See `features.pretraining_layout`.
+  """
+  limits = {
+    "input_ids": config.vocab_size,
+    "input_mask": 2,
+    "segment_ids": config.type_vocab_size,
+    "masked_lm_positions": max_seq_length,
+    "masked_lm_ids": config.vocab_size,
+    "next_sentence_labels": 2,
+  }
+  return features.with_limits(
+    features.pretraining_layout(max_seq_length, max_predictions_per_seq), limits
+  )
+
+
 def pretraining_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
@@ -570,6 +608,8 @@ def pretraining_loss(
   total_weight=None,
 ):
   """The loss of both tasks, and what their metrics are means of.
+
+  The losses are NaN where a value of the batch is out of range.
 
   Args:
     bert_config: the encoder's sizes.
@@ -607,11 +647,14 @@ def pretraining_loss(
   )
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   ones = tf.ones_like(next_sentence_losses)
-  return masked_lm_loss + next_sentence_loss, {
+  _, seq_length = modeling.get_shape_list(batch["input_ids"])
+  layout = limited_layout(bert_config, seq_length, 0)
+  mark = features.range_mark(batch, layout)
+  return masked_lm_loss + next_sentence_loss + mark, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
-    "masked_lm_loss": (masked_lm_losses, weights),
+    "masked_lm_loss": (masked_lm_losses + mark, weights),
     "next_sentence_accuracy": (next_sentence_correct, ones),
-    "next_sentence_loss": (next_sentence_losses, ones),
+    "next_sentence_loss": (next_sentence_losses + mark, ones),
   }
 
 
@@ -1066,12 +1109,13 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   estimator = build_estimator(config)
   evaluate = None
   if data.eval_files:
-    evaluate = evaluation(estimator, data.eval_files, data.num_records)
+    evaluate = evaluation(estimator, config, data.eval_files, data.num_records)
   if FLAGS.do_train:
     vocab_file, _ = find_vocab()
     model_folder.claim(FLAGS.output_dir, start.model, config, vocab_file)
     train(
       estimator,
+      config,
       data.train_files,
       data.num_records,
       start.tokenizer,
@@ -1362,6 +1406,12 @@ def find_data(
     )
     for path in dict.fromkeys(train_files + eval_files)
   }
+  some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
+  record_check.raise_bad_record(
+    functools.partial(
+      record_check.find, num_records, record_layout(config), some
+    )
+  )
   return Data(train_files, eval_files, lines, num_records)
 
 
@@ -1530,6 +1580,7 @@ def make_model_fn(
 
 def train(
   estimator,
+  config: modeling.BertConfig,
   files: Sequence[str],
   num_records: Mapping[str, int],
   tokenizer: tokenization.FullTokenizer | None,
@@ -1540,6 +1591,7 @@ def train(
 
   Args:
     estimator: the model.
+    config: the encoder's sizes.
     files: TFRecord files.
     num_records: of each file.
     tokenizer: has the vocabulary, for `--remask`.
@@ -1583,16 +1635,21 @@ def train(
     "records",
     selection,
     evaluate,
+    functools.partial(record_check.find, files, record_layout(config)),
   )
 
 
 def evaluation(
-  estimator, files: Sequence[str], num_records: Mapping[str, int]
+  estimator,
+  config: modeling.BertConfig,
+  files: Sequence[str],
+  num_records: Mapping[str, int],
 ) -> model_selection.Evaluate:
   """What scores a checkpoint on the first records of the files.
 
   Args:
     estimator: the model.
+    config: the encoder's sizes.
     files: TFRecord files.
     num_records: of each file.
 
@@ -1619,9 +1676,20 @@ def evaluation(
     trim=not FLAGS.use_tpu,
     num_records=total,
   )
-  return lambda checkpoint: estimator.evaluate(
-    input_fn, FLAGS.max_eval_steps, checkpoint_path=checkpoint
+  find_bad_record = functools.partial(
+    record_check.find, files, record_layout(config)
   )
+
+  def evaluate(checkpoint):
+    with record_check.named_at_failure(find_bad_record):
+      results = estimator.evaluate(
+        input_fn, FLAGS.max_eval_steps, checkpoint_path=checkpoint
+      )
+    if not all(map(np.isfinite, results.values())):
+      record_check.raise_bad_record(find_bad_record)
+    return results
+
+  return evaluate
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import model_selection
 import modeling
 import optimization
 import preflight
+import record_check
 import report
 import squad_answers
 import squad_data
@@ -1128,6 +1129,11 @@ def train(
     "windows",
     selection,
     evaluate,
+    functools.partial(
+      record_check.find,
+      [path],
+      squad_data.record_layout(FLAGS.max_seq_length, is_training=True),
+    ),
   )
   num_tokens = [int(length) for length in windows.length]
   nothing_cut = [0] * len(num_tokens)

@@ -20,6 +20,7 @@ from absl import logging
 
 import model_folder
 import optimization
+import record_check
 from command_line import InputError, mendable, on_stop_signals, write_whole
 
 # The statuses of a process that ended because of a signal, as shells have it.
@@ -165,6 +166,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     wish: StopRequest | None = None,
     batch_of_step: Callable[[int], Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.monotonic,
+    find_bad_record: record_check.Find | None = None,
   ):
     """Takes when to save.
 
@@ -177,6 +179,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       batch_of_step: makes the batch of a step again, counted from 0, see
         `batch_at`; None where that cannot be had.
       now: tells the seconds.
+      find_bad_record: looks for a record that explains a loss that is NaN.
     """
     # Estimator knows savers by their class, and appends to `_listeners`; what
     # else the class has is not used.
@@ -189,6 +192,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     self._wish = wish or self._stop
     self._batch_of_step = batch_of_step
     self._now = now
+    self._find_bad_record = find_bad_record
 
   def begin(self):
     watched = {  # by whether it has to be finite: of each name, all replicas'
@@ -295,6 +299,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _failure(self, broken: list[str]) -> InputError:
     """What to raise of the step; writes down what went into it."""
+    record_check.raise_bad_record(self._find_bad_record)
     step = self._step
     values = [
       f"{name.replace('_', ' ')} {self._told[name]}"

@@ -130,7 +130,7 @@ def check_training(model_fn, layout, batch_size: int) -> None:
       name: tf.placeholder(
         tf.float32 if is_float else tf.int32, [batch_size, *shape], name
       )
-      for name, (shape, is_float, _) in layout.items()
+      for name, (shape, is_float, *_) in layout.items()
     }
     params = {"batch_size": batch_size}
     spec = model_fn(batch, None, estimator_api.ModeKeys.TRAIN, params, None)

@@ -33,6 +33,7 @@ import model_selection
 import modeling
 import optimization
 import precision
+import record_check
 import report
 import safekeeping
 import tpu_graph
@@ -756,6 +757,7 @@ def train(
   unit: str,
   selection: Selection,
   evaluate: model_selection.Evaluate | None,
+  find_bad_record: record_check.Find | None = None,
 ) -> None:
   """Trains, or goes on where training was stopped, as the flags say.
 
@@ -767,6 +769,7 @@ def train(
     unit: what a step takes some of.
     selection: how it is scored on the way.
     evaluate: scores a checkpoint, if it is scored on the way.
+    find_bad_record: looks for the record at fault when training fails.
   """
   replicas, writes = read_replicas(), is_chief()
   if writes:
@@ -806,16 +809,18 @@ def train(
           stop,
           own,
           functools.partial(safekeeping.batch_at, input_fn, params),
+          find_bad_record=find_bad_record,
         )
       )
-    model_selection.train(
-      estimator,
-      input_fn,
-      num_train_steps,
-      selection,
-      evaluate if writes else None,
-      hooks,
-    )
+    with record_check.named_at_failure(find_bad_record):
+      model_selection.train(
+        estimator,
+        input_fn,
+        num_train_steps,
+        selection,
+        evaluate if writes else None,
+        hooks,
+      )
   stop.exit_if_requested(FLAGS.output_dir)
 
 
