@@ -379,6 +379,40 @@ def check_weights(
     )
 
 
+def check_start(
+  config,
+  trained: str | None,
+  check_weights: Callable[[], Any],
+  num_predictions: int = 0,
+) -> None:
+  """Makes the last checks of a run, before which it writes nothing.
+
+  What they log is logged again when the run comes to it, but for warnings.
+
+  Args:
+    config: the model's sizes.
+    trained: the checkpoint that has all of the model; None for a new one.
+    check_weights: checks it, or else --init_checkpoint, against the model.
+    num_predictions: P, masked positions of an example.
+
+  Raises:
+    InputError: devices, batches or weights are not as training needs them.
+  """
+  import training
+
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(min(verbosity, logging.WARNING))
+  try:
+    training.read_replicas()
+    training.plan_training(
+      training.read_execution(), config, int(FLAGS.do_train), num_predictions
+    )
+    if trained or FLAGS.init_checkpoint:
+      check_weights()
+  finally:
+    logging.set_verbosity(verbosity)
+
+
 def check_memory(num_bytes: int, available: int | None) -> None:
   """Warns if a step of training may take more memory than there is.
 

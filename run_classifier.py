@@ -849,6 +849,11 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  preflight.check_start(
+    start.config,
+    start.trained,
+    lambda: check_weights(start.trained, start.config, start.processor),
+  )
   with training.lock_output_dir():
     carry_out(start, receipt)
 
@@ -1157,8 +1162,8 @@ def check_tokens(
 
 
 def count_steps(num_examples: int) -> int:
-  """Steps of training on so many examples, as the flags want them."""
-  return int(num_examples / FLAGS.train_batch_size * FLAGS.num_train_epochs)
+  """Steps of training on so many examples; 0 without --do_train."""
+  return training.count_steps(num_examples, "examples") if FLAGS.do_train else 0
 
 
 def score_sets(
@@ -1424,11 +1429,7 @@ def read_examples(processor: DataProcessor) -> Examples:
     for example in train_examples:
       if example.label is None:
         raise InputError(f"{example.guid}: has no label to learn")
-    if len(train_examples) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
-      raise InputError(
-        f"{len(train_examples)} training examples are not enough for one step"
-        f" of --train_batch_size={FLAGS.train_batch_size}"
-      )
+    count_steps(len(train_examples))
   if FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps):
     eval_sets = processor.sets(FLAGS.data_dir, "dev")
   if FLAGS.do_predict and FLAGS.predict_file:

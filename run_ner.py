@@ -468,6 +468,7 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  check_start(start)
   with training.lock_output_dir():
     carry_out(start, receipt)
 
@@ -936,24 +937,31 @@ def make_model_fn(
 
 
 def count_steps(num_windows: int) -> int:
-  """The steps of training that the flags ask for.
+  """The steps of training on so many windows."""
+  return training.count_steps(num_windows, "windows")
+
+
+def check_start(start: Start) -> None:
+  """Makes the last checks, before which nothing is written.
 
   Args:
-    num_windows: of the training data.
-
-  Returns:
-    The steps, at least one.
+    start: what the run begins with.
 
   Raises:
-    InputError: there are not enough for one.
+    InputError: there are too few windows, or devices or weights do not fit.
   """
-  num_steps = int(num_windows / FLAGS.train_batch_size * FLAGS.num_train_epochs)
-  if not num_steps:
-    raise InputError(
-      f"{FLAGS.train_file}: {num_windows} windows are not enough for one step"
-      f" of --train_batch_size={FLAGS.train_batch_size}"
+  sentences = start.data.train
+  # Each sentence makes a window at least.
+  if 0 < len(sentences) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
+    windows = ner_data.make_windows(
+      sentences, start.tokenizer, FLAGS.max_seq_length
     )
-  return num_steps
+    count_steps(len(list(windows)))
+  preflight.check_start(
+    start.config,
+    start.trained,
+    lambda: check_weights(start.trained, start.config, start.labels),
+  )
 
 
 def train_input_fn(path: str):

@@ -1091,6 +1091,12 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  preflight.check_start(
+    start.config,
+    start.trained,
+    lambda: check_weights(start.trained, start.config),
+    FLAGS.max_predictions_per_seq,
+  )
   with training.lock_output_dir():
     carry_out(start, receipt)
 
@@ -1393,6 +1399,11 @@ def find_data(
       split_names(FLAGS.eval_input_file or needed("input_file", "do_eval"))
     )
   if FLAGS.do_predict:
+    if FLAGS.top_k > config.vocab_size:
+      raise InputError(
+        f"--top_k={FLAGS.top_k}: more than the {config.vocab_size} entries of"
+        " the vocabulary. Give fewer"
+      )
     path = needed("predict_file", "do_predict")
     lines = read_lines(path, tokenizer, FLAGS.max_seq_length)
     if any(max(line.encoded.segment_ids) for line in lines):

@@ -35,7 +35,7 @@ import squad_data
 import squad_metrics
 import tokenization
 import training
-from command_line import InputError, open_any, write_whole
+from command_line import InputError, find_files, open_any, write_whole
 from execution import Execution
 from squad_answers import (  # noqa: F401 (their names are also here)
   RawResult,
@@ -535,6 +535,7 @@ def main(_) -> None:
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
+  check_start(start)
   with training.lock_output_dir():
     carry_out(start, receipt)
 
@@ -733,6 +734,33 @@ def read_data(selection: model_selection.Selection) -> Data:
   return data
 
 
+def check_start(start: Start) -> None:
+  """Makes the last checks, before which nothing is written.
+
+  Args:
+    start: what the run begins with.
+
+  Raises:
+    InputError: there are too few questions, --from_logits are of others, or
+      devices or weights do not fit.
+  """
+  questions = start.data.train
+  if 0 < len(questions) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
+    # There may be more windows, and making them takes no time.
+    windows = squad_data.make_windows(
+      questions, start.tokenizer, settings(is_training=True)
+    )
+    count_steps(len(questions), len(windows.length))
+  if FLAGS.from_logits:
+    key = windows_key(FLAGS.predict_file, is_training=False)
+    squad_answers.load_logits(FLAGS.from_logits, key)
+  preflight.check_start(
+    start.config,
+    start.trained,
+    lambda: check_weights(start.trained, start.config),
+  )
+
+
 def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
@@ -791,6 +819,11 @@ def check_flags() -> list[int]:
       raise InputError(f"--{flag} is needed with {why}")
   if (FLAGS.do_eval or sweeps()) and not answers_questions():
     raise InputError("there are no answers to score; add --do_predict")
+  if FLAGS.interactive and FLAGS.passage_file:
+    find_files([FLAGS.passage_file])
+  folder = os.path.dirname(FLAGS.save_logits or "")
+  if folder and not tf.gfile.IsDirectory(folder):
+    raise InputError(f"--save_logits={FLAGS.save_logits}: there is no {folder}")
   squad_data.check_settings(settings(is_training=False))
   return training.read_seeds()
 
@@ -948,6 +981,19 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 # Training and answering
 
 
+def windows_key(path: str, is_training: bool) -> str:
+  """The key in the cache of a data set's windows."""
+  return squad_data.cache_key(
+    path,
+    FLAGS.vocab_file,
+    settings(is_training)._asdict()
+    | {
+      "do_lower_case": FLAGS.do_lower_case,
+      "version_2_with_negative": FLAGS.version_2_with_negative,
+    },
+  )
+
+
 def load_windows(
   path: str,
   examples: Sequence[SquadExample],
@@ -965,15 +1011,7 @@ def load_windows(
   Returns:
     The windows and the key of the cache.
   """
-  key = squad_data.cache_key(
-    path,
-    FLAGS.vocab_file,
-    settings(is_training)._asdict()
-    | {
-      "do_lower_case": FLAGS.do_lower_case,
-      "version_2_with_negative": FLAGS.version_2_with_negative,
-    },
-  )
+  key = windows_key(path, is_training)
   # Starting a process takes as long as some thousand questions.
   num_workers = FLAGS.num_workers or min(os.cpu_count(), len(examples) // 5000)
   windows = squad_data.cached_windows(
@@ -1015,12 +1053,7 @@ def count_steps(num_questions: int, num_windows: int) -> int:
     InputError: there are not enough for one.
   """
   count = num_questions if FLAGS.steps_from == "questions" else num_windows
-  num_steps = int(count / FLAGS.train_batch_size * FLAGS.num_train_epochs)
-  if not num_steps:
-    raise InputError(
-      f"{count} training {FLAGS.steps_from} are not enough for one step of"
-      f" --train_batch_size={FLAGS.train_batch_size}"
-    )
+  num_steps = training.count_steps(count, FLAGS.steps_from)
   logging.info(
     "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
     " the %d windows",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import math
 import os
 import sys
 import time
@@ -657,6 +658,32 @@ def _xla_without_gpu() -> str:
 def choice_flags() -> list[str]:
   """Flags by which another process makes the choices of this one."""
   return [f"--{name}={value}" for name, value in compute_choices().items()]
+
+
+def count_steps(num_examples: int, unit: str) -> int:
+  """Steps of training that --num_train_epochs asks for.
+
+  Args:
+    num_examples: of an epoch.
+    unit: plural noun of what these are.
+
+  Returns:
+    The steps, at least one.
+
+  Raises:
+    InputError: there are not enough for one.
+  """
+  batches = num_examples / FLAGS.train_batch_size
+  num_steps = int(batches * FLAGS.num_train_epochs)
+  if not num_steps:
+    enough = math.ceil(10 / batches) / 10 if batches else 1
+    raise InputError(
+      f"--num_train_epochs={FLAGS.num_train_epochs:g}: {num_examples} training"
+      f" {unit} are not enough for one step of"
+      f" --train_batch_size={FLAGS.train_batch_size}. Give {enough:g} epochs or"
+      " more, a smaller batch, or more data"
+    )
+  return num_steps
 
 
 def plan_training(

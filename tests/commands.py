@@ -100,6 +100,7 @@ def in_process(script):
   finally:
     defined = absl.flags.FlagValues()
     for name in set(flags) - before:
-      defined[name] = flags[name]
+      if name == flags[name].name:  # which brings the short name with it
+        defined[name] = flags[name]
     flags.remove_flag_values(defined)
     flags.unparse_flags()

@@ -391,10 +391,155 @@ _FOLDERS = [
   ),
 ]
 
+# What is wrong is found before the output folder is there.
+
+
+def found_early(script, *arguments, error=None, name=None, **more):
+  """A row for an error that names the last argument, if nothing else."""
+  return Row(
+    "before writing",
+    name or f"{script} {' '.join(arguments)}",
+    script,
+    arguments,
+    error or arguments[-1],
+    **more,
+  )
+
+
+_TRAINERS = ("run_classifier", "run_squad", "run_ner", "run_pretraining")
+_WORKERS = (
+  '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker"%s}}'
+)
+
+
+def bad_cluster(name, text, script="run_classifier"):
+  """A row for TF_CONFIG."""
+  return found_early(
+    script,
+    "--distribution=multi_worker",
+    error="TF_CONFIG: ",
+    name=f"{script} TF_CONFIG {name}",
+    environment={"TF_CONFIG": text},
+  )
+
+
+_EARLY = [
+  # Cases of real use.
+  found_early("run_classifier", "--freeze_layers=9", as_command=True),
+  bad_cluster("without index", _WORKERS % ""),
+  bad_cluster("with an index out of range", _WORKERS % ', "index": 7'),
+  found_early(
+    "run_classifier",
+    "--init_checkpoint={world}/wide.ckpt",
+    error="{world}/wide.ckpt: ",
+  ),
+  found_early(
+    "run_classifier",
+    "--init_checkpoint=bert-base-uncasd",
+    error="bert-base-uncased",
+  ),
+  found_early(
+    "run_squad",
+    "--nodo_train",
+    "--from_logits={world}/records.tfrecord",
+    error="{world}/records.tfrecord: ",
+  ),
+  # More of each kind.
+  *(found_early(script, "--freeze_layers=3") for script in _TRAINERS[1:]),
+  *(
+    found_early(script, "--gradient_accumulation_steps=3")
+    for script in _TRAINERS
+  ),
+  *(
+    found_early(script, "--memory_gb=1e-06", error="--memory_gb=1e-06: ")
+    for script in _TRAINERS
+  ),
+  bad_cluster("that is no JSON", "worker 0"),
+  bad_cluster("of squad", _WORKERS % "", "run_squad"),
+  bad_cluster("of tags", _WORKERS % "", "run_ner"),
+  bad_cluster("of pretraining", _WORKERS % "", "run_pretraining"),
+  found_early(
+    "run_classifier",
+    name="TF_CONFIG without --distribution",
+    error="TF_CONFIG",
+    environment={"TF_CONFIG": _WORKERS % ', "index": 0'},
+  ),
+  *(
+    found_early(
+      script,
+      f"--init_checkpoint={{world}}/{checkpoint}.ckpt",
+      error=f"{{world}}/{checkpoint}.ckpt: ",
+    )
+    for script, checkpoint in (
+      ("run_squad", "wide"),
+      ("run_ner", "shallow"),
+      ("run_pretraining", "shallow"),
+      ("extract_features", "wide"),
+      ("run_classifier", "nan"),
+      ("run_squad", "nan"),
+      ("run_ner", "nan"),
+      ("run_pretraining", "nan"),
+    )
+  ),
+  found_early(
+    "run_squad",
+    "--nodo_train",
+    "--from_logits={case}/empty.npz",
+    error="{case}/empty.npz",
+    files={"empty.npz": b""},
+  ),
+  *(
+    found_early(
+      script, "--num_train_epochs=0.06", error="--num_train_epochs=0.06"
+    )
+    for script in _TRAINERS[:3]
+  ),
+  found_early(
+    "run_squad",
+    "--steps_from=windows",
+    "--num_train_epochs=0.06",
+    error="--num_train_epochs=0.06",
+  ),
+  found_early("run_classifier", "--train_batch_size=99"),
+  found_early("run_classifier", "--best_metric=beauty"),
+  found_early("run_classifier", "--patience=2", error="--patience"),
+  found_early("run_squad", "--seeds=3", error="--seeds"),
+  found_early(
+    "run_ner",
+    "--save_checkpoints_steps=2",
+    "--eval_steps=3",
+    error="--eval_steps=3",
+  ),
+  found_early("run_classifier", "--resume=must"),
+  found_early("run_classifier", "--class_weights=maybe:2"),
+  found_early("run_squad", "--max_query_length=13"),
+  found_early(
+    "run_squad",
+    "--interactive",
+    "--passage_file={case}/none.txt",
+    error="{case}/none.txt",
+  ),
+  found_early("run_squad", "--do_predict", "--save_logits={case}/none/l.npz"),
+  found_early("run_squad", "--do_predict", "--sweep_n_best_size=20,0"),
+  found_early("extract_features", "--layers=2"),
+  found_early("extract_features", "--layers=last"),
+  found_early("extract_features", "--max_seq_length=33"),
+  found_early(
+    "run_pretraining",
+    "--nodo_train",
+    "--do_predict",
+    "--predict_file={world}/lines.txt",
+    "--top_k=999",
+  ),
+  found_early("create_vocab", "--vocab_size=6"),
+  found_early("create_pretraining_data", "--max_seq_length=4"),
+]
+
 ROWS = [
   *_OUT_OF_RANGE,
   *_AT_THE_EDGE,
   *_CONFIGS,
   *_VOCABULARIES,
   *_FOLDERS,
+  *_EARLY,
 ]

@@ -3,6 +3,8 @@
 `make` writes into a folder, which the rows call `{world}`:
 
   vocab.txt, bert_config.json, model.ckpt       a pretrained model, random
+  wide.ckpt, shallow.ckpt, nan.ckpt             twice as wide, with one layer,
+                                                with a NaN
   train.tsv, dev.tsv, test.tsv                  single sentences, yes or no
   pairs.tsv                                     pairs of sentences
   mrpc/, cola/                                  data of these tasks
@@ -273,6 +275,16 @@ def make(folder: str, in_process) -> None:
   model_folder.write_variables(
     os.path.join(folder, "model.ckpt"), weights(**PRETRAINING_HEADS)
   )
+  nan = weights()
+  nan["bert/pooler/dense/bias"][0] = np.nan
+  for name, variables in (
+    ("wide", weights({"hidden_size": 2 * _HIDDEN})),
+    ("shallow", weights({"num_hidden_layers": 1})),
+    ("nan", nan),
+  ):
+    model_folder.write_variables(
+      os.path.join(folder, f"{name}.ckpt"), variables
+    )
   for name, (description, heads) in _TRAINED.items():
     write_trained(os.path.join(folder, name), description, heads)
   write_trained(os.path.join(folder, "original"), None, _head(2))
