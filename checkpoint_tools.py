@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
 import os
 import re
 import shutil
@@ -197,7 +198,13 @@ def rewrite(
   variables = {new: _mean(old, sources) for old, new in names.items()}
   warn_if_not_finite(last.path, variables)
   name = os.path.basename(last.path)
-  with whole_files(target_dir, overwrite) as folder:
+  inputs = [
+    *(_beside(last, companion) for companion in _COMPANIONS),
+    *itertools.chain.from_iterable(
+      map(command_line.checkpoint_files, checkpoints)
+    ),
+  ]
+  with whole_files(target_dir, overwrite, inputs) as folder:
     model_folder.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, "checkpoint"), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
@@ -358,16 +365,31 @@ def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
 
 def _read_file(path: str) -> dict[str, np.ndarray]:
   if path.endswith(".index.json"):
-    folder = os.path.dirname(path)
-    shards = sorted(set(read_json(path).get("weight_map", {}).values()))
     tensors = {}
-    for shard in shards:
-      tensors.update(_read_file(os.path.join(folder, shard)))
+    for shard in _shards(path):
+      tensors.update(_read_file(shard))
     return tensors
   read = _read_pytorch if path.endswith(".bin") else _read_safetensors
   tensors = read(path)
   print(f"read: {path}, {len(tensors)} tensors")
   return tensors
+
+
+def _shards(path: str) -> list[str]:
+  """The files that an index names, all of them in its own folder."""
+  weight_map = read_json(path).get("weight_map")
+  if not isinstance(weight_map, dict) or not weight_map:
+    raise InputError(
+      f"{path}: has no weight_map that names files. Fetch the files again"
+    )
+  found = dict.fromkeys(
+    command_line.file_within(os.path.dirname(path), name, path)
+    for name in weight_map.values()
+  )
+  for shard in found:
+    if not shard.endswith((".safetensors", ".bin")):
+      raise InputError(f"{path}: names {shard}, which holds no weights")
+  return sorted(found)
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -439,18 +461,21 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
 
 
 @contextlib.contextmanager
-def whole_files(target_dir: str, overwrite: bool) -> Iterator[str]:
+def whole_files(
+  target_dir: str, overwrite: bool, inputs: Iterable[str]
+) -> Iterator[str]:
   """Gives a folder whose files move into another when all are written.
 
   Args:
     target_dir: where they are to be; made if need be.
     overwrite: whether files of the same names there may be replaced.
+    inputs: files that may not be replaced in any case.
 
   Yields:
     The folder to write to.
 
   Raises:
-    InputError: a file is there and may not be replaced.
+    InputError: a file is there and may not be replaced; nothing is written.
   """
   target_dir = os.path.abspath(target_dir)
   command_line.remove_strays(glob.escape(target_dir))
@@ -458,14 +483,17 @@ def whole_files(target_dir: str, overwrite: bool) -> Iterator[str]:
   os.makedirs(beside)
   try:
     yield beside
-    os.makedirs(target_dir, exist_ok=True)
     names = sorted(os.listdir(beside))
+    command_line.check_outputs(
+      [os.path.join(target_dir, name) for name in names], inputs
+    )
     there = [n for n in names if os.path.exists(os.path.join(target_dir, n))]
     if there and not overwrite:
       raise InputError(
         f"{target_dir}: has {', '.join(there)} already; name another folder or"
         " add --overwrite"
       )
+    os.makedirs(target_dir, exist_ok=True)
     for name in names:
       os.replace(os.path.join(beside, name), os.path.join(target_dir, name))
   finally:

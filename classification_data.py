@@ -15,13 +15,22 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
 
-from command_line import InputError, open_any
+import text_files
+from command_line import InputError
+from text_files import Encoding
+
+# As in the original, what is not UTF-8 is left out of texts; labels need all.
+LENIENT = Encoding("utf-8", "surrogateescape")
+
+# White space around labels, also such as has no width.
+_AROUND_LABEL = re.compile(r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$")
 
 
 class InputExample:
@@ -125,11 +134,11 @@ class Row(Sequence):
     return self._field(column).encode("utf-8", "ignore").decode("utf-8")
 
   def label(self, column: int) -> str:
-    """The text of a column, which has to be UTF-8."""
+    """The text of a column, which has to be UTF-8, without space around it."""
     label = self._field(column)
     if not label.isprintable() and label != self.text(column):
       raise self.error(f"the label {label!r} is not UTF-8")
-    return label
+    return strip_label(label)
 
   def error(self, message: str) -> InputError:
     """An error that names this row."""
@@ -177,6 +186,8 @@ class DataProcessor:
   kind = "classification"
   # Whether a row that cannot be read is counted and left out.
   skip_bad_rows = False
+  # Of its files.
+  encoding = LENIENT
   # The task whose models it takes; None for its own.
   model_task: str | None = None
 
@@ -271,7 +282,7 @@ class TableProcessor(DataProcessor):
         f"{type(self).__name__}: this task has no {set_type} set"
       )
     path = os.path.join(data_dir, file or columns.file)
-    return self._create_examples(list(read_tsv(path)), set_type)
+    return self._create_examples(list(read_tsv(path, self.encoding)), set_type)
 
   def _create_examples(
     self, lines: Sequence[Sequence[str]], set_type: str
@@ -498,7 +509,7 @@ class SwagProcessor(SplitProcessor):
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     split = "val" if split == "dev" else split
     path = os.path.join(data_dir, f"{split}.csv")
-    rows = read_csv(path)
+    rows = read_csv(path, self.encoding)
     header = next(rows)
     endings = [f"ending{label}" for label in self.labels]
     columns = {}
@@ -539,7 +550,7 @@ class RaceProcessor(SplitProcessor):
 
   def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
     """The questions about an article, which a file has as a JSON object."""
-    values = _json_object("\n".join(_read_lines(path)))
+    values = _json_object("\n".join(_read_lines(path, self.encoding)))
     row = Row(path, 1, [])
     article, questions, options, answers = map(
       values.get, ("article", "questions", "options", "answers")
@@ -632,19 +643,31 @@ class OwnDataProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
-    reader = READERS.get(os.path.splitext(path)[1].lower(), read_tsv)
-    rows = reader(path)
+    ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+    reader = READERS.get(ending, read_tsv)
+    rows = reader(path, self.encoding)
     header = next(rows)
     columns, has_names = self._find_columns(header, split)
     if not has_names and reader is not read_jsonl:
       rows = itertools.chain([header], rows)
 
     def example(row):
+      if len(row.fields) != len(header.fields):
+        raise row.error(
+          f"has {len(row.fields)} columns, but the first row has"
+          f" {len(header.fields)}, so it is open which are text and label. Fix"
+          " the row, or skip such rows with --bad_rows=skip"
+        )
       label = None
       if columns["label"] is not None:
         label = row.label(columns["label"])
         if self.kind == "multi_label":
           label = split_labels(label, self._delimiter)
+        elif not label and self.kind == "classification":
+          raise row.error(
+            "the label is empty. Fix the row, or skip such rows with"
+            " --bad_rows=skip"
+          )
         if self.labels or self.kind == "regression":
           check_label(row, label, self.problem)
       b = columns["text_b"]
@@ -668,6 +691,8 @@ class OwnDataProcessor(SplitProcessor):
         found[role] = None
       elif column.isdigit() and int(column) > 0:
         found[role] = int(column) - 1  # never a name: it may be a label
+      elif header.fields.count(column) > 1:
+        raise header.error(f"has several columns {column!r}")
       elif column in header.fields:
         found[role], has_names = header.fields.index(column), True
       elif role == "label" and split == "test":
@@ -707,11 +732,12 @@ PROCESSORS = {
 # Tables
 
 
-def read_tsv(path: str) -> Iterator[Row]:
+def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
   """The rows of a tab-separated file, in which quotes mean nothing.
 
   Args:
-    path: the file, UTF-8; a byte-order mark and CRLF are read.
+    path: the file; a byte-order mark and CRLF are read.
+    encoding: of the file.
 
   Yields:
     A row a line.
@@ -719,15 +745,16 @@ def read_tsv(path: str) -> Iterator[Row]:
   Raises:
     InputError: the file is missing or empty.
   """
-  for number, line in enumerate(_read_lines(path), start=1):
+  for number, line in enumerate(_read_lines(path, encoding), start=1):
     yield Row(path, number, line.split("\t"))
 
 
-def read_csv(path: str) -> Iterator[Row]:
+def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
   """The rows of a comma-separated file, in which quoted fields may have lines.
 
   Args:
-    path: the file, UTF-8; a byte-order mark and CRLF are read.
+    path: the file; a byte-order mark and CRLF are read.
+    encoding: of the file.
 
   Yields:
     Its rows, numbered; blank lines are passed over.
@@ -735,7 +762,7 @@ def read_csv(path: str) -> Iterator[Row]:
   Raises:
     InputError: the file is missing or empty, or a quote is never closed.
   """
-  text = io.StringIO("\n".join(_read_lines(path)))
+  text = io.StringIO("\n".join(_read_lines(path, encoding)))
   rows = csv.reader(text, strict=True)
   csv.field_size_limit(sys.maxsize)
   number = 0
@@ -748,11 +775,12 @@ def read_csv(path: str) -> Iterator[Row]:
     raise InputError(f"{path}, row {number + 1}: {error}") from error
 
 
-def read_jsonl(path: str) -> Iterator[Row]:
+def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
   """The objects of a JSON-lines file as a table: first a row with the keys.
 
   Args:
-    path: the file, UTF-8; blank lines are passed over.
+    path: the file; blank lines are passed over.
+    encoding: of the file.
 
   Yields:
     The keys of the first object; then, for each object, its values. A line
@@ -762,7 +790,7 @@ def read_jsonl(path: str) -> Iterator[Row]:
     InputError: the file is missing or empty, or its first line no object.
   """
   keys: list[str] = []
-  for number, line in enumerate(_read_lines(path), start=1):
+  for number, line in enumerate(_read_lines(path, encoding), start=1):
     if not line.strip():
       continue
     values = _json_object(line)
@@ -789,11 +817,12 @@ READERS = {
 }
 
 
-def read_texts(path: str) -> list[InputExample]:
+def read_texts(path: str, encoding: Encoding = LENIENT) -> list[InputExample]:
   """Texts to label, one a line; a tab stands before the second of a pair.
 
   Args:
     path: the file, or "-" for standard input.
+    encoding: of the file.
 
   Returns:
     An example a line.
@@ -802,7 +831,7 @@ def read_texts(path: str) -> list[InputExample]:
     InputError: there is no such file, or nothing in it.
   """
   examples = []
-  for row in read_tsv(path):
+  for row in read_tsv(path, encoding):
     examples.append(
       InputExample(
         guid=f"text-{row.number}",
@@ -861,8 +890,31 @@ def split_labels(text: str, delimiter: str) -> list[str]:
     labels = None
   if not isinstance(labels, list):
     labels = text.split(delimiter)
-  labels = ((_as_text(label) or "").strip() for label in labels)
+  labels = (strip_label(_as_text(label) or "") for label in labels)
   return list(dict.fromkeys(filter(None, labels)))
+
+
+def strip_label(label: str) -> str:
+  """A label without white space around it, of any kind."""
+  return _AROUND_LABEL.sub("", label)
+
+
+def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
+  """Refuses a training set of one label, from which nothing can be learned.
+
+  Args:
+    path: of the set, for the message.
+    examples: of the set.
+
+  Raises:
+    InputError: all have the same label.
+  """
+  labels = {example.label for example in examples}
+  if len(labels) == 1:
+    raise InputError(
+      f"{path}: all {len(examples)} examples have the label {labels.pop()!r};"
+      " training needs two labels or more. Is --label_column the right one?"
+    )
 
 
 def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
@@ -891,22 +943,18 @@ def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
       )
 
 
-def _read_lines(path: str) -> Iterator[str]:
-  """Lines without their ends; what is not UTF-8 as lone surrogates."""
+def _read_lines(path: str, encoding: Encoding) -> Iterator[str]:
+  """Lines without their ends, and without blank ones at the end."""
   try:
-    # Bytes, so that a line ends at a line feed and nowhere else.
-    file = sys.stdin.buffer if path == "-" else open_any(path, "rb")
-    content = file.read()
+    lines = list(text_files.read_lines(path, encoding))
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-  lines = content.decode("utf-8", "surrogateescape").split("\n")
-  lines[0] = lines[0].removeprefix("\ufeff")
-  while lines and lines[-1] in ("", "\r"):  # blank lines at the end
+  while lines and lines[-1] in ("\n", "\r\n", "\r"):
     del lines[-1]
   if not lines:
     raise InputError(f"{path}: is empty")
   for line in lines:
-    yield line.removesuffix("\r")
+    yield line.removesuffix("\n").removesuffix("\r")
 
 
 def _json_object(line: str) -> dict[str, Any]:

@@ -492,6 +492,15 @@ def check_output_dir(
     check_outputs(find(os.path.join(glob.escape(folder), name)), inputs)
 
 
+def checkpoint_files(prefix: str | None) -> list[str]:
+  """The files of a checkpoint, which is named without their endings."""
+  if not prefix or "://" in prefix:
+    return []
+  return glob.glob(f"{glob.escape(prefix)}.index") + glob.glob(
+    f"{glob.escape(prefix)}.data-*"
+  )
+
+
 def _identity(path: str) -> Any:
   """Equal for paths of the same file; None where there is no such file."""
   path = path.removeprefix("file://")

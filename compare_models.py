@@ -19,11 +19,11 @@ import tensorflow.compat.v1 as tf
 
 import checkpoint_files
 import checkpoint_tools
-import command_line
 import features
 import huggingface_runner
 import model_folder
 import modeling
+import text_files
 import tokenization
 from command_line import InputError
 
@@ -58,6 +58,7 @@ def compare_on_text(
   do_lower_case: bool | None = None,
   max_seq_length: int = 128,
   tolerance: float = 1e-4,
+  encoding: text_files.Encoding = text_files.UTF8,
 ) -> bool:
   """Runs two models on the same lines and prints how they differ.
 
@@ -70,6 +71,7 @@ def compare_on_text(
     max_seq_length: tokens that are kept of a line; fewer where a model has
       fewer positions.
     tolerance: see `compare_outputs`.
+    encoding: of the text.
 
   Returns:
     Whether they agree.
@@ -82,7 +84,9 @@ def compare_on_text(
     paths, min(model.vocab_size for model in models), vocab_file, do_lower_case
   )
   longest = min(model.max_seq_length for model in models)
-  batches = encode_lines(text_file, tokenizer, min(max_seq_length, longest))
+  batches = encode_lines(
+    text_file, tokenizer, min(max_seq_length, longest), encoding=encoding
+  )
   return compare_outputs(models, batches, tolerance)
 
 
@@ -333,15 +337,17 @@ def encode_lines(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
   batch_size: int = 32,
+  encoding: text_files.Encoding = text_files.UTF8,
 ) -> Iterator[Batch]:
   """Makes batches of the lines of a file, and prints how many were cut.
 
   Args:
-    text_file: UTF-8, a text a line, or a pair with " ||| " between; blank
-      lines are left out. Unpacked if its name ends in .gz.
+    text_file: a text a line, or a pair with " ||| " between; blank lines are
+      left out. Unpacked if its name ends in .gz.
     tokenizer: gives the ids.
     max_seq_length: tokens that are kept of a line.
     batch_size: lines a batch.
+    encoding: of the file.
 
   Yields:
     Batches, each as long as its longest line.
@@ -349,9 +355,7 @@ def encode_lines(
   Raises:
     InputError: all lines are blank.
   """
-  lines = map(
-    tokenization.convert_to_unicode, command_line.read_lines(text_file)
-  )
+  lines = text_files.read_lines(text_file, encoding)
   texts = (line.strip() for line in lines if line.strip())
   num_cut = 0
   is_empty = True

@@ -28,6 +28,7 @@ import command_line
 import compare_models
 import config_schema
 import model_folder
+import text_files
 from checkpoint_tools import read_json
 from command_line import InputError
 
@@ -216,7 +217,10 @@ def huggingface_to_tensorflow(
     config.pop(key, None)
 
   variables, parts = _read_as_variables(source_dir, config)
-  with checkpoint_tools.whole_files(target_dir, overwrite) as folder:
+  inputs = [os.path.join(source_dir, name) for name in os.listdir(source_dir)]
+  if vocab_file:
+    inputs.append(vocab_file)
+  with checkpoint_tools.whole_files(target_dir, overwrite, inputs) as folder:
     model_folder.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
@@ -282,7 +286,7 @@ def _read_tokenizer(
     vocab_file = os.path.join(folder, "vocab.txt")
     if not os.path.exists(vocab_file):
       return _vocab_of_fast_tokenizer(fast, folder), do_lower_case
-  return _read_bytes(vocab_file), do_lower_case
+  return _read_vocab(vocab_file), do_lower_case
 
 
 def _vocab_of_fast_tokenizer(fast: dict[str, Any], folder: str) -> bytes:
@@ -376,7 +380,7 @@ def tensorflow_to_huggingface(
   """
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
   config = _read_config(config_file, activations)
-  vocab = _read_bytes(vocab_file)
+  vocab = _read_vocab(vocab_file)
   _check_vocab_size(vocab, config, vocab_file)
   stated_case = config.pop("do_lower_case", None)
   do_lower_case = _lower_case(vocab, do_lower_case, stated_case)
@@ -403,7 +407,12 @@ def tensorflow_to_huggingface(
     "do_lower_case": do_lower_case,
     "model_max_length": config["max_position_embeddings"],
   }
-  with checkpoint_tools.whole_files(target_dir, overwrite) as folder:
+  inputs = [
+    config_file,
+    vocab_file,
+    *command_line.checkpoint_files(checkpoint),
+  ]
+  with checkpoint_tools.whole_files(target_dir, overwrite, inputs) as folder:
     checkpoint_tools.write_safetensors(
       os.path.join(folder, "model.safetensors"), tensors
     )
@@ -463,7 +472,7 @@ def _name_labels(
       labels = [str(label) for label in trained]
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
-  print(f"labels: {', '.join(labels)}")
+  command_line.show(f"labels: {', '.join(labels)}")
 
 
 # Both ways
@@ -593,9 +602,9 @@ def _turn(tensor: np.ndarray, row: Row) -> np.ndarray:
   return np.ascontiguousarray(tensor.T if row.transposed else tensor)
 
 
-def _read_bytes(path: str) -> bytes:
-  with open(path, "rb") as file:
-    return file.read()
+def _read_vocab(path: str) -> bytes:
+  """A vocabulary, which has to be UTF-8, without a byte-order mark."""
+  return text_files.read_text(path).encode()
 
 
 def _write_json(path: str, value: dict[str, Any]) -> None:
@@ -611,7 +620,7 @@ def _write_bytes(path: str, content: bytes) -> None:
 def _print_left_out(names: Iterable[str]) -> None:
   names = sorted(names)
   if names:
-    print(f"left out: {', '.join(names)}")
+    command_line.show(f"left out: {', '.join(names)}")
 
 
 def _print_written(
@@ -711,6 +720,8 @@ def _define_rewriting_flags() -> None:
 
 
 def _define_comparison_flags() -> None:
+  text_files.define_flags()
+  flags.adopt_module_key_flags(text_files)  # so that --help shows them
   flags.DEFINE_string(
     "compare",
     None,
@@ -819,6 +830,7 @@ def _compare() -> bool:
     FLAGS.do_lower_case,
     FLAGS.max_seq_length,
     FLAGS.tolerance,
+    text_files.from_flags(),
   )
 
 

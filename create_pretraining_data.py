@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import glob
 import hashlib
-import itertools
 import json
 import multiprocessing
 import os
@@ -39,6 +38,7 @@ from absl import flags, logging
 import command_line
 import features
 import preflight
+import text_files
 import tokenization
 import vocabulary
 from command_line import (
@@ -92,6 +92,13 @@ class Recipe:
   word_boundaries: str = "pieces"
   truncate_prob: float = 0.0
   split_sentences: str = ""
+  encoding: str = "utf-8"
+  encoding_errors: str = "strict"
+
+  @property
+  def text_encoding(self) -> text_files.Encoding:
+    """How the bytes of the text are read."""
+    return text_files.Encoding(self.encoding, self.encoding_errors)
 
   def instance_settings(self) -> dict[str, Any]:
     """The arguments of `create_training_instances` that a recipe has."""
@@ -173,6 +180,7 @@ def create_training_instances(
   split_sentences: str = "",
   counts: collections.Counter[str] | None = None,
   convert: Callable[[TrainingInstance], Any] | None = None,
+  encoding: text_files.Encoding = text_files.AS_ORIGINAL,
 ) -> list[TrainingInstance]:
   """Creates the instances of a corpus that fits in memory.
 
@@ -194,17 +202,17 @@ def create_training_instances(
     counts: incremented by what was read and created.
     convert: computes what to keep of each instance, such as its record, which
       takes a third of the memory; None to keep the instance.
+    encoding: of the files; by default bytes that are not UTF-8 are dropped.
 
   Returns:
     The instances, or what they are converted to, shuffled. An empty list if
     there is no text.
 
   Raises:
-    InputError: a file is not a complete gzip file, though its name says so.
+    InputError: a byte is not of the encoding, or a file is not a complete gzip
+      file, though its name says so.
   """
-  lines = itertools.chain.from_iterable(
-    map(command_line.read_lines, input_files)
-  )
+  lines = read_corpus(input_files, encoding)
   instances: list[TrainingInstance] = []
   with command_line.progress(dupe_factor, "passes") as bar:
     for one_pass in _create_passes(
@@ -227,6 +235,14 @@ def create_training_instances(
       bar.update()
   rng.shuffle(instances)
   return instances
+
+
+def read_corpus(
+  input_files: Iterable[str], encoding: text_files.Encoding
+) -> Iterator[bytes]:
+  """The lines of files as UTF-8, with their ends."""
+  for path in input_files:
+    yield from text_files.read_utf8_lines(path, encoding)
 
 
 def _create_passes(
@@ -636,11 +652,9 @@ def load_tokenizer(
       splits sentences is missing.
   """
   vocab_file = recipe.vocab_file
-  try:
-    tokenizer = tokenization.FullTokenizer(vocab_file, recipe.do_lower_case)
-  except UnicodeDecodeError as error:
-    raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
-  vocabulary.check(vocab_file, tokenizer.vocab)
+  vocab = vocabulary.load(vocab_file)
+  vocabulary.check(vocab_file, vocab)
+  tokenizer = tokenization.FullTokenizer(vocab, recipe.do_lower_case)
   if "[MASK]" not in tokenizer.vocab:
     raise InputError(
       f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"
@@ -803,6 +817,7 @@ def write_in_memory(
     convert=instance_encoder(
       tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
     ),
+    encoding=recipe.text_encoding,
     **recipe.instance_settings(),
   )
   if not records:
@@ -927,7 +942,7 @@ class BlockRun:
     self._recipe = recipe
     self._input_files = input_files
     self._output_files = output_files
-    sizes = {path: _file_state(path)[0] for path in input_files}
+    sizes = {path: _text_bytes(path, recipe) for path in input_files}
     self._num_blocks = count_blocks(sizes, len(output_files))
     self._receipt_file = _hidden_beside(output_files[0], ".receipt.json")
     self._receipt = self._read_receipt()
@@ -1032,7 +1047,7 @@ class BlockRun:
     with command_line.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
-          command_line.read_lines(path),
+          text_files.read_utf8_lines(path, self._recipe.text_encoding),
           number,
           self._num_blocks,
           self._recipe.random_seed,
@@ -1134,6 +1149,13 @@ def _file_state(path: str) -> tuple[int, int]:
     return gfile.stat(path).length, 0
   state = os.stat(path)
   return state.st_size, state.st_mtime_ns
+
+
+def _text_bytes(path: str, recipe: Recipe) -> int:
+  """Bytes of a file, for `count_blocks`: the same ones in every encoding."""
+  if recipe.encoding == "utf-8" or path.endswith(".gz"):
+    return _file_state(path)[0]
+  return sum(map(len, text_files.read_utf8_lines(path, recipe.text_encoding)))
 
 
 def _text_file(folder: str, block: int) -> str:
@@ -1271,8 +1293,10 @@ def define_flags() -> None:
     " is the same for any number. 0: one process, all text in memory, and the"
     " records of google-research/bert.",
   )
+  text_files.define_flags()
   preflight.define_flags()
-  flags.adopt_module_key_flags(preflight)  # so that --help shows them
+  for module in (text_files, preflight):
+    flags.adopt_module_key_flags(module)  # so that --help shows them
 
 
 def recipe_of_flags() -> Recipe:
@@ -1282,7 +1306,10 @@ def recipe_of_flags() -> Recipe:
     InputError: flags contradict each other.
   """
   fields = [field.name for field in dataclasses.fields(Recipe)]
-  recipe = Recipe(**{name: FLAGS[name].value for name in fields})
+  recipe = Recipe(
+    **{name: FLAGS[name].value for name in fields}
+    | {"encoding": text_files.from_flags().name}
+  )
   for name in ("word_boundaries", "whole_word_draw"):
     if not FLAGS[name].using_default_value and not recipe.do_whole_word_mask:
       raise InputError(
@@ -1310,11 +1337,23 @@ def output_files() -> list[str]:
   return names
 
 
-def make_folders(paths: Iterable[str]) -> None:
-  """Makes the folders that files need and that are not there."""
-  for folder in filter(None, map(os.path.dirname, paths)):
-    if "://" not in folder:
-      os.makedirs(folder, exist_ok=True)
+@contextlib.contextmanager
+def folders_for(paths: Iterable[str]) -> Iterator[None]:
+  """Makes the folders that files need; if the block fails, they are removed."""
+  made = []
+  for folder in map(os.path.dirname, paths):
+    while folder and "://" not in folder and not os.path.exists(folder):
+      made.append(folder)
+      folder = os.path.dirname(folder)
+  for folder in made:
+    os.makedirs(folder, exist_ok=True)
+  try:
+    yield
+  except BaseException:
+    for folder in sorted(made, key=len, reverse=True):
+      with contextlib.suppress(OSError):  # it is not empty
+        os.rmdir(folder)
+    raise
 
 
 def report(counts: collections.Counter[str]) -> None:
@@ -1351,12 +1390,12 @@ def main(_) -> None:
   receipt = preflight.begin(__file__)
   recipe, _, inputs, outputs = prepare(preflight.simply)
   receipt.start(inputs)
-  make_folders(outputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
-  if FLAGS.num_workers:
-    counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)
-  else:
-    counts = write_in_memory(recipe, inputs, outputs)
+  with folders_for(outputs):
+    if FLAGS.num_workers:
+      counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)
+    else:
+      counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
   logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
   hashes = [preflight.fingerprint(path)["sha256"] for path in outputs]
@@ -1379,7 +1418,19 @@ def prepare(check: preflight.Check):
   tokenizer = check("vocabulary", load_tokenizer, recipe)
   inputs = check("input", find_files, split_names(FLAGS.input_file))
   outputs = check("output", output_files)
+  check("overwriting", check_overwriting, recipe, inputs, outputs)
   return recipe, tokenizer, inputs, outputs
+
+
+def check_overwriting(
+  recipe: Recipe, inputs: Sequence[str], outputs: Sequence[str]
+) -> None:
+  """Refuses outputs, or files beside them, that are inputs."""
+  beside = [
+    preflight.receipt_path(),
+    _hidden_beside(outputs[0], ".receipt.json"),
+  ]
+  command_line.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
 
 
 def examine(doctor: preflight.Doctor) -> None:
@@ -1412,9 +1463,7 @@ def check_text(
   """
   some: list[bytes] = []
   num_read = 0
-  for line in itertools.chain.from_iterable(
-    map(command_line.read_lines, inputs)
-  ):
+  for line in read_corpus(inputs, recipe.text_encoding):
     num_read += len(line)
     if len(some) < 5000:
       some.append(line)

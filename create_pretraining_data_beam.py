@@ -13,9 +13,11 @@ worker's memory, so let there be many.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 
@@ -25,6 +27,7 @@ import command_line
 import create_pretraining_data
 import features
 import preflight
+import text_files
 from command_line import InputError, open_any
 
 try:
@@ -64,7 +67,7 @@ def build(
     pipeline
     | "Files" >> beam.Create(list(enumerate(input_files)))
     | "Spread" >> beam.Reshuffle()
-    | "Deal" >> beam.FlatMap(_deal, num_blocks, recipe.random_seed)
+    | "Deal" >> beam.FlatMap(_deal, recipe, num_blocks)
     | "Blocks" >> beam.GroupByKey()
     | "Make" >> beam.ParDo(_MakeBlock(recipe, vocab, len(output_files)))
     | "Outputs" >> beam.GroupByKey()
@@ -73,13 +76,15 @@ def build(
 
 
 def _deal(
-  file: tuple[int, str], num_blocks: int, seed: int
+  file: tuple[int, str],
+  recipe: create_pretraining_data.Recipe,
+  num_blocks: int,
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Gives each document of a file its block, and its place in the corpus."""
   file_number, path = file
-  lines = command_line.read_lines(path, _open)
+  lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
   dealt = create_pretraining_data.deal_documents(
-    lines, file_number, num_blocks, seed
+    lines, file_number, num_blocks, recipe.random_seed
   )
   for document_number, (block, document) in enumerate(dealt):
     yield block, (file_number, document_number, document)
@@ -157,6 +162,34 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
   return found
 
 
+def _text_bytes(
+  path: str, size: int, recipe: create_pretraining_data.Recipe
+) -> int:
+  """The size that `count_blocks` takes: that of a text file as UTF-8."""
+  if recipe.encoding == "utf-8" or path.endswith(".gz"):
+    return size
+  lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
+  return sum(map(len, lines))
+
+
+@contextlib.contextmanager
+def _input_errors() -> Iterator[None]:
+  """Raises an InputError of a worker as one of this process.
+
+  Beam puts it, with its traceback, into the text of an error of its own.
+  """
+  try:
+    yield
+  except Exception as error:
+    found = re.search(r"(?m)\bInputError: (.*)", f"InputError: {error}")
+    if not isinstance(error, InputError):
+      found = re.search(r"(?m)\bInputError: (.*)", str(error))
+    if not found:
+      raise
+    message = found[1].partition(" [while running")[0]
+    raise InputError(message) from error
+
+
 def define_flags() -> None:
   """Defines the flags of create_pretraining_data.py, which are all of them."""
   create_pretraining_data.define_flags()
@@ -171,15 +204,19 @@ def main(argv: list[str]) -> None:
   recipe = create_pretraining_data.recipe_of_flags()
   create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
-  create_pretraining_data.make_folders(outputs)
   sizes = find_files(command_line.split_names(FLAGS.input_file))
+  create_pretraining_data.check_overwriting(recipe, list(sizes), outputs)
+  sizes = {
+    path: _text_bytes(path, size, recipe) for path, size in sizes.items()
+  }
   num_blocks = create_pretraining_data.count_blocks(sizes, len(outputs))
   with open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
   build(pipeline, recipe, vocab, list(sizes), outputs, num_blocks)
-  result = pipeline.run()
-  result.wait_until_finish()
+  with create_pretraining_data.folders_for(outputs), _input_errors():
+    result = pipeline.run()
+    result.wait_until_finish()
   counts = collections.Counter(
     {
       counter.key.metric.name: counter.result

@@ -30,7 +30,9 @@ from absl import flags, logging
 
 import command_line
 import config_schema
+import text_files
 import tokenization
+import vocabulary
 from command_line import InputError, write_whole
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
@@ -42,29 +44,26 @@ FLAGS = flags.FLAGS
 _MAX_CHUNKS = 2**17
 
 
-def read_text(files: Sequence[str]) -> Iterator[str]:
-  """Reads text line by line, and shows how far it is.
+def read_text(
+  files: Sequence[str], encoding: text_files.Encoding = text_files.UTF8
+) -> Iterator[str]:
+  """Reads text line by line, with a progress bar.
 
   Args:
-    files: UTF-8, what is not is left out with a warning; gzip where the name
-      ends in `.gz`.
+    files: unpacked if the name ends in `.gz`.
+    encoding: of the files.
 
   Yields:
     The lines, without their ends.
 
   Raises:
-    InputError: a gzip file is damaged.
+    InputError: see `text_files.read_lines`.
   """
-  num_dropped = 0
   with command_line.progress(len(files), "files") as bar:
     for path in files:
-      for line in command_line.read_lines(path):
-        text = tokenization.convert_to_unicode(line)
-        num_dropped += len(line) - len(text.encode())
-        yield text.rstrip("\n")
+      for line in text_files.read_lines(path, encoding):
+        yield line.rstrip("\n")
       bar.update()
-  if num_dropped:
-    logging.warning("%d bytes are not UTF-8, and left out", num_dropped)
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
@@ -247,10 +246,10 @@ def read_vocab(
       capital letters for words that have none.
   """
   try:
-    vocab = tokenization.load_vocab(path)
+    vocab = vocabulary.load(path)
     tokenization.check_vocab(vocab, vocab_size)
-  except UnicodeDecodeError as error:
-    raise InputError(f"{path}: not a vocabulary in UTF-8") from error
+  except InputError:
+    raise
   except ValueError as error:
     raise InputError(f"{path}: {error}") from error
   if list(vocab.values()) != list(range(len(vocab))):
@@ -435,6 +434,8 @@ _TO_ADD = ("vocab_file", "grow", *_OF_MODEL)
 
 def define_flags() -> None:
   """Defines the command line."""
+  text_files.define_flags()
+  flags.adopt_module_key_flags(text_files)  # so that --help shows them
   flags.DEFINE_string(
     "input_file",
     None,
@@ -508,7 +509,9 @@ def main(_) -> None:
 def _learn() -> None:
   _import_tokenizers()  # better missed before the text is read
   files = command_line.find_files(command_line.split_names(FLAGS.input_file))
-  words = count_words(read_text(files), FLAGS.do_lower_case)
+  command_line.check_outputs([FLAGS.output_file], files)
+  lines = read_text(files, text_files.from_flags())
+  words = count_words(lines, FLAGS.do_lower_case)
   if not words:
     raise InputError(f"{FLAGS.input_file}: has no words")
   entries = learn_vocab(
@@ -544,11 +547,13 @@ def _add() -> None:
   has_model = len(missing) < len(_OF_MODEL)
   if has_model and missing:
     raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
+  files = command_line.find_files([FLAGS.add_words])
+  check_overwriting(files)
   config = read_config(FLAGS.bert_config_file) if has_model else {}
   vocab = read_vocab(
     FLAGS.vocab_file, FLAGS.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(command_line.find_files([FLAGS.add_words]))
+  lines = read_text(files, text_files.from_flags())
   words, refused = normalize_words(lines, FLAGS.do_lower_case)
   if not words:
     raise InputError(f"{FLAGS.add_words}: has no words that can be entries")
@@ -584,6 +589,26 @@ def _add() -> None:
       len(tensors),
       config["vocab_size"],
     )
+
+
+def check_overwriting(word_files: Sequence[str]) -> None:
+  """Refuses outputs that are inputs.
+
+  Args:
+    word_files: those of --add_words.
+  """
+  outputs = [FLAGS.output_file, FLAGS.output_config]
+  if FLAGS.output_checkpoint:
+    outputs += command_line.checkpoint_files(FLAGS.output_checkpoint)
+  command_line.check_outputs(
+    filter(None, outputs),
+    [
+      *word_files,
+      FLAGS.vocab_file,
+      FLAGS.bert_config_file,
+      *command_line.checkpoint_files(FLAGS.init_checkpoint),
+    ],
+  )
 
 
 def _warn(what: str, which: Sequence[str]) -> None:

@@ -10,7 +10,6 @@ import dataclasses
 import errno
 import json
 import os
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,9 +27,10 @@ import features
 import model_folder
 import modeling
 import preflight
+import text_files
 import tokenization
 import training
-from command_line import InputError, open_any, write_whole
+from command_line import InputError, write_whole
 from execution import Execution
 from features import _truncate_seq_pair
 
@@ -54,27 +54,26 @@ class InputExample(NamedTuple):
   text_b: str | None = None
 
 
-def stream_examples(input_file: str) -> Iterator[InputExample]:
+def stream_examples(
+  input_file: str, encoding: text_files.Encoding = text_files.AS_ORIGINAL
+) -> Iterator[InputExample]:
   """Reads texts, one a line; " ||| " stands before the second of a pair.
 
   Where that comes several times, the last one counts.
 
   Args:
-    input_file: UTF-8, what is not is left out; "-" for standard input.
+    input_file: the file; "-" for standard input.
+    encoding: of the file; by default what is not UTF-8 is left out.
 
   Yields:
     An example a line, of blank lines too.
   """
-  # Bytes, so that a line ends at a line feed and nowhere else.
-  is_stdin = input_file == "-"
-  with sys.stdin.buffer if is_stdin else open_any(input_file, "rb") as lines:
-    for index, line in enumerate(lines):
-      text = tokenization.convert_to_unicode(line).strip()
-      yield InputExample(index, *features.split_pair(text))
+  for index, line in enumerate(text_files.read_lines(input_file, encoding)):
+    yield InputExample(index, *features.split_pair(line.strip()))
 
 
 def read_examples(input_file: str) -> list[InputExample]:
-  """The examples of a file as a list, see `stream_examples`."""
+  """The examples of a file as a list; bytes that are not UTF-8 are dropped."""
   return list(stream_examples(input_file))
 
 
@@ -410,7 +409,8 @@ def define_flags(required: bool = True) -> None:
   training.define_execution_flags()
   training.define_device_flags()
   preflight.define_flags()
-  for module in (training, preflight):
+  text_files.define_flags()
+  for module in (training, preflight, text_files):
     flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string(
     "input_file",
@@ -498,7 +498,9 @@ def main(_) -> None:
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
-    examples = for_model(stream_examples(FLAGS.input_file), config)
+    examples = for_model(
+      stream_examples(FLAGS.input_file, text_files.from_flags()), config
+    )
     num_texts = features.write_records(
       records,
       encode_examples(examples, tokenizer, FLAGS.max_seq_length),
@@ -559,6 +561,7 @@ def prepare(check: preflight.Check):
   """
   check("flags", check_flags)
   config = check("config", preflight.load_config)
+  check("output", check_output, after=config)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
   check("checkpoint", model_folder.check_checkpoint, FLAGS.init_checkpoint)
   layer_indexes = check("layers", find_layers, config)
@@ -583,6 +586,19 @@ def check_flags() -> None:
     raise InputError(
       "--output_format=npz holds one vector a text: say which with --pooling"
     )
+
+
+def check_output() -> None:
+  """Refuses an --output_file that is an input."""
+  command_line.check_outputs(
+    [FLAGS.output_file, preflight.receipt_path()],
+    [
+      FLAGS.input_file,
+      FLAGS.vocab_file,
+      FLAGS.bert_config_file,
+      *command_line.checkpoint_files(FLAGS.init_checkpoint),
+    ],
+  )
 
 
 def find_layers(config: modeling.BertConfig) -> list[int]:
@@ -611,7 +627,11 @@ def check_texts(
   config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
 ) -> preflight.Lengths:
   """Encodes some of the texts; warns if many are cut."""
-  examples = list(for_model(stream_examples(FLAGS.input_file), config))
+  examples = list(
+    for_model(
+      stream_examples(FLAGS.input_file, text_files.from_flags()), config
+    )
+  )
   if not examples:
     raise InputError(f"{FLAGS.input_file}: has no lines")
   encoded = (

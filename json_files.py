@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from command_line import InputError, open_any
+import text_files
+from command_line import InputError
 
 # Null, in a schema.
 NULL = type(None)
@@ -40,9 +41,9 @@ def read(path: str, schema: Any, cure: str) -> Any:
   Raises:
     InputError: the file is no JSON in UTF-8, or not as the schema says.
   """
+  text = text_files.read_text(path)
   try:
-    with open_any(path, "rb") as file:
-      value = json.loads(file.read())
+    value = json.loads(text)
   except (ValueError, RecursionError) as error:
     raise InputError(f"{path}: is not JSON ({error}). {cure}") from error
   problem = mismatch(value, schema)

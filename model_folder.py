@@ -8,6 +8,7 @@ scored best, and these go before the last.
 
 from __future__ import annotations
 
+import codecs
 import functools
 import json
 import os
@@ -135,14 +136,14 @@ def load_tokenizer(
       do_lower_case, init_checkpoint
     )
     tokenizer = tokenization.FullTokenizer(
-      vocab_file, do_lower_case, never_split
+      vocabulary.load(vocab_file), do_lower_case, never_split
     )
   except (OSError, tf.errors.NotFoundError) as error:
     raise InputError(
       f"{vocab_file}: cannot be read; name a vocab.txt"
     ) from error
-  except UnicodeDecodeError as error:
-    raise InputError(f"{vocab_file}: not a vocabulary in UTF-8") from error
+  except InputError:
+    raise
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
   vocabulary.check(vocab_file, tokenizer.vocab, config.vocab_size)
@@ -642,7 +643,7 @@ def claim(
   files = {}
   if vocab_file:
     with open_any(vocab_file, "rb") as file:
-      files[VOCAB_FILE] = file.read()
+      files[VOCAB_FILE] = file.read().removeprefix(codecs.BOM_UTF8)
   files[CONFIG_FILE] = config.to_json_string().encode()
   files[MODEL_FILE] = _as_json(model).encode()
   for name, content in files.items():
@@ -874,7 +875,8 @@ class LoadedModel:
     check_description(model_dir, self.description)
     config = load_config(os.path.join(model_dir, CONFIG_FILE))
     self.tokenizer = tokenization.FullTokenizer(
-      os.path.join(model_dir, VOCAB_FILE), self.description["do_lower_case"]
+      vocabulary.load(os.path.join(model_dir, VOCAB_FILE)),
+      self.description["do_lower_case"],
     )
     self._batch_size = batch_size
     # Constants are cast to a narrow format once, variables with every batch. A

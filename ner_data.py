@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import features
+import text_files
 import tokenization
-from command_line import InputError, open_any, read_lines
+from command_line import InputError
+from text_files import Encoding
 
 # A word of running text: letters and digits, or one character of another kind;
 # Chinese, which has no spaces, goes by characters.
@@ -70,15 +72,18 @@ class Columns(NamedTuple):
 # Files
 
 
-def read_sentences(path: str, columns: Columns) -> list[Sentence]:
+def read_sentences(
+  path: str, columns: Columns, encoding: Encoding = text_files.UTF8
+) -> list[Sentence]:
   """Reads a file of tagged sentences.
 
   Args:
-    path: the file, UTF-8: `.jsonl` with `tokens` and `tags`, or `text` and
+    path: the file: `.jsonl` with `tokens` and `tags`, or `text` and
       `entities` (each `start`, `end`, `label`; characters); else columns. CRLF,
       a byte-order mark, blank lines and `-DOCSTART-` are passed over, and `.gz`
       is unpacked.
-    columns: of a file of columns.
+    columns: of a file of columns; with `tag` None tags are not looked at.
+    encoding: of the file.
 
   Returns:
     The sentences.
@@ -89,26 +94,28 @@ def read_sentences(path: str, columns: Columns) -> list[Sentence]:
   """
   try:
     lines = [
-      tokenization.convert_to_unicode(line).rstrip("\r\n")
-      for line in read_lines(path, open_any)
+      line.rstrip("\r\n") for line in text_files.read_lines(path, encoding)
     ]
   except OSError as error:
     raise InputError(f"{path}: cannot be read; name a file") from error
-  if lines:
-    lines[0] = lines[0].removeprefix("\ufeff")
+  places: dict[str, str] = {}
   if path.removesuffix(".gz").endswith(".jsonl"):
-    sentences = list(_from_json(path, lines))
+    sentences = list(_from_json(path, lines, columns, places))
   elif columns.item_delimiter:
-    sentences = list(_from_rows(path, lines, columns))
+    sentences = list(_from_rows(path, lines, columns, places))
   else:
-    sentences = list(_from_columns(path, lines, columns))
+    sentences = list(_from_columns(path, lines, columns, places))
   if not sentences:
     raise InputError(f"{path}: has no sentences")
+  check_tags(places)
   return sentences
 
 
-def _from_columns(path, lines: Sequence[str], columns: Columns):
-  """A word a line, a blank line after a sentence."""
+def _from_columns(path, lines: Sequence[str], columns: Columns, places):
+  """A word a line, a blank line after a sentence.
+
+  `places` gets, here and below, where each tag comes first.
+  """
   number_of_columns = None
   words: list[str] = []
   tags: list[str] = []
@@ -132,16 +139,26 @@ def _from_columns(path, lines: Sequence[str], columns: Columns):
     where = f"{path}, line {number}"
     words.append(_field(fields, columns.word, "word", where))
     if columns.tag is not None and len(fields) > 1:
-      tags.append(_field(fields, columns.tag, "tag", where))
+      tag = _field(fields, columns.tag, "tag", where).strip()
+      tags.append(tag)
+      places.setdefault(tag, where)
 
 
-def _from_rows(path, lines: Sequence[str], columns: Columns):
+def _from_rows(path, lines: Sequence[str], columns: Columns, places):
   """A sentence a line: its words, and in another column its tags."""
+  number_of_columns = None
   for number, line in enumerate(lines, start=1):
     if not line.strip():
       continue
     where = f"{path}, line {number}"
     fields = _split(line, columns.delimiter)
+    if number_of_columns is None:
+      number_of_columns = len(fields)
+    if len(fields) != number_of_columns:
+      raise InputError(
+        f"{where}: has {len(fields)} columns, but the lines before have"
+        f" {number_of_columns}. Fix it, or name --delimiter"
+      )
     words = _field(fields, columns.word, "word", where)
     if number == 1 and not any(columns.item_delimiter in f for f in fields):
       continue  # names of the columns
@@ -149,9 +166,11 @@ def _from_rows(path, lines: Sequence[str], columns: Columns):
     tags = None
     if columns.tag is not None and len(fields) > 1:
       tags = _field(fields, columns.tag, "tag", where)
-      tags = tags.split(columns.item_delimiter)
+      tags = [tag.strip() for tag in tags.split(columns.item_delimiter)]
       if len(tags) != len(words):
         raise InputError(f"{where}: {len(words)} words, but {len(tags)} tags")
+      for tag in tags:
+        places.setdefault(tag, where)
     yield _joined(words, tags, where)
 
 
@@ -179,7 +198,7 @@ def _joined(words, tags, where: str) -> Sentence:
   return Sentence(words, tags, " ".join(words), places, where)
 
 
-def _from_json(path, lines: Sequence[str]):
+def _from_json(path, lines: Sequence[str], columns: Columns, places):
   for number, line in enumerate(lines, start=1):
     if not line.strip():
       continue
@@ -188,16 +207,25 @@ def _from_json(path, lines: Sequence[str]):
       row = json.loads(line)
     except ValueError as error:
       raise InputError(f"{where}: is not JSON ({error})") from error
+    has_tags = columns.tag is not None
     if isinstance(row, Mapping) and isinstance(row.get("tokens"), list):
-      tags = row.get("tags")
+      tags = row.get("tags") if has_tags else None
+      for name, of in (("tokens", row["tokens"]), ("tags", tags or [])):
+        if not (isinstance(of, list) and all(isinstance(o, str) for o in of)):
+          raise InputError(f'{where}: "{name}" is not a list of strings')
       if tags is not None and len(tags) != len(row["tokens"]):
         raise InputError(
           f"{where}: {len(row['tokens'])} tokens, but {len(tags)} tags"
         )
+      if tags is not None:
+        tags = [tag.strip() for tag in tags]
+        for tag in tags:
+          places.setdefault(tag, where)
       if row["tokens"]:
         yield _joined(row["tokens"], tags, where)
     elif isinstance(row, Mapping) and isinstance(row.get("text"), str):
-      yield from_text(row["text"], row.get("entities"), where)
+      spans = row.get("entities") if has_tags else None
+      yield from_text(row["text"], spans, where)
     else:
       raise InputError(
         f'{where}: has neither "tokens" (a list) nor "text" (a string)'
@@ -223,8 +251,8 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
   for span in spans or ():
     try:
       start, end = span["start"], span["end"]
-      is_in_text = bool(span["label"]) and 0 <= start < end <= len(text)
-    except (TypeError, KeyError):
+      is_in_text = bool(span["label"].strip()) and 0 <= start < end <= len(text)
+    except (TypeError, KeyError, AttributeError):
       is_in_text = False
     if not is_in_text:
       raise InputError(
@@ -247,7 +275,8 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
         if span["start"] <= start and end <= span["end"]
       ]
       if inside:
-        found.append(Entity(span["label"], inside[0], inside[-1] + 1))
+        label = span["label"].strip()
+        found.append(Entity(label, inside[0], inside[-1] + 1))
     found.sort(key=lambda entity: entity.start)
     for one, other in zip(found, found[1:]):
       if other.start < one.end:
@@ -260,6 +289,35 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
 
 
 # Tags
+
+# Before the type of an entity; `entities_of` knows no others.
+_HEADS = ("B-", "I-", "E-", "S-", "L-", "U-")
+
+
+def check_tags(places: Mapping[str, str]) -> None:
+  """Refuses tags that are not what the others are.
+
+  Args:
+    places: of each tag, file and line where it comes first.
+
+  Raises:
+    InputError: one is empty, or some have a type after B-, I- and so on and
+      one is neither such a tag nor O.
+  """
+  for tag, place in places.items():
+    if not tag:
+      raise InputError(
+        f"{place}: the tag is empty. Give each word its tag, or O"
+      )
+  has_types = any(tag[1:2] == "-" for tag in places)
+  for tag, place in places.items():
+    is_typed = tag.startswith(_HEADS) and tag[2:].strip()
+    if (has_types and not is_typed and tag != "O") or tag in ("o", "0"):
+      raise InputError(
+        f"{place}: the tag {tag!r} is neither O nor a type after"
+        f" {', '.join(_HEADS)}. Fix it, or name the column of the tags with"
+        " --tag_column"
+      )
 
 
 def find_scheme(tags: Iterable[str]) -> str:

@@ -64,6 +64,23 @@ def define_flags() -> None:
   )
 
 
+# What every training run writes to --output_dir, but for the vocabulary and the
+# config, which may be the folder's own.
+_RUN_FILES = (
+  "*.ckpt-*",
+  "checkpoint",
+  "dev_scores.jsonl",
+  "eval_results*.txt",
+  "events.*",
+  "graph.pbtxt",
+  "model.json",
+  "report.html",
+  "run.json",
+  "run-*.json",
+  "seeds.json",
+)
+
+
 # The doctor
 
 
@@ -158,6 +175,19 @@ def diagnose(examine: Callable[[Doctor], Any]) -> None:
 
 
 # Checks that runs make too
+
+
+def check_output_dir(
+  names: Iterable[str], inputs: Iterable[str | None]
+) -> None:
+  """Refuses an --output_dir where what a run writes would replace its inputs.
+
+  Args:
+    names: patterns of the files that the script writes, beside those of every
+      run.
+    inputs: the data files.
+  """
+  command_line.check_output_dir(FLAGS.output_dir, [*_RUN_FILES, *names], inputs)
 
 
 def check_actions() -> None:

@@ -29,6 +29,7 @@ import modeling
 import optimization
 import preflight
 import record_check
+import text_files
 import tokenization
 import training
 from classification_data import (  # noqa: F401 (their names are also here)
@@ -680,7 +681,8 @@ def define_flags(required: bool = True) -> None:
   training.define_execution_flags()
   training.define_device_flags()
   preflight.define_flags()
-  for module in (training, preflight):
+  text_files.define_flags()
+  for module in (training, preflight, text_files):
     flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string(
     "data_dir", None, "Folder of the data set, with the task's files."
@@ -765,7 +767,9 @@ def make_processor() -> DataProcessor:
     InputError: there is no such task, or a flag that it needs is missing.
   """
   task = task_name()
+  encoding = text_files.from_flags()
   if task == "tsv":
+    check_label_set(FLAGS.labels, FLAGS.problem_type)
     if not FLAGS.label_delimiter:
       raise InputError(
         "--label_delimiter is empty; name what is between labels"
@@ -779,6 +783,7 @@ def make_processor() -> DataProcessor:
       FLAGS.problem_type,
       FLAGS.label_delimiter,
     )
+    processor.encoding = encoding
     if not FLAGS.labels and not FLAGS.do_train:
       # A trained model knows its labels.
       trained = model_folder.load_description(FLAGS.output_dir)
@@ -797,7 +802,32 @@ def make_processor() -> DataProcessor:
   else:
     processor = classification_data.PROCESSORS[task]()
   processor.skip_bad_rows = FLAGS.bad_rows == "skip"
+  processor.encoding = encoding
   return processor
+
+
+def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
+  """Refuses --labels that no model can tell apart.
+
+  Args:
+    labels: the flag's value; None where it is not given.
+    kind: see `Problem`.
+
+  Raises:
+    InputError: one is empty or comes twice, or there is only one.
+  """
+  if labels is None or kind == "regression":
+    return
+  repeated = len(set(labels)) < len(labels)
+  if (
+    not all(labels)
+    or repeated
+    or (kind == "classification" and labels[1:] == [])
+  ):
+    raise InputError(
+      f"--labels={','.join(labels)}: give two labels or more with commas"
+      " between, each once and none of them empty"
+    )
 
 
 class Examples(NamedTuple):
@@ -960,6 +990,8 @@ def prepare(check: preflight.Check) -> Start:
   with command_line.files_read() as data_files:
     examples = check("data", read_examples, processor)
   check("texts", check_pairs, config, processor, examples)
+  check("encoding", check_encoding, processor, data_files, after=examples)
+  check("output", check_output, data_files, after=examples)
   label_weights = None
   if FLAGS.class_weights:
     label_weights = check(
@@ -1003,6 +1035,24 @@ def check_flags() -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
   preflight.check_actions()
   return training.read_seeds()
+
+
+def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
+  """Refuses files from which another's processor dropped bytes.
+
+  `DataProcessor._read_tsv` does so, as in the original.
+  """
+  if type(processor).__module__ != classification_data.__name__:
+    for path in data_files:
+      text_files.read_text(path)
+
+
+def check_output(data_files: Iterable[str]) -> None:
+  """Refuses an --output_dir where data would be overwritten."""
+  preflight.check_output_dir(
+    ["*.tf_record", "predictions*", "test_results*"],
+    [*data_files, FLAGS.predict_file],
+  )
 
 
 def read_selection(processor: DataProcessor) -> model_selection.Selection:
@@ -1429,6 +1479,11 @@ def read_examples(processor: DataProcessor) -> Examples:
     for example in train_examples:
       if example.label is None:
         raise InputError(f"{example.guid}: has no label to learn")
+    if processor.kind == "classification":
+      path = FLAGS.train_file if task_name() == "tsv" else ""
+      classification_data.check_several_labels(
+        os.path.join(FLAGS.data_dir or "", path), train_examples
+      )
     count_steps(len(train_examples))
   if FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps):
     eval_sets = processor.sets(FLAGS.data_dir, "dev")
@@ -1437,7 +1492,9 @@ def read_examples(processor: DataProcessor) -> Examples:
       raise InputError(
         "--predict_file: texts without choices cannot be labelled"
       )
-    predict_sets = {"": classification_data.read_texts(FLAGS.predict_file)}
+    predict_sets = {
+      "": classification_data.read_texts(FLAGS.predict_file, processor.encoding)
+    }
   elif FLAGS.do_predict:
     predict_sets = processor.sets(FLAGS.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)
@@ -1547,7 +1604,7 @@ def write_predictions(
         label = said.label
         if isinstance(label, list):
           label = ",".join(label)
-        print(label, *texts, sep="\t")
+        command_line.show(label, *texts)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 

@@ -28,6 +28,7 @@ import optimization
 import preflight
 import record_check
 import report
+import text_files
 import tokenization
 import training
 from command_line import InputError, write_whole
@@ -383,7 +384,8 @@ def define_flags(required: bool = True) -> None:
   training.define_execution_flags()
   training.define_device_flags()
   preflight.define_flags()
-  for module in (training, preflight):
+  text_files.define_flags()
+  for module in (training, preflight, text_files):
     flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string("train_file", None, "Tagged sentences to learn from.")
   flags.DEFINE_string("dev_file", None, "Tagged sentences to score on.")
@@ -556,6 +558,7 @@ def prepare(check: preflight.Check) -> Start:
     What the run begins with.
   """
   seeds = check("flags", check_flags)
+  check("output", check_output, after=seeds)
   config = check("config", preflight.load_config, 8)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
   trained = check("checkpoint", preflight.find_model)
@@ -596,6 +599,14 @@ def check_flags() -> list[int]:
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
   return training.read_seeds()
+
+
+def check_output() -> None:
+  """Refuses an --output_dir where sentences would be overwritten."""
+  preflight.check_output_dir(
+    ["*.tf_record", "predictions*", "test_predictions*"],
+    [FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file],
+  )
 
 
 def read_training_set() -> list[Sentence]:
@@ -664,7 +675,11 @@ def read_data(
     import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
-    predict_set = ner_data.read_sentences(FLAGS.predict_file, columns())
+    predict_set = ner_data.read_sentences(
+      FLAGS.predict_file,
+      columns()._replace(tag=None),
+      text_files.from_flags(),
+    )
   return Data(train_set, dev_set, predict_set)
 
 
@@ -740,7 +755,9 @@ def read_tagged(flag: str) -> list[Sentence]:
   Raises:
     InputError: a sentence is without tags.
   """
-  sentences = ner_data.read_sentences(FLAGS[flag].value, columns())
+  sentences = ner_data.read_sentences(
+    FLAGS[flag].value, columns(), text_files.from_flags()
+  )
   for sentence in sentences:
     if sentence.tags is None:
       raise InputError(

@@ -34,6 +34,7 @@ import optimization
 import preflight
 import record_check
 import settings
+import text_files
 import tokenization
 import training
 from command_line import (
@@ -801,14 +802,18 @@ class Line(NamedTuple):
 
 
 def read_lines(
-  path: str, tokenizer: tokenization.FullTokenizer, max_seq_length: int
+  path: str,
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  encoding: text_files.Encoding = text_files.UTF8,
 ) -> list[Line]:
   """Reads texts, one a line; " ||| " stands before the second of a pair.
 
   Args:
-    path: the file, UTF-8; "-" for standard input.
+    path: the file; "-" for standard input.
     tokenizer: never splits [MASK].
     max_seq_length: tokens; what is longer is cut, and counted.
+    encoding: of the file.
 
   Returns:
     The lines, blank ones too.
@@ -819,21 +824,19 @@ def read_lines(
   special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
   mask = tokenizer.vocab["[MASK]"]
   lines = []
-  # Bytes, so that a line ends at a line feed and nowhere else.
-  with sys.stdin.buffer if path == "-" else open_any(path, "rb") as file:
-    for row in file:
-      text = tokenization.convert_to_unicode(row).strip()
-      apart = text.replace("[MASK]", " [MASK] ")
-      encoded = features.encode_pair(
-        tokenizer, *features.split_pair(apart), max_seq_length
-      )
-      tokens = encoded.input_ids[: sum(encoded.input_mask)]
-      positions = [
-        place
-        for place, token in enumerate(tokens)
-        if (token == mask if "[MASK]" in text else token not in special)
-      ]
-      lines.append(Line(text, encoded, positions))
+  for row in text_files.read_lines(path, encoding):
+    text = row.strip()
+    apart = text.replace("[MASK]", " [MASK] ")
+    encoded = features.encode_pair(
+      tokenizer, *features.split_pair(apart), max_seq_length
+    )
+    tokens = encoded.input_ids[: sum(encoded.input_mask)]
+    positions = [
+      place
+      for place, token in enumerate(tokens)
+      if (token == mask if "[MASK]" in text else token not in special)
+    ]
+    lines.append(Line(text, encoded, positions))
   if not lines:
     raise InputError(f"{path}: has no lines")
   num_cut = sum(line.encoded.num_cut > 0 for line in lines)
@@ -941,10 +944,10 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
   with write_whole(path) as file:
     for line in said:
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
-      print(line["text"])
+      command_line.show(line["text"])
       for filling in line.get("masks", ()):
         told = (f"{f['token']} {f['probability']:.3f}" for f in filling)
-        print("", *told, sep="  ")
+        command_line.show("", *told, sep="  ")
       if line.get("pseudo_perplexity"):
         print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
   logging.info("Predictions in %s", path)
@@ -967,7 +970,8 @@ def define_flags(required: bool = True) -> None:
   training.define_execution_flags()
   training.define_device_flags()
   preflight.define_flags()
-  for module in (training, preflight):
+  text_files.define_flags()
+  for module in (training, preflight, text_files):
     flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string(
     "input_file",
@@ -1308,6 +1312,7 @@ def prepare(check: preflight.Check) -> Start:
   trained = check("checkpoint", find_weights)
   tokenizer = check("vocabulary", load_tokenizer, config)
   data = check("data", find_data, config, tokenizer, selection)
+  check("output", check_output, data)
   return Start(config, model, selection, trained, tokenizer, data)
 
 
@@ -1327,6 +1332,13 @@ def examine(doctor: preflight.Doctor) -> None:
     lambda _: FLAGS.num_train_steps,
     FLAGS.max_predictions_per_seq,
     writes_records=False,
+  )
+
+
+def check_output(data: Data) -> None:
+  """Refuses an --output_dir where data would be overwritten."""
+  preflight.check_output_dir(
+    ["predictions*"], [*data.num_records, FLAGS.predict_file]
   )
 
 
@@ -1405,7 +1417,9 @@ def find_data(
         " the vocabulary. Give fewer"
       )
     path = needed("predict_file", "do_predict")
-    lines = read_lines(path, tokenizer, FLAGS.max_seq_length)
+    lines = read_lines(
+      path, tokenizer, FLAGS.max_seq_length, text_files.from_flags()
+    )
     if any(max(line.encoded.segment_ids) for line in lines):
       model_folder.check_has_segments(config, FLAGS.bert_config_file)
   num_records = {

@@ -33,9 +33,10 @@ import report
 import squad_answers
 import squad_data
 import squad_metrics
+import text_files
 import tokenization
 import training
-from command_line import InputError, find_files, open_any, write_whole
+from command_line import InputError, find_files, write_whole
 from execution import Execution
 from squad_answers import (  # noqa: F401 (their names are also here)
   RawResult,
@@ -374,7 +375,8 @@ def define_flags(required: bool = True) -> None:
   training.define_execution_flags()
   training.define_device_flags()
   preflight.define_flags()
-  for module in (training, preflight):
+  text_files.define_flags()
+  for module in (training, preflight, text_files):
     flags.adopt_module_key_flags(module)  # so that --help shows them
   flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
   flags.DEFINE_string(
@@ -611,7 +613,10 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     with Predictor(
       FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
     ) as predictor:
-      converse(predictor, sys.stdin)
+      lines = text_files.decode_lines(
+        sys.stdin.buffer, "standard input", text_files.from_flags()
+      )
+      converse(predictor, lines)
 
 
 # What is asked for, and whether it can be
@@ -629,6 +634,7 @@ def prepare(check: preflight.Check) -> Start:
     What the run begins with.
   """
   seeds = check("flags", check_flags)
+  check("output", check_output, after=seeds)
   config = check("config", preflight.load_config)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
   trained = check("checkpoint", find_model)
@@ -655,6 +661,30 @@ def examine(doctor: preflight.Doctor) -> None:
     lengths,
     lambda num_windows: count_steps(len(start.data.train), num_windows),
   )
+
+
+def check_output() -> None:
+  """Refuses outputs that would overwrite data, a passage or logits."""
+  inputs = [
+    FLAGS.train_file,
+    FLAGS.predict_file,
+    FLAGS.passage_file,
+    FLAGS.from_logits,
+  ]
+  preflight.check_output_dir(
+    [
+      "*.tf_record",
+      "*predictions.json",
+      "null_odds.json",
+      "unaligned_answers.jsonl",
+    ],
+    inputs,
+  )
+  if FLAGS.save_logits:
+    model_files = [FLAGS.vocab_file, FLAGS.bert_config_file]
+    command_line.check_outputs([FLAGS.save_logits], inputs + model_files)
+  if FLAGS.interactive and FLAGS.passage_file:
+    read_passage()
 
 
 def read_selection() -> model_selection.Selection:
@@ -1469,6 +1499,18 @@ def report_sections(
 # Conversation
 
 
+def read_passage() -> str:
+  """The text of --passage_file.
+
+  Raises:
+    InputError: it has none, or is not of --encoding.
+  """
+  passage = text_files.read_text(FLAGS.passage_file, text_files.from_flags())
+  if not passage.strip():
+    raise InputError(f"{FLAGS.passage_file}: has no passage in it")
+  return passage
+
+
 def converse(predictor: Predictor, lines: Iterable[str]) -> None:
   """Answers questions about one passage, and prints the answers.
 
@@ -1483,15 +1525,12 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
   lines = iter(lines)
   say = print if sys.stdin.isatty() else lambda *_, **__: None
   if FLAGS.passage_file:
-    with open_any(FLAGS.passage_file, "rb") as file:
-      passage = tokenization.convert_to_unicode(file.read())
+    passage = read_passage()
   else:
     say("The passage, and a blank line after it:")
     passage = "".join(itertools.takewhile(str.strip, lines))
   if not passage.strip():
-    raise InputError(
-      f"{FLAGS.passage_file or 'standard input'}: has no passage in it"
-    )
+    raise InputError("standard input: has no passage in it")
   say("Questions, one a line:")
   for line in lines:
     if not line.strip():
@@ -1505,7 +1544,9 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
     for answer in answers[:3]:
       place = f"{answer.start}-{answer.end}" if answer.text else "-"
       text = answer.text or "(no answer)"
-      print(f"{answer.probability:.3f}  {place:>11}  {text}", flush=True)
+      command_line.show(
+        f"{answer.probability:.3f}", f"{place:>11}", text, sep="  "
+      )
     print(flush=True)
 
 

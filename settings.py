@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
+import text_files
 from command_line import InputError
 
 # Larger counts do not fit the int32 in which TensorFlow takes many of them.
@@ -158,6 +159,8 @@ def check(values: flags.FlagValues) -> None:
   for name, allowed in RANGES.items():
     if name in values and values[name].value is not None:
       _check_range(values[name], allowed)
+  if "encoding" in values:
+    text_files.find_codec(values["encoding"].value)
   _check_training_length(values)
   _check_masks(values)
   _check_windows(values)

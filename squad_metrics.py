@@ -24,7 +24,8 @@ from typing import Any, Callable, NamedTuple
 from absl import flags, logging
 
 import command_line
-from command_line import InputError, open_any, write_whole
+import text_files
+from command_line import InputError, write_whole
 
 FLAGS = flags.FLAGS
 
@@ -130,22 +131,19 @@ def read_json(path: str) -> Any:
       message names the last question before the fault.
   """
   try:
-    with open_any(path, "rb") as file:
-      content = file.read()
+    text = text_files.read_text(path)
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror})") from error
   try:
-    text = content.decode("utf-8-sig")
     return json.loads(text)
-  except UnicodeDecodeError as error:
-    fault = f"is not UTF-8 at byte {error.start}"
-    before = content[: error.start].decode()
-  except json.JSONDecodeError as error:
-    fault = f"is not JSON, or cut short ({error})"
-    before = text[: error.pos]
-  ids = re.findall(r'"id":\s*"([^"\\]*)"', before)
-  after = f" after question {ids[-1]}" if ids else ""
-  raise InputError(f"{path}: {fault}{after}. Fetch or make the file again")
+  except (ValueError, RecursionError) as error:
+    before = text[: getattr(error, "pos", 0)]
+    ids = re.findall(r'"id":\s*"([^"\\]*)"', before)
+    after = f" after question {ids[-1]}" if ids else ""
+    raise InputError(
+      f"{path}: is not JSON, or is incomplete ({error}){after}. Fetch or make"
+      " the file again"
+    ) from error
 
 
 def _field(value: Any, key: str, kind: type, place: str) -> Any:
@@ -526,6 +524,9 @@ def main(argv: list[str]) -> None:
     raise InputError(
       "two files are needed: the data set, and the answers by question id"
     )
+  inputs = [*argv[1:], FLAGS["na-prob-file"].value]
+  if FLAGS["out-file"].value:
+    command_line.check_outputs([FLAGS["out-file"].value], inputs)
   questions = read_questions(argv[1])
   predictions = read_by_id(argv[2], str)
   is_v2 = any(question.is_impossible is not None for question in questions)

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
-import tokenization
 from command_line import InputError, open_any
 
 FLAGS = flags.FLAGS
@@ -70,22 +69,25 @@ def define_flags() -> None:
 
 
 def from_flags() -> Encoding:
-  """The encoding that the flags name.
+  """The encoding that the flags name."""
+  return Encoding(find_codec(FLAGS.encoding), FLAGS.encoding_errors)
+
+
+def find_codec(name: str) -> str:
+  """Python's own name of an encoding.
 
   Raises:
     InputError: Python has no such codec, or it is not one of text.
   """
-  name = FLAGS.encoding
   try:
     codecs.getincrementaldecoder(name)
-    b"".decode(name)  # not rot13 and its like
-    name = codecs.lookup(name).name
+    "a".encode(name)  # refuses base64 and its like
+    return codecs.lookup(name).name
   except (LookupError, ValueError) as error:
     raise InputError(
       f"--encoding={name}: not an encoding that Python knows. Name one such as"
       " utf-8, latin-1, cp1252, utf-16 or gb18030"
     ) from error
-  return Encoding(name, FLAGS.encoding_errors)
 
 
 # Reading
@@ -109,7 +111,7 @@ def read_lines(
     InputError: a byte is not of the encoding, the file is not text, or it is
       an incomplete gzip file.
   """
-  for chunk in _read_chunks(path, encoding, open_file):
+  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
     yield from io.StringIO(chunk, newline="\n")
 
 
@@ -117,7 +119,7 @@ def read_utf8_lines(
   path: str, encoding: Encoding = UTF8, open_file=open_any
 ) -> Iterator[bytes]:
   """The lines of `read_lines`, each as UTF-8."""
-  for chunk in _read_chunks(path, encoding, open_file):
+  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
     yield from io.BytesIO(chunk.encode())
 
 
@@ -147,7 +149,7 @@ def decode_lines(
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
-  """All text of a file; see `read_lines`.
+  """All text of a file, which is not unpacked; see `read_lines`.
 
   Args:
     path: the file.
@@ -179,31 +181,16 @@ def read_json(path: str) -> Any:
     ) from error
 
 
-def load_vocab(path: str) -> dict[str, int]:
-  """What `tokenization.load_vocab` gives, which knows no byte-order mark.
-
-  Args:
-    path: the vocabulary.
-
-  Returns:
-    The id of each entry.
-
-  Raises:
-    InputError: it is not UTF-8.
-  """
-  for _ in _read_chunks(path):
-    pass
-  entries = tokenization.load_vocab(path).items()
-  return {entry.removeprefix("\ufeff"): index for entry, index in entries}
-
-
 def _read_chunks(
-  path: str, encoding: Encoding | None = None, open_file=open_any
+  path: str,
+  encoding: Encoding | None = None,
+  open_file=open_any,
+  unpacks: bool = False,
 ) -> Iterator[str]:
   """Text in pieces of many whole lines each."""
   decoder = _Decoder("standard input" if path == "-" else path, encoding)
   line: list[str] = []  # one that has not come to its end
-  for block in itertools.chain(_read_blocks(path, open_file), [b""]):
+  for block in itertools.chain(_read_blocks(path, open_file, unpacks), [b""]):
     text = decoder.decode(block)
     end = text.rfind("\n") + 1
     if end:
@@ -214,12 +201,12 @@ def _read_chunks(
     yield "".join(line)
 
 
-def _read_blocks(path: str, open_file) -> Iterator[bytes]:
+def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
   if path == "-":
     yield from iter(lambda: sys.stdin.buffer.read(_BLOCK_BYTES), b"")
     return
   with open_file(path, "rb") as file:
-    if not path.endswith(".gz"):
+    if not (unpacks and path.endswith(".gz")):
       yield from iter(lambda: file.read(_BLOCK_BYTES), b"")
       return
     try:
@@ -371,7 +358,7 @@ class _Decoder:
 
 # How files of other kinds begin.
 _FORMATS = (
-  (b"\x1f\x8b", "a gzip file (its name has to end in .gz)"),
+  (b"\x1f\x8b", "a gzip file, which has to be unpacked"),
   (b"PK\x03\x04", "a zip archive, as office documents are"),
   (b"\x89PNG\r\n", "a PNG image"),
   (b"\xff\xd8\xff", "a JPEG image"),

@@ -350,7 +350,7 @@ class FullTokenizer:
   what one became is remembered: most of a text is looked up, not computed.
 
   Args:
-    vocab_file: see `load_vocab`.
+    vocab_file: see `load_vocab`; or what that gives.
     do_lower_case: whether to lower-case and strip accents, as the model's
       training text was.
     never_split: words that are pieces as they are ("[MASK]") where they stand
@@ -366,7 +366,8 @@ class FullTokenizer:
     do_lower_case: bool = True,
     never_split: Iterable[str] = (),
   ):
-    self.vocab = load_vocab(vocab_file)
+    is_loaded = isinstance(vocab_file, Mapping)
+    self.vocab = dict(vocab_file) if is_loaded else load_vocab(vocab_file)
     self.inv_vocab = {index: token for token, index in self.vocab.items()}
     self.basic_tokenizer = BasicTokenizer(do_lower_case=do_lower_case)
     self.wordpiece_tokenizer = WordpieceTokenizer(vocab=self.vocab)

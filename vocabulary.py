@@ -11,13 +11,29 @@ from collections.abc import Mapping
 
 from absl import logging
 
+import text_files
 import tokenization
-from command_line import InputError, open_any
+from command_line import InputError
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Embedding tables are made larger than the vocabulary up to a round number.
 _ROUND = 128
+
+
+def load(path: str) -> dict[str, int]:
+  """Reads a vocabulary as `tokenization.load_vocab` does, and checks its bytes.
+
+  Args:
+    path: the file, which may begin with a byte-order mark.
+
+  Returns:
+    The id of each entry.
+
+  Raises:
+    InputError: it is not UTF-8.
+  """
+  return {entry: index for index, entry in enumerate(_entries(path))}
 
 
 def check(
@@ -85,8 +101,10 @@ def _lines_of(entry: str, entries: list[str]) -> list[int]:
 
 def _entries(path: str) -> list[str]:
   """The entries in order, as `tokenization.load_vocab` takes them."""
-  with open_any(path, "rb") as file:
-    return [line.decode("utf-8", "replace").strip() for line in file]
+  lines = text_files.read_text(path).split("\n")
+  if not lines[-1]:
+    del lines[-1]
+  return [line.strip() for line in lines]
 
 
 def check_same(path: str, trained: str) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import classification_data
-from classification_data import OwnDataProcessor
+from classification_data import InputExample, OwnDataProcessor
 from command_line import InputError
+from text_files import Encoding
 
 PROCESSORS = classification_data.PROCESSORS
 SPLITS = ("train", "dev", "test")
@@ -452,7 +453,10 @@ def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
 @settings(deadline=None, max_examples=50)
 @given(
   rows=st.lists(
-    st.tuples(*[st.text('a,"\n\t é中\x85\u2028', min_size=1)] * 2), min_size=1
+    st.tuples(*[st.text('a,"\n\t é中\x85\u2028', min_size=1)] * 2).filter(
+      lambda row: row[1].strip()
+    ),
+    min_size=1,
   )
 )
 def test_csv_that_python_writes_is_read(tmp_path_factory, rows):
@@ -460,7 +464,7 @@ def test_csv_that_python_writes_is_read(tmp_path_factory, rows):
   csv.writer(text).writerows(rows)
   folder = tmp_path_factory.mktemp("csv")
   examples = own(folder, text.getvalue(), name="data.csv")
-  assert examples == [(text, None, label) for text, label in rows]
+  assert examples == [(text, None, label.strip()) for text, label in rows]
 
 
 def test_jsonl(tmp_path):
@@ -500,9 +504,94 @@ def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path):
   assert own(tmp_path, f"{text}\tx\n") == [(text, None, "x")]
 
 
-def test_surplus_columns_and_blank_lines_at_the_end_are_read(tmp_path):
-  examples = own(tmp_path, "a\tx\nb\ty\tmore\tcolumns\n\n\r\n\n")
+def test_blank_lines_at_the_end_are_not_rows(tmp_path):
+  examples = own(tmp_path, "a\tx\nb\ty\n\n\r\n\n")
   assert examples == [("a", None, "x"), ("b", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv"])
+@pytest.mark.parametrize(
+  "row",
+  [("b", "y"), ("b", "", "y", ""), ("b", "tab", "", "y"), ("b",)],
+)
+@pytest.mark.parametrize("has_header", [True, False])
+def test_rows_have_as_many_columns_as_the_first(
+  tmp_path, name, row, has_header
+):
+  rows = [("text", "other", "label"), ("a", "", "x"), row, ("c", "", "y")]
+  columns = {"text_a": "text", "label": "label"}
+  if not has_header:
+    del rows[0]
+    columns = {"text_a": "1", "label": "3"}
+  comma = "," if name.endswith("csv") else "\t"
+  content = "".join(f"{comma.join(fields)}\n" for fields in rows)
+  message = refusal(lambda: own(tmp_path, content, name=name, **columns))
+  assert message.startswith(f"{tmp_path}/{name}, row {2 + has_header}: ")
+  columns["skip_bad_rows"] = True
+  examples = own(tmp_path, content, name=name, **columns)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv", "data.jsonl"])
+@pytest.mark.parametrize("label", ["", " ", "\u00a0", "\u3000\u200b", "\ufeff"])
+def test_an_empty_label_is_a_bad_row(tmp_path, name, label):
+  rows = [("a", "x"), ("b", label), ("c", "y")]
+  content = "".join(
+    json.dumps(dict(zip("tl", row))) + "\n"
+    if name == "data.jsonl"
+    else ("," if name == "data.csv" else "\t").join(row) + "\n"
+    for row in rows
+  )
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message.startswith(f"{tmp_path}/{name}, row 2: ")
+  examples = own(tmp_path, content, name=name, skip_bad_rows=True)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+def test_white_space_around_labels_is_not_part_of_them(tmp_path):
+  labels = ["yes", "yes ", " yes", "yes\u00a0", "\u2003yes\u3000", "yes\ufeff"]
+  content = "".join(f"a\t{label}\n" for label in labels) + "b\tnot yes \n"
+  examples = own(tmp_path, content)
+  assert [label for *_, label in examples] == ["yes"] * 6 + ["not yes"]
+  content = "a\tx,\u00a0y \nb\t\u3000\n"
+  examples = own(tmp_path, content, kind="multi_label", labels=["x", "y"])
+  assert [label for *_, label in examples] == [["x", "y"], []]
+
+
+def test_a_column_name_that_comes_twice_is_refused(tmp_path):
+  message = refusal(
+    lambda: own(tmp_path, "t\tl\tl\na\tx\ty\n", text_a="t", label="l")
+  )
+  assert message.startswith(f"{tmp_path}/data.tsv, row 1: ")
+
+
+def test_texts_in_other_encodings_are_read_as_their_utf_8(tmp_path):
+  tables = {
+    "data.tsv": "sömé\tx\r\n中文\ty\r\n",
+    "data.csv": '"sö,mé",x\n"中\n文",y\n',
+    "data.jsonl": '{"t": "sömé", "l": "x"}\n{"t": "中文", "l": "y"}\n',
+  }
+  for name, content in tables.items():
+    expected = own(tmp_path, content, name=name)
+    columns = {"text_a": "1", "text_b": None, "label": "2"}
+    for encoding in ("utf-8-sig", "utf-16", "utf-32-le", "gb18030"):
+      (tmp_path / name).write_bytes(content.encode(encoding))
+      processor = OwnDataProcessor({"train": name}, **columns)
+      processor.encoding = Encoding(encoding)
+      examples = read(processor, tmp_path, "train")
+      assert [(e.text_a, e.text_b, e.label) for e in examples] == expected
+    (tmp_path / name).write_bytes(content.encode("gb18030"))
+    processor.encoding = Encoding()
+    message = refusal(lambda p=processor: read(p, tmp_path, "train"))
+    assert message.startswith(f"{tmp_path}/{name}, line 1, byte ")
+
+
+def test_a_training_set_of_one_label_is_refused():
+  examples = [InputExample(str(i), "text", None, "x") for i in range(3)]
+  message = refusal(classification_data.check_several_labels, "a.tsv", examples)
+  assert message.startswith("a.tsv: ")
+  examples[0].label = "y"
+  classification_data.check_several_labels("a.tsv", examples)
 
 
 @settings(deadline=None)
@@ -688,9 +777,9 @@ BAD = {
 """,
 }
 FIRST_BAD = {
-  "data.tsv": "row 2: has 1 columns, but column 2 is needed",
-  "data.csv": "row 3: has 1 columns, but column 2 is needed",
-  "data.jsonl": "row 2: is not a JSON object",
+  "data.tsv": "row 2: ",
+  "data.csv": "row 3: ",
+  "data.jsonl": "row 2: ",
 }
 NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
 
@@ -698,10 +787,8 @@ NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_row_is_refused_by_its_number(tmp_path, name):
   message = refusal(lambda: own(tmp_path, BAD[name], name=name))
-  assert message == (
-    f"{tmp_path}/{name}, {FIRST_BAD[name]}. Mend the row, or leave such rows"
-    " out with --bad_rows=skip"
-  )
+  assert message.startswith(f"{tmp_path}/{name}, {FIRST_BAD[name]}")
+  assert "--bad_rows=skip" in message
 
 
 @pytest.mark.parametrize("name", BAD)

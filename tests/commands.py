@@ -91,9 +91,9 @@ def in_process(script):
   def main(*arguments):
     with flagsaver.flagsaver():
       # The level of the log is that of a command.
-      flags([script.__file__, "--verbosity=0", *map(str, arguments)])
+      argv = flags([script.__file__, "--verbosity=0", *map(str, arguments)])
       settings.check(flags)
-      script.main([])
+      script.main(argv)
 
   try:
     yield main

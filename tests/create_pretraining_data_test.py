@@ -934,7 +934,8 @@ class Stopped:
 
   def others(self, name):
     """What else is in the folder."""
-    return set(os.listdir(self.folder / name)) - set(self.content)
+    found = {path.name for path in (self.folder / name).glob("*")}
+    return found - set(self.content)
 
 
 @pytest.fixture(scope="module")
@@ -1141,12 +1142,12 @@ def test_sentences_need_an_extra(tmp_path, flags):
   [
     ({"input_file": "{}/empty"}, "there is no text in it"),
     ({"input_file": "{}/gone*"}, "{}/gone*: no such file"),
-    ({"input_file": "{}/cut.gz"}, "{}/cut.gz: not a whole gzip file"),
+    ({"input_file": "{}/cut.gz"}, "{}/cut.gz: "),
     ({"input_file": "{}/empty", "num_workers": 1}, "0 documents are too few"),
     ({"input_file": "{}/cut.gz", "num_workers": 1}, "{}/cut.gz: not a whole"),
     ({"vocab_file": "{}/gone"}, "{}/gone: No such file or directory"),
     ({"vocab_file": "{}/no_mask"}, "{}/no_mask: has no [MASK]"),
-    ({"vocab_file": "{}/cut.gz"}, "{}/cut.gz: not a vocabulary in UTF-8"),
+    ({"vocab_file": "{}/cut.gz"}, "{}/cut.gz, line 1, byte "),
     ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
     ({"output_file": ""}, "--output_file: names no file"),
     ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),

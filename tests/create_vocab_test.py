@@ -81,11 +81,15 @@ def test_files_are_read_whatever_their_form(tmp_path, monkeypatch):
   assert list(create_vocab.read_text(files)) == [*lines, "à", "中\r", ""]
 
 
-def test_bytes_that_are_not_utf8_are_counted(tmp_path, caplog):
+def test_bytes_that_are_not_utf8_are_refused_or_replaced(tmp_path, caplog):
+  path = str(tmp_path / "a")
   (tmp_path / "a").write_bytes(b"ab\xe9cd\n\xff\xfe\n")
-  lines = create_vocab.read_text([str(tmp_path / "a")])
-  assert list(lines) == ["abcd", ""]
-  assert "3 bytes" in caplog.text
+  with pytest.raises(create_vocab.InputError, match=f"^{path}, line 1, byte 3"):
+    list(create_vocab.read_text([path]))
+  encoding = create_vocab.text_files.Encoding("utf-8", "replace")
+  lines = create_vocab.read_text([path], encoding)
+  assert list(lines) == ["ab\ufffdcd", "\ufffd\ufffd"]
+  assert f"{path}: 3 " in caplog.text
 
 
 # Learning
@@ -302,7 +306,7 @@ def test_missing_extra_is_named(monkeypatch):
     (["--input_file=no.txt"], "no.txt: no such file"),
     (["--input_file=text,no*"], "no*: no such file"),
     (["--input_file=empty"], "empty: has no words"),
-    (["--input_file=cut.gz"], "cut.gz: not a whole gzip file"),
+    (["--input_file=cut.gz"], "cut.gz: "),
     (["--input_file=text", "--vocab_size=8"], "--vocab_size=8 is too small"),
     (["--input_file=text", "--min_frequency=9"], "lower it"),
     (["--input_file=text", "--grow"], "--grow goes with --add_words"),
@@ -316,7 +320,7 @@ def test_missing_extra_is_named(monkeypatch):
     (["--add_words=text", "--vocab_file=vocab"], "Leave out 1 words, or add"),
     (["--add_words=text", "--vocab_file=twice"], "twice: has an entry twice"),
     (["--add_words=text", "--vocab_file=cased"], "--do_lower_case=False"),
-    (["--add_words=text", "--vocab_file=cut.gz"], "not a vocabulary in UTF-8"),
+    (["--add_words=text", "--vocab_file=cut.gz"], "cut.gz, line 1, byte "),
     (
       ["--add_words=text", "--vocab_file=vocab", "--init_checkpoint=c"],
       "give --output_checkpoint, --bert_config_file, --output_config too",

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import text_files
+import vocabulary
 from command_line import InputError
 from text_files import Encoding
 
@@ -61,7 +62,9 @@ def test_gzip_is_unpacked_by_name_and_standard_input_is_read(
   tmp_path, monkeypatch
 ):
   path = write(tmp_path, gzip.compress(TEXT.encode()), "text.gz")
-  assert text_files.read_text(path) == TEXT
+  assert "".join(text_files.read_lines(path)) == TEXT
+  with pytest.raises(InputError, match=f"^{path}, line 1, byte 1: "):
+    text_files.read_text(path)
   stdin = io.TextIOWrapper(io.BytesIO(TEXT.encode("utf-16")))
   monkeypatch.setattr(sys, "stdin", stdin)
   assert text_files.read_text("-", Encoding("utf-16")) == TEXT
@@ -193,6 +196,6 @@ def test_json_may_have_a_byte_order_mark(tmp_path):
 
 def test_a_vocabulary_may_have_a_byte_order_mark(tmp_path):
   path = write(tmp_path, b"\xef\xbb\xbf[PAD]\r\n[UNK]\n\xc3\xa9\n")
-  assert text_files.load_vocab(path) == {"[PAD]": 0, "[UNK]": 1, "é": 2}
+  assert vocabulary.load(path) == {"[PAD]": 0, "[UNK]": 1, "é": 2}
   with pytest.raises(InputError, match=f"^{path}, line 2, byte 3"):
-    text_files.load_vocab(write(tmp_path, b"[PAD]\nab\xff\n"))
+    vocabulary.load(write(tmp_path, b"[PAD]\nab\xff\n"))
