@@ -433,20 +433,32 @@ class FullTokenizer:
     if chunk in self.never_split:
       known = chunk in self.vocab
       return (chunk if known else self.wordpiece_tokenizer.unk_token,)
+    parts = self._marks_and_core(chunk)
+    if parts:
+      before, core, after = map(self._chunk_tokens.__getitem__, parts)
+      return before + core + after
     tokens = []
     for word in self.basic_tokenizer.tokenize(chunk):
       tokens += self.wordpiece_tokenizer._cut(word)
     return tuple(tokens)
 
   def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
-    # Punctuation around a core becomes what it becomes alone, and the core
-    # too, which often was met before: “dog,” is “ and dog and ,”.
-    core = chunk.strip(_MARKS)
-    if core and core != chunk and not self.never_split:
-      before, core, after = chunk.partition(core)
-      ids = self._chunk_ids
-      return ids[before] + ids[core] + ids[after]
+    parts = self._marks_and_core(chunk)
+    if parts:
+      before, core, after = map(self._chunk_ids.__getitem__, parts)
+      return before + core + after
     return tuple(self.convert_tokens_to_ids(self._tokenize_chunk(chunk)))
+
+  def _marks_and_core(self, chunk: str) -> tuple[str, str, str] | None:
+    """Splits punctuation off at both ends; None if there is none.
+
+    It becomes what it becomes alone, and so does the core, which often was met
+    before: “dog,” is “ and dog and ,”.
+    """
+    core = chunk.strip(_MARKS)
+    if not core or core == chunk or self.never_split:
+      return None
+    return chunk.partition(core)
 
   def _place_chunk(self, chunk: str) -> tuple[tuple[str, int, int], ...]:
     if chunk in self.never_split:
