@@ -86,7 +86,7 @@ RANGES = {
   "num_warmup_steps": COUNT,
   "warmup_proportion": FRACTION,
   "seed": INTEGER,
-  "seeds": COUNT._replace(excluded=1),
+  "seeds": COUNT,
   # Saving, evaluating and logging.
   "save_checkpoints_steps": AT_LEAST_1,
   "save_checkpoints_secs": NOT_NEGATIVE,

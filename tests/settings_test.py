@@ -73,7 +73,7 @@ def check(*arguments, **defined):
     ("beta_2", float, ["0", "0.999"], ["1", "-0.5"]),
     ("epsilon", float, ["1e-12"], ["0", "-1e-6"]),
     ("null_score_diff_threshold", float, ["-3.5", "0"], ["nan", "inf", "-inf"]),
-    ("seeds", int, ["0", "2"], ["1", "-2"]),
+    ("seeds", int, ["0", "2"], ["-2"]),
     ("seed", int, ["0", "-1"], ["2147483648"]),
     ("word_column", int, ["1", "-1"], ["0"]),
     ("na-prob-thresh", float, ["1", "-2"], ["nan"]),

@@ -127,7 +127,7 @@ def random_batch(layout, batch_size=BATCH_SIZE):
     "end_positions": LENGTH,
   }
   batch = {}
-  for name, (shape, is_float, _) in layout.items():
+  for name, (shape, is_float, *_) in layout.items():
     values = random.integers(0, limits.get(name, 2), [batch_size, *shape])
     batch[name] = values.astype(np.float32 if is_float else np.int32)
   mask = np.arange(LENGTH) < random.integers(4, LENGTH, [batch_size, 1])
@@ -563,8 +563,10 @@ NOBODY = "grpc://127.0.0.1:1"
 )
 @pytest.mark.parametrize("switch", ["--use_tpu", "--distribution=tpu"])
 def test_says_at_once_what_is_missing(
-  switch, flags, said, classify, place, tmp_path
+  switch, flags, said, classify, place, tmp_path, monkeypatch
 ):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "bert_model.ckpt.index").touch()
   output_dir = tmp_path / "out"
   start = time.monotonic()
   with pytest.raises(InputError) as raised:
