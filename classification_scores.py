@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,30 @@ def prediction(
   limits = thresholds or {}
   said = [label for label, p in by_label.items() if p >= limits.get(label, 0.5)]
   return Prediction(said, by_label)
+
+
+def answers(
+  problem: Problem,
+  rows: Iterable[np.ndarray],
+  thresholds: Mapping[str, float] | None = None,
+) -> list[str]:
+  """The predicted labels as text; none for regression.
+
+  Args:
+    problem: what was learnt.
+    rows: see `prediction`.
+    thresholds: likewise.
+  """
+  if problem.kind == "regression":
+    return []
+  return [_told(prediction(problem, row, thresholds).label) for row in rows]
+
+
+def gold_answers(
+  examples: Iterable[InputExample | ChoiceExample],
+) -> list[str]:
+  """The labels of examples as text."""
+  return [_told(example.label) for example in examples]
 
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:

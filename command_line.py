@@ -65,6 +65,9 @@ def run(main: Callable[[list[str]], Any]) -> None:
   of that receipt before those of the command line.
   """
   import settings  # it raises the errors that are defined here
+  import tensorflow_log
+
+  tensorflow_log.define_flag()
 
   def parse_flags(argv):
     with _one_line():

@@ -13,6 +13,11 @@ The same command strips, averages and renames TensorFlow checkpoints
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import itertools
 import json
 import os

@@ -10,6 +10,11 @@ in the form of TensorFlow Hub, which can be trained on.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import contextlib
 import functools
 import os

@@ -6,6 +6,11 @@ ever in memory together.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import dataclasses
 import errno
 import json
@@ -19,7 +24,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
-from tqdm import tqdm
 
 import command_line
 import estimator_api
@@ -490,6 +494,7 @@ def main(_) -> None:
   receipt = preflight.begin(__file__)
   config, tokenizer, layer_indexes = prepare(preflight.simply)
   receipt.start([FLAGS.input_file])
+  training.log_devices()
   is_npz = FLAGS.output_format == "npz"
   layout = record_layout(FLAGS.max_seq_length)
 
@@ -531,8 +536,7 @@ def main(_) -> None:
         by_length=not FLAGS.use_tpu,
       )
     )
-    rows = features.in_order(rows)
-    rows = tqdm(rows, total=num_texts, unit="text", disable=None)
+    rows = features.in_order(training.follow(rows, num_texts, "texts"))
     if is_npz:
       width = len(layer_indexes) * config.hidden_size
       write_npz(output, rows, num_texts, width)

@@ -111,7 +111,7 @@ def load_config(path: str) -> modeling.BertConfig:
 def load_tokenizer(
   vocab_file: str,
   do_lower_case: bool,
-  config: modeling.BertConfig,
+  config: modeling.BertConfig | None,
   init_checkpoint: str | None = None,
   never_split: Iterable[str] = (),
 ) -> tokenization.FullTokenizer:
@@ -120,7 +120,7 @@ def load_tokenizer(
   Args:
     vocab_file: the vocabulary.
     do_lower_case: whether it is of an uncased model.
-    config: the model's sizes.
+    config: the model's sizes; None where no model is used.
     init_checkpoint: whose folder's name may tell its case.
     never_split: see `tokenization.FullTokenizer`.
 
@@ -146,7 +146,8 @@ def load_tokenizer(
     raise
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
-  vocabulary.check(vocab_file, tokenizer.vocab, config.vocab_size)
+  vocab_size = config.vocab_size if config else len(tokenizer.vocab)
+  vocabulary.check(vocab_file, tokenizer.vocab, vocab_size)
   _check_case(vocab_file, tokenizer.vocab, do_lower_case)
   if init_checkpoint:
     beside = os.path.join(os.path.dirname(init_checkpoint), VOCAB_FILE)
@@ -859,8 +860,10 @@ class LoadedModel:
       precision: "float32", "bfloat16" or "float16", see `--precision`.
 
     Raises:
-      InputError: the folder holds no such model.
+      InputError: the folder is missing, or holds no such model.
     """
+    if not tf.gfile.IsDirectory(model_dir):
+      raise InputError(f"{model_dir}: no such folder")
     self.description = load_description(model_dir)
     if checkpoint:
       checkpoint = find_checkpoint(checkpoint)

@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -26,6 +27,9 @@ from command_line import InputError, open_any, write_whole
 
 SCORES_FILE = "dev_scores.jsonl"
 SEEDS_FILE = "seeds.json"
+
+# Fewer predictions than this may be the same by chance.
+_FEW_PREDICTIONS = 20
 
 # What scores a checkpoint on the dev set: numbers by name.
 Evaluate = Callable[[str], Mapping[str, Any]]
@@ -63,6 +67,69 @@ def is_better(metric: str, score: float, than: float | None) -> bool:
   if than is None or math.isnan(than):
     return not math.isnan(score)
   return score < than if metric.endswith("loss") else score > than
+
+
+def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
+  """Scores under the one name that logs, reports and TensorBoard have.
+
+  Args:
+    results: what `eval_results.txt` has.
+
+  Returns:
+    Numbers by `plain_name`, without `global_step`. Of `eval_loss` and
+    Estimator's `loss`, which is a mean over batches, the former.
+  """
+  return {
+    plain_name(name): float(f"{value:.7g}")
+    for name, value in results.items()
+    if not isinstance(value, (list, str))
+    and name != "global_step"
+    and f"eval_{name}" not in results
+  }
+
+
+def collapse(
+  answers: Iterable[str], gold: Iterable[str] | None = None
+) -> str | None:
+  """Describes a model that predicts the same for every example.
+
+  Args:
+    answers: the predictions.
+    gold: the correct answers, if known: where these are all the same, too,
+      predictions may be. Without them, a few predictions may be the same.
+
+  Returns:
+    A sentence or two; None of a model whose predictions differ.
+  """
+  counts = Counter(answers)
+  if len(counts) != 1:
+    return None
+  ((answer, number),) = counts.items()
+  if number < _FEW_PREDICTIONS if gold is None else len(set(gold)) < 2:
+    return None
+  return (
+    f"All {number} predictions are {answer!r}: the model may have collapsed to"
+    " one answer. Train longer, with a lower --learning_rate or with"
+    " --bias_correction"
+  )
+
+
+def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
+  """Writes scores for TensorBoard.
+
+  Args:
+    folder: that of the event files.
+    step: the step they are of.
+    scores: numbers by name.
+  """
+  with tf.Graph().as_default():  # a writer is not to be had without a graph
+    writer = tf.summary.FileWriterCache.get(folder)
+  values = [
+    tf.Summary.Value(tag=name, simple_value=value)
+    for name, value in scores.items()
+  ]
+  writer.add_summary(tf.Summary(value=values), step)
+  writer.flush()
 
 
 # While training
@@ -141,13 +208,7 @@ class DevScores:
     Returns:
       Whether they are the best so far.
     """
-    numbers = {}
-    for name, value in scores.items():
-      is_number = not isinstance(value, (list, str)) and name != "global_step"
-      # Of both, Estimator's `loss` is a mean over batches and not examples.
-      if is_number and f"eval_{name}" not in scores:
-        numbers[plain_name(name)] = float(f"{value:.7g}")
-    row = {"step": step, **numbers}
+    row = {"step": step, **plain_scores(scores)}
     self.rows = [r for r in self.rows if r["step"] < step] + [row]
     return self.best is row
 
@@ -155,15 +216,9 @@ class DevScores:
     """Writes all scores to the file, and the last ones to TensorBoard."""
     with write_whole(self._path) as file:
       file.writelines(json.dumps(row) + "\n" for row in self.rows)
-    with tf.Graph().as_default():  # a writer is not to be had without a graph
-      writer = tf.summary.FileWriterCache.get(
-        os.path.join(self._model_dir, "dev")
-      )
-    for name, value in self.rows[-1].items():
-      if name != "step":
-        entry = tf.Summary.Value(tag=name, simple_value=value)
-        writer.add_summary(tf.Summary(value=[entry]), self.last_step)
-    writer.flush()
+    scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
+    folder = os.path.join(self._model_dir, "dev")
+    write_events(folder, self.last_step, scores)
 
 
 class ScoreListener(tf.train.CheckpointSaverListener):

@@ -193,7 +193,9 @@ def check_output_dir(
 def check_actions() -> None:
   """Refuses a run that would do nothing."""
   if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
-    raise InputError("nothing to do; give --do_train, --do_eval, --do_predict")
+    raise InputError(
+      "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
+    )
 
 
 def find_model() -> str | None:
@@ -390,7 +392,6 @@ def check_weights(
   import checkpoint_files
   import estimator_api
 
-  tf.logging.set_verbosity(tf.logging.ERROR)
   if checkpoint:
     checkpoint_files.check(checkpoint)
     num_variables = len(tf.train.list_variables(checkpoint))

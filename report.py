@@ -230,6 +230,11 @@ def _note(text: str) -> str:
 # Its sections
 
 
+def warning(text: str) -> str:
+  """A paragraph about what makes the run's results doubtful."""
+  return _section("Warning", f'<p dir="auto">{_text(text)}</p>')
+
+
 def curves(
   title: str,
   named: Mapping[str, Sequence[tuple[int, float]]],

@@ -6,7 +6,13 @@ and labels whatever it is given.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import collections
+import difflib
 import functools
 import itertools
 import json
@@ -167,7 +173,10 @@ def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
     features.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
   ]
   if ex_index == 0:
-    logging.info("Example %s, label %s", example.guid, example.label)
+    # The processors of test sets give a label that means nothing.
+    is_labelled = not str(example.guid).startswith("test-")
+    label = f", label {example.label}" if is_labelled and example.label else ""
+    logging.info("Example %s%s", example.guid, label)
     for one in encoded:
       used = one.input_ids[: sum(one.input_mask)]
       tokens = tokenizer.convert_ids_to_tokens(used)
@@ -665,6 +674,23 @@ class Predictor(model_folder.LoadedModel):
 
 # The command line
 
+# Tasks as they are written in print.
+_TASKS = (
+  "CoLA",
+  "SST-2",
+  "MRPC",
+  "STS-B",
+  "QQP",
+  "MNLI",
+  "QNLI",
+  "RTE",
+  "WNLI",
+  "AX",
+  "XNLI",
+  "SWAG",
+  "RACE",
+)
+
 
 def define_flags(required: bool = True) -> None:
   """Defines the flags.
@@ -690,8 +716,7 @@ def define_flags(required: bool = True) -> None:
   flags.DEFINE_string(
     "task_name",
     None,
-    "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI, AX, XNLI, SWAG,"
-    " RACE; or tsv for your own files.",
+    f"{', '.join(_TASKS)}; or tsv for your own files.",
   )
   flags.DEFINE_bool("do_train", False, "Whether to train.")
   flags.DEFINE_bool("do_eval", False, "Whether to score on the dev set.")
@@ -703,8 +728,10 @@ def define_flags(required: bool = True) -> None:
   flags.DEFINE_string(
     "predict_file",
     None,
-    "Texts to label in place of the test set, one a line, with a tab before"
-    " the second of a pair; - for standard input.",
+    "Texts to label in place of the test set, one per line, with a tab before"
+    " the second of a pair; - for standard input. Predictions go to"
+    " NAME_predictions.tsv and .jsonl for a file NAME.txt, and to"
+    " stdin_predictions for standard input.",
   )
   flags.DEFINE_enum(
     "bad_rows",
@@ -754,7 +781,18 @@ def define_flags(required: bool = True) -> None:
 
 def task_name() -> str:
   """The value of --task_name in lower case without hyphens."""
-  return FLAGS.task_name.lower().replace("-", "").replace("_", "")
+  return _plain_task(FLAGS.task_name)
+
+
+def _plain_task(name: str) -> str:
+  return name.lower().replace("-", "").replace("_", "")
+
+
+def _nearest_task(task: str) -> str:
+  """The tasks whose names are near to one that is none; else all of them."""
+  names = {_plain_task(name): name for name in (*_TASKS, "tsv")}
+  near = difflib.get_close_matches(task, names)
+  return " or ".join(names[name] for name in near or names)
 
 
 def make_processor() -> DataProcessor:
@@ -768,6 +806,8 @@ def make_processor() -> DataProcessor:
   """
   task = task_name()
   encoding = text_files.from_flags()
+  if FLAGS.data_dir and not tf.gfile.IsDirectory(FLAGS.data_dir):
+    raise InputError(f"--data_dir={FLAGS.data_dir}: no such folder")
   if task == "tsv":
     check_label_set(FLAGS.labels, FLAGS.problem_type)
     if not FLAGS.label_delimiter:
@@ -792,8 +832,8 @@ def make_processor() -> DataProcessor:
       processor.read_labels(FLAGS.data_dir)
   elif task not in classification_data.PROCESSORS:
     raise InputError(
-      f"--task_name={FLAGS.task_name}: there is no such task; there are"
-      f" {', '.join(classification_data.PROCESSORS)} and tsv"
+      f"--task_name={FLAGS.task_name}: there is no such task; give"
+      f" {_nearest_task(task)}"
     )
   elif not FLAGS.data_dir:
     raise InputError(f"--data_dir is needed with --task_name={FLAGS.task_name}")
@@ -899,6 +939,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   processor, selection = start.processor, start.selection
   problem = processor.problem
   receipt.start(start.data_files)
+  training.log_devices()
   if FLAGS.do_train:
     model = start.model | {"has_pairs": has_pairs(examples.train)}
     model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
@@ -955,14 +996,16 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     )
 
   checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
+  results, sections, warnings = {}, [], []
   if FLAGS.do_eval:
-    results, sections = score_sets(
+    results, sections, warnings = score_sets(
       problem, evaluations, examples.eval_sets, evaluated, checkpoint
     )
+  warnings += label_sets(
+    problem, tokenizer, estimator, examples.predict_sets, checkpoint
+  )
   if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
-  label_sets(problem, tokenizer, estimator, examples.predict_sets, checkpoint)
+    training.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
 
 
@@ -1222,7 +1265,7 @@ def score_sets(
   eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
   evaluated: Mapping[str, np.ndarray],
   checkpoint: str | None,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, Any], list[str], list[str]]:
   """Scores a checkpoint on all sets, and writes their results.
 
   Args:
@@ -1233,10 +1276,12 @@ def score_sets(
     checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
-    The results of all sets by name, and what a report shows of the first.
+    The results of all sets by name, what a report shows of the first set, and
+    warnings for the report.
   """
   all_results: dict[str, Any] = {}
   sections: list[str] = []
+  warnings: list[str] = []
   for ending, examples in eval_sets.items():
     results = evaluations[ending](checkpoint)
     if evaluated and not ending:
@@ -1247,11 +1292,18 @@ def score_sets(
       sections = classification_scores.sections(
         problem, examples, evaluated["label_ids"], evaluated["logits"]
       )
+    if evaluated:
+      rows = classification_scores.probabilities(problem, evaluated["logits"])
+      warnings += training.point_out_collapse(
+        classification_scores.answers(problem, rows),
+        classification_scores.gold_answers(examples),
+      )
+    training.write_dev_scores(results, checkpoint, ending)
     training.write_results(
       os.path.join(FLAGS.output_dir, f"eval_results{ending}.txt"), results
     )
     all_results |= {f"{name}{ending}": of for name, of in results.items()}
-  return all_results, sections
+  return all_results, sections, warnings
 
 
 def label_sets(
@@ -1260,8 +1312,11 @@ def label_sets(
   estimator,
   predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
   checkpoint: str | None,
-) -> None:
-  """Labels all sets, and writes what the model says of them.
+) -> list[str]:
+  """Labels all sets, and writes the predictions.
+
+  Those for --predict_file go to files of their own, beside those for the test
+  set.
 
   Args:
     problem: what was learnt.
@@ -1269,26 +1324,44 @@ def label_sets(
     estimator: the model.
     predict_sets: the sets, by the ending of their results.
     checkpoint: its path; None where the model is that of --init_checkpoint.
+
+  Returns:
+    Warnings for the report.
   """
   thresholds = model_folder.load_description(FLAGS.output_dir).get("thresholds")
+  warnings: list[str] = []
   for ending, examples in predict_sets.items():
+    records, results = f"predict{ending}", f"test_results{ending}"
+    if FLAGS.predict_file:
+      results = training.predictions_name(FLAGS.predict_file)
+      records = f"predict_{results.removesuffix('_predictions')}"
     input_fn, _ = write_and_read(
       problem,
       tokenizer,
-      f"predict{ending}",
+      records,
       examples,
       FLAGS.predict_batch_size,
       by_length=True,
     )
-    rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
+    found = training.follow(
+      estimator.predict(input_fn, checkpoint_path=checkpoint),
+      len(examples),
+      "examples",
+    )
+    rows = [row["probabilities"] for row in features.in_order(found)]
+    rows = rows[: len(examples)]  # a TPU has padding after them
     write_predictions(
-      os.path.join(FLAGS.output_dir, f"test_results{ending}"),
+      os.path.join(FLAGS.output_dir, results),
       examples,
-      (row["probabilities"] for row in features.in_order(rows)),
+      rows,
       problem,
       thresholds,
       show=bool(FLAGS.predict_file),
     )
+    warnings += training.point_out_collapse(
+      classification_scores.answers(problem, rows, thresholds)
+    )
+  return warnings
 
 
 def read_class_weights(
@@ -1342,8 +1415,8 @@ def read_class_weights(
         )
       by_label[label] = weight
     weights = list(by_label.values())
-  shown = (f"{label} {w:.4g}" for label, w in zip(problem.labels, weights))
-  logging.info("Labels count in training: %s", ", ".join(shown))
+  shown = (f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights))
+  logging.info("Weight of each label in the loss: %s", ", ".join(shown))
   return weights
 
 
@@ -1522,6 +1595,7 @@ def evaluate(
     Results by key, for the results file.
   """
   steps = -(-num_examples // FLAGS.eval_batch_size) if FLAGS.use_tpu else None
+  logging.info("Evaluating on %d examples", num_examples)
   results = estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
   if not evaluated:
     logging.info("On a TPU only loss and accuracy are scored")
@@ -1571,6 +1645,19 @@ def tune(
   return by_label
 
 
+def label_columns(said: Prediction) -> list[str]:
+  """The label of a prediction and its probability; for regression the number.
+
+  Where a text has any number of labels, these have commas between, and so have
+  their probabilities.
+  """
+  if not said.probabilities:
+    return [str(said.label)]
+  labels = said.label if isinstance(said.label, list) else [said.label]
+  shown = (f"{said.probabilities[label]:.3f}" for label in labels)
+  return [",".join(labels), ",".join(shown)]
+
+
 def write_predictions(
   path: str,
   examples: Sequence[InputExample | ChoiceExample],
@@ -1588,7 +1675,8 @@ def write_predictions(
     rows: the model's output for each, and maybe for padding after them.
     problem: what was learnt.
     thresholds: see `classification_scores.prediction`.
-    show: whether label and text also go to standard output.
+    show: whether label, its probability and the text also go to standard
+      output.
   """
   with (
     write_whole(path + ".tsv") as table,
@@ -1601,10 +1689,7 @@ def write_predictions(
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
-        label = said.label
-        if isinstance(label, list):
-          label = ",".join(label)
-        command_line.show(label, *texts)
+        command_line.show(*label_columns(said), *texts)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 

@@ -6,6 +6,11 @@ finds the entities of whatever text it is given.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import functools
 import json
 import os
@@ -390,7 +395,10 @@ def define_flags(required: bool = True) -> None:
   flags.DEFINE_string("train_file", None, "Tagged sentences to learn from.")
   flags.DEFINE_string("dev_file", None, "Tagged sentences to score on.")
   flags.DEFINE_string(
-    "predict_file", None, "Sentences to tag; tags in it are not looked at."
+    "predict_file",
+    None,
+    "Sentences to tag; tags in it are ignored. The predictions for NAME.txt go"
+    " to NAME_predictions.conll and .jsonl.",
   )
   flags.DEFINE_bool("do_train", False, "Whether to train.")
   flags.DEFINE_bool("do_eval", False, "Whether to score on --dev_file.")
@@ -486,6 +494,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   data = start.data
   files = FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
+  training.log_devices()
   if FLAGS.do_train:
     model_folder.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
   if start.seeds:
@@ -524,22 +533,31 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     lengths = features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
 
   checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
+  results, sections, warnings = {}, [], []
   if FLAGS.do_eval:
     said = tag_dev_set(checkpoint)
     results = score_tags(data.dev, said)
+    training.write_dev_scores(results, checkpoint)
     training.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
     sections = report_sections(data.dev, said, results)
-  if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
-  if FLAGS.do_predict:
-    write_predictions(
-      os.path.join(FLAGS.output_dir, "test_predictions"),
-      data.predict,
-      tagger("predict", data.predict)(checkpoint),
+    warnings += training.point_out_collapse(
+      answers(tags for tags, _ in said),
+      answers(sentence.tags for sentence in data.dev),
     )
+  if FLAGS.do_predict:
+    said = tagger("predict", data.predict)(checkpoint)
+    write_predictions(
+      os.path.join(
+        FLAGS.output_dir, training.predictions_name(FLAGS.predict_file)
+      ),
+      data.predict,
+      said,
+    )
+    warnings += training.point_out_collapse(answers(tags for tags, _ in said))
+  if FLAGS.do_train:
+    training.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
 
 
@@ -1030,10 +1048,9 @@ def tag(
   )
 
   def rows():
-    with command_line.progress(len(windows), "windows") as bar:
-      for row in estimator.predict(input_fn, checkpoint_path=checkpoint):
-        bar.update()
-        yield int(row["unique_ids"]), row["probabilities"]
+    found = estimator.predict(input_fn, checkpoint_path=checkpoint)
+    for row in training.follow(found, len(windows), "windows"):
+      yield int(row["unique_ids"]), row["probabilities"]
 
   return decide(sentences, windows, rows(), labels)
 
@@ -1045,6 +1062,13 @@ def score_tags(
   """The results of tagged sentences, as their file has them; see `score`."""
   scores = score([s.tags for s in sentences], [tags for tags, _ in said])
   return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def answers(tagged: Iterable[Sequence[str]]) -> list[str]:
+  """The tags of each sentence as a text, by which a collapse is noticed."""
+  return [
+    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
+  ]
 
 
 def overall(results: Mapping[str, float]) -> dict[str, float]:

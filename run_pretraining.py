@@ -7,6 +7,11 @@ followed the first.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import copy
 import functools
 import itertools
@@ -955,6 +960,9 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
 
 # The command line
 
+# Steps of an evaluation unless --max_eval_steps is given.
+_MOST_EVAL_STEPS = 100
+
 
 def define_flags(required: bool = True) -> None:
   """Defines the flags.
@@ -965,7 +973,7 @@ def define_flags(required: bool = True) -> None:
   """
   training.define_model_flags()
   training.define_text_flags()
-  training.define_training_flags()
+  training.define_training_flags(keep_checkpoint_max=5)
   training.define_optimizer_flags()
   training.define_execution_flags()
   training.define_device_flags()
@@ -1021,7 +1029,12 @@ def define_flags(required: bool = True) -> None:
   flags.DEFINE_integer(
     "num_warmup_steps", 10000, "Steps in which the learning rate rises."
   )
-  flags.DEFINE_integer("max_eval_steps", 100, "Most steps of scoring.")
+  flags.DEFINE_integer(
+    "max_eval_steps",
+    _MOST_EVAL_STEPS,
+    "Steps of evaluation. If given, the records repeat when they are too few;"
+    " if not, there is one pass of at most 100 steps.",
+  )
   flags.DEFINE_bool(
     "remask",
     False,
@@ -1115,6 +1128,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   config, data = start.config, start.data
   predicted = [FLAGS.predict_file] if data.lines else []
   receipt.start([*data.num_records, *predicted])
+  training.log_devices()
 
   estimator = build_estimator(config)
   evaluate = None
@@ -1136,6 +1150,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   results = {}
   if FLAGS.do_eval:
     results = evaluate(checkpoint)
+    training.write_dev_scores(results, checkpoint)
     training.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
@@ -1682,18 +1697,20 @@ def evaluation(
     A function of a checkpoint's path, or of None for the Estimator's last.
   """
   total = sum(num_records[path] for path in files)
-  most = FLAGS.max_eval_steps * FLAGS.eval_batch_size
   if not FLAGS.eval_input_file:
     logging.warning(
-      "Scoring on --input_file, which is for training: what was learnt by"
-      " heart counts. Name held out records with --eval_input_file"
+      "Evaluating on --input_file, which is training data: the scores include"
+      " memorized text. Name held-out records with --eval_input_file"
     )
-  logging.info("Scoring on up to %d records, of %d", most, total)
-  if FLAGS.use_tpu or not FLAGS.eval_input_file:
-    # As the reference does, and a TPU takes full batches alone.
-    files = [*files] * -(-most // total)
+  given = FLAGS["max_eval_steps"]
+  num_steps, num_passes = plan_evaluation(
+    total,
+    FLAGS.eval_batch_size,
+    given.value if given.present else None,
+    FLAGS.use_tpu,
+  )
   input_fn = input_fn_builder(
-    files,
+    [*files] * num_passes,
     FLAGS.max_seq_length,
     FLAGS.max_predictions_per_seq,
     is_training=False,
@@ -1704,17 +1721,42 @@ def evaluation(
   find_bad_record = functools.partial(
     record_check.find, files, record_layout(config)
   )
+  number = min(num_steps * FLAGS.eval_batch_size, total * num_passes)
+  which = f" of {total}" if number < total else ""
+  if number > total:
+    which = f", {total} of them different"
 
   def evaluate(checkpoint):
+    logging.info("Evaluating on %d records%s", number, which)
     with record_check.named_at_failure(find_bad_record):
       results = estimator.evaluate(
-        input_fn, FLAGS.max_eval_steps, checkpoint_path=checkpoint
+        input_fn, num_steps, checkpoint_path=checkpoint
       )
     if not all(map(np.isfinite, results.values())):
       record_check.raise_bad_record(find_bad_record)
     return results
 
   return evaluate
+
+
+def plan_evaluation(
+  num_records: int, batch_size: int, max_steps: int | None, full_batches: bool
+) -> tuple[int, int]:
+  """Steps of an evaluation, and passes over the records for these.
+
+  Args:
+    num_records: of all files.
+    batch_size: records per step.
+    max_steps: of --max_eval_steps, for which the records repeat if they are too
+      few, as in the original; None for one pass of at most 100 steps.
+    full_batches: whether the last batch has to be full, on a TPU; a second pass
+      fills it.
+  """
+  one_pass = -(-num_records // batch_size)
+  num_steps = max_steps or min(one_pass, _MOST_EVAL_STEPS)
+  if not (max_steps or full_batches):
+    return num_steps, 1
+  return num_steps, -(-num_steps * batch_size // num_records)
 
 
 if __name__ == "__main__":

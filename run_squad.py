@@ -6,6 +6,11 @@ Python: `Predictor` loads a trained model once and answers whatever it is asked.
 
 from __future__ import annotations
 
+if __name__ in ("__main__", "__mp_main__"):
+  import tensorflow_log
+
+  tensorflow_log.import_quietly()
+
 import functools
 import itertools
 import json
@@ -485,7 +490,9 @@ def define_flags(required: bool = True) -> None:
     "num_workers", 0, "Processes that make windows; 0 for one a core."
   )
   if required:
-    training.require_flags("vocab_file", "bert_config_file", "output_dir")
+    training.require_flags(
+      "vocab_file", "bert_config_file", "output_dir", unless="audit"
+    )
 
 
 class Data(NamedTuple):
@@ -533,7 +540,7 @@ def main(_) -> None:
     return
   if FLAGS.audit:
     check_flags()
-    print_audit(preflight.load_tokenizer(preflight.load_config()))
+    print_audit(load_audit_tokenizer())
     return
   receipt = preflight.begin(__file__)
   start = prepare(preflight.simply)
@@ -553,6 +560,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   data, model = start.data, start.model
   files = FLAGS.train_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
+  training.log_devices()
   if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
     model_folder.claim(
       FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
@@ -594,7 +602,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       ),
     )
   checkpoint = training.checkpoint_to_use()
-  results, sections = {}, []
+  results, sections, warnings = {}, [], []
   if answers_questions():
     if FLAGS.from_logits:
       logits = squad_answers.load_logits(FLAGS.from_logits, key)
@@ -604,9 +612,11 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       squad_answers.save_logits(FLAGS.save_logits, key, logits)
     results = decode(data.predict, predict_windows, logits, data.questions)
     if FLAGS.do_eval:
+      training.write_dev_scores(results, checkpoint)
       sections = report_sections(data.questions)
+    warnings = training.point_out_collapse(*answers_to_compare(data.questions))
   if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths)
+    training.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
   if FLAGS.interactive:
     precision = training.read_execution().dtype.name
@@ -838,7 +848,8 @@ def check_flags() -> list[int]:
     FLAGS.do_train or answers_questions() or FLAGS.audit or FLAGS.interactive
   ):
     raise InputError(
-      "nothing to do; give --do_train, --do_predict, --audit, --interactive"
+      "nothing to do; give one or more of --do_train, --do_predict, --audit,"
+      " --interactive"
     )
   for flag, needed, why in (
     ("train_file", FLAGS.do_train or FLAGS.audit, "--do_train and --audit"),
@@ -978,6 +989,16 @@ def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
       file.write(json.dumps(answer, ensure_ascii=False) + "\n")
   if unaligned:
     logging.info("Answers that could not be used are listed in %s", path)
+
+
+def load_audit_tokenizer() -> tokenization.FullTokenizer:
+  """The tokenizer of --audit, which needs neither a model nor a folder."""
+  training.fill_in_model_flags()
+  if not FLAGS.vocab_file:
+    raise InputError("--vocab_file is needed with --audit")
+  return model_folder.load_tokenizer(
+    FLAGS.vocab_file, FLAGS.do_lower_case, None, FLAGS.init_checkpoint
+  )
 
 
 def print_audit(tokenizer: tokenization.FullTokenizer) -> None:
@@ -1246,12 +1267,10 @@ def predict(
     input_fn, checkpoint_path=checkpoint
   )
   start = time.time()
-  with command_line.progress(len(batches), "windows") as bar:
-    for row in rows:
-      index = row["unique_ids"] - squad_data.FIRST_UNIQUE_ID
-      for kind, name in enumerate(("start_logits", "end_logits")):
-        logits[kind, index, : len(row[name])] = row[name]
-      bar.update()
+  for row in training.follow(rows, len(batches), "windows"):
+    index = row["unique_ids"] - squad_data.FIRST_UNIQUE_ID
+    for kind, name in enumerate(("start_logits", "end_logits")):
+      logits[kind, index, : len(row[name])] = row[name]
   seconds = time.time() - start
   logging.info(
     "%d windows of %d questions in %.1f s: %.1f questions/s",
@@ -1451,6 +1470,25 @@ def score_best(
   texts, odds = zip(*finder.best(n_best_size, max_answer_length))
   by_name = dict(zip(names, texts)), dict(zip(names, odds))
   return score(questions, *by_name, threshold)
+
+
+def answers_to_compare(
+  questions: Sequence[squad_metrics.Question],
+) -> tuple[list[str], list[str] | None]:
+  """Predicted answers, and the gold ones where they are known.
+
+  Args:
+    questions: with the accepted answers; none if these were not read.
+  """
+  predicted = squad_metrics.read_json(in_output_dir("predictions.json"))
+  gold = [
+    next((answer.text for answer in question.answers), "")
+    for question in questions
+  ]
+  return (
+    [text or "no answer" for text in predicted.values()],
+    [text or "no answer" for text in gold] if questions else None,
+  )
 
 
 def report_sections(

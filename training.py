@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import itertools
+import json
 import math
 import os
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -38,7 +42,14 @@ import record_check
 import report
 import safekeeping
 import tpu_graph
-from command_line import InputError, english_list, read_receipt, write_whole
+from command_line import (
+  InputError,
+  english_list,
+  open_any,
+  progress,
+  read_receipt,
+  write_whole,
+)
 from execution import Execution
 from model_selection import Selection
 
@@ -94,20 +105,29 @@ def define_text_flags() -> None:
 _BROUGHT = ("bert_config_file", "vocab_file", "init_checkpoint")
 
 
-def require_flags(*names: str) -> None:
+def require_flags(*names: str, unless: str | None = None) -> None:
   """Marks flags as required, those of a model unless one is named.
 
   Args:
     *names: the flags.
+    unless: a flag with which none of them is required.
   """
   files = [name for name in names if name in _BROUGHT]
   for name in names:
-    if name not in files:
+    if name in files:
+      continue
+    if unless is None:
       flags.mark_flag_as_required(name)
+      continue
+    flags.register_multi_flags_validator(
+      [name, unless],
+      lambda values, name=name: values[unless] or values[name] is not None,
+      f"--{name} must be given",
+    )
 
   def check(values: Mapping[str, Any]) -> bool:
     missing = [f"--{name}" for name in files if values[name] is None]
-    if missing and not _is_named(values):
+    if missing and not _is_named(values) and not values.get(unless):
       raise flags.ValidationError(
         f"{english_list(missing)} must be given, unless"
         " --init_checkpoint names a published model (bert-base-uncased)"
@@ -115,9 +135,9 @@ def require_flags(*names: str) -> None:
     return True
 
   if files:
+    named = ["init_checkpoint", "bert_hub_module_handle"]
     flags.register_multi_flags_validator(
-      [*dict.fromkeys([*files, "init_checkpoint", "bert_hub_module_handle"])],
-      check,
+      [*dict.fromkeys([*files, *named, *filter(None, [unless])])], check
     )
 
 
@@ -186,8 +206,12 @@ def find_init_checkpoint(value: str) -> str:
     ) from error
 
 
-def define_training_flags() -> None:
-  """Flags of a training run, but for how long it is."""
+def define_training_flags(keep_checkpoint_max: int = 2) -> None:
+  """Flags of a training run, but for how long it is.
+
+  Args:
+    keep_checkpoint_max: the default of that flag.
+  """
   flags.DEFINE_string(
     "output_dir", None, "Folder for checkpoints, records and results."
   )
@@ -199,7 +223,10 @@ def define_training_flags() -> None:
     "Seconds a checkpoint, beside those of --save_checkpoints_steps.",
   )
   flags.DEFINE_integer(
-    "keep_checkpoint_max", 5, "Checkpoints kept, the last ones."
+    "keep_checkpoint_max",
+    keep_checkpoint_max,
+    "Number of checkpoints kept, the latest ones; each has the weights and two"
+    " moments of every weight.",
   )
   flags.DEFINE_enum(
     "resume",
@@ -433,6 +460,48 @@ def read_replicas() -> distribution.Replicas | None:
   return replicas if replicas.count > 1 else None
 
 
+def log_devices() -> None:
+  """Logs what a run computes on, and in which number format."""
+  chosen = compute_choices()
+  gpus = tf.config.list_physical_devices("GPU")
+  replicas = read_replicas()
+  if FLAGS.use_tpu:
+    devices = f"TPU with {FLAGS.num_tpu_cores} cores"
+  elif gpus:
+    names = Counter(map(_gpu_name, gpus))
+    devices = english_list([f"{n} x {name}" for name, n in names.items()])
+  else:
+    devices = f"CPU with {os.cpu_count()} cores"
+  num_replicas = replicas.count if replicas else 1
+  num_workers = replicas.num_processes if replicas else 1
+  logging.info(
+    "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",
+    devices,
+    FLAGS.num_tpu_cores if FLAGS.use_tpu else num_replicas,
+    num_workers,
+    chosen["precision"],
+    chosen["xla"],
+  )
+  if FLAGS.use_tpu:
+    return
+  if not gpus and shutil.which("nvidia-smi"):
+    logging.warning(
+      "TensorFlow sees no GPU, though this machine has nvidia-smi;"
+      " --tensorflow_log shows why"
+    )
+  if chosen["precision"] not in precision.supported_formats():
+    logging.warning(
+      "--precision=%s: this device has no instructions for it, so it may be"
+      " slow",
+      chosen["precision"],
+    )
+
+
+def _gpu_name(gpu) -> str:
+  details = tf.config.experimental.get_device_details(gpu)
+  return details.get("device_name", "GPU")
+
+
 def is_chief() -> bool:
   """Whether this process writes what all have done; see `read_replicas`."""
   replicas = read_replicas()
@@ -470,9 +539,6 @@ def build_estimator(
     An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
     `distribution.ReplicatedEstimator`.
   """
-  if not logging.level_debug():
-    # Its account of itself is long; what matters of it is told here.
-    tf.logging.set_verbosity(tf.logging.ERROR)
   sizes = {
     "train_batch_size": train_batch_size,
     "eval_batch_size": eval_batch_size,
@@ -507,9 +573,13 @@ def build_estimator(
       ),
       **run_config,
     )
-  return estimator_api.TPUEstimator(
+  estimator = estimator_api.TPUEstimator(
     use_tpu=FLAGS.use_tpu, model_fn=model_fn, config=config, **sizes
   )
+  # What it writes for TensorBoard is dropped: `write_dev_scores` writes the
+  # same under the names that training has.
+  estimator.eval_dir = lambda name=None: "ram://eval"
+  return estimator
 
 
 def find_tpu():
@@ -873,6 +943,7 @@ def write_report(
   selection: Selection,
   sections: Sequence[str],
   lengths: features.Lengths | None,
+  warnings: Sequence[str] = (),
 ) -> None:
   """Writes the `report.html` of a training run.
 
@@ -881,16 +952,18 @@ def write_report(
     selection: how it was scored on the way.
     sections: what the script has to show of the results, made by `report`.
     lengths: of the training examples, where they are known.
+    warnings: sections of `point_out_collapse`, which come first.
   """
   scores = model_selection.DevScores(FLAGS.output_dir, selection)
   best = scores.best
   marked = best and (best["step"], f"best {selection.metric}")
-  made = []
+  made = list(warnings)
   scalars = report.read_scalars(FLAGS.output_dir)
   if scalars:
     made.append(report.curves("Training", scalars, marked))
   if scores.rows:
     made.append(report.curves("Dev scores", scores.by_name(), marked))
+  made += _seeds_section()
   made += sections
   if lengths:
     made.append(
@@ -904,9 +977,38 @@ def write_report(
   made.append(report.table("Settings", _settings()))
   path = os.path.join(FLAGS.output_dir, "report.html")
   folder = os.path.basename(os.path.abspath(FLAGS.output_dir))
-  shown = {n: v for n, v in results.items() if not isinstance(v, (str, list))}
-  report.write(path, folder, shown, made)
+  report.write(path, folder, model_selection.plain_scores(results), made)
   logging.info("How the run went, to look at: %s", path)
+
+
+def _seeds_section() -> list[str]:
+  """A section about the runs of --seeds, of which the results are the best."""
+  path = os.path.join(FLAGS.output_dir, model_selection.SEEDS_FILE)
+  if not (getattr(FLAGS, "seeds", 0) and tf.gfile.Exists(path)):
+    return []
+  with open_any(path) as file:
+    found = json.load(file)
+  rows = [
+    {
+      "seed": seed,
+      found["metric"]: score,
+      "note": ", ".join(
+        note
+        for note, applies in (
+          ("kept as the best", seed == found["best_seed"]),
+          ("collapsed", seed in found["collapsed"]),
+        )
+        if applies
+      ),
+    }
+    for seed, score in zip(found["seeds"], found["scores"])
+  ]
+  low, high = found["confidence_interval"]
+  for name in ("median", "mean", "standard_deviation"):
+    shown = name.replace("_", " ")
+    rows.append({"seed": shown, found["metric"]: found[name], "note": ""})
+  rows[-2]["note"] = f"95% confidence interval {low:.4f} to {high:.4f}"
+  return [report.table("Seeds", rows)]
 
 
 def _settings() -> list[dict[str, Any]]:
@@ -1021,16 +1123,24 @@ def train_spec(
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
     training_hooks=hooks,
-    host_call=write_scalars(model_dir, step.train_op, shown, log_steps)
+    host_call=write_scalars(
+      model_dir, step.train_op, shown, log_steps, num_train_steps
+    )
     if writes
     else None,
   )
 
 
 def write_scalars(
-  model_dir: str, train_op, scalars: Mapping[str, Any], log_steps: int
+  model_dir: str,
+  train_op,
+  scalars: Mapping[str, Any],
+  log_steps: int,
+  num_train_steps: int,
 ):
   """A `host_call` that writes scalars for TensorBoard.
+
+  The first and the last step are written whatever `log_steps` is.
 
   The host writes what the device gives, which is how a TPU's graph, that has no
   operations for files, can show its numbers.
@@ -1040,6 +1150,7 @@ def write_scalars(
     train_op: counts the step.
     scalars: float [] by name.
     log_steps: steps between two values.
+    num_train_steps: the last step.
 
   Returns:
     The function and its tensors, with an axis over the TPU's cores.
@@ -1054,7 +1165,11 @@ def write_scalars(
   )
 
   def write(step, *values):
-    is_due = tf.equal(step[0] % max(log_steps, 1), 0)
+    is_due = (
+      tf.equal(step[0] % max(log_steps, 1), 0)
+      | tf.equal(step[0], 1)
+      | tf.equal(step[0], num_train_steps)
+    )
     with (
       tf_v2.summary.create_file_writer(model_dir).as_default(),
       tf_v2.summary.record_if(is_due),
@@ -1119,8 +1234,9 @@ class ProgressHook(tf.train.SessionRunHook):
   def after_create_session(self, session, coord):
     del coord
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
-    self._start = time.time(), self._step
     self._seconds = []  # of each step since the last line
+    self._start = None  # time and step after the first one, which compiles
+    logging.info("Compiling the training step")
     if self._bar is None and sys.stderr.isatty():
       self._bar = tqdm(
         total=self._num_train_steps, initial=self._step, unit="step"
@@ -1131,6 +1247,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._began = time.time()
     step = self._step + 1
     due = step % self._log_steps == 0 or step == self._num_train_steps
+    due |= self._start is None
     return tf.train.SessionRunArgs(self._tensors if due else {})
 
   def after_run(self, run_context, run_values):
@@ -1139,8 +1256,25 @@ class ProgressHook(tf.train.SessionRunHook):
     self._seconds.append(time.time() - self._began)
     if self._bar is not None:
       self._bar.update()
-    if run_values.results:
+    if self._start is None:
+      self._show_first(run_values.results)
+    elif run_values.results:
       self._show(run_values.results)
+
+  def _show_first(self, values: Mapping[str, float]) -> None:
+    """Shows a step whose duration says nothing about that of the others."""
+    shown = {name: f"{value:.4g}" for name, value in values.items()}
+    if self._bar is not None:
+      self._bar.set_postfix(shown)
+    else:
+      logging.info(
+        "step %d of %d: %s; compiled in %.1f s",
+        self._step,
+        self._num_train_steps,
+        ", ".join(f"{name} {value}" for name, value in shown.items()),
+        sum(self._seconds),
+      )
+    self._start, self._seconds = (time.time(), self._step), []
 
   def _show(self, values: Mapping[str, float]) -> None:
     examples_per_second = self._batch_size / max(self._typical_seconds(), 1e-9)
@@ -1184,6 +1318,30 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.close()
     if self._model_dir:
       tf.summary.FileWriterCache.get(self._model_dir).flush()
+
+
+def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
+  """Shows the progress of predictions as they come.
+
+  The time left is estimated from the first row on: what is before it is mostly
+  compilation.
+
+  Args:
+    rows: predictions.
+    total: their number.
+    unit: plural noun for what is predicted.
+
+  Yields:
+    The predictions.
+  """
+  rows = iter(rows)
+  logging.info("Compiling the prediction step")
+  first = list(itertools.islice(rows, 1))
+  with progress(total, unit, initial=len(first)) as bar:
+    yield from first
+    for row in rows:
+      bar.update()
+      yield row
 
 
 def restore_trained(init_checkpoint: str | None, config, use_tpu: bool):
@@ -1247,6 +1405,56 @@ class CollectHook(tf.train.SessionRunHook):
 
 
 # Afterwards
+
+
+def write_dev_scores(
+  results: Mapping[str, Any], checkpoint: str | None, ending: str = ""
+) -> None:
+  """Writes the scores of a dev set for TensorBoard, to `dev/`.
+
+  Args:
+    results: see `model_selection.plain_scores`.
+    checkpoint: what was evaluated; None for a model without training.
+    ending: of the folder's name, for a second dev set.
+  """
+  step = 0
+  if checkpoint:
+    reader = tf.train.load_checkpoint(checkpoint)
+    step = int(reader.get_tensor("global_step"))
+  model_selection.write_events(
+    os.path.join(FLAGS.output_dir, f"dev{ending}"),
+    step,
+    model_selection.plain_scores(results),
+  )
+
+
+def point_out_collapse(
+  answers: Iterable[str], gold: Iterable[str] | None = None
+) -> list[str]:
+  """Warns of a model that predicts the same for every example.
+
+  Args:
+    answers: the predictions.
+    gold: the correct answers, if known.
+
+  Returns:
+    A section of `report`; none for a model whose predictions differ.
+  """
+  text = model_selection.collapse(answers, gold)
+  if not text:
+    return []
+  logging.warning("%s", text)
+  return [report.warning(text)]
+
+
+def predictions_name(path: str) -> str:
+  """What files with predictions of a text file are called, without endings.
+
+  Args:
+    path: the text file; "-" for standard input.
+  """
+  stem = os.path.splitext(os.path.basename(path))[0]
+  return f"{'stdin' if path == '-' else stem}_predictions"
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def main(_: list[str]) -> None:
   """Prints both losses and draws the curve."""
   unigram = unigram_loss()
   curve = report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
-  held_out_curve = report.read_scalars(os.path.join(FLAGS.output_dir, "eval"))
+  held_out_curve = report.read_scalars(os.path.join(FLAGS.output_dir, "dev"))
   step, held_out = held_out_curve["masked_lm_loss"][-1]
   print(f"unigram loss on the held out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")

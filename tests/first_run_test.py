@@ -1,14 +1,25 @@
 """Tests of what a first run leaves and logs."""
 
+import io
 import json
+import sys
 
 import commands
 import numpy as np
 import pytest
+from absl import logging
 
+import model_folder
+import model_selection
 import modeling
 import precision
+import report
 import run_classifier
+import run_ner
+import run_pretraining
+import run_squad
+import squad_metrics
+from command_line import InputError
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["good", "bad", "a", "film"]
@@ -109,3 +120,144 @@ def test_later_runs_take_the_recorded_format(
     f"--rerun={trained / 'run.json'}",
   )
   assert read_json(place / "again" / "model.json")["precision"] == "bfloat16"
+
+
+# Scalars
+
+
+def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
+  scalars = report.read_scalars(str(trained))
+  for name in ("loss", "learning_rate", "gradient_norm"):
+    assert [step for step, _ in scalars[name]] == [1, 3]
+
+
+def test_a_dev_score_has_one_name_and_one_folder(trained):
+  results = model_selection.read_results(str(trained / "eval_results.txt"))
+  scores = report.read_scalars(str(trained / "dev"))
+  assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
+  ((step, accuracy),) = scores["accuracy"]
+  assert (step, accuracy) == (3, pytest.approx(results["eval_accuracy"]))
+  assert scores["loss"][0][1] == pytest.approx(results["eval_loss"], rel=1e-6)
+  assert not (trained / "eval").exists()
+
+
+# Predictions
+
+
+@pytest.mark.parametrize("source", ["stdin", "reviews"])
+def test_predictions_of_other_texts_have_files_of_their_own(
+  trained, classify, monkeypatch, tmp_path, capsys, source
+):
+  before = {
+    path: path.read_bytes()
+    for path in (*trained.glob("test_results.*"), trained / "predict.tf_record")
+  }
+  assert len(before) == 3
+  text = "a bad film\ngood\n"
+  (tmp_path / "reviews.txt").write_text(text)
+  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+  path = "-" if source == "stdin" else tmp_path / "reviews.txt"
+  classify(trained, "--do_predict", f"--predict_file={path}")
+  assert before == {path: path.read_bytes() for path in before}
+  lines = (trained / f"{source}_predictions.jsonl").read_text().splitlines()
+  shown = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+  for line, (label, probability, _) in zip(map(json.loads, lines), shown):
+    assert line["label"] == label
+    assert f"{line['probabilities'][label]:.3f}" == probability
+  assert len(lines) == len(shown) == 2
+  assert (trained / f"{source}_predictions.tsv").exists()
+  assert (trained / f"predict_{source}.tf_record").exists()
+
+
+def test_a_model_with_one_answer_is_in_log_and_report(
+  place, classify, monkeypatch
+):
+  warned = []
+  monkeypatch.setattr(
+    logging, "warning", lambda text, *values: warned.append(text % values)
+  )
+  classify(place / "collapsed", "--do_train", "--do_eval", "--learning_rate=0")
+  (text,) = (one for one in warned if "12 predictions are" in one)
+  text = text.replace("'", "&#x27;")
+  assert text in (place / "collapsed" / "report.html").read_text()
+
+
+def test_sentences_without_entities_are_one_answer():
+  tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
+  assert run_ner.answers(tagged) == ["no entity", "B-PER O", "no entity"]
+
+
+def test_questions_without_answers_are_one_answer(tmp_path, monkeypatch):
+  (tmp_path / "predictions.json").write_text('{"1": "", "2": ""}')
+  monkeypatch.setattr(
+    run_squad, "in_output_dir", lambda name: str(tmp_path / name)
+  )
+  question = squad_metrics.Question("1", "?", "", (), None)
+  assert run_squad.answers_to_compare([]) == (["no answer"] * 2, None)
+  assert run_squad.answers_to_compare([question])[1] == ["no answer"]
+
+
+def test_a_run_logs_its_devices_and_steps(place, classify, log):
+  classify(place / "logged", "--do_train", "--do_eval", "--num_replicas=1")
+  (devices,) = (line for line in log if line.startswith("Device: "))
+  assert "replicas: 1; workers: 1; precision: float32; XLA: off" in devices
+  assert "Evaluating on 12 examples" in log
+  lines = [line.split(":")[0] for line in log if line.startswith("step ")]
+  assert lines == ["step 1 of 3", "step 3 of 3"]
+
+
+def test_fine_tuning_keeps_two_checkpoints(place, classify):
+  classify(place / "kept", "--do_train", "--save_checkpoints_steps=1")
+  kept = sorted(
+    path.name for path in (place / "kept").glob("model.ckpt*.index")
+  )
+  assert kept == ["model.ckpt-2.index", "model.ckpt-3.index"]
+
+
+# What is missing or misspelled
+
+
+@pytest.mark.parametrize(
+  ("flags", "named"),
+  [
+    (["--task_name=MRCP"], ["--task_name=MRCP", " MRPC"]),
+    (["--task_name=SST3"], ["--task_name=SST3", "SST-2"]),
+    (["--data_dir=nowhere"], ["nowhere", "no such folder"]),
+    (["--num_train_epochs=0.1"], ["--num_train_epochs=0.1"]),
+    (["--train_batch_size=99"], ["--train_batch_size=99"]),
+  ],
+)
+def test_what_is_wrong_is_named(classify, tmp_path, flags, named):
+  with pytest.raises(InputError) as error:
+    classify(tmp_path / "out", "--do_train", *flags)
+  assert all(text in str(error.value) for text in named)
+  assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_folder_is_called_missing(tmp_path):
+  path = str(tmp_path / "none")
+  for read in (run_classifier.Predictor, model_folder.find_checkpoint):
+    with pytest.raises(InputError, match=f"{path}: no such "):
+      read(path)
+
+
+# Evaluation of pretraining
+
+
+@pytest.mark.parametrize(
+  ("num_records", "max_steps", "full_batches", "plan"),
+  [
+    (61, None, False, (8, 1)),
+    (8000, None, False, (100, 1)),
+    (61, 100, False, (100, 14)),
+    (61, 2, False, (2, 1)),
+    (61, None, True, (8, 2)),
+  ],
+)
+def test_records_are_evaluated_once_unless_steps_are_given(
+  num_records, max_steps, full_batches, plan
+):
+  found = run_pretraining.plan_evaluation(
+    num_records, 8, max_steps, full_batches
+  )
+  assert found == plan

@@ -350,6 +350,35 @@ def test_what_has_collapsed(results, collapsed):
   assert model_selection.has_collapsed(results) == collapsed
 
 
+@pytest.mark.parametrize(
+  ("answers", "gold", "collapsed"),
+  [
+    (["yes"] * 20, None, True),
+    (["yes"] * 19, None, False),  # may be chance
+    (["yes"] * 19 + ["no"], None, False),
+    (["yes"] * 3, ["yes", "no", "no"], True),
+    (["yes"] * 3, ["yes"] * 3, False),
+    (["yes"] * 3, ["no"] * 3, False),
+    ([], None, False),
+    ([], [], False),
+  ],
+)
+def test_a_model_with_one_answer_is_noticed(answers, gold, collapsed):
+  text = model_selection.collapse(answers, gold)
+  assert bool(text) == collapsed
+  assert not text or ("'yes'" in text and str(len(answers)) in text)
+
+
+def test_a_score_has_one_name():
+  results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
+  results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
+  assert model_selection.plain_scores(results) == {
+    "loss": 0.25,
+    "f1": 1.0,
+    "exact_match": 50.0,
+  }
+
+
 def test_results_are_read_as_they_were_written(tmp_path):
   results = {
     "eval_accuracy": np.float32(2 / 3),
@@ -566,6 +595,8 @@ def test_seeds_are_compared_and_the_best_is_kept(
   for name, value in kept.items():
     np.testing.assert_array_equal(value, trained[name], err_msg=name)
   # The test set is labelled once, by the best.
+  page = (tmp_path / "report.html").read_text()
+  assert "kept as the best" in page and "95% confidence interval" in page
   assert (tmp_path / "test_results.tsv").exists()
   assert not list(tmp_path.glob("seed_*/test_results.tsv"))
 

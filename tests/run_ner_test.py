@@ -174,7 +174,7 @@ def test_a_trained_model_needs_no_training_data(trained, tmp_path):
     "--do_predict",
     f"--predict_file={tmp_path / 'text.jsonl'}",
   )
-  line = (trained / "out" / "test_predictions.jsonl").read_text()
+  line = (trained / "out" / "text_predictions.jsonl").read_text()
   assert "new lima" in line
 
 

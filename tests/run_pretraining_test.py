@@ -372,9 +372,9 @@ def test_tensorboard_has_training_and_evaluation(trained):
   }
   of_training = scalars(trained[0])
   assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
-  # Every `log_steps`, as the lines of the log.
-  assert sorted(of_training["masked_lm_loss"]) == [20, 40, 60]
-  of_evaluation = scalars(trained[0] / "eval")
+  # The first step and every `log_steps`, as the lines of the log.
+  assert sorted(of_training["masked_lm_loss"]) == [1, 20, 40, 60]
+  of_evaluation = scalars(trained[0] / "dev")
   assert tags <= set(of_evaluation)
   results = read_results(trained[0] / "eval_results.txt")
   for tag in tags:
@@ -538,7 +538,7 @@ def pretrain_as_the_reference(output_dir, *actions):
 
 def test_scores_before_training_equal_the_reference(tmp_path):
   done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
-  assert "which is for training" in done.stderr
+  assert "Evaluating on --input_file" in done.stderr
   results = read_results(tmp_path / "eval_results.txt")
   expected = read_results(golden("eval_results_before.txt"))
   assert set(results) == set(expected)

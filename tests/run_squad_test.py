@@ -368,13 +368,16 @@ def test_the_audit_prints_a_table(answer, place, capsys):
       '"answer_start": 0', '"answer_start": 4', 1
     )
   )
+  files = sorted(os.listdir(place))
   answer(
     "--audit",
     train_file=place / "odd.json",
     audit_max_seq_lengths="20,40",
     audit_doc_strides=4,
     max_query_length=4,
-    output_dir=place / "not_made",
+    bert_config_file=None,  # it asks for nothing that it does not use
+    output_dir=None,
+    predict_file=None,
   )
   table = capsys.readouterr().out.splitlines()
   assert len(table) == 3
@@ -384,7 +387,17 @@ def test_the_audit_prints_a_table(answer, place, capsys):
   assert int(short[3]) > 11
   assert short[4] == "11"  # every question has five tokens
   assert short[6] == long[6] == "1"
-  assert not os.path.exists(place / "not_made")
+  assert sorted(os.listdir(place)) == files
+
+
+def test_an_audit_needs_a_vocabulary(refuse):
+  needless = dict.fromkeys(("vocab_file", "bert_config_file", "output_dir"))
+  assert "--vocab_file" in refuse("--audit", **needless)
+
+
+def test_without_an_audit_a_folder_is_needed(answer):
+  with pytest.raises(absl.flags.IllegalFlagValueError, match="--output_dir"):
+    answer("--do_train", output_dir=None)
 
 
 # The reference's own results
@@ -606,7 +619,7 @@ def test_trimming_changes_nothing_where_padding_is_masked(batch):
 
 def test_nothing_to_do(refuse):
   line = refuse("--nodo_train")
-  assert "nothing to do; give --do_train, --do_predict" in line
+  assert "nothing to do" in line and "--do_train, --do_predict" in line
 
 
 def test_flags_that_need_others(refuse):

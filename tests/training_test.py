@@ -1,5 +1,6 @@
 """Tests of what the scripts share."""
 
+import contextlib
 import json
 import re
 import sys
@@ -299,7 +300,7 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
     ) as session:
       session.run(spec.train_op)
   (line,) = (line for line in log if line.startswith("step 1 of 10"))
-  assert "loss 1," in line and "loss scale 3.277e+04," in line
+  assert "loss 1," in line and "loss scale 3.277e+04;" in line
 
 
 def test_scalars_reach_tensorboard(tmp_path):
@@ -315,7 +316,7 @@ def test_scalars_reach_tensorboard(tmp_path):
       loss_fn,
       {"x": features},
       learning_rate=0.6,
-      num_train_steps=6,
+      num_train_steps=5,
       num_warmup_steps=0,
       use_tpu=False,
       options=StepOptions(num_micro_batches=2),
@@ -341,17 +342,18 @@ def test_scalars_reach_tensorboard(tmp_path):
       lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
     )
 
-  estimator.train(input_fn, max_steps=6)
+  estimator.train(input_fn, max_steps=5)
   scalars = report.read_scalars(str(tmp_path))
   speeds = scalars.pop("examples/s")
-  assert [step for step, _ in speeds] == [2, 4, 6]
+  assert [step for step, _ in speeds] == [2, 4, 5]
   assert all(speed > 0 for _, speed in speeds)
+  steps = (1, 2, 4, 5)  # the first and the last one in any case
   assert scalars == {
-    "loss": [(2, 2.0), (4, 4.0), (6, 6.0)],
-    "twice": [(2, 4.0), (4, 8.0), (6, 12.0)],
-    "gradient_norm": [(2, 0.0), (4, 0.0), (6, 0.0)],
+    "loss": [(step, step) for step in steps],
+    "twice": [(step, 2 * step) for step in steps],
+    "gradient_norm": [(step, 0.0) for step in steps],
     "learning_rate": [
-      (step, pytest.approx(0.6 * (1 - (step - 1) / 6))) for step in (2, 4, 6)
+      (step, pytest.approx(0.6 * (1 - (step - 1) / 5))) for step in steps
     ],
   }
 
@@ -370,7 +372,9 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
       for _ in range(5):
         session.run(train_op)
   shown = [line for line in log if line.startswith("step")]
-  assert [line.split(":")[0] for line in shown] == [
+  assert log[0] == "Compiling the training step"
+  assert re.fullmatch(r"step 1 of 5: loss [\d.]+; compiled in .* s", shown[0])
+  assert [line.split(":")[0] for line in shown[1:]] == [
     "step 2 of 5",
     "step 4 of 5",
     "step 5 of 5",
@@ -391,6 +395,49 @@ def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
   assert "examples/s 6.0" in log[-1]
 
 
+def test_the_time_left_leaves_compilation_out(monkeypatch, log):
+  # Seconds at which each step begins and ends, and each line is logged.
+  times = iter([0, 900, 900, 900, 901, 901, 902, 902])
+  monkeypatch.setattr(training.time, "time", lambda: next(times))
+  hook = training.ProgressHook({}, 12, batch_size=6, log_steps=3)
+  hook._start, hook._seconds, hook._step = None, [], 0
+  for _ in range(3):
+    hook.before_run(None)
+    hook.after_run(None, types.SimpleNamespace(results={}))
+  hook._show({"loss": 1.0})
+  assert "compiled in 900.0 s" in log[0]
+  assert log[1].endswith(" examples/s 6.0, 0:00:09 left")
+
+
+def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
+  bars = []
+
+  def progress(total, unit, initial):
+    bars.append((total, unit, initial))
+    return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
+
+  monkeypatch.setattr(training, "progress", progress)
+  rows = training.follow(iter("abc"), 3, "windows")
+  assert next(rows) == "a" and bars == [(3, "windows", 1)]
+  assert log == ["Compiling the prediction step"]
+
+
+def test_no_predictions_are_followed_too():
+  assert list(training.follow([], 0, "windows")) == []
+
+
+@pytest.mark.parametrize(
+  ("path", "name"),
+  [
+    ("-", "stdin_predictions"),
+    ("data/reviews.txt", "reviews_predictions"),
+    ("test.conll", "test_predictions"),
+  ],
+)
+def test_predictions_are_named_after_their_texts(path, name):
+  assert training.predictions_name(path) == name
+
+
 def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   with tf.Graph().as_default():
@@ -402,7 +449,7 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
         session.run(train_op)
   bar = capsys.readouterr().err
   assert "3/3" in bar and "loss=0.5" in bar and "examples/s=" in bar
-  assert log == []
+  assert log == ["Compiling the training step"]
 
 
 def test_collected_batches_are_joined():

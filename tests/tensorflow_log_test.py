@@ -1,0 +1,79 @@
+"""Tests of what commands show of TensorFlow's own log."""
+
+import os
+import subprocess
+import sys
+
+import commands
+import pytest
+
+import tensorflow_log
+
+SCRIPT = """
+import os, sys
+import tensorflow_log
+with tensorflow_log.stderr_if_it_fails():
+  os.write(2, b"held back\\n")
+  {last}
+os.write(2, b"after\\n")
+"""
+
+
+def run(last, **options):
+  return subprocess.run(
+    [sys.executable, "-c", SCRIPT.format(last=last)],
+    capture_output=True,
+    cwd=commands.ROOT,
+    text=True,
+    check=False,
+    **options,
+  )
+
+
+@pytest.mark.parametrize(
+  ("last", "shown"),
+  [
+    ("pass", ["after"]),
+    ("raise ImportError('no such module')", ["held back", "no such module"]),
+    ("sys.exit('ends here')", ["held back", "ends here"]),
+    ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
+  ],
+)
+def test_what_is_held_back_is_shown_if_the_block_fails(last, shown):
+  done = run(last)
+  lines = done.stderr.splitlines()
+  assert (done.returncode == 0) == (last == "pass")
+  assert ("held back" in lines) == (last != "pass")
+  assert all(text in done.stderr for text in shown)
+
+
+def test_more_is_held_back_than_a_pipe_takes():
+  done = run("os.write(2, b'x' * 10**6); os.abort()")
+  assert done.stderr.count("x") >= 10**6
+
+
+def test_a_closed_stderr_is_no_error():
+  script = "import tensorflow_log\nwith tensorflow_log.stderr_if_it_fails():\n"
+  done = subprocess.run(
+    [sys.executable, "-c", script + "  print('done')"],
+    stdout=subprocess.PIPE,
+    cwd=commands.ROOT,
+    check=True,
+    preexec_fn=lambda: os.close(2),
+  )
+  assert done.stdout == b"done\n"
+
+
+@pytest.mark.parametrize(
+  ("arguments", "is_wanted"),
+  [
+    ([], False),
+    (["--tensorflow_log"], True),
+    (["--tensorflow_log=true", "--unknown=1"], True),
+    (["--tensorflow_log", "--notensorflow_log"], False),
+    (["--flagfile=nowhere"], False),
+    (["--", "--tensorflow_log"], False),
+  ],
+)
+def test_the_flag_is_known_before_the_others(arguments, is_wanted):
+  assert tensorflow_log.is_wanted(["command", *arguments]) == is_wanted
