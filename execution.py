@@ -41,6 +41,10 @@ class Execution(_Options, modeling.Compute):
 
   __slots__ = ()
 
+  def _fuses(self) -> bool:
+    # XLA functions do not run in the while loops of TensorFlow 1.
+    return self.compiles and tf.control_flow_v2_enabled()
+
   def for_inference(self) -> Execution:
     """See base class."""
     return self._replace(compiles=False, recomputes=False)
@@ -59,13 +63,13 @@ class Execution(_Options, modeling.Compute):
 
   def activate(self, product, bias, activation: Callable):
     """See base class."""
-    if not self.compiles:
+    if not self._fuses():
       return super().activate(product, bias, activation)
     return compiled(_activated, activation=activation)(product, bias)
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
     """See base class."""
-    if not self.compiles:
+    if not self._fuses():
       return super().drop(tensor, dropout_prob, key, step)
     shape = modeling.get_shape_list(tensor)
     keep = keep_mask(shape, dropout_prob, key, step)
@@ -75,7 +79,7 @@ class Execution(_Options, modeling.Compute):
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
     """See base class."""
-    if not self.compiles:
+    if not self._fuses():
       return super().add_and_norm(
         output, residual, dropout_prob, dropout_seed, epsilon
       )
@@ -301,7 +305,10 @@ def recomputed(layer: Callable, scope) -> Callable:
 
   def in_scope(tensor):
     with tf.variable_scope(
-      scope, reuse=tf.AUTO_REUSE, auxiliary_name_scope=False
+      scope,
+      reuse=tf.AUTO_REUSE,
+      use_resource=True,  # the only variables that custom gradients may have
+      auxiliary_name_scope=False,
     ):
       return layer(tensor)
 

@@ -561,8 +561,12 @@ def rate_factors(
 
 
 def name_of(variable) -> str:
-  """That under which it is saved, whichever replica's copy it stands for."""
-  return variable.name.partition(":")[0]
+  """The variable's checkpoint name, the same on every replica."""
+  return _without_output(variable.name)
+
+
+def _without_output(name: str) -> str:
+  return name.partition(":")[0]
 
 
 def _layer(variable) -> int | None:
@@ -802,20 +806,31 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     update = _on_each_device(update, pairs[0][1], (is_finite, inputs))
     return tf.group(update, name=name)
 
+  def _do_use_weight_decay(self, param_name: str) -> bool:
+    """Whether a weight decays; subclasses may override this."""
+    return bool(self.weight_decay_rate) and not self._is_excluded(param_name)
+
+  def _get_variable_name(self, param_name: str) -> str:
+    """The name of a variable without the output number, ":0"."""
+    return _without_output(param_name)
+
   def _constants(self, weight) -> dict[str, Any]:
     """What `_updated` takes that never changes."""
-    is_excluded = self._is_excluded(weight)
+    name = self._get_variable_name(weight.name)
+    decays = self._do_use_weight_decay(name)
     return {
-      "weight_decay_rate": 0.0 if is_excluded else self.weight_decay_rate,
+      "weight_decay_rate": self.weight_decay_rate if decays else 0.0,
       "beta_1": self.beta_1,
       "beta_2": self.beta_2,
       "epsilon": self.epsilon,
-      "scales_by_norm": self.scales_by_norm and not is_excluded,
+      "scales_by_norm": self.scales_by_norm and not self._is_excluded(name),
     }
 
   def _update(self, constants: dict[str, Any], inputs):
     """An operation that makes of what `_updated` takes what it gives."""
-    if self.compiles:
+    # XLA updates variables in place by their handles, which reference variables
+    # do not have.
+    if self.compiles and all(hasattr(v, "handle") for v in inputs[:3]):
       return _compiled_update(**constants)(*inputs)
     values = _updated(*inputs, **constants)
     return tf.group(*(v.assign(new) for v, new in zip(inputs, values)))
@@ -827,7 +842,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _rate(self, weight):
     rate = tf.convert_to_tensor(self.learning_rate, tf.float32)
-    factor = self.rate_factors.get(name_of(weight), 1.0)
+    name = self._get_variable_name(weight.name)
+    factor = self.rate_factors.get(name, 1.0)
     return rate if factor == 1.0 else rate * factor
 
   def _steps(self):
@@ -838,16 +854,16 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _moment(self, weight, slot: str):
     return tf.get_variable(
-      f"{name_of(weight)}/{slot}",
+      f"{self._get_variable_name(weight.name)}/{slot}",
       weight.shape,
       tf.float32,
       tf.zeros_initializer(),
       trainable=False,
     )
 
-  def _is_excluded(self, weight) -> bool:
+  def _is_excluded(self, param_name: str) -> bool:
     excluded = self.exclude_from_weight_decay or ()
-    return any(re.search(pattern, name_of(weight)) for pattern in excluded)
+    return any(re.search(pattern, param_name) for pattern in excluded)
 
 
 def _updated(

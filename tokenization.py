@@ -16,7 +16,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Hashable, Iterable, Mapping
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, Callable
 
 
@@ -231,8 +231,8 @@ _CHINESE_BLOCKS = (
 )
 
 
-def _is_chinese(char: str) -> bool:
-  return any(first <= ord(char) <= last for first, last in _CHINESE_BLOCKS)
+def _is_chinese(code_point: int) -> bool:
+  return any(first <= code_point <= last for first, last in _CHINESE_BLOCKS)
 
 
 # What str.translate puts for a code point; None drops it.
@@ -242,9 +242,17 @@ def _cleaned(code_point: int) -> str | None:
   char = chr(code_point)
   if char == "\ufffd" or _is_control(char):
     return None
-  if _is_whitespace(char):
-    return " "
-  return f" {char} " if _is_chinese(char) else char
+  return " " if _is_whitespace(char) else char
+
+
+def _chinese_apart(code_point: int) -> str:
+  char = chr(code_point)
+  return f" {char} " if _is_chinese(code_point) else char
+
+
+def _cleaned_with_chinese_apart(code_point: int) -> str | None:
+  char = _cleaned(code_point)
+  return char and _chinese_apart(ord(char))
 
 
 def _without_accent(code_point: int) -> str | None:
@@ -258,12 +266,33 @@ def _punctuation_apart(code_point: int) -> str:
 
 
 _CLEANED = _Memo(_cleaned)
+_CLEANED_WITH_CHINESE_APART = _Memo(_cleaned_with_chinese_apart)
 _WITHOUT_ACCENT = _Memo(_without_accent)
 _PUNCTUATION_APART = _Memo(_punctuation_apart)
 
 
 class BasicTokenizer:
-  """Splits text into words: at white space, around punctuation and Chinese."""
+  """Splits text into words: at white space, around punctuation and Chinese.
+
+  The underscored methods are the steps of `tokenize`, one by one; a subclass
+  may override them.
+  """
+
+  _STEPS = (
+    "_clean_text",
+    "_tokenize_chinese_chars",
+    "_is_chinese_char",
+    "_run_strip_accents",
+    "_run_split_on_punc",
+  )
+  _overrides_steps = False
+
+  def __init_subclass__(cls, **options):
+    super().__init_subclass__(**options)
+    cls._overrides_steps = any(
+      getattr(cls, step) is not getattr(BasicTokenizer, step)
+      for step in cls._STEPS
+    )
 
   def __init__(self, do_lower_case: bool = True):
     self.do_lower_case = do_lower_case
@@ -271,18 +300,56 @@ class BasicTokenizer:
   def tokenize(self, text: str | bytes) -> list[str]:
     """Words of `text`, lower-cased and without accents if so set.
 
-    Accents go with canonical decomposition, which is not undone: Korean comes
-    out as single jamo.
+    Accents are removed by canonical decomposition, which is not undone: Korean
+    comes out as single jamo.
     """
     text = convert_to_unicode(text)
+    if self._overrides_steps:
+      return self._tokenize_by_steps(text)
+    # The same as the steps, with fewer passes over the text.
     if text.isascii() and text.isalnum():  # most words, and nothing to do
       return [text.lower() if self.do_lower_case else text]
-    text = text.translate(_CLEANED)
+    text = text.translate(_CLEANED_WITH_CHINESE_APART)
     if self.do_lower_case:
       text = text.lower()
       if not text.isascii():  # ASCII has no accents
-        text = unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENT)
+        text = self._run_strip_accents(text)
     return text.translate(_PUNCTUATION_APART).split()
+
+  def _tokenize_by_steps(self, text: str) -> list[str]:
+    text = self._tokenize_chinese_chars(self._clean_text(text))
+    words = []
+    for word in whitespace_tokenize(text):
+      if self.do_lower_case:
+        word = self._run_strip_accents(word.lower())
+      words += self._run_split_on_punc(word)
+    return whitespace_tokenize(" ".join(words))
+
+  def _clean_text(self, text: str) -> str:
+    """Drops control characters; white space becomes spaces."""
+    return text.translate(_CLEANED)
+
+  def _tokenize_chinese_chars(self, text: str) -> str:
+    """Puts spaces around Chinese characters."""
+    return "".join(
+      f" {char} " if self._is_chinese_char(ord(char)) else char for char in text
+    )
+
+  def _is_chinese_char(self, cp: int) -> bool:
+    """Whether a code point is a CJK ideograph."""
+    return _is_chinese(cp)
+
+  def _run_strip_accents(self, text: str) -> str:
+    """Decomposes characters and drops their accents."""
+    return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENT)
+
+  def _run_split_on_punc(self, text: str) -> list[str]:
+    """Splits around punctuation, each character of which is an item."""
+    items = []
+    for is_punctuation, chars in groupby(text, _is_punctuation):
+      run = "".join(chars)
+      items += run if is_punctuation else [run]
+    return items
 
 
 class WordpieceTokenizer:
@@ -348,6 +415,8 @@ class FullTokenizer:
 
   A chunk between white space becomes the same pieces wherever it stands, so
   what one became is remembered: most of a text is looked up, not computed.
+  `basic_tokenizer` and `wordpiece_tokenizer` may be replaced by any object with
+  a method `tokenize`; then nothing is remembered.
 
   Args:
     vocab_file: see `load_vocab`; or what that gives.
@@ -359,6 +428,10 @@ class FullTokenizer:
   Raises:
     ValueError: a word of `never_split` is empty or has white space.
   """
+
+  # Also for subclasses that make their own parts.
+  never_split = frozenset()
+  _remembers = False
 
   def __init__(
     self,
@@ -378,9 +451,32 @@ class FullTokenizer:
     self._chunk_tokens = _ChunkMemo(self._tokenize_chunk)
     self._chunk_ids = _ChunkMemo(self._encode_chunk)
     self._chunk_places = _ChunkMemo(self._place_chunk)
+    self._remembers = True
+
+  @property
+  def basic_tokenizer(self) -> BasicTokenizer:
+    """Finds the words of a text."""
+    return self._basic_tokenizer
+
+  @basic_tokenizer.setter
+  def basic_tokenizer(self, tokenizer: BasicTokenizer) -> None:
+    self._basic_tokenizer = tokenizer
+    self._remembers = False
+
+  @property
+  def wordpiece_tokenizer(self) -> WordpieceTokenizer:
+    """Cuts words into pieces."""
+    return self._wordpiece_tokenizer
+
+  @wordpiece_tokenizer.setter
+  def wordpiece_tokenizer(self, tokenizer: WordpieceTokenizer) -> None:
+    self._wordpiece_tokenizer = tokenizer
+    self._remembers = False
 
   def tokenize(self, text: str | bytes) -> list[str]:
     """Pieces of `text`."""
+    if not self._remembers:
+      return self._tokenize_by_parts(text)
     tokens = []
     chunks = split_chunks(convert_to_unicode(text))
     for chunk_tokens in map(self._chunk_tokens.__getitem__, chunks):
@@ -393,6 +489,8 @@ class FullTokenizer:
     Raises:
       KeyError: the text needs [UNK], which the vocabulary lacks.
     """
+    if not self._remembers:
+      return self.convert_tokens_to_ids(self.tokenize(text))
     ids = []
     chunks = split_chunks(convert_to_unicode(text))
     for chunk_ids in map(self._chunk_ids.__getitem__, chunks):
@@ -412,9 +510,12 @@ class FullTokenizer:
       letter; a character that became several pieces (Korean) is the range of
       each of them.
     """
+    place = self._chunk_places.__getitem__
+    if not self._remembers:
+      place = self._place_chunk
     tokens, offsets = [], []
     for chunk in _CHUNK.finditer(convert_to_unicode(text)):
-      for token, start, end in self._chunk_places[chunk.group()]:
+      for token, start, end in place(chunk.group()):
         tokens.append(token)
         offsets.append((chunk.start() + start, chunk.start() + end))
     return tokens, offsets
@@ -427,12 +528,29 @@ class FullTokenizer:
     """Tokens of `ids`; KeyError where one is not in the vocabulary."""
     return convert_ids_to_tokens(self.inv_vocab, ids)
 
+  def _tokenize_by_parts(self, text: str | bytes) -> list[str]:
+    tokens = []
+    # Chunk by chunk only where some of them are not to be split.
+    chunks = (
+      split_chunks(convert_to_unicode(text)) if self.never_split else [text]
+    )
+    for chunk in chunks:
+      if chunk in self.never_split:
+        tokens.append(self._whole(chunk))
+        continue
+      for word in self.basic_tokenizer.tokenize(chunk):
+        tokens += self.wordpiece_tokenizer.tokenize(word)
+    return tokens
+
+  def _whole(self, word: str) -> str:
+    """The piece of a word of `never_split`."""
+    return word if word in self.vocab else self.wordpiece_tokenizer.unk_token
+
   # What the memos hold of a chunk.
 
   def _tokenize_chunk(self, chunk: str) -> tuple[str, ...]:
     if chunk in self.never_split:
-      known = chunk in self.vocab
-      return (chunk if known else self.wordpiece_tokenizer.unk_token,)
+      return (self._whole(chunk),)
     parts = self._marks_and_core(chunk)
     if parts:
       before, core, after = map(self._chunk_tokens.__getitem__, parts)
@@ -467,7 +585,7 @@ class FullTokenizer:
     ranges = iter(self._ranges(chunk))
     placed = []
     for word in self.basic_tokenizer.tokenize(chunk):
-      pieces = self.wordpiece_tokenizer._cut(word)
+      pieces = self.wordpiece_tokenizer.tokenize(word)
       if pieces == [self.wordpiece_tokenizer.unk_token]:
         lengths = [len(word)]
       else:

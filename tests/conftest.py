@@ -2,6 +2,7 @@
 
 import hypothesis
 import pytest
+import tensorflow.compat.v1 as tf
 from absl import logging
 
 # No test is about how long an example takes on a busy machine.
@@ -19,3 +20,26 @@ def log(monkeypatch):
 
   monkeypatch.setattr(logging, "info", keep)
   return lines
+
+
+# What `tf.disable_v2_behavior()` turns off for the graphs of this process, but
+# for eager execution, which cannot be turned on again.
+_GRAPH_BEHAVIOR = (
+  "resource_variables",
+  "v2_tensorshape",
+  "control_flow_v2",
+  "tensor_equality",
+)
+
+
+@pytest.fixture(params=["reference", "resource"])
+def variables(request):
+  """Graphs of TensorFlow 1 with reference variables; those of TensorFlow 2."""
+  if request.param == "resource":
+    yield request.param
+    return
+  for behavior in _GRAPH_BEHAVIOR:
+    getattr(tf, f"disable_{behavior}")()
+  yield request.param
+  for behavior in _GRAPH_BEHAVIOR:
+    getattr(tf, f"enable_{behavior}")()

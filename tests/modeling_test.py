@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 import zlib
 
 import numpy as np
@@ -119,6 +120,7 @@ def test_outputs_equal_the_reference(size, act):
   assert_all_close(run(tensors), expected, 1e-5)
 
 
+@pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("size", SIZES)
 def test_one_hot_embeddings_equal_the_gathered_ones(size):
   tensors = pretraining_outputs(
@@ -145,6 +147,7 @@ def test_empty_masks_and_ids_outside_the_tables(size):
   assert_all_close(run(tensors), load(size, "edge_outputs"), 2e-3)
 
 
+@pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("size", SIZES)
 def test_variables_have_the_reference_names_in_order(size):
   pretraining_outputs(load_config(size), load(size, "inputs"))
@@ -156,6 +159,7 @@ def test_variables_have_the_reference_names_in_order(size):
   assert made == reference_data.read_jsonl(path)
 
 
+@pytest.mark.usefixtures("variables")
 def test_gradients_equal_the_reference():
   tensors = pretraining_outputs(load_config("tiny"), load("tiny", "inputs"))
   restore_weights("tiny")
@@ -245,6 +249,7 @@ def test_get_activation_gives_a_function_back():
   assert modeling.get_activation("gelu_new") is modeling.gelu_tanh
 
 
+@pytest.mark.usefixtures("variables")
 def test_layer_norm_equals_the_reference():
   case = np.load(reference_data.golden("modeling", "pieces", "layer_norm.npz"))
   y = modeling.layer_norm(tf.constant(case["x"]))
@@ -371,6 +376,7 @@ TINY = modeling.BertConfig(
 )
 
 
+@pytest.mark.usefixtures("variables")
 def test_padding_changes_nothing_before_it():
   ids = tf.constant([[1, 2, 3, 4, 5]])
   short = modeling.BertModel(TINY, False, ids)
@@ -388,30 +394,221 @@ def test_padding_changes_nothing_before_it():
   np.testing.assert_allclose(short, padded[:, :5], rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("variables")
 def test_every_operation_serves_an_output(graph):
-  ids = tf.placeholder(tf.int32, [None, None])
+  ids = tf.placeholder(tf.int32, [13, 7])
   model = modeling.BertModel(TINY, True, ids, dropout_seed=(1, 2))
   outputs = [
     model.get_pooled_output(),
     *model.get_all_encoder_layers(),
     model.get_embedding_output(),
   ]
-  init = tf.global_variables_initializer()
-  todo, needed = [t.op for t in outputs] + [init], set()
-  while todo:
-    op = todo.pop()
-    if op not in needed:
-      needed.add(op)
-      todo += [t.op for t in op.inputs] + list(op.control_inputs)
+  needed = ancestors(
+    [tensor.op for tensor in outputs] + [tf.global_variables_initializer()]
+  )
   unused = [
     op.name
     for op in graph.get_operations()
     if op not in needed
-    and op.type != "Const"
-    and "/Read/" not in op.name  # a variable brings its own
-    and any(output.dtype.is_floating for output in op.outputs)
+    # A variable of either kind brings its own.
+    and not re.search("/(Read|IsInitialized|read|Read_1)(/|$)", op.name)
   ]
   assert unused == []
+
+
+def ancestors(ops):
+  """The operations and all that they depend on."""
+  todo, found = [*ops], set()
+  while todo:
+    op = todo.pop()
+    if op not in found:
+      found.add(op)
+      todo += [t.op for t in op.inputs] + list(op.control_inputs)
+  return found
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize("batch_size", [13, None])
+def test_shapes_are_static_where_those_of_the_ids_are(batch_size):
+  ids = tf.placeholder(tf.int32, [batch_size, 7])
+  model = modeling.BertModel(TINY, True, ids)
+  states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
+  for state in states:
+    assert state.shape.as_list() == [batch_size, 7, 8]
+  assert model.get_pooled_output().shape.as_list() == [batch_size, 8]
+  shapes = [tf.shape(state) for state in states]
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    feeds = {ids: np.zeros([13, 7])}
+    for _ in range(2):
+      assert np.equal(session.run(shapes, feeds), [13, 7, 8]).all()
+
+
+def test_names_that_are_looked_up_in_graphs(graph):
+  modeling.BertModel(TINY, False, tf.placeholder(tf.int32, [None, 5]))
+  shapes = {
+    name: graph.get_tensor_by_name(f"bert/{name}:0").shape.as_list()
+    for name in (
+      "embeddings/LayerNorm/batchnorm/add_1",
+      "encoder/layer_0/attention/self/Reshape",
+      "encoder/layer_1/output/LayerNorm/batchnorm/add_1",
+      "encoder/Reshape_2",
+      "encoder/Reshape_3",
+      "pooler/dense/Tanh",
+    )
+  }
+  assert list(shapes.values()) == [
+    [None, 5, 8],
+    [None, 5, 2, 4],
+    [None, 8],
+    [None, 5, 8],
+    [None, 5, 8],
+    [None, 8],
+  ]
+
+
+# Functions as google-research/bert calls them
+
+
+@pytest.mark.usefixtures("variables")
+def test_transformer_model_by_the_arguments_of_the_original():
+  hidden = tf.random.stateless_normal([2, 5, 8], [1, 2])
+  mask = tf.ones([2, 5, 5])
+  sizes = 8, 2, 2, 16, tf.tanh, 0.0, 0.0, 0.02
+  last = modeling.transformer_model(hidden, mask, *sizes)
+  with tf.variable_scope("", reuse=True):
+    layers = modeling.transformer_model(
+      input_tensor=hidden,
+      attention_mask=mask,
+      hidden_size=8,
+      num_hidden_layers=2,
+      num_attention_heads=2,
+      intermediate_size=16,
+      intermediate_act_fn=tf.tanh,
+      hidden_dropout_prob=0.0,
+      attention_probs_dropout_prob=0.0,
+      initializer_range=0.02,
+      do_return_all_layers=True,
+    )
+    unmasked = modeling.transformer_model(hidden, None, *sizes)
+  assert len(layers) == 2
+  last, layers, unmasked = run([last, layers, unmasked])
+  np.testing.assert_array_equal(last, layers[-1])
+  np.testing.assert_allclose(last, unmasked, rtol=0, atol=1e-6)
+  assert np.abs(layers[0] - layers[1]).max() > 1e-4
+
+
+def postprocessed(tensor, **options):
+  return modeling.embedding_postprocessor(
+    input_tensor=tensor, dropout_prob=0.0, **options
+  )
+
+
+@pytest.mark.usefixtures("variables")
+def test_embedding_postprocessor_adds_what_is_asked_for():
+  words = tf.random.stateless_normal([2, 3, 4], [1, 2])
+  types = tf.constant([[0, 1, 1], [1, 0, 0]])
+  plain = postprocessed(words, use_position_embeddings=False)
+  with tf.variable_scope("all"):
+    everything = postprocessed(
+      words,
+      use_token_type=True,
+      token_type_ids=types,
+      token_type_vocab_size=2,
+      token_type_embedding_name="kinds",
+      position_embedding_name="places",
+      initializer_range=1.0,
+      max_position_embeddings=3,
+    )
+  tables = {v.op.name: v for v in tf.global_variables()}
+  assert list(tables) == [
+    "LayerNorm/beta",
+    "LayerNorm/gamma",
+    "all/kinds",
+    "all/places",
+    "all/LayerNorm/beta",
+    "all/LayerNorm/gamma",
+  ]
+  summed = words + tf.gather(tables["all/kinds"], types) + tables["all/places"]
+  expected = [modeling.layer_norm(words), modeling.layer_norm(summed)]
+  for one, other in zip(*run([expected, [plain, everything]])):
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
+
+
+def test_embedding_postprocessor_asks_for_the_token_types_that_it_uses():
+  with pytest.raises(ValueError, match="token_type_ids"):
+    postprocessed(tf.zeros([1, 3, 4]), use_token_type=True)
+
+
+def test_sequences_longer_than_the_position_table_fail():
+  with (
+    tf.variable_scope("static"),
+    pytest.raises(ValueError, match="max_position_embeddings = 2"),
+  ):
+    postprocessed(tf.zeros([1, 3, 4]), max_position_embeddings=2)
+  words = tf.placeholder(tf.float32, [1, None, 4])
+  output = postprocessed(words, max_position_embeddings=2)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    assert session.run(output, {words: np.ones([1, 2, 4])}).shape == (1, 2, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      session.run(output, {words: np.ones([1, 3, 4])})
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize("use_one_hot_embeddings", [False, True])
+def test_vectors_of_several_ids_stand_side_by_side(use_one_hot_embeddings):
+  ids = np.array([[[0, 3], [2, 2], [1, 0]]], np.int32)  # [1, 3, 2]
+  output, table = modeling.embedding_lookup(
+    tf.constant(ids), 4, 5, use_one_hot_embeddings=use_one_hot_embeddings
+  )
+  assert output.shape.as_list() == [1, 3, 10]
+  output, table = run([output, table])
+  np.testing.assert_array_equal(output, table[ids].reshape(1, 3, 10))
+
+
+@pytest.mark.usefixtures("variables")
+def test_each_layer_norm_of_a_scope_has_weights_of_its_own():
+  with tf.variable_scope("here"):
+    modeling.layer_norm(tf.zeros([2, 3]))
+    modeling.layer_norm_and_dropout(tf.zeros([2, 3]), 0.1, "named")
+    modeling.layer_norm(tf.zeros([2, 3]), None)
+  assert [v.op.name for v in tf.global_variables()][::2] == [
+    "here/LayerNorm/beta",
+    "here/named/beta",
+    "here/LayerNorm_1/beta",
+  ]
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_second_model_has_weights_of_its_own_unless_it_can_only_share():
+  ids = tf.zeros([1, 3], tf.int32)
+  for reuse in (tf.AUTO_REUSE, True):
+    with tf.variable_scope(tf.get_variable_scope(), reuse=reuse):
+      for _ in range(2):
+        modeling.BertModel(TINY, False, ids)
+  scopes = [v.op.name.split("/")[0] for v in tf.global_variables()]
+  assert list(dict.fromkeys(scopes)) == ["bert", "bert_1"]
+  assert scopes.count("bert") == scopes.count("bert_1")
+
+
+def test_matrices_and_back():
+  tensor = tf.placeholder(tf.float32, [None, 3, 4])
+  matrix = modeling.reshape_to_matrix(tensor)
+  assert matrix.shape.as_list() == [None, 4]
+  assert modeling.reshape_to_matrix(matrix) is matrix
+  shape = modeling.get_shape_list(tensor)
+  back = modeling.reshape_from_matrix(matrix[:, :2], shape)
+  assert back.shape.as_list() == [None, 3, 2]
+  assert modeling.reshape_from_matrix(matrix, [6, 9]) is matrix
+  with pytest.raises(ValueError, match="two axes"):
+    modeling.reshape_to_matrix(tf.zeros([3]))
+
+
+def test_gelu_by_either_name_of_its_argument():
+  x = tf.constant([1.0])
+  one, other = run([modeling.gelu(x=x), modeling.gelu(input_tensor=x)])
+  assert one == other > 0.8
 
 
 def dropped(seed, step, scope="here"):

@@ -63,6 +63,7 @@ def squad_loss(config, model, batch):
   return sum(losses) / 2.0
 
 
+@pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize(
   ("run", "loss_fn", "num_warmup_steps"),
   [
@@ -219,6 +220,7 @@ CASES = {
 TARGET = [0.4, 0.2, -0.5]
 
 
+@pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("case", CASES)
 def test_bare_optimizer_equals_the_reference(case):
   vectors = np.load(reference_data.golden("optimization", "vectors.npz"))
@@ -655,6 +657,7 @@ def test_a_compiled_update_equals_the_plain_one(
       np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.usefixtures("variables")
 def test_a_step_may_be_compiled_and_corrected():
   weights = {}
   for options in (
@@ -1206,3 +1209,40 @@ def test_a_step_runs_where_it_is_told(is_scaled):
   assert places["w"] == "1"
   assert places["w/adam_m"] == places["w/adam_v"] == "0"
   assert {places[name] for name in places if name.endswith("Sqrt")} == {"0"}
+
+
+# Functions as google-research/bert calls them
+
+
+class NothingDecays(optimization.AdamWeightDecayOptimizer):
+  """As layer-wise or trust-ratio variants override it."""
+
+  names = ()
+
+  def _do_use_weight_decay(self, param_name):
+    self.names += (param_name,)
+    return False
+
+
+@pytest.mark.usefixtures("variables")
+def test_a_subclass_chooses_what_decays():
+  weight = tf.get_variable("w/kernel", initializer=[1.0, 2.0])
+  optimizer = NothingDecays(0.5, weight_decay_rate=0.5)
+  train_op = optimizer.apply_gradients([(tf.zeros([2]), weight)])
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    session.run(train_op)
+    assert session.run(weight).tolist() == [1.0, 2.0]
+  assert set(optimizer.names) == {"w/kernel"}
+
+
+def test_names_and_decay_are_told_by_name():
+  optimizer = optimization.AdamWeightDecayOptimizer(
+    0.1, weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "bias"]
+  )
+  assert optimizer._get_variable_name("a/kernel:0") == "a/kernel"
+  assert optimizer._get_variable_name("a/kernel") == "a/kernel"
+  assert optimizer._do_use_weight_decay("a/kernel")
+  assert not optimizer._do_use_weight_decay("a/LayerNorm/gamma")
+  optimizer = optimization.AdamWeightDecayOptimizer(0.1)
+  assert not optimizer._do_use_weight_decay("a/kernel")

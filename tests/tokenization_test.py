@@ -148,7 +148,7 @@ def code_point_bits(code_point):
     tokenization._is_whitespace(char)
     | tokenization._is_control(char) << 1
     | tokenization._is_punctuation(char) << 2
-    | tokenization._is_chinese(char) << 3
+    | tokenization._is_chinese(ord(char)) << 3
   )
 
 
@@ -419,3 +419,76 @@ def test_tensorflow_stays_out(small_vocab_file):
     check=True,
     cwd=tokenization.__file__.rpartition("/")[0],
   )
+
+
+# Steps and parts as code for google-research/bert calls and replaces them.
+
+
+class ByDefaultSteps(tokenization.BasicTokenizer):
+  """Goes by the steps, which do what they did."""
+
+  def _run_split_on_punc(self, text):
+    return super()._run_split_on_punc(text)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+@given(text=TEXT)
+def test_the_steps_together_are_the_tokenizer(do_lower_case, text):
+  by_steps = ByDefaultSteps(do_lower_case).tokenize(text)
+  assert by_steps == tokenization.BasicTokenizer(do_lower_case).tokenize(text)
+
+
+def test_each_step_by_itself():
+  basic = tokenization.BasicTokenizer()
+  assert basic._clean_text("a\tb\0\ufffd\u3000c") == "a b c"
+  assert basic._tokenize_chinese_chars("ab中文c") == "ab 中  文 c"
+  assert basic._is_chinese_char(ord("中"))
+  assert not basic._is_chinese_char(ord("か"))
+  assert basic._run_strip_accents("Éà") == "Ea"
+  assert basic._run_split_on_punc("(a b).,") == ["(", "a b", ")", ".", ","]
+  assert basic._run_split_on_punc("") == []
+
+
+class KeepsPunctuation(tokenization.BasicTokenizer):
+  def _run_split_on_punc(self, text):
+    return [text]
+
+
+def test_a_subclass_may_override_a_step():
+  assert KeepsPunctuation().tokenize("U.S. 中") == ["u.s.", "中"]
+  assert tokenization.BasicTokenizer().tokenize("u.s") == ["u", ".", "s"]
+
+
+class Letters:
+  def tokenize(self, text):
+    return [letter for letter in text if letter.strip()]
+
+
+def test_parts_replaced_after_use_take_effect(small_vocab_file):
+  tokenizer = tokenization.FullTokenizer(
+    small_vocab_file, never_split=["[MASK]"]
+  )
+  text = "Dog ab [MASK]"
+  assert tokenizer.tokenize(text) == ["dog", "ab", "[MASK]"]
+  ids = tokenizer.encode(text)
+  tokenizer.basic_tokenizer = tokenization.BasicTokenizer(do_lower_case=False)
+  assert tokenizer.tokenize(text) == ["[UNK]", "ab", "[MASK]"]
+  assert tokenizer.encode(text) != ids
+  assert tokenizer.tokenize_with_offsets(text)[0][0] == "[UNK]"
+  tokenizer.basic_tokenizer = Letters()
+  assert tokenizer.tokenize("ab a") == ["a", "b", "a"]
+  tokenizer.wordpiece_tokenizer = Letters()
+  assert tokenizer.tokenize("xyz") == ["x", "y", "z"]
+
+
+class OwnParts(tokenization.FullTokenizer):
+  def __init__(self, vocab):  # does not call that of the base class
+    self.vocab = vocab
+    self.basic_tokenizer = Letters()
+    self.wordpiece_tokenizer = tokenization.WordpieceTokenizer(vocab)
+
+
+def test_a_subclass_may_make_its_own_parts():
+  tokenizer = OwnParts({"a": 0, "b": 1})
+  assert tokenizer.tokenize("ab") == ["a", "b"]
+  assert tokenizer.encode("ba") == [1, 0]
