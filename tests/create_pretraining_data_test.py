@@ -1172,3 +1172,35 @@ def test_bad_input_costs_one_line(tmp_path, flags, text_file, changed, said):
   }
   assert said.format(tmp_path) in commands.fail(SCRIPT, *flags(**changed))
   assert set(os.listdir(tmp_path)) == before
+
+
+# Encodings
+
+
+def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
+  text = "w0001 w0002 é\r\nw0003\n\n中 w0004 w0005\nw0006 \u2028 w0007"
+  found = set()
+  for encoding in ("utf-8", "utf-8-sig", "utf-16", "gb18030"):
+    (tmp_path / "text").write_bytes(text.encode(encoding))
+    recipe = create_pretraining_data.Recipe(
+      str(vocab_file), dupe_factor=2, encoding=encoding
+    )
+    files = [str(tmp_path / "text")], [str(tmp_path / "out")]
+    create_pretraining_data.write_in_memory(recipe, *files)
+    found.add((tmp_path / "out").read_bytes())
+  assert len(found) == 1
+
+
+def test_folders_made_for_a_run_that_fails_are_removed(tmp_path):
+  (tmp_path / "kept").mkdir()
+  paths = [
+    str(tmp_path / "kept" / "new" / "a"),
+    str(tmp_path / "b" / "c" / "d"),
+  ]
+  with (
+    pytest.raises(ZeroDivisionError),
+    create_pretraining_data.folders_for(paths),
+  ):
+    assert all(map(os.path.isdir, map(os.path.dirname, paths)))
+    raise ZeroDivisionError
+  assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
