@@ -322,7 +322,9 @@ def test_input_files_set_from_python_are_split_at_commas(place):
       ["run_pretraining.py", *flags(place, input_file="", do_train=True)]
     )
     flag_values.input_file = ", ".join(files)
-    data = run_pretraining.find_data(None, run_pretraining.read_selection())
+    data = run_pretraining.find_data(
+      CONFIG, None, run_pretraining.read_selection()
+    )
   assert data.train_files == files
   assert list(data.num_records.values()) == [13, 10]
 
