@@ -28,6 +28,19 @@ from typing import IO, Any, Callable
 from absl import app, flags, logging
 from tqdm import tqdm
 
+# What a receipt has to hold, see `json_files`.
+_FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
+_RECEIPT = {
+  "script": str,
+  "given": [str],
+  "path": str,
+  "files": [_FILE],
+  "code": dict,
+  "versions": dict,
+  "results": (dict, type(None)),
+  "checkpoint?": (dict, type(None)),
+}
+
 # What the operating system says of a place that takes no more.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
@@ -267,17 +280,13 @@ def read_receipt(path: str) -> dict[str, Any]:
     What it says.
 
   Raises:
-    InputError: it is none, or cannot be read.
+    InputError: it is none, or damaged, or cannot be read.
   """
-  import text_files  # which needs this module
+  import json_files  # which needs this module
 
-  try:
-    receipt = text_files.read_json(path)
-    if isinstance(receipt, dict) and {"script", "given"} <= set(receipt):
-      return receipt
-  except ValueError:
-    pass
-  raise InputError(f"{path}: is no receipt; name the run.json of a run")
+  return json_files.read(
+    path, _RECEIPT, "Name the run.json of a run, as the run left it"
+  )
 
 
 # Files that appear whole or not at all

@@ -37,6 +37,8 @@ from absl import flags, logging
 
 import command_line
 import features
+import folder_lock
+import json_files
 import preflight
 import text_files
 import tokenization
@@ -920,6 +922,15 @@ def create_block_records(
     yield records
 
 
+# What is noted of a run with workers, see `json_files`.
+_NOTED = {
+  "recipe": dict,
+  "input": list,
+  "output": [str],
+  "files": dict,
+}
+
+
 class BlockRun:
   """Makes the records of a corpus block by block, in several processes.
 
@@ -992,8 +1003,7 @@ class BlockRun:
     receipt = {"files": {}}
     with contextlib.suppress(ValueError):  # empty, after a power failure
       if _exists(self._receipt_file):
-        with open_any(self._receipt_file) as file:
-          receipt = json.load(file)
+        receipt = json_files.read(self._receipt_file, _NOTED, "")
     files = receipt.pop("files")
     if receipt != wanted:
       files = {}
@@ -1391,7 +1401,7 @@ def main(_) -> None:
   recipe, _, inputs, outputs = prepare(preflight.simply)
   receipt.start(inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
-  with folders_for(outputs):
+  with folders_for(outputs), folder_lock.lock_files(outputs):
     if FLAGS.num_workers:
       counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)
     else:

@@ -26,6 +26,7 @@ from absl import flags, logging
 import command_line
 import create_pretraining_data
 import features
+import folder_lock
 import preflight
 import text_files
 from command_line import InputError, open_any
@@ -214,7 +215,11 @@ def main(argv: list[str]) -> None:
     vocab = file.read()
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
   build(pipeline, recipe, vocab, list(sizes), outputs, num_blocks)
-  with create_pretraining_data.folders_for(outputs), _input_errors():
+  with (
+    create_pretraining_data.folders_for(outputs),
+    folder_lock.lock_files(outputs),
+    _input_errors(),
+  ):
     result = pipeline.run()
     result.wait_until_finish()
   counts = collections.Counter(

@@ -30,6 +30,7 @@ from absl import flags, logging
 
 import command_line
 import config_schema
+import folder_lock
 import text_files
 import tokenization
 import vocabulary
@@ -500,10 +501,11 @@ def main(_) -> None:
   for name in others:
     if FLAGS[name].present:
       raise InputError(f"--{name} goes with --{mode}; leave it out")
-  if learns:
-    _learn()
-  else:
-    _add()
+  with folder_lock.lock_files([FLAGS.output_file]):
+    if learns:
+      _learn()
+    else:
+      _add()
 
 
 def _learn() -> None:

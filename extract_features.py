@@ -28,6 +28,7 @@ from absl import flags, logging
 import command_line
 import estimator_api
 import features
+import folder_lock
 import model_folder
 import modeling
 import preflight
@@ -499,6 +500,7 @@ def main(_) -> None:
   layout = record_layout(FLAGS.max_seq_length)
 
   with (
+    folder_lock.lock_files([FLAGS.output_file]),
     write_whole(FLAGS.output_file, "wb" if is_npz else "w") as output,
     tempfile.TemporaryDirectory() as folder,
   ):

@@ -91,10 +91,10 @@ def lock_files(paths: Iterable[str]) -> Iterator[None]:
 
 
 def _is_file(path: str) -> bool:
-  """Whether it is a local file, and not a device or a pipe."""
-  return "://" not in path and (
-    os.path.isfile(path) or not os.path.exists(path)
-  )
+  """Whether it is, or can become, a local file: no device and no pipe."""
+  if "://" in path or not os.path.isdir(os.path.dirname(path) or "."):
+    return False
+  return os.path.isfile(path) or not os.path.exists(path)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import folder_lock
+import json_files
 import model_folder
 import safekeeping
 from command_line import InputError, open_any, write_whole
@@ -154,8 +155,7 @@ class DevScores:
     self._path = os.path.join(model_dir, SCORES_FILE)
     self.rows: list[dict[str, Any]] = []
     if tf.gfile.Exists(self._path):
-      with open_any(self._path) as file:
-        self.rows = [json.loads(line) for line in file]
+      self.rows = read_scores(self._path)
 
   @property
   def best(self) -> dict[str, Any] | None:
@@ -219,6 +219,37 @@ class DevScores:
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
     folder = os.path.join(self._model_dir, "dev")
     write_events(folder, self.last_step, scores)
+
+
+def read_scores(path: str) -> list[dict[str, Any]]:
+  """Reads a `dev_scores.jsonl`.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Its rows, each a `step` and scores by name.
+
+  Raises:
+    InputError: a line of it is no such row.
+  """
+  rows = []
+  with open_any(path) as file:
+    for number, line in enumerate(file, start=1):
+      try:
+        row = json.loads(line)
+        problem = json_files.mismatch(row, {"step": int})
+        others = set(map(type, row.values())) - {int, float}
+        problem = problem or (others and "has a score that is no number")
+      except (ValueError, AttributeError) as error:
+        problem = f"is not JSON ({error})"
+      if problem:
+        raise InputError(
+          f"{path}, line {number}: {problem}. Remove the line, or the file to"
+          " evaluate anew"
+        )
+      rows.append(row)
+  return rows
 
 
 class ScoreListener(tf.train.CheckpointSaverListener):

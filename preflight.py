@@ -775,7 +775,7 @@ class Receipt:
       earlier = file.read()
     with contextlib.suppress(ValueError, KeyError, TypeError):
       if json.loads(earlier)["given"] == self._content["given"]:
-        return
+        return  # one that is damaged is kept too
     stem, number = self._path.removesuffix(".json"), 1
     while _exists(f"{stem}-{number}.json"):
       number += 1

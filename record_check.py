@@ -16,10 +16,17 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import features
-from command_line import InputError
+from command_line import InputError, printable
 
 # Says which record is at fault, in one line; None where none is.
 Find = Callable[[], "str | None"]
+
+# TensorFlow's errors of a record. It may quote bytes that are no text.
+_FAILURES = (
+  tf.errors.InvalidArgumentError,
+  tf.errors.DataLossError,
+  UnicodeDecodeError,
+)
 
 # Records that are parsed together.
 _TOGETHER = 1024
@@ -91,13 +98,13 @@ def _problem(
     return None
   try:
     values = parse(records)
-  except tf.errors.OpError as error:
+  except (tf.errors.OpError, UnicodeDecodeError) as error:
     if len(records) > 1:
       middle = len(records) // 2
       return _problem(path, records[:middle], first, layout, parse) or _problem(
         path, records[middle:], first + middle, layout, parse
       )
-    reason = str(error).split("\n")[0].split(" (op: ")[0][-200:]
+    reason = printable(str(error).split("\n")[0].split(" (op: ")[0][-200:])
     return (
       f"{path}: record {first} (the first is 0) has not the features of this"
       f" model ({reason}). {_CURE}"
@@ -139,7 +146,7 @@ def named_at_failure(find_bad_record: Find | None) -> Iterator[None]:
   """
   try:
     yield
-  except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+  except _FAILURES as error:
     found = find_bad_record and find_bad_record()
     if found:
       raise InputError(found) from error

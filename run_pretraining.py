@@ -45,7 +45,6 @@ import training
 from command_line import (
   InputError,
   find_files,
-  open_any,
   split_names,
   write_whole,
 )
@@ -93,16 +92,21 @@ def count_records(
 
 
 def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
-  """The features of the records of a TFRecord file, one after the other."""
-  with open_any(path, "rb") as file:
-    # A record is its length, the length's checksum, itself, its checksum.
-    while start := file.read(12):
-      record = file.read(int.from_bytes(start[:8], "little"))
-      file.read(4)
-      try:
-        yield tf.train.Example.FromString(record).features.feature
-      except DecodeError:
-        yield {}
+  """The features of the records of a TFRecord file, one after the other.
+
+  Raises:
+    InputError: a record is corrupt.
+  """
+  for number, record in enumerate(features.read_framed(path)):
+    if record is None:
+      raise InputError(
+        f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
+        " file again"
+      )
+    try:
+      yield tf.train.Example.FromString(record).features.feature
+    except DecodeError:
+      yield {}
 
 
 def check_lengths(

@@ -280,6 +280,11 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       listener.before_save(session, self._step)
     path = os.path.join(self._model_dir, "model.ckpt")
     (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+    # That of step 0 is of use only as long as there is no other.
+    first = [one for one in saver.last_checkpoints if one.endswith("-0")]
+    saver.recover_last_checkpoints(
+      [one for one in saver.last_checkpoints if one not in first]
+    )
     try:
       saver.save(session, path, self._step)
     except tf.errors.OpError as error:
@@ -287,6 +292,8 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       _raise_mendable(error)
       raise
     self._saved_step, self._saved_at = self._step, self._now()
+    for one in first:
+      tf.train.remove_checkpoint(one)
     if self._stop.requested:
       return  # listeners may take minutes; they are asked when it goes on
     wishes = [one.after_save(session, self._step) for one in self._listeners]

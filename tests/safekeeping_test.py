@@ -207,15 +207,15 @@ def nan_at(step, value=np.nan):
 
 def test_it_saves_multiples_wherever_it_began(tmp_path):
   train(tmp_path, 5, save_steps=4)
-  assert saved_steps(tmp_path) == [0, 4, 5]
+  assert saved_steps(tmp_path) == [4, 5]
   train(tmp_path, 13, save_steps=4)
-  assert saved_steps(tmp_path) == [0, 4, 5, 8, 12, 13]
+  assert saved_steps(tmp_path) == [4, 5, 8, 12, 13]
 
 
 def test_it_saves_by_the_clock_too(tmp_path):
   ticks = iter(range(0, 10**6, 10))  # asked once a step and once a save
   train(tmp_path, 9, save_secs=25, save_steps=8, now=lambda: next(ticks))
-  assert saved_steps(tmp_path) == [0, 3, 6, 8, 9]
+  assert saved_steps(tmp_path) == [3, 6, 8, 9]
 
 
 def test_what_is_saved_is_not_saved_again(tmp_path):
@@ -230,7 +230,7 @@ def test_listeners_hear_of_saves_and_may_end_training(tmp_path):
   listener = Listener(last=4)
   train(tmp_path, 9, listeners=[listener], save_steps=2)
   assert listener.steps == [0, 2, 4]
-  assert saved_steps(tmp_path) == [0, 2, 4]
+  assert saved_steps(tmp_path) == [2, 4]
 
 
 def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
@@ -265,13 +265,27 @@ def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
   with safekeeping.StopRequest() as stop:
     hooks = [AtStep(5, terminate)]
     train(tmp_path, 99, hooks, [listener], save_steps=10, stop=stop)
-  assert saved_steps(tmp_path) == [0, 6]
+  assert saved_steps(tmp_path) == [6]
   # What scores checkpoints would take its time.
   assert listener.steps == [0]
   assert signal.getsignal(signal.SIGTERM) == before
   with pytest.raises(SystemExit) as ended:
     stop.exit_if_requested(str(tmp_path))
   assert ended.value.code == 143
+
+
+def test_sigint_stops_as_sigterm_does_with_its_own_status(tmp_path):
+  before = signal.getsignal(signal.SIGINT)
+  with safekeeping.StopRequest() as stop:
+    hooks = [AtStep(5, lambda: os.kill(os.getpid(), signal.SIGINT))]
+    train(tmp_path, 99, hooks, save_steps=10, stop=stop)
+    # The next one ends the process.
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+  assert signal.getsignal(signal.SIGINT) == before
+  assert saved_steps(tmp_path) == [6]
+  with pytest.raises(SystemExit) as ended:
+    stop.exit_if_requested(str(tmp_path))
+  assert ended.value.code == 130
 
 
 def test_nobody_s_wish_ends_nothing(tmp_path):
@@ -308,7 +322,7 @@ def test_another_thread_does_not_listen_to_signals():
 def test_it_gives_up_before_what_is_no_number_is_saved(tmp_path, name, value):
   with pytest.raises(InputError, match=f"^step 6: .*{name} {value}"):
     train(tmp_path, 9, params={name: nan_at(6, value)}, save_steps=2)
-  assert saved_steps(tmp_path) == [0, 2, 4]
+  assert saved_steps(tmp_path) == [2, 4]
   with np.load(tmp_path / "failed_step_6.npz") as told:
     np.testing.assert_array_equal(told[name], np.float32(value))
 
@@ -316,13 +330,13 @@ def test_it_gives_up_before_what_is_no_number_is_saved(tmp_path, name, value):
 def test_what_need_not_be_finite_does_no_harm(tmp_path):
   params = {"norm": nan_at(2, np.inf), "finite": ["loss"]}
   train(tmp_path, 3, params=params)
-  assert saved_steps(tmp_path) == [0, 3]
+  assert saved_steps(tmp_path) == [3]
 
 
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
   with pytest.raises(InputError, match=r"^step 4: .*weight has values"):
     train(tmp_path, 9, params={"added": nan_at(3, np.inf)}, save_steps=2)
-  assert saved_steps(tmp_path) == [0, 2]
+  assert saved_steps(tmp_path) == [2]
 
 
 def test_weights_that_are_no_numbers_are_no_start(tmp_path):
