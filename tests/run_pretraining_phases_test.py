@@ -221,7 +221,14 @@ def test_the_second_worker_writes_nothing_of_its_own(
 
 def test_a_worker_waits_until_the_first_one_has_ended(tmp_path, monkeypatch):
   path = tmp_path / "run.json"
-  receipt = {"script": SCRIPT, "given": []}
+  receipt = {
+    "script": SCRIPT,
+    "given": [],
+    "path": "",
+    "files": [],
+    "code": {},
+    "versions": {},
+  }
   contents = [{**receipt, "results": None}, {**receipt, "results": {}}]
   monkeypatch.setattr(
     time, "sleep", lambda _: path.write_text(json.dumps(contents.pop(0)))

@@ -161,7 +161,8 @@ def test_auto_is_what_an_earlier_run_recorded(
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
   if receipt:
     flags.rerun = str(tmp_path / "run.json")
-    content = {"script": "run_classifier.py", "given": [], **receipt}
+    content = {"script": "run_classifier.py", "given": [], "results": None}
+    content |= {"path": "", "files": [], "code": {}, "versions": {}} | receipt
     (tmp_path / "run.json").write_text(json.dumps(content))
   found = training.compute_choices()
   assert (found["precision"], found["xla"]) == chosen
