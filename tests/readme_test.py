@@ -270,7 +270,6 @@ def test_readme_makefile_and_package_say_the_same_pythons():
 
 # So much at most, of what takes long.
 CAPS = {
-  "eval_steps": 2,
   "gradient_accumulation_steps": 5,
   "max_eval_steps": 2,
   "num_shards": 2,
