@@ -1,0 +1,145 @@
+"""The scripts' model_fns, built by the original's arguments, in any graph."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import estimator_api
+import extract_features
+import modeling
+import optimization
+import run_classifier
+import run_pretraining
+import run_squad
+from execution import Execution
+
+CONFIG = modeling.BertConfig(
+  vocab_size=30,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=16,
+  max_position_embeddings=12,
+  type_vocab_size=2,
+)
+LEARNS = {
+  "init_checkpoint": None,
+  "learning_rate": 0.1,
+  "num_train_steps": 10,
+  "num_warmup_steps": 2,
+  "use_tpu": False,
+  "use_one_hot_embeddings": False,
+}
+Modes = estimator_api.ModeKeys
+
+
+@pytest.fixture(autouse=True)
+def graph(variables):
+  """A fresh graph for every test, with either kind of variables."""
+  with tf.Graph().as_default() as graph:
+    yield graph
+
+
+def features(**more):
+  """Two sequences of six tokens, the second one shorter; and more features."""
+  ids = np.array([[5, 9, 3, 7, 8, 2], [4, 6, 2, 0, 0, 0]])
+  arrays = {
+    "input_ids": ids,
+    "input_mask": ids > 0,
+    "segment_ids": ids % 2,
+    **more,
+  }
+  return {name: tf.constant(a, tf.int32) for name, a in arrays.items()}
+
+
+def run_mode(model_fn, batch, mode):
+  """What one step of a mode gives; after a step of training all that moved."""
+  spec = model_fn(batch, None, mode, {"batch_size": 2})
+  with tf.Session() as session:
+    weights = tf.trainable_variables()
+    session.run([tf.global_variables_initializer()])
+    session.run(tf.local_variables_initializer())
+    if mode == Modes.PREDICT:
+      return session.run(spec.predictions)
+    if mode == Modes.EVAL:
+      return {"loss": session.run(spec.loss)}
+    for _ in range(2):  # the rate of the first is 0
+      before = session.run(weights)
+      loss, _ = session.run([spec.loss, spec.train_op])
+    assert np.isfinite(loss)
+    after = session.run(weights)
+  moved = [not np.array_equal(*pair) for pair in zip(before, after)]
+  return {v.op.name for v, moves in zip(weights, moved) if moves}
+
+
+CASES = {
+  "classifier": (
+    run_classifier.model_fn_builder(CONFIG, 3, **LEARNS),
+    {"label_ids": [0, 2], "is_real_example": [1, 1]},
+    {"probabilities"},
+  ),
+  "squad": (
+    run_squad.model_fn_builder(CONFIG, **LEARNS),
+    {
+      "unique_ids": [7, 8],
+      "start_positions": [1, 0],
+      "end_positions": [2, 0],
+    },
+    {"unique_ids", "start_logits", "end_logits"},
+  ),
+  "pretraining": (
+    run_pretraining.model_fn_builder(CONFIG, **LEARNS),
+    {
+      "masked_lm_positions": [[1, 3], [1, 0]],
+      "masked_lm_ids": [[4, 5], [6, 0]],
+      "masked_lm_weights": [[1, 1], [1, 0]],
+      "next_sentence_labels": [[0], [1]],
+    },
+    None,
+  ),
+}
+
+
+@pytest.mark.parametrize("script", CASES)
+def test_a_step_of_training_moves_every_part_of_the_model(script):
+  model_fn, more, _ = CASES[script]
+  moved = run_mode(model_fn, features(**more), Modes.TRAIN)
+  assert "bert/embeddings/word_embeddings" in moved
+  assert "bert/encoder/layer_0/output/LayerNorm/gamma" in moved
+  assert len(moved) > 20
+
+
+def test_the_fast_way_of_a_command_trains_too():
+  model_fn = run_classifier.model_fn_builder(
+    CONFIG,
+    3,
+    **LEARNS,
+    seed=1,
+    execution=Execution(packs=True, compiles=True, recomputes=True),
+    options=optimization.StepOptions(compiles=True, num_micro_batches=2),
+  )
+  _, more, _ = CASES["classifier"]
+  assert len(run_mode(model_fn, features(**more), Modes.TRAIN)) > 20
+
+
+@pytest.mark.parametrize("script", CASES)
+def test_evaluation_and_prediction(script):
+  model_fn, more, predicted = CASES[script]
+  batch = features(**more)
+  if script != "squad":  # it has no evaluation
+    assert np.isfinite(run_mode(model_fn, batch, Modes.EVAL)["loss"])
+  if predicted:
+    with tf.Graph().as_default():
+      found = run_mode(model_fn, features(**more), Modes.PREDICT)
+    assert predicted <= set(found)
+    assert all(np.isfinite(values).all() for values in found.values())
+
+
+def test_features_are_extracted():
+  model_fn = extract_features.model_fn_builder(
+    CONFIG, None, [-1], use_tpu=False, use_one_hot_embeddings=True
+  )
+  batch = features(unique_ids=[0, 1])
+  batch["input_type_ids"] = batch["segment_ids"]
+  found = run_mode(model_fn, batch, Modes.PREDICT)
+  assert found["layer_output_0"].shape == (2, 6, 8)
