@@ -281,6 +281,46 @@ def test_a_checkpoint_cut_short_is_passed_over(
   assert tf.train.latest_checkpoint(folder) == last
 
 
+def flip(checkpoint, place):
+  """Flips the bits of 64 bytes of a checkpoint's values."""
+  with open(checkpoint + DATA, "r+b") as file:
+    file.seek(place)
+    content = file.read(64)
+    file.seek(place)
+    file.write(bytes(byte ^ 0xFF for byte in content))
+
+
+@pytest.mark.parametrize("place", [0, 300, 900])
+def test_a_corrupt_checkpoint_is_passed_over(
+  checkpoint, tmp_path, warnings, place
+):
+  last = as_step(checkpoint, 70)
+  name_as_last(last)
+  flip(last, place)
+  assert model_folder.last_checkpoint(str(tmp_path)) == checkpoint
+  (warning,) = warnings
+  assert warning.startswith(f"{last}{DATA}: ") and checkpoint in warning
+  with pytest.raises(InputError, match=re.escape(f"{last}{DATA}: ")):
+    model_folder.check_checkpoint(last)
+  model_folder.go_on_in(str(tmp_path))
+  assert tf.train.latest_checkpoint(str(tmp_path)) == checkpoint
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_training_starts_from_no_weights_with_nan_or_inf(
+  checkpoint, tmp_path, value
+):
+  bad = str(tmp_path / "bad.ckpt")
+  bias = np.array([0, value], np.float32)
+  model_folder.write_variables(
+    bad, variables_of(checkpoint) | {"output_bias": bias}
+  )
+  empty = str(tmp_path / "empty")
+  with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
+    model_folder.find_model(bad, empty, may_be_new=True)
+  assert model_folder.find_model(bad, empty, may_be_new=False) == bad
+
+
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
 def test_without_a_word_on_the_last_it_is_found(
   checkpoint, tmp_path, warnings, state
