@@ -237,7 +237,7 @@ def find_checkpoint(path: str) -> str:
     return path
   if not tf.gfile.IsDirectory(path):
     raise InputError(
-      f"{path}: no such checkpoint. Name it as its files are, without"
+      f"{path}: no such checkpoint or folder. Name it as its files are, without"
       " .index or .data-00000-of-00001, or name its folder"
     )
   trained = trained_checkpoint(path)

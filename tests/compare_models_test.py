@@ -114,8 +114,9 @@ def test_a_checkpoint_without_pooler_shows_no_pooled_output(tiny):
 
 def test_a_damaged_checkpoint_costs_one_line(tiny):
   folder = tiny()
-  os.truncate(f"{folder}/bert_model.ckpt.data-00000-of-00001", 99)
-  with pytest.raises(InputError, match=r"^.*ckpt: cannot be read as a Tens.*$"):
+  data = f"{folder}/bert_model.ckpt.data-00000-of-00001"
+  os.truncate(data, 99)
+  with pytest.raises(InputError, match=f"^{data}: [^\n]*$"):
     compare_models.load(folder)
 
 

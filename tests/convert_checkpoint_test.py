@@ -864,7 +864,7 @@ def test_an_architecture_of_before_training_is_not_believed(tmp_path):
 def test_a_damaged_checkpoint_is_refused(tmp_path):
   checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
   os.remove(f"{checkpoint}.data-00000-of-00001")
-  with pytest.raises(InputError, match="cannot be read as a TensorFlow check"):
+  with pytest.raises(InputError, match=f"^{checkpoint}: "):
     to_huggingface(checkpoint, tmp_path)
 
 
@@ -975,7 +975,7 @@ def test_several_checkpoints_of_which_none_is_the_last_are_refused(
 ):
   for name in ("one", "two"):
     (tmp_path / f"{name}.ckpt.index").touch()
-  with pytest.raises(InputError, match="has 2 TensorFlow checkpoints"):
+  with pytest.raises(InputError, match=r"one\.ckpt, two\.ckpt"):
     main(tmp_path)
 
 
@@ -1112,7 +1112,7 @@ def another_model(folder):
 @pytest.mark.parametrize(
   "make, message",
   [
-    (no_folder, "has 0 TensorFlow checkpoints"),
+    (no_folder, "no such checkpoint or folder"),
     (no_weights, "has no weights, neither model.safetensors nor"),
     (another_model, 'model_type is "gpt2"; only "bert" can be'),
   ],

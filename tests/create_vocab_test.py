@@ -566,7 +566,7 @@ def test_checkpoint_that_was_cut_short_is_refused(tmp_path):
   make_model(tmp_path, 20)
   data = tmp_path / "model.ckpt.data-00000-of-00001"
   data.write_bytes(data.read_bytes()[:100])
-  with pytest.raises(InputError, match="cannot be read as a TensorFlow checkp"):
+  with pytest.raises(InputError, match=f"^{data}: "):
     create_vocab.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
 
 

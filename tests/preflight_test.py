@@ -540,9 +540,10 @@ def test_too_little_disk(place, capsys, monkeypatch):
 def test_checkpoints_of_a_run(place):
   with commands.in_process(run_classifier):
     flags.FLAGS(["", *arguments(run_classifier, save_checkpoints_steps=10)])
-    # Those of steps 0 and 10 and one that is written; then the five last.
+    # Those that are kept and one that is being written.
+    assert preflight.checkpoint_bytes(100, 5) == 2 * 12 * 100
     assert preflight.checkpoint_bytes(100, 15) == 3 * 12 * 100
-    assert preflight.checkpoint_bytes(100, 1000) == 6 * 12 * 100
+    assert preflight.checkpoint_bytes(100, 1000) == 3 * 12 * 100
 
 
 def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
