@@ -150,9 +150,9 @@ def convert_single_example(
   return _convert(ex_index, example, problem, max_seq_length, tokenizer)[0]
 
 
-def _problem_of(label_list: Sequence[str]) -> Problem:
-  """What is learnt where all that is known is a label set."""
-  labels = list(label_list)
+def _problem_of(label_list: Sequence[str] | None) -> Problem:
+  """The problem of a label set; None for none, as for regression."""
+  labels = [] if label_list is None else list(label_list)
   return Problem("classification" if labels else "regression", labels)
 
 

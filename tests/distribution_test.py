@@ -426,7 +426,7 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
     workers.processes[1].send_signal(signal.SIGTERM)
     for status, log in workers.wait():
       assert status == 128 + signal.SIGTERM, log
-      assert "Stopped as asked, at step" in log.splitlines()[-1]
+      assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
   assert 50 <= model_folder.steps_done(str(folder)) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():

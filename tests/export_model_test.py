@@ -459,8 +459,12 @@ def test_a_vocabulary_of_the_other_case(refuse, model_dir, tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(entries))
   larger = CONFIG.to_dict() | {"vocab_size": len(entries)}
   (tmp_path / "larger.json").write_text(json.dumps(larger))
+  # A folder that has no vocabulary of its own to compare with.
+  bare = shutil.copytree(
+    model_dir, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt")
+  )
   line = refuse(
-    f"--model_dir={model_dir}",
+    f"--model_dir={bare}",
     f"--bert_config_file={tmp_path / 'larger.json'}",
     f"--vocab_file={tmp_path / 'vocab.txt'}",
   )

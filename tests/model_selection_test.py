@@ -427,7 +427,10 @@ def place(tmp_path_factory):
   (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
   (place / "bert_config.json").write_text(CONFIG.to_json_string())
   for name, label in [("train", "1"), ("dev", "0"), ("test", "0")]:
-    rows = [f"{label}\t1\t2\t{s}\t{s}\n" for s in SENTENCES * 2]
+    labels = [label] * 7 + ["0"]  # to train takes two labels
+    rows = [
+      f"{label}\t1\t2\t{s}\t{s}\n" for label, s in zip(labels, SENTENCES * 2)
+    ]
     (place / f"{name}.tsv").write_text("header\n" + "".join(rows))
   return place
 

@@ -47,7 +47,10 @@ def test_single_examples_equal_the_reference(tokenizer):
   ("changed", "said"),
   [
     # The reference fails at these two, on KeyError and AssertionError.
-    ({"label": "2"}, "example guid: unknown label '2'; the labels are 0, 1"),
+    (
+      {"label": "2"},
+      "example guid: unknown label '2'; the labels are '0', '1'",
+    ),
     ({"max_seq_length": 1}, "max_seq_length=1: has to be 2 at least"),
   ],
 )

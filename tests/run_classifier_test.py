@@ -456,7 +456,7 @@ def test_a_folder_of_another_task_is_refused(place, trained):
 
 def test_a_folder_of_other_labels_is_refused(place, trained):
   line = refuse(place, "--do_eval", task_name="RTE", output_dir=trained[0])
-  assert "['0', '1']" in line and "['entailment', 'not_entailment']" in line
+  assert f"{trained[0]}: " in line and "mrpc" in line and "rte" in line
 
 
 def test_a_folder_of_another_encoder_is_refused(place, trained):
@@ -490,7 +490,7 @@ def test_a_row_with_too_few_columns(place):
 
 def test_a_missing_file(place):
   line = refuse(place, data_dir=place / "nowhere")
-  assert f"{place}/nowhere/train.tsv: cannot be read" in line
+  assert f"--data_dir={place}/nowhere: " in line
 
 
 def test_an_empty_file(place):
@@ -501,7 +501,8 @@ def test_an_empty_file(place):
 
 
 def test_an_unknown_task(place):
-  assert "no such task; there are cola" in refuse(place, task_name="COLLA")
+  line = refuse(place, task_name="COLLA")
+  assert "--task_name=COLLA: " in line and "CoLA" in line
 
 
 def test_a_vocabulary_larger_than_the_model(place):

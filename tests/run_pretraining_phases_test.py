@@ -510,8 +510,10 @@ def values_exchanged(monkeypatch, num_parts):
   @tf.autograph.experimental.do_not_convert
   def build():
     batch = {
-      name: tf.zeros([8, *shape], tf.float32 if is_float else tf.int32)
-      for name, (shape, is_float, _) in layout.items()
+      name: tf.zeros(
+        [8, *feature.shape], tf.float32 if feature.is_float else tf.int32
+      )
+      for name, feature in layout.items()
     }
     spec = model_fn(batch, None, "train", {"batch_size": 16})
     return spec.train_op
