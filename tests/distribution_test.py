@@ -177,7 +177,9 @@ def assert_same_training(folder, other):
   np.testing.assert_allclose(found, losses(other), rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_replicas", [2, 4])
+@pytest.mark.parametrize(
+  "num_replicas", [2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
   folder = train(f"mirrored_{num_replicas}", f"--num_replicas={num_replicas}")
   assert_same_training(folder, alone)
@@ -186,9 +188,10 @@ def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
 @pytest.mark.parametrize(
   "name, more",
   [
-    (
+    pytest.param(
       "all_at_once",
       ["--gradient_accumulation_steps=2", "--remask", "--optimizer=lamb"],
+      marks=pytest.mark.slow,
     ),
     ("compiled", ["--xla=on"]),
   ],
@@ -228,6 +231,7 @@ def test_replicas_draw_dropout_of_their_own():
   assert (first != second).any()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_of_replicas_ends_with_the_same_weights(
   train, place, main
 ):
@@ -388,6 +392,7 @@ def wait_for(path, workers):
   commands.wait_until(path.exists, *workers.processes)
 
 
+@pytest.mark.slow
 def test_workers_stop_together_when_the_first_finds_nothing_better(place):
   folder = place / "patience"
   more = ["--learning_rate=0", "--eval_steps=4", "--patience=2"]

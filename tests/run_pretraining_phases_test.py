@@ -153,6 +153,7 @@ def start(arguments):
   )
 
 
+@pytest.mark.slow
 def test_phases_stopped_on_the_way_end_with_the_same_weights(place, phased):
   stopped = place / "stopped"
   with start(in_phases(place, "stopped")) as process:
