@@ -108,8 +108,15 @@ def test_training_says_how_it_goes(trained):
     ), word
 
 
+# Lines of XLA in TensorFlow 2.15, which has no setting for them.
+XLA_LINES = ("absl::InitializeLog", "device_compiler.h", "SetPriority")
+
+
 def test_the_log_has_no_line_of_tensorflow(trained):
+  is_oldest = tf.__version__.startswith("2.15.")
   for line in trained[1].splitlines():
+    if is_oldest and any(part in line for part in XLA_LINES):
+      continue
     assert re.match(r"\d\d:\d\d:\d\d ", line), line
 
 
