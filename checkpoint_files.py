@@ -22,7 +22,7 @@ _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 
 
 class Condition(NamedTuple):
-  """What is wrong with a checkpoint.
+  """Damage of a checkpoint.
 
   Attributes:
     damage: the file that cannot be read and what is wrong with it; or None.
@@ -34,7 +34,7 @@ class Condition(NamedTuple):
 
 
 def exists(checkpoint: str) -> bool:
-  """Whether a path is that of a checkpoint, named without `.index`."""
+  """True if there is a checkpoint of this name, given without `.index`."""
   return bool(_index_of(checkpoint))
 
 

@@ -111,7 +111,7 @@ def check(path: str, values: Any, required: Iterable[str] = SIZES) -> None:
 
 
 def _is_valid(value: Any, kind: type, allowed: settings.Range | None) -> bool:
-  """Whether a value has its type and is in its range."""
+  """True if a value has its type and is in its range."""
   if isinstance(value, bool):  # which Python takes for an integer
     return False
   if not isinstance(value, (int, float) if kind is float else kind):

@@ -91,7 +91,7 @@ def lock_files(paths: Iterable[str]) -> Iterator[None]:
 
 
 def _is_file(path: str) -> bool:
-  """Whether it is, or can become, a local file: no device and no pipe."""
+  """True for local files, present or not, but not for devices and pipes."""
   if "://" in path or not os.path.isdir(os.path.dirname(path) or "."):
     return False
   return os.path.isfile(path) or not os.path.exists(path)
@@ -147,7 +147,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-  """Whether an open file is the one that a path names."""
+  """True if an open file is the one that a path names."""
   try:
     return os.path.samestat(os.fstat(descriptor), os.stat(path))
   except FileNotFoundError:

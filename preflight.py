@@ -395,7 +395,7 @@ def check_weights(
   if checkpoint:
     checkpoint_files.check(checkpoint)
     num_variables = len(tf.train.list_variables(checkpoint))
-    logging.info("%s: %d variables, all whole", checkpoint, num_variables)
+    logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
   with tf.Graph().as_default():
     batch = {
       name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)

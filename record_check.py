@@ -93,7 +93,7 @@ def _find_in(path, layout, parse, most) -> str | None:
 def _problem(
   path: str, records: Sequence[bytes], first: int, layout, parse
 ) -> str | None:
-  """What is wrong with the first bad one of some records."""
+  """Describes the first bad record; None if there is none."""
   if not records:
     return None
   try:

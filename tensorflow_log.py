@@ -36,12 +36,12 @@ def import_quietly() -> None:
 
 
 def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--tensorflow_log`, which `import_quietly` reads by itself."""
+  """Defines `--tensorflow_log`, which `import_quietly` reads before parsing."""
   flags.DEFINE_bool("tensorflow_log", False, HELP, flag_values=flag_values)
 
 
 def is_wanted(argv: Sequence[str]) -> bool:
-  """Whether a command line, which is parsed later, asks for the log.
+  """True if a command line, which is parsed later, asks for the log.
 
   Args:
     argv: program and arguments.

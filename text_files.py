@@ -31,7 +31,7 @@ _BLOCK_BYTES = 2**16  # fits a processor's cache, which is faster
 
 
 class Encoding(NamedTuple):
-  """How bytes become text.
+  """An encoding and its error handling.
 
   Attributes:
     name: of a codec of Python.
@@ -409,7 +409,7 @@ _MULTI_BYTE = (
 
 
 def _known_format(head: bytes) -> str | None:
-  """What a file that begins so is, if it is one of `_FORMATS`."""
+  """Name of the binary format that a file starts with, if known."""
   if head[257:262] == b"ustar":
     return "a tar archive"
   return next(
@@ -436,10 +436,10 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _probable_encoding(content: bytes) -> tuple[str, str | None]:
-  """What bytes that are not UTF-8 probably are, and the codec that reads them.
+  """Guesses the encoding of bytes that are not UTF-8, and its codec.
 
   Args:
-    content: some around one that is not UTF-8.
+    content: bytes around the first one that is not UTF-8.
   """
   num_controls = len(re.findall(rb"[\x00-\x08\x0e-\x1f]", content))
   if num_controls > len(content) / 50:

@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import functools
 import itertools
-import json
 import math
 import os
 import shutil
@@ -32,6 +31,7 @@ import estimator_api
 import features
 import folder_lock
 import hub_module
+import json_files
 import memory_plan
 import model_folder
 import model_selection
@@ -45,7 +45,6 @@ import tpu_graph
 from command_line import (
   InputError,
   english_list,
-  open_any,
   progress,
   read_receipt,
   write_whole,
@@ -986,8 +985,18 @@ def _seeds_section() -> list[str]:
   path = os.path.join(FLAGS.output_dir, model_selection.SEEDS_FILE)
   if not (getattr(FLAGS, "seeds", 0) and tf.gfile.Exists(path)):
     return []
-  with open_any(path) as file:
-    found = json.load(file)
+  found = json_files.read(
+    path,
+    {
+      "metric": str,
+      "seeds": [int],
+      "scores": [float],
+      "best_seed": int,
+      "collapsed": [int],
+      "confidence_interval": [float],
+    },
+    "Remove it, or repeat the run",
+  )
   rows = [
     {
       "seed": seed,

@@ -1,4 +1,4 @@
-"""What a vocabulary has to have, and whether it is that of a trained model.
+"""Checks of vocabularies, and comparison with that of a trained model.
 
 Imports no TensorFlow.
 """
@@ -72,7 +72,7 @@ def check(
 
 
 def _check_repeated(path: str) -> None:
-  """Warns of entries that come twice; refuses that of special ones."""
+  """Warns of repeated entries; refuses repeated special ones."""
   entries = _entries(path)
   repeated = [entry for entry, n in Counter(entries).items() if n > 1 and entry]
   for entry in repeated:
@@ -127,12 +127,12 @@ def check_same(path: str, trained: str) -> None:
 
 
 def difference(path: str, other: str, ignore_unused: bool = False) -> str:
-  """What differs between two vocabularies, in words; empty if nothing does.
+  """Describes how two vocabularies differ; empty if they are equal.
 
   Args:
     path: a vocabulary.
     other: another.
-    ignore_unused: whether words may take places that are `[unusedN]` in
+    ignore_unused: whether words may replace entries that are `[unusedN]` in
       `other`, or follow its last entry.
   """
   ours, theirs = _entries(path), _entries(other)
