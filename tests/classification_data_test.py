@@ -42,6 +42,7 @@ def refusal(action, *arguments):
 # The published tasks
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 @pytest.mark.parametrize(
   ("task", "split"),
   [(task, split) for task in ("mrpc", "cola") for split in SPLITS]
@@ -91,6 +92,7 @@ GLUE = [
 ]
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize(
   ("task", "folder", "split", "count", "columns"),
   [
@@ -142,6 +144,7 @@ def test_qqp_is_read_by_its_published_columns(tmp_path):
   assert (test.text_a, test.text_b) == ("Why ?", "How ?")
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 def test_diagnostic_set_is_labelled_by_a_model_of_mnli():
   folder = reference_data.data("glue", "diagnostic")
   processor = PROCESSORS["ax"]()
@@ -176,6 +179,7 @@ def test_mnli_has_a_second_set_of_other_kinds_of_text(
   }
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 def test_mnli_without_a_second_set_says_so(caplog):
   folder = reference_data.data("glue", "MNLI-sample")
   assert list(PROCESSORS["mnli"]().sets(folder, "dev")) == [""]

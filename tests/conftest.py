@@ -5,6 +5,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+pytest_plugins = ["reference_data"]
+
 # No test is about how long an example takes on a busy machine.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")

@@ -179,7 +179,9 @@ def assert_golden(paths, run):
     "cased_two_in_three_out",
     "edge",
     "one_document",
-    "chinese",
+    pytest.param(
+      "chinese", marks=pytest.mark.needs_data(reference_data.GOLDEN)
+    ),
     "later_whole_word",
     "later_whole_word_edge",
     "later_plain",

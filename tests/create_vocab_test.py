@@ -222,7 +222,15 @@ def test_coverage_counts_words_as_often_as_they_come():
 
 
 @pytest.mark.parametrize("lower_case", [True, False])
-@pytest.mark.parametrize("name", ["sample", "gutenberg"])
+@pytest.mark.parametrize(
+  "name",
+  [
+    "sample",
+    pytest.param(
+      "gutenberg", marks=pytest.mark.needs_data(reference_data.DATA)
+    ),
+  ],
+)
 def test_library_gives_the_same_ids(name, lower_case, tmp_path):
   files = [SAMPLE]
   if name == "gutenberg":

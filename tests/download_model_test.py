@@ -397,8 +397,8 @@ def test_folders_that_are_not_packed_again_are_found_too(publish, fetch):
 def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
   import tensorflow as tf
 
-  toy = functools.partial(reference_data.data, "bert", "checkpoint_toy")
-  files = contents(toy())
+  toy = functools.partial(reference_data.golden, "modeling", "tiny")
+  files = {"vocab.txt": b"[PAD]\n", **contents(toy())}
   publish(tarred(within("m", renamed("model.ckpt-7", files))), ".tar.gz")
   checkpoint = download_model.checkpoint_path(fetch())
   assert tf.train.list_variables(checkpoint) == tf.train.list_variables(

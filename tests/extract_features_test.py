@@ -115,23 +115,25 @@ def test_replicas_give_the_features_of_one(place, extracted, tmp_path):
   assert_same_text(replicated.read_text(), extracted[0])
 
 
-def test_output_equals_the_reference(tmp_path):
-  def golden(name):
-    return reference_data.golden("programs", name)
+def test_output_equals_the_reference(tmp_path, golden):
+  def program(name):
+    return golden("programs", name)
 
-  checkpoint = golden("bert_model.ckpt.index").removesuffix(".index")
+  checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
+  with open(program("runs.json")) as file:
+    vocab = json.load(file)["vocab"]
   extract(
     tmp_path / "output.jsonl",
     tmp_path,
-    input_file=golden("features_input.txt"),
-    vocab_file=reference_data.vocab("uncased"),
-    bert_config_file=golden("bert_config.json"),
+    input_file=program("features_input.txt"),
+    vocab_file=reference_data.vocab(vocab),
+    bert_config_file=program("bert_config.json"),
     init_checkpoint=checkpoint,
     do_lower=True,
     layers="-1,-2",
     max_seq_length=24,
   )
-  with gzip.open(golden("features_output.jsonl.gz"), "rt") as file:
+  with gzip.open(program("features_output.jsonl.gz"), "rt") as file:
     assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
 
 

@@ -17,7 +17,10 @@ from hypothesis.extra import numpy as arrays
 import modeling
 from execution import Execution
 
-SIZES = ["tiny", "small"]
+SIZES = [
+  "tiny",
+  pytest.param("small", marks=pytest.mark.needs_data(reference_data.GOLDEN)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -725,7 +728,7 @@ def test_get_shape_list_gives_numbers_where_they_are_known():
 
 
 def test_assignment_map_names_what_a_checkpoint_has():
-  path = reference_data.data("bert", "checkpoint_toy", "bert_model.ckpt.index")
+  path = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
   with tf.variable_scope("bert/pooler"):
     modeling.dense(tf.zeros([1, 4]), 4)
   tf.get_variable("new", [1])

@@ -72,9 +72,11 @@ def squad_loss(config, model, batch):
     ("squad_tiny", squad_loss, 0),
   ],
 )
-def test_eight_steps_equal_the_reference(run, loss_fn, num_warmup_steps):
+def test_eight_steps_equal_the_reference(
+  run, loss_fn, num_warmup_steps, golden
+):
   def load(name):
-    return dict(np.load(reference_data.golden("optimization", run, name)))
+    return dict(np.load(golden("optimization", run, name)))
 
   batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
   steps["loss"] = steps.pop("total_loss", steps.get("loss"))
@@ -114,7 +116,11 @@ def test_eight_steps_equal_the_reference(run, loss_fn, num_warmup_steps):
   for name, value in final.items():
     tolerance = 1e-4 if name.startswith("cls/squad/output_bias") else 3e-5
     np.testing.assert_allclose(
-      values[name], value, rtol=0, atol=tolerance, err_msg=name
+      reference_data.first_rows(values[name], value),
+      value,
+      rtol=0,
+      atol=tolerance,
+      err_msg=name,
     )
 
 

@@ -284,6 +284,7 @@ def test_any_text_comes_back_from_every_place(tmp_path, drawn, text):
   assert f"{text}29" in page.texts("td")
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 def test_naughty_strings_come_back():
   with open(reference_data.data("text", "blns.json"), encoding="utf-8") as file:
     strings = json.load(file)

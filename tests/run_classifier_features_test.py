@@ -91,6 +91,7 @@ def read_dev_examples(task):
   return classification_data.PROCESSORS[task]().get_dev_examples(folder)
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 @pytest.mark.parametrize(
   "name",
   [
@@ -129,6 +130,7 @@ def test_records_equal_the_reference(tmp_path, name):
   assert digest == run["content_sha256"]
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize(
   ("split", "file"),
   [("train", "mrpc_train.tf_record"), ("dev", "mrpc_eval.tf_record")],
@@ -150,6 +152,7 @@ def test_records_equal_those_of_a_published_run(
     assert ours == theirs
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 def test_records_of_a_published_run_are_read():
   path = reference_data.data("reference_runs", "mrpc_eval.tf_record")
   input_fn = run_classifier.file_based_input_fn_builder(

@@ -241,9 +241,9 @@ def test_finished_training_is_not_repeated(place, trained):
 # The reference's own results
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 def test_program_equals_the_reference(tmp_path):
-  checkpoint = reference_data.golden("programs", "bert_model.ckpt.index")
-  config = reference_data.golden("programs", "bert_config.json")
+  programs = os.path.join(os.environ[reference_data.GOLDEN], "programs")
   commands.succeed(
     "run_classifier.py",
     "--task_name=MRPC",
@@ -251,8 +251,8 @@ def test_program_equals_the_reference(tmp_path):
     "--do_predict=true",
     f"--data_dir={reference_data.data('glue', 'MRPC')}",
     f"--vocab_file={reference_data.vocab('uncased')}",
-    f"--bert_config_file={config}",
-    f"--init_checkpoint={os.path.splitext(checkpoint)[0]}",
+    f"--bert_config_file={programs}/bert_config.json",
+    f"--init_checkpoint={programs}/bert_model.ckpt",
     "--max_seq_length=64",
     "--eval_batch_size=7",
     "--predict_batch_size=8",
@@ -260,17 +260,12 @@ def test_program_equals_the_reference(tmp_path):
     f"--output_dir={tmp_path}",
   )
   results = read_results(tmp_path / "eval_results.txt")
-  expected = read_results(
-    reference_data.golden("programs", "classifier_eval_results.txt")
-  )
+  expected = read_results(f"{programs}/classifier_eval_results.txt")
   assert results["eval_accuracy"] == expected.pop("eval_accuracy")
   for key, value in expected.items():
     assert float(results[key]) == pytest.approx(float(value), abs=1e-5), key
   rows = np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t")
-  golden = np.loadtxt(
-    reference_data.golden("programs", "classifier_test_results.tsv"),
-    delimiter="\t",
-  )
+  golden = np.loadtxt(f"{programs}/classifier_test_results.tsv", delimiter="\t")
   np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-5)
 
 
@@ -544,7 +539,9 @@ def test_the_wrong_case(place):
     "--do_train",
     "--do_lower=False",
     vocab_file=reference_data.vocab("uncased"),
-    bert_config_file=reference_data.golden("programs", "bert_config.json"),
+    bert_config_file=reference_data.data(
+      "bert", "config", "uncased_L-12_H-768_A-12.json"
+    ),
   )
   assert "--do_lower_case=True" in line
 

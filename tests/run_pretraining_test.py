@@ -538,6 +538,7 @@ def pretrain_as_the_reference(output_dir, *actions):
   )
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN)
 def test_scores_before_training_equal_the_reference(tmp_path):
   done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
   assert "Evaluating on --input_file" in done.stderr
@@ -549,6 +550,7 @@ def test_scores_before_training_equal_the_reference(tmp_path):
     assert results[key] == pytest.approx(value, abs=tolerance), key
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN)
 def test_training_comes_as_far_as_the_reference(tmp_path):
   pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")
   results = read_results(tmp_path / "eval_results.txt")
@@ -566,6 +568,7 @@ def test_training_comes_as_far_as_the_reference(tmp_path):
   assert sorted(map(list, variables)) == sorted(expected)
 
 
+@pytest.mark.needs_data(reference_data.GOLDEN)
 def test_steps_in_order_equal_the_reference():
   config = modeling.BertConfig.from_json_file(golden("bert_config.json"))
   (records,) = features.record_batches(

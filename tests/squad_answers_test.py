@@ -36,12 +36,6 @@ DECODED = [
 
 
 @pytest.fixture(scope="module")
-def runs():
-  with open(reference_data.golden("squad", "runs.json")) as file:
-    return json.load(file)
-
-
-@pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
   words = "[UNK] a b c d e f g h who ##s ( ) , [PAD] [CLS] [SEP]"
   path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
@@ -68,7 +62,9 @@ def helper_cases(function):
 
 
 @pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
-def test_files_equal_the_reference(runs, tmp_path, name, kind, threshold):
+def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
+  with open(golden("squad", "runs.json")) as file:
+    runs = json.load(file)
   logits_name = f"{name}_{kind}_logits.npz"
   (run,) = [
     run
@@ -81,7 +77,7 @@ def test_files_equal_the_reference(runs, tmp_path, name, kind, threshold):
     for run in runs["features"]
     if run["features"] == f"{name}_features.jsonl.gz"
   ]
-  with gzip.open(reference_data.golden("squad", made["input"])) as file:
+  with gzip.open(golden("squad", made["input"])) as file:
     (tmp_path / "data.json").write_bytes(file.read())
   examples = squad_data.read_squad_examples(
     str(tmp_path / "data.json"),
@@ -93,7 +89,7 @@ def test_files_equal_the_reference(runs, tmp_path, name, kind, threshold):
   )
   keys = ("max_seq_length", "doc_stride", "max_query_length", "is_training")
   windows = make_features(examples, tokenizer, [made[key] for key in keys])
-  logits = np.load(reference_data.golden("squad", logits_name))
+  logits = np.load(golden("squad", logits_name))
   results = [
     RawResult(int(unique_id), starts.tolist(), ends.tolist())
     for unique_id, starts, ends in zip(
@@ -119,8 +115,8 @@ def test_files_equal_the_reference(runs, tmp_path, name, kind, threshold):
     assert hashlib.sha256(content).hexdigest() == digest, golden_name
 
 
-def test_final_texts_equal_the_reference():
-  path = reference_data.golden("squad", "get_final_text.jsonl")
+def test_final_texts_equal_the_reference(golden):
+  path = golden("squad", "get_final_text.jsonl")
   for case in reference_data.read_jsonl(path):
     result = case.pop("result")
     assert squad_answers.get_final_text(**case) == result, case
@@ -209,6 +205,7 @@ def test_there_may_be_no_windows_at_all(tmp_path):
   assert predictions == {"q": "empty"}
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize("language", ["de", "zh", "th", "ar"])
 def test_other_languages_are_decoded_and_scored(tmp_path, language):
   path = reference_data.data("squad", "xquad", f"xquad.{language}.json")

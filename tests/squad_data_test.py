@@ -42,16 +42,16 @@ RUNS = [
 Span = collections.namedtuple("Span", ["start", "length"])
 
 
-def golden_run(name):
-  with open(reference_data.golden("squad", "runs.json")) as file:
+def golden_run(name, golden):
+  with open(golden("squad", "runs.json")) as file:
     runs = json.load(file)["features"]
   (run,) = [r for r in runs if r["features"] == f"{name}_features.jsonl.gz"]
   return run
 
 
-def read_golden_examples(run, folder):
+def read_golden_examples(run, folder, golden):
   path = folder / "data.json"
-  with gzip.open(reference_data.golden("squad", run["input"])) as file:
+  with gzip.open(golden("squad", run["input"])) as file:
     path.write_bytes(file.read())
   return squad_data.read_squad_examples(
     str(path), run["is_training"], run["version_2_with_negative"]
@@ -108,22 +108,20 @@ def read_records(path):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_examples_equal_the_reference(tmp_path, name):
-  run = golden_run(name)
-  expected = reference_data.read_jsonl(
-    reference_data.golden("squad", run["examples"])
-  )
-  examples = read_golden_examples(run, tmp_path)
+def test_examples_equal_the_reference(tmp_path, name, golden):
+  run = golden_run(name, golden)
+  expected = reference_data.read_jsonl(golden("squad", run["examples"]))
+  examples = read_golden_examples(run, tmp_path, golden)
   assert [vars(example) for example in examples] == expected
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_features_equal_the_reference(tmp_path, name):
-  run = golden_run(name)
+def test_features_equal_the_reference(tmp_path, name, golden):
+  run = golden_run(name, golden)
   length = run["max_seq_length"]
   made = []
   squad_data.convert_examples_to_features(
-    read_golden_examples(run, tmp_path),
+    read_golden_examples(run, tmp_path, golden),
     tokenization.FullTokenizer(
       reference_data.vocab(run["vocab"]), run["do_lower_case"]
     ),
@@ -133,9 +131,7 @@ def test_features_equal_the_reference(tmp_path, name):
     run["is_training"],
     made.append,
   )
-  expected = reference_data.read_jsonl(
-    reference_data.golden("squad", run["features"])
-  )
+  expected = reference_data.read_jsonl(golden("squad", run["features"]))
   assert len(made) == len(expected) == run["count_features"]
   for ours, theirs in zip(made, expected):
     first = theirs.pop("context_first")
@@ -396,9 +392,9 @@ def test_the_key_changes_with_data_vocabulary_and_settings(tmp_path):
 # The audit
 
 
-def test_the_audit_counts_what_windows_lose(tmp_path):
-  run = golden_run("v20_one_answer_128")
-  examples = read_golden_examples(run, tmp_path)
+def test_the_audit_counts_what_windows_lose(tmp_path, golden):
+  run = golden_run("v20_one_answer_128", golden)
+  examples = read_golden_examples(run, tmp_path, golden)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
   rows = squad_data.audit(examples, tokenizer, [48, 128], [24, 64], 12)
   assert len(rows) == 4
@@ -409,7 +405,7 @@ def test_the_audit_counts_what_windows_lose(tmp_path):
       Settings(row["max_seq_length"], row["doc_stride"], 12, True),
     )
     cut, lost = squad_data.find_losses(windows)
-    assert row["questions"] == 162
+    assert row["questions"] == run["count_examples"]
     assert row["windows"] == len(windows.length)
     assert row["questions cut"] == len(cut) > 0
     assert row["answers in no window"] == len(lost)

@@ -34,6 +34,7 @@ def as_json(*questions):
 # Published predictions
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize(
   ("predictions", "exact", "f1"),
   [
@@ -51,6 +52,7 @@ def test_published_predictions_of_1_1(predictions, exact, f1):
   assert round(results["f1"], 4) == f1
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize(
   ("name", "exact", "f1", "has_exact", "has_f1", "none"),
   [
@@ -80,6 +82,7 @@ def test_published_predictions_of_2_0(name, exact, f1, has_exact, has_f1, none):
   }
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 def test_the_whole_dev_set_takes_seconds():
   data = reference_data.data("squad", "dev-v1.1.json")
   questions = squad_metrics.read_questions(data)
@@ -89,6 +92,7 @@ def test_the_whole_dev_set_takes_seconds():
   assert time.process_time() - start < 3  # 0.4 s on the machine of its author
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize("name", ["cmrc2018.dev", "drcd.dev"])
 def test_chinese_answers_score_full_against_themselves(name):
   questions = squad_metrics.read_questions(

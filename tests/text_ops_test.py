@@ -33,12 +33,11 @@ def small(request, small_vocab_file):
   return tokenizer, text_ops.GraphTokenizer(tokenizer)
 
 
-@pytest.fixture(scope="module", params=PUBLISHED)
-def published(request):
+@pytest.fixture(params=PUBLISHED)
+def published(request, golden):
   name = request.param
-  path = reference_data.golden("tokenization", f"{name}.jsonl.gz")
+  rows = tokenization_test.golden_lines(f"{name}.jsonl.gz", golden)
   tokenizer = tokenization_test.published(name)
-  rows = reference_data.read_jsonl(path)
   tokens = text_ops.GraphTokenizer(tokenizer).tokenize(
     [as_bytes(row["text"]) for row in rows]
   )
@@ -57,19 +56,16 @@ def places(tokens):
 # The reference's results and real text.
 
 
-def test_ids_of_every_golden_line(published):
-  _, rows, tokens = published
-  assert tokens.ids.to_list() == [row["ids"] for row in rows]
-
-
-def test_places_of_every_golden_line(published):
+def test_ids_and_places_of_every_golden_line(published):
   tokenizer, rows, tokens = published
+  assert tokens.ids.to_list() == [row["ids"] for row in rows]
   expected = [
     tokenizer.tokenize_with_offsets(as_bytes(row["text"]))[1] for row in rows
   ]
   assert places(tokens) == expected
 
 
+@pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_naughty_and_plain_lines(name):
   tokenizer = tokenization_test.published(name)

@@ -44,8 +44,8 @@ def small(request, small_vocab_file):
   return tokenization.FullTokenizer(small_vocab_file, request.param)
 
 
-def golden(name):
-  return reference_data.read_jsonl(reference_data.golden("tokenization", name))
+def golden_lines(name, golden=reference_data.golden):
+  return reference_data.read_jsonl(golden("tokenization", name))
 
 
 def published(name):
@@ -58,9 +58,9 @@ def published(name):
 
 
 @pytest.mark.parametrize("name", ["uncased", "cased", "chinese", "multi_cased"])
-def test_full_tokenizer_equals_reference(name):
+def test_full_tokenizer_equals_reference(name, golden):
   tokenizer = published(name)
-  for line in golden(f"{name}.jsonl.gz"):
+  for line in golden_lines(f"{name}.jsonl.gz", golden):
     assert tokenizer.tokenize(line["text"]) == line["tokens"]
     assert tokenizer.encode(line["text"]) == line["ids"]
     assert tokenizer.convert_tokens_to_ids(line["tokens"]) == line["ids"]
@@ -70,14 +70,14 @@ def test_full_tokenizer_equals_reference(name):
 
 
 @pytest.mark.parametrize("name", ["lower", "cased"])
-def test_basic_tokenizer_equals_reference(name):
+def test_basic_tokenizer_equals_reference(name, golden):
   tokenizer = tokenization.BasicTokenizer(do_lower_case=name == "lower")
-  for line in golden(f"basic_{name}.jsonl.gz"):
+  for line in golden_lines(f"basic_{name}.jsonl.gz", golden):
     assert tokenizer.tokenize(line["text"]) == line["tokens"]
 
 
 def test_wordpiece_tokenizer_equals_reference():
-  for setting in golden("wordpiece_only.jsonl"):
+  for setting in golden_lines("wordpiece_only.jsonl"):
     vocab = {token: index for index, token in enumerate(setting["vocab"])}
     tokenizer = tokenization.WordpieceTokenizer(
       vocab,
@@ -100,7 +100,7 @@ def test_wordpiece_takes_the_longest_pieces():
 
 def test_bytes_are_read_like_reference():
   tokenizer = published("uncased")
-  for line in golden("bytes_input.jsonl"):
+  for line in golden_lines("bytes_input.jsonl"):
     text = bytes.fromhex(line["hex"])
     assert tokenization.convert_to_unicode(text) == line["convert_to_unicode"]
     assert tokenization.printable_text(text) == line["printable_text"]
@@ -112,7 +112,7 @@ def test_lone_surrogates_are_dropped_like_reference():
   tokenizer = published("uncased")
   lower = tokenization.BasicTokenizer(do_lower_case=True)
   cased = tokenization.BasicTokenizer(do_lower_case=False)
-  for line in golden("lone_surrogates.jsonl"):
+  for line in golden_lines("lone_surrogates.jsonl"):
     assert lower.tokenize(line["text"]) == line["basic_lower"]
     assert cased.tokenize(line["text"]) == line["basic_cased"]
     assert tokenizer.tokenize(line["text"]) == line["uncased"]
@@ -120,7 +120,7 @@ def test_lone_surrogates_are_dropped_like_reference():
 
 def test_vocab_files_are_read_like_reference(tmp_path):
   path = tmp_path / "vocab.txt"
-  for line in golden("vocab_files.jsonl"):
+  for line in golden_lines("vocab_files.jsonl"):
     path.write_bytes(bytes.fromhex(line["hex"]))
     if "error" in line:
       assert line["error"] == "UnicodeDecodeError"
@@ -132,7 +132,7 @@ def test_vocab_files_are_read_like_reference(tmp_path):
 
 
 def test_checkpoint_case_check_equals_reference():
-  for line in golden("checkpoint_case_check.jsonl"):
+  for line in golden_lines("checkpoint_case_check.jsonl"):
     arguments = line["do_lower_case"], line["init_checkpoint"]
     if "error" in line:
       assert line["error"] == "ValueError"
@@ -153,7 +153,7 @@ def code_point_bits(code_point):
 
 
 def test_every_code_point_is_classed_like_reference():
-  for run in golden("codepoint_classes.jsonl.gz"):
+  for run in golden_lines("codepoint_classes.jsonl.gz"):
     if run["bits"] != -1:  # -1: depends on the version of Unicode
       code_points = range(run["first"], run["last"] + 1)
       assert set(map(code_point_bits, code_points)) == {run["bits"]}, run
@@ -168,7 +168,7 @@ def test_every_block_becomes_what_reference_makes_of_it():
   left_out.update(range(0xD800, 0xE000))
   lower = tokenization.BasicTokenizer(do_lower_case=True)
   cased = tokenization.BasicTokenizer(do_lower_case=False)
-  for line in golden("codepoint_blocks.jsonl.gz"):
+  for line in golden_lines("codepoint_blocks.jsonl.gz"):
     block = line["block"]
     if block // 256 not in (0, 1, 2, 3, 14) and block % 64:
       continue  # planes without characters: a sample does
@@ -192,7 +192,7 @@ def test_every_block_becomes_what_reference_makes_of_it():
 
 def test_lower_casing_equals_reference():
   tokenizer = tokenization.BasicTokenizer(do_lower_case=True)
-  for line in golden("codepoint_lowered.jsonl.gz"):
+  for line in golden_lines("codepoint_lowered.jsonl.gz"):
     char = chr(line["cp"])
     assert tokenizer.tokenize(char) == line["alone"]
     assert tokenizer.tokenize(f"x{char}y") == line["between"]
@@ -303,9 +303,9 @@ def test_offsets_cut_out_what_became_the_piece(small, text):
 
 
 @pytest.mark.parametrize("name", ["uncased", "multi_cased"])
-def test_offsets_on_real_text(name):
+def test_offsets_on_real_text(name, golden):
   tokenizer = published(name)
-  for line in golden(f"{name}.jsonl.gz"):
+  for line in golden_lines(f"{name}.jsonl.gz", golden):
     check_offsets(tokenizer, line["text"])
 
 
