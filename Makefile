@@ -1,5 +1,7 @@
 #   make demo    fine-tunes a small pretrained BERT, scores it, labels some texts
-#   make test    runs the tests; TESTS=tests/features_test.py runs some of them
+#   make test    runs the quick tests; TESTS=tests/features_test.py some of them
+#   make test-all  adds training, processes and faults, in a quarter of an hour
+#   make coverage  tells how many lines the quick tests run
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
 #   make lint    checks style and layout
 #   make clean   removes the environments and what the demo wrote
@@ -111,8 +113,18 @@ output/minilm/vocab.txt: | $(environment)-demo
 	$(python) convert_checkpoint.py --output=output/minilm --overwrite \
 	  --input=$(minilm)
 
+# What the marks mean is in pyproject.toml.
+quick = -m "(unit or graph or smoke) and not slow"
+pytest = $(python) -m pytest -n auto --dist worksteal $(TESTS)
+
 test: $(environment)-test
-	$(python) -m pytest -m "not slow" -n auto --dist loadfile $(TESTS)
+	$(pytest) $(quick)
+
+test-all: $(environment)-test
+	$(pytest) -m "not slow"
+
+coverage: $(environment)-test
+	$(pytest) $(quick) --cov --cov-report=term:skip-covered
 
 encoders = --model_dir=output/minilm --hugging_face_dir=$(minilm)
 bench: $(environment)-demo output/minilm/vocab.txt $(peers)/installed
@@ -132,4 +144,4 @@ lint: $(environment)-test
 clean:
 	rm -rf $(VENV) $(peers) output/minilm output/demo
 
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test test-all coverage bench lint clean

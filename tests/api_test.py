@@ -15,6 +15,8 @@ import reference_data
 from absl import flags
 from absl.testing import flagsaver
 
+pytestmark = pytest.mark.train
+
 # The differences that are on purpose, with the reason of each.
 # "module.--flag" is a command-line flag.
 EXCEPTIONS = {}
@@ -63,6 +65,7 @@ def test_name_binds_as_in_the_original(name):
     assert not differs, differs
 
 
+@pytest.mark.unit
 def test_exceptions_are_names_of_the_original():
   assert set(EXCEPTIONS) <= set(ORIGINAL)
 

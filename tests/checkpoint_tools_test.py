@@ -12,6 +12,8 @@ import model_folder
 import optimization
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 
@@ -65,6 +67,7 @@ def trained(tmp_path):
 # Reading
 
 
+@pytest.mark.graph
 def test_weights_are_what_training_trains(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
     loss_scale = optimization.LossScale()
@@ -135,6 +138,7 @@ def test_more_checkpoints_than_a_run_keeps_are_refused(number, tmp_path):
 # Without the optimizer's state
 
 
+@pytest.mark.graph
 def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
   trained, tmp_path
 ):
@@ -161,6 +165,7 @@ def test_what_was_stripped_is_counted(trained, tmp_path, capsys):
 # Means
 
 
+@pytest.mark.graph
 def test_means_are_those_of_numpy_in_float64(tmp_path):
   # Summed in float32 these would lose their last digits.
   rng = np.random.default_rng(0)
@@ -177,6 +182,7 @@ def test_means_are_those_of_numpy_in_float64(tmp_path):
   assert_same_bits(read(tmp_path / "out" / "model.ckpt"), {"kernel": expected})
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64])
 def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
   sources = [
@@ -189,6 +195,7 @@ def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
   )
 
 
+@pytest.mark.graph
 def test_integers_are_those_of_the_last(tmp_path):
   sources = [
     write(tmp_path / f"model.ckpt-{step}", {"global_step": np.int64(step)})
@@ -273,6 +280,7 @@ def test_rules_that_cannot_be_meant_are_refused(rule, message):
     checkpoint_tools.new_names(["a/kernel", "b/kernel"], [rule])
 
 
+@pytest.mark.graph
 def test_renaming_keeps_bits(trained, tmp_path):
   checkpoint_tools.rewrite(
     [trained], str(tmp_path / "out"), renames=["^bert/=>roberta/"]
@@ -297,6 +305,7 @@ def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
 # What is written
 
 
+@pytest.mark.graph
 def test_mean_without_moments_and_under_other_names(tmp_path):
   sources = [
     write(
@@ -325,6 +334,7 @@ def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
   assert written == files
 
 
+@pytest.mark.graph
 def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
   checkpoint_tools.rewrite([trained], str(tmp_path / "out"))
   (tmp_path / "out").rename(tmp_path / "moved")
@@ -332,6 +342,7 @@ def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
   assert_same_bits(read(found), TRAINED)
 
 
+@pytest.mark.graph
 def test_files_are_not_replaced_unless_told(trained, tmp_path):
   other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
   checkpoint_tools.rewrite([trained], str(tmp_path / "out"))

@@ -16,6 +16,8 @@ from classification_data import InputExample, OwnDataProcessor
 from command_line import InputError
 from text_files import Encoding
 
+pytestmark = pytest.mark.unit
+
 PROCESSORS = classification_data.PROCESSORS
 SPLITS = ("train", "dev", "test")
 

@@ -8,6 +8,8 @@ import pytest
 import classification_scores
 from classification_data import ChoiceExample, InputExample, Problem
 
+pytestmark = pytest.mark.unit
+
 NUMBERS = Problem("regression")
 NAMES = Problem("classification", ["no", "yes"])
 TOPICS = Problem("multi_label", ["art", "law", "war"])

@@ -15,6 +15,8 @@ from tensorflow.io import gfile
 
 import command_line
 
+pytestmark = pytest.mark.unit
+
 # Errors of a command line
 
 
@@ -50,11 +52,13 @@ def refusal(path, **options):
   return line.removeprefix("script.py: error: ")
 
 
+@pytest.mark.process
 def test_main_gets_the_arguments_and_ends_well(script):
   done = commands.succeed(script("print(argv[1:])"), "a", "b")
   assert done.stdout == "['a', 'b']\n"
 
 
+@pytest.mark.process
 def test_an_input_error_costs_one_line_and_status_1(script):
   raises = script("raise command_line.InputError('x.tsv, row 3: mend it')")
   done = commands.run(raises)
@@ -62,6 +66,7 @@ def test_an_input_error_costs_one_line_and_status_1(script):
   assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
 
 
+@pytest.mark.process
 def test_the_traceback_is_there_when_asked_for(script):
   raises = script("raise command_line.InputError('mend it')")
   done = commands.run(raises, "--verbosity=1")
@@ -110,6 +115,7 @@ def test_a_wrong_flag_is_named(flag_errors, wrong):
   assert name.lstrip("-") in flag_errors("--task=x", "--folder=y", wrong)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
 def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
   path = tmp_path / "script.py"
@@ -136,6 +142,7 @@ NO_FOLDER = os.strerror(errno.ENOTDIR)
 IS_FOLDER = os.strerror(errno.EISDIR)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   ("name", "said"),
   [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
@@ -145,6 +152,7 @@ def test_a_file_that_cannot_be_opened(script, tmp_path, name, said):
   assert refusal(script(f"open({path!r})")) == f"{path}: {said}"
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("action", "name", "said"),
   [
@@ -179,6 +187,7 @@ def test_the_line_is_found_in_a_long_report():
   assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   "error",
   [
@@ -195,6 +204,7 @@ def test_other_errors_keep_their_traceback(script, error):
   assert "script.py: error:" not in done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["command_line", "classification_data"])
 def test_importing_does_not_load_tensorflow(script, module):
   printed = commands.succeed(script(f"import {module}; print(*sys.modules)"))
@@ -222,6 +232,7 @@ features.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
   path = tmp_path / "out"
@@ -233,6 +244,7 @@ def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
   assert sorted(os.listdir(tmp_path)) == ["out", "script.py"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_device_is_named(script, tmp_path, writer):
   path = tmp_path / "out"
@@ -243,6 +255,7 @@ def test_a_full_device_is_named(script, tmp_path, writer):
   assert path.is_char_device()
 
 
+@pytest.mark.process
 def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
   """Of two that are open at once."""
   full = tmp_path / "full"
@@ -365,6 +378,7 @@ def test_data_are_escaped_on_a_terminal_alone(capsys, monkeypatch, is_terminal):
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
 
+@pytest.mark.process
 def test_errors_and_the_log_escape_what_they_quote(script):
   path = script(
     "import absl.logging",
@@ -412,6 +426,7 @@ def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
       command_line.check_outputs(["new.txt", output], ["other.txt", read])
 
 
+@pytest.mark.process
 def test_an_output_that_standard_input_reads_is_refused(corpus):
   code = "import command_line as c; c.check_outputs(['corpus.txt'], ['-'])"
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:

@@ -18,6 +18,8 @@ import export_model
 import model_folder
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "Mat"]
 
 
@@ -105,6 +107,7 @@ def without_pooler(folder):
   )
 
 
+@pytest.mark.graph
 def test_a_checkpoint_without_pooler_shows_no_pooled_output(tiny):
   folder = tiny()
   without_pooler(folder)
@@ -141,6 +144,7 @@ def huggingface(tiny, tmp_path):
   return make
 
 
+@pytest.mark.graph
 def test_transformers_gives_the_outputs_of_the_reference(huggingface):
   pytest.importorskip("transformers")
   inputs = golden("inputs.npz")
@@ -148,6 +152,7 @@ def test_transformers_gives_the_outputs_of_the_reference(huggingface):
   assert_outputs_of_the_reference(model.run(inputs), inputs)
 
 
+@pytest.mark.graph
 def test_a_pooler_that_transformers_made_up_is_not_shown(huggingface):
   pytest.importorskip("transformers")
   outputs = compare_models.load(huggingface(False)).run(golden("inputs.npz"))
@@ -186,6 +191,7 @@ def test_a_missing_or_crashing_peer_costs_one_line(lines, tmp_path, torch_that):
   assert "[compare" in message
 
 
+@pytest.mark.process
 def test_a_process_that_dies_later_costs_one_line(
   tmp_path, torch_that, huggingface
 ):
@@ -211,6 +217,7 @@ def test_a_process_that_dies_later_costs_one_line(
       model.run(golden("inputs.npz"))
 
 
+@pytest.mark.process
 def test_the_process_of_the_peer_imports_no_tensorflow(torch_that, huggingface):
   folder = huggingface()
   torch_that(
@@ -474,6 +481,7 @@ def figures(output):
   return {name: float(largest) for name, largest in rows}
 
 
+@pytest.mark.graph
 def test_a_layer_that_was_changed_is_seen_from_there_on(
   tiny, text_file, capsys
 ):
@@ -489,6 +497,7 @@ def test_a_layer_that_was_changed_is_seen_from_there_on(
   assert found["layer 3"] > 0.01 and found["pooled"] > 0.001
 
 
+@pytest.mark.graph
 def test_a_checkpoint_and_its_huggingface_folder_agree(
   huggingface, text_file, tmp_path, capsys
 ):

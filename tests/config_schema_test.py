@@ -11,6 +11,8 @@ import model_folder
 import modeling
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize(
   "name",

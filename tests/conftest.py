@@ -1,8 +1,9 @@
-"""Fixtures of several test files."""
+"""Costs of tests, and fixtures of several test files."""
+
+import math
 
 import hypothesis
 import pytest
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 pytest_plugins = ["reference_data"]
@@ -24,6 +25,68 @@ def log(monkeypatch):
   return lines
 
 
+# Every test has one of these marks: its own, or that of its class or module.
+COSTS = ("unit", "graph", "train", "process", "slow")
+
+# Seconds from which a test is reported: it may cost more than its mark says.
+EXPECTED_SECONDS = {"unit": 5, "graph": 20}
+
+
+def _costs(item):
+  """The closest cost marks of a test: a list of one name, if all is well.
+
+  A parameter that makes a test slow outdoes the mark of its function.
+  """
+  for node in reversed(item.listchain()):
+    found = [mark.name for mark in node.own_markers if mark.name in COSTS]
+    if found:
+      return ["slow"] if "slow" in found else found
+  return []
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector):
+  """Refuses a module or class with a test that does not have one cost."""
+  outcome = yield
+  report = outcome.get_result()
+  refused = [
+    f"{item.nodeid}: has {len(_costs(item))} cost marks. Mark the test, or "
+    f"its module by pytestmark, with one of {', '.join(COSTS)}."
+    for item in report.result or []
+    if isinstance(item, pytest.Item) and len(_costs(item)) != 1
+  ]
+  if refused:
+    report.outcome = "failed"
+    report.longrepr = "\n".join(refused)
+    report.result = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """Leaves each test its closest cost only, so that `-m` selects by that."""
+  costs = [_costs(item)[0] for item in items]
+  for node in {node for item in items for node in item.listchain()}:
+    node.own_markers = [
+      mark for mark in node.own_markers if mark.name not in COSTS
+    ]
+  for item, cost in zip(items, costs):
+    item.add_marker(cost)
+    item.user_properties.append(("cost", cost))
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Lists the tests that took longer than their cost lets one expect."""
+  lines = []
+  for report in terminalreporter.getreports("passed"):
+    cost = dict(report.user_properties).get("cost")
+    if report.duration > EXPECTED_SECONDS.get(cost, math.inf):
+      lines.append(f"{report.duration:.1f} s, {cost}: {report.nodeid}")
+  if lines:
+    terminalreporter.section("longer than expected of their marks")
+    for line in lines:
+      terminalreporter.line(line)
+
+
 # What `tf.disable_v2_behavior()` turns off for the graphs of this process, but
 # for eager execution, which cannot be turned on again.
 _GRAPH_BEHAVIOR = (
@@ -37,6 +100,9 @@ _GRAPH_BEHAVIOR = (
 @pytest.fixture(params=["reference", "resource"])
 def variables(request):
   """Graphs of TensorFlow 1 with reference variables; those of TensorFlow 2."""
+  # Here, because the process that only hands out tests does without it.
+  import tensorflow.compat.v1 as tf
+
   if request.param == "resource":
     yield request.param
     return

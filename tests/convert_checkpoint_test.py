@@ -18,6 +18,8 @@ import convert_checkpoint
 import modeling
 from command_line import InputError
 
+pytestmark = pytest.mark.graph
+
 # No two sizes are equal, so that no mistaken shape passes for another.
 CONFIG = {
   "attention_probs_dropout_prob": 0.1,
@@ -449,6 +451,7 @@ def test_other_shapes_than_by_the_config_are_refused(tmp_path):
     to_tensorflow(source, tmp_path)
 
 
+@pytest.mark.unit
 def test_a_missing_pooler_is_said(tmp_path, capsys):
   tensors = random_normal(ENCODER)
   to_tensorflow(make_huggingface(tmp_path / "bare", tensors), tmp_path)
@@ -502,6 +505,7 @@ def test_a_damaged_safetensors_file_is_refused(tmp_path):
     to_tensorflow(str(source), tmp_path)
 
 
+@pytest.mark.unit
 def test_a_missing_safetensors_package_is_named(tmp_path, monkeypatch):
   source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
   monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
@@ -559,6 +563,7 @@ class MakesFolder:
     return os.mkdir, (self.path,)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("form", ["pickle", "zip"])
 def test_pickled_code_is_not_run(form, tmp_path):
   torch = pytest.importorskip("torch")
@@ -575,6 +580,7 @@ def test_pickled_code_is_not_run(form, tmp_path):
   assert not mark.exists()
 
 
+@pytest.mark.unit
 def test_missing_pytorch_is_named(tmp_path, monkeypatch):
   source = make_pytorch(tmp_path / "bin", b"")
   monkeypatch.setitem(sys.modules, "torch", None)
@@ -582,6 +588,7 @@ def test_missing_pytorch_is_named(tmp_path, monkeypatch):
     to_tensorflow(source, tmp_path)
 
 
+@pytest.mark.unit
 def test_pytorch_that_can_be_tricked_is_refused(tmp_path, monkeypatch):
   source = make_pytorch(tmp_path / "bin", b"")
   old = types.SimpleNamespace(__version__="2.5.1+cpu")
@@ -610,6 +617,7 @@ def test_models_that_the_graph_is_not_are_refused(key, value, tmp_path):
     to_tensorflow(source, tmp_path)
 
 
+@pytest.mark.unit
 def test_a_config_without_a_size_is_refused(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -619,6 +627,7 @@ def test_a_config_without_a_size_is_refused(tmp_path):
     to_tensorflow(str(source), tmp_path)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "theirs, ours",
   [
@@ -694,6 +703,7 @@ def make_tokenizer_json(folder, vocab, lowercase=True):
   )
 
 
+@pytest.mark.unit
 def test_vocabulary_is_taken_from_tokenizer_json(tmp_path):
   source = tmp_path / "fast"
   make_huggingface(source, random_normal(ENCODER))
@@ -703,6 +713,7 @@ def test_vocabulary_is_taken_from_tokenizer_json(tmp_path):
   assert (target / "vocab.txt").read_text() == VOCAB + "[NEW]\n"
 
 
+@pytest.mark.unit
 def test_gaps_in_tokenizer_json_are_refused(tmp_path):
   source = tmp_path / "fast"
   make_huggingface(source, random_normal(ENCODER))
@@ -711,6 +722,7 @@ def test_gaps_in_tokenizer_json_are_refused(tmp_path):
     to_tensorflow(str(source), tmp_path)
 
 
+@pytest.mark.unit
 def test_a_folder_without_vocabulary_is_refused(tmp_path):
   source = tmp_path / "mute"
   make_huggingface(source, random_normal(ENCODER))
@@ -719,6 +731,7 @@ def test_a_folder_without_vocabulary_is_refused(tmp_path):
     to_tensorflow(str(source), tmp_path)
 
 
+@pytest.mark.unit
 def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path):
   vocab = "".join(f"w{i}\n" for i in range(14))
   source = make_huggingface(tmp_path / "a", random_normal(ENCODER), vocab)
@@ -731,6 +744,7 @@ def do_lower_case_of(folder, tmp_path, **options):
   return read_json(target / "bert_config.json")["do_lower_case"]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
   source = tmp_path / "a"
@@ -739,6 +753,7 @@ def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
   assert do_lower_case_of(source, tmp_path) is lowercase
 
 
+@pytest.mark.unit
 def test_case_is_that_of_tokenizer_json(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -747,6 +762,7 @@ def test_case_is_that_of_tokenizer_json(tmp_path):
   assert do_lower_case_of(source, tmp_path) is False
 
 
+@pytest.mark.unit
 def test_case_is_that_of_the_argument(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -754,6 +770,7 @@ def test_case_is_that_of_the_argument(tmp_path):
   assert do_lower_case_of(source, tmp_path, do_lower_case=False) is False
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "name, lowercase",
   [
@@ -782,6 +799,7 @@ def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
   assert config["do_lower_case"] is False
 
 
+@pytest.mark.unit
 def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -881,6 +899,7 @@ def test_files_are_not_replaced_unless_told(tmp_path):
   assert_same_bits(read_checkpoint(target), before)
 
 
+@pytest.mark.unit
 def test_files_are_replaced_when_told(tmp_path):
   first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
   other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
@@ -906,6 +925,7 @@ def large_model(tmp_path):
   return tmp_path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["source", "tensorflow"])
 def test_a_full_disk_leaves_no_half_folder(large_model, kind):
   line = commands.fail(
@@ -934,6 +954,7 @@ def main(tmp_path):
     yield main
 
 
+@pytest.mark.train
 def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
   make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER, POOLER))
   assert main(tmp_path / "run") == [
@@ -955,14 +976,17 @@ def both_kinds(tmp_path):
   return folder
 
 
+@pytest.mark.train
 def test_a_folder_of_both_kinds_is_taken_as_huggingface(main, both_kinds):
   assert "bert_model.ckpt.index" in main(both_kinds)
 
 
+@pytest.mark.train
 def test_a_folder_of_both_kinds_goes_where_told(main, both_kinds):
   assert "config.json" in main(both_kinds, "--to=huggingface")
 
 
+@pytest.mark.train
 def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
   checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
   os.remove(tmp_path / "run" / "bert_config.json")
@@ -970,6 +994,7 @@ def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
     main(checkpoint)
 
 
+@pytest.mark.train
 def test_several_checkpoints_of_which_none_is_the_last_are_refused(
   main, tmp_path
 ):
@@ -979,6 +1004,7 @@ def test_several_checkpoints_of_which_none_is_the_last_are_refused(
     main(tmp_path)
 
 
+@pytest.mark.process
 def test_command_says_what_it_did(tmp_path):
   tensors = random_bits(ARCHITECTURES["BertForPreTraining"])
   source = make_huggingface(tmp_path / "source", tensors)
@@ -1026,12 +1052,14 @@ def beta_of(path):
   return tf.train.load_checkpoint(str(path)).get_tensor(BETA)
 
 
+@pytest.mark.train
 def test_the_optimizer_is_stripped(main, run_of_two_steps, tmp_path):
   assert "model.ckpt-2.index" in main(run_of_two_steps, "--strip_optimizer")
   names = dict(tf.train.list_variables(str(tmp_path / "output")))
   assert BETA in names and f"{BETA}/adam_m" not in names
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("form", ["{0}/model.ckpt-1,{0}/model.ckpt-2", "{0}"])
 def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
   last = ["--last=2"] if form == "{0}" else []
@@ -1042,12 +1070,14 @@ def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
   )
 
 
+@pytest.mark.train
 def test_variables_are_renamed(main, run_of_two_steps, tmp_path):
   main(run_of_two_steps, "--rename=^bert/=>b/", "--rename=LayerNorm=>norm")
   names = dict(tf.train.list_variables(str(tmp_path / "output")))
   assert "b/embeddings/norm/beta" in names
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
@@ -1067,6 +1097,7 @@ def test_flags_that_do_not_go_together_are_refused(
     main(run_of_two_steps, *flags)
 
 
+@pytest.mark.train
 def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   main, run_of_two_steps, tmp_path, capsys
 ):
@@ -1079,6 +1110,7 @@ def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   )
 
 
+@pytest.mark.process
 def test_status_tells_that_models_do_not_agree(run_of_two_steps, tmp_path):
   text_file = tmp_path / "text.txt"
   text_file.write_text("the cat sat\n")
@@ -1109,6 +1141,7 @@ def another_model(folder):
   make_huggingface(folder, random_bits(ENCODER), model_type="gpt2")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   "make, message",
   [

@@ -3,6 +3,8 @@
 import commands
 import pytest
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("apache_beam", reason="pip install -e .[beam]")
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "one", "two"]

@@ -27,6 +27,8 @@ import create_pretraining_data
 import tokenization
 from create_pretraining_data import BlockRun, Recipe
 
+pytestmark = pytest.mark.unit
+
 SCRIPT = "create_pretraining_data.py"
 
 # Words of up to three pieces, none of which another word has: w0000, ##w0001,
@@ -135,6 +137,7 @@ def assert_share(count, total, share):
   assert abs(count - total * share) < 5 * deviation
 
 
+@pytest.mark.process
 def test_importing_does_not_load_tensorflow():
   loaded = subprocess.run(
     [sys.executable, "-c", f"import {SCRIPT[:-3]}, sys; print(*sys.modules)"],
@@ -171,6 +174,7 @@ def assert_golden(paths, run):
     assert content == expected["deterministic_sha256"]
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "name",
   [
@@ -201,6 +205,7 @@ def test_records_equal_the_reference(name, tmp_path):
     assert counts[count] == sum(output[field] for output in run["outputs"])
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "name", ["cased_two_in_three_out", "later_whole_word_edge"]
 )
@@ -230,6 +235,7 @@ def test_instances_written_by_a_caller_equal_the_reference(name, tmp_path):
   assert_golden(outputs, run)
 
 
+@pytest.mark.process
 def test_the_command_of_the_readme_equals_the_reference(tmp_path):
   run, inputs, vocab = golden_run("readme")
   log = commands.succeed(
@@ -644,6 +650,7 @@ def write(instances, outputs, max_seq_length=8):
   )
 
 
+@pytest.mark.graph
 def test_a_record_equals_an_example_of_its_features(tmp_path):
   ints = create_pretraining_data.create_int_feature
   floats = create_pretraining_data.create_float_feature
@@ -661,6 +668,7 @@ def test_a_record_equals_an_example_of_its_features(tmp_path):
   assert tf.train.Example.FromString(record).features.feature == expected
 
 
+@pytest.mark.graph
 def test_instances_go_to_the_files_in_turn(tmp_path):
   instances = [instance(is_random_next=number % 3 == 0) for number in range(7)]
   outputs = [tmp_path / name for name in "abc"]
@@ -764,6 +772,7 @@ def run_blocks(recipe, text_file, outputs, num_workers=1):
   return content
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("small_blocks")
 def test_blocks_are_apart_and_make_the_files_whatever_the_workers(
   tmp_path, vocab_file, text_file
@@ -807,6 +816,7 @@ def test_no_more_than_a_pass_of_a_block_is_held_in_memory(vocab_file):
   assert max(held) - max(held[:5]) < a_pass  # objects: less than one a record
 
 
+@pytest.mark.process
 def test_other_file_systems_get_the_same_and_keep_it(
   tmp_path, vocab_file, text_file
 ):
@@ -836,6 +846,7 @@ def made(tmp_path, vocab_file, text_file):
   return text, vocab, recipe, outputs
 
 
+@pytest.mark.process
 def test_a_finished_run_is_kept(made):
   text, _, recipe, outputs = made
   before = written(outputs)
@@ -843,6 +854,7 @@ def test_a_finished_run_is_kept(made):
   assert written(outputs) == before
 
 
+@pytest.mark.process
 def test_a_file_that_is_lost_or_cut_is_made_again_alone(made):
   text, _, recipe, outputs = made
   content = [path.read_bytes() for path in outputs]
@@ -869,6 +881,7 @@ def other_text(text, vocab):
   return {}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("change", [other_seed, longer_vocabulary, other_text])
 def test_what_is_changed_makes_everything_anew(made, change):
   text, vocab, _, outputs = made
@@ -958,6 +971,7 @@ AT_THE_SECOND = [
 ]
 
 
+@pytest.mark.process
 def test_a_whole_run_leaves_files_and_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
   assert stopped.others("whole") == {RECEIPT, "out.run.json"}
@@ -965,6 +979,7 @@ def test_a_whole_run_leaves_files_and_receipt(stopped):
   assert stopped.files("again") == stopped.content
 
 
+@pytest.mark.process
 def test_a_run_says_how_far_it_is(stopped):
   often = "command_line.progress = functools.partial("
   often += "command_line.progress, delay=0, mininterval=0)"
@@ -975,6 +990,7 @@ def test_a_run_says_how_far_it_is(stopped):
   assert re.search(r"([\d.]+k) of \1 bytes, \d\d:\d\d left", log)
 
 
+@pytest.mark.process
 def test_killed_and_run_again_it_makes_what_is_missing(stopped):
   die = "os.kill(os.getpid(), signal.SIGKILL)"
   lines = [line.format(die) for line in AT_THE_SECOND]
@@ -995,6 +1011,7 @@ def test_killed_and_run_again_it_makes_what_is_missing(stopped):
   assert stopped.others("killed") == {RECEIPT, "out.run.json"}
 
 
+@pytest.mark.process
 def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(
   stopped,
 ):
@@ -1015,6 +1032,7 @@ def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(
   assert stopped.run(commands.succeed, "worker") == stopped.content
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   ("full_at", "named"),
   [
@@ -1050,6 +1068,7 @@ def test_a_full_disk_costs_one_line(stopped, full_at, named):
 # The command line
 
 
+@pytest.mark.train
 def test_names_set_from_python_are_split_at_commas(tmp_path, vocab_file):
   text = [tmp_path / "a.txt", tmp_path / "b.txt"]
   for path in text:
@@ -1090,6 +1109,7 @@ def compressed(text_file, path):
     path.write_bytes(gzip.compress(file.read()))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_gzip_is_read_as_text(tmp_path, flags, text_file, num_workers):
   compressed(text_file, tmp_path / "text.txt.gz")
@@ -1100,6 +1120,7 @@ def test_gzip_is_read_as_text(tmp_path, flags, text_file, num_workers):
   assert (tmp_path / "gz").read_bytes() == (tmp_path / "out").read_bytes()
 
 
+@pytest.mark.process
 def test_a_corpus_of_one_document_is_said_so(tmp_path, flags):
   (tmp_path / "one").write_text("w0000 w0003\nw0006\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "one")).stderr
@@ -1110,12 +1131,14 @@ def test_a_corpus_of_one_document_is_said_so(tmp_path, flags):
   assert said and int(said[1]) == int(said[2]) > 0
 
 
+@pytest.mark.process
 def test_a_blank_line_after_every_sentence_is_said_so(tmp_path, flags):
   (tmp_path / "blank").write_text("w0000 w0003\n\nw0006\n\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "blank")).stderr
   assert "3 of 3 documents have one sentence" in log
 
 
+@pytest.mark.process
 def test_a_good_corpus_gets_no_warning(flags):
   log = commands.succeed(SCRIPT, *flags()).stderr
   assert "documents: 20" in log
@@ -1123,6 +1146,7 @@ def test_a_good_corpus_gets_no_warning(flags):
   assert "have one sentence" not in log
 
 
+@pytest.mark.process
 def test_sentences_need_an_extra(tmp_path, flags):
   script = tmp_path / "script.py"
   script.write_text(
@@ -1139,6 +1163,7 @@ def test_sentences_need_an_extra(tmp_path, flags):
   )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   ("changed", "said"),
   [

@@ -22,6 +22,8 @@ import create_vocab
 import tokenization
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 SAMPLE = os.path.join(commands.ROOT, "sample_text.txt")
 
 TEXT = st.lists(
@@ -256,6 +258,7 @@ def test_sample_text_is_documents_of_sentences():
 # The command line, to learn
 
 
+@pytest.mark.process
 def test_command_learns_the_same_in_each_process(tmp_path):
   with open(SAMPLE, encoding="utf-8") as file:
     lines = file.readlines()
@@ -285,6 +288,7 @@ def test_command_learns_the_same_in_each_process(tmp_path):
   assert f"{coverage.pieces:.3f} pieces a word" in done.stderr
 
 
+@pytest.mark.process
 def test_command_says_that_there_are_fewer_pieces(tmp_path):
   write(tmp_path / "text", "ab ab")
   done = commands.succeed(
@@ -297,6 +301,7 @@ def test_command_says_that_there_are_fewer_pieces(tmp_path):
   assert "vocab_size has to be 10, not 30522" in done.stderr
 
 
+@pytest.mark.process
 def test_learning_does_not_need_tensorflow():
   program = "import create_vocab, sys; sys.exit('tensorflow' in sys.modules)"
   subprocess.run([sys.executable, "-c", program], cwd=commands.ROOT, check=True)
@@ -308,6 +313,7 @@ def test_missing_extra_is_named(monkeypatch):
     create_vocab.learn_vocab({"a": 2}, 10)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [
@@ -489,6 +495,7 @@ def test_new_rows_are_means_and_all_else_stays(num_spare):
   assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
 
 
+@pytest.mark.process
 def test_command_grows_a_model(tmp_path):
   tensors = make_model(tmp_path, len(ENTRIES))
   write(tmp_path / "words.txt", "Abba\nthe\ntherapy\nnot one\nquay\nabba\n")
@@ -517,6 +524,7 @@ def test_command_grows_a_model(tmp_path):
   assert "1 words were [UNK], and start from its embedding: quay" in done.stderr
 
 
+@pytest.mark.process
 def test_full_disk_leaves_nothing_new(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   write(tmp_path / "words.txt", "abba\n")
@@ -540,6 +548,7 @@ def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.graph
 def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
@@ -556,6 +565,7 @@ def test_checkpoint_files_are_the_same_each_time(tmp_path):
     assert len(same) == 1
 
 
+@pytest.mark.graph
 def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
@@ -570,6 +580,7 @@ def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
     create_vocab.read_checkpoint(path, 20)
 
 
+@pytest.mark.graph
 def test_checkpoint_that_was_cut_short_is_refused(tmp_path):
   make_model(tmp_path, 20)
   data = tmp_path / "model.ckpt.data-00000-of-00001"

@@ -22,6 +22,8 @@ import optimization
 import run_pretraining
 from command_line import InputError
 
+pytestmark = pytest.mark.train
+
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
 
@@ -33,6 +35,7 @@ def tf_config(cluster, kind, index):
   return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "cluster, kind, index, expected",
   [
@@ -49,6 +52,7 @@ def test_reads_tf_config(cluster, kind, index, expected):
   assert found.is_chief == (expected == 0)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "environment", [{}, tf_config({"worker": ["a:1"]}, "worker", 0)]
 )
@@ -56,6 +60,7 @@ def test_one_process_is_no_cluster(environment):
   assert distribution.read_cluster(environment) is None
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "text, message",
   [
@@ -81,6 +86,7 @@ def test_refuses_a_tf_config_without_sense(text, message):
     distribution.read_cluster({"TF_CONFIG": text})
 
 
+@pytest.mark.unit
 def test_reads_the_environment_of_slurm(monkeypatch):
   for name, value in {
     "SLURM_STEP_NUM_TASKS": "4",
@@ -213,6 +219,7 @@ def test_replicas_with_dropout_repeat_bit_for_bit(train):
   run_pretraining_test.assert_same_weights(*folders)
 
 
+@pytest.mark.graph
 def test_replicas_draw_dropout_of_their_own():
   """Two replicas with the same examples would else have the same masks."""
   with tf.Graph().as_default():
@@ -379,6 +386,7 @@ class Workers:
       process.communicate()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_workers_give_the_losses_of_one(place, alone, number):
   folder = place / f"workers_{number}"
@@ -423,6 +431,7 @@ def undisturbed(place):
   return place / "undisturbed"
 
 
+@pytest.mark.process
 def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
   folder = place / "stopped"
   arguments = flags(place, folder, *LONG, config="dropout")
@@ -439,6 +448,7 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
   run_pretraining_test.assert_same_weights(folder, undisturbed)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
   folder = place / f"lost_{lost}"

@@ -29,6 +29,8 @@ import download_model
 import tokenization
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 DATA = "data-00000-of-00001"
 FILES = {
   "bert_config.json": b'{"vocab_size": 3}',
@@ -952,6 +954,7 @@ def test_an_archive_cut_anywhere_is_refused(pack, publish, tmp_path):
       download_model._unpack(path, None, str(folder))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("flags", [0x1, 0x40], ids=["password", "strong"])
 def test_an_archive_with_a_password_is_refused(flags, publish, fetch):
   archive = bytearray(zipped(WHOLE))
@@ -1001,6 +1004,7 @@ def wait_for(condition):
     time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_a_process_killed_in_the_middle_loses_little(
   command, publish, fetch, site, cache
 ):
@@ -1025,6 +1029,7 @@ def test_a_process_killed_in_the_middle_loses_little(
   assert len(archive) > 300000
 
 
+@pytest.mark.process
 def test_a_process_killed_while_unpacking_leaves_no_half_model(
   publish, fetch, cache
 ):
@@ -1036,6 +1041,7 @@ def test_a_process_killed_while_unpacking_leaves_no_half_model(
   assert not (cache / "tiny.tmp").exists()
 
 
+@pytest.mark.process
 def test_of_processes_at_once_one_fetches(command, publish, site, cache):
   publish(archive_of(50000))
   both_run = threading.Event()
@@ -1058,6 +1064,7 @@ def test_of_processes_at_once_one_fetches(command, publish, site, cache):
   assert len(contents(cache / "tiny")) == 4
 
 
+@pytest.mark.process
 def test_a_full_disk_names_the_place_and_keeps_the_part(
   command, publish, fetch, site, cache
 ):
@@ -1069,6 +1076,7 @@ def test_a_full_disk_names_the_place_and_keeps_the_part(
   assert ranges(site) == [None, "bytes=99999-"]
 
 
+@pytest.mark.process
 def test_a_disk_that_is_full_while_unpacking_leaves_the_archive(
   command, publish, fetch, site, cache
 ):
@@ -1081,6 +1089,7 @@ def test_a_disk_that_is_full_while_unpacking_leaves_the_archive(
   assert len(site.seen) == 1
 
 
+@pytest.mark.process
 def test_the_command_prints_the_flags(command, publish, cache):
   publish(zipped(FILES.items()))
   assert commands.succeed(*command, "small").stdout == (
@@ -1097,6 +1106,7 @@ def test_who_made_it_and_how_it_may_be_used_is_said(publish, fetch, log):
   assert log[0].startswith("tiny by us, licence MIT, see arxiv.org/abs/1; from")
 
 
+@pytest.mark.train
 def test_the_command_lists_the_table(capsys):
   with commands.in_process(download_model) as main:
     main("--list")
@@ -1106,10 +1116,12 @@ def test_the_command_lists_the_table(capsys):
   assert lines[1].endswith("uncased  12      768    408   text of any kind")
 
 
+@pytest.mark.process
 def test_the_command_wants_one_name():
   assert "name one model" in commands.fail("download_model.py")
 
 
+@pytest.mark.process
 def test_it_needs_no_tensorflow():
   code = "import sys, download_model; sys.exit('tensorflow' in sys.modules)"
   subprocess.run([sys.executable, "-c", code], check=True, cwd=commands.ROOT)

@@ -23,6 +23,8 @@ import run_ner
 import run_pretraining
 import run_squad
 
+pytestmark = pytest.mark.train
+
 PAGE = readme_test.ROOT / "docs" / "coming_from_google_research_bert.md"
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who went to rome ann ? . a b good bad"
 CONFIG = {
@@ -37,6 +39,7 @@ QUESTION = {"id": "q1", "question": "Who went to Rome?"}
 DATA = [{"paragraphs": [{"context": "Ann went to Rome.", "qas": [QUESTION]}]}]
 
 
+@pytest.mark.process
 def test_the_code_on_the_page_runs_in_one_program(tmp_path):
   for path in readme_test.ROOT.glob("*.py"):
     (tmp_path / path.name).symlink_to(path)
@@ -99,6 +102,7 @@ def kind_of_variable(request):
   tf.enable_resource_variables()
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("script", "sizes", "labels"),
   [

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 import estimator_api
 
+pytestmark = pytest.mark.train
+
 tf1 = tf.compat.v1
 
 ON_2_15 = tf.__version__.startswith("2.15.")
@@ -194,6 +196,7 @@ def test_builds_the_training_graph_of_a_tpu(
     )
 
 
+@pytest.mark.unit
 @needs_stand_ins
 def test_watchdog_says_that_it_does_not_watch(caplog):
   session_support = sys.modules["tensorflow.python.tpu.session_support"]
@@ -204,6 +207,7 @@ def test_watchdog_says_that_it_does_not_watch(caplog):
   assert "TF_TPU_WATCHDOG_TIMEOUT has no effect" in caplog.text
 
 
+@pytest.mark.unit
 @needs_stand_ins
 def test_refuses_tpu_embeddings():
   tpu_embedding = sys.modules["tensorflow.python.tpu.tpu_embedding"]
@@ -211,6 +215,7 @@ def test_refuses_tpu_embeddings():
     tpu_embedding.AdagradParameters(0.1)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "name",
   [
@@ -228,12 +233,14 @@ def test_a_module_is_stood_in_for_only_where_missing(name):
   assert getattr(module, "__file__", None) == expected
 
 
+@pytest.mark.unit
 def test_a_stand_in_does_not_shadow_a_module_not_yet_imported(monkeypatch):
   monkeypatch.delitem(sys.modules, "this", raising=False)
   estimator_api._stand_in("this", stood_in=True)
   assert "this" not in sys.modules
 
 
+@pytest.mark.graph
 @pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
 @pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])
 def test_gives_tensorflow_2_15_its_own_classes(name):
@@ -253,6 +260,7 @@ def run_python(program):
   )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   "first, second",
   [("estimator_api", "tensorflow"), ("tensorflow", "estimator_api")],
@@ -268,6 +276,7 @@ def test_selects_keras_2_in_any_order_of_imports(first, second):
   assert process.stdout == "True True\n", process.stderr
 
 
+@pytest.mark.process
 @pytest.mark.skipif(ON_2_15, reason="TensorFlow 2.15 has Keras 2")
 def test_stops_where_keras_3_is_in_use():
   process = run_python(
@@ -277,6 +286,7 @@ def test_stops_where_keras_3_is_in_use():
   assert last_line.startswith("RuntimeError: Keras 3 is already in use")
 
 
+@pytest.mark.process
 def test_says_how_to_install_tensorflow():
   process = run_python(
     "import sys\nsys.modules['tensorflow'] = None\nimport estimator_api"
@@ -296,6 +306,7 @@ def set_installed(monkeypatch, **versions):
   monkeypatch.setattr(metadata, "version", version)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("release", ["2.14", "2.22"])
 def test_refuses_other_releases_of_tensorflow(release):
   with pytest.raises(ImportError) as raised:
@@ -306,6 +317,7 @@ def test_refuses_other_releases_of_tensorflow(release):
   )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "release, installed, complaint",
   [
@@ -350,6 +362,7 @@ def test_names_the_package_that_does_not_fit(
   assert str(raised.value) == complaint
 
 
+@pytest.mark.graph
 def test_accepts_a_patch_release_of_tf_keras(monkeypatch):
   set_installed(monkeypatch, tf_keras="2.18.1", tensorflow_estimator="2.15.0")
   estimator_api._check_packages("2.18")

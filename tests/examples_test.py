@@ -24,6 +24,8 @@ import modeling
 import tokenization
 from examples import custom_loop_tf2, demo_task, keras_model
 
+pytestmark = pytest.mark.train
+
 EXAMPLES = os.path.join(commands.ROOT, "examples")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -112,6 +114,7 @@ def some_rows(config, seed=1):
 # A graph
 
 
+@pytest.mark.process
 def test_graph_learns_and_labels_a_text(bert_dir):
   done = subprocess.run(
     [sys.executable, "-m", "examples.graph_tf1", *flags_for(bert_dir)],
@@ -169,6 +172,7 @@ def call(model, rows, is_training):
   return function(rows, is_training).numpy()
 
 
+@pytest.mark.graph
 def test_dropout_is_all_that_training_changes(bert_dir, config):
   model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
   rows = some_rows(config)
@@ -181,6 +185,7 @@ def test_dropout_is_all_that_training_changes(bert_dir, config):
   np.testing.assert_allclose(call(model, rows, True), predicted, atol=1e-6)
 
 
+@pytest.mark.graph
 def test_gradients_reach_all_variables(bert_dir, config):
   model = custom_loop_tf2.Classifier(config, str(bert_dir / "bert_model.ckpt"))
 
@@ -253,6 +258,7 @@ def test_keras_trains_the_encoder(fitted):
 # The notebook
 
 
+@pytest.mark.unit
 def test_pairs_are_balanced_and_dev_sentences_are_new():
   _, *rows = classification_data.read_tsv(os.path.join(EXAMPLES, "pairs.tsv"))
   train, dev = rows[:72], rows[72:]
@@ -266,6 +272,7 @@ def test_pairs_are_balanced_and_dev_sentences_are_new():
   assert not seen & new
 
 
+@pytest.mark.graph
 def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
   nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
@@ -299,6 +306,7 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   assert len(pictures) == 2
 
 
+@pytest.mark.unit
 def test_stored_notebook_names_no_folder_of_a_machine():
   text = text_of("examples", "sentence_pairs.ipynb")
   assert not re.search(r'["\s](/\w+){2}|stderr', text)

@@ -11,6 +11,8 @@ from hypothesis.extra import numpy as arrays
 
 import execution
 
+pytestmark = pytest.mark.graph
+
 
 @pytest.fixture(autouse=True)
 def graph():

@@ -21,6 +21,8 @@ import modeling
 import run_classifier
 from command_line import InputError
 
+pytestmark = pytest.mark.train
+
 PAIRS = {"text_a": TEXTS, "text_b": TEXTS[::-1]}
 
 
@@ -146,6 +148,7 @@ def run(*command, folder):
   return done.stdout
 
 
+@pytest.mark.process
 def test_tensorflow_alone_loads_it(exported, model_dir, tmp_path):
   said = run(
     *(sys.executable, "-I", "-c", LOAD, exported, json.dumps(PAIRS)),
@@ -164,6 +167,7 @@ def saved_model_cli(*arguments, folder):
   return run(program, *arguments, folder=folder)
 
 
+@pytest.mark.process
 def test_saved_model_cli_shows_it(exported, tmp_path):
   said = saved_model_cli("show", "--dir", exported, "--all", folder=tmp_path)
   for name in ("ids", "text", "pair", "tokenize", "serving_default"):
@@ -171,6 +175,7 @@ def test_saved_model_cli_shows_it(exported, tmp_path):
   assert "inputs['text_a'] tensor_info:\n        dtype: DT_STRING" in said
 
 
+@pytest.mark.process
 def test_saved_model_cli_runs_it(exported, loaded, tmp_path):
   saved_model_cli(
     *("run", "--dir", exported, "--tag_set", "serve"),
@@ -373,6 +378,7 @@ print(json.dumps([history.history["loss"], len(layer.trainable_weights)]))
 """
 
 
+@pytest.mark.process
 def test_a_layer_of_keras_3_trains(encoder_dir, tmp_path):
   if importlib.metadata.version("keras") < "3":
     pytest.skip("Keras 3 is not installed")

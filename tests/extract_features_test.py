@@ -19,6 +19,8 @@ import modeling
 import tokenization
 from command_line import InputError, open_any
 
+pytestmark = pytest.mark.process
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIAL, "the", "cat", "dog", "sat", "ran", "on", "mat", "##s", "."]
 CONFIG = modeling.BertConfig(
@@ -177,6 +179,7 @@ def test_npz_has_the_last_layer_of_standard_input(place, extracted, tmp_path):
 PIECES = [" ||| ", "||| ", " ", "|", "a", "é", "\t", "\r"]
 
 
+@pytest.mark.unit
 @hypothesis.given(
   st.lists(st.lists(st.sampled_from(PIECES)).map("".join), max_size=5)
 )
@@ -191,6 +194,7 @@ def test_lines_part_as_the_reference_parts_them(tmp_path_factory, lines):
   assert list(extract_features.read_examples(str(path))) == expected
 
 
+@pytest.mark.graph
 def test_what_editors_and_other_encodings_leave_does_not_matter(place):
   (place / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
   (place / "plain.txt").write_bytes(b"the cat\non ||| mat\n")
@@ -219,6 +223,7 @@ class CharacterTokenizer:
     return [len(token) + ord(token[0]) for token in tokens]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("texts", "seq_length", "tokens", "type_ids"),
   [
@@ -244,6 +249,7 @@ def test_examples_become_features(texts, seq_length, tokens, type_ids):
   assert converted.input_type_ids == type_ids
 
 
+@pytest.mark.unit
 def test_no_room_for_special_tokens():
   with pytest.raises(ValueError):
     extract_features.convert_examples_to_features(
@@ -297,6 +303,7 @@ def test_layer_outputs_are_those_of_the_command(place, extracted, variable_op):
 # The model
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
 def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
   rng = np.random.default_rng(0)
@@ -318,6 +325,7 @@ def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
 # Results to files
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_both_formats_hold_the_same_vectors(tmp_path, scheme):
   vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
@@ -385,6 +393,7 @@ def test_more_layers_than_the_model_has(refuse):
   assert "--layers=-1,-2,-3,-4" in line and "from -2 to 1" in line
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("layers", ["2", "-3", "", "-1,", "last", "0.5"])
 def test_layers_that_are_none(layers):
   with pytest.raises(InputError, match=f"--layers={layers}: .* -2 to 1, .* 2 "):

@@ -15,6 +15,8 @@ import features
 import tokenization
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##able", "##s"]
 VOCAB += ["cat", "dog", "sat"]
 
@@ -26,6 +28,7 @@ def tokenizer(tmp_path_factory):
   return tokenization.FullTokenizer(str(path))
 
 
+@pytest.mark.process
 def test_importing_does_not_load_tensorflow():
   loaded = subprocess.run(
     [sys.executable, "-c", "import features, sys; print(*sys.modules)"],
@@ -123,6 +126,7 @@ def read_serialized(path):
   return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
 
 
+@pytest.mark.graph
 def test_records_are_examples_of_int64_and_float(tmp_path):
   path = str(tmp_path / "rows")
   assert features.write_records(path, ROWS, LAYOUT) == 2
@@ -164,12 +168,14 @@ def test_serialized_as_by_protocol_buffers(ids, label, weights):
   )
 
 
+@pytest.mark.graph
 def test_files_are_as_by_tensorflow(tmp_path):
   content, _ = write_serialized(tmp_path / "theirs", RECORDS)
   features.write_serialized(str(tmp_path / "ours"), RECORDS)
   assert (tmp_path / "ours").read_bytes() == content
 
 
+@pytest.mark.graph
 def test_records_read_back_as_int32_and_float32(tmp_path):
   path = str(tmp_path / "rows")
   features.write_records(path, ROWS, LAYOUT)
@@ -220,12 +226,14 @@ def write_serialized(path, records):
 RECORDS = [b"first", b"", b"the third of three"]
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_records_are_counted(tmp_path, scheme):
   write_serialized(tmp_path / "three", RECORDS)
   assert features.count_records(f"{scheme}{tmp_path}/three") == 3
 
 
+@pytest.mark.graph
 def test_a_file_cut_anywhere_is_refused_by_its_record(tmp_path):
   path = tmp_path / "cut"
   content, starts = write_serialized(path, RECORDS)
@@ -241,6 +249,7 @@ def test_a_file_cut_anywhere_is_refused_by_its_record(tmp_path):
       assert str(refused.value).startswith(said)
 
 
+@pytest.mark.graph
 def test_a_length_beyond_the_end_is_refused(tmp_path):
   path = tmp_path / "wrong"
   content, starts = write_serialized(path, RECORDS)
@@ -269,6 +278,7 @@ def shuffled(num_elements, num_taken, **arguments):
   return [int(element) for element in dataset.take(num_taken)]
 
 
+@pytest.mark.graph
 def test_each_epoch_has_each_element_once_in_an_order_of_its_own():
   order = shuffled(20, 100, seed=5)
   epochs = [order[start : start + 20] for start in range(0, 100, 20)]
@@ -276,21 +286,25 @@ def test_each_epoch_has_each_element_once_in_an_order_of_its_own():
   assert len(set(map(tuple, epochs))) == 5
 
 
+@pytest.mark.graph
 def test_order_is_a_function_of_the_seed():
   assert shuffled(20, 50, seed=5) == shuffled(20, 50, seed=5)
   assert shuffled(20, 50, seed=5) != shuffled(20, 50, seed=6)
 
 
+@pytest.mark.graph
 def test_order_is_the_same_on_every_tensorflow():
   assert shuffled(8, 8, seed=1) == [5, 1, 6, 4, 7, 2, 0, 3]
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("done", [0, 1, 6, 7, 8, 23])
 def test_a_run_that_goes_on_sees_what_it_would_have_seen(done):
   rest = shuffled(7, 40 - done, seed=2, first_element=done)
   assert rest == shuffled(7, 40, seed=2)[done:]
 
 
+@pytest.mark.graph
 def test_all_orders_are_equally_likely():
   order = shuffled(3, 3 * 1200, seed=0)
   counts = Counter(zip(order[::3], order[1::3], order[2::3]))
@@ -299,6 +313,7 @@ def test_all_orders_are_equally_likely():
   assert deviation < 20.5  # chi-squared, 5 degrees of freedom: 0.1 %
 
 
+@pytest.mark.graph
 def test_structured_elements_keep_together():
   dataset = tf.data.Dataset.from_tensor_slices(
     {"number": tf.range(9), "text": [str(n) for n in range(9)]}
@@ -412,6 +427,7 @@ def batch_of(mask):
   }
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("mask", "multiple", "length"),
   [

@@ -21,6 +21,8 @@ import run_squad
 import squad_metrics
 from command_line import InputError
 
+pytestmark = pytest.mark.train
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["good", "bad", "a", "film"]
 CONFIG = modeling.BertConfig(
@@ -182,11 +184,13 @@ def test_a_model_with_one_answer_is_in_log_and_report(
   assert text in (place / "collapsed" / "report.html").read_text()
 
 
+@pytest.mark.unit
 def test_sentences_without_entities_are_one_answer():
   tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
   assert run_ner.answers(tagged) == ["no entity", "B-PER O", "no entity"]
 
 
+@pytest.mark.unit
 def test_questions_without_answers_are_one_answer(tmp_path, monkeypatch):
   (tmp_path / "predictions.json").write_text('{"1": "", "2": ""}')
   monkeypatch.setattr(
@@ -234,6 +238,7 @@ def test_what_is_wrong_is_named(classify, tmp_path, flags, named):
   assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.unit
 def test_a_missing_folder_is_called_missing(tmp_path):
   path = str(tmp_path / "none")
   for read in (run_classifier.Predictor, model_folder.find_checkpoint):
@@ -244,6 +249,7 @@ def test_a_missing_folder_is_called_missing(tmp_path):
 # Evaluation of pretraining
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("num_records", "max_steps", "full_batches", "plan"),
   [

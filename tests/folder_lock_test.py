@@ -16,6 +16,8 @@ import command_line
 import folder_lock
 from command_line import InputError
 
+pytestmark = pytest.mark.process
+
 # Holds the lock of its argument until it is killed.
 _HOLDER = """
 import sys, time
@@ -118,6 +120,7 @@ def test_a_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
   raise AssertionError("the lock outlived its holders")
 
 
+@pytest.mark.unit
 def test_a_file_that_the_holder_removed_is_not_the_lock(tmp_path, monkeypatch):
   path = str(tmp_path / folder_lock.LOCK_FILE)
   real, opened = os.open, []
@@ -134,6 +137,7 @@ def test_a_file_that_the_holder_removed_is_not_the_lock(tmp_path, monkeypatch):
     assert os.path.samestat(os.stat(path), os.fstat(opened[-1]))
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
 def test_a_file_system_without_locks_gets_a_warning(
   tmp_path, monkeypatch, number
@@ -153,6 +157,7 @@ def test_a_file_system_without_locks_gets_a_warning(
   assert warning.startswith(f"{tmp_path}: ")
 
 
+@pytest.mark.unit
 def test_a_remote_folder_is_used_without_a_lock(monkeypatch):
   warnings = []
   monkeypatch.setattr(

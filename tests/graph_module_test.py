@@ -8,6 +8,8 @@ import graph_module
 import model_folder
 import modeling
 
+pytestmark = pytest.mark.graph
+
 CONFIG = modeling.BertConfig(
   vocab_size=11,
   hidden_size=8,
@@ -96,6 +98,7 @@ def test_all_weights_are_tracked(encoder, weights):
   assert len(encoder.trainable_variables) == len(weights)
 
 
+@pytest.mark.train
 def test_training_drops_out_with_the_same_weights(encoder):
   assert not np.array_equal(encoder.train(IDS), encoder.train(IDS))
   assert np.array_equal(encoder.predict(IDS), encoder.predict(IDS))

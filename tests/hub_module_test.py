@@ -14,6 +14,8 @@ import hub_module
 import model_folder
 import modeling
 
+pytestmark = pytest.mark.graph
+
 CONFIG = {
   "vocab_size": 40,
   "hidden_size": 8,
@@ -160,6 +162,7 @@ def test_an_export_comes_back_bit_by_bit(exported, weights, vocab_file):
   assert brought["do_lower_case"] is True
 
 
+@pytest.mark.process
 def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
   (tmp_path / "train.tsv").write_text("w1 w2\ta\nw3 w4\tb\n" * 2)
   result = commands.succeed(
@@ -180,6 +183,7 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
 # What is refused.
 
 
+@pytest.mark.unit
 def test_the_format_of_tensorflow_1(tmp_path):
   (tmp_path / "tfhub_module.pb").write_bytes(b"")
   with pytest.raises(
@@ -188,11 +192,13 @@ def test_the_format_of_tensorflow_1(tmp_path):
     hub_module.flags_for(str(tmp_path))
 
 
+@pytest.mark.unit
 def test_a_folder_that_is_not_there(tmp_path):
   with pytest.raises(command_line.InputError, match="none: cannot be had"):
     hub_module.flags_for(str(tmp_path / "none"))
 
 
+@pytest.mark.unit
 def test_a_folder_of_something_else(tmp_path):
   with pytest.raises(command_line.InputError, match="no SavedModel"):
     hub_module.flags_for(str(tmp_path))
@@ -204,6 +210,7 @@ def test_another_kind_of_model(tmp_path):
     hub_module.flags_for(str(tmp_path / "other"))
 
 
+@pytest.mark.process
 def test_two_starts(exported):
   error = commands.fail(
     "run_classifier.py",

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import memory_plan
 import modeling
 
+pytestmark = pytest.mark.unit
+
 BASE = modeling.BertConfig(30522)
 LARGE = modeling.BertConfig(
   30522,
@@ -20,6 +22,7 @@ LARGE = modeling.BertConfig(
 )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "sizes",
   [
@@ -184,6 +187,7 @@ def test_work_is_that_of_a_count_by_hand():
   )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("num_predictions", [0, 3])
 def test_work_is_that_of_the_graph_s_products(num_predictions):
   config = modeling.BertConfig(

@@ -13,6 +13,8 @@ import run_pretraining
 import run_squad
 from execution import Execution
 
+pytestmark = pytest.mark.graph
+
 CONFIG = modeling.BertConfig(
   vocab_size=30,
   hidden_size=8,

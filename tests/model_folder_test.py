@@ -16,6 +16,8 @@ import model_folder
 import modeling
 from command_line import InputError
 
+pytestmark = pytest.mark.graph
+
 SIZES = {
   "vocab_size": 9,
   "hidden_size": 8,
@@ -135,6 +137,7 @@ def claim(folder, **changed):
   model_folder.claim(str(folder), MODEL | changed, CONFIG, str(vocab))
 
 
+@pytest.mark.unit
 def test_a_claimed_folder_can_be_loaded_again(tmp_path):
   claim(tmp_path, task="mînt")
   assert model_folder.load_description(str(tmp_path))["task"] == "mînt"
@@ -143,6 +146,7 @@ def test_a_claimed_folder_can_be_loaded_again(tmp_path):
   assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n"
 
 
+@pytest.mark.unit
 def test_a_folder_without_checkpoint_is_anyones(tmp_path):
   claim(tmp_path)
   model_folder.check(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
@@ -440,6 +444,7 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   assert (tmp_path / "best" / "vocab.txt").read_text() == "[UNK]\n"
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("name", "is_of_optimizer"),
   [
@@ -618,6 +623,7 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, changed):
 # Configs and vocabularies
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("content", "told"),
   [
@@ -634,11 +640,13 @@ def test_a_config_that_is_none(tmp_path, content, told):
     model_folder.load_config(str(path))
 
 
+@pytest.mark.unit
 def test_a_missing_config(tmp_path):
   with pytest.raises(InputError, match="cannot be read; name a bert_config"):
     model_folder.load_config(str(tmp_path / "none.json"))
 
 
+@pytest.mark.unit
 def test_a_vocabulary_that_is_not_utf8(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\n\xff\n")
@@ -646,11 +654,13 @@ def test_a_vocabulary_that_is_not_utf8(tmp_path):
     model_folder.load_tokenizer(str(path), True, CONFIG)
 
 
+@pytest.mark.unit
 def test_a_missing_vocabulary(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
     model_folder.load_tokenizer(str(tmp_path / "none.txt"), True, CONFIG)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("vocab", "do_lower_case"), [("cased", True), ("multi_cased", True)]
 )
@@ -662,18 +672,21 @@ def test_a_cased_vocabulary_is_not_lower_cased(vocab, do_lower_case):
   model_folder.load_tokenizer(path, not do_lower_case, config)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("vocab", ["uncased", "chinese"])
 def test_an_uncased_vocabulary_is_lower_cased(vocab):
   config = modeling.BertConfig(200_000)
   model_folder.load_tokenizer(reference_data.vocab(vocab), True, config)
 
 
+@pytest.mark.unit
 def test_an_uncased_vocabulary_with_capitals_kept():
   config = modeling.BertConfig(200_000)
   with pytest.raises(InputError, match="--do_lower_case=True"):
     model_folder.load_tokenizer(reference_data.vocab("uncased"), False, config)
 
 
+@pytest.mark.unit
 def test_a_released_checkpoint_tells_its_case(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("[UNK]\n[CLS]\n[SEP]\n")
@@ -683,6 +696,7 @@ def test_a_released_checkpoint_tells_its_case(tmp_path):
     )
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("length", [-1, 2, 13])
 def test_lengths_that_the_model_has_no_positions_for(length):
   with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
@@ -690,6 +704,7 @@ def test_lengths_that_the_model_has_no_positions_for(length):
   model_folder.check_max_seq_length(12, CONFIG)
 
 
+@pytest.mark.unit
 def test_model_description_is_json_that_people_can_read(tmp_path):
   claim(tmp_path, labels=["ja", "nein"])
   text = (tmp_path / "model.json").read_text()

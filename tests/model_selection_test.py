@@ -21,6 +21,8 @@ import training
 from command_line import InputError
 from model_selection import DevScores, Selection
 
+pytestmark = pytest.mark.unit
+
 # Scores in a file
 
 
@@ -219,24 +221,28 @@ FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
 RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
 
 
+@pytest.mark.train
 def test_every_so_many_steps_are_scored_and_the_last(tmp_path):
   assert train(tmp_path, FALLING) == 13
   assert scored_steps(tmp_path) == [4, 8, 12, 13]
   assert best_step(tmp_path) == 13
 
 
+@pytest.mark.train
 def test_patience_ends_training_and_the_best_is_kept(tmp_path):
   assert train(tmp_path, RISING) == 12
   assert scored_steps(tmp_path) == [4, 8, 12]
   assert best_step(tmp_path) == 4
 
 
+@pytest.mark.train
 def test_without_eval_steps_nothing_is_scored(tmp_path):
   assert train(tmp_path, {}, every=0) == 13
   assert not (tmp_path / "dev_scores.jsonl").exists()
   assert best_step(tmp_path) == 13
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("losses", "killed_at"),
   [(FALLING, 4), (FALLING, 8), (FALLING, 13), (RISING, 4), (RISING, 12)],
@@ -254,6 +260,7 @@ def test_a_run_killed_while_scoring_ends_as_if_it_was_not(
   assert best_step(killed) == best_step(whole)
 
 
+@pytest.mark.train
 def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
   def killed(*_):
     raise Killed
@@ -266,6 +273,7 @@ def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
   assert best_step(tmp_path) == 4
 
 
+@pytest.mark.train
 def test_scores_of_checkpoints_that_are_gone_do_not_count(tmp_path):
   train(tmp_path, RISING)
   for path in [*tmp_path.glob("model.ckpt-*"), tmp_path / "checkpoint"]:
@@ -275,6 +283,7 @@ def test_scores_of_checkpoints_that_are_gone_do_not_count(tmp_path):
   assert best_step(tmp_path) == 13
 
 
+@pytest.mark.train
 def test_more_patience_goes_on(tmp_path):
   train(tmp_path, RISING)
   assert train(tmp_path, RISING, patience=2) == 12
@@ -487,6 +496,7 @@ def assert_same_variables(one, other):
     np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
+@pytest.mark.train
 def test_early_stopping_fires(stopped):
   first, second, third = (row["loss"] for row in rows_of(stopped))
   assert first < second < third
@@ -494,6 +504,7 @@ def test_early_stopping_fires(stopped):
   assert model_folder.steps_done(str(stopped)) == 6
 
 
+@pytest.mark.train
 def test_the_best_weights_are_kept_alone(stopped):
   (checkpoint,) = (stopped / "best").glob("*.index")
   best = variables_of(checkpoint.with_suffix(""))
@@ -508,6 +519,7 @@ def test_the_best_weights_are_kept_alone(stopped):
     ).read_bytes()
 
 
+@pytest.mark.train
 def test_the_score_reported_is_that_of_the_best(stopped):
   results = model_selection.read_results(str(stopped / "eval_results.txt"))
   again = DevScores(str(stopped), Selection(2, "loss"))
@@ -516,6 +528,7 @@ def test_the_score_reported_is_that_of_the_best(stopped):
   assert again.rows == rows_of(stopped)[:1]
 
 
+@pytest.mark.train
 def test_the_predictor_has_the_best_weights(stopped):
   table = np.loadtxt(stopped / "test_results.tsv", delimiter="\t")
 
@@ -529,6 +542,7 @@ def test_the_predictor_has_the_best_weights(stopped):
   assert np.abs(last - table).max() > 1e-3
 
 
+@pytest.mark.train
 def test_a_run_that_was_ended_is_not_trained_again(stopped, main, log):
   before = {
     path: path.stat().st_mtime_ns for path in stopped.glob("model.ckpt-*")
@@ -541,6 +555,7 @@ def test_a_run_that_was_ended_is_not_trained_again(stopped, main, log):
   assert model_folder.steps_done(str(stopped)) == 6
 
 
+@pytest.mark.train
 def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
   plain = place / "plain"
   main(plain, "--save_checkpoints_steps=2")
@@ -549,6 +564,7 @@ def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
   assert_same_variables(plain / "model.ckpt-6", stopped / "model.ckpt-6")
 
 
+@pytest.mark.train
 def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
   """Killed after step 4 was saved, and before it was scored."""
   killed = place / "killed"
@@ -567,6 +583,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
   ]
 
 
+@pytest.mark.train
 def test_seeds_are_compared_and_the_best_is_kept(
   place, main, monkeypatch, tmp_path
 ):
@@ -607,6 +624,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
 # What is refused
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("more", "message"),
   [
@@ -625,6 +643,7 @@ def test_flags_that_make_no_sense_are_refused(main, tmp_path, more, message):
   assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.process
 def test_a_trained_folder_is_not_gone_on_from(place, stopped):
   line = commands.fail(
     "run_classifier.py", *flags_of(place, stopped), "--resume=never"

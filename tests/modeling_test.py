@@ -17,6 +17,8 @@ from hypothesis.extra import numpy as arrays
 import modeling
 from execution import Execution
 
+pytestmark = pytest.mark.graph
+
 SIZES = [
   "tiny",
   pytest.param("small", marks=pytest.mark.needs_data(reference_data.GOLDEN)),

@@ -13,6 +13,8 @@ import tokenization
 from command_line import InputError
 from ner_data import Columns, Entity
 
+pytestmark = pytest.mark.unit
+
 
 def write(tmp_path, text, name="data.conll"):
   path = tmp_path / name

@@ -17,6 +17,8 @@ import optimization
 from execution import Execution
 from optimization import Frozen, StepOptions
 
+pytestmark = pytest.mark.graph
+
 
 @pytest.fixture(autouse=True)
 def graph():

@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import commands
+import pytest
+
+pytestmark = pytest.mark.process
 
 LIBRARIES = ("modeling.py", "optimization.py", "tokenization.py")
 

@@ -7,6 +7,8 @@ import tensorflow.compat.v1 as tf
 
 import precision
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def machine(monkeypatch):
@@ -95,6 +97,7 @@ def test_nothing_is_measured_where_instructions_decide(
   assert precision.fastest_dtype.__wrapped__(measures) == chosen
 
 
+@pytest.mark.graph
 def test_rates_are_measured_outside_the_current_graph():
   with tf.Graph().as_default() as graph:
     rates = precision.product_rates(["float32", "bfloat16"], 1)

@@ -27,6 +27,8 @@ import run_pretraining
 import run_squad
 from command_line import InputError
 
+pytestmark = pytest.mark.train
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home is good bad who where ."
 WORDS = WORDS.split(" ")
@@ -565,6 +567,7 @@ def doctor():
   return doctor
 
 
+@pytest.mark.unit
 def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(doctor):
   assert doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
   doctor.check("told", lambda: logging.info("%d rows", 5))
@@ -572,6 +575,7 @@ def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(doctor):
   assert doctor.num_failed == 0
 
 
+@pytest.mark.unit
 def test_a_check_that_logs_a_warning_warns(doctor):
   def check():
     logging.info("a")
@@ -581,6 +585,7 @@ def test_a_check_that_logs_a_warning_warns(doctor):
   assert doctor.lines == ["warn  x           a; b"]
 
 
+@pytest.mark.unit
 def test_a_check_that_fails_says_what_a_run_would(doctor):
   def check():
     raise InputError("x.tsv, row 3: mend it")
@@ -590,12 +595,14 @@ def test_a_check_that_fails_says_what_a_run_would(doctor):
   assert doctor.num_failed == 1
 
 
+@pytest.mark.unit
 def test_a_file_that_cannot_be_opened_fails(doctor, tmp_path):
   doctor.check("x", open, str(tmp_path / "gone"))
   (line,) = doctor.lines
   assert line.endswith(f"{tmp_path}/gone: No such file or directory")
 
 
+@pytest.mark.unit
 def test_a_check_that_needs_a_failed_one_is_not_made(doctor):
   failed = doctor.check("x", open, "gone")
   made = []
@@ -604,11 +611,13 @@ def test_a_check_that_needs_a_failed_one_is_not_made(doctor):
   assert doctor.num_failed == 1
 
 
+@pytest.mark.unit
 def test_a_fault_of_the_program_keeps_its_traceback(doctor):
   with pytest.raises(ZeroDivisionError):
     doctor.check("x", lambda: 1 / 0)
 
 
+@pytest.mark.unit
 def test_the_log_is_as_before_after_a_check(doctor, caplog):
   doctor.check("x", lambda: logging.info("inside"))
   with caplog.at_level(python_logging.INFO, logger="absl"):
@@ -616,12 +625,14 @@ def test_the_log_is_as_before_after_a_check(doctor, caplog):
   assert [record.message for record in caplog.records] == ["outside"]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 9000])
 def test_a_sample_is_no_larger_than_asked_for(count):
   found = preflight.sample(range(count))
   assert min(count, 1000) <= len(found) <= 2000
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(("bad", "said"), [([3, 9], "id 9"), ([-1], "id -1")])
 def test_ids_out_of_range_are_refused(bad, said):
   preflight.check_ids([0, 8], 9, "x")
@@ -838,6 +849,7 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
   assert command_line.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
 
 
+@pytest.mark.process
 def test_the_command_repeats_itself(place):
   given = arguments(create_pretraining_data)
   commands.succeed("create_pretraining_data.py", *given)
@@ -861,6 +873,7 @@ def test_the_command_repeats_itself(place):
   assert "give another --output_file" in line
 
 
+@pytest.mark.graph
 def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
   monkeypatch.setattr(preflight, "_LARGE", 10**7)
   path = str(tmp_path / "large")

@@ -11,6 +11,8 @@ from benchmarks import pretraining_plan
 from benchmarks.pretraining_plan import Phase
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 CONFIG = run_pretraining_test.CONFIG
 PHASE = Phase(
   seq_length=16,
@@ -24,6 +26,7 @@ PHASE = Phase(
 )
 
 
+@pytest.mark.graph
 def test_weights_are_those_of_the_graph():
   with tf.Graph().as_default():
     batch = {

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import pytest
 from absl import flags
 
+pytestmark = pytest.mark.unit
+
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = [
   ROOT / "README.md",

@@ -14,6 +14,8 @@ import record_check
 import run_pretraining
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 LAYOUT = features.with_limits(
   features.pretraining_layout(4, 2),
   {"input_ids": 9, "segment_ids": 2, "next_sentence_labels": 2},
@@ -95,6 +97,7 @@ def test_other_errors_stay_as_they_are(find):
     raise tf.errors.InvalidArgumentError(None, None, "of the model")
 
 
+@pytest.mark.graph
 def test_the_mark_of_a_batch_is_nan_where_a_value_is_out_of_range():
   batch = {name: np.array([value]) for name, value in ROW.items()}
   bad = {
@@ -127,6 +130,7 @@ def world(tmp_path_factory):
   return folder
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "action"),
   [

@@ -19,6 +19,8 @@ from matplotlib.figure import Figure
 
 import report
 
+pytestmark = pytest.mark.unit
+
 TEXTS = st.text(st.characters(exclude_categories=()))
 FEW = hypothesis.settings(
   max_examples=20,
@@ -145,6 +147,7 @@ def write_events(folder, *events, suffix=""):
   writer.close()
 
 
+@pytest.mark.graph
 def test_scalars_of_a_file_writer(tmp_path):
   write_events(
     tmp_path, (1, 20, {"loss": 0.5}), (2, 10, {"loss": 1.5, "rate": 2.0})
@@ -155,6 +158,7 @@ def test_scalars_of_a_file_writer(tmp_path):
   }
 
 
+@pytest.mark.graph
 def test_scalars_of_tensorflow_2(tmp_path):
   with tf2.summary.create_file_writer(str(tmp_path)).as_default():
     for step in (3, 5):
@@ -164,6 +168,7 @@ def test_scalars_of_tensorflow_2(tmp_path):
   assert report.read_scalars(str(tmp_path)) == {"loss": [(3, 1.5), (5, 2.5)]}
 
 
+@pytest.mark.graph
 def test_of_a_step_written_twice_the_later_value_counts(tmp_path):
   # The file that sorts first was written last.
   write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
@@ -173,6 +178,7 @@ def test_of_a_step_written_twice_the_later_value_counts(tmp_path):
   }
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("num_lost", [1, 8, 20])
 def test_a_record_cut_off_ends_its_file(tmp_path, num_lost):
   write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
@@ -181,6 +187,7 @@ def test_a_record_cut_off_ends_its_file(tmp_path, num_lost):
   assert report.read_scalars(str(tmp_path)) == {"a": [(1, 1.0)]}
 
 
+@pytest.mark.graph
 def test_other_files_and_folders_are_passed_over(tmp_path):
   write_events(tmp_path / "eval", (1, 1, {"a": 1.0}))
   (tmp_path / "checkpoint").write_text("no events")
@@ -256,6 +263,7 @@ def test_twenty_thousand_steps_make_a_page_below_a_megabyte(tmp_path):
   assert len(page) < 1e6
 
 
+@pytest.mark.process
 def test_importing_brings_neither_tensorflow_nor_matplotlib():
   code = (
     "import report, sys; print({'tensorflow', 'matplotlib'} & {*sys.modules})"

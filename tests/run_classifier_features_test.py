@@ -15,6 +15,8 @@ import run_classifier
 import tokenization
 from classification_data import InputExample, PaddingInputExample
 
+pytestmark = pytest.mark.unit
+
 
 def load_tokenizer(name, do_lower_case=True):
   return tokenization.FullTokenizer(reference_data.vocab(name), do_lower_case)
@@ -91,6 +93,7 @@ def read_dev_examples(task):
   return classification_data.PROCESSORS[task]().get_dev_examples(folder)
 
 
+@pytest.mark.graph
 @pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 @pytest.mark.parametrize(
   "name",
@@ -130,6 +133,7 @@ def test_records_equal_the_reference(tmp_path, name):
   assert digest == run["content_sha256"]
 
 
+@pytest.mark.graph
 @pytest.mark.needs_data(reference_data.DATA)
 @pytest.mark.parametrize(
   ("split", "file"),
@@ -152,6 +156,7 @@ def test_records_equal_those_of_a_published_run(
     assert ours == theirs
 
 
+@pytest.mark.graph
 @pytest.mark.needs_data(reference_data.DATA)
 def test_records_of_a_published_run_are_read():
   path = reference_data.data("reference_runs", "mrpc_eval.tf_record")

@@ -24,6 +24,8 @@ from classification_data import ChoiceExample, InputExample, Problem
 from command_line import InputError
 from optimization import StepOptions
 
+pytestmark = pytest.mark.train
+
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog ran sat home it is good bad"
 WORDS = WORDS.split()
 CONFIG = modeling.BertConfig(
@@ -220,6 +222,7 @@ def test_a_model_of_several_labels_is_no_model_of_one(topics, classify):
 WEIGHTS = [1.0, 4.0, 0.25]
 
 
+@pytest.mark.graph
 def test_a_weighted_loss_equals_numpy():
   tokens, labels = random_tokens([6, 8]), np.array([0, 0, 1, 2, 1, 0])
   loss, losses, logits, _ = run_graph(
@@ -235,6 +238,7 @@ def test_a_weighted_loss_equals_numpy():
   assert loss == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.graph
 def test_a_weighted_loss_of_several_labels_equals_numpy():
   tokens = random_tokens([6, 8])
   labels = np.random.default_rng(3).integers(0, 2, [6, 3]).astype(np.float32)
@@ -249,6 +253,7 @@ def test_a_weighted_loss_of_several_labels_equals_numpy():
   assert loss == pytest.approx(mean, rel=1e-5)
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("kind", "labels"),
   [
@@ -312,6 +317,7 @@ def read_class_weights(problem, labels, *given):
     return run_classifier.read_class_weights(problem, examples)
 
 
+@pytest.mark.unit
 def test_balanced_weights_equal_those_of_scikit_learn():
   labels = ["b"] * 7 + ["a"] * 2 + ["c"]
   names = ["c", "a", "b"]
@@ -324,6 +330,7 @@ def test_balanced_weights_equal_those_of_scikit_learn():
   np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
+@pytest.mark.unit
 def test_balanced_weights_of_several_labels():
   """Having a label counts as much, in all, as lacking it."""
   labels = [["a", "b"], ["a"], [], ["a"], []]
@@ -335,6 +342,7 @@ def test_balanced_weights_of_several_labels():
     assert weight * counts[label] == pytest.approx(5 - counts[label])
 
 
+@pytest.mark.unit
 def test_weights_by_label():
   names = Problem("classification", ["a", "b:c", "d"])
   weights = read_class_weights(names, ["a"], "b:c:2.5", "a:0")
@@ -343,6 +351,7 @@ def test_weights_by_label():
   assert read_class_weights(names, [], "a:7") is None  # for training alone
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   "wrong",
   ["c:2", "a", "a:", "2", ":2", "a:-1", "a:nan", "a:inf", "a:x", "balanced:1"],
@@ -356,6 +365,7 @@ def test_wrong_weights_are_refused(wrong):
   )
 
 
+@pytest.mark.unit
 def test_numbers_and_choices_have_no_classes():
   for problem in (Problem("regression"), Problem("multiple_choice", ["a"])):
     with pytest.raises(InputError, match=r"--class_weights: .* has no classes"):
@@ -458,6 +468,7 @@ def test_texts_without_choices_are_refused(swag, classify):
     )
 
 
+@pytest.mark.graph
 def test_choices_are_scored_one_by_one():
   tokens, labels = random_tokens([5, 3, 8]), np.array([2, 0, 1, 1, 0])
 
@@ -486,6 +497,7 @@ def test_choices_are_scored_one_by_one():
   assert loss == pytest.approx(expected.mean(), rel=1e-5)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("by_length", [False, True])
 def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
   tmp_path, place, by_length

@@ -17,6 +17,8 @@ import run_classifier
 import tokenization
 from command_line import InputError
 
+pytestmark = pytest.mark.process
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home and did not it is good bad"
 WORDS = WORDS.split(" ")
@@ -269,6 +271,7 @@ def test_program_equals_the_reference(tmp_path):
   np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-5)
 
 
+@pytest.mark.graph
 def test_the_last_layer_is_computed_at_cls_alone():
   config = modeling.BertConfig(9, 8, 2, 2, 16)
   with tf.Graph().as_default() as graph:
@@ -281,6 +284,7 @@ def test_the_last_layer_is_computed_at_cls_alone():
   assert shapes == [[15, 8], [3, 8]]
 
 
+@pytest.mark.graph
 def test_create_model_equals_the_reference():
   inputs = np.load(reference_data.golden("modeling", "tiny", "inputs.npz"))
   heads = np.load(reference_data.golden("modeling", "tiny", "heads.npz"))
@@ -407,6 +411,7 @@ def tokenizer_of(place):
   return tokenization.FullTokenizer(str(place / "vocab.txt"))
 
 
+@pytest.mark.graph
 def test_input_fn_builder_feeds_features_from_memory(place):
   examples = [
     run_classifier.InputExample(str(i), a, b, label)
@@ -426,6 +431,7 @@ def test_input_fn_builder_feeds_features_from_memory(place):
   assert batch["input_ids"].dtype == np.int32
 
 
+@pytest.mark.unit
 def test_an_unknown_label_is_named(place):
   example = run_classifier.InputExample("dev-7", "a cat", None, "maybe")
   with pytest.raises(InputError, match=r"dev-7.*'maybe'"):
@@ -434,6 +440,7 @@ def test_an_unknown_label_is_named(place):
     )
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("label_list", [[0, 1], np.array([0, 1]), range(2)])
 def test_labels_may_be_integers(place, label_list):
   def convert(label):

@@ -14,6 +14,8 @@ import modeling
 import ner_data
 import run_ner
 
+pytestmark = pytest.mark.process
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan"]
 PLACES = ["paris", "rome", "oslo", "lima"]
@@ -122,6 +124,7 @@ def test_the_report_has_entities_and_lengths(trained):
     assert f"<h2>{heading}" in page
 
 
+@pytest.mark.unit
 def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
   bar = contextlib.nullcontext(types.SimpleNamespace(update=lambda: True))
   monkeypatch.setattr(run_ner.command_line, "progress", lambda *_: bar)
@@ -245,6 +248,7 @@ def test_flags_that_make_no_sense_are_refused(place, tmp_path, more, message):
   assert message in line
 
 
+@pytest.mark.graph
 def test_the_loss_of_parts_adds_up():
   import tensorflow.compat.v1 as tf
 
@@ -271,6 +275,7 @@ def test_the_loss_of_parts_adds_up():
   np.testing.assert_allclose((first + second) / 2, whole, rtol=1e-5)
 
 
+@pytest.mark.unit
 def test_scores_are_of_entities():
   scores = run_ner.score(
     [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]

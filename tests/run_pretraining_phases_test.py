@@ -27,6 +27,8 @@ import safekeeping
 from command_line import InputError
 from features import Shard
 
+pytestmark = pytest.mark.process
+
 SCRIPT = "run_pretraining.py"
 LONG = 32  # tokens of the second phase
 
@@ -175,6 +177,7 @@ def test_a_phase_that_fails_costs_a_line(place):
   assert f"{place}/failed/phase_1: the run failed" in line
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("text", "message"),
   [
@@ -194,6 +197,7 @@ def test_flags_of_all_phases_are_looked_at_first(
   assert not (place / "wrong").exists()
 
 
+@pytest.mark.train
 def test_phases_without_training_are_refused(place, main):
   with pytest.raises(InputError, match="add --do_train"):
     main(*in_phases(place, "untrained"), "--nodo_train")
@@ -220,6 +224,7 @@ def test_the_second_worker_writes_nothing_of_its_own(
   assert set(os.listdir(shared)) == {"phase_1", "phase_2"}
 
 
+@pytest.mark.unit
 def test_a_worker_waits_until_the_first_one_has_ended(tmp_path, monkeypatch):
   path = tmp_path / "run.json"
   receipt = {
@@ -249,6 +254,7 @@ def run_code(monkeypatch, code):
   model_selection.run_again("out", ["--seed=3"])
 
 
+@pytest.mark.unit
 def test_a_command_run_again_has_other_flags(monkeypatch):
   run_code(
     monkeypatch,
@@ -349,6 +355,7 @@ def assert_equal(batch, expected):
     np.testing.assert_array_equal(batch[name], array, name)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_record_all_processes_have_the_whole_batch(place, masking):
   steps, count, num_replicas = 7, 3, 2
@@ -381,6 +388,7 @@ def records_of(place, name):
   return collections.Counter(key(batch, row) for row in range(FILE_SIZES[name]))
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("num_replicas", [1, 2])
 @pytest.mark.parametrize(
   ("index", "names"),
@@ -403,6 +411,7 @@ def test_by_file_each_record_comes_once_an_epoch(
   assert epochs[0] != epochs[1]
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_file_batches_go_on_where_training_was(place, masking):
   shard = Shard(1, 2, 2)
@@ -414,6 +423,7 @@ def test_by_file_batches_go_on_where_training_was(place, masking):
       assert_equal(batch, expected)
 
 
+@pytest.mark.unit
 def test_by_file_processes_draw_masks_of_their_own(place, tmp_path):
   drawn = []
   for name in ("a.tfrecord", "b.tfrecord"):  # of the same records
@@ -437,6 +447,7 @@ def test_by_file_processes_draw_masks_of_their_own(place, tmp_path):
   assert (drawn[0]["input_ids"] != drawn[1]["input_ids"]).any()
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("by_file", [False, True])
 def test_a_step_that_is_traced_is_that_which_was_trained(place, by_file):
   shard = Shard(0, 2, 2)
@@ -452,6 +463,7 @@ def test_a_step_that_is_traced_is_that_which_was_trained(place, by_file):
   assert_equal(traced, joined(trained))
 
 
+@pytest.mark.unit
 def test_what_is_told_of_a_step_by_file_is_of_the_process(place):
   sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
   input_fn = run_pretraining.input_fn_builder(
@@ -468,11 +480,13 @@ def test_what_is_told_of_a_step_by_file_is_of_the_process(place):
   assert files == {"train-1.tfrecord"}
 
 
+@pytest.mark.unit
 def test_fewer_files_than_processes_are_refused(place):
   with pytest.raises(InputError, match="3 files cannot be shared by 4 proc"):
     batches(place, Shard(0, 4), True, 8)
 
 
+@pytest.mark.train
 def test_for_one_process_by_file_is_by_record(place, main):
   for name in ("record", "file"):
     main(
@@ -535,6 +549,7 @@ def values_exchanged(monkeypatch, num_parts):
   return found
 
 
+@pytest.mark.graph
 def test_parts_of_a_batch_cost_no_exchange_of_their_own(monkeypatch):
   whole = values_exchanged(monkeypatch, 1)
   assert max(whole) > 10  # the gradients, all at once

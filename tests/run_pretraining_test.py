@@ -27,6 +27,8 @@ import run_pretraining
 import tokenization
 from command_line import InputError
 
+pytestmark = pytest.mark.graph
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "a the cat dog sat ran on mat home un ( . is good bad"
 WORDS = WORDS.split(" ")
@@ -314,6 +316,7 @@ def test_reference_variables_train_like_resource_variables(place):
   assert losses[-1] < losses[0] - 0.1
 
 
+@pytest.mark.train
 def test_input_files_set_from_python_are_split_at_commas(place):
   files = [str(place / "train-1.tfrecord"), str(place / "held_out.tfrecord")]
   flag_values = absl.flags.FLAGS
@@ -332,6 +335,7 @@ def test_input_files_set_from_python_are_split_at_commas(place):
 # A run
 
 
+@pytest.mark.process
 def test_training_says_how_it_goes(trained):
   log = trained[1].stderr.splitlines()
   said = "Training on 42 records in 3 files (11.4 epochs), from step 0 to 60, 8"
@@ -364,6 +368,7 @@ def scalars(folder):
   return found
 
 
+@pytest.mark.process
 def test_tensorboard_has_training_and_evaluation(trained):
   tags = {
     "loss",
@@ -383,6 +388,7 @@ def test_tensorboard_has_training_and_evaluation(trained):
     assert of_evaluation[tag][60] == pytest.approx(results[tag])
 
 
+@pytest.mark.process
 def test_the_weights_with_the_lowest_loss_are_kept(place):
   output_dir = place / "selected"
   commands.succeed(
@@ -407,6 +413,7 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
   assert "<h2>Dev scores" in (output_dir / "report.html").read_text()
 
 
+@pytest.mark.process
 def test_held_out_records_count_once_each(place, trained):
   assert "which is for training" not in trained[1].stderr
   results = read_results(trained[0] / "eval_results.txt")
@@ -437,6 +444,7 @@ def test_held_out_records_count_once_each(place, trained):
     assert results[key] == pytest.approx(value, abs=1e-5), key
 
 
+@pytest.mark.process
 def test_a_folder_can_be_loaded_again(trained):
   description = model_folder.load_description(str(trained[0]))
   assert description["script"] == "run_pretraining"
@@ -445,6 +453,7 @@ def test_a_folder_can_be_loaded_again(trained):
   assert not [name for name in names if name.endswith(".tmp")]
 
 
+@pytest.mark.process
 def test_fine_tuning_starts_from_the_checkpoint(trained):
   weights = last_weights(trained[0])
   with tf.Graph().as_default(), tf.Session() as session:
@@ -466,6 +475,7 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
 # Stopped and started again
 
 
+@pytest.mark.process
 def test_a_killed_run_ends_with_the_same_weights(place, trained):
   killed = place / "killed"
   arguments = [
@@ -484,6 +494,7 @@ def test_a_killed_run_ends_with_the_same_weights(place, trained):
   assert_same_weights(trained[0], killed)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("masking", [None, run_pretraining.Masking(VOCAB_IDS)])
 def test_batches_go_on_where_training_was(place, masking):
   def batches(first_step, last_step):
@@ -538,6 +549,7 @@ def pretrain_as_the_reference(output_dir, *actions):
   )
 
 
+@pytest.mark.process
 @pytest.mark.needs_data(reference_data.GOLDEN)
 def test_scores_before_training_equal_the_reference(tmp_path):
   done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
@@ -550,6 +562,7 @@ def test_scores_before_training_equal_the_reference(tmp_path):
     assert results[key] == pytest.approx(value, abs=tolerance), key
 
 
+@pytest.mark.process
 @pytest.mark.needs_data(reference_data.GOLDEN)
 def test_training_comes_as_far_as_the_reference(tmp_path):
   pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")
@@ -621,6 +634,7 @@ def test_steps_in_order_equal_the_reference():
     )
 
 
+@pytest.mark.unit
 def test_records_of_a_run_of_the_reference_are_read():
   paths = [
     reference_data.data("reference_runs", "tf_examples.tfrecord"),
@@ -834,6 +848,7 @@ def test_a_record_has_the_same_masks_in_every_batch_and_others_next_time():
     assert (changed["input_ids"] != together["input_ids"]).any(axis=1).sum() > 3
 
 
+@pytest.mark.unit
 def test_shapes_are_static_for_a_tpu(place):
   input_fn = run_pretraining.input_fn_builder(
     [str(place / "held_out.tfrecord")],
@@ -872,6 +887,7 @@ def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
       np.testing.assert_array_equal(batch[name], array, name)
 
 
+@pytest.mark.unit
 def test_training_sees_new_masks_each_epoch(place):
   input_fn = run_pretraining.input_fn_builder(
     [str(place / "held_out.tfrecord")],
@@ -909,6 +925,7 @@ def probabilities(folder, ids, segments, place):
   return np.exp(logits[0]) / np.exp(logits[0]).sum()
 
 
+@pytest.mark.process
 def test_masks_are_filled_with_the_likeliest_tokens(trained):
   output_dir, done = trained
   lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
@@ -934,6 +951,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(trained):
   assert said[1].startswith(f"  {best['token']} {best['probability']:.3f} ")
 
 
+@pytest.mark.process
 def test_other_lines_get_their_pseudo_perplexity(trained):
   output_dir, done = trained
   lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
@@ -951,6 +969,7 @@ def test_other_lines_get_their_pseudo_perplexity(trained):
   assert float(shown) == pytest.approx(value, rel=1e-3)
 
 
+@pytest.mark.process
 def test_the_vocabulary_is_that_of_the_folder(place, trained):
   before = reference_data.read_jsonl(str(trained[0] / "predictions.jsonl"))
   commands.succeed(
@@ -978,10 +997,12 @@ def count(path):
   )
 
 
+@pytest.mark.unit
 def test_records_that_fit_are_counted(place):
   assert count(place / "train-1.tfrecord") == 13
 
 
+@pytest.mark.unit
 def test_a_file_cut_off(place):
   content = (place / "train-0.tfrecord").read_bytes()
   (place / "cut").write_bytes(content[:-7])
@@ -989,6 +1010,7 @@ def test_a_file_cut_off(place):
     count(place / "cut")
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("flag", "lengths"),
   [
@@ -1019,6 +1041,7 @@ def test_records_of_another_kind(tmp_path):
     count(path)
 
 
+@pytest.mark.unit
 def test_records_of_another_vocabulary(place):
   path = str(place / "train-0.tfrecord")
   with pytest.raises(InputError, match="another vocabulary"):
@@ -1027,21 +1050,25 @@ def test_records_of_another_vocabulary(place):
     )
 
 
+@pytest.mark.process
 def test_a_pattern_without_files(place):
   line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
   assert f"{place}/no-*: no such file" in line
 
 
+@pytest.mark.process
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
   assert "--vocab_file is needed with --remask" in line
 
 
+@pytest.mark.process
 def test_an_untrained_model(place):
   line = refuse(place, "--do_predict", predict_file=place / "vocab.txt")
   assert "out: holds no trained model" in line
 
 
+@pytest.mark.process
 def test_a_checkpoint_without_the_masked_lm(place):
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))
@@ -1051,6 +1078,7 @@ def test_a_checkpoint_without_the_masked_lm(place):
   assert f"{path}: has no masked LM" in line
 
 
+@pytest.mark.unit
 def test_texts_that_are_too_long_are_cut_and_counted(place, caplog):
   tokenizer = tokenization.FullTokenizer(
     str(place / "vocab.txt"), never_split=["[MASK]"]

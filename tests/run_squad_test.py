@@ -22,6 +22,8 @@ import squad_data
 import squad_metrics
 from command_line import InputError
 
+pytestmark = pytest.mark.process
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan", "eve"]
 PLACES = ["paris", "rome", "oslo", "lima"]
@@ -212,6 +214,7 @@ def test_results_are_the_scores_of_the_files(place, trained):
   assert float(results["best_f1"]) >= max(scores["f1"], 50.0)
 
 
+@pytest.mark.train
 def test_the_score_reported_is_that_of_the_best_weights(answer, place):
   output_dir = place / "selected"
   answer(
@@ -363,6 +366,7 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
     )
 
 
+@pytest.mark.train
 def test_the_audit_prints_a_table(answer, place, capsys):
   (place / "odd.json").write_text(
     json.dumps(make_data(False)).replace(
@@ -391,11 +395,13 @@ def test_the_audit_prints_a_table(answer, place, capsys):
   assert sorted(os.listdir(place)) == files
 
 
+@pytest.mark.train
 def test_an_audit_needs_a_vocabulary(refuse):
   needless = dict.fromkeys(("vocab_file", "bert_config_file", "output_dir"))
   assert "--vocab_file" in refuse("--audit", **needless)
 
 
+@pytest.mark.train
 def test_without_an_audit_a_folder_is_needed(answer):
   with pytest.raises(absl.flags.IllegalFlagValueError, match="--output_dir"):
     answer("--do_train", output_dir=None)
@@ -404,6 +410,7 @@ def test_without_an_audit_a_folder_is_needed(answer):
 # The reference's own results
 
 
+@pytest.mark.train
 def test_flags_have_the_reference_s_defaults(main):
   defaults = {
     "bert_config_file": None,
@@ -441,6 +448,7 @@ def test_flags_have_the_reference_s_defaults(main):
   assert {name: FLAGS[name].default for name in defaults} == defaults
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("name", ["v11_dev", "v20_dev"])
 def test_program_equals_the_reference(main, tmp_path, name, golden):
   def program(name):
@@ -479,6 +487,7 @@ def load_golden(folder, name):
   return np.load(reference_data.golden(folder, name))
 
 
+@pytest.mark.graph
 def test_create_model_equals_the_reference():
   inputs = load_golden("modeling/tiny", "inputs.npz")
   heads = load_golden("modeling/tiny", "heads.npz")
@@ -502,6 +511,7 @@ def test_create_model_equals_the_reference():
     np.testing.assert_allclose(ours, heads[f"squad/{name}"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.graph
 def test_training_steps_equal_the_reference(golden):
   batches = load_golden("optimization/squad_tiny", "batches.npz")
   expected = load_golden("optimization/squad_tiny", "steps.npz")
@@ -593,6 +603,7 @@ def batch():
   }
 
 
+@pytest.mark.graph
 def test_masked_padding_has_no_part_in_the_loss(batch):
   loss, *logits = loss_and_logits(True, 24, batch)
   _, *unmasked = loss_and_logits(False, 24, batch)
@@ -609,6 +620,7 @@ def test_masked_padding_has_no_part_in_the_loss(batch):
   assert loss == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+@pytest.mark.graph
 def test_trimming_changes_nothing_where_padding_is_masked(batch):
   loss, *logits = loss_and_logits(True, 24, batch)
   trimmed_loss, *trimmed = loss_and_logits(True, 16, batch)
@@ -620,11 +632,13 @@ def test_trimming_changes_nothing_where_padding_is_masked(batch):
 # What is refused, and how
 
 
+@pytest.mark.train
 def test_nothing_to_do(refuse):
   line = refuse("--nodo_train")
   assert "nothing to do" in line and "--do_train, --do_predict" in line
 
 
+@pytest.mark.train
 def test_flags_that_need_others(refuse):
   line = refuse("--do_train", "--do_eval")
   assert "no answers to score; add --do_predict" in line
@@ -644,6 +658,7 @@ def test_a_checkpoint_that_answers_no_questions(refuse, trained, tmp_path):
   assert f"{path}: was not trained on questions" in line
 
 
+@pytest.mark.train
 def test_an_untrained_folder(refuse, place):
   line = refuse("--do_predict", output_dir=place / "nothing")
   assert f"{place}/nothing: holds no trained model; add --do_train" in line
@@ -669,6 +684,7 @@ def test_the_command_ends_with_one_line(place):
   assert f"{place}: cannot be read (Is a directory)" in line
 
 
+@pytest.mark.train
 def test_broken_data_makes_no_folder(refuse, place):
   content = (place / "v1.json").read_text()
   (place / "cut.json").write_text(content[: content.index('"3-who"') + 9])
@@ -678,6 +694,7 @@ def test_broken_data_makes_no_folder(refuse, place):
   assert not os.path.exists(place / "not_made")
 
 
+@pytest.mark.train
 def test_questions_without_answers_cannot_be_scored(refuse, place):
   data = make_data(False)
   del data["data"][0]["paragraphs"][0]["qas"][1]["answers"]
@@ -691,6 +708,7 @@ def test_questions_without_answers_cannot_be_scored(refuse, place):
   assert f"{place}/test.json, question 0-where: has no answer to score" in line
 
 
+@pytest.mark.train
 def test_too_few_questions_for_a_step(refuse):
   line = refuse(train_batch_size=99)
   assert "12 training questions are not enough for one step" in line
@@ -699,6 +717,7 @@ def test_too_few_questions_for_a_step(refuse):
 # For code written for google-research/bert
 
 
+@pytest.mark.train
 def test_flags_are_checked_against_each_other_and_the_model(place, main):
   del main  # it defines the flags
   values = absl.flags.FLAGS

@@ -27,6 +27,8 @@ import run_pretraining
 import safekeeping
 from command_line import InputError
 
+pytestmark = pytest.mark.train
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "day"]
 CONFIG = modeling.BertConfig(
   vocab_size=len(WORDS),
@@ -75,6 +77,7 @@ def numbered(tmp_path):
   return list(dict(places)), places
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("make_batches", "options"),
   [
@@ -106,6 +109,7 @@ def test_a_traced_batch_is_that_of_its_step_with_the_places(
       np.testing.assert_array_equal(traced[name], tensor)
 
 
+@pytest.mark.unit
 def test_a_batch_is_made_again_from_its_step(numbered):
   files, _ = numbered
   input_fn = features.record_input_fn(
@@ -123,6 +127,7 @@ def test_a_batch_is_made_again_from_its_step(numbered):
     assert again["record_file"].tolist() == [files[0]] * 2
 
 
+@pytest.mark.graph
 def test_an_input_that_cannot_tell_has_no_batch():
   assert not safekeeping.batch_at(endless, {"batch_size": 2}, step=3)
 
@@ -254,6 +259,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 # When it stops
 
 
+@pytest.mark.process
 def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
   before = signal.getsignal(signal.SIGTERM)
   listener = Listener()
@@ -274,6 +280,7 @@ def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
   assert ended.value.code == 143
 
 
+@pytest.mark.process
 def test_sigint_stops_as_sigterm_does_with_its_own_status(tmp_path):
   before = signal.getsignal(signal.SIGINT)
   with safekeeping.StopRequest() as stop:
@@ -288,6 +295,7 @@ def test_sigint_stops_as_sigterm_does_with_its_own_status(tmp_path):
   assert ended.value.code == 130
 
 
+@pytest.mark.unit
 def test_nobody_s_wish_ends_nothing(tmp_path):
   with safekeeping.StopRequest() as stop:
     pass
@@ -301,6 +309,7 @@ def test_a_stop_before_the_first_step_trains_nothing(tmp_path):
   assert saved_steps(tmp_path) == [0]
 
 
+@pytest.mark.unit
 def test_another_thread_does_not_listen_to_signals():
   before, within = signal.getsignal(signal.SIGTERM), []
 
@@ -505,6 +514,7 @@ def assert_the_same_command_ends_with(expected, script, arguments, folder):
     np.testing.assert_array_equal(found[name], weight, err_msg=name)
 
 
+@pytest.mark.process
 def test_a_run_that_is_told_to_stop_saves_first(place, disturbed):
   status, log = disturbed["stopped"]
   assert status == 143, log
@@ -515,6 +525,7 @@ def test_a_run_that_is_told_to_stop_saves_first(place, disturbed):
   assert not (place / "stopped" / "report.html").exists()
 
 
+@pytest.mark.process
 def test_a_run_that_was_told_to_stop_goes_on(place, disturbed, pretrained):
   assert_the_same_command_ends_with(
     pretrained,
@@ -524,6 +535,7 @@ def test_a_run_that_was_told_to_stop_goes_on(place, disturbed, pretrained):
   )
 
 
+@pytest.mark.process
 def test_a_full_disk_stops_a_run_in_one_line(place, disturbed):
   status, log = disturbed["full"]
   assert status == 1, log
@@ -532,12 +544,14 @@ def test_a_full_disk_stops_a_run_in_one_line(place, disturbed):
   assert not [*(place / "full").glob("*temp*")]
 
 
+@pytest.mark.process
 def test_with_room_made_it_goes_on(place, disturbed, pretrained):
   assert_the_same_command_ends_with(
     pretrained, run_pretraining, pretraining(place, "full"), place / "full"
   )
 
 
+@pytest.mark.process
 def test_a_classifier_that_was_killed_goes_on(place, disturbed):
   assert disturbed["killed"][0] == -signal.SIGKILL
   with commands.in_process(run_classifier) as main:

@@ -31,6 +31,8 @@ import tokenization
 from command_line import InputError
 from execution import Execution
 
+pytestmark = pytest.mark.graph
+
 WORDS = ["the", "cat", "dog", "sat", "ran", "home", "is", "it", "good", "bad"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!()中文", *WORDS]
 VOCAB += ["cafe", "re", "##sume", "##s", "##ly", "a", "##a", "b", "##b", "e"]
@@ -446,6 +448,7 @@ def null_odds(listed):
   return math.log(none / max(probabilities.values()))
 
 
+@pytest.mark.unit
 def test_limits_of_answers_are_those_of_the_host():
   host = inspect.signature(run_squad.Predictor.predict).parameters
   for name in ("n_best_size", "max_answer_length", "null_score_diff_threshold"):
@@ -534,6 +537,7 @@ def test_a_length_without_room_for_text_is_refused(models):
 # Masks
 
 
+@pytest.mark.train
 def test_masks_are_filled(models, tmp_path):
   folder, model, _ = models("pretraining")
   lines = [

@@ -11,6 +11,8 @@ from absl import flags
 import settings
 from command_line import InputError
 
+pytestmark = pytest.mark.unit
+
 # Text that is meant as a list of numbers.
 LISTS = {
   "sweep_n_best_size",

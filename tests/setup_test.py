@@ -8,6 +8,8 @@ import subprocess
 import pytest
 from packaging.specifiers import SpecifierSet
 
+pytestmark = pytest.mark.process
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
@@ -69,12 +71,14 @@ def demo_rows(name):
   return [line.split("\t") for line in lines[1:]]
 
 
+@pytest.mark.unit
 def test_no_demo_text_comes_twice():
   rows = demo_rows("train.tsv") + demo_rows("dev.tsv")
   times = collections.Counter(text.lower() for text, _ in rows)
   assert [text for text, n in times.items() if n > 1] == []
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(("name", "each"), [("train.tsv", 75), ("dev.tsv", 25)])
 def test_demo_labels_come_equally_often(name, each):
   labels = collections.Counter(label for _, label in demo_rows(name))

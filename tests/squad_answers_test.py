@@ -20,6 +20,8 @@ from command_line import InputError
 from squad_answers import AnswerFinder, Entry, RawResult
 from squad_data import Settings, SquadExample
 
+pytestmark = pytest.mark.unit
+
 DECODED = [
   ("v11_dev_384", "random", None),
   ("v11_dev_384", "ties", None),

@@ -24,6 +24,8 @@ import tokenization
 from command_line import InputError
 from squad_data import Settings, SquadExample
 
+pytestmark = pytest.mark.unit
+
 RUNS = [
   "v11_dev_384",
   "v11_dev_128",
@@ -115,6 +117,7 @@ def test_examples_equal_the_reference(tmp_path, name, golden):
   assert [vars(example) for example in examples] == expected
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("name", RUNS)
 def test_features_equal_the_reference(tmp_path, name, golden):
   run = golden_run(name, golden)
@@ -284,6 +287,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 def test_workers_change_nothing_and_do_not_import_the_script(
   tmp_path, tokenizer
 ):
@@ -306,6 +310,7 @@ class Deadly(str):
     return os._exit, (9,)
 
 
+@pytest.mark.process
 def test_a_worker_that_dies_is_told(tokenizer):
   examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
   with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
@@ -539,6 +544,7 @@ def test_features_are_plain_values_that_can_be_set(tokenizer):
   assert feature.token_is_max_context == {3: False, 4: True}
 
 
+@pytest.mark.graph
 def test_features_made_by_callers_are_written(tmp_path):
   path = str(tmp_path / "features.tf_record")
   feature = squad_data.InputFeatures(

@@ -14,6 +14,8 @@ import squad_metrics
 from command_line import InputError
 from squad_metrics import Answer, Question
 
+pytestmark = pytest.mark.unit
+
 
 def question(name, *answers, is_impossible=None):
   accepted = tuple(Answer(text, 0) for text in answers)
@@ -274,6 +276,7 @@ def write(path, value):
   return path
 
 
+@pytest.mark.process
 def test_command_of_1_1(tmp_path):
   data = write(tmp_path / "data.json", as_json(question("q", "cat", "dog")))
   predictions = write(tmp_path / "predictions.json", {"q": "the dog sat"})
@@ -284,6 +287,7 @@ def test_command_of_1_1(tmp_path):
   }
 
 
+@pytest.mark.process
 def test_command_of_2_0(tmp_path):
   data = write(tmp_path / "data.json", as_json(*QUESTIONS))
   predictions = write(tmp_path / "predictions.json", ANSWERS)
@@ -302,6 +306,7 @@ def test_command_of_2_0(tmp_path):
   assert json.loads(done.stdout) == results
 
 
+@pytest.mark.process
 def test_command_for_chinese(tmp_path):
   data = write(tmp_path / "data.json", as_json(question("q", "中国人")))
   predictions = write(tmp_path / "predictions.json", {"q": "中国"})
@@ -313,6 +318,7 @@ def test_command_for_chinese(tmp_path):
 # What is refused, and how
 
 
+@pytest.mark.process
 def test_one_file_is_not_enough(tmp_path):
   line = commands.fail("squad_metrics.py", tmp_path / "data.json")
   assert "two files are needed" in line

@@ -9,6 +9,8 @@ import pytest
 
 import tensorflow_log
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import os, sys
 import tensorflow_log
@@ -64,6 +66,7 @@ def test_a_closed_stderr_is_no_error():
   assert done.stdout == b"done\n"
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize(
   ("arguments", "is_wanted"),
   [

@@ -12,6 +12,8 @@ import vocabulary
 from command_line import InputError
 from text_files import Encoding
 
+pytestmark = pytest.mark.unit
+
 TEXT = "the cat\r\nsömé téxt\n\n中文\x85one\u2028line\rstill\nno end"
 CHINESE = "今天天气很好，我们去公园散步吧。\n" * 3
 RUSSIAN = "Привет мир, это простой текст на русском языке\n" * 3

@@ -15,6 +15,8 @@ import squad_data
 import text_ops
 import tokenization
 
+pytestmark = pytest.mark.unit
+
 PUBLISHED = ["uncased", "cased", "chinese", "multi_cased"]
 
 
@@ -105,6 +107,7 @@ def test_every_character_alone_and_between_letters(do_lower_case, tmp_path):
 # Properties.
 
 
+@pytest.mark.graph
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
 def test_any_texts(small, texts):
@@ -202,6 +205,7 @@ def test_only_core_operations(small):
   assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
 
 
+@pytest.mark.graph
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
@@ -227,6 +231,7 @@ def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
 # Windows.
 
 
+@pytest.mark.graph
 @given(
   lengths=st.lists(st.integers(0, 40), max_size=4),
   room=st.integers(1, 12),

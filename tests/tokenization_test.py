@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 import tokenization
 
+pytestmark = pytest.mark.unit
+
 # Enough to cut words in several ways, and to fail to.
 SMALL_VOCAB = """[PAD] [UNK] [CLS] [SEP] [MASK] dog the mask a b s ab ##a ##b
 ##ab ##s , . ! “ ” ' - [ ] 中 人 α σ ##σ ##ς ᄒ ##ᅡ ##ᆫ e ##e é ##é x ##x"""
@@ -131,6 +133,7 @@ def test_vocab_files_are_read_like_reference(tmp_path):
       assert [list(item) for item in vocab.items()] == line["result"]
 
 
+@pytest.mark.graph
 def test_checkpoint_case_check_equals_reference():
   for line in golden_lines("checkpoint_case_check.jsonl"):
     arguments = line["do_lower_case"], line["init_checkpoint"]
@@ -408,6 +411,7 @@ def test_vocabulary_of_another_file_system(small_vocab_file):
   assert list(vocab) == SMALL_VOCAB.split()
 
 
+@pytest.mark.process
 def test_tensorflow_stays_out(small_vocab_file):
   code = (
     "import sys, tokenization;"

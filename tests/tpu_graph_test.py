@@ -31,6 +31,8 @@ import training
 from classification_data import Problem
 from command_line import InputError
 
+pytestmark = pytest.mark.graph
+
 VOCAB_SIZE = 23
 CONFIG = modeling.BertConfig(
   vocab_size=VOCAB_SIZE,
@@ -187,6 +189,7 @@ def losses_of(model_fn, batch):
   return losses
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   "case",
   [
@@ -209,6 +212,7 @@ def test_compiled_training_has_the_losses_of_training(
   np.testing.assert_allclose(compiled, plain, rtol=1e-5)
 
 
+@pytest.mark.train
 def test_training_in_bfloat16_compiles(one_core, no_dropout):
   model_fn, layout = model_of(
     "regression", "--freeze_layers=1", "--precision=bfloat16"
@@ -217,12 +221,14 @@ def test_training_in_bfloat16_compiles(one_core, no_dropout):
   np.testing.assert_allclose(compiled, plain, rtol=2e-2)  # each rounds its way
 
 
+@pytest.mark.train
 def test_training_with_dropout_compiles(one_core):
   model_fn, layout = model_of("regression", "--freeze_layers=1")
   _, compiled = losses_of(model_fn, random_batch(layout))
   assert np.isfinite(compiled).all()
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   "case",
   [
@@ -278,6 +284,7 @@ def estimator_of(folder, *flags):
   )
 
 
+@pytest.mark.train
 def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
   two_cores, tmp_path
 ):
@@ -301,6 +308,7 @@ def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
     estimator.train(input_fn, max_steps=1, hooks=[CheckGraph()])
 
 
+@pytest.mark.train
 def test_flags_of_the_loop_and_of_the_cores_arrive(two_cores, tmp_path):
   estimator = estimator_of(
     tmp_path, two_cores, "--iterations_per_loop=7", "--num_tpu_cores=2"
@@ -422,6 +430,7 @@ def evaluate(model_fn, batch):
       return session.run(({n: v for n, (v, _) in metrics.items()}, tensors[2]))
 
 
+@pytest.mark.train
 def test_padding_examples_do_not_count():
   model_fn, layout = model_of("classification")
   batch = random_batch(layout)
@@ -451,6 +460,7 @@ def test_one_hot_embeddings_are_those_that_are_gathered():
 # The host
 
 
+@pytest.mark.train
 def test_the_host_writes_the_mean_of_the_cores(tmp_path, one_core):
   model_fn, layout = model_of("classification")
   config = types.SimpleNamespace(model_dir=str(tmp_path))
@@ -488,6 +498,7 @@ def test_each_host_reads_its_rows_of_a_batch(host, num_hosts, rows):
   np.testing.assert_array_equal(own, batch[np.newaxis, rows])
 
 
+@pytest.mark.unit
 def test_a_folder_of_another_file_system_is_claimed(tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[PAD]\n")
@@ -534,6 +545,7 @@ def classify(place):
 NOBODY = "grpc://127.0.0.1:1"
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   ("flags", "said"),
   [

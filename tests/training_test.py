@@ -19,6 +19,8 @@ from command_line import InputError
 from execution import Execution
 from optimization import Frozen, StepOptions
 
+pytestmark = pytest.mark.unit
+
 CONFIG = modeling.BertConfig(
   vocab_size=9,
   hidden_size=8,
@@ -268,6 +270,7 @@ def train_spec(loss_fn, **options):
   )
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
 def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
   draws = []
@@ -289,6 +292,7 @@ def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
   assert sum(draws) == 2 ** (3 * num_parts) - 1
 
 
+@pytest.mark.train
 def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
   def loss_fn(part, _):
     weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
@@ -304,6 +308,7 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
   assert "loss 1," in line and "loss scale 3.277e+04;" in line
 
 
+@pytest.mark.train
 def test_scalars_reach_tensorboard(tmp_path):
   def model_fn(features, labels, mode, params, config):
     del labels, mode
@@ -362,6 +367,7 @@ def test_scalars_reach_tensorboard(tmp_path):
 # Hooks and results
 
 
+@pytest.mark.graph
 def test_progress_shows_every_so_many_steps_and_the_last(log):
   with tf.Graph().as_default():
     step = tf.train.create_global_step()
@@ -439,6 +445,7 @@ def test_predictions_are_named_after_their_texts(path, name):
   assert training.predictions_name(path) == name
 
 
+@pytest.mark.graph
 def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
   with tf.Graph().as_default():
@@ -453,6 +460,7 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   assert log == ["Compiling the training step"]
 
 
+@pytest.mark.graph
 def test_collected_batches_are_joined():
   into = {}
   with tf.Graph().as_default():

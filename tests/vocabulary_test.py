@@ -7,6 +7,8 @@ from absl import logging
 import tokenization
 import vocabulary
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.fixture
 def warnings(monkeypatch):

@@ -19,6 +19,8 @@ import wrong_input_world
 
 import command_line
 
+pytestmark = pytest.mark.train
+
 ROWS = [
   *wrong_input_flags.ROWS,
   *wrong_input_text.ROWS,
@@ -125,6 +127,7 @@ def test_what_is_odd_but_works_is_reported(case):
     assert case.fill_in(case.row.logged) in "\n".join(lines)
 
 
+@pytest.mark.process
 @parametrize([row for row in ROWS if row.as_command])
 def test_a_command_ends_with_status_1_and_one_line(case):
   before = case.content()
