@@ -1,5 +1,5 @@
 #   make demo    fine-tunes a small pretrained BERT, scores it, labels some texts
-#   make test    runs the quick tests; TESTS=tests/features_test.py some of them
+#   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  tells how many lines the quick tests run
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task

@@ -8,13 +8,14 @@ so that nothing of a model is lost unseen. PyTorch is needed only to read a
 `pytorch_model.bin`.
 
 The same command strips, averages and renames TensorFlow checkpoints
-(`checkpoint_tools.py`) and compares models (`compare_models.py`).
+(`bertlib/checkpoints/rewrite.py`) and compares models
+(`bertlib/checkpoints/compare.py`).
 """
 
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -28,14 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
-import checkpoint_tools
-import command_line
-import compare_models
-import config_schema
-import model_folder
-import text_files
-from checkpoint_tools import read_json
-from command_line import InputError
+from bertlib import command_line, text_files
+from bertlib.checkpoints import compare, config_schema, model_folder, rewrite
+from bertlib.checkpoints.rewrite import read_json
+from bertlib.command_line import InputError
 
 FLAGS = flags.FLAGS
 
@@ -225,7 +222,7 @@ def huggingface_to_tensorflow(
   inputs = [os.path.join(source_dir, name) for name in os.listdir(source_dir)]
   if vocab_file:
     inputs.append(vocab_file)
-  with checkpoint_tools.whole_files(target_dir, overwrite, inputs) as folder:
+  with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
     model_folder.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
@@ -256,7 +253,7 @@ def _read_as_variables(
   folder: str, config: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Row]]]:
   """The weights of a Hugging Face folder as TensorFlow has them; its parts."""
-  tensors, file = checkpoint_tools.read_huggingface_weights(folder)
+  tensors, file = rewrite.read_huggingface_weights(folder)
   tensors = _without_copies(_respell(tensors, file), file)
   tensors = _as_float32(tensors, file)
   parts = _find_parts(tensors, "huggingface", config, file)
@@ -390,7 +387,7 @@ def tensorflow_to_huggingface(
   stated_case = config.pop("do_lower_case", None)
   do_lower_case = _lower_case(vocab, do_lower_case, stated_case)
 
-  variables = checkpoint_tools.read_weights(checkpoint)
+  variables = rewrite.read_weights(checkpoint)
   variables = _as_float32(variables, checkpoint)
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
   architecture = _choose_architecture(
@@ -417,8 +414,8 @@ def tensorflow_to_huggingface(
     vocab_file,
     *command_line.checkpoint_files(checkpoint),
   ]
-  with checkpoint_tools.whole_files(target_dir, overwrite, inputs) as folder:
-    checkpoint_tools.write_safetensors(
+  with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
+    rewrite.write_safetensors(
       os.path.join(folder, "model.safetensors"), tensors
     )
     _write_json(os.path.join(folder, "config.json"), config)
@@ -534,7 +531,7 @@ def _as_float32(
   others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
   if others:
     raise InputError(f"{source}: no float32 can hold {', '.join(others)}")
-  checkpoint_tools.warn_if_not_finite(source, tensors)
+  rewrite.warn_if_not_finite(source, tensors)
   narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
   if narrow:
     print(f"widened: {len(narrow)} tensors of 16 bits to float32, exactly")
@@ -769,7 +766,7 @@ def main(_) -> int | None:
 
 def _convert() -> None:
   source = FLAGS.input
-  is_huggingface = checkpoint_tools.kind_of(source) == "huggingface"
+  is_huggingface = rewrite.kind_of(source) == "huggingface"
   if FLAGS.to == "tensorflow" or (is_huggingface and FLAGS.to is None):
     huggingface_to_tensorflow(
       source,
@@ -803,7 +800,7 @@ def _given_or_beside(flag: str, checkpoint: str, name: str) -> str:
 
 def _rewrite() -> None:
   if FLAGS.last:
-    checkpoints = checkpoint_tools.last_checkpoints(FLAGS.input, FLAGS.last)
+    checkpoints = rewrite.last_checkpoints(FLAGS.input, FLAGS.last)
   else:
     paths = FLAGS.input.split(",") if FLAGS.average else [FLAGS.input]
     checkpoints = [model_folder.find_checkpoint(path) for path in paths]
@@ -812,7 +809,7 @@ def _rewrite() -> None:
         f"{FLAGS.input}: --average takes several checkpoints with commas"
         " between, or --last=N of a folder"
       )
-  checkpoint_tools.rewrite(
+  rewrite.rewrite(
     checkpoints,
     None if FLAGS.dry_run else FLAGS.output,
     FLAGS.strip_optimizer,
@@ -824,10 +821,8 @@ def _rewrite() -> None:
 def _compare() -> bool:
   paths = (FLAGS.input, FLAGS.compare)
   if not FLAGS.text_file:
-    return compare_models.compare_weights(
-      *map(_read_weights, paths), FLAGS.tolerance
-    )
-  return compare_models.compare_on_text(
+    return compare.compare_weights(*map(_read_weights, paths), FLAGS.tolerance)
+  return compare.compare_on_text(
     paths,
     FLAGS.text_file,
     FLAGS.bert_config_file,
@@ -841,13 +836,13 @@ def _compare() -> bool:
 
 def _read_weights(path: str) -> dict[str, np.ndarray]:
   """Reads a model of any kind as a TensorFlow checkpoint has it."""
-  kind = checkpoint_tools.kind_of(path)
+  kind = rewrite.kind_of(path)
   if kind == "huggingface":
     variables, _ = _read_as_variables(path, _read_huggingface_config(path))
     return variables
   if kind == "saved_model":
-    return compare_models.saved_model_weights(path)
-  return checkpoint_tools.read_weights(model_folder.find_checkpoint(path))
+    return compare.saved_model_weights(path)
+  return rewrite.read_weights(model_folder.find_checkpoint(path))
 
 
 if __name__ == "__main__":

@@ -35,21 +35,17 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
-import command_line
-import features
-import folder_lock
-import json_files
-import preflight
-import text_files
 import tokenization
-import vocabulary
-from command_line import (
+from bertlib import command_line, folder_lock, json_files, text_files
+from bertlib.command_line import (
   InputError,
   find_files,
   open_any,
   split_names,
   write_whole,
 )
+from bertlib.data import features, vocabulary
+from bertlib.reporting import preflight
 
 FLAGS = flags.FLAGS
 

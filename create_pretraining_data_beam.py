@@ -23,13 +23,11 @@ from collections.abc import Iterable, Iterator
 
 from absl import flags, logging
 
-import command_line
 import create_pretraining_data
-import features
-import folder_lock
-import preflight
-import text_files
-from command_line import InputError, open_any
+from bertlib import command_line, folder_lock, text_files
+from bertlib.command_line import InputError, open_any
+from bertlib.data import features
+from bertlib.reporting import preflight
 
 try:
   import apache_beam as beam

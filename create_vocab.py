@@ -28,13 +28,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags, logging
 
-import command_line
-import config_schema
-import folder_lock
-import text_files
 import tokenization
-import vocabulary
-from command_line import InputError, write_whole
+from bertlib import command_line, folder_lock, text_files
+from bertlib.checkpoints import config_schema
+from bertlib.command_line import InputError, write_whole
+from bertlib.data import vocabulary
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 FLAGS = flags.FLAGS
@@ -386,11 +384,10 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   Raises:
     InputError: it is no checkpoint of BERT, or has another V.
   """
-  import checkpoint_tools
-  import model_folder
+  from bertlib.checkpoints import model_folder, rewrite
 
   path = model_folder.find_checkpoint(path)
-  tensors = dict(checkpoint_tools.Checkpoint(path))
+  tensors = dict(rewrite.Checkpoint(path))
   if _EMBEDDINGS not in tensors:
     raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")
   for name, tensor in tensors.items():
@@ -406,7 +403,7 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
   from tensorflow.io import gfile
 
-  import model_folder
+  from bertlib.checkpoints import model_folder
 
   beside = f"{path}.{os.getpid()}.tmp"
   try:

@@ -36,9 +36,8 @@ from typing import IO, Any, Callable
 
 from absl import flags, logging
 
-import command_line
-import json_files
-from command_line import InputError, open_any, write_whole
+from bertlib import command_line, json_files
+from bertlib.command_line import InputError, open_any, write_whole
 
 FLAGS = flags.FLAGS
 

@@ -11,7 +11,7 @@ in the form of TensorFlow Hub, which can be trained on.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -26,17 +26,17 @@ import numpy as np
 import tensorflow as tf
 from absl import flags, logging
 
-import checkpoint_tools
-import command_line
-import estimator_api  # noqa: F401 (selects Keras 2 before it is too late)
-import graph_module
-import model_folder
 import modeling
-import serving
-import training
-import vocabulary
-from command_line import InputError, whole_folder, write_whole
-from execution import Execution
+from bertlib import (
+  command_line,
+  estimator_api,  # noqa: F401 (selects Keras 2 before it is too late)
+)
+from bertlib.checkpoints import model_folder, rewrite
+from bertlib.command_line import InputError, whole_folder, write_whole
+from bertlib.compute import Execution
+from bertlib.data import vocabulary
+from bertlib.export import signatures, tf1_module
+from bertlib.training import training
 
 FLAGS = flags.FLAGS
 
@@ -119,7 +119,7 @@ def find_source(
 
 def serve(
   source: Source, encoder: bool, seq_length: int | None, precision: str
-) -> serving.Served:
+) -> signatures.Served:
   """The model as operations.
 
   Args:
@@ -129,13 +129,13 @@ def serve(
     precision: see `--precision`.
 
   Returns:
-    A `serving.Served`.
+    A `signatures.Served`.
 
   Raises:
     InputError: its vocabulary does not fit.
   """
   script = None if encoder else source.description.get("script")
-  served = serving.SERVED.get(script, serving.Encoder)
+  served = signatures.SERVED.get(script, signatures.Encoder)
   tokenizer = None
   if source.vocab_file:
     tokenizer = model_folder.load_tokenizer(
@@ -160,7 +160,7 @@ def serve(
 
 
 def read_weights(
-  served: serving.Served, checkpoint: str
+  served: signatures.Served, checkpoint: str
 ) -> dict[str, np.ndarray]:
   """The weights of a model's graph, and no others.
 
@@ -185,7 +185,7 @@ def read_weights(
       variable.op.name: variable.shape.as_list()
       for variable in tf.compat.v1.trainable_variables()
     }
-  stored = checkpoint_tools.Checkpoint(checkpoint)
+  stored = rewrite.Checkpoint(checkpoint)
   for name, shape in shapes.items():
     found = stored.shapes.get(name)
     if found != shape:
@@ -201,7 +201,7 @@ def read_weights(
 
 
 def build_object(
-  served: serving.Served, weights: Mapping[str, np.ndarray], folder: str
+  served: signatures.Served, weights: Mapping[str, np.ndarray], folder: str
 ) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
   """The model as an object for `tf.saved_model.save`.
 
@@ -213,7 +213,7 @@ def build_object(
   Returns:
     The object, and its signatures by name.
   """
-  module = graph_module.GraphModule(weights)
+  module = tf1_module.GraphModule(weights)
   # An object of any kind whose attributes are kept.
   exported = tf.train.Checkpoint()
   exported.variables = module.weights
@@ -229,19 +229,19 @@ def build_object(
 
     return tf.function(call, autograph=False).get_concrete_function(**inputs)
 
-  signatures = {
+  callables = {
     name: callable_with(signature.function, signature.inputs)
     for name, signature in served.signatures().items()
   }
-  main = served.main if served.main in signatures else "ids"
-  signatures["serving_default"] = signatures[main]
-  if isinstance(served, serving.Encoder):
+  main = served.main if served.main in callables else "ids"
+  callables["serving_default"] = callables[main]
+  if isinstance(served, signatures.Encoder):
     _make_callable(exported, module, served, folder)
-  return exported, signatures
+  return exported, callables
 
 
 def _make_callable(
-  exported, module: graph_module.GraphModule, served: serving.Encoder, folder
+  exported, module: tf1_module.GraphModule, served: signatures.Encoder, folder
 ) -> None:
   """Gives an encoder what TensorFlow Hub and Keras call, train and look at."""
   exported.trainable_variables = module.weights
@@ -307,7 +307,7 @@ def export(
   encoder: bool = False,
   seq_length: int | None = None,
   precision: str = "float32",
-) -> serving.Served:
+) -> signatures.Served:
   """Writes a model as a SavedModel.
 
   Args:
@@ -327,9 +327,9 @@ def export(
   weights = read_weights(served, source.checkpoint)
   with whole_folder(export_dir) as beside, tempfile.TemporaryDirectory() as own:
     write_assets(source, own)
-    exported, signatures = build_object(served, weights, own)
+    exported, callables = build_object(served, weights, own)
     with _quiet():
-      tf.saved_model.save(exported, beside, signatures)
+      tf.saved_model.save(exported, beside, callables)
   size = sum(value.nbytes for value in weights.values())
   logging.info(
     "%s: %d weights, %.1f MB, from %s; signatures %s (%s by default)",
@@ -337,8 +337,8 @@ def export(
     len(weights),
     size / 1e6,
     source.checkpoint,
-    ", ".join(name for name in signatures if name != "serving_default"),
-    served.main if served.main in signatures else "ids",
+    ", ".join(name for name in callables if name != "serving_default"),
+    served.main if served.main in callables else "ids",
   )
   return served
 
@@ -372,7 +372,7 @@ def export_quantized(
   served = serve(source, encoder, seq_length, "float32")
   served.execution = Execution()  # it has none of the operations of packing
   weights = read_weights(served, source.checkpoint)
-  module = graph_module.GraphModule(weights)
+  module = tf1_module.GraphModule(weights)
   ids = served.signatures()["ids"]
 
   def call(**tensors):

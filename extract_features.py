@@ -7,7 +7,7 @@ ever in memory together.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -25,19 +25,16 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
-import command_line
-import estimator_api
-import features
-import folder_lock
-import model_folder
 import modeling
-import preflight
-import text_files
 import tokenization
-import training
-from command_line import InputError, write_whole
-from execution import Execution
-from features import _truncate_seq_pair
+from bertlib import command_line, estimator_api, folder_lock, text_files
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError, write_whole
+from bertlib.compute import Execution
+from bertlib.data import features
+from bertlib.data.features import _truncate_seq_pair
+from bertlib.reporting import preflight
+from bertlib.training import training
 
 FLAGS = flags.FLAGS
 

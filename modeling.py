@@ -4,7 +4,7 @@
 its outputs. Variables have the names of the released checkpoints. Needs
 TensorFlow alone and works in any graph of TensorFlow 1 style, with reference
 or resource variables. The formulas here are the plain ones: how they are
-computed faster is a subclass of `Compute`, in `execution.py`.
+computed faster is a subclass of `Compute`, in `bertlib/compute.py`.
 
 Shapes: B batch, S sequence (F queries, T keys), H hidden size, N attention
 heads, D head size (H / N), P predictions, V vocabulary, R rows of a matrix of
@@ -133,7 +133,7 @@ class BertModel:
       scope: variable scope; None for "bert", or "bert_1" and so on where that
         scope was used before, except under `reuse=True`.
       dropout_seed: see `dropout`; None for random masks.
-      execution: how to compute, such as an `execution.Execution`; None for
+      execution: how to compute, such as a `compute.Execution`; None for
         `Compute()`.
       output_positions: int32 [B, P], each in [0, S): the last layer computes
         only the states at these positions. The first must be that of [CLS], 0.
@@ -336,7 +336,7 @@ class Compute:
     Returns:
       None for all positions: hidden states are then [B * S, H]. Otherwise an
       object that maps R rows to (sequence, position), such as
-      `execution.UnpaddedRows`.
+      `compute.UnpaddedRows`.
     """
     del input_mask
 

@@ -7,7 +7,7 @@ and labels whatever it is given.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -24,21 +24,15 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
-import classification_data
-import classification_scores
-import command_line
-import estimator_api
-import features
-import model_folder
-import model_selection
 import modeling
 import optimization
-import preflight
-import record_check
-import text_files
 import tokenization
-import training
-from classification_data import (  # noqa: F401 (their names are also here)
+from bertlib import command_line, estimator_api, text_files
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError, write_whole
+from bertlib.compute import Execution
+from bertlib.data import classification, features, record_check
+from bertlib.data.classification import (  # noqa: F401 (their names are also here)
   ChoiceExample,
   ColaProcessor,
   DataProcessor,
@@ -49,10 +43,11 @@ from classification_data import (  # noqa: F401 (their names are also here)
   Problem,
   XnliProcessor,
 )
-from classification_scores import Prediction, prediction
-from command_line import InputError, write_whole
-from execution import Execution
-from features import _truncate_seq_pair, shuffle_epochs  # noqa: F401
+from bertlib.data.features import _truncate_seq_pair, shuffle_epochs  # noqa: F401
+from bertlib.metrics import classification_scores
+from bertlib.metrics.classification_scores import Prediction, prediction
+from bertlib.reporting import preflight
+from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
 
@@ -387,7 +382,7 @@ def create_model(
       that it has, where a text has any number of labels.
     num_labels: L; 1 for regression.
     use_one_hot_embeddings: see `modeling.BertModel`.
-    kind: see `classification_data.Problem`.
+    kind: see `classification.Problem`.
     dropout_seed: see `modeling.dropout`.
     execution: how to compute; None for `Execution()`.
     label_weights: L, what an example of each label counts in the loss; where a
@@ -484,7 +479,7 @@ def model_fn_builder(
     num_warmup_steps: steps until the highest learning rate.
     use_tpu: whether it runs on a TPU.
     use_one_hot_embeddings: see `modeling.BertModel`.
-    kind: see `classification_data.Problem`.
+    kind: see `classification.Problem`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
     evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
@@ -814,7 +809,7 @@ def make_processor() -> DataProcessor:
       raise InputError(
         "--label_delimiter is empty; name what is between labels"
       )
-    processor = classification_data.OwnDataProcessor(
+    processor = classification.OwnDataProcessor(
       {name: FLAGS[f"{name}_file"].value for name in ("train", "dev", "test")},
       FLAGS.text_a_column,
       FLAGS.text_b_column,
@@ -830,7 +825,7 @@ def make_processor() -> DataProcessor:
       processor.labels = trained.get("labels", [])
     if not processor.labels and processor.kind != "regression":
       processor.read_labels(FLAGS.data_dir)
-  elif task not in classification_data.PROCESSORS:
+  elif task not in classification.PROCESSORS:
     raise InputError(
       f"--task_name={FLAGS.task_name}: there is no such task; give"
       f" {_nearest_task(task)}"
@@ -840,7 +835,7 @@ def make_processor() -> DataProcessor:
   elif task == "xnli":
     processor = XnliProcessor(FLAGS.language)
   else:
-    processor = classification_data.PROCESSORS[task]()
+    processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = FLAGS.bad_rows == "skip"
   processor.encoding = encoding
   return processor
@@ -1085,7 +1080,7 @@ def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
 
   `DataProcessor._read_tsv` does so, as in the original.
   """
-  if type(processor).__module__ != classification_data.__name__:
+  if type(processor).__module__ != classification.__name__:
     for path in data_files:
       text_files.read_text(path)
 
@@ -1554,7 +1549,7 @@ def read_examples(processor: DataProcessor) -> Examples:
         raise InputError(f"{example.guid}: has no label to learn")
     if processor.kind == "classification":
       path = FLAGS.train_file if task_name() == "tsv" else ""
-      classification_data.check_several_labels(
+      classification.check_several_labels(
         os.path.join(FLAGS.data_dir or "", path), train_examples
       )
     count_steps(len(train_examples))
@@ -1566,7 +1561,7 @@ def read_examples(processor: DataProcessor) -> Examples:
         "--predict_file: texts without choices cannot be labelled"
       )
     predict_sets = {
-      "": classification_data.read_texts(FLAGS.predict_file, processor.encoding)
+      "": classification.read_texts(FLAGS.predict_file, processor.encoding)
     }
   elif FLAGS.do_predict:
     predict_sets = processor.sets(FLAGS.data_dir, "test")

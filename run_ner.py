@@ -7,7 +7,7 @@ finds the entities of whatever text it is given.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -22,23 +22,17 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
-import command_line
-import estimator_api
-import features
-import model_folder
-import model_selection
 import modeling
-import ner_data
 import optimization
-import preflight
-import record_check
-import report
-import text_files
 import tokenization
-import training
-from command_line import InputError, write_whole
-from execution import Execution
-from ner_data import Sentence
+from bertlib import command_line, estimator_api, text_files
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError, write_whole
+from bertlib.compute import Execution
+from bertlib.data import features, ner, record_check
+from bertlib.data.ner import Sentence
+from bertlib.reporting import html_report, preflight
+from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
 
@@ -285,7 +279,7 @@ def found_in(
     The entities, in order.
   """
   found = []
-  for label, first, last in ner_data.entities_of(tags):
+  for label, first, last in ner.entities_of(tags):
     start, end = sentence.places[first][0], sentence.places[last - 1][1]
     text = sentence.text[start:end]
     sure = float(min(probabilities[first:last]))
@@ -327,12 +321,12 @@ class Predictor(model_folder.LoadedModel):
     Returns:
       For each text its entities, in order.
     """
-    sentences = [ner_data.from_text(text) for text in texts]
+    sentences = [ner.from_text(text) for text in texts]
     length = self.description["max_seq_length"]
-    windows = list(ner_data.make_windows(sentences, self.tokenizer, length))
+    windows = list(ner.make_windows(sentences, self.tokenizer, length))
     rows = self.run(
       [
-        ner_data.window_record(window, index, length, None)
+        ner.window_record(window, index, length, None)
         for index, window in enumerate(windows)
       ]
     )
@@ -343,7 +337,7 @@ class Predictor(model_folder.LoadedModel):
 
 def decide(
   sentences: Sequence[Sentence],
-  windows: Sequence[ner_data.Window],
+  windows: Sequence[ner.Window],
   rows: Iterable[tuple[int, np.ndarray]],
   labels: Sequence[str],
 ) -> list[tuple[list[str], list[float]]]:
@@ -525,7 +519,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       selection,
       lambda checkpoint: overall(score_tags(data.dev, tag_dev_set(checkpoint))),
       functools.partial(
-        record_check.find, [path], ner_data.record_layout(FLAGS.max_seq_length)
+        record_check.find, [path], ner.record_layout(FLAGS.max_seq_length)
       ),
     )
     num_tokens = [len(window.input_ids) for window in windows]
@@ -686,14 +680,14 @@ def read_data(
   Raises:
     InputError: a file is missing, or something in it is wrong.
   """
-  scheme = ner_data.find_scheme(labels)
+  scheme = ner.find_scheme(labels)
   train_set = repair("train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if FLAGS.do_eval or selection.eval_steps:
     import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
-    predict_set = ner_data.read_sentences(
+    predict_set = ner.read_sentences(
       FLAGS.predict_file,
       columns()._replace(tag=None),
       text_files.from_flags(),
@@ -705,7 +699,7 @@ def check_weights(
   trained: str | None, config: modeling.BertConfig, labels: Sequence[str]
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = ner_data.record_layout(FLAGS.max_seq_length)
+  layout = ner.record_layout(FLAGS.max_seq_length)
   preflight.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config, labels),
@@ -723,7 +717,7 @@ def check_labels(labels: Sequence[str], data: Data) -> None:
       name: [
         entity.label
         for sentence in sentences
-        for entity in ner_data.entities_of(sentence.tags)
+        for entity in ner.entities_of(sentence.tags)
       ]
       for name, sentences in sets.items()
       if sentences
@@ -739,7 +733,7 @@ def check_tokens(
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
   some = preflight.sample(sentences)
-  windows = list(ner_data.make_windows(some, tokenizer, FLAGS.max_seq_length))
+  windows = list(ner.make_windows(some, tokenizer, FLAGS.max_seq_length))
   return preflight.check_encoded(
     [preflight.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     config.vocab_size,
@@ -747,13 +741,13 @@ def check_tokens(
   )
 
 
-def columns() -> ner_data.Columns:
+def columns() -> ner.Columns:
   """Where the flags say that words and tags stand."""
 
   def character(text):
     return text and text.encode().decode("unicode_escape")
 
-  return ner_data.Columns(
+  return ner.Columns(
     FLAGS.word_column,
     FLAGS.tag_column,
     character(FLAGS.delimiter),
@@ -773,7 +767,7 @@ def read_tagged(flag: str) -> list[Sentence]:
   Raises:
     InputError: a sentence is without tags.
   """
-  sentences = ner_data.read_sentences(
+  sentences = ner.read_sentences(
     FLAGS[flag].value, columns(), text_files.from_flags()
   )
   for sentence in sentences:
@@ -811,8 +805,8 @@ def find_labels(
     return known["labels"]
   seen = {tag for sentence in train_set for tag in sentence.tags}
   scheme = FLAGS.scheme if FLAGS.scheme != "data" else ""
-  scheme = scheme or ner_data.find_scheme(seen) or "BIO"
-  found, _ = ner_data.repaired(train_set, scheme)
+  scheme = scheme or ner.find_scheme(seen) or "BIO"
+  found, _ = ner.repaired(train_set, scheme)
   tags = {tag for sentence in found for tag in sentence.tags} - {"O"}
   kinds = {tag[2:] for tag in tags}
   return [
@@ -845,17 +839,17 @@ def repair(
   """
   kinds = {label[2:] for label in labels if label != "O"}
   for sentence in sentences:
-    for entity in ner_data.entities_of(sentence.tags):
+    for entity in ner.entities_of(sentence.tags):
       if entity.label not in kinds:
         raise InputError(
           f"{sentence.place}: {entity.label!r} (at"
           f" {sentence.words[entity.start]!r}) is no label of the training"
           f" data, which has {', '.join(sorted(kinds))}"
         )
-  was_scheme = ner_data.find_scheme(
+  was_scheme = ner.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
-  mended, num_broken = ner_data.repaired(sentences, was_scheme)
+  mended, num_broken = ner.repaired(sentences, was_scheme)
   if num_broken:
     logging.warning(
       "%s: %d tags are not as %s has them, such as an I- that follows on"
@@ -865,7 +859,7 @@ def repair(
       was_scheme or "the data",
     )
   if scheme != was_scheme:
-    mended, _ = ner_data.repaired(mended, scheme)
+    mended, _ = ner.repaired(mended, scheme)
   return mended
 
 
@@ -877,7 +871,7 @@ def write_windows(
   sentences: Sequence[Sentence],
   tokenizer: tokenization.FullTokenizer,
   labels: Sequence[str],
-) -> tuple[list[ner_data.Window], str]:
+) -> tuple[list[ner.Window], str]:
   """Makes the windows of sentences, and writes their records.
 
   Args:
@@ -889,9 +883,7 @@ def write_windows(
   Returns:
     The windows and the file.
   """
-  windows = list(
-    ner_data.make_windows(sentences, tokenizer, FLAGS.max_seq_length)
-  )
+  windows = list(ner.make_windows(sentences, tokenizer, FLAGS.max_seq_length))
   number = {label: index for index, label in enumerate(labels)}
   path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
   tag_ids = [
@@ -899,14 +891,14 @@ def write_windows(
     for s in sentences
   ]
   records = [
-    ner_data.window_record(
+    ner.window_record(
       window, index, FLAGS.max_seq_length, tag_ids[window.sentence]
     )
     for index, window in enumerate(windows)
   ]
   if FLAGS.use_tpu and name != "train":  # takes full batches alone
     records += records[:1] * (-len(records) % FLAGS[f"{name}_batch_size"].value)
-  layout = ner_data.record_layout(FLAGS.max_seq_length)
+  layout = ner.record_layout(FLAGS.max_seq_length)
   features.write_records(path, records, layout)
   per_sentence = Counter(window.sentence for window in windows)
   logging.info(
@@ -988,9 +980,7 @@ def check_start(start: Start) -> None:
   sentences = start.data.train
   # Each sentence makes a window at least.
   if 0 < len(sentences) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
-    windows = ner_data.make_windows(
-      sentences, start.tokenizer, FLAGS.max_seq_length
-    )
+    windows = ner.make_windows(sentences, start.tokenizer, FLAGS.max_seq_length)
     count_steps(len(list(windows)))
   preflight.check_start(
     start.config,
@@ -1007,7 +997,7 @@ def train_input_fn(path: str):
   """
   return features.record_input_fn(
     path,
-    ner_data.record_layout(FLAGS.max_seq_length),
+    ner.record_layout(FLAGS.max_seq_length),
     is_training=True,
     drop_remainder=True,
     trim=not FLAGS.use_tpu,
@@ -1020,7 +1010,7 @@ def train_input_fn(path: str):
 def tag(
   estimator,
   sentences: Sequence[Sentence],
-  windows: Sequence[ner_data.Window],
+  windows: Sequence[ner.Window],
   path: str,
   labels: Sequence[str],
   checkpoint: str | None,
@@ -1040,7 +1030,7 @@ def tag(
   """
   input_fn = features.record_input_fn(
     path,
-    ner_data.record_layout(FLAGS.max_seq_length),
+    ner.record_layout(FLAGS.max_seq_length),
     is_training=False,
     drop_remainder=FLAGS.use_tpu,
     trim=not FLAGS.use_tpu,
@@ -1114,9 +1104,9 @@ def report_sections(
     return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
 
   return [
-    report.table("Entities", rows),
-    report.calibration(sure, right),
-    report.errors(
+    html_report.table("Entities", rows),
+    html_report.calibration(sure, right),
+    html_report.errors(
       [
         {
           "sentence": sentence.place,

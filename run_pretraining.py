@@ -8,7 +8,7 @@ followed the first.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -29,26 +29,22 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 from google.protobuf.message import DecodeError
 
-import command_line
-import estimator_api
-import features
-import model_folder
-import model_selection
 import modeling
 import optimization
-import preflight
-import record_check
-import settings
-import text_files
 import tokenization
-import training
-from command_line import (
+from bertlib import command_line, estimator_api, text_files
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import (
   InputError,
   find_files,
   split_names,
   write_whole,
 )
-from execution import Execution
+from bertlib.compute import Execution
+from bertlib.data import features, record_check
+from bertlib.reporting import preflight
+from bertlib.settings import rules
+from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
 
@@ -1259,7 +1255,7 @@ def check_phases() -> list[int]:
     )
     try:
       known([*sys.argv, *own])
-      settings.check(known)
+      rules.check(known)
     except (flags.Error, InputError) as error:
       raise InputError(f"{file}: {error}") from error
     num_steps.append(known.num_train_steps)

@@ -7,7 +7,7 @@ Python: `Predictor` loads a trained model once and answers whatever it is asked.
 from __future__ import annotations
 
 if __name__ in ("__main__", "__mp_main__"):
-  import tensorflow_log
+  from bertlib import tensorflow_log
 
   tensorflow_log.import_quietly()
 
@@ -25,32 +25,16 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
-import command_line
-import estimator_api
-import features
-import model_folder
-import model_selection
 import modeling
 import optimization
-import preflight
-import record_check
-import report
-import squad_answers
-import squad_data
 import squad_metrics
-import text_files
 import tokenization
-import training
-from command_line import InputError, find_files, write_whole
-from execution import Execution
-from squad_answers import (  # noqa: F401 (their names are also here)
-  RawResult,
-  _compute_softmax,
-  _get_best_indexes,
-  get_final_text,
-  write_predictions,
-)
-from squad_data import (  # noqa: F401
+from bertlib import command_line, estimator_api, text_files
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError, find_files, write_whole
+from bertlib.compute import Execution
+from bertlib.data import features, record_check, squad
+from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
   InputFeatures,
   SquadExample,
@@ -59,6 +43,16 @@ from squad_data import (  # noqa: F401
   convert_examples_to_features,
   read_squad_examples,
 )
+from bertlib.metrics import squad_decoding
+from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
+  RawResult,
+  _compute_softmax,
+  _get_best_indexes,
+  get_final_text,
+  write_predictions,
+)
+from bertlib.reporting import html_report, preflight
+from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
 
@@ -93,7 +87,7 @@ def input_fn_builder(
   """
   return features.record_input_fn(
     input_file,
-    squad_data.record_layout(seq_length, is_training),
+    squad.record_layout(seq_length, is_training),
     is_training,
     drop_remainder,
     trim,
@@ -309,7 +303,7 @@ class Predictor(model_folder.LoadedModel):
       has none.
     """
     pairs = list(pairs)
-    split = [squad_data.split_words(passage) for _, passage in pairs]
+    split = [squad.split_words(passage) for _, passage in pairs]
     examples = [
       SquadExample(str(index), question, words)
       for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
@@ -319,25 +313,23 @@ class Predictor(model_folder.LoadedModel):
       description["max_seq_length"],
       description["version_2_with_negative"],
     )
-    settings = squad_data.Settings(
+    settings = squad.Settings(
       length,
       description["doc_stride"],
       description["max_query_length"],
       is_training=False,
     )
     windows = list(
-      squad_data.iterate_features(
-        squad_data.make_windows(examples, self.tokenizer, settings),
+      squad.iterate_features(
+        squad.make_windows(examples, self.tokenizer, settings),
         length,
         self.tokenizer.inv_vocab,
       )
     )
     logits = np.full([len(windows), 2, length], np.finfo("f").min)
-    for index, row in enumerate(
-      self.run(list(map(squad_data.as_record, windows)))
-    ):
+    for index, row in enumerate(self.run(list(map(squad.as_record, windows)))):
       logits[index, :, : row.shape[1]] = row
-    finder = squad_answers.AnswerFinder(
+    finder = squad_decoding.AnswerFinder(
       examples,
       windows,
       [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)],
@@ -352,7 +344,7 @@ class Predictor(model_folder.LoadedModel):
       listed = [
         Answer(entry.text, probability, *entry.place_in(words, starts))
         for entry, probability in zip(
-          entries, squad_answers.probabilities(entries)
+          entries, squad_decoding.probabilities(entries)
         )
       ]
       if may_be_none:
@@ -579,9 +571,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       FLAGS.predict_file, data.predict, tokenizer, is_training=False
     )
     predict_windows = list(
-      squad_data.iterate_features(
-        arrays, FLAGS.max_seq_length, tokenizer.inv_vocab
-      )
+      squad.iterate_features(arrays, FLAGS.max_seq_length, tokenizer.inv_vocab)
     )
   compute_logits = functools.partial(
     predict, config, predict_windows, len(data.predict)
@@ -605,11 +595,11 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   results, sections, warnings = {}, [], []
   if answers_questions():
     if FLAGS.from_logits:
-      logits = squad_answers.load_logits(FLAGS.from_logits, key)
+      logits = squad_decoding.load_logits(FLAGS.from_logits, key)
     else:
       logits = compute_logits(checkpoint)
     if FLAGS.save_logits:
-      squad_answers.save_logits(FLAGS.save_logits, key, logits)
+      squad_decoding.save_logits(FLAGS.save_logits, key, logits)
     results = decode(data.predict, predict_windows, logits, data.questions)
     if FLAGS.do_eval:
       training.write_dev_scores(results, checkpoint)
@@ -787,13 +777,13 @@ def check_start(start: Start) -> None:
   questions = start.data.train
   if 0 < len(questions) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
     # There may be more windows, and making them takes no time.
-    windows = squad_data.make_windows(
+    windows = squad.make_windows(
       questions, start.tokenizer, settings(is_training=True)
     )
     count_steps(len(questions), len(windows.length))
   if FLAGS.from_logits:
     key = windows_key(FLAGS.predict_file, is_training=False)
-    squad_answers.load_logits(FLAGS.from_logits, key)
+    squad_decoding.load_logits(FLAGS.from_logits, key)
   preflight.check_start(
     start.config,
     start.trained,
@@ -803,7 +793,7 @@ def check_start(start: Start) -> None:
 
 def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = squad_data.record_layout(FLAGS.max_seq_length, is_training=False)
+  layout = squad.record_layout(FLAGS.max_seq_length, is_training=False)
   preflight.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config),
@@ -820,10 +810,10 @@ def check_tokens(
   """Makes windows of some of the questions; warns if answers get lost."""
   questions = data.train or data.predict
   some = preflight.sample(questions)
-  windows = squad_data.make_windows(
+  windows = squad.make_windows(
     some, tokenizer, settings(is_training=bool(data.train))
   )
-  cut, lost = squad_data.find_losses(windows)
+  cut, lost = squad.find_losses(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):
     if len(which) > len(some) / 20:
       logging.warning("%d of %d %s", len(which), len(some), what)
@@ -865,7 +855,7 @@ def check_flags() -> list[int]:
   folder = os.path.dirname(FLAGS.save_logits or "")
   if folder and not tf.gfile.IsDirectory(folder):
     raise InputError(f"--save_logits={FLAGS.save_logits}: there is no {folder}")
-  squad_data.check_settings(settings(is_training=False))
+  squad.check_settings(settings(is_training=False))
   return training.read_seeds()
 
 
@@ -899,9 +889,9 @@ def sweeps() -> bool:
   )
 
 
-def settings(is_training: bool) -> squad_data.Settings:
+def settings(is_training: bool) -> squad.Settings:
   """How the flags want windows made."""
-  return squad_data.Settings(
+  return squad.Settings(
     FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length, is_training
   )
 
@@ -1007,7 +997,7 @@ def print_audit(tokenizer: tokenization.FullTokenizer) -> None:
   examples = read_squad_examples(
     FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
   )
-  rows = squad_data.audit(
+  rows = squad.audit(
     examples,
     tokenizer,
     numbers("audit_max_seq_lengths"),
@@ -1034,7 +1024,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def windows_key(path: str, is_training: bool) -> str:
   """The key in the cache of a data set's windows."""
-  return squad_data.cache_key(
+  return squad.cache_key(
     path,
     FLAGS.vocab_file,
     settings(is_training)._asdict()
@@ -1050,7 +1040,7 @@ def load_windows(
   examples: Sequence[SquadExample],
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
-) -> tuple[squad_data.Windows, str]:
+) -> tuple[squad.Windows, str]:
   """The windows of a data set, made or from the cache; says what they lose.
 
   Args:
@@ -1065,14 +1055,14 @@ def load_windows(
   key = windows_key(path, is_training)
   # Starting a process takes as long as some thousand questions.
   num_workers = FLAGS.num_workers or min(os.cpu_count(), len(examples) // 5000)
-  windows = squad_data.cached_windows(
+  windows = squad.cached_windows(
     FLAGS.cache_dir or FLAGS.output_dir,
     key,
-    lambda: squad_data.make_windows(
+    lambda: squad.make_windows(
       examples, tokenizer, settings(is_training), num_workers, True
     ),
   )
-  cut, lost = squad_data.find_losses(windows)
+  cut, lost = squad.find_losses(windows)
   logging.info(
     "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
     " in no window",
@@ -1188,11 +1178,11 @@ def train(
   num_steps = count_steps(len(examples), len(windows.length))
   path = in_output_dir("train.tf_record")
   with FeatureWriter(path, is_training=True) as writer:
-    for window in squad_data.iterate_features(
+    for window in squad.iterate_features(
       windows,
       FLAGS.max_seq_length,
       tokenizer.inv_vocab,
-      squad_data.reference_order(len(examples)),
+      squad.reference_order(len(examples)),
     ):
       writer.process_feature(window)
   input_fn = input_fn_builder(
@@ -1216,7 +1206,7 @@ def train(
     functools.partial(
       record_check.find,
       [path],
-      squad_data.record_layout(FLAGS.max_seq_length, is_training=True),
+      squad.record_layout(FLAGS.max_seq_length, is_training=True),
     ),
   )
   num_tokens = [int(length) for length in windows.length]
@@ -1226,7 +1216,7 @@ def train(
 
 def predict(
   config: modeling.BertConfig,
-  windows: Sequence[squad_data.Window],
+  windows: Sequence[squad.Window],
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
@@ -1268,7 +1258,7 @@ def predict(
   )
   start = time.time()
   for row in training.follow(rows, len(batches), "windows"):
-    index = row["unique_ids"] - squad_data.FIRST_UNIQUE_ID
+    index = row["unique_ids"] - squad.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
   seconds = time.time() - start
@@ -1287,9 +1277,9 @@ def predict(
 
 def find_answers(
   examples: Sequence[SquadExample],
-  windows: Sequence[squad_data.Window],
+  windows: Sequence[squad.Window],
   logits: np.ndarray,
-) -> squad_answers.AnswerFinder:
+) -> squad_decoding.AnswerFinder:
   """What finds the answers that the model's scores say.
 
   Args:
@@ -1301,14 +1291,14 @@ def find_answers(
     RawResult(window.unique_id, *scores)
     for window, *scores in zip(windows, *logits)
   ]
-  return squad_answers.AnswerFinder(
+  return squad_decoding.AnswerFinder(
     examples, windows, results, FLAGS.do_lower_case
   )
 
 
 def score_logits(
   examples: Sequence[SquadExample],
-  windows: Sequence[squad_data.Window],
+  windows: Sequence[squad.Window],
   logits: np.ndarray,
   questions: Sequence[squad_metrics.Question],
 ) -> dict[str, float]:
@@ -1326,7 +1316,7 @@ def score_logits(
 
 def decode(
   examples: Sequence[SquadExample],
-  windows: Sequence[squad_data.Window],
+  windows: Sequence[squad.Window],
   logits: np.ndarray,
   questions: Sequence[squad_metrics.Question] | None,
 ) -> dict[str, float]:
@@ -1342,7 +1332,7 @@ def decode(
     The scores by name; none if they are not asked for.
   """
   finder = find_answers(examples, windows, logits)
-  answers, odds = squad_answers.write_answers(
+  answers, odds = squad_decoding.write_answers(
     examples,
     finder,
     FLAGS.n_best_size,
@@ -1355,7 +1345,7 @@ def decode(
   )
   logging.info("Answers to %d questions in %s", len(examples), FLAGS.output_dir)
   impossible = [
-    name for name, odd in odds.items() if odd == squad_answers.CERTAIN_ODDS
+    name for name, odd in odds.items() if odd == squad_decoding.CERTAIN_ODDS
   ]
   if impossible:
     logging.warning(
@@ -1414,7 +1404,7 @@ def score(
 
 def sweep(
   examples: Sequence[SquadExample],
-  finder: squad_answers.AnswerFinder,
+  finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_metrics.Question],
 ) -> Iterator[dict[str, float]]:
   """Scores with all combinations of the settings that the flags list.
@@ -1447,7 +1437,7 @@ def sweep(
 
 def score_best(
   examples: Sequence[SquadExample],
-  finder: squad_answers.AnswerFinder,
+  finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_metrics.Question],
   n_best_size: int,
   max_answer_length: int,
@@ -1459,7 +1449,7 @@ def score_best(
     examples: the questions.
     finder: finds their answers.
     questions: the accepted answers.
-    n_best_size: see `squad_answers.AnswerFinder`.
+    n_best_size: see `squad_decoding.AnswerFinder`.
     max_answer_length: likewise.
     threshold: see `score`.
 
@@ -1531,7 +1521,10 @@ def report_sections(
         }
       )
   errors.sort(key=lambda error: -error["probability"])
-  return [report.calibration(sure, right), report.errors(errors[:num_errors])]
+  return [
+    html_report.calibration(sure, right),
+    html_report.errors(errors[:num_errors]),
+  ]
 
 
 # Conversation

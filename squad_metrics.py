@@ -23,9 +23,8 @@ from typing import Any, Callable, NamedTuple
 
 from absl import flags, logging
 
-import command_line
-import text_files
-from command_line import InputError, write_whole
+from bertlib import command_line, text_files
+from bertlib.command_line import InputError, write_whole
 
 FLAGS = flags.FLAGS
 

@@ -53,12 +53,12 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   import numpy as np
   import tensorflow.compat.v1 as tf
 
-  import execution as execution_lib
   import extract_features
-  import features
-  import model_folder
-  import precision as precision_lib
   import tokenization
+  from bertlib import compute as execution_lib
+  from bertlib import precision as precision_lib
+  from bertlib.checkpoints import model_folder
+  from bertlib.data import features
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
@@ -165,7 +165,7 @@ def vectors(
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

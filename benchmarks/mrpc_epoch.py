@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our epoch."""
-  import training
+  from bertlib.training import training
 
   training_step.set_flags(
     train_batch_size=settings.batch_size,
@@ -264,7 +264,7 @@ def graph_side(
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

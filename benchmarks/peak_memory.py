@@ -57,7 +57,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our step, and what is planned for it."""
-  import memory_plan
+  from bertlib.training import memory_plan
 
   config, how = training_step.plan(settings)
   execution, options = how["execution"], how["options"]
@@ -94,7 +94,7 @@ def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

@@ -54,8 +54,8 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our Predictor."""
-  import precision as precision_lib
   import run_classifier
+  from bertlib import precision as precision_lib
 
   precision = settings.precision
   if precision == "auto":
@@ -179,8 +179,8 @@ def save_classifier(settings: SimpleNamespace, folder: str) -> None:
   """Makes what training leaves in its folder: the encoder and `head`."""
   import tensorflow.compat.v1 as tf
 
-  import model_folder
   import run_classifier
+  from bertlib.checkpoints import model_folder
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
@@ -264,7 +264,7 @@ def sorted_batches(settings: SimpleNamespace, run: Callable) -> Callable:
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

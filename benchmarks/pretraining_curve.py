@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import command_line
-import report
 import tokenization
+from bertlib import command_line
+from bertlib.reporting import html_report
 
 FLAGS = flags.FLAGS
 
@@ -39,8 +39,10 @@ def define_flags() -> None:
 def main(_: list[str]) -> None:
   """Prints both losses and draws the curve."""
   unigram = unigram_loss()
-  curve = report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
-  held_out_curve = report.read_scalars(os.path.join(FLAGS.output_dir, "dev"))
+  curve = html_report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
+  held_out_curve = html_report.read_scalars(
+    os.path.join(FLAGS.output_dir, "dev")
+  )
   step, held_out = held_out_curve["masked_lm_loss"][-1]
   print(f"unigram loss on the held out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")

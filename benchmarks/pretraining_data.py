@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from absl import flags
 
-import command_line
-from command_line import InputError
+from bertlib import command_line
+from bertlib.command_line import InputError
 
 FLAGS = flags.FLAGS
 OURS = [sys.executable, "create_pretraining_data.py"]

@@ -21,12 +21,12 @@ from typing import NamedTuple
 
 from absl import flags
 
-import command_line
-import features
-import memory_plan
-import model_folder
 import modeling
-from command_line import InputError
+from bertlib import command_line
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features
+from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS
 

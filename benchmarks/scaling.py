@@ -24,9 +24,9 @@ import tempfile
 import numpy as np
 from absl import flags
 
-import features
-import memory_plan
 import modeling
+from bertlib.data import features
+from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS
 
@@ -162,7 +162,7 @@ def free_ports(number: int) -> list[int]:
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

@@ -90,10 +90,10 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   """The Estimator, whose every call makes a graph and reads the weights."""
-  import estimator_api
-  import features
   import run_classifier
-  from execution import Execution
+  from bertlib import estimator_api
+  from bertlib.compute import Execution
+  from bertlib.data import features
 
   source = source_of(settings)
   problem = run_classifier.problem_of(source.description)
@@ -143,7 +143,7 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
   import tensorflow as tf
 
   import export_model
-  import features
+  from bertlib.data import features
 
   source = source_of(settings)
   tokenizer = tokenizer_of(source)
@@ -193,7 +193,7 @@ def tokenizer_of(source):
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

@@ -189,7 +189,7 @@ class Worker:
     line = self._process.stdout.readline()
     if line:
       return json.loads(line)
-    from command_line import InputError
+    from bertlib.command_line import InputError
 
     self._stderr.seek(0)
     raise InputError(f"{self.name}: failed: {self._stderr.read()[-2000:]}")

@@ -26,9 +26,9 @@ from typing import Any, Callable
 
 from absl import flags
 
-import command_line
 import tokenization
-from command_line import InputError
+from bertlib import command_line
+from bertlib.command_line import InputError
 
 FLAGS = flags.FLAGS
 

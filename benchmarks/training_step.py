@@ -146,7 +146,7 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Our config, and how our flags have a step made, as keywords."""
   import modeling
-  import training
+  from bertlib.training import training
 
   set_flags(
     train_batch_size=settings.batch_size,
@@ -301,7 +301,7 @@ def torch_step(model: Any, num_parts: int = 1) -> Callable:
 
 
 if __name__ == "__main__":
-  import command_line
+  from bertlib import command_line
 
   define_flags()
   command_line.run(main)

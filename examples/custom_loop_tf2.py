@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import command_line
-import features
-import graph_module
 import modeling
 import optimization
 import tokenization
+from bertlib import command_line
+from bertlib.data import features
+from bertlib.export import tf1_module
 from examples import demo_task
 
 FLAGS = flags.FLAGS
@@ -29,7 +29,7 @@ TOKENS = {
 }
 
 
-class Classifier(graph_module.GraphModule):
+class Classifier(tf1_module.GraphModule):
   """BERT with an output layer; its variables are those of the graph."""
 
   def __init__(self, config: modeling.BertConfig, init_checkpoint: str | None):
@@ -41,7 +41,7 @@ class Classifier(graph_module.GraphModule):
       any_tokens = {name: tf.zeros([1, 1], tf.int32) for name in TOKENS}
       demo_task.build_logits(config, any_tokens, is_training=False)
 
-    super().__init__(graph_module.initial_weights(build, init_checkpoint))
+    super().__init__(tf1_module.initial_weights(build, init_checkpoint))
 
   def logits(self, tokens: dict[str, tf.Tensor], is_training: bool):
     """Scores of the labels, float32 [B, L]; within a `tf.function`."""

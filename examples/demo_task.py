@@ -8,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-import classification_data
-import features
 import modeling
 import tokenization
+from bertlib.data import classification, features
 
 FLAGS = flags.FLAGS
 
@@ -40,7 +39,7 @@ def bert_file(name: str) -> str:
 
 def read_texts(split: str) -> tuple[list[str], np.ndarray]:
   """The texts of "train" or "dev", and int32 [texts], the labels of them."""
-  _, *rows = classification_data.read_tsv(f"demo/{split}.tsv")
+  _, *rows = classification.read_tsv(f"demo/{split}.tsv")
   texts, labels = zip(*(row.fields for row in rows))
   return list(texts), np.int32([LABELS.index(label) for label in labels])
 

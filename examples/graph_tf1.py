@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import command_line
-import features
 import modeling
 import optimization
 import tokenization
+from bertlib import command_line
+from bertlib.data import features
 from examples import demo_task
 
 FLAGS = flags.FLAGS

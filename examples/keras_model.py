@@ -14,9 +14,11 @@ from typing import Any
 import tensorflow as tf
 from absl import flags
 
-import command_line
-import estimator_api  # noqa: F401 (makes tf.keras Keras 2, which Hub is for)
 import export_model
+from bertlib import (
+  command_line,
+  estimator_api,  # noqa: F401 (makes tf.keras Keras 2, which Hub is for)
+)
 from examples import demo_task
 
 FLAGS = flags.FLAGS

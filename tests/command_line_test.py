@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import flags
 from tensorflow.io import gfile
 
-import command_line
+from bertlib import command_line
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,8 @@ def script(tmp_path):
       "\n".join(
         [
           f"import sys; sys.path.insert(0, {commands.ROOT!r})",
-          "import command_line, features",
+          "from bertlib import command_line",
+          "from bertlib.data import features",
           "def main(argv):",
           *(f"  {line}" for line in lines),
           "command_line.run(main)",
@@ -121,7 +122,7 @@ def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
   path = tmp_path / "script.py"
   path.write_text(
     f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
-    "import command_line\n"
+    "from bertlib import command_line\n"
     "from absl import flags\n"
     "flags.DEFINE_string('folder', None, 'Where.', required=True)\n"
     "command_line.run(print)\n"
@@ -205,7 +206,9 @@ def test_other_errors_keep_their_traceback(script, error):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("module", ["command_line", "classification_data"])
+@pytest.mark.parametrize(
+  "module", ["bertlib.command_line", "bertlib.data.classification"]
+)
 def test_importing_does_not_load_tensorflow(script, module):
   printed = commands.succeed(script(f"import {module}; print(*sys.modules)"))
   loaded = printed.stdout.split()
@@ -428,7 +431,8 @@ def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
 
 @pytest.mark.process
 def test_an_output_that_standard_input_reads_is_refused(corpus):
-  code = "import command_line as c; c.check_outputs(['corpus.txt'], ['-'])"
+  code = "from bertlib import command_line as c;"
+  code += " c.check_outputs(['corpus.txt'], ['-'])"
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
     with open(name) as file:
       done = subprocess.run(

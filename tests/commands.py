@@ -10,7 +10,7 @@ import time
 import absl.flags
 from absl.testing import flagsaver
 
-import settings
+from bertlib.settings import rules
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -92,7 +92,7 @@ def in_process(script):
     with flagsaver.flagsaver():
       # The level of the log is that of a command.
       argv = flags([script.__file__, "--verbosity=0", *map(str, arguments)])
-      settings.check(flags)
+      rules.check(flags)
       script.main(argv)
 
   try:

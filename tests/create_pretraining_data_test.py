@@ -22,9 +22,9 @@ from absl.testing import flagsaver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import command_line
 import create_pretraining_data
 import tokenization
+from bertlib import command_line
 from create_pretraining_data import BlockRun, Recipe
 
 pytestmark = pytest.mark.unit
@@ -914,7 +914,8 @@ class Stopped:
         [
           f"import sys; sys.path.insert(0, {commands.ROOT!r})",
           "import multiprocessing, os, signal",
-          "import command_line, create_pretraining_data",
+          "import create_pretraining_data",
+          "from bertlib import command_line",
           "if __name__ == '__main__':",
           *(f"  {line}" for line in lines),
           f"  create_pretraining_data.BLOCK_BYTES = {block_bytes}",
@@ -983,7 +984,7 @@ def test_a_whole_run_leaves_files_and_receipt(stopped):
 def test_a_run_says_how_far_it_is(stopped):
   often = "command_line.progress = functools.partial("
   often += "command_line.progress, delay=0, mininterval=0)"
-  lines = ["import functools, command_line", often]
+  lines = ["import functools", "from bertlib import command_line", often]
   stopped.run(commands.succeed, "often", *lines)
   log = stopped.done.stderr
   assert re.search(r"1 of 1 files, \d\d:\d\d left", log)

@@ -17,10 +17,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import command_line
 import create_vocab
 import tokenization
-from command_line import InputError
+from bertlib import command_line
+from bertlib.command_line import InputError
 
 pytestmark = pytest.mark.unit
 

@@ -27,7 +27,7 @@ import reference_data
 
 import download_model
 import tokenization
-from command_line import InputError
+from bertlib.command_line import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -973,7 +973,8 @@ def test_an_archive_with_a_password_is_refused(flags, publish, fetch):
 SCRIPT = f"""
 import sys
 sys.path.insert(0, {commands.ROOT!r})
-import command_line, download_model
+import download_model
+from bertlib import command_line
 download_model._TABLE = sys.argv.pop(1)
 download_model.define_flags()
 command_line.run(download_model.main)

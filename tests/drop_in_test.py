@@ -15,13 +15,13 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
-import estimator_api
 import extract_features
 import modeling
 import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
+from bertlib import estimator_api
 
 pytestmark = pytest.mark.train
 
@@ -41,7 +41,7 @@ DATA = [{"paragraphs": [{"context": "Ann went to Rome.", "qas": [QUESTION]}]}]
 
 @pytest.mark.process
 def test_the_code_on_the_page_runs_in_one_program(tmp_path):
-  for path in readme_test.ROOT.glob("*.py"):
+  for path in (*readme_test.ROOT.glob("*.py"), readme_test.ROOT / "bertlib"):
     (tmp_path / path.name).symlink_to(path)
   (tmp_path / "vocab.txt").write_text("\n".join(WORDS.split()) + "\n")
   (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import estimator_api
+from bertlib import estimator_api
 
 pytestmark = pytest.mark.train
 
@@ -263,7 +263,10 @@ def run_python(program):
 @pytest.mark.process
 @pytest.mark.parametrize(
   "first, second",
-  [("estimator_api", "tensorflow"), ("tensorflow", "estimator_api")],
+  [
+    ("bertlib.estimator_api", "tensorflow"),
+    ("tensorflow", "bertlib.estimator_api"),
+  ],
 )
 def test_selects_keras_2_in_any_order_of_imports(first, second):
   keras_2 = "keras" if ON_2_15 else "tf_keras"
@@ -280,7 +283,7 @@ def test_selects_keras_2_in_any_order_of_imports(first, second):
 @pytest.mark.skipif(ON_2_15, reason="TensorFlow 2.15 has Keras 2")
 def test_stops_where_keras_3_is_in_use():
   process = run_python(
-    "from tensorflow.keras.layers import Dense\nimport estimator_api"
+    "from tensorflow.keras.layers import Dense\nimport bertlib.estimator_api"
   )
   last_line = process.stderr.splitlines()[-1]
   assert last_line.startswith("RuntimeError: Keras 3 is already in use")
@@ -289,7 +292,7 @@ def test_stops_where_keras_3_is_in_use():
 @pytest.mark.process
 def test_says_how_to_install_tensorflow():
   process = run_python(
-    "import sys\nsys.modules['tensorflow'] = None\nimport estimator_api"
+    "import sys\nsys.modules['tensorflow'] = None\nimport bertlib.estimator_api"
   )
   last_line = process.stderr.splitlines()[-1]
   assert last_line.startswith("ImportError: TensorFlow 2.15 to 2.21, for")

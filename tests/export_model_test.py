@@ -10,16 +10,16 @@ import sys
 import commands
 import numpy as np
 import pytest
-import serving_test
+import signatures_test
 import tensorflow as tf
-from serving_test import CONFIG, TEXTS, ask, assert_equal
+from signatures_test import CONFIG, TEXTS, ask, assert_equal
 
 import export_model
-import features
-import model_folder
 import modeling
 import run_classifier
-from command_line import InputError
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features
 
 pytestmark = pytest.mark.train
 
@@ -36,9 +36,9 @@ def main():
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
   """The folder of a classifier of pairs, as training leaves it."""
-  return serving_test.make_model(
+  return signatures_test.make_model(
     tmp_path_factory.mktemp("trained"),
-    **serving_test.MODELS["classification"],
+    **signatures_test.MODELS["classification"],
     has_pairs=True,
   )
 
@@ -126,7 +126,7 @@ def test_signatures(loaded):
 LOAD = """
 import importlib.util, json, sys
 import tensorflow as tf
-assert importlib.util.find_spec("text_ops") is None
+assert importlib.util.find_spec("bertlib") is None
 model = tf.saved_model.load(sys.argv[1])
 texts = {name: tf.constant(of) for name, of in json.loads(sys.argv[2]).items()}
 said = model.signatures["serving_default"](**texts)
@@ -210,8 +210,8 @@ def test_without_a_vocabulary_ids_are_taken(static):
 def test_a_fixed_length_changes_no_answer(static, model_dir, loaded):
   _, inputs = static.signatures["ids"].structured_input_signature
   assert [*inputs] and {(*of.shape,) for of in inputs.values()} == {(None, 16)}
-  source = serving_test.source_of(model_dir)
-  padded = serving_test.unsaved(source, seq_length=16)
+  source = signatures_test.source_of(model_dir)
+  padded = signatures_test.unsaved(source, seq_length=16)
   short = [text for text in TEXTS if len(text) < 20]
   texts = {"text_a": short, "text_b": short[::-1]}
   ids = ask(padded, "tokenize", **texts)
@@ -444,8 +444,8 @@ def test_sizes_of_another_model(refuse, model_dir, tmp_path):
 
 
 def test_a_checkpoint_without_the_task(refuse, model_dir, tmp_path):
-  encoder = serving_test.make_model(
-    tmp_path / "other", **serving_test.MODELS["pretraining"]
+  encoder = signatures_test.make_model(
+    tmp_path / "other", **signatures_test.MODELS["pretraining"]
   )
   line = refuse(
     f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
@@ -461,7 +461,7 @@ def test_a_vocabulary_of_the_other_case(refuse, model_dir, tmp_path):
     for b in "klmnopqrst"
     for c in "abcdefghij"
   ]
-  entries = [*serving_test.VOCAB[:5], *words]
+  entries = [*signatures_test.VOCAB[:5], *words]
   (tmp_path / "vocab.txt").write_text("\n".join(entries))
   larger = CONFIG.to_dict() | {"vocab_size": len(entries)}
   (tmp_path / "larger.json").write_text(json.dumps(larger))

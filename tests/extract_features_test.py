@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 import extract_features
 import modeling
 import tokenization
-from command_line import InputError, open_any
+from bertlib.command_line import InputError, open_any
 
 pytestmark = pytest.mark.process
 

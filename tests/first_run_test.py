@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from absl import logging
 
-import model_folder
-import model_selection
 import modeling
-import precision
-import report
 import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
 import squad_metrics
-from command_line import InputError
+from bertlib import precision
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.reporting import html_report
+from bertlib.training import model_selection
 
 pytestmark = pytest.mark.train
 
@@ -128,14 +128,14 @@ def test_later_runs_take_the_recorded_format(
 
 
 def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
-  scalars = report.read_scalars(str(trained))
+  scalars = html_report.read_scalars(str(trained))
   for name in ("loss", "learning_rate", "gradient_norm"):
     assert [step for step, _ in scalars[name]] == [1, 3]
 
 
 def test_a_dev_score_has_one_name_and_one_folder(trained):
   results = model_selection.read_results(str(trained / "eval_results.txt"))
-  scores = report.read_scalars(str(trained / "dev"))
+  scores = html_report.read_scalars(str(trained / "dev"))
   assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
   ((step, accuracy),) = scores["accuracy"]
   assert (step, accuracy) == (3, pytest.approx(results["eval_accuracy"]))

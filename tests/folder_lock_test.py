@@ -12,9 +12,8 @@ import time
 import commands
 import pytest
 
-import command_line
-import folder_lock
-from command_line import InputError
+from bertlib import command_line, folder_lock
+from bertlib.command_line import InputError
 
 pytestmark = pytest.mark.process
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.process
 _HOLDER = """
 import sys, time
 sys.path.insert(0, {root!r})
-import folder_lock
+from bertlib import folder_lock
 with folder_lock.{function}({argument}):
   print("locked", flush=True)
   time.sleep(600)
@@ -87,7 +86,7 @@ def test_files_are_locked_one_by_one(tmp_path):
 _PARENT = """
 import os, subprocess, sys
 sys.path.insert(0, {root!r})
-import folder_lock
+from bertlib import folder_lock
 with folder_lock.lock_folder({folder!r}):
   child = subprocess.Popen(["sleep", "600"], pass_fds=folder_lock.held_files())
   print(child.pid, flush=True)
@@ -212,7 +211,7 @@ def test_both_signals_are_listened_to_and_let_go():
 _LISTENER = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-import command_line
+from bertlib import command_line
 from absl import flags
 
 def main(_):

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import estimator_api
 import extract_features
 import modeling
 import optimization
 import run_classifier
 import run_pretraining
 import run_squad
-from execution import Execution
+from bertlib import estimator_api
+from bertlib.compute import Execution
 
 pytestmark = pytest.mark.graph
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
-from execution import Execution
+from bertlib.compute import Execution
 
 pytestmark = pytest.mark.graph
 

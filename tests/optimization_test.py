@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import modeling
 import optimization
-from execution import Execution
+from bertlib.compute import Execution
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.graph

@@ -5,7 +5,7 @@ import math
 import pytest
 import tensorflow.compat.v1 as tf
 
-import precision
+from bertlib import precision
 
 pytestmark = pytest.mark.unit
 

@@ -255,8 +255,14 @@ def test_only_known_remarks_stand_before_blocks():
 
 def test_the_file_tree_names_every_module():
   tree = next(block.text for block in BLOCKS if "modeling.py  " in block.text)
-  named = set(re.findall(r"^(\w+\.py) ", tree, re.M))
-  assert named == {path.name for path in ROOT.glob("*.py")}
+  named, folders = set(), []
+  for indent, name in re.findall(r"^( *)([\w.]+/?)", tree, re.M):
+    folders[len(indent) // 2 :] = [name]
+    named.add("".join(folders))
+  paths = [*ROOT.glob("*.py"), *ROOT.glob("bertlib/**/[!_]*.py")]
+  assert {name for name in named if name.endswith(".py")} == {
+    path.relative_to(ROOT).as_posix() for path in paths
+  }
 
 
 def test_readme_makefile_and_package_say_the_same_pythons():

@@ -8,12 +8,11 @@ import pytest
 import reference_data
 import tensorflow as tf
 
-import classification_data
-import command_line
-import features
 import run_classifier
 import tokenization
-from classification_data import InputExample, PaddingInputExample
+from bertlib import command_line
+from bertlib.data import classification, features
+from bertlib.data.classification import InputExample, PaddingInputExample
 
 pytestmark = pytest.mark.unit
 
@@ -90,7 +89,7 @@ def read_records(path):
 def read_dev_examples(task):
   folder = {"mrpc": "MRPC", "cola": "CoLA", "mnli": "MNLI-sample"}
   folder = reference_data.data("glue", folder.get(task, "XNLI-zh"))
-  return classification_data.PROCESSORS[task]().get_dev_examples(folder)
+  return classification.PROCESSORS[task]().get_dev_examples(folder)
 
 
 @pytest.mark.graph
@@ -143,7 +142,7 @@ def test_records_equal_those_of_a_published_run(
   tmp_path, tokenizer, split, file
 ):
   published = reference_data.data("reference_runs", file)
-  processor = classification_data.MrpcProcessor()
+  processor = classification.MrpcProcessor()
   folder = reference_data.data("glue", "MRPC")
   examples = getattr(processor, f"get_{split}_examples")(folder)
   path = str(tmp_path / "records")

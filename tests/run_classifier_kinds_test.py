@@ -14,14 +14,14 @@ import tensorflow.compat.v1 as tf
 from scipy import special
 from sklearn.utils.class_weight import compute_class_weight
 
-import estimator_api
-import features
-import model_selection
 import modeling
 import run_classifier
 import tokenization
-from classification_data import ChoiceExample, InputExample, Problem
-from command_line import InputError
+from bertlib import estimator_api
+from bertlib.command_line import InputError
+from bertlib.data import features
+from bertlib.data.classification import ChoiceExample, InputExample, Problem
+from bertlib.training import model_selection
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train
@@ -450,7 +450,7 @@ def test_the_predictor_chooses_as_the_command(swag):
   ]
   assert table.shape == (11, 4)
   np.testing.assert_allclose(table.sum(axis=1), 1, rtol=1e-5)
-  processor = run_classifier.classification_data.SwagProcessor()
+  processor = run_classifier.classification.SwagProcessor()
   examples = processor.get_test_examples(str(swag.parent))
   with run_classifier.Predictor(str(swag), batch_size=3) as predictor:
     said = predictor.predict([example.choices for example in examples])

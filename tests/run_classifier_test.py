@@ -11,11 +11,11 @@ import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
 
-import estimator_api
 import modeling
 import run_classifier
 import tokenization
-from command_line import InputError
+from bertlib import estimator_api
+from bertlib.command_line import InputError
 
 pytestmark = pytest.mark.process
 

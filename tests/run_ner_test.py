@@ -9,10 +9,9 @@ import commands
 import numpy as np
 import pytest
 
-import features
 import modeling
-import ner_data
 import run_ner
+from bertlib.data import features, ner
 
 pytestmark = pytest.mark.process
 
@@ -132,8 +131,8 @@ def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
     run_ner, "FLAGS", types.SimpleNamespace(max_seq_length=8, use_tpu=False)
   )
   monkeypatch.setattr(features, "record_input_fn", lambda *_, **__: None)
-  sentences = [ner_data.from_text("ann left")]
-  windows = [ner_data.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
+  sentences = [ner.from_text("ann left")]
+  windows = [ner.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
   row = {"unique_ids": 0, "probabilities": np.eye(2)[[0, 1, 0, 0]]}
   estimator = types.SimpleNamespace(predict=lambda *_, **__: iter([row]))
   said = run_ner.tag(estimator, sentences, windows, "", ["O", "B-PER"], None)
@@ -142,8 +141,8 @@ def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
 
 def test_predictions_as_columns(trained):
   text = (trained / "out" / "test_predictions.conll").read_text()
-  said = ner_data.read_sentences(
-    str(trained / "out" / "test_predictions.conll"), ner_data.Columns()
+  said = ner.read_sentences(
+    str(trained / "out" / "test_predictions.conll"), ner.Columns()
   )
   assert said[0].tags == ["B-PER", "O", "O", "B-LOC", "I-LOC"]
   assert len(said[1].words) == 31

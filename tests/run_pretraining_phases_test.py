@@ -17,15 +17,13 @@ import run_pretraining_test
 import tensorflow.compat.v1 as tf
 from run_pretraining_test import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 
-import distribution
-import features
-import model_folder
-import model_selection
 import optimization
 import run_pretraining
-import safekeeping
-from command_line import InputError
-from features import Shard
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features
+from bertlib.data.features import Shard
+from bertlib.training import checkpoint_hook, distribution, model_selection
 
 pytestmark = pytest.mark.process
 
@@ -163,7 +161,7 @@ def test_phases_stopped_on_the_way_end_with_the_same_weights(place, phased):
     commands.wait_until(checkpoint.exists, process)
     process.send_signal(signal.SIGTERM)
     log = process.communicate(timeout=600)[1]
-  assert process.returncode == safekeeping.STOPPED_STATUS, log
+  assert process.returncode == checkpoint_hook.STOPPED_STATUS, log
   assert "Traceback" not in log
   assert 0 < model_folder.steps_done(str(stopped / "phase_1")) < 40
   commands.succeed(SCRIPT, *in_phases(place, "stopped"))
@@ -475,7 +473,7 @@ def test_what_is_told_of_a_step_by_file_is_of_the_process(place):
     by_file=sizes,
   )
   params = {"batch_size": 8, "shard": Shard(1, 2)}
-  told = safekeeping.batch_at(input_fn, params, step=3)
+  told = checkpoint_hook.batch_at(input_fn, params, step=3)
   files = {os.path.basename(file) for file in told["record_file"]}
   assert files == {"train-1.tfrecord"}
 

@@ -18,14 +18,14 @@ import reference_data
 import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
-import features
-import model_folder
 import modeling
 import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-from command_line import InputError
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features
 
 pytestmark = pytest.mark.graph
 

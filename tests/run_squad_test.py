@@ -14,13 +14,12 @@ import reference_data
 import tensorflow.compat.v1 as tf
 from absl.testing import flagsaver
 
-import estimator_api
-import features
 import modeling
 import run_squad
-import squad_data
 import squad_metrics
-from command_line import InputError
+from bertlib import estimator_api
+from bertlib.command_line import InputError
+from bertlib.data import features, squad
 
 pytestmark = pytest.mark.process
 
@@ -188,10 +187,10 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 
 def test_training_records_are_in_the_reference_s_order(trained):
-  order = squad_data.reference_order(12)
+  order = squad.reference_order(12)
   (batch,) = features.record_input_fn(
     str(trained[0] / "train.tf_record"),
-    squad_data.record_layout(24, is_training=False),
+    squad.record_layout(24, is_training=False),
     is_training=False,
     drop_remainder=False,
   )({"batch_size": 99})
@@ -345,7 +344,7 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
     )
     input_fn = features.record_input_fn(
       str(trained[0] / "train.tf_record"),
-      squad_data.record_layout(24, is_training=True),
+      squad.record_layout(24, is_training=True),
       is_training=True,
       drop_remainder=True,
       trim=True,

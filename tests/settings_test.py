@@ -8,8 +8,8 @@ import pytest
 import wrong_input_world
 from absl import flags
 
-import settings
-from command_line import InputError
+from bertlib.command_line import InputError
+from bertlib.settings import ranges, rules
 
 pytestmark = pytest.mark.unit
 
@@ -38,17 +38,17 @@ def numeric_flags(script):
 @pytest.mark.parametrize("script", wrong_input_world.COMMANDS)
 def test_every_number_has_a_range_that_its_default_is_in(script):
   for name, flag in numeric_flags(script).items():
-    allowed = settings.RANGES[name]
+    allowed = ranges.RANGES[name]
     if flag.default is None:
       continue
     values = flag.default if name in LISTS else [flag.default]
     assert all(float(value) in allowed for value in values), name
 
 
-@pytest.mark.parametrize("name", settings.RANGES)
+@pytest.mark.parametrize("name", ranges.RANGES)
 def test_no_range_takes_nan_or_infinity(name):
   for value in (math.nan, math.inf, -math.inf, None):
-    assert value not in settings.RANGES[name]
+    assert value not in ranges.RANGES[name]
 
 
 def check(*arguments, **defined):
@@ -63,7 +63,7 @@ def check(*arguments, **defined):
     }[type(default)]
     define(name, default, "", flag_values=values)
   values(["command", *arguments])
-  settings.check(values)
+  rules.check(values)
 
 
 @pytest.mark.parametrize(

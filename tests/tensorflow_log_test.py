@@ -7,13 +7,13 @@ import sys
 import commands
 import pytest
 
-import tensorflow_log
+from bertlib import tensorflow_log
 
 pytestmark = pytest.mark.process
 
 SCRIPT = """
 import os, sys
-import tensorflow_log
+from bertlib import tensorflow_log
 with tensorflow_log.stderr_if_it_fails():
   os.write(2, b"held back\\n")
   {last}
@@ -55,7 +55,8 @@ def test_more_is_held_back_than_a_pipe_takes():
 
 
 def test_a_closed_stderr_is_no_error():
-  script = "import tensorflow_log\nwith tensorflow_log.stderr_if_it_fails():\n"
+  script = "from bertlib import tensorflow_log\n"
+  script += "with tensorflow_log.stderr_if_it_fails():\n"
   done = subprocess.run(
     [sys.executable, "-c", script + "  print('done')"],
     stdout=subprocess.PIPE,

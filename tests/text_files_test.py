@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-import text_files
-import vocabulary
-from command_line import InputError
-from text_files import Encoding
+from bertlib import text_files
+from bertlib.command_line import InputError
+from bertlib.data import vocabulary
+from bertlib.text_files import Encoding
 
 pytestmark = pytest.mark.unit
 

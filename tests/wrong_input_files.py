@@ -6,7 +6,7 @@ import os
 import wrong_input_world
 from wrong_input_row import Row
 
-import features
+from bertlib.data import features
 
 DATA = ".data-00000-of-00001"
 INIT = "--init_checkpoint={case}/model.ckpt"

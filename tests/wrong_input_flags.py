@@ -3,7 +3,7 @@
 import wrong_input_world
 from wrong_input_row import Row
 
-import config_schema
+from bertlib.checkpoints import config_schema
 
 # Flags have ranges.
 

@@ -17,7 +17,7 @@ import wrong_input_flags
 import wrong_input_text
 import wrong_input_world
 
-import command_line
+from bertlib import command_line
 
 pytestmark = pytest.mark.train
 

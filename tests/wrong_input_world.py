@@ -22,9 +22,9 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import create_pretraining_data
-import features
-import model_folder
 import modeling
+from bertlib.checkpoints import model_folder
+from bertlib.data import features
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the cat dog sat ran home ann bob went to rome oslo is good bad . ?"

@@ -1,0 +1,1 @@
+"""Everything that the commands and the three libraries' users only import."""

@@ -1,0 +1,1 @@
+"""Finds, loads, initializes, converts and compares models."""

@@ -1,0 +1,175 @@
+"""Reading checkpoint files, which may be incomplete or corrupt.
+
+A checkpoint is a table of contents (`.index`), which has a checksum of itself
+and of each variable, and data files. TensorFlow compares the checksums of what
+it reads; `examine` reads everything once before a run depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bertlib.command_line import InputError
+
+# What TensorFlow raises for a damaged file; an IndexError where it ends early.
+_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+
+
+class Condition(NamedTuple):
+  """Damage of a checkpoint.
+
+  Attributes:
+    damage: the file that cannot be read and what is wrong with it; or None.
+    not_finite: variables that contain NaN or Inf.
+  """
+
+  damage: str | None = None
+  not_finite: tuple[str, ...] = ()
+
+
+def exists(checkpoint: str) -> bool:
+  """True if there is a checkpoint of this name, given without `.index`."""
+  return bool(_index_of(checkpoint))
+
+
+def _index_of(checkpoint: str) -> str | None:
+  """The table of a checkpoint, whose first format is one file of its name."""
+  for path in (f"{checkpoint}.index", checkpoint):
+    if tf.gfile.Exists(path) and not tf.gfile.IsDirectory(path):
+      return path
+  return None
+
+
+def data_files(checkpoint: str) -> list[str]:
+  """The files of a checkpoint's values."""
+  return sorted(tf.gfile.Glob(f"{checkpoint}.data-*"))
+
+
+@contextlib.contextmanager
+def refused_if_damaged(checkpoint: str) -> Iterator[None]:
+  """Turns TensorFlow's errors of reading a checkpoint into an `InputError`."""
+  try:
+    yield
+  except InputError:
+    raise
+  except _ERRORS as error:
+    condition = examine(checkpoint)
+    raise _refusal(condition.damage or f"{checkpoint}: {_reason(error)}") from (
+      error
+    )
+
+
+def check(checkpoint: str) -> None:
+  """Reads a checkpoint from end to end, by which its checksums are compared.
+
+  Args:
+    checkpoint: its path, without `.index`.
+
+  Raises:
+    InputError: it is missing, incomplete or corrupt.
+  """
+  damage = examine(checkpoint).damage
+  if damage:
+    raise _refusal(damage)
+
+
+def check_finite(checkpoint: str) -> None:
+  """Refuses a checkpoint with NaN or Inf in it, as a start of training.
+
+  Args:
+    checkpoint: its path, without `.index`.
+
+  Raises:
+    InputError: it has such weights, or see `check`.
+  """
+  check(checkpoint)
+  names = examine(checkpoint).not_finite
+  if names:
+    raise InputError(
+      f"{checkpoint}: {names[0]} contains NaN or Inf, so nothing can be trained"
+      " from there. Start from another checkpoint"
+    )
+
+
+def _refusal(damage: str) -> InputError:
+  return InputError(f"{damage}. Fetch or copy the checkpoint again")
+
+
+def examine(checkpoint: str) -> Condition:
+  """Reads all of a checkpoint, once per process unless its files change.
+
+  Args:
+    checkpoint: its path, without `.index`.
+
+  Returns:
+    What is wrong with it.
+  """
+  index = _index_of(checkpoint)
+  if not index:
+    return Condition(f"{checkpoint}: there is no such checkpoint")
+  states = []
+  for path in [index, *data_files(checkpoint)]:
+    with contextlib.suppress(tf.errors.NotFoundError):  # removed just now
+      state = tf.gfile.Stat(path)
+      states.append((path, state.length, state.mtime_nsec))
+  return _examine(checkpoint, tuple(states))
+
+
+@functools.lru_cache(maxsize=64)
+def _examine(checkpoint: str, states: tuple) -> Condition:
+  (index, *_), *data = states
+  try:
+    reader = tf.train.load_checkpoint(checkpoint)
+  except _ERRORS as error:
+    return Condition(f"{index}: {_reason(error)}")
+  missing = missing_bytes(checkpoint, reader)
+  if missing:
+    return Condition(missing)
+  named = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
+  not_finite = []
+  for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
+    try:
+      value = reader.get_tensor(name)
+    except _ERRORS as error:
+      return Condition(
+        f"{named if data else index}: is corrupt at {name} ({_reason(error)})"
+      )
+    if dtype.is_floating and not np.isfinite(value).all():
+      not_finite.append(name)
+  return Condition(None, tuple(not_finite))
+
+
+def missing_bytes(checkpoint: str, reader: Any) -> str | None:
+  """Says how many bytes its data files lack; None where they are complete.
+
+  Args:
+    checkpoint: its path.
+    reader: of it. The values stand in the data files without a gap.
+  """
+  if not tf.gfile.Exists(f"{checkpoint}.index"):
+    return None  # of the first format
+  dtypes = reader.get_variable_to_dtype_map()
+  expected = sum(
+    int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
+    for name, shape in reader.get_variable_to_shape_map().items()
+  )
+  files = data_files(checkpoint)
+  if not files:
+    return f"{checkpoint}: its .index is there, its .data files are not"
+  found = sum(tf.gfile.Stat(path).length for path in files)
+  if found >= expected:
+    return None
+  named = files[0] if len(files) == 1 else f"{checkpoint}.data-*"
+  return f"{named}: is incomplete, {found} of {expected} bytes are there"
+
+
+def _reason(error: Exception) -> str:
+  """The first line of an error of TensorFlow's, which has pages."""
+  text = str(error).strip().splitlines() or [type(error).__name__]
+  return f"cannot be read ({text[0][:120].rstrip('.')})"

@@ -1,0 +1,229 @@
+"""Runs a Hugging Face BERT in a process of its own, by `transformers`.
+
+TensorFlow and PyTorch's compiler (triton) each contain LLVM, and a process that
+imports both is aborted. So the model runs in a child, which imports PyTorch and
+no TensorFlow: it reads batches from its standard input and writes outputs to
+its standard output, each message an .npz archive after its length.
+
+    python -m bertlib.checkpoints.huggingface_runner FOLDER
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Mapping
+from typing import IO, Any, Callable
+
+import numpy as np
+from absl import logging
+
+from bertlib.command_line import InputError
+
+_INSTALL = (
+  "Install PyTorch and transformers: pip install -e '.[compare,torch]' (README,"
+  ' "Checkpoints of other libraries", has PyTorch without CUDA)'
+)
+_ROOT = os.path.dirname(
+  os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+_LENGTH = struct.Struct(">Q")  # bytes of the archive that follows
+
+
+class HuggingFaceModel:
+  """A model that runs in a child process, until this object is gone.
+
+  Attributes:
+    version: of transformers.
+    vocab_size: number of word embeddings.
+    max_seq_length: number of position embeddings.
+  """
+
+  def __init__(self, folder: str):
+    """Starts the process.
+
+    Args:
+      folder: has `config.json` and weights.
+
+    Raises:
+      InputError: a package is missing or crashes, or the folder cannot be
+        loaded.
+    """
+    self._folder = folder
+    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (until this is gone)
+    self._process = subprocess.Popen(
+      [sys.executable, "-m", __name__, folder],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=self._log,
+      # Older releases of transformers import TensorFlow where it is installed.
+      env=os.environ
+      | {"USE_TF": "0", "HF_HUB_OFFLINE": "1", "PYTHONPATH": _python_path()},
+    )
+    weakref.finalize(self, _stop, self._process)
+    about = self._receive()
+    self.version = str(about["version"])
+    self.vocab_size = int(about["vocab_size"])
+    self.max_seq_length = int(about["max_seq_length"])
+
+  def run(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Computes the outputs of a batch.
+
+    Args:
+      batch: int32 [B, S] `input_ids`, `input_mask` and `segment_ids`.
+
+    Returns:
+      float32 [B, S, H] "embeddings" and "layer 1" to the last, and [B, H]
+      "pooled" if the model has a pooler.
+
+    Raises:
+      InputError: the process crashed.
+    """
+    try:
+      _write_arrays(self._process.stdin, batch)
+    except BrokenPipeError:
+      raise self._crash() from None
+    return self._receive()
+
+  def _receive(self) -> dict[str, np.ndarray]:
+    arrays = _read_arrays(self._process.stdout)
+    if arrays is None:
+      raise self._crash()
+    if "error" in arrays:
+      raise InputError(str(arrays["error"]))
+    return arrays
+
+  def _crash(self) -> InputError:
+    """The error for a process that ended on its own."""
+    status = self._process.wait()
+    self._log.seek(0)
+    lines = self._log.read().decode(errors="replace").split("\n")
+    logging.debug("The process of transformers wrote:\n%s", "\n".join(lines))
+    how = signal.strsignal(-status) if status < 0 else f"status {status}"
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return InputError(
+      f"{self._folder}: the process that runs it by transformers crashed"
+      f" ({how}: {last.strip()}). {_INSTALL}"
+    )
+
+
+def _stop(process: subprocess.Popen) -> None:
+  with contextlib.suppress(BrokenPipeError):  # it crashed
+    process.stdin.close()  # which ends it
+  process.wait()
+  process.stdout.close()
+
+
+# The child
+
+
+def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
+  """Loads a Hugging Face folder into `transformers`, in float32.
+
+  Args:
+    folder: has `config.json` and weights.
+
+  Returns:
+    A function as `HuggingFaceModel.run`, and the model's config.
+
+  Raises:
+    InputError: a package is missing, or cannot load the folder.
+  """
+  try:
+    import torch
+    import transformers
+  except ImportError as error:
+    raise InputError(
+      f"{folder}: cannot be run by transformers ({error}). {_INSTALL}"
+    ) from error
+  transformers.logging.set_verbosity_error()
+  transformers.logging.disable_progress_bar()
+  try:
+    model, report = transformers.BertModel.from_pretrained(
+      folder, output_loading_info=True, local_files_only=True
+    )
+  except (ImportError, OSError, ValueError, RuntimeError) as error:
+    reason, *_ = str(error).strip().split("\n")
+    raise InputError(
+      f"{folder}: transformers cannot load it ({reason})"
+    ) from error
+  missing = {name for name in report["missing_keys"] if "pooler" not in name}
+  if missing:
+    raise InputError(f"{folder}: has no {', '.join(sorted(missing))}")
+  has_pooler = not report["missing_keys"]
+  model = model.float().eval()
+
+  def run(batch):
+    ids, mask, segments = (
+      torch.from_numpy(batch[name]).long()
+      for name in ("input_ids", "input_mask", "segment_ids")
+    )
+    with torch.no_grad():
+      result = model(ids, mask, segments, output_hidden_states=True)
+    embeddings, *layers = (state.numpy() for state in result.hidden_states)
+    outputs = {"embeddings": embeddings}
+    outputs |= {f"layer {n}": layer for n, layer in enumerate(layers, start=1)}
+    if has_pooler:
+      outputs["pooled"] = result.pooler_output.numpy()
+    return outputs
+
+  return run, model.config
+
+
+def main(folder: str) -> None:
+  """Answers batches until there are no more."""
+  replies = os.fdopen(os.dup(1), "wb")
+  os.dup2(2, 1)  # what packages print is no reply
+  try:
+    run, config = load(folder)
+  except InputError as error:
+    _write_arrays(replies, {"error": str(error)})
+    return
+  about = {
+    "version": sys.modules["transformers"].__version__,
+    "vocab_size": config.vocab_size,
+    "max_seq_length": config.max_position_embeddings,
+  }
+  _write_arrays(replies, about)
+  while (batch := _read_arrays(sys.stdin.buffer)) is not None:
+    _write_arrays(replies, run(batch))
+
+
+def _python_path() -> str:
+  """The path that this process imports from, for another one."""
+  return os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+
+
+# Messages
+
+
+def _write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
+  archive = io.BytesIO()
+  np.savez(archive, **arrays)
+  file.write(_LENGTH.pack(archive.tell()))
+  file.write(archive.getbuffer())
+  file.flush()
+
+
+def _read_arrays(file: IO[bytes]) -> dict[str, np.ndarray] | None:
+  """The next message, None where the other process has ended."""
+  length = file.read(_LENGTH.size)
+  if len(length) < _LENGTH.size:
+    return None
+  (size,) = _LENGTH.unpack(length)
+  archive = file.read(size)
+  if len(archive) < size:
+    return None
+  with np.load(io.BytesIO(archive)) as arrays:
+    return dict(arrays)
+
+
+if __name__ == "__main__":
+  main(sys.argv[1])

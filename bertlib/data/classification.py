@@ -1,0 +1,974 @@
+"""Reads labelled texts: GLUE and XNLI as they are published, one's own files.
+
+A processor knows where a data set keeps its splits, texts and labels, and
+which scores are its own. A new one is a subclass with a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import glob
+import io
+import itertools
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from bertlib import text_files
+from bertlib.command_line import InputError
+from bertlib.text_files import Encoding
+
+# As in the original, what is not UTF-8 is left out of texts; labels need all.
+LENIENT = Encoding("utf-8", "surrogateescape")
+
+# White space around labels, also such as has no width.
+_AROUND_LABEL = re.compile(r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$")
+
+
+class InputExample:
+  """A text, or a pair, with its label."""
+
+  def __init__(
+    self,
+    guid: str,
+    text_a: str,
+    text_b: str | None = None,
+    label: str | Sequence[str] | None = None,
+  ):
+    """Takes the texts untokenized.
+
+    Args:
+      guid: names the example.
+      text_a: the first text.
+      text_b: the second, for tasks on pairs.
+      label: a member of the label set, or several of them where a text has any
+        number, or a number for regression; None where it is not known.
+    """
+    self.guid = guid
+    self.text_a = text_a
+    self.text_b = text_b
+    self.label = label
+
+
+class ChoiceExample(NamedTuple):
+  """A question with its answers to choose from.
+
+  Attributes:
+    guid: names the example.
+    choices: for each answer the pair of texts that it makes.
+    label: the name of the right one; None where it is not known.
+  """
+
+  guid: str
+  choices: list[tuple[str, str]]
+  label: str | None = None
+
+
+class PaddingInputExample:
+  """Fills up the last batch where a TPU needs every batch full.
+
+  Its weight in every metric is 0. A class of its own rather than None, so that
+  a missing example cannot pass for padding.
+  """
+
+
+class Problem(NamedTuple):
+  """What there is to learn.
+
+  Attributes:
+    kind: "classification", "regression" (labels are numbers to come close to),
+      "multi_label" (a text has any number of labels) or "multiple_choice".
+    labels: the label set in the order of the model's outputs; none for
+      regression.
+  """
+
+  kind: str = "classification"
+  labels: Sequence[str] = ()
+
+  @property
+  def num_labels(self) -> int:
+    """L, the model's outputs for an example."""
+    return len(self.labels) or 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Row(Sequence):
+  """A row of a table; also the sequence of its texts.
+
+  Attributes:
+    path: the file.
+    number: of the row, the first one 1.
+    fields: the text of each column, None where it has none; bytes that are
+      not UTF-8 are kept as lone surrogates.
+    fault: why it has none; None if there are just too few columns.
+  """
+
+  path: str
+  number: int
+  fields: list[str | None]
+  fault: str | None = None
+
+  @functools.cached_property
+  def texts(self) -> list[str]:
+    """The text of every column; none for a blank line."""
+    if self.fields == [""]:
+      return []
+    return [self.text(column) for column in range(len(self.fields))]
+
+  def __getitem__(self, column):
+    return self.texts[column]
+
+  def __len__(self) -> int:
+    return len(self.texts)
+
+  def text(self, column: int) -> str:
+    """The text of a column without what is not UTF-8."""
+    return self._field(column).encode("utf-8", "ignore").decode("utf-8")
+
+  def label(self, column: int) -> str:
+    """The text of a column, which has to be UTF-8, without space around it."""
+    label = self._field(column)
+    if not label.isprintable() and label != self.text(column):
+      raise self.error(f"the label {label!r} is not UTF-8")
+    return strip_label(label)
+
+  def error(self, message: str) -> InputError:
+    """An error that names this row."""
+    return InputError(f"{self.path}, row {self.number}: {message}")
+
+  def _field(self, column: int) -> str:
+    length = len(self.fields)
+    field = self.fields[column] if -length <= column < length else None
+    if field is None:
+      fault = f"has {length} columns, but column {column + 1} is needed"
+      raise self.error(
+        f"{self.fault or fault}. Mend the row, or leave such rows out with"
+        " --bad_rows=skip"
+      )
+    return field
+
+
+class Columns(NamedTuple):
+  """Where a split of a data set keeps what.
+
+  Attributes:
+    file: its name in the data set's folder.
+    text_a: column of the first text; columns count from 0, from the end if
+      negative.
+    text_b: of the second, or None.
+    label: of the label; None where the file has no labels.
+    header: whether the first row names the columns.
+    guid: column of the example's id; None for the row's index.
+  """
+
+  file: str
+  text_a: int
+  text_b: int | None = None
+  label: int | None = None
+  header: bool = True
+  guid: int | None = None
+
+
+class DataProcessor:
+  """What the classifier asks of a data set."""
+
+  # Of `classification_scores.SCORES`; what the task is judged by.
+  scores: tuple[str, ...] = ("accuracy",)
+  # See `Problem`.
+  kind = "classification"
+  # Whether a row that cannot be read is counted and left out.
+  skip_bad_rows = False
+  # Of its files.
+  encoding = LENIENT
+  # The task whose models it takes; None for its own.
+  model_task: str | None = None
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to learn from."""
+    raise NotImplementedError
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to score on."""
+    raise NotImplementedError
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """The examples to label."""
+    raise NotImplementedError
+
+  def get_labels(self) -> list[str]:
+    """The label set in the order of the model's outputs."""
+    raise NotImplementedError
+
+  @property
+  def problem(self) -> Problem:
+    """What there is to learn."""
+    return Problem(self.kind, self.get_labels())
+
+  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+    """All sets of a split, "dev" or "test", by the ending of their results."""
+    if split == "dev":
+      return {"": self.get_dev_examples(data_dir)}
+    return {"": self.get_test_examples(data_dir)}
+
+  @classmethod
+  def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
+    """The rows of a tab-separated file; for processors written elsewhere."""
+    del quotechar  # the reference took it and did nothing with it
+    return [row.texts for row in read_tsv(input_file)]
+
+
+class TableProcessor(DataProcessor):
+  """A data set of tab-separated files, described by a table."""
+
+  labels: tuple[str, ...] = ("0", "1")
+  train: Columns | None = None
+  dev: Columns | None = None
+  test: Columns | None = None
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "train")
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "dev")
+
+  def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def columns(self, set_type: str) -> Columns | None:
+    """Where a set keeps its texts; None if the task has no such set.
+
+    Args:
+      set_type: "train", or begins with "dev" or "test".
+    """
+    if set_type.startswith("test"):
+      return self.test
+    return self.dev if set_type.startswith("dev") else self.train
+
+  def read(
+    self, data_dir: str, set_type: str, file: str | None = None
+  ) -> list[InputExample]:
+    """Reads one file.
+
+    Args:
+      data_dir: the data set's folder.
+      set_type: see `columns`; the guids begin with it.
+      file: name of the file; None for that of `columns`.
+
+    Returns:
+      One example per row.
+
+    Raises:
+      InputError: there is no such set, the file is missing or empty, or a
+        row cannot be read.
+    """
+    columns = self.columns(set_type)
+    if columns is None:
+      raise InputError(
+        f"{type(self).__name__}: this task has no {set_type} set"
+      )
+    path = os.path.join(data_dir, file or columns.file)
+    return self._create_examples(list(read_tsv(path, self.encoding)), set_type)
+
+  def _create_examples(
+    self, lines: Sequence[Sequence[str]], set_type: str
+  ) -> list[InputExample]:
+    """Makes examples of all rows of a file, the header among them.
+
+    A subclass for another file has this method or `columns` of its own.
+
+    Args:
+      lines: the texts of each row's columns.
+      set_type: see `read`.
+
+    Returns:
+      One example per row.
+
+    Raises:
+      InputError: a row cannot be read, or there is none.
+    """
+    columns = self.columns(set_type)
+    rows = [
+      line if isinstance(line, Row) else Row(set_type, number, [*line])
+      for number, line in enumerate(lines, start=1)
+    ]
+    return collect_examples(
+      rows[0].path if rows else set_type,
+      (row for row in rows[bool(columns.header) :] if self.wanted(row)),
+      lambda row: self.example(row, columns, set_type),
+      self.skip_bad_rows,
+    )
+
+  def example(self, row: Row, columns: Columns, split: str) -> InputExample:
+    """Makes an example of a row."""
+    if columns.guid is None:
+      guid = str(row.number - 1)
+    else:
+      guid = row.text(columns.guid)
+    label = self.labels[0] if self.labels else "0"
+    if columns.label is not None:
+      label = self.known_label(row, row.label(columns.label))
+    return InputExample(
+      guid=f"{split}-{guid}",
+      text_a=row.text(columns.text_a),
+      text_b=None if columns.text_b is None else row.text(columns.text_b),
+      label=label,
+    )
+
+  def known_label(self, row: Row, label: str) -> str:
+    """The label, if it is one of the task's."""
+    check_label(row, label, self.problem)
+    return label
+
+  def wanted(self, row: Row) -> bool:
+    """Whether a row belongs to the set."""
+    del row
+    return True
+
+
+class ColaProcessor(TableProcessor):
+  """CoLA (GLUE): is the sentence English grammar?"""
+
+  scores = ("matthews", "accuracy")
+  train = Columns("train.tsv", text_a=3, label=1, header=False)
+  dev = Columns("dev.tsv", text_a=3, label=1, header=False)
+  test = Columns("test.tsv", text_a=1)
+
+
+class Sst2Processor(TableProcessor):
+  """SST-2 (GLUE): is the review's sentence positive?"""
+
+  train = Columns("train.tsv", text_a=0, label=1)
+  dev = Columns("dev.tsv", text_a=0, label=1)
+  test = Columns("test.tsv", text_a=1)
+
+
+class MrpcProcessor(TableProcessor):
+  """MRPC (GLUE): do both sentences say the same?"""
+
+  scores = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=0)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=0)
+  test = Columns("test.tsv", text_a=3, text_b=4)
+
+
+class StsbProcessor(TableProcessor):
+  """STS-B (GLUE): how alike are both sentences, from 0 to 5?"""
+
+  scores = ("pearson", "spearman")
+  kind = "regression"
+  labels = ()
+  train = Columns("train.tsv", text_a=7, text_b=8, label=9)
+  dev = Columns("dev.tsv", text_a=7, text_b=8, label=9)
+  test = Columns("test.tsv", text_a=7, text_b=8)
+
+
+class QqpProcessor(TableProcessor):
+  """QQP (GLUE): do both questions ask the same?"""
+
+  scores = ("accuracy", "f1")
+  train = Columns("train.tsv", text_a=3, text_b=4, label=5)
+  dev = Columns("dev.tsv", text_a=3, text_b=4, label=5)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class MnliProcessor(TableProcessor):
+  """MultiNLI (GLUE): does the premise entail or contradict the hypothesis?"""
+
+  labels = ("contradiction", "entailment", "neutral")
+  train = Columns("train.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  dev = Columns("dev_matched.tsv", text_a=8, text_b=9, label=-1, guid=0)
+  test = Columns("test_matched.tsv", text_a=8, text_b=9, guid=0)
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    return self.read(data_dir, "dev_matched")
+
+  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+    """See base class; here texts of other kinds make a second set."""
+    sets = super().sets(data_dir, split)
+    mismatched = f"{split}_mismatched"
+    file = f"{mismatched}.tsv"
+    if os.path.exists(os.path.join(data_dir, file)):
+      sets["_mismatched"] = self.read(data_dir, mismatched, file)
+    else:
+      logging.warning("There is no %s in %s", file, data_dir)
+    return sets
+
+
+class AxProcessor(TableProcessor):
+  """The diagnostic set of GLUE, labelled by a model of MNLI."""
+
+  labels = MnliProcessor.labels
+  model_task = "mnli"
+  test = Columns("diagnostic.tsv", text_a=1, text_b=2)
+
+
+class QnliProcessor(TableProcessor):
+  """QNLI (GLUE): does the sentence answer the question?"""
+
+  labels = ("entailment", "not_entailment")
+  train = Columns("train.tsv", text_a=1, text_b=2, label=3)
+  dev = Columns("dev.tsv", text_a=1, text_b=2, label=3)
+  test = Columns("test.tsv", text_a=1, text_b=2)
+
+
+class RteProcessor(QnliProcessor):
+  """RTE (GLUE): does the first text entail the second?"""
+
+
+class WnliProcessor(QnliProcessor):
+  """WNLI (GLUE): does the sentence with the pronoun resolved follow?"""
+
+  labels = ("0", "1")
+
+
+class XnliProcessor(TableProcessor):
+  """XNLI: MultiNLI in 15 languages; trains on one, scores on that one."""
+
+  labels = MnliProcessor.labels
+  dev = Columns("xnli.dev.tsv", text_a=6, text_b=7, label=1)
+  test = Columns("xnli.test.tsv", text_a=6, text_b=7, label=1)
+
+  def __init__(self, language: str = "zh"):
+    """Takes the language's code in the data set's files."""
+    self.language = language
+
+  @property
+  def train(self) -> Columns:
+    """See base class."""
+    file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
+    return Columns(file, text_a=0, text_b=1, label=2)
+
+  def known_label(self, row: Row, label: str) -> str:
+    """See base class."""
+    # The training files have a word of their own for one label.
+    label = "contradiction" if label == "contradictory" else label
+    return super().known_label(row, label)
+
+  def wanted(self, row: Row) -> bool:
+    """See base class."""
+    is_training_file = row.path.endswith(f".train.{self.language}.tsv")
+    return is_training_file or row.fields[0] == self.language
+
+
+class SplitProcessor(DataProcessor):
+  """A data set whose splits are all read in one way, that of a subclass."""
+
+  labels: Sequence[str] = ()
+
+  def get_train_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "train")
+
+  def get_dev_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "dev")
+
+  def get_test_examples(
+    self, data_dir: str
+  ) -> list[InputExample | ChoiceExample]:
+    """See base class."""
+    return self._read(data_dir, "test")
+
+  def get_labels(self) -> list[str]:
+    """See base class."""
+    return list(self.labels)
+
+  def _read(
+    self, data_dir: str, split: str
+  ) -> list[InputExample | ChoiceExample]:
+    """The examples of "train", "dev" or "test"."""
+    raise NotImplementedError
+
+
+class SwagProcessor(SplitProcessor):
+  """SWAG: which of four endings goes on from two sentences?"""
+
+  kind = "multiple_choice"
+  labels = ("0", "1", "2", "3")
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    split = "val" if split == "dev" else split
+    path = os.path.join(data_dir, f"{split}.csv")
+    rows = read_csv(path, self.encoding)
+    header = next(rows)
+    endings = [f"ending{label}" for label in self.labels]
+    columns = {}
+    for name in ["sent1", "sent2", *endings, "label"]:
+      if name in header.fields:
+        columns[name] = header.fields.index(name)
+      elif name != "label" or split != "test":
+        raise header.error(f"there is no column {name!r}, as SWAG has it")
+
+    def example(row):
+      label = row.label(columns["label"]) if "label" in columns else None
+      if label is not None:
+        check_label(row, label, self.problem)
+      first, second = row.text(columns["sent1"]), row.text(columns["sent2"])
+      return ChoiceExample(
+        f"{split}-{row.number - 1}",
+        [(first, f"{second} {row.text(columns[e])}") for e in endings],
+        label,
+      )
+
+    return collect_examples(path, rows, example, self.skip_bad_rows)
+
+
+class RaceProcessor(SplitProcessor):
+  """RACE: which of four answers is right, by the article?"""
+
+  kind = "multiple_choice"
+  labels = ("A", "B", "C", "D")
+
+  def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
+    folder = os.path.join(data_dir, split)
+    paths = sorted(
+      glob.glob(os.path.join(folder, "**", "*.txt"), recursive=True)
+    )
+    if not paths:
+      raise InputError(f"{folder}: holds no articles (*.txt), as RACE has them")
+    return [example for path in paths for example in self._article(path, split)]
+
+  def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
+    """The questions about an article, which a file has as a JSON object."""
+    values = _json_object("\n".join(_read_lines(path, self.encoding)))
+    row = Row(path, 1, [])
+    article, questions, options, answers = map(
+      values.get, ("article", "questions", "options", "answers")
+    )
+    if not (
+      isinstance(article, str)
+      and _are_texts(questions)
+      and isinstance(options, list)
+      and len(options) == len(questions)
+      and all(_are_texts(o) and len(o) == len(self.labels) for o in options)
+      and _are_texts(answers or questions)
+      and len(answers or questions) == len(questions)
+    ):
+      raise row.error(
+        "is not an article of RACE: a JSON object with article, questions, four"
+        " options to each, and answers"
+      )
+    for number, (question, texts, label) in enumerate(
+      zip(questions, options, answers or itertools.repeat(None))
+    ):
+      if label is not None:
+        check_label(row, label, self.problem)
+      choices = [
+        (
+          article,
+          question.replace("_", text)
+          if "_" in question
+          else f"{question} {text}",
+        )
+        for text in texts
+      ]
+      name = os.path.relpath(path, os.path.dirname(os.path.dirname(path)))
+      yield ChoiceExample(f"{split}-{name}-{number}", choices, label)
+
+
+class OwnDataProcessor(SplitProcessor):
+  """A person's own files: TSV, CSV or JSON lines, columns by name or number."""
+
+  def __init__(
+    self,
+    files: dict[str, str],
+    text_a: str,
+    text_b: str | None,
+    label: str,
+    labels: Sequence[str] | None = None,
+    kind: str = "classification",
+    label_delimiter: str = ",",
+  ):
+    """Takes what the flags say.
+
+    Args:
+      files: path of each split, "train", "dev" and "test".
+      text_a: column of the first text: its name, or its number from 1.
+      text_b: of the second, or None.
+      label: of the label; the test file may be without it.
+      labels: the label set, or None to read it from the training file.
+      kind: see `Problem`.
+      label_delimiter: between the labels of a text that has several.
+    """
+    self._files = files
+    self._columns = {"text_a": text_a, "text_b": text_b, "label": label}
+    self._delimiter = label_delimiter
+    self.labels = list(labels or ())
+    self.kind = kind
+
+  @property
+  def scores(self) -> tuple[str, ...]:
+    """See base class; for two labels F1 is that of the second."""
+    if self.kind == "regression":
+      return ("pearson", "spearman")
+    if self.kind == "multi_label":
+      return ("micro_f1", "macro_f1", "accuracy")
+    return (
+      "accuracy",
+      "f1" if len(self.labels) == 2 else "macro_f1",
+      "matthews",
+    )
+
+  def read_labels(self, data_dir: str) -> None:
+    """Takes the labels that the training file has, sorted, as the label set."""
+    examples = self._read(data_dir, "train")
+    if self.kind == "multi_label":
+      self.labels = sorted({label for e in examples for label in e.label})
+      if not self.labels:
+        raise InputError(
+          f"{self._files['train']}: none of its texts has a label"
+        )
+    else:
+      self.labels = sorted({e.label for e in examples})
+
+  def _read(self, data_dir: str, split: str) -> list[InputExample]:
+    path = os.path.join(data_dir or "", self._files[split])
+    ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+    reader = READERS.get(ending, read_tsv)
+    rows = reader(path, self.encoding)
+    header = next(rows)
+    columns, has_names = self._find_columns(header, split)
+    if not has_names and reader is not read_jsonl:
+      rows = itertools.chain([header], rows)
+
+    def example(row):
+      if len(row.fields) != len(header.fields):
+        raise row.error(
+          f"has {len(row.fields)} columns, but the first row has"
+          f" {len(header.fields)}, so it is open which are text and label. Fix"
+          " the row, or skip such rows with --bad_rows=skip"
+        )
+      label = None
+      if columns["label"] is not None:
+        label = row.label(columns["label"])
+        if self.kind == "multi_label":
+          label = split_labels(label, self._delimiter)
+        elif not label and self.kind == "classification":
+          raise row.error(
+            "the label is empty. Fix the row, or skip such rows with"
+            " --bad_rows=skip"
+          )
+        if self.labels or self.kind == "regression":
+          check_label(row, label, self.problem)
+      b = columns["text_b"]
+      return InputExample(
+        guid=f"{split}-{row.number}",
+        text_a=row.text(columns["text_a"]),
+        text_b=None if b is None else row.text(b),
+        label=label,
+      )
+
+    return collect_examples(path, rows, example, self.skip_bad_rows)
+
+  def _find_columns(
+    self, header: Row, split: str
+  ) -> tuple[dict[str, int | None], bool]:
+    """Index of each column, and whether the first row names the columns."""
+    found: dict[str, int | None] = {}
+    has_names = False
+    for role, column in self._columns.items():
+      if column is None:
+        found[role] = None
+      elif column.isdigit() and int(column) > 0:
+        found[role] = int(column) - 1  # never a name: it may be a label
+      elif header.fields.count(column) > 1:
+        raise header.error(f"has several columns {column!r}")
+      elif column in header.fields:
+        found[role], has_names = header.fields.index(column), True
+      elif role == "label" and split == "test":
+        found[role] = None
+      else:
+        raise header.error(
+          f"there is no column {column!r} for --{role}_column. The first row"
+          f" has {header.fields}"
+        )
+    if (
+      split == "test"
+      and found["label"] is not None
+      and found["label"] >= len(header.fields)
+    ):
+      found["label"] = None
+    return found, has_names
+
+
+# The tasks by the name that --task_name takes, in lower case without hyphens.
+PROCESSORS = {
+  "cola": ColaProcessor,
+  "sst2": Sst2Processor,
+  "mrpc": MrpcProcessor,
+  "stsb": StsbProcessor,
+  "qqp": QqpProcessor,
+  "mnli": MnliProcessor,
+  "ax": AxProcessor,
+  "qnli": QnliProcessor,
+  "rte": RteProcessor,
+  "wnli": WnliProcessor,
+  "xnli": XnliProcessor,
+  "swag": SwagProcessor,
+  "race": RaceProcessor,
+}
+
+
+# Tables
+
+
+def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+  """The rows of a tab-separated file, in which quotes mean nothing.
+
+  Args:
+    path: the file; a byte-order mark and CRLF are read.
+    encoding: of the file.
+
+  Yields:
+    A row a line.
+
+  Raises:
+    InputError: the file is missing or empty.
+  """
+  for number, line in enumerate(_read_lines(path, encoding), start=1):
+    yield Row(path, number, line.split("\t"))
+
+
+def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+  """The rows of a comma-separated file, in which quoted fields may have lines.
+
+  Args:
+    path: the file; a byte-order mark and CRLF are read.
+    encoding: of the file.
+
+  Yields:
+    Its rows, numbered; blank lines are passed over.
+
+  Raises:
+    InputError: the file is missing or empty, or a quote is never closed.
+  """
+  text = io.StringIO("\n".join(_read_lines(path, encoding)))
+  rows = csv.reader(text, strict=True)
+  csv.field_size_limit(sys.maxsize)
+  number = 0
+  try:
+    for fields in rows:
+      number += 1
+      if fields:
+        yield Row(path, number, fields)
+  except csv.Error as error:
+    raise InputError(f"{path}, row {number + 1}: {error}") from error
+
+
+def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+  """The objects of a JSON-lines file as a table: first a row with the keys.
+
+  Args:
+    path: the file; blank lines are passed over.
+    encoding: of the file.
+
+  Yields:
+    The keys of the first object; then, for each object, its values. A line
+    that is no object has none.
+
+  Raises:
+    InputError: the file is missing or empty, or its first line no object.
+  """
+  keys: list[str] = []
+  for number, line in enumerate(_read_lines(path, encoding), start=1):
+    if not line.strip():
+      continue
+    values = _json_object(line)
+    if not keys:
+      keys = list(values)
+      if not keys:
+        raise InputError(f"{path}, row {number}: is not a JSON object")
+      yield Row(path, number, keys)
+    missing = [key for key in keys if values.get(key) is None]
+    yield Row(
+      path,
+      number,
+      [_as_text(values.get(key)) for key in keys],
+      f"has no {', '.join(missing)}" if values else "is not a JSON object",
+    )
+
+
+READERS = {
+  ".tsv": read_tsv,
+  ".txt": read_tsv,
+  ".csv": read_csv,
+  ".jsonl": read_jsonl,
+  ".json": read_jsonl,
+}
+
+
+def read_texts(path: str, encoding: Encoding = LENIENT) -> list[InputExample]:
+  """Texts to label, one a line; a tab stands before the second of a pair.
+
+  Args:
+    path: the file, or "-" for standard input.
+    encoding: of the file.
+
+  Returns:
+    An example a line.
+
+  Raises:
+    InputError: there is no such file, or nothing in it.
+  """
+  examples = []
+  for row in read_tsv(path, encoding):
+    examples.append(
+      InputExample(
+        guid=f"text-{row.number}",
+        text_a=row.text(0),
+        text_b=row.text(1) if len(row.fields) > 1 else None,
+      )
+    )
+  return examples
+
+
+def collect_examples(
+  path: str, rows, example_of_row, skip_bad_rows: bool
+) -> list[InputExample]:
+  """Makes examples of rows.
+
+  Args:
+    path: the file, for messages.
+    rows: what to read.
+    example_of_row: makes an example of one, or raises InputError.
+    skip_bad_rows: whether a row it refuses is counted and left out.
+
+  Returns:
+    The examples, at least one.
+
+  Raises:
+    InputError: a row was refused, or there is none.
+  """
+  examples, bad = [], []
+  for row in rows:
+    try:
+      examples.append(example_of_row(row))
+    except InputError as error:
+      if not skip_bad_rows:
+        raise
+      bad.append(str(error))
+  if bad:
+    logging.warning("%d bad rows left out, the first: %s", len(bad), bad[0])
+  if not examples:
+    raise InputError(f"{path}: has no examples in it")
+  return examples
+
+
+def split_labels(text: str, delimiter: str) -> list[str]:
+  """The labels of a text that has any number of them.
+
+  Args:
+    text: the labels with a delimiter between, or a JSON list of them.
+    delimiter: it.
+
+  Returns:
+    The labels, each once; none of "".
+  """
+  try:
+    labels = json.loads(text)
+  except ValueError:
+    labels = None
+  if not isinstance(labels, list):
+    labels = text.split(delimiter)
+  labels = (strip_label(_as_text(label) or "") for label in labels)
+  return list(dict.fromkeys(filter(None, labels)))
+
+
+def strip_label(label: str) -> str:
+  """A label without white space around it, of any kind."""
+  return _AROUND_LABEL.sub("", label)
+
+
+def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
+  """Refuses a training set of one label, from which nothing can be learned.
+
+  Args:
+    path: of the set, for the message.
+    examples: of the set.
+
+  Raises:
+    InputError: all have the same label.
+  """
+  labels = {example.label for example in examples}
+  if len(labels) == 1:
+    raise InputError(
+      f"{path}: all {len(examples)} examples have the label {labels.pop()!r};"
+      " training needs two labels or more. Is --label_column the right one?"
+    )
+
+
+def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
+  """Refuses a label that the task does not have.
+
+  Args:
+    row: where it stands.
+    label: it, or all of the text's.
+    problem: what there is to learn.
+
+  Raises:
+    InputError: one is not of the label set, or no number.
+  """
+  if problem.kind == "regression":
+    try:
+      is_number = math.isfinite(float(label))
+    except ValueError:
+      is_number = False
+    if not is_number:
+      raise row.error(f"the label {label!r} is not a number")
+    return
+  for one in [label] if isinstance(label, str) else label:
+    if one not in problem.labels:
+      raise row.error(
+        f"unknown label {one!r}; the labels are {', '.join(problem.labels)}"
+      )
+
+
+def _read_lines(path: str, encoding: Encoding) -> Iterator[str]:
+  """Lines without their ends, and without blank ones at the end."""
+  try:
+    lines = list(text_files.read_lines(path, encoding))
+  except OSError as error:
+    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+  while lines and lines[-1] in ("\n", "\r\n", "\r"):
+    del lines[-1]
+  if not lines:
+    raise InputError(f"{path}: is empty")
+  for line in lines:
+    yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _json_object(line: str) -> dict[str, Any]:
+  """The object that a line holds; an empty one if it does not."""
+  try:
+    value = json.loads(line)
+  except ValueError:
+    return {}
+  return value if isinstance(value, dict) else {}
+
+
+def _are_texts(value: Any) -> bool:
+  return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _as_text(value: Any) -> str | None:
+  return value if value is None or isinstance(value, str) else json.dumps(value)

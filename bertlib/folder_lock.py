@@ -1,0 +1,182 @@
+"""One writer per output folder or output file.
+
+A writer holds a lock (`flock`) on a hidden file that says who it is. The
+operating system releases the lock when its holder ends, however it ends, so
+that no lock outlives a killed run. A process that is started with the holder's
+open files (`held_files`) holds the lock too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import glob
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator
+
+from absl import logging
+
+from bertlib import command_line
+from bertlib.command_line import InputError
+
+try:
+  import fcntl
+except ImportError:  # not on Windows
+  fcntl = None  # type: ignore[assignment]
+
+# Name of a folder's lock file; that of a file has the file's name in it.
+LOCK_FILE = ".lock"
+
+# Errors of `flock` on file systems that have no locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+# Files of one run that are locked, the first ones: each takes an open file.
+_MOST_FILES = 256
+
+_held: list[int] = []
+
+
+def held_files() -> tuple[int, ...]:
+  """Descriptors of the locks held here, for the `pass_fds` of a subprocess."""
+  return tuple(_held)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str) -> Iterator[None]:
+  """Holds the lock of an output folder within the block.
+
+  The folder is made if it is missing. Temporary files of killed runs in it are
+  removed.
+
+  Args:
+    folder: the `--output_dir`. One with a scheme (`gs://...`), or on a file
+      system without locks, is used without, after a warning.
+
+  Raises:
+    InputError: another process holds it.
+  """
+  if "://" in folder:
+    from tensorflow.io import gfile
+
+    gfile.makedirs(folder)
+  elif folder:
+    os.makedirs(folder, exist_ok=True)
+  with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
+    command_line.remove_strays(os.path.join(glob.escape(folder), "*"))
+    yield
+
+
+@contextlib.contextmanager
+def lock_files(paths: Iterable[str]) -> Iterator[None]:
+  """Holds the locks of output files within the block.
+
+  Args:
+    paths: the files, whose folders are there. Each has a lock of its own, so
+      that several runs can write different files to one folder.
+
+  Raises:
+    InputError: another process holds one of them.
+  """
+  with contextlib.ExitStack() as stack:
+    for path in sorted({os.path.abspath(p) for p in paths if _is_file(p)})[
+      :_MOST_FILES
+    ]:
+      folder, name = os.path.split(path)
+      lock_file = os.path.join(folder, f".{name}{LOCK_FILE}")
+      stack.enter_context(_lock(lock_file, path, "output_file"))
+    yield
+
+
+def _is_file(path: str) -> bool:
+  """True for local files, present or not, but not for devices and pipes."""
+  if "://" in path or not os.path.isdir(os.path.dirname(path) or "."):
+    return False
+  return os.path.isfile(path) or not os.path.exists(path)
+
+
+@contextlib.contextmanager
+def _lock(lock_file: str, target: str, flag: str) -> Iterator[None]:
+  """Holds a lock within the block; the lock file is removed at its end."""
+  descriptor = _acquire(lock_file, target, flag)
+  if descriptor is None:
+    yield
+    return
+  _held.append(descriptor)
+  try:
+    yield
+  finally:
+    _held.remove(descriptor)
+    # Removed before it is released: who has it open finds that out.
+    with contextlib.suppress(OSError):
+      os.remove(lock_file)
+    os.close(descriptor)
+
+
+def _acquire(lock_file: str, target: str, flag: str) -> int | None:
+  """Descriptor of the locked file; None where nothing can be locked."""
+  if fcntl is None or "://" in lock_file:
+    _warn_unlocked(target)
+    return None
+  while True:
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      if _is_at(descriptor, lock_file):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(_own()).encode())
+        return descriptor
+      os.close(descriptor)  # the holder before has just removed it
+    except OSError as error:
+      holder = _describe(os.pread(descriptor, 4096, 0))
+      os.close(descriptor)
+      if error.errno in _NO_LOCKS:
+        with contextlib.suppress(OSError):
+          os.remove(lock_file)
+        _warn_unlocked(target)
+        return None
+      if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+        error.filename = lock_file
+        raise
+      raise InputError(
+        f"{target}: {holder} is writing to it. Wait for it to end, stop it, or"
+        f" name another --{flag}"
+      ) from error
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+  """True if an open file is the one that a path names."""
+  try:
+    return os.path.samestat(os.fstat(descriptor), os.stat(path))
+  except FileNotFoundError:
+    return False
+
+
+def _own() -> dict[str, str | int]:
+  now = datetime.datetime.now().astimezone()
+  return {
+    "host": socket.gethostname(),
+    "pid": os.getpid(),
+    "since": now.isoformat(timespec="seconds"),
+  }
+
+
+def _describe(content: bytes) -> str:
+  """Who holds a lock, by the content of its file."""
+  try:
+    holder = json.loads(content)
+    return (
+      f"process {holder['pid']} on {holder['host']} (or one that it started),"
+      f" since {holder['since']},"
+    )
+  except (ValueError, KeyError, TypeError):
+    return "another process"
+
+
+def _warn_unlocked(target: str) -> None:
+  logging.warning(
+    "%s: cannot be locked, so nothing keeps a second run from writing to it",
+    target,
+  )

@@ -1,0 +1,1 @@
+"""Scores, thresholds and decoding of predictions."""

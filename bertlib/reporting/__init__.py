@@ -1,0 +1,1 @@
+"""Checks before a run, its receipt and its report."""

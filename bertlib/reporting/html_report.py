@@ -1,0 +1,639 @@
+"""One page to look at after a run: curves, tables, and what went wrong.
+
+A page is one HTML file: pictures are inside it, nothing is fetched, and the
+same data give the same bytes. `write` makes it of sections, which the other
+functions return as HTML.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import numbers
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from bertlib.command_line import write_whole
+
+# On light paper and on dark.
+_COLOURS = {
+  "ink": ("#24292f", "#e3e6ea"),
+  "quiet": ("#68717d", "#98a2ae"),
+  "line": ("#e2e6ea", "#343a42"),
+  "paper": ("#ffffff", "#16191d"),
+  "main": ("#3a6ea5", "#78ade0"),
+  "other": ("#c0622f", "#e8965f"),
+}
+_LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+
+_STYLE = """
+body { margin: 0 auto; padding: 2.5rem 1.5rem 5rem; max-width: 66rem;
+  color: var(--ink); background: var(--paper); overflow-wrap: anywhere;
+  font: 15px/1.5 system-ui, "Segoe UI", "Liberation Sans", sans-serif; }
+h1 { margin: 0; font-size: 1.75rem; line-height: 1.25; }
+h2 { margin: 3rem 0 1rem; padding-bottom: .35rem; font-size: 1.2rem;
+  border-bottom: 1px solid var(--line); }
+p { max-width: 46rem; }
+a, summary { color: var(--main); text-decoration: none; cursor: pointer; }
+nav { margin: .6rem 0 1.6rem; display: flex; flex-wrap: wrap;
+  gap: .2rem 1.4rem; }
+code { padding: 0 .2em; border-radius: 3px; font-size: .85em;
+  color: var(--quiet); background: var(--line); }
+dl { margin: 0; columns: 2 24rem; column-gap: 3rem; }
+dl div { display: flex; justify-content: space-between; gap: 1.5rem;
+  padding: .28rem 0; border-bottom: 1px solid var(--line);
+  break-inside: avoid; }
+dd { margin: 0; text-align: right; }
+dt, th, figcaption span, .note, td.edge { color: var(--quiet); }
+dd, table, figcaption { font-variant-numeric: tabular-nums; }
+.wide { margin: 1rem 0; overflow-x: auto; }
+table { border-collapse: collapse; }
+th { font-size: .9rem; font-weight: 500; text-align: left; }
+td, th { padding: .32rem 1.6rem .32rem 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); }
+td:last-child, th:last-child { padding-right: 0; }
+.number { text-align: right; white-space: nowrap; }
+.short div { white-space: pre; }
+.long div { max-width: 42rem; max-height: 15rem; overflow: auto;
+  white-space: pre-wrap; }
+.matrix { white-space: nowrap; }
+.matrix td, .matrix th { padding: .4rem .7rem; text-align: right; border: 0;
+  vertical-align: middle; }
+.matrix td { border: 2px solid var(--paper); min-width: 2.5rem; }
+.many { font-size: .8rem; }
+.many td { padding: .3rem; min-width: 1.2rem; }
+.many th + th { padding: .7rem 0; text-align: left;
+  writing-mode: vertical-rl; transform: rotate(180deg); }
+.matrix .right { background: color-mix(in srgb, var(--main) var(--share),
+  transparent); }
+.matrix .wrong { background: color-mix(in srgb, var(--other) var(--share),
+  transparent); }
+.panels { display: grid; gap: 1.6rem 2rem; margin: 1rem 0;
+  grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); }
+.beside { display: flex; flex-wrap: wrap; align-items: center;
+  gap: 1rem 3rem; }
+.beside > * { flex: 1 1 20rem; }
+figure { margin: 0; min-width: 0; }
+figcaption { display: flex; justify-content: space-between; gap: 1rem; }
+figcaption span { white-space: nowrap; }
+.mark { color: var(--other); font-weight: 700; }
+svg { display: block; width: 100%; height: auto; }
+svg text { font-family: inherit !important; }
+"""
+
+# Points of a curve that can be told apart.
+_MOST_POINTS = 200
+
+
+# What TensorBoard sees
+
+
+def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
+  """Reads the scalars that a run has written for TensorBoard.
+
+  Args:
+    folder: whose event files are read; those of folders in it are not. It may
+      be absent. A file is read up to the first record that is not whole, as
+      the last of a killed run may be.
+
+  Returns:
+    By tag, steps in order with their values; of a step that was written twice,
+    as when a killed run went on, the later value.
+  """
+  import tensorflow.compat.v1 as tf
+
+  if not tf.io.gfile.isdir(folder):
+    return {}
+  written = []
+  for name in sorted(tf.io.gfile.listdir(folder)):
+    path = os.path.join(folder, name)
+    if ".tfevents." not in name or tf.io.gfile.isdir(path):
+      continue
+    try:
+      records = tf.data.TFRecordDataset(path).as_numpy_iterator()
+      for event in map(tf.Event.FromString, records):
+        for value in event.summary.value:
+          number = _scalar(tf, value)
+          if number is not None:
+            written.append((event.wall_time, value.tag, event.step, number))
+    except tf.errors.DataLossError:
+      pass
+  found: dict[str, dict[int, float]] = {}
+  for _, tag, step, number in sorted(written, key=lambda entry: entry[0]):
+    found.setdefault(tag, {})[step] = number
+  return {tag: sorted(found[tag].items()) for tag in sorted(found)}
+
+
+def _scalar(tf, value) -> float | None:
+  """The number in a summary's value; None if it holds something else."""
+  if value.HasField("simple_value"):
+    return value.simple_value
+  if value.HasField("tensor"):
+    array = tf.make_ndarray(value.tensor)
+    if array.shape == () and array.dtype.kind in "fiu":
+      return float(array)
+  return None
+
+
+# The page
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+:root {{ {light} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
+{style}
+</style>
+</head>
+<body>
+<h1>{heading}</h1>
+<nav>
+{links}
+</nav>
+<dl>
+{facts}
+</dl>
+{sections}
+</body>
+</html>
+"""
+
+
+def write(
+  path: str, title: str, facts: Mapping[str, Any], sections: Sequence[str]
+) -> None:
+  """Writes the page.
+
+  Args:
+    path: the HTML file.
+    title: its heading.
+    facts: settings and results, shown first.
+    sections: what `curves`, `table` and their like return.
+  """
+  links, parts = [], []
+  for n, section in enumerate(sections):
+    heading = re.search("<h2>(.*?)</h2>", section, re.DOTALL)[1]
+    links.append(f'<a href="#part-{n}">{heading}</a>')
+    parts.append(section.replace("<section", f'<section id="part-{n}"', 1))
+  rows = [
+    f'<div><dt>{_text(name)}</dt><dd dir="auto">{_shown(value)}</dd></div>'
+    for name, value in facts.items()
+  ]
+  light, dark = (
+    "; ".join(f"--{name}: {pair[i]}" for name, pair in _COLOURS.items())
+    for i in (0, 1)
+  )
+  page = _PAGE.format(
+    title=re.sub("</?code>", "", _text(title)),
+    heading=_text(title),
+    light=light,
+    dark=dark,
+    style=_STYLE.strip(),
+    links="\n".join(links),
+    facts="\n".join(rows),
+    sections="\n".join(parts),
+  )
+  with write_whole(path) as file:
+    file.write(page)
+
+
+def _section(title: str, *parts: str) -> str:
+  """Parts under a heading."""
+  return "\n".join(
+    ["<section>", f"<h2>{_text(title)}</h2>", *parts, "</section>"]
+  )
+
+
+def _beside(picture: str, *parts: str) -> str:
+  """A picture with text beside it."""
+  return "\n".join(
+    ['<div class="beside">', picture, "<div>", *parts, "</div>", "</div>"]
+  )
+
+
+def _note(text: str) -> str:
+  """A paragraph of less weight."""
+  return f'<p class="note">{text}</p>'
+
+
+# Its sections
+
+
+def warning(text: str) -> str:
+  """A paragraph about what makes the run's results doubtful."""
+  return _section("Warning", f'<p dir="auto">{_text(text)}</p>')
+
+
+def curves(
+  title: str,
+  named: Mapping[str, Sequence[tuple[int, float]]],
+  marked: tuple[int, str] | None = None,
+) -> str:
+  """Values by step, a panel for each name.
+
+  Args:
+    title: the section's.
+    named: steps and values of each panel, in order of steps.
+    marked: a step that a line marks in every panel, and what it is.
+  """
+  named = {name: points for name, points in named.items() if points}
+  steps = [step for points in named.values() for step, _ in points]
+  if not steps:
+    return _section(title, _note("Nothing was recorded."))
+  notes = []
+  if marked:
+    step, label = marked
+    steps.append(step)
+    notes.append(f"{_MARK} <bdi>{_text(label)}</bdi>, step {step:,}.")
+  if any(len(points) > _MOST_POINTS for points in named.values()):
+    notes.append(
+      "Lines are means of neighbouring steps; shades reach from the lowest"
+      " to the highest."
+    )
+  panels = [
+    _panel(name, points, (min(steps), max(steps)), marked)
+    for name, points in named.items()
+  ]
+  return _section(
+    title, '<div class="panels">', *panels, "</div>", *map(_note, notes)
+  )
+
+
+def _panel(name, points, ends, marked) -> str:
+  """One panel of `curves`, between two steps."""
+  steps, lowest, mean, highest = _thinned(points)
+
+  def draw(axes):
+    axes.plot(steps, mean, marker="o" if len(steps) < 40 else "")
+    if len(steps) < len(points):
+      axes.fill_between(steps, lowest, highest, alpha=0.25, linewidth=0)
+    margin = 0.03 * (ends[1] - ends[0]) or 1
+    axes.set(xlim=(ends[0] - margin, ends[1] + margin), xlabel="step")
+    if marked:
+      _mark(axes, marked[0])
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:.10g}")
+    axes.locator_params(axis="x", integer=True)
+
+  last = f"last {_shown(float(points[-1][1]))}"
+  num_odd = sum(not math.isfinite(value) for _, value in points)
+  if num_odd:
+    last = f"{num_odd:,} not finite, {last}"
+  caption = f'<b dir="auto">{_text(name)}</b> <span>{last}</span>'
+  return _picture((3.5, 2.1), draw, caption)
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> np.ndarray:
+  """Takes neighbours together where points are too many to be seen.
+
+  Returns:
+    float64 [4, at most _MOST_POINTS]: step, lowest, mean and highest of the
+    finite values; NaN where there are none.
+  """
+  pairs = np.array(points, np.float64)
+  each = math.ceil(len(pairs) / _MOST_POINTS)
+  rows = []
+  for group in np.array_split(pairs, math.ceil(len(pairs) / each)):
+    values = group[np.isfinite(group[:, 1]), 1]
+    if not len(values):
+      values = np.array([math.nan])
+    rows.append((group[:, 0].mean(), values.min(), values.mean(), values.max()))
+  return np.array(rows).T
+
+
+def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+  """A table with a row for each mapping and a column for each key."""
+  return _section(title, _grid(rows))
+
+
+def errors(rows: Sequence[Mapping[str, str | float]]) -> str:
+  """The worst errors, a row each, with their text."""
+  return table("Worst errors", rows)
+
+
+def confusion_matrix(
+  labels: Sequence[str], matrix: Sequence[Sequence[int]]
+) -> str:
+  """What was taken for what.
+
+  Args:
+    labels: names of the labels; of more than 20, the worst pairs are shown
+      and not the matrix.
+    matrix: number of examples that have label i (row) and were given label j
+      (column).
+  """
+  counts = np.asarray(matrix, np.int64)
+  show = _matrix if len(labels) <= 20 else _pairs
+  return _section("Confusion matrix", *show(labels, counts))
+
+
+def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
+  """Few labels: counts as cells, shaded by their share of the row."""
+  right, true = counts.diagonal(), counts.sum(axis=1)
+  heads = [f"<th>{_text(label)}</th>" for label in labels]
+  rows = [["<th>true ↓ predicted →</th>", *heads, "<th>recall</th>"]]
+  for i, head in enumerate(heads):
+    cells = [head]
+    for j, count in enumerate(counts[i]):
+      kind = "right" if i == j else "wrong"
+      shade = f"--share: {70 * math.sqrt(count / (true[i] or 1)):.0f}%"
+      kind = f'"{kind}" style="{shade}"' if count else '"edge"'
+      cells.append(f"<td class={kind}>{count:,}</td>")
+    rows.append([*cells, _edge(right[i], true[i])])
+  precision = map(_edge, right, counts.sum(axis=0))
+  accuracy = _edge(right.sum(), counts.sum())
+  rows.append(["<th>precision</th>", *precision, accuracy])
+  many = " many" if len(labels) > 8 else ""
+  return [
+    f'<div class="wide"><table class="matrix{many}">',
+    *(f"<tr>{''.join(cells)}</tr>" for cells in rows),
+    "</table></div>",
+    _note("In the corner, the share of all examples that are right."),
+  ]
+
+
+def _edge(part: int, whole: int) -> str:
+  """A cell at the matrix's edge."""
+  return f'<td class="edge">{_percent(part, whole)}</td>'
+
+
+def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
+  """Many labels: the pairs that are confused most often."""
+  right, true, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+  wrong = counts - np.diag(right)
+  order = np.argsort(-wrong, axis=None, kind="stable")[:20]
+  worst = [
+    {
+      "label": labels[i],
+      "taken for": labels[j],
+      "times": wrong[i, j],
+      "share of the label": wrong[i, j] / true[i],
+    }
+    for i, j in zip(*np.unravel_index(order, wrong.shape))
+    if wrong[i, j]
+  ]
+  single = [
+    {
+      "label": labels[i],
+      "examples": true[i],
+      "recall": right[i] / true[i] if true[i] else None,
+      "precision": right[i] / given[i] if given[i] else None,
+    }
+    for i in range(len(labels))
+  ]
+  return [
+    f"<p>{_percent(right.sum(), true.sum())} of {true.sum():,} examples are"
+    " right. What is taken for another label most often:</p>",
+    _grid(worst),
+    f"<details><summary>All {len(labels)} labels</summary>",
+    _grid(single),
+    "</details>",
+  ]
+
+
+def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
+  """How often predictions of which confidence are right.
+
+  Args:
+    confidences: float [A] in [0, 1], the probability of what was predicted.
+    correct: bool [A], whether that was right.
+  """
+  sure, right = np.asarray(confidences, float), np.asarray(correct, float)
+  if not len(sure):
+    return _section("Calibration", _note("There are no predictions."))
+  bins = np.digitize(sure, np.arange(1, 10) / 10)
+  counts = np.bincount(bins, minlength=10)
+  sure_by_bin = np.bincount(bins, sure, 10)
+  right_by_bin = np.bincount(bins, right, 10)
+  error = np.abs(sure_by_bin - right_by_bin).sum() / len(sure)
+
+  def draw(axes):
+    middles = np.arange(10) / 10 + 0.05
+    with np.errstate(invalid="ignore"):  # an empty bin has no point
+      points = sure_by_bin / counts, right_by_bin / counts
+    axes.bar(middles, points[1], 0.092, alpha=0.3)
+    axes.plot([0, 1], [0, 1], color=_LIGHT["quiet"], linestyle=(0, (3, 2)))
+    axes.plot(*points, "o", clip_on=False)
+    for middle, count in zip(middles, counts):
+      axes.text(middle, 1.04, f"{count:,}", ha="center")
+    axes.set(xlabel="confidence", ylabel="share that is right")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=np.arange(11) / 10)
+
+  return _section(
+    "Calibration",
+    _beside(
+      _picture((5, 3.2), draw),
+      f"<p><b>Expected calibration error {error:.4f}.</b> The mean confidence"
+      f" is {sure.mean():.1%}, and {right.mean():.1%} of {len(sure):,}"
+      " predictions are right.</p>",
+      _note(
+        "A point is a bin, with its mean confidence, its share that is right"
+        " and, on top, its count. Below the dashed line the model is surer than"
+        " it is right. The error is the mean of |confidence − share that is"
+        " right| over ten bins of equal width, weighted by their counts (Guo"
+        " et al. 2017)."
+      ),
+    ),
+  )
+
+
+def lengths(
+  lengths: Sequence[int], limit: int, num_cut: int, num_tokens_cut: int
+) -> str:
+  """How long examples are, and what of them was cut.
+
+  Args:
+    lengths: tokens of each example, before anything is cut.
+    limit: most tokens that the model was given of one.
+    num_cut: examples that were cut.
+    num_tokens_cut: tokens that they lost.
+  """
+  if not len(lengths):
+    return _section("Lengths", _note("There are no examples."))
+  most, total = max(lengths), int(np.sum(lengths))
+  # A few very long ones would press all others together.
+  top = max(limit, min(most, 2 * limit))
+  width = math.ceil(top / 60)
+  # Where a bar ends is a whole number of bars from the limit.
+  starts = np.arange(limit % width - width, top, width) + 0.5
+  counts, _ = np.histogram(
+    np.minimum(lengths, top), [*starts, starts[-1] + width]
+  )
+
+  def draw(axes):
+    colours = [_LIGHT["main" if x < limit else "other"] for x in starts]
+    axes.bar(starts, counts, width * 0.9, align="edge", color=colours)
+    axes.set(xlim=(0, None), xlabel="tokens", ylabel="examples")
+    _mark(axes, limit + 0.5)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(integer=True)
+
+  cut = f"<b>None of {len(lengths):,} examples</b> was cut."
+  if num_cut:
+    cut = (
+      f"<b>{num_cut:,} of {len(lengths):,} examples</b>"
+      f" ({_percent(num_cut, len(lengths))}) were cut; with that"
+      f" {num_tokens_cut:,} of {total:,} tokens"
+      f" ({_percent(num_tokens_cut, total)}) were lost."
+    )
+  folded = f" The last bar holds all from {top:,} on." if most > top else ""
+  return _section(
+    "Lengths",
+    _beside(
+      _picture((5, 2.4), draw),
+      f"<p>{cut}</p>",
+      _note(
+        f"Half have at most {np.median(lengths):,.0f} tokens, the longest has"
+        f" {most:,}. {_MARK} The limit is {limit:,}.{folded}"
+      ),
+    ),
+  )
+
+
+# Pictures
+
+
+def _picture(
+  size: tuple[float, float], draw: Callable[[Any], None], caption: str = ""
+) -> str:
+  """Draws with Matplotlib, in the page's colours and font.
+
+  Args:
+    size: width and height in inches, before it is scaled to its place.
+    draw: draws on the axes that it is given.
+    caption: HTML above the picture.
+
+  Returns:
+    The `<figure>`. An id in it follows from what it names, so that what has
+    the same id elsewhere in the page is the same.
+  """
+  import matplotlib
+  from matplotlib.figure import Figure
+
+  settings = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.size": 8.5,
+    "text.color": _LIGHT["quiet"],
+    "xtick.labelcolor": _LIGHT["quiet"],
+    "ytick.labelcolor": _LIGHT["quiet"],
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "axes.labelcolor": _LIGHT["quiet"],
+    "axes.edgecolor": _LIGHT["line"],
+    "axes.prop_cycle": matplotlib.cycler(color=[_LIGHT["main"]]),
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": _LIGHT["line"],
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+  }
+  metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+  file = io.StringIO()
+  with matplotlib.rc_context(settings):
+    figure = Figure(size, layout="constrained")
+    draw(figure.subplots())
+    figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+  svg = "<svg " + file.getvalue().partition("<svg ")[2].strip()
+  # Inside HTML an SVG needs no namespaces, and its style would be the page's.
+  svg = re.sub("<style.*?</style>", "", svg, flags=re.DOTALL)
+  svg = re.sub(r' (id="[\w.]+_\d+"|xmlns(:xlink)?="[^"]*")', "", svg)
+  svg = re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><")
+  for name, colour in _LIGHT.items():
+    svg = svg.replace(colour, f"var(--{name})")
+  if caption:
+    caption = f"<figcaption>{caption}</figcaption>\n"
+  return f"<figure>\n{caption}{svg}\n</figure>"
+
+
+_MARK = '<span class="mark">┆</span>'
+
+
+def _mark(axes, x: float) -> None:
+  """Draws the line that `_MARK` explains."""
+  axes.axvline(x, color=_LIGHT["other"], linestyle=(0, (3, 2)))
+
+
+# Text and numbers
+
+
+def _grid(rows: Sequence[Mapping[str, Any]]) -> str:
+  """A table, without a heading."""
+  if not rows:
+    return _note("There are none.")
+  heads, columns = [], []
+  for name in dict.fromkeys(name for row in rows for name in row):
+    values = [row.get(name) for row in rows]
+    if all(value is None or _is_number(value) for value in values):
+      kind, shown = "number", _aligned(values)
+    else:
+      kind = "long" if any(len(str(v)) > 24 for v in values) else "short"
+      shown = [_shown(value) for value in values]
+    heads.append(f'<th class="{kind}">{_text(name)}</th>')
+    cell = f'<td class="{kind}"><div dir="auto">{{}}</div></td>'
+    columns.append(map(cell.format, shown))
+  return "\n".join(
+    [
+      '<div class="wide"><table>',
+      f"<tr>{''.join(heads)}</tr>",
+      *(f"<tr>{''.join(cells)}</tr>" for cells in zip(*columns)),
+      "</table></div>",
+    ]
+  )
+
+
+def _aligned(values: Sequence[Any]) -> list[str]:
+  """Numbers of a column, with equally many decimals if that shows them all."""
+  sizes = [abs(v) for v in values if _is_float(v) and v and math.isfinite(v)]
+  most, least = max(sizes, default=1), min(sizes, default=1)
+  places = max(0, 4 - math.ceil(math.log10(most)))
+  if places > 6 or most > 1e4 * least:
+    return [_shown(value) for value in values]
+  return [f"{v:.{places}f}" if _is_float(v) else _shown(v) for v in values]
+
+
+def _shown(value: Any) -> str:
+  """A value as HTML; of a number with a fraction four digits."""
+  if value is None:
+    return "–"
+  if not _is_float(value):
+    return _text(value)
+  return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+  return isinstance(value, (float, np.floating))
+
+
+def _percent(part: int, whole: int) -> str:
+  return f"{part / whole:.1%}" if whole else "–"
+
+
+def _text(value: Any) -> str:
+  """A text as HTML; what has no shape of its own is seen as `\\u200b`."""
+  return "".join(
+    html.escape(char)
+    if char.isprintable() or char == "\n"
+    else f"<code>{char.encode('unicode_escape').decode()}</code>"
+    for char in str(value)
+  )

@@ -1,0 +1,1 @@
+"""Flags of the commands: ranges, and rules between them."""

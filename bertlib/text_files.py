@@ -1,0 +1,469 @@
+"""Text files: their encoding, their lines, and what is wrong with their bytes.
+
+Every file of text that a command reads comes through here. Text is UTF-8, with
+or without a byte-order mark, unless `--encoding` says otherwise. Other bytes
+are an error that names file, line and byte and says what the file probably is.
+
+Functions that keep to google-research/bert, which drops bytes that are not
+UTF-8, read with `AS_ORIGINAL`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import itertools
+import json
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from absl import flags, logging
+
+from bertlib.command_line import InputError, open_any
+
+FLAGS = flags.FLAGS
+
+_BLOCK_BYTES = 2**16  # fits a processor's cache, which is faster
+
+
+class Encoding(NamedTuple):
+  """An encoding and its error handling.
+
+  Attributes:
+    name: of a codec of Python.
+    errors: "strict" to raise InputError at a byte that is not of the encoding,
+      "replace" to put U+FFFD there and log how often; or one of Python's error
+      handlers, which then passes over whatever is wrong.
+  """
+
+  name: str = "utf-8"
+  errors: str = "strict"
+
+
+UTF8 = Encoding()
+AS_ORIGINAL = Encoding("utf-8", "ignore")
+
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the flags of commands that read texts."""
+  flags.DEFINE_string(
+    "encoding",
+    "utf-8",
+    "Encoding of the input texts, a codec of Python (latin-1, utf-16, gb18030,"
+    " ...). Vocabularies, configs and other JSON files are always UTF-8.",
+  )
+  flags.DEFINE_enum(
+    "encoding_errors",
+    "strict",
+    ["strict", "replace"],
+    "Bytes of the input texts that are not of --encoding: strict stops with an"
+    " error that names the first, replace puts U+FFFD there and logs how many.",
+  )
+
+
+def from_flags() -> Encoding:
+  """The encoding that the flags name."""
+  return Encoding(find_codec(FLAGS.encoding), FLAGS.encoding_errors)
+
+
+def find_codec(name: str) -> str:
+  """Python's own name of an encoding.
+
+  Raises:
+    InputError: Python has no such codec, or it is not one of text.
+  """
+  try:
+    codecs.getincrementaldecoder(name)
+    "a".encode(name)  # refuses base64 and its like
+    return codecs.lookup(name).name
+  except (LookupError, ValueError) as error:
+    raise InputError(
+      f"--encoding={name}: not an encoding that Python knows. Name one such as"
+      " utf-8, latin-1, cp1252, utf-16 or gb18030"
+    ) from error
+
+
+# Reading
+
+
+def read_lines(
+  path: str, encoding: Encoding = UTF8, open_file=open_any
+) -> Iterator[str]:
+  """The lines of a file.
+
+  Args:
+    path: the file, unpacked if its name ends in .gz; "-" for standard input.
+    encoding: of the file.
+    open_file: opens it, given the path and "rb".
+
+  Yields:
+    Lines with their ends. A line ends at a line feed and nowhere else. A
+    byte-order mark is not part of the first.
+
+  Raises:
+    InputError: a byte is not of the encoding, the file is not text, or it is
+      an incomplete gzip file.
+  """
+  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
+    yield from io.StringIO(chunk, newline="\n")
+
+
+def read_utf8_lines(
+  path: str, encoding: Encoding = UTF8, open_file=open_any
+) -> Iterator[bytes]:
+  """The lines of `read_lines`, each as UTF-8."""
+  for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
+    yield from io.BytesIO(chunk.encode())
+
+
+def decode_lines(
+  lines: Iterable[bytes], name: str, encoding: Encoding = UTF8
+) -> Iterator[str]:
+  """Lines as they come, for a conversation; see `read_lines`.
+
+  Args:
+    lines: bytes, such as a pipe has them.
+    name: of where they are from, for errors.
+    encoding: of the lines.
+
+  Yields:
+    Lines with their ends.
+
+  Raises:
+    InputError: a byte is not of the encoding.
+  """
+  decoder = _Decoder(name, encoding)
+  rest = ""
+  for block in itertools.chain(lines, [b""]):
+    *whole, rest = (rest + decoder.decode(block)).split("\n")
+    yield from (f"{line}\n" for line in whole)
+  if rest:
+    yield rest
+
+
+def read_text(path: str, encoding: Encoding | None = None) -> str:
+  """All text of a file, which is not unpacked; see `read_lines`.
+
+  Args:
+    path: the file.
+    encoding: of the file; None for one that has to be UTF-8, whatever
+      --encoding is.
+  """
+  return "".join(_read_chunks(path, encoding))
+
+
+def read_json(path: str) -> Any:
+  """Reads a JSON file, which has to be UTF-8.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Its value.
+
+  Raises:
+    InputError: it is not UTF-8, or not JSON from its beginning to its end.
+  """
+  text = read_text(path)
+  try:
+    return json.loads(text)
+  except (ValueError, RecursionError) as error:
+    raise InputError(
+      f"{path}: is not JSON, or is incomplete ({error}). Fix the file, or fetch"
+      " it again"
+    ) from error
+
+
+def _read_chunks(
+  path: str,
+  encoding: Encoding | None = None,
+  open_file=open_any,
+  unpacks: bool = False,
+) -> Iterator[str]:
+  """Text in pieces of many whole lines each."""
+  decoder = _Decoder("standard input" if path == "-" else path, encoding)
+  line: list[str] = []  # one that has not come to its end
+  for block in itertools.chain(_read_blocks(path, open_file, unpacks), [b""]):
+    text = decoder.decode(block)
+    end = text.rfind("\n") + 1
+    if end:
+      yield "".join([*line, text[:end]])
+      line = []
+    line.append(text[end:])
+  if any(line):
+    yield "".join(line)
+
+
+def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
+  if path == "-":
+    yield from iter(lambda: sys.stdin.buffer.read(_BLOCK_BYTES), b"")
+    return
+  with open_file(path, "rb") as file:
+    if not (unpacks and path.endswith(".gz")):
+      yield from iter(lambda: file.read(_BLOCK_BYTES), b"")
+      return
+    try:
+      with gzip.open(file) as unpacked:
+        yield from iter(lambda: unpacked.read(_BLOCK_BYTES), b"")
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+      raise InputError(
+        f"{path}: not a complete gzip file ({error}). Fetch or pack it again"
+      ) from error
+
+
+class _Decoder:
+  """Decodes the blocks of a file, and knows where in it each begins."""
+
+  def __init__(self, path: str, encoding: Encoding | None):
+    self._path = path
+    self._has_flag = encoding is not None and "encoding" in FLAGS
+    self._encoding = encoding = encoding or UTF8
+    self._is_checked = encoding.errors in ("strict", "replace")
+    self._decoder = codecs.getincrementaldecoder(encoding.name)(
+      "strict" if self._is_checked else encoding.errors
+    )
+    self._head = b""
+    self._is_first = True
+    self._is_ascii = True
+    self._num_lines = 0  # that have ended
+    self._line = ""  # the one that has not
+    self._num_replaced = 0
+
+  def decode(self, block: bytes) -> str:
+    """The text of a block; an empty one is the end."""
+    if self._is_first and block:
+      self._head = block[:4096]
+      if self._is_checked:
+        self._check_head()
+    state = self._decoder.getstate()
+    try:
+      text = self._decoder.decode(block, final=not block)
+      if self._is_checked and self._encoding.name != "utf-8":
+        text.encode()  # no codec may bring half of a character
+    except UnicodeError as error:
+      if self._encoding.errors != "replace":
+        self._refuse(block, state, error)
+      text = self._replace(block, state)
+    if self._is_checked and "\0" in text:
+      self._check_nulls(text)
+    if self._is_first and text:
+      text, self._is_first = text.removeprefix("\ufeff"), False
+    self._is_ascii = self._is_ascii and text.isascii()
+    if num_ends := text.count("\n"):
+      self._num_lines += num_ends
+      self._line = text[text.rfind("\n") + 1 :]
+    else:
+      self._line += text
+    if not block and self._num_replaced:
+      logging.warning(
+        "%s: %d byte sequences are not %s, and were replaced by U+FFFD",
+        self._path,
+        self._num_replaced,
+        self._encoding.name,
+      )
+    return text
+
+  def _replace(self, block: bytes, state) -> str:
+    texts = []
+    for errors in ("ignore", "replace"):
+      self._decoder.setstate(state)
+      self._decoder.errors = errors
+      texts.append(self._decoder.decode(block, final=not block))
+    self._decoder.errors = "strict"
+    without, text = texts
+    self._num_replaced += text.count("\ufffd") - without.count("\ufffd")
+    return text.encode("utf-8", "replace").decode()
+
+  def _check_head(self) -> None:
+    """Refuses what begins as no text of the encoding does."""
+    head, name = self._head, self._encoding.name
+    what = _known_format(head)
+    is_wide = name.startswith(("utf-16", "utf-32"))
+    if what:
+      raise self._error(1, 1, f"this is {what}, not text")
+    for mark, of, wide_name in _BYTE_ORDER_MARKS:
+      if head.startswith(mark):
+        if not name.startswith(wide_name):
+          raise self._error(
+            1, 1, f"begins with the byte-order mark of {of}", wide_name
+          )
+        return
+    if is_wide and head.isascii() and b"\0" not in head:
+      raise self._error(
+        1, 1, f"has a byte per character, unlike {name}", "utf-8"
+      )
+
+  def _check_nulls(self, text: str) -> None:
+    """Refuses UTF-16, and a line of zeros; UTF-8 has zero as a character."""
+    name = _wide_encoding(self._head)
+    lines = (self._line + text).split("\n")
+    for number, line in enumerate(lines, self._num_lines + 1):
+      num_nulls = line.count("\0")
+      if (name and num_nulls) or (num_nulls > 1 and 5 * num_nulls >= len(line)):
+        what = f"probably {name.upper()}" if name else "binary data, not text"
+        cause = f"has zero bytes: this is {what}"
+        place = len(line[: line.find("\0")].encode("utf-8", "ignore")) + 1
+        raise self._error(number, place, cause, name)
+
+  def _refuse(self, block: bytes, state, error: UnicodeError) -> None:
+    """Raises the InputError of bytes that are not of the encoding."""
+    if not isinstance(error, UnicodeDecodeError):
+      fault = f"is not {self._encoding.name} ({error})"
+      raise self._error(self._num_lines + 1, 1, fault)
+    # What the decoder kept of the block before is at the beginning.
+    start = error.start - (len(error.object) - len(block))
+    self._decoder.setstate(state)
+    before = self._line + self._decoder.decode(block[: max(start, 0)])
+    number = self._num_lines + before.count("\n") + 1
+    line = before[before.rfind("\n") + 1 :]
+    name = self._encoding.name
+    place = len(line.encode(name, "ignore")) - len("".encode(name)) + 1
+    fault = f"0x{error.object[error.start]:02X} is not {name.upper()}"
+    if name != "utf-8":
+      raise self._error(number, place, fault)
+    if not block and not self._is_ascii:
+      raise self._error(
+        number, place, f"{fault}: the file ends within a character"
+      )
+    better = _wide_encoding(self._head)
+    cause = f"probably {better and better.upper()}"
+    if not better:
+      around = error.object[max(error.start - 1000, 0) : error.start + 3000]
+      cause, better = _probable_encoding(around)
+    raise self._error(number, place, f"{fault}; this is {cause}", better)
+
+  def _error(
+    self, line: int, byte: int, fault: str, encoding: str | None = None
+  ) -> InputError:
+    advice = "Name a text file, or convert this one to UTF-8"
+    if encoding == "utf-8":
+      advice = "Leave out --encoding"
+    elif encoding and self._has_flag:
+      advice = f"Convert it to UTF-8, or give --encoding={encoding}"
+    elif encoding:
+      advice = f"Convert it from {encoding} to UTF-8"
+    return InputError(
+      f"{self._path}, line {line}, byte {byte}: {fault}. {advice}"
+    )
+
+
+# What bytes probably are
+
+# How files of other kinds begin.
+_FORMATS = (
+  (b"\x1f\x8b", "a gzip file, which has to be unpacked"),
+  (b"PK\x03\x04", "a zip archive, as office documents are"),
+  (b"\x89PNG\r\n", "a PNG image"),
+  (b"\xff\xd8\xff", "a JPEG image"),
+  (b"GIF87a", "a GIF image"),
+  (b"GIF89a", "a GIF image"),
+  (b"II*\x00", "a TIFF image"),
+  (b"MM\x00*", "a TIFF image"),
+  (b"%PDF-", "a PDF document"),
+  (b"\xd0\xcf\x11\xe0", "an office document of before 2007"),
+  (b"BZh91AY", "a bzip2 file"),
+  (b"\xfd7zXZ\x00", "an xz file"),
+  (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
+  (b"\x28\xb5\x2f\xfd", "a Zstandard file"),
+  (b"\x04\x22\x4d\x18", "an LZ4 file"),
+  (b"Rar!\x1a\x07", "a RAR archive"),
+  (b"\x7fELF", "a program"),
+  (b"SQLite format 3\x00", "an SQLite database"),
+  (b"PAR1", "a Parquet file"),
+  (b"ARROW1\x00", "an Arrow file"),
+  (b"\x89HDF\r\n", "an HDF5 file"),
+  (b"\x93NUMPY", "a NumPy array"),
+  (b"\x80\x02", "a Python pickle"),
+  (b"\x80\x03", "a Python pickle"),
+  (b"\x80\x04", "a Python pickle"),
+  (b"\x80\x05", "a Python pickle"),
+)
+
+_BYTE_ORDER_MARKS = (
+  # UTF-32 first, whose mark begins as that of UTF-16 does.
+  (codecs.BOM_UTF32_LE, "UTF-32", "utf-32"),
+  (codecs.BOM_UTF32_BE, "UTF-32", "utf-32"),
+  (codecs.BOM_UTF16_LE, "UTF-16", "utf-16"),
+  (codecs.BOM_UTF16_BE, "UTF-16", "utf-16"),
+  (codecs.BOM_UTF8, "UTF-8", "utf-8"),
+)
+
+# Multi-byte encodings, and what letters a text in each has among those that
+# are not ASCII.
+_KANA = r"[\u3040-\u30ff]"
+_MULTI_BYTE = (
+  ("euc_kr", "EUC-KR (Korean)", r"[\uac00-\ud7a3]", 0.8),
+  ("shift_jis", "Shift-JIS (Japanese)", _KANA, 0.3),
+  ("euc_jp", "EUC-JP (Japanese)", _KANA, 0.3),
+  ("gb2312", "GB2312 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
+  ("big5", "Big5 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
+  ("gb18030", "GB18030 (Chinese)", r"[\u4e00-\u9fff]", 0.6),
+)
+
+
+def _known_format(head: bytes) -> str | None:
+  """Name of the binary format that a file starts with, if known."""
+  if head[257:262] == b"ustar":
+    return "a tar archive"
+  return next(
+    (what for start, what in _FORMATS if head.startswith(start)), None
+  )
+
+
+# What texts mostly consist of, in nearly all languages.
+_LETTERS = re.compile(
+  r"[\t\n\r -~\u00a0-\u07ff\u0900-\u0e7f\u2010-\u203a\u3000-\u30ff"
+  r"\u4e00-\u9fff\uac00-\ud7a3\uff00-\uff65]"
+)
+
+
+def _wide_encoding(head: bytes) -> str | None:
+  """The encoding of a text without a byte-order mark, if it is UTF-16 or 32."""
+  if head.count(0) < 2:  # which spaces and line ends have
+    return None
+  for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
+    text = head.decode(name, "replace")
+    if len(_LETTERS.findall(text)) > 0.95 * len(text):
+      return name
+  return None
+
+
+def _probable_encoding(content: bytes) -> tuple[str, str | None]:
+  """Guesses the encoding of bytes that are not UTF-8, and its codec.
+
+  Args:
+    content: bytes around the first one that is not UTF-8.
+  """
+  num_controls = len(re.findall(rb"[\x00-\x08\x0e-\x1f]", content))
+  if num_controls > len(content) / 50:
+    return "binary data", None
+  text = content.decode("utf-8", "ignore")
+  num_bad = content.decode("utf-8", "replace").count("\ufffd")
+  if len(re.findall(r"[^\x00-\x7f]", text)) > 2 * num_bad:
+    return (
+      "UTF-8 that is damaged, or was joined with text of another encoding"
+    ), None
+  high = re.findall(rb"[\x80-\xff]+", content)
+  num_high = sum(map(len, high))
+  if sum(len(run) for run in high if len(run) > 1) > 0.6 * num_high:
+    for name, shown, letters, share in _MULTI_BYTE:
+      # The first and the last character may be cut.
+      text = content.decode(name, "replace")[1:-1]
+      others = re.findall(r"[^\x00-\x7f]", text)
+      if (
+        text.count("\ufffd") <= 1
+        and len(re.findall(letters, text)) >= share * len(others) > 0
+      ):
+        return f"probably {shown}", name
+    if re.search(rb"[\xc0-\xff]{3}", content):
+      return "probably Windows-1251 or KOI8-R (Cyrillic)", "cp1251"
+  if re.search(rb"[\x80-\x9f]", content):
+    return "probably Windows-1252 (cp1252)", "cp1252"
+  return "probably Latin-1 (ISO 8859-1)", "latin-1"

@@ -1,0 +1,1 @@
+"""The run of an Estimator: hooks, model selection, devices, memory."""

@@ -1,0 +1,152 @@
+"""How much memory and work a step of training takes; how to make it fit."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import modeling
+
+
+class Plan(NamedTuple):
+  """How to take a batch.
+
+  Attributes:
+    num_micro_batches: parts of a batch, one after the other.
+    recomputes: whether activations are computed a second time.
+    num_bytes: of memory that this takes at most.
+  """
+
+  num_micro_batches: int
+  recomputes: bool
+  num_bytes: int
+
+
+def fit(
+  config: modeling.BertConfig,
+  batch_size: int,
+  seq_length: int,
+  num_bytes: int,
+  dtype_size: int = 4,
+  num_predictions: int = 0,
+) -> Plan | None:
+  """Finds the fastest way to keep a step of training within a budget.
+
+  Recomputing costs a third of the time, small parts cost less; so parts are
+  made smaller first, down to one sequence.
+
+  Args:
+    config: the model's sizes.
+    batch_size: B, sequences a step.
+    seq_length: S, tokens of the longest sequence.
+    num_bytes: the budget.
+    dtype_size: bytes of an activation.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    The plan; None if nothing fits.
+  """
+  parts = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+  for recomputes in (False, True):
+    for num_parts in parts:
+      needed = step_bytes(
+        config,
+        batch_size // num_parts,
+        seq_length,
+        recomputes,
+        num_parts > 1,
+        dtype_size,
+        num_predictions,
+      )
+      if needed <= num_bytes:
+        return Plan(num_parts, recomputes, needed)
+  return None
+
+
+def step_bytes(
+  config: modeling.BertConfig,
+  batch_size: int,
+  seq_length: int,
+  recomputes: bool = False,
+  accumulates: bool = False,
+  dtype_size: int = 4,
+  num_predictions: int = 0,
+) -> int:
+  """Most bytes that a process takes in a step of training on the CPU.
+
+  What is counted is what a step holds; how much more the allocators take for
+  it was measured, on BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with
+  `compiles` (`benchmarks/peak_memory.py`).
+
+  Args:
+    config: the model's sizes.
+    batch_size: sequences at once.
+    seq_length: S, tokens of the longest sequence.
+    recomputes: see `compute.Execution`.
+    accumulates: whether the gradients of several parts are added up.
+    dtype_size: bytes of an activation.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    The number.
+  """
+  width, inner = config.hidden_size, config.intermediate_size
+  tokens = batch_size * seq_length
+  # A weight, its two moments, its gradient, and half as much for the gaps
+  # between what comes and goes; a second gradient where they are added up.
+  of_weight = 26 + (4 if accumulates else 0) + (dtype_size % 4)
+  # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
+  # two drawn masks; and probabilities before and after their dropout.
+  of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
+  of_token += config.num_attention_heads * seq_length * (5 + dtype_size)
+  layer = tokens * of_token
+  if recomputes:
+    kept = config.num_hidden_layers * tokens * width * dtype_size
+    layers = kept + 4 * layer
+  else:
+    layers = config.num_hidden_layers * layer + layer
+  # Scores of the vocabulary, their softmax, both gradients.
+  head = 4 * batch_size * num_predictions * config.vocab_size * 4
+  return int(0.9e9 + of_weight * num_weights(config) + 1.3 * (layers + head))
+
+
+def step_flops(
+  config: modeling.BertConfig,
+  batch_size: int,
+  seq_length: int,
+  recomputes: bool = False,
+  num_predictions: int = 0,
+) -> int:
+  """Floating-point operations of the matrix products of a step of training.
+
+  A product of [m, k] by [k, n] takes m * n * k multiplications and as many
+  additions. Its gradient is two such products.
+
+  Args:
+    config: the model's sizes.
+    batch_size: B, sequences a step.
+    seq_length: S, tokens of a sequence, which have no padding.
+    recomputes: see `compute.Execution`.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    The number; heads other than the masked LM's are left out.
+  """
+  width, inner = config.hidden_size, config.intermediate_size
+  of_token = 4 * width * width + 2 * width * inner
+  of_token += 2 * seq_length * width  # scores, and the values weighted by them
+  layers = config.num_hidden_layers * batch_size * seq_length * of_token
+  of_mask = width * width + width * config.vocab_size
+  heads = batch_size * (width * width + num_predictions * of_mask)
+  return 2 * ((4 if recomputes else 3) * layers + 3 * heads)
+
+
+def num_weights(config: modeling.BertConfig) -> int:
+  """How many numbers the encoder learns."""
+  width, inner = config.hidden_size, config.intermediate_size
+  rows = (
+    config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+  )
+  layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
+  layer += 2 * 2 * width
+  pooler = width * (width + 1)
+  return (rows + 2) * width + config.num_hidden_layers * layer + pooler

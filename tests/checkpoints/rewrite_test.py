@@ -1,0 +1,346 @@
+"""Tests of reading weights and of making a checkpoint of others."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import optimization
+from bertlib.checkpoints import model_folder, rewrite
+from bertlib.command_line import InputError
+
+pytestmark = pytest.mark.unit
+
+BFLOAT16 = tf.bfloat16.as_numpy_dtype
+
+
+def write(path, variables):
+  path.parent.mkdir(exist_ok=True)
+  model_folder.write_variables(
+    str(path), {name: np.asarray(value) for name, value in variables.items()}
+  )
+  return str(path)
+
+
+def read(path):
+  reader = tf.train.load_checkpoint(str(path))
+  return {
+    name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+  }
+
+
+def any_bits(seed, *shape):
+  """Any float32 there is, infinities and NaNs among them."""
+  rng = np.random.default_rng(seed)
+  return rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
+
+
+def assert_same_bits(actual, expected):
+  def bits(variables):
+    return {
+      name: (value.dtype, value.shape, value.tobytes())
+      for name, value in variables.items()
+    }
+
+  assert bits(actual) == bits(expected)
+
+
+TRAINED = {
+  "bert/kernel": any_bits(1, 3, 4),
+  "bert/kernel/adam_m": any_bits(2, 3, 4),
+  "bert/kernel/adam_v": any_bits(3, 3, 4),
+  "bert/bias": any_bits(4, 4),
+  "loss_scale/scale": np.float32(8),
+  "loss_scale/good_steps": np.int32(5),
+  "global_step": np.int64(70),
+}
+
+
+@pytest.fixture
+def trained(tmp_path):
+  return write(tmp_path / "run" / "model.ckpt-70", TRAINED)
+
+
+# Reading
+
+
+@pytest.mark.graph
+def test_weights_are_what_training_trains(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    loss_scale = optimization.LossScale()
+    layers = [tf.get_variable(f"layer_{n}/kernel", [2, 3]) for n in range(2)]
+    loss = tf.add_n([tf.nn.l2_loss(layer) for layer in layers])
+    optimization.training_step(
+      optimization.gradients_of(loss, factor=loss_scale.value),
+      init_lr=0.1,
+      num_train_steps=9,
+      num_warmup_steps=1,
+      options=optimization.StepOptions(optimizer="lamb", scales_loss=True),
+      loss_scale=loss_scale,
+    )
+    weights = {variable.op.name for variable in tf.trainable_variables()}
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+  assert rewrite.read_weights(path).keys() == weights
+
+
+def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
+  checkpoint = rewrite.Checkpoint(trained)
+  assert "bert/bias" in checkpoint and "bert" not in checkpoint
+  assert checkpoint.get("bert") is None
+  assert_same_bits(dict(checkpoint), TRAINED)
+
+
+def cut_off(data):
+  os.truncate(data, 1)
+
+
+def flip_a_bit(data):
+  with open(data, "r+b") as file:
+    first = file.read(1)[0]
+    file.seek(0)
+    file.write(bytes([first ^ 1]))
+
+
+@pytest.mark.parametrize("damage", [cut_off, flip_a_bit])
+def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
+  damage(f"{trained}.data-00000-of-00001")
+  with pytest.raises(InputError, match=r"ckpt-70\.data-00000-of-00001: "):
+    rewrite.read_weights(trained)
+
+
+def test_a_folder_means_its_best_checkpoint(trained):
+  folder = os.path.dirname(trained)
+  best = model_folder.keep_as_best(folder, trained)
+  tf.train.update_checkpoint_state(folder, f"{trained}0")
+  assert model_folder.find_checkpoint(folder) == best
+
+
+def test_the_last_checkpoints_of_a_run_are_in_its_order(tmp_path):
+  names = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 90, 100)]
+  tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
+  last = rewrite.last_checkpoints(str(tmp_path), 2)
+  assert last == names[1:]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_more_checkpoints_than_a_run_keeps_are_refused(number, tmp_path):
+  names = [str(tmp_path / f"model.ckpt-{step}") for step in range(number)]
+  if names:
+    tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
+  with pytest.raises(InputError, match=f"keeps {number} checkpoints .*, not 3"):
+    rewrite.last_checkpoints(str(tmp_path), 3)
+
+
+# Without the optimizer's state
+
+
+@pytest.mark.graph
+def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
+  trained, tmp_path
+):
+  rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
+  kept = ("bert/kernel", "bert/bias", "global_step")
+  assert_same_bits(
+    read(tmp_path / "out" / "model.ckpt-70"),
+    {name: TRAINED[name] for name in kept},
+  )
+
+
+def test_what_was_stripped_is_counted(trained, tmp_path, capsys):
+  rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
+  # Two moments of twelve numbers, a scale and a counter, all of four bytes.
+  assert "left out: 4 variables of the optimizer, 104 bytes\n" in (
+    capsys.readouterr().out
+  )
+
+
+# Means
+
+
+@pytest.mark.graph
+def test_means_are_those_of_numpy_in_float64(tmp_path):
+  # Summed in float32 these would lose their last digits.
+  rng = np.random.default_rng(0)
+  arrays = [
+    (rng.normal(size=(50, 4)) * 10.0**power).astype(np.float32)
+    for power in (6, 0, -6)
+  ]
+  sources = [
+    write(tmp_path / str(n) / "model.ckpt", {"kernel": array})
+    for n, array in enumerate(arrays)
+  ]
+  rewrite.rewrite(sources, str(tmp_path / "out"))
+  expected = np.mean(arrays, axis=0, dtype=np.float64).astype(np.float32)
+  assert_same_bits(read(tmp_path / "out" / "model.ckpt"), {"kernel": expected})
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64])
+def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
+  sources = [
+    write(tmp_path / str(n) / "model.ckpt", {"w": np.array(values, dtype)})
+    for n, values in enumerate([[1.0, 2.0], [2.0, 5.0]])
+  ]
+  rewrite.rewrite(sources, str(tmp_path / "out"))
+  assert_same_bits(
+    read(tmp_path / "out" / "model.ckpt"), {"w": np.array([1.5, 3.5], dtype)}
+  )
+
+
+@pytest.mark.graph
+def test_integers_are_those_of_the_last(tmp_path):
+  sources = [
+    write(tmp_path / f"model.ckpt-{step}", {"global_step": np.int64(step)})
+    for step in (30, 10)
+  ]
+  rewrite.rewrite(sources, str(tmp_path / "out"))
+  assert read(tmp_path / "out" / "model.ckpt-10")["global_step"] == 10
+
+
+@pytest.mark.parametrize(
+  ("other", "named"),
+  [
+    ({"bias": np.zeros(2, np.float32)}, r"kernel \(float32 \[3\], not there\)"),
+    (
+      {"bias": np.zeros(2, np.float32), "kernel": np.zeros(4, np.float32)},
+      r"kernel \(float32 \[3\], float32 \[4\]\)",
+    ),
+    (
+      {"bias": np.zeros(2, BFLOAT16), "kernel": np.zeros(3, np.float32)},
+      r"bias \(float32 \[2\], bfloat16 \[2\]\)",
+    ),
+  ],
+)
+def test_checkpoints_unlike_each_other_have_no_mean(other, named, tmp_path):
+  sources = [
+    write(
+      tmp_path / "one",
+      {"bias": np.zeros(2, np.float32), "kernel": np.zeros(3, np.float32)},
+    ),
+    write(tmp_path / "two", other),
+  ]
+  with pytest.raises(InputError, match=f"They differ in {named}$"):
+    rewrite.rewrite(sources, str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+  ("name", "texts", "what"),
+  [
+    ("vocab.txt", ["[UNK]\na\n", "[UNK]\nb\n"], "vocabulary"),
+    ("model.json", ['{"labels": ["0", "1"]}', '{"labels": ["1", "0"]}'], "lab"),
+  ],
+)
+def test_models_of_other_words_or_labels_have_no_mean(
+  name, texts, what, tmp_path
+):
+  sources = []
+  for folder, text in zip("ab", texts):
+    sources.append(write(tmp_path / folder / "model.ckpt", {"w": [0.5]}))
+    (tmp_path / folder / name).write_text(text)
+  with pytest.raises(InputError, match=f"They differ in the {what}"):
+    rewrite.rewrite(sources, str(tmp_path / "out"))
+
+
+# Names
+
+
+def test_rules_are_applied_one_after_the_other():
+  names = rewrite.new_names(
+    ["bert/encoder/layer_0/kernel", "bert/encoder/layer_11/kernel", "bias"],
+    [r"layer_(\d+)=>layer/\1", "^bert/encoder/layer/=>blocks."],
+  )
+  assert names == {
+    "bert/encoder/layer_0/kernel": "blocks.0/kernel",
+    "bert/encoder/layer_11/kernel": "blocks.11/kernel",
+    "bias": "bias",
+  }
+
+
+@pytest.mark.parametrize(
+  ("rule", "message"),
+  [
+    ("kernel", "is not PATTERN=>REPLACEMENT"),
+    ("(kernel=>x", "not a regular expression .*unterminated"),
+    (r"kernel=>\1", "not a regular expression .*invalid group reference"),
+    (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
+    ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
+    ("^[ab]=>c", "a/kernel and b/kernel: both would be called c/kernel"),
+  ],
+)
+def test_rules_that_cannot_be_meant_are_refused(rule, message):
+  with pytest.raises(InputError, match=message):
+    rewrite.new_names(["a/kernel", "b/kernel"], [rule])
+
+
+@pytest.mark.graph
+def test_renaming_keeps_bits(trained, tmp_path):
+  rewrite.rewrite(
+    [trained], str(tmp_path / "out"), renames=["^bert/=>roberta/"]
+  )
+  assert_same_bits(
+    read(tmp_path / "out" / "model.ckpt-70"),
+    {name.replace("bert/", "roberta/"): v for name, v in TRAINED.items()},
+  )
+
+
+def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
+  before = sorted(os.listdir(tmp_path))
+  rewrite.rewrite([trained], None, renames=["bias=>beta"])
+  assert capsys.readouterr().out == (
+    f"read: {trained}, 7 variables\n"
+    "bert/bias => bert/beta\n"
+    "renamed: 1 of 7 variables\n"
+  )
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+# What is written
+
+
+@pytest.mark.graph
+def test_mean_without_moments_and_under_other_names(tmp_path):
+  sources = [
+    write(
+      tmp_path / f"model.ckpt-{step}",
+      {"w": [value], "w/adam_m": [value], "global_step": np.int64(step)},
+    )
+    for step, value in ((1, 1.0), (2, 4.0))
+  ]
+  rewrite.rewrite(
+    sources, str(tmp_path / "out"), strip_optimizer=True, renames=["^w=>v"]
+  )
+  assert read(tmp_path / "out" / "model.ckpt-2") == {"v": 2.5, "global_step": 2}
+
+
+def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
+  description = {"script": "run_classifier", "labels": ["no", "yes"]}
+  files = {
+    "bert_config.json": '{"vocab_size": 2}',
+    "vocab.txt": "[UNK]\nword\n",
+    "model.json": json.dumps(description),
+  }
+  for name, text in files.items():
+    (tmp_path / "run" / name).write_text(text)
+  rewrite.rewrite([trained], str(tmp_path / "out"))
+  written = {name: (tmp_path / "out" / name).read_text() for name in files}
+  assert written == files
+
+
+@pytest.mark.graph
+def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
+  rewrite.rewrite([trained], str(tmp_path / "out"))
+  (tmp_path / "out").rename(tmp_path / "moved")
+  found = model_folder.trained_checkpoint(str(tmp_path / "moved"))
+  assert_same_bits(read(found), TRAINED)
+
+
+@pytest.mark.graph
+def test_files_are_not_replaced_unless_told(trained, tmp_path):
+  other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
+  rewrite.rewrite([trained], str(tmp_path / "out"))
+  with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):
+    rewrite.rewrite([other], str(tmp_path / "out"))
+  assert_same_bits(read(tmp_path / "out" / "model.ckpt-70"), TRAINED)

@@ -1,0 +1,222 @@
+"""Encoders of TensorFlow Hub as starting points, under several names."""
+
+import json
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import export_model
+import modeling
+from bertlib import command_line
+from bertlib.checkpoints import model_folder, tfhub
+from bertlib.export import tf1_module
+
+pytestmark = pytest.mark.graph
+
+CONFIG = {
+  "vocab_size": 40,
+  "hidden_size": 8,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 2,
+  "intermediate_size": 12,
+  "hidden_act": "gelu_tanh",
+  "max_position_embeddings": 16,
+  "type_vocab_size": 2,
+}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def weights():
+  config = modeling.BertConfig.from_dict(CONFIG)
+  shapes = tf1_module.initial_weights(
+    lambda: modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))
+  )
+  random = np.random.default_rng(1)
+  return {
+    name: random.normal(size=value.shape).astype(np.float32)
+    for name, value in shapes.items()
+  }
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+  path = tmp_path / "words.txt"
+  words = [*SPECIAL, *(f"w{n}" for n in range(35))]
+  path.write_text("".join(f"{word}\n" for word in words))
+  return path
+
+
+def read(checkpoint):
+  reader = tf.train.load_checkpoint(checkpoint)
+  return {
+    name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+  }
+
+
+def same(ours, theirs):
+  assert ours.keys() == theirs.keys()
+  return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+# What the model garden calls BERT's parts, and how it shapes them.
+
+
+def garden_name(name):
+  parts = name.split("/")[1:]
+  if parts[0] == "pooler":
+    return f"pooler_transform/{parts[2]}"
+  if parts[0] == "encoder":
+    layer, *rest = parts[1:]
+    if rest[:2] == ["attention", "self"]:
+      rest = ["self_attention", *rest[2:]]
+    elif rest[:2] == ["attention", "output"]:
+      rest = {
+        "dense": ["self_attention", "attention_output"],
+        "LayerNorm": ["self_attention_layer_norm"],
+      }[rest[2]] + rest[3:]
+    elif rest[0] == "intermediate":
+      rest = ["intermediate", rest[2]]
+    else:
+      part = {"dense": "output", "LayerNorm": "output_layer_norm"}[rest[1]]
+      rest = [part, rest[2]]
+    return "/".join(["transformer", layer, *rest])
+  return {
+    "word_embeddings": "word_embeddings/embeddings",
+    "position_embeddings": "position_embedding/embeddings",
+    "token_type_embeddings": "type_embeddings/embeddings",
+    "LayerNorm": "embeddings/layer_norm/" + parts[-1],
+  }[parts[1]]
+
+
+def garden_value(name, value):
+  if "/attention/self/" in name:
+    return value.reshape([*value.shape[:-1], 2, 4])
+  if name.endswith("/attention/output/dense/kernel"):
+    return value.reshape(2, 4, 8)
+  return value
+
+
+def save(folder, variables, **attributes):
+  encoder = tf.train.Checkpoint()
+  with tf.init_scope():
+    encoder.variables = [
+      tf.Variable(value, name=name, use_resource=True)
+      for name, value in variables.items()
+    ]
+    for name, value in attributes.items():
+      setattr(encoder, name, value())
+  import tensorflow
+
+  tensorflow.saved_model.save(encoder, str(folder))
+
+
+def test_an_encoder_of_the_model_garden(tmp_path, weights, vocab_file):
+  import tensorflow
+
+  garden = {garden_name(n): garden_value(n, v) for n, v in weights.items()}
+  save(
+    tmp_path / "garden",
+    garden,
+    vocab_file=lambda: tensorflow.saved_model.Asset(str(vocab_file)),
+    do_lower_case=lambda: tensorflow.Variable(False, trainable=False),
+  )
+  brought = tfhub.flags_for(str(tmp_path / "garden"))
+  assert same(read(brought["init_checkpoint"]), weights)
+  with open(brought["bert_config_file"]) as file:
+    sizes = json.load(file)
+  assert {key: sizes[key] for key in CONFIG} == CONFIG
+  with open(brought["vocab_file"]) as file:
+    assert file.read() == vocab_file.read_text()
+  assert brought["do_lower_case"] is False
+
+
+# Our own exports.
+
+
+@pytest.fixture
+def exported(tmp_path, weights, vocab_file):
+  config = modeling.BertConfig.from_dict(CONFIG)
+  checkpoint = str(tmp_path / "bert_model.ckpt")
+  model_folder.write_variables(checkpoint, weights)
+  description = {"do_lower_case": True, "max_seq_length": 16}
+  source = export_model.Source(description, config, checkpoint, str(vocab_file))
+  folder = str(tmp_path / "exported")
+  export_model.export(source, folder, encoder=True)
+  return folder
+
+
+def test_an_export_comes_back_bit_by_bit(exported, weights, vocab_file):
+  brought = tfhub.flags_for(exported)
+  assert same(read(brought["init_checkpoint"]), weights)
+  with open(brought["bert_config_file"]) as file:
+    assert CONFIG.items() <= json.load(file).items()
+  assert brought["do_lower_case"] is True
+
+
+@pytest.mark.process
+def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
+  (tmp_path / "train.tsv").write_text("w1 w2\ta\nw3 w4\tb\n" * 2)
+  result = commands.succeed(
+    "run_classifier.py",
+    f"--bert_hub_module_handle={exported}",
+    "--task_name=tsv",
+    f"--data_dir={tmp_path}",
+    "--do_train",
+    "--train_batch_size=4",
+    "--max_seq_length=8",
+    "--num_train_epochs=1",
+    f"--output_dir={tmp_path / 'out'}",
+  )
+  assert "39 of 41 variables restored" in result.stderr
+  assert (tmp_path / "out" / "vocab.txt").exists()
+
+
+# What is refused.
+
+
+@pytest.mark.unit
+def test_the_format_of_tensorflow_1(tmp_path):
+  (tmp_path / "tfhub_module.pb").write_bytes(b"")
+  with pytest.raises(
+    command_line.InputError, match=r"download_model\.py --list"
+  ):
+    tfhub.flags_for(str(tmp_path))
+
+
+@pytest.mark.unit
+def test_a_folder_that_is_not_there(tmp_path):
+  with pytest.raises(command_line.InputError, match="none: cannot be had"):
+    tfhub.flags_for(str(tmp_path / "none"))
+
+
+@pytest.mark.unit
+def test_a_folder_of_something_else(tmp_path):
+  with pytest.raises(command_line.InputError, match="no SavedModel"):
+    tfhub.flags_for(str(tmp_path))
+
+
+def test_another_kind_of_model(tmp_path):
+  save(tmp_path / "other", {"dense/kernel": np.ones([2, 2], np.float32)})
+  with pytest.raises(command_line.InputError, match="holds bert/dense/kernel"):
+    tfhub.flags_for(str(tmp_path / "other"))
+
+
+@pytest.mark.process
+def test_two_starts(exported):
+  error = commands.fail(
+    "run_classifier.py",
+    f"--bert_hub_module_handle={exported}",
+    "--init_checkpoint=bert-base-uncased",
+    "--task_name=tsv",
+    "--do_train",
+    "--output_dir=out",
+  )
+  assert "give one of them" in error

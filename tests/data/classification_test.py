@@ -1,0 +1,907 @@
+"""Tests of reading labelled texts."""
+
+import csv
+import hashlib
+import io
+import json
+import logging
+
+import pytest
+import reference_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertlib.command_line import InputError
+from bertlib.data import classification
+from bertlib.data.classification import InputExample, OwnDataProcessor
+from bertlib.text_files import Encoding
+
+pytestmark = pytest.mark.unit
+
+PROCESSORS = classification.PROCESSORS
+SPLITS = ("train", "dev", "test")
+
+
+def read(processor, folder, split):
+  return getattr(processor, f"get_{split}_examples")(str(folder))
+
+
+def as_rows(examples):
+  """The examples as the goldens have them."""
+  names = ("guid", "text_a", "text_b", "label")
+  return [{name: getattr(e, name) for name in names} for e in examples]
+
+
+def refusal(action, *arguments):
+  """The message with which an action refuses its input."""
+  with pytest.raises(InputError) as refused:
+    action(*arguments)
+  message = str(refused.value)
+  assert "\n" not in message
+  return message
+
+
+# The published tasks
+
+
+@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
+@pytest.mark.parametrize(
+  ("task", "split"),
+  [(task, split) for task in ("mrpc", "cola") for split in SPLITS]
+  + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
+)
+def test_examples_equal_the_reference(task, split):
+  with open(reference_data.golden("classifier", "runs.json")) as file:
+    runs = json.load(file)["examples"]
+  (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
+  processor = PROCESSORS[task]()
+  assert processor.get_labels() == run["labels"]
+  folder = reference_data.data(*run["data_dir"].split("/"))
+  rows = as_rows(read(processor, folder, split))
+  golden = reference_data.golden("classifier", run["file"])
+  first = reference_data.read_jsonl(golden)
+  assert rows[: len(first)] == first
+  lines = [json.dumps(r, sort_keys=True, separators=(",", ":")) for r in rows]
+  digest = hashlib.sha256("".join(line + "\n" for line in lines).encode())
+  assert digest.hexdigest() == run["all_examples_sha256"]
+
+
+def test_odd_files_are_read_and_refused_as_by_the_reference():
+  path = reference_data.golden("classifier", "edge_tsv.jsonl")
+  for case in reference_data.read_jsonl(path):
+    folder = reference_data.golden("classifier", *case["folder"].split("/"))
+    processor = PROCESSORS[case["task"]]()
+    if "error" not in case:
+      assert as_rows(read(processor, folder, case["split"])) == case["examples"]
+      continue
+    message = refusal(read, processor, folder, case["split"])
+    row = 2 if "blank" in folder else 1
+    assert message.startswith(f"{folder}/{case['split']}.tsv, row {row}: has ")
+    assert "columns, but column " in message and "--bad_rows=skip" in message
+
+
+# Task and folder; rows of each split, None where the data lack it; names of the
+# columns where all files have a header.
+GLUE = [
+  ("cola", "CoLA", (8551, 1043, 1063), None),
+  ("sst2", "SST-2", (67349, 872, 1821), ("sentence", None, "label")),
+  ("stsb", "STS-B", (5749, 1500, 1379), ("sentence1", "sentence2", "score")),
+  ("qnli", "QNLI", (None, 5463, 5463), ("question", "sentence", "label")),
+  ("rte", "RTE", (2490, 277, 3000), ("sentence1", "sentence2", "label")),
+  ("wnli", "WNLI", (635, 71, 146), ("sentence1", "sentence2", "label")),
+  ("mnli", "MNLI-sample", (240, 240, None), None),
+  ("mrpc", "MRPC", (3668, 408, 1725), ("#1 String", "#2 String", "Quality")),
+]
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.parametrize(
+  ("task", "folder", "split", "count", "columns"),
+  [
+    (task, folder, split, count, columns)
+    for task, folder, counts, columns in GLUE
+    for split, count in zip(SPLITS, counts)
+    if count
+  ],
+)
+def test_glue_files_are_read(task, folder, split, count, columns):
+  path = reference_data.data("glue", folder)
+  processor = PROCESSORS[task]()
+  examples = read(processor, path, split)
+  assert len(examples) == count
+  if processor.kind == "regression":
+    assert all(0 <= float(example.label) <= 5 for example in examples)
+  elif split != "test":
+    assert {e.label for e in examples} == set(processor.get_labels())
+  if columns:
+    with open(
+      f"{path}/{split}.tsv", encoding="utf-8-sig", newline="\n"
+    ) as file:
+      rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+      for example, row in zip(examples, rows):
+        text_a, text_b, label = (row.get(name) for name in columns)
+        assert (example.text_a, example.text_b) == (text_a, text_b)
+        assert label is None or example.label == label
+
+
+def write_table(path, header, row):
+  path.write_text("\n".join("\t".join(line) for line in [header, *row]) + "\n")
+
+
+def test_qqp_is_read_by_its_published_columns(tmp_path):
+  header = ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"]
+  rows = [
+    ["7", "1", "2", "Who ?", "What ?", "1"],
+    ["8", "3", "4", "A", "B", "0"],
+  ]
+  write_table(tmp_path / "dev.tsv", header, rows)
+  header = ["id", "question1", "question2"]
+  write_table(tmp_path / "test.tsv", header, [["0", "Why ?", "How ?"]])
+  processor = PROCESSORS["qqp"]()
+  dev = [
+    (e.text_a, e.text_b, e.label) for e in read(processor, tmp_path, "dev")
+  ]
+  assert dev == [("Who ?", "What ?", "1"), ("A", "B", "0")]
+  (test,) = read(processor, tmp_path, "test")
+  assert (test.text_a, test.text_b) == ("Why ?", "How ?")
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+def test_diagnostic_set_is_labelled_by_a_model_of_mnli():
+  folder = reference_data.data("glue", "diagnostic")
+  processor = PROCESSORS["ax"]()
+  (examples,) = processor.sets(folder, "test").values()
+  assert len(examples) == 1104
+  assert examples[0].text_a == "The cat sat on the mat."
+  assert examples[0].text_b == "The cat did not sit on the mat."
+  assert processor.get_labels() == PROCESSORS["mnli"]().get_labels()
+  assert processor.model_task == "mnli"
+  assert "no train set" in refusal(read, processor, folder, "train")
+
+
+@pytest.mark.parametrize(("split", "num_labels"), [("dev", 6), ("test", 0)])
+def test_mnli_has_a_second_set_of_other_kinds_of_text(
+  tmp_path, split, num_labels
+):
+  for kind in ("matched", "mismatched"):
+    fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
+    fields += ["neutral"] * num_labels
+    write_table(tmp_path / f"{split}_{kind}.tsv", ["name"] * 16, [fields])
+  sets = PROCESSORS["mnli"]().sets(str(tmp_path), split)
+  read_back = {
+    ending: [(e.guid, e.text_a, e.text_b) for e in examples]
+    for ending, examples in sets.items()
+  }
+  matched = (
+    "dev_matched" if split == "dev" else "test"
+  )  # as the reference has it
+  assert read_back == {
+    "": [(f"{matched}-11", "matched A", "matched B")],
+    "_mismatched": [(f"{split}_mismatched-11", "mismatched A", "mismatched B")],
+  }
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+def test_mnli_without_a_second_set_says_so(caplog):
+  folder = reference_data.data("glue", "MNLI-sample")
+  assert list(PROCESSORS["mnli"]().sets(folder, "dev")) == [""]
+  assert "no dev_mismatched.tsv" in caplog.text
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_xnli_takes_the_rows_of_its_language(tmp_path, split):
+  rows = [
+    [language, "neutral", *["-"] * 4, f"{language} A", f"{language} B"]
+    for language in ("de", "fr", "de")
+  ]
+  write_table(tmp_path / f"xnli.{split}.tsv", ["name"] * 8, rows)
+  processor = classification.XnliProcessor("de")
+  texts = [(e.text_a, e.text_b) for e in read(processor, tmp_path, split)]
+  assert texts == [("de A", "de B")] * 2
+  message = refusal(read, classification.XnliProcessor("ur"), tmp_path, split)
+  assert message == f"{tmp_path}/xnli.{split}.tsv: has no examples in it"
+
+
+def test_a_processor_written_elsewhere_can_read_tables(tmp_path):
+  path = tmp_path / "x.tsv"
+  path.write_bytes(b'\xef\xbb\xbfa\t"b\r\n\r\nc\td"\te\n')
+  rows = classification.DataProcessor._read_tsv(str(path), quotechar='"')
+  assert rows == [["a", '"b'], [], ["c", 'd"', "e"]]
+
+
+@pytest.mark.parametrize(
+  ("task", "set_type", "lines", "expected"),
+  [
+    ("cola", "train", ["s 1 - A"], ("train-0", "A", None, "1")),
+    ("cola", "test", ["index sentence", "7 A"], ("test-1", "A", None, "0")),
+    ("mrpc", "dev", ["header", "1 - - A B"], ("dev-1", "A", "B", "1")),
+    ("mrpc", "test", ["header", "1 - - A B"], ("test-1", "A", "B", "0")),
+    (
+      "mnli",
+      "dev_matched",
+      ["header", "7 - - - - - - - A B neutral"],
+      ("dev_matched-7", "A", "B", "neutral"),
+    ),
+    (
+      "mnli",
+      "test",
+      ["header", "7 - - - - - - - A B"],
+      ("test-7", "A", "B", "contradiction"),
+    ),
+  ],
+)
+def test_examples_are_made_of_lists_of_columns(task, set_type, lines, expected):
+  (example,) = PROCESSORS[task]()._create_examples(
+    [line.split() for line in lines], set_type
+  )
+  assert tuple(vars(example).values()) == expected
+
+
+def test_a_subclass_can_make_its_own_examples_of_rows(tmp_path):
+  class Other(classification.MrpcProcessor):
+    def _create_examples(self, lines, set_type):
+      return [(set_type, len(line), line[-1], line[:2]) for line in lines[1:]]
+
+  write_table(tmp_path / "dev.tsv", ["a", "b"], [["1", "2", "3"]])
+  assert Other().get_dev_examples(str(tmp_path)) == [
+    ("dev", 3, "3", ["1", "2"])
+  ]
+
+
+# Choices
+
+SWAG_ENDINGS = [f"ending{n}" for n in range(4)]
+SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
+
+
+def write_swag(path, columns=SWAG_COLUMNS, label="2"):
+  """A file with a question; its columns come in the order given."""
+  row = dict.fromkeys(SWAG_COLUMNS, "7") | {
+    "sent1": 'He said, "go".',
+    "sent2": "She",
+    "label": label,
+  }
+  row |= {name: f"goes {name[-1]}." for name in SWAG_ENDINGS}
+  with open(path, "w", newline="") as file:
+    rows = csv.DictWriter(file, columns, extrasaction="ignore")
+    rows.writeheader()
+    rows.writerow(row)
+
+
+@pytest.mark.parametrize(
+  ("split", "file"), [("train", "train"), ("dev", "val"), ("test", "test")]
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_swag_is_read_by_the_names_of_its_columns(tmp_path, split, file, order):
+  columns = [c for c in SWAG_COLUMNS if c != "label" or split != "test"]
+  write_swag(tmp_path / f"{file}.csv", columns[::order])
+  (example,) = read(PROCESSORS["swag"](), tmp_path, split)
+  assert example == (
+    f"{file}-1",
+    [('He said, "go".', f"She goes {n}.") for n in range(4)],
+    None if split == "test" else "2",
+  )
+
+
+@pytest.mark.parametrize("name", ["sent1", "sent2", *SWAG_ENDINGS, "label"])
+def test_swag_without_a_column_is_refused(tmp_path, name):
+  write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
+  assert message == (
+    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, as SWAG has it"
+  )
+
+
+def test_swag_has_four_endings(tmp_path):
+  write_swag(tmp_path / "train.csv", label="4")
+  message = refusal(read, PROCESSORS["swag"](), tmp_path, "train")
+  said = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
+  assert message == f"{tmp_path}/train.csv, {said}"
+
+
+ARTICLE = {
+  "id": "high1.txt",
+  "article": "Tom has a cat.\nIt is old.",
+  "questions": ["Tom has a _ .", "How old is it?"],
+  "options": [["dog", "cat", "cow", "hen"], ["new", "old", "two", "ten"]],
+  "answers": ["B", "D"],
+}
+
+
+def write_race(folder, *paths, **changed):
+  """Files with an article, of which some fields may be others, or None."""
+  fields = (ARTICLE | changed).items()
+  article = {name: field for name, field in fields if field is not None}
+  for path in paths:
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(json.dumps(article))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_race_is_read_from_both_kinds_of_school(tmp_path, split):
+  write_race(tmp_path, f"{split}/middle/1.txt", f"{split}/high/10.txt")
+  examples = read(PROCESSORS["race"](), tmp_path, split)
+  assert [e.guid for e in examples] == [
+    f"{split}-{name}-{number}"
+    for name in ("high/10.txt", "middle/1.txt")
+    for number in range(2)
+  ]
+  for filled, asked in (examples[:2], examples[2:]):
+    texts = ["Tom has a dog .", "Tom has a cat ."]
+    texts += ["Tom has a cow .", "Tom has a hen ."]
+    assert filled.choices == [(ARTICLE["article"], text) for text in texts]
+    assert filled.label == "B"
+    texts = [f"How old is it? {option}" for option in ARTICLE["options"][1]]
+    assert asked.choices == [(ARTICLE["article"], text) for text in texts]
+    assert asked.label == "D"
+
+
+@pytest.mark.parametrize("answers", [None, []])
+def test_race_without_answers_is_read(tmp_path, answers):
+  write_race(tmp_path, "test/high/1.txt", answers=answers)
+  examples = read(PROCESSORS["race"](), tmp_path, "test")
+  assert [e.label for e in examples] == [None, None]
+
+
+@pytest.mark.parametrize(
+  "changed",
+  [
+    {"article": None},
+    {"article": ["Tom"]},
+    {"questions": None},
+    {"questions": "Who?"},
+    {"questions": ["Who?"]},
+    {"questions": ["Who?", 7]},
+    {"options": None},
+    {"options": 7},
+    {"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
+    {"options": [["a", "b", "c", "d"], "abcd"]},
+    {"answers": ["A"]},
+    {"answers": "AB"},
+    {"answers": ["A", None]},
+  ],
+)
+def test_a_file_that_is_no_article_of_race_is_refused(tmp_path, changed):
+  write_race(tmp_path, "train/middle/1.txt")
+  write_race(tmp_path, "train/middle/2.txt", **changed)
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert message.startswith(
+    f"{tmp_path}/train/middle/2.txt, row 1: is not an article of RACE: "
+  )
+
+
+def test_a_text_that_is_no_article_of_race_is_refused(tmp_path):
+  folder = tmp_path / "dev" / "high"
+  folder.mkdir(parents=True)
+  for content in ("Notes on the data.\n", '["article"]', '{"article": '):
+    (folder / "README.txt").write_text(content)
+    message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+    assert f"{folder}/README.txt, row 1: is not an article" in message
+
+
+def test_race_answers_are_letters(tmp_path):
+  write_race(tmp_path, "train/high/1.txt", answers=["B", "E"])
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
+  assert "high/1.txt, row 1: unknown label 'E'; the labels are A, B," in message
+
+
+def test_race_without_articles_is_refused(tmp_path):
+  message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
+  assert message == (
+    f"{tmp_path}/dev: holds no articles (*.txt), as RACE has them"
+  )
+
+
+# One's own files
+
+
+def own(folder, content, split="train", name="data.tsv", **columns):
+  """Reads a file with these bytes, or this text, as a person's own."""
+  if isinstance(content, str):
+    content = content.encode()
+  (folder / name).write_bytes(content)
+  columns = {"text_a": "1", "text_b": None, "label": "2"} | columns
+  skip_bad_rows = columns.pop("skip_bad_rows", False)
+  processor = OwnDataProcessor({split: name}, **columns)
+  processor.skip_bad_rows = skip_bad_rows
+  examples = read(processor, folder, split)
+  return [(e.text_a, e.text_b, e.label) for e in examples]
+
+
+PAIRS = [("one", "two", "x"), ("three", "", "y")]
+BY_NAME = {"text_a": "first", "text_b": "second", "label": "label"}
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.txt", "data"])
+def test_tsv_with_a_header(tmp_path, name):
+  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
+  assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
+
+
+def test_tsv_without_a_header(tmp_path):
+  content = "x\tone\ttwo\ny\tthree\t\n"
+  numbers = {"text_a": "2", "text_b": "3", "label": "1"}
+  assert own(tmp_path, content, **numbers) == PAIRS
+
+
+def test_a_number_is_no_name_of_a_column(tmp_path):
+  content = "one\t1\nthree\t2\n"  # whose first label is a number that is given
+  assert own(tmp_path, content) == [("one", None, "1"), ("three", None, "2")]
+
+
+def test_names_and_numbers_may_be_mixed(tmp_path):
+  content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
+  mixed = {"text_a": "2", "text_b": "second", "label": "1"}
+  assert own(tmp_path, content, **mixed) == PAIRS
+
+
+def test_quotes_mean_nothing_in_tsv(tmp_path):
+  assert own(tmp_path, '"a\tx\nb"\tx\n') == [
+    ('"a', None, "x"),
+    ('b"', None, "x"),
+  ]
+
+
+def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
+  rows = [("a, b", 'say "c"', "x"), ("two\nlines\n\nmore", " d ", "y,z")]
+  text = io.StringIO()
+  csv.writer(text).writerows([("first", "second", "label"), *rows])
+  content = text.getvalue()
+  assert content.count("\r\n") == 3
+  assert own(tmp_path, content, name="data.csv", **BY_NAME) == rows
+  body = content.partition("\r\n")[2]
+  numbers = {"text_a": "1", "text_b": "2", "label": "3"}
+  assert own(tmp_path, body, name="data.CSV", **numbers) == rows
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+  rows=st.lists(
+    st.tuples(*[st.text('a,"\n\t é中\x85\u2028', min_size=1)] * 2).filter(
+      lambda row: row[1].strip()
+    ),
+    min_size=1,
+  )
+)
+def test_csv_that_python_writes_is_read(tmp_path_factory, rows):
+  text = io.StringIO()
+  csv.writer(text).writerows(rows)
+  folder = tmp_path_factory.mktemp("csv")
+  examples = own(folder, text.getvalue(), name="data.csv")
+  assert examples == [(text, None, label.strip()) for text, label in rows]
+
+
+def test_jsonl(tmp_path):
+  lines = [
+    {"first": "one", "second": "two", "label": "x", "more": 1},
+    {"label": "y", "second": "", "first": "three", "more": None, "most": 2},
+  ]
+  content = "\n".join(json.dumps(line) for line in lines) + "\n"
+  for name in ("data.jsonl", "data.json"):
+    assert own(tmp_path, content, name=name, **BY_NAME) == PAIRS
+  numbers = {"text_a": "1", "text_b": "2", "label": "3"}
+  assert own(tmp_path, content, name="data.jsonl", **numbers) == PAIRS
+
+
+def test_jsonl_labels_need_not_be_strings(tmp_path):
+  content = "".join(f'{{"t": "a", "l": {x}}}\n' for x in ("1", "2.5", "true"))
+  columns = {"text_a": "t", "label": "l"}
+  examples = own(tmp_path, content, name="data.jsonl", **columns)
+  assert [label for _, _, label in examples] == ["1", "2.5", "true"]
+
+
+MARKED = {
+  "data.tsv": "\ufeffa\tx\r\nb\ty\r\n",
+  "data.csv": "\ufeffa,x\r\nb,y\r\n",
+  "data.jsonl": '\ufeff{"t":"a","l":"x"}\r\n{"t":"b","l":"y"}\r\n',
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_byte_order_mark_and_crlf_are_read(tmp_path, name):
+  examples = own(tmp_path, MARKED[name], name=name)
+  assert examples == [("a", None, "x"), ("b", None, "y")]
+
+
+def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path):
+  text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg"
+  assert own(tmp_path, f"{text}\tx\n") == [(text, None, "x")]
+
+
+def test_blank_lines_at_the_end_are_not_rows(tmp_path):
+  examples = own(tmp_path, "a\tx\nb\ty\n\n\r\n\n")
+  assert examples == [("a", None, "x"), ("b", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv"])
+@pytest.mark.parametrize(
+  "row",
+  [("b", "y"), ("b", "", "y", ""), ("b", "tab", "", "y"), ("b",)],
+)
+@pytest.mark.parametrize("has_header", [True, False])
+def test_rows_have_as_many_columns_as_the_first(
+  tmp_path, name, row, has_header
+):
+  rows = [("text", "other", "label"), ("a", "", "x"), row, ("c", "", "y")]
+  columns = {"text_a": "text", "label": "label"}
+  if not has_header:
+    del rows[0]
+    columns = {"text_a": "1", "label": "3"}
+  comma = "," if name.endswith("csv") else "\t"
+  content = "".join(f"{comma.join(fields)}\n" for fields in rows)
+  message = refusal(lambda: own(tmp_path, content, name=name, **columns))
+  assert message.startswith(f"{tmp_path}/{name}, row {2 + has_header}: ")
+  columns["skip_bad_rows"] = True
+  examples = own(tmp_path, content, name=name, **columns)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+@pytest.mark.parametrize("name", ["data.tsv", "data.csv", "data.jsonl"])
+@pytest.mark.parametrize("label", ["", " ", "\u00a0", "\u3000\u200b", "\ufeff"])
+def test_an_empty_label_is_a_bad_row(tmp_path, name, label):
+  rows = [("a", "x"), ("b", label), ("c", "y")]
+  content = "".join(
+    json.dumps(dict(zip("tl", row))) + "\n"
+    if name == "data.jsonl"
+    else ("," if name == "data.csv" else "\t").join(row) + "\n"
+    for row in rows
+  )
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message.startswith(f"{tmp_path}/{name}, row 2: ")
+  examples = own(tmp_path, content, name=name, skip_bad_rows=True)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+
+
+def test_white_space_around_labels_is_not_part_of_them(tmp_path):
+  labels = ["yes", "yes ", " yes", "yes\u00a0", "\u2003yes\u3000", "yes\ufeff"]
+  content = "".join(f"a\t{label}\n" for label in labels) + "b\tnot yes \n"
+  examples = own(tmp_path, content)
+  assert [label for *_, label in examples] == ["yes"] * 6 + ["not yes"]
+  content = "a\tx,\u00a0y \nb\t\u3000\n"
+  examples = own(tmp_path, content, kind="multi_label", labels=["x", "y"])
+  assert [label for *_, label in examples] == [["x", "y"], []]
+
+
+def test_a_column_name_that_comes_twice_is_refused(tmp_path):
+  message = refusal(
+    lambda: own(tmp_path, "t\tl\tl\na\tx\ty\n", text_a="t", label="l")
+  )
+  assert message.startswith(f"{tmp_path}/data.tsv, row 1: ")
+
+
+def test_texts_in_other_encodings_are_read_as_their_utf_8(tmp_path):
+  tables = {
+    "data.tsv": "sömé\tx\r\n中文\ty\r\n",
+    "data.csv": '"sö,mé",x\n"中\n文",y\n',
+    "data.jsonl": '{"t": "sömé", "l": "x"}\n{"t": "中文", "l": "y"}\n',
+  }
+  for name, content in tables.items():
+    expected = own(tmp_path, content, name=name)
+    columns = {"text_a": "1", "text_b": None, "label": "2"}
+    for encoding in ("utf-8-sig", "utf-16", "utf-32-le", "gb18030"):
+      (tmp_path / name).write_bytes(content.encode(encoding))
+      processor = OwnDataProcessor({"train": name}, **columns)
+      processor.encoding = Encoding(encoding)
+      examples = read(processor, tmp_path, "train")
+      assert [(e.text_a, e.text_b, e.label) for e in examples] == expected
+    (tmp_path / name).write_bytes(content.encode("gb18030"))
+    processor.encoding = Encoding()
+    message = refusal(lambda p=processor: read(p, tmp_path, "train"))
+    assert message.startswith(f"{tmp_path}/{name}, line 1, byte ")
+
+
+def test_a_training_set_of_one_label_is_refused():
+  examples = [InputExample(str(i), "text", None, "x") for i in range(3)]
+  message = refusal(classification.check_several_labels, "a.tsv", examples)
+  assert message.startswith("a.tsv: ")
+  examples[0].label = "y"
+  classification.check_several_labels("a.tsv", examples)
+
+
+@settings(deadline=None)
+@given(content=st.binary())
+def test_text_is_what_is_utf_8_of_its_bytes(tmp_path_factory, content):
+  content = content.translate(None, delete=b"\t\r\n")
+  path = tmp_path_factory.mktemp("bytes") / "x.tsv"
+  path.write_bytes(b"first\t" + content)
+  (row,) = classification.read_tsv(str(path))
+  assert row.text(1) == content.decode("utf-8", "ignore")
+
+
+def test_invalid_utf_8_in_a_label_is_refused(tmp_path):
+  message = refusal(own, tmp_path, b"a\xff\tx\nb\ty\xff\n")
+  assert message.startswith(f"{tmp_path}/data.tsv, row 2: the label ")
+  assert message.endswith(" is not UTF-8")
+
+
+def test_labels_are_those_given(tmp_path):
+  processor = OwnDataProcessor({}, "1", None, "2", labels=["z", "a"])
+  assert processor.get_labels() == ["z", "a"]
+  content = "one\tz\ntwo\ta\nthree\tb\n"
+  message = refusal(lambda: own(tmp_path, content, labels=["z", "a"]))
+  said = "row 3: unknown label 'b'; the labels are z, a"
+  assert message == f"{tmp_path}/data.tsv, {said}"
+
+
+def test_labels_are_read_from_the_training_file(tmp_path):
+  (tmp_path / "train.tsv").write_text("a\ty\nb\tx\nc\ty\n")
+  (tmp_path / "dev.tsv").write_text("a\tx\nb\tz\n")
+  files = {"train": "train.tsv", "dev": "dev.tsv"}
+  processor = OwnDataProcessor(files, "1", None, "2")
+  processor.read_labels(str(tmp_path))
+  assert processor.get_labels() == ["x", "y"]
+  message = refusal(read, processor, tmp_path, "dev")
+  assert "dev.tsv, row 2: unknown label 'z'; the labels are x, y" in message
+
+
+def test_regression_takes_numbers_alone(tmp_path):
+  content = "a\t1.5\nb\t-2e3\n"
+  examples = own(tmp_path, content, kind="regression")
+  assert [label for _, _, label in examples] == ["1.5", "-2e3"]
+  for label in ("high", "", "nan", "inf"):
+    message = refusal(
+      lambda label=label: own(
+        tmp_path, f"{content}c\t{label}\n", kind="regression"
+      )
+    )
+    assert f"row 3: the label '{label}' is not a number" in message
+
+
+def test_scores_follow_the_labels():
+  def scores(labels, kind="classification"):
+    return OwnDataProcessor({}, "1", None, "2", labels, kind).scores
+
+  assert scores(["x", "y"]) == ("accuracy", "f1", "matthews")
+  assert scores(["x", "y", "z"]) == ("accuracy", "macro_f1", "matthews")
+  assert scores(None, "regression") == ("pearson", "spearman")
+  assert scores(["x", "y"], "multi_label")[0] == "micro_f1"
+
+
+UNLABELLED = {
+  "a.tsv": "first\nhow are you\n",
+  "a.csv": "first\nhow are you\n",
+  "a.jsonl": '{"first": "how are you"}\n',
+}
+
+
+@pytest.mark.parametrize("name", UNLABELLED)
+def test_a_test_file_may_lack_labels(tmp_path, name):
+  columns = {"text_a": "first", "label": "label", "labels": ["x"]}
+  examples = own(tmp_path, UNLABELLED[name], "test", name, **columns)
+  assert examples == [("how are you", None, None)]
+  message = refusal(
+    lambda: own(tmp_path, UNLABELLED[name], "dev", name, **columns)
+  )
+  assert f"{name}, row 1: there is no column 'label'" in message
+
+
+def test_a_test_file_may_lack_a_numbered_label(tmp_path):
+  assert own(tmp_path, "one\ntwo\n", "test") == [
+    ("one", None, None),
+    ("two", None, None),
+  ]
+
+
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
+  message = refusal(lambda: own(tmp_path, "head\tlabel\na\tx\n", text_a="text"))
+  said = "there is no column 'text' for --text_a_column. The first row has"
+  assert message == f"{tmp_path}/data.tsv, row 1: {said} ['head', 'label']"
+
+
+def test_paths_need_no_folder(tmp_path):
+  (tmp_path / "x.tsv").write_text("a\tx\n")
+  processor = OwnDataProcessor(
+    {"train": str(tmp_path / "x.tsv")}, "1", None, "2"
+  )
+  assert [e.guid for e in processor.get_train_examples(None)] == ["train-1"]
+
+
+# Texts with any number of labels
+
+SEVERAL = {
+  "x.tsv": 'a\tx,y\nb\t\nc\t["y", "z"]\nd\t z , x,,z\n',
+  "x.csv": 'a,"x,y"\nb,\nc,"[""y"", ""z""]"\nd," z , x,,z"\n',
+  "x.jsonl": """\
+{"t": "a", "l": ["x", "y"]}
+{"t": "b", "l": []}
+{"t": "c", "l": "y,z"}
+{"t": "d", "l": [" z ", "x", "", null, "z"]}
+""",
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_text_may_have_any_number_of_labels(tmp_path, name):
+  examples = own(tmp_path, SEVERAL[name], name=name, kind="multi_label")
+  assert [(text, label) for text, _, label in examples] == [
+    ("a", ["x", "y"]),
+    ("b", []),
+    ("c", ["y", "z"]),
+    ("d", ["z", "x"]),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "delimiter", "labels"),
+  [
+    ("a|b", "|", ["a", "b"]),
+    ("a,b", "|", ["a,b"]),
+    ("a; b ", "; ", ["a", "b"]),
+    ('["a,b", 1, true]', ",", ["a,b", "1", "true"]),
+    ("1", ",", ["1"]),
+    ("1,2", ",", ["1", "2"]),
+    ("[a,b]", ",", ["[a", "b]"]),
+    ('{"a": 1}', ",", ['{"a": 1}']),
+    ("", ",", []),
+    ("[]", ",", []),
+    (" , ", ",", []),
+  ],
+)
+def test_labels_between_delimiters_or_as_a_list(text, delimiter, labels):
+  assert classification.split_labels(text, delimiter) == labels
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_labels_of_a_text_have_to_be_known(tmp_path, name):
+  several = {"kind": "multi_label", "labels": ["y", "x"]}
+  message = refusal(lambda: own(tmp_path, SEVERAL[name], name=name, **several))
+  said = "row 3: unknown label 'z'; the labels are y, x"
+  assert message == f"{tmp_path}/{name}, {said}"
+
+
+def test_all_labels_of_all_texts_are_the_label_set(tmp_path):
+  (tmp_path / "train.tsv").write_text("a\tw|y\nb\t\nc\ty|x\n")
+  (tmp_path / "none.tsv").write_text("a\t\nb\t|\n")
+
+  def problem_of(file):
+    processor = OwnDataProcessor(
+      {"train": file}, "1", None, "2", None, "multi_label", "|"
+    )
+    processor.read_labels(str(tmp_path))
+    return processor.problem
+
+  problem = problem_of("train.tsv")
+  assert problem == ("multi_label", ["w", "x", "y"])
+  assert problem.num_labels == 3
+  message = refusal(problem_of, "none.tsv")
+  assert message == "none.tsv: none of its texts has a label"
+
+
+# Bad rows
+
+BAD = {
+  "data.tsv": "a\tx\n\nb\nc\ty\n",
+  "data.csv": "a,x\n\nb\nc,y\n",
+  "data.jsonl": """\
+{"t": "a", "l": "x"}
+{"t":
+{"t": "b"}
+["c"]
+{"t": "c", "l": "y"}
+""",
+}
+FIRST_BAD = {
+  "data.tsv": "row 2: ",
+  "data.csv": "row 3: ",
+  "data.jsonl": "row 2: ",
+}
+NUM_BAD = {"data.tsv": 2, "data.csv": 1, "data.jsonl": 3}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_row_is_refused_by_its_number(tmp_path, name):
+  message = refusal(lambda: own(tmp_path, BAD[name], name=name))
+  assert message.startswith(f"{tmp_path}/{name}, {FIRST_BAD[name]}")
+  assert "--bad_rows=skip" in message
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_rows_are_skipped_and_counted(tmp_path, name, caplog):
+  examples = own(tmp_path, BAD[name], name=name, skip_bad_rows=True)
+  assert examples == [("a", None, "x"), ("c", None, "y")]
+  (record,) = caplog.records
+  assert record.levelno == logging.WARNING
+  assert record.getMessage().startswith(
+    f"{NUM_BAD[name]} bad rows left out, the first: "
+  )
+  assert FIRST_BAD[name] in record.getMessage()
+
+
+def test_a_json_value_that_is_missing_is_named(tmp_path):
+  content = '{"t":"a","l":"x"}\n{"t":"b","l":null}\n'
+  message = refusal(lambda: own(tmp_path, content, name="data.jsonl"))
+  assert "data.jsonl, row 2: has no l. Mend the row" in message
+
+
+def test_unknown_labels_are_bad_rows_too(tmp_path):
+  examples = own(
+    tmp_path, "a\tx\nb\tz\n", labels=["x", "y"], skip_bad_rows=True
+  )
+  assert examples == [("a", None, "x")]
+
+
+def test_when_all_rows_are_bad_there_are_no_examples(tmp_path):
+  message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
+  assert message == f"{tmp_path}/data.tsv: has no examples in it"
+
+
+@pytest.mark.parametrize(
+  ("content", "said"),
+  [
+    ('a,x\n"b,y\nc,x\n', "row 2: "),  # the quote is never closed
+    ('a,x\n"b"c,y\n', "row 2: "),  # and here it is, too early
+  ],
+)
+def test_csv_with_wrong_quotes_is_refused_even_if_rows_are_skipped(
+  tmp_path, content, said
+):
+  for skip in (False, True):
+    message = refusal(
+      lambda skip=skip: own(
+        tmp_path, content, name="data.csv", skip_bad_rows=skip
+      )
+    )
+    assert message.startswith(f"{tmp_path}/data.csv, {said}")
+
+
+def test_jsonl_that_does_not_begin_with_an_object_is_refused(tmp_path):
+  for skip in (False, True):
+    message = refusal(
+      lambda skip=skip: own(
+        tmp_path, 'x\n{"t":"a"}\n', name="x.jsonl", skip_bad_rows=skip
+      )
+    )
+    assert message == f"{tmp_path}/x.jsonl, row 1: is not a JSON object"
+
+
+def test_glue_rows_are_skipped_and_counted_too(tmp_path, caplog):
+  path = tmp_path / "dev.tsv"
+  path.write_text("gj\t1\t\tGood.\ngj\t1\ngj\t5\t\tOdd.\ngj\t0\t*\tBad it.\n")
+  processor = PROCESSORS["cola"]()
+  message = refusal(read, processor, tmp_path, "dev")
+  assert f"{path}, row 2: has 2 columns, but column 4 is needed" in message
+  processor.skip_bad_rows = True
+  texts = [e.text_a for e in read(processor, tmp_path, "dev")]
+  assert texts == ["Good.", "Bad it."]
+  assert "2 bad rows left out" in caplog.text
+
+
+# Files
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"\n\r\n\n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_refused(tmp_path, name, content):
+  message = refusal(lambda: own(tmp_path, content, name=name))
+  assert message == f"{tmp_path}/{name}: is empty"
+
+
+def test_a_header_alone_has_no_examples(tmp_path):
+  message = refusal(lambda: own(tmp_path, "first\tsecond\tlabel\n", **BY_NAME))
+  assert message == f"{tmp_path}/data.tsv: has no examples in it"
+
+
+@pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
+def test_a_missing_file_is_refused(tmp_path, name):
+  processor = OwnDataProcessor({"dev": name}, "1", None, "2")
+  message = refusal(read, processor, tmp_path, "dev")
+  said = "cannot be read (No such file or directory)"
+  assert message == f"{tmp_path}/{name}: {said}"
+
+
+def test_a_folder_is_no_file(tmp_path):
+  (tmp_path / "dev.tsv").mkdir()
+  message = refusal(read, PROCESSORS["mrpc"](), tmp_path, "dev")
+  assert message == f"{tmp_path}/dev.tsv: cannot be read (Is a directory)"
+
+
+def test_texts_to_label(tmp_path, monkeypatch):
+  content = b"\xef\xbb\xbfone text\nhalf\tand half\r\n"
+  (tmp_path / "x").write_bytes(content)
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+  for path in (str(tmp_path / "x"), "-"):
+    rows = as_rows(classification.read_texts(path))
+    assert [(row["text_a"], row["text_b"]) for row in rows] == [
+      ("one text", None),
+      ("half", "and half"),
+    ]

@@ -1,0 +1,536 @@
+"""Tests of encoding, records and input pipelines."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import commands
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tokenization
+from bertlib.command_line import InputError
+from bertlib.data import features
+
+pytestmark = pytest.mark.unit
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##able", "##s"]
+VOCAB += ["cat", "dog", "sat"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(VOCAB))
+  return tokenization.FullTokenizer(str(path))
+
+
+@pytest.mark.process
+def test_importing_does_not_load_tensorflow():
+  loaded = subprocess.run(
+    [
+      sys.executable,
+      "-c",
+      "import bertlib.data.features, sys; print(*sys.modules)",
+    ],
+    cwd=commands.ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout.split()
+  assert "bertlib.data.features" in loaded
+  assert "tensorflow" not in loaded
+
+
+# Text to ids
+
+
+def cut_one_by_one(tokens_a, tokens_b, room):
+  """Drops the last token of the longer list until both fit."""
+  tokens_a, tokens_b = list(tokens_a), list(tokens_b)
+  while len(tokens_a) + len(tokens_b) > room:
+    longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+    longer.pop()
+  return tokens_a, tokens_b
+
+
+@settings(deadline=None)
+@given(*[st.integers(0, 40)] * 3)
+def test_fit_pair_equals_cutting_one_by_one(length_a, length_b, room):
+  cut = cut_one_by_one(range(length_a), range(length_b), room)
+  assert features.fit_pair(length_a, length_b, room) == tuple(map(len, cut))
+  pair = [*range(length_a)], [*range(length_b)]
+  features._truncate_seq_pair(*pair, room)
+  assert pair == tuple([*range(len(part))] for part in cut)
+
+
+def test_no_room_keeps_nothing():
+  assert features.fit_pair(3, 4, -1) == (0, 0)
+
+
+texts = st.lists(st.sampled_from(["cat", "dogs", "unable", "sat!"])).map(
+  " ".join
+)
+
+
+@settings(deadline=None)
+@given(
+  text_a=texts, text_b=st.none() | texts, max_seq_length=st.integers(3, 20)
+)
+def test_encode_pair_equals_the_layout_by_tokens(
+  tokenizer, text_a, text_b, max_seq_length
+):
+  tokens_a = tokenizer.tokenize(text_a)
+  tokens_b = tokenizer.tokenize(text_b or "")
+  room = max_seq_length - (3 if tokens_b else 2)
+  kept_a, kept_b = cut_one_by_one(tokens_a, tokens_b, room)
+  tokens = ["[CLS]", *kept_a, "[SEP]"]
+  segments = [0] * len(tokens)
+  if kept_b:
+    tokens += [*kept_b, "[SEP]"]
+    segments += [1] * (len(kept_b) + 1)
+  padding = [0] * (max_seq_length - len(tokens))
+  assert features.encode_pair(tokenizer, text_a, text_b, max_seq_length) == (
+    [VOCAB.index(token) for token in tokens] + padding,
+    [1] * len(tokens) + padding,
+    segments + padding,
+    len(tokens_a) + len(tokens_b) - len(kept_a) - len(kept_b),
+  )
+
+
+@pytest.mark.parametrize("nothing", ["", " ", "\u200b"])
+def test_a_second_text_without_tokens_is_none(tokenizer, nothing):
+  alone = features.encode_pair(tokenizer, "cat sat", None, 8)
+  assert features.encode_pair(tokenizer, "cat sat", nothing, 8) == alone
+
+
+def test_a_length_without_room_for_cls_and_sep_is_refused(tokenizer):
+  with pytest.raises(InputError, match="max_seq_length=1: has to be 2"):
+    features.encode_pair(tokenizer, "cat", None, 1)
+
+
+# Records
+
+LAYOUT = {
+  "ids": features.Feature((3,)),
+  "label": features.Feature(),
+  "score": features.Feature(is_float=True),
+  "weights": features.Feature((2,), is_float=True),
+}
+ROWS = [
+  {"ids": [1, -2, 3], "label": 7, "score": 0.1, "weights": [1e-30, -2.5]},
+  {"ids": [0, 2**31 - 1, 6], "label": -8, "score": 4, "weights": [0.0, 1e30]},
+]
+
+
+def read_serialized(path):
+  return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+@pytest.mark.graph
+def test_records_are_examples_of_int64_and_float(tmp_path):
+  path = str(tmp_path / "rows")
+  assert features.write_records(path, ROWS, LAYOUT) == 2
+  for serialized, row in zip(read_serialized(path), ROWS):
+    feature = tf.train.Example.FromString(serialized).features.feature
+    assert set(feature) == set(LAYOUT)
+    assert list(feature["ids"].int64_list.value) == row["ids"]
+    assert list(feature["label"].int64_list.value) == [row["label"]]
+    assert list(feature["score"].float_list.value) == [np.float32(row["score"])]
+    weights = np.float32(row["weights"])
+    assert list(feature["weights"].float_list.value) == list(weights)
+
+
+@given(
+  ids=st.lists(st.integers(-(2**63), 2**63 - 1)),
+  label=st.integers(-(2**63), 2**63 - 1),
+  weights=st.lists(st.floats(width=32, allow_nan=False)),
+)
+def test_serialized_as_by_protocol_buffers(ids, label, weights):
+  layout = {
+    "label": features.Feature(),
+    "ids": features.Feature((None,)),
+    "weights": features.Feature((None,), is_float=True),
+  }
+  row = {"ids": ids, "label": label, "weights": weights}
+  expected = tf.train.Example(
+    features=tf.train.Features(
+      feature={
+        "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=ids)),
+        "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        "weights": tf.train.Feature(
+          float_list=tf.train.FloatList(value=weights)
+        ),
+      }
+    )
+  )
+  assert features.record_encoder(layout)(row) == expected.SerializeToString(
+    deterministic=True
+  )
+
+
+@pytest.mark.graph
+def test_files_are_as_by_tensorflow(tmp_path):
+  content, _ = write_serialized(tmp_path / "theirs", RECORDS)
+  features.write_serialized(str(tmp_path / "ours"), RECORDS)
+  assert (tmp_path / "ours").read_bytes() == content
+
+
+@pytest.mark.graph
+def test_records_read_back_as_int32_and_float32(tmp_path):
+  path = str(tmp_path / "rows")
+  features.write_records(path, ROWS, LAYOUT)
+  parsed = features.parse_records(read_serialized(path), LAYOUT)
+  assert list(parsed) == list(LAYOUT)
+  for name, feature in LAYOUT.items():
+    assert parsed[name].dtype == (tf.float32 if feature.is_float else tf.int32)
+    expected = np.array([row[name] for row in ROWS], parsed[name].dtype.name)
+    np.testing.assert_array_equal(parsed[name], expected, name)
+
+
+def test_a_feature_with_a_default_may_be_missing():
+  layout = {"label": features.Feature(), "real": features.Feature(default=1)}
+  label = tf.train.Feature(int64_list=tf.train.Int64List(value=[4]))
+  records = tf.train.Features(feature={"label": label})
+  old = tf.train.Example(features=records).SerializeToString()
+  parsed = features.parse_records([old], layout)
+  assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
+
+
+def test_a_failure_while_writing_leaves_the_earlier_file(tmp_path):
+  def rows():
+    yield ROWS[0]
+    raise InputError("row 2 is bad")
+
+  path = tmp_path / "rows"
+  features.write_records(str(path), ROWS, LAYOUT)
+  before = path.read_bytes()
+  with pytest.raises(InputError, match="row 2 is bad"):
+    features.write_records(str(path), rows(), LAYOUT)
+  assert path.read_bytes() == before
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def write_serialized(path, records):
+  """The bytes of a TFRecord file, and where each record begins."""
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for record in records:
+      writer.write(record)
+  content = path.read_bytes()
+  starts = [0]
+  for record in records:
+    starts.append(starts[-1] + 8 + 4 + len(record) + 4)
+  assert starts.pop() == len(content)
+  return content, starts
+
+
+RECORDS = [b"first", b"", b"the third of three"]
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_records_are_counted(tmp_path, scheme):
+  write_serialized(tmp_path / "three", RECORDS)
+  assert features.count_records(f"{scheme}{tmp_path}/three") == 3
+
+
+@pytest.mark.graph
+def test_a_file_cut_anywhere_is_refused_by_its_record(tmp_path):
+  path = tmp_path / "cut"
+  content, starts = write_serialized(path, RECORDS)
+  for end in range(1, len(content)):
+    path.write_bytes(content[:end])
+    num_begun = sum(start < end for start in starts)
+    if end in starts:  # a shorter file, but a whole one
+      assert features.count_records(str(path)) == num_begun
+    else:
+      with pytest.raises(InputError) as refused:
+        features.count_records(str(path))
+      said = f"{path}: cut off at byte {end}, in record {num_begun}."
+      assert str(refused.value).startswith(said)
+
+
+@pytest.mark.graph
+def test_a_length_beyond_the_end_is_refused(tmp_path):
+  path = tmp_path / "wrong"
+  content, starts = write_serialized(path, RECORDS)
+  path.write_bytes(
+    content[: starts[1]] + b"\xff" * 8 + content[starts[1] + 8 :]
+  )
+  with pytest.raises(InputError, match=f"^{path}: record 1 "):
+    features.count_records(str(path))
+
+
+def test_a_file_without_records_is_refused(tmp_path):
+  path = tmp_path / "empty"
+  path.write_bytes(b"")
+  with pytest.raises(InputError, match=f"{path}: holds no records"):
+    features.count_records(str(path))
+
+
+# Shuffling
+
+
+def shuffled(num_elements, num_taken, **arguments):
+  """The first elements of a shuffled range without end."""
+  dataset = features.shuffle_epochs(
+    tf.data.Dataset.range(num_elements), num_elements, **arguments
+  )
+  return [int(element) for element in dataset.take(num_taken)]
+
+
+@pytest.mark.graph
+def test_each_epoch_has_each_element_once_in_an_order_of_its_own():
+  order = shuffled(20, 100, seed=5)
+  epochs = [order[start : start + 20] for start in range(0, 100, 20)]
+  assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 5
+  assert len(set(map(tuple, epochs))) == 5
+
+
+@pytest.mark.graph
+def test_order_is_a_function_of_the_seed():
+  assert shuffled(20, 50, seed=5) == shuffled(20, 50, seed=5)
+  assert shuffled(20, 50, seed=5) != shuffled(20, 50, seed=6)
+
+
+@pytest.mark.graph
+def test_order_is_the_same_on_every_tensorflow():
+  assert shuffled(8, 8, seed=1) == [5, 1, 6, 4, 7, 2, 0, 3]
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("done", [0, 1, 6, 7, 8, 23])
+def test_a_run_that_goes_on_sees_what_it_would_have_seen(done):
+  rest = shuffled(7, 40 - done, seed=2, first_element=done)
+  assert rest == shuffled(7, 40, seed=2)[done:]
+
+
+@pytest.mark.graph
+def test_all_orders_are_equally_likely():
+  order = shuffled(3, 3 * 1200, seed=0)
+  counts = Counter(zip(order[::3], order[1::3], order[2::3]))
+  assert len(counts) == 6
+  deviation = sum((count - 200) ** 2 / 200 for count in counts.values())
+  assert deviation < 20.5  # chi-squared, 5 degrees of freedom: 0.1 %
+
+
+@pytest.mark.graph
+def test_structured_elements_keep_together():
+  dataset = tf.data.Dataset.from_tensor_slices(
+    {"number": tf.range(9), "text": [str(n) for n in range(9)]}
+  )
+  elements = features.shuffle_epochs(dataset, 9, seed=0).take(9)
+  for element in elements.as_numpy_iterator():
+    assert element["text"] == str(element["number"]).encode()
+
+
+# Batches
+
+
+def write_sorted(path, num_rows):
+  """Records of 16 places, with 1 to 6 tokens; labels in sorted order."""
+  rows = []
+  for number in range(num_rows):
+    mask = [1] * (number % 6 + 1)
+    mask += [0] * (16 - len(mask))
+    token_features = dict.fromkeys(features.TOKEN_FEATURES, mask)
+    rows.append(token_features | {"label": number * 2 // num_rows})
+  features.write_records(path, rows, SORTED_LAYOUT)
+  return path
+
+
+SORTED_LAYOUT = features.token_layout(16) | {"label": features.Feature()}
+
+
+def test_sorted_files_come_out_mixed(tmp_path):
+  path = write_sorted(str(tmp_path / "sorted"), 64)
+  batches = features.shuffled_record_batches(
+    path, SORTED_LAYOUT, 8, trim=False, num_records=64, seed=0
+  )
+  for batch in batches.take(16):
+    assert set(batch["label"].numpy()) == {0, 1}
+
+
+def test_batches_go_on_where_training_was(tmp_path):
+  path = write_sorted(str(tmp_path / "sorted"), 10)
+
+  def lengths(first_record, num_batches):
+    batches = features.shuffled_record_batches(
+      path, SORTED_LAYOUT, 4, False, 10, seed=3, first_record=first_record
+    )
+    masks = [batch["input_mask"].numpy() for batch in batches.take(num_batches)]
+    return [mask.sum(axis=1).tolist() for mask in masks]
+
+  assert lengths(first_record=12, num_batches=4) == lengths(0, 7)[3:]
+
+
+@pytest.mark.parametrize(
+  ("drop_remainder", "sizes"), [(False, [4, 4, 2]), (True, [4, 4])]
+)
+def test_unshuffled_batches_are_in_order(tmp_path, drop_remainder, sizes):
+  path = write_sorted(str(tmp_path / "sorted"), 10)
+  batches = list(
+    features.record_batches(path, SORTED_LAYOUT, 4, drop_remainder, trim=False)
+  )
+  assert [len(batch["label"]) for batch in batches] == sizes
+  lengths = np.concatenate([b["input_mask"] for b in batches]).sum(axis=1)
+  assert list(lengths) == [n % 6 + 1 for n in range(sum(sizes))]
+
+
+def test_several_files_are_read_one_after_the_other(tmp_path):
+  paths = [
+    write_sorted(str(tmp_path / name), rows)
+    for name, rows in (("a", 3), ("b", 2))
+  ]
+  (batch,) = features.record_batches(paths, SORTED_LAYOUT, 8, False, False)
+  lengths = batch["input_mask"].numpy().sum(axis=1)
+  assert list(lengths) == [1, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_shapes_are_static_for_a_tpu(tmp_path, is_shuffled):
+  path = write_sorted(str(tmp_path / "sorted"), 10)
+  if is_shuffled:
+    batches = features.shuffled_record_batches(
+      path, SORTED_LAYOUT, 4, False, num_records=10, seed=0
+    )
+  else:
+    batches = features.record_batches(path, SORTED_LAYOUT, 4, True, False)
+  shapes = {name: spec.shape for name, spec in batches.element_spec.items()}
+  expected = {name: [4, 16] for name in features.TOKEN_FEATURES}
+  expected["label"] = [4]
+  assert {name: list(shape) for name, shape in shapes.items()} == expected
+
+
+@pytest.mark.parametrize("is_shuffled", [False, True])
+def test_trimmed_batches_end_where_the_longest_does(tmp_path, is_shuffled):
+  path = write_sorted(str(tmp_path / "sorted"), 10)
+  if is_shuffled:
+    batches = features.shuffled_record_batches(
+      path, SORTED_LAYOUT, 5, True, num_records=10, seed=0
+    )
+  else:
+    batches = features.record_batches(path, SORTED_LAYOUT, 5, False, True)
+  for batch in batches.take(2):
+    for name in features.TOKEN_FEATURES:
+      assert batch[name].shape == [5, 8]
+
+
+def batch_of(mask):
+  """Features with this mask, each place of them with a number of its own."""
+  mask = tf.constant(mask, tf.int32)
+  places = tf.reshape(tf.range(tf.size(mask)), mask.shape)
+  return {
+    "input_ids": places,
+    "input_mask": mask,
+    "segment_ids": -places,
+    "label_ids": tf.range(len(mask)),
+  }
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("mask", "multiple", "length"),
+  [
+    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 1, 3),
+    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 2, 4),
+    ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]], 2, 4),
+    ([[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]], 4, 6),  # no more than there is
+    ([[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0]], 8, 6),
+    ([[1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]], 1, 4),  # a hole is not the end
+    ([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 1, 3),  # nor is a row without
+    ([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 2, 2),
+  ],
+)
+def test_only_common_padding_is_cut(mask, multiple, length):
+  before = batch_of(mask)
+  after = features.trim_padding(before, multiple)
+  assert list(after) == list(before)
+  for name in features.TOKEN_FEATURES:
+    np.testing.assert_array_equal(after[name], before[name][:, :length], name)
+  np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
+
+
+def lengths_of(batches):
+  return [batch["input_mask"].numpy().sum(axis=1).tolist() for batch in batches]
+
+
+@pytest.fixture
+def uneven(tmp_path):
+  """A file of 50 records of 1 to 20 tokens, and their layout."""
+  layout = features.token_layout(20) | {"unique_ids": features.Feature()}
+  rng = np.random.default_rng(5)
+  path = str(tmp_path / "uneven.tf_record")
+  rows = []
+  for number in range(50):
+    length = int(rng.integers(1, 21))
+    mask = [1] * length + [0] * (20 - length)
+    rows.append(
+      dict.fromkeys(features.TOKEN_FEATURES, mask) | {"unique_ids": number}
+    )
+  features.write_records(path, rows, layout)
+  return path, layout
+
+
+def test_sorted_records_come_longest_first_and_know_their_places(uneven):
+  path, layout = uneven
+  batches = list(features.record_batches(path, layout, 8, False, True, True))
+  lengths = [length for batch in lengths_of(batches) for length in batch]
+  assert lengths == sorted(lengths, reverse=True)
+  for batch in batches:
+    assert (
+      batch["place"].numpy().tolist() == batch["unique_ids"].numpy().tolist()
+    )
+
+
+def test_in_order_puts_sorted_rows_back(uneven):
+  path, layout = uneven
+  batches = features.record_batches(path, layout, 8, False, True, True)
+  rows = [
+    {"place": place} for batch in batches for place in batch["place"].numpy()
+  ]
+  places = [int(row["place"]) for row in features.in_order(rows)]
+  assert places == list(range(50))
+
+
+def grouped(uneven, num_batches, first_record=0, batch_size=8, seed=3):
+  path, layout = uneven
+  batches = features.shuffled_record_batches(
+    path, layout, batch_size, True, 50, seed, first_record, by_length=True
+  )
+  return list(batches.take(num_batches))
+
+
+def test_grouped_batches_are_of_like_lengths(uneven):
+  # 50 records leave 2 over; the next epoch's first 6 fill their batch.
+  batches = grouped(uneven, 6)
+  spreads = [max(lengths) - min(lengths) for lengths in lengths_of(batches)]
+  assert max(spreads) <= 6
+  assert np.mean(spreads) < 4
+
+
+def test_grouped_epochs_have_every_record_once(uneven):
+  ids = [
+    number
+    for batch in grouped(uneven, 25)
+    for number in batch["unique_ids"].numpy().tolist()
+  ]
+  for epoch in range(4):
+    assert sorted(ids[50 * epoch : 50 * (epoch + 1)]) == list(range(50))
+
+
+def test_grouped_batches_come_in_random_order(uneven):
+  totals = [sum(lengths) for lengths in lengths_of(grouped(uneven, 6))]
+  assert totals != sorted(totals) and totals != sorted(totals, reverse=True)
+
+
+def test_grouped_training_goes_on_where_it_stopped(uneven):
+  whole = grouped(uneven, 12)
+  rest = grouped(uneven, 5, first_record=7 * 8)
+  for batch, again in zip(whole[7:], rest):
+    assert batch["unique_ids"].numpy().tolist() == (
+      again["unique_ids"].numpy().tolist()
+    )

@@ -1,0 +1,304 @@
+"""Tests of data.ner: files, tags, windows."""
+
+import json
+
+import pytest
+import reference_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import get_entities
+
+import tokenization
+from bertlib.command_line import InputError
+from bertlib.data import ner
+from bertlib.data.ner import Columns, Entity
+
+pytestmark = pytest.mark.unit
+
+
+def write(tmp_path, text, name="data.conll"):
+  path = tmp_path / name
+  path.write_bytes(text.encode())
+  return str(path)
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n",
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC\n\n\n",
+    "Ann\tB-PER\nleft\tO\n\nRome\tB-LOC",
+    "Ann\tB-PER\r\nleft\tO\r\n\r\nRome\tB-LOC\r\n\r\n",
+    "\ufeffAnn\tB-PER\nleft\tO\n\t\nRome\tB-LOC\n",
+    "-DOCSTART- -X-\n\nAnn B-PER\nleft O\n\nRome B-LOC\n",
+    "Ann  B-PER\nleft   O\n\nRome  B-LOC\n",
+  ],
+)
+def test_columns_are_read_however_the_lines_end(tmp_path, text):
+  first, second = ner.read_sentences(write(tmp_path, text), Columns())
+  assert first.words == ["Ann", "left"]
+  assert first.tags == ["B-PER", "O"]
+  assert second.words == ["Rome"]
+  assert second.tags == ["B-LOC"]
+
+
+def test_any_column_and_delimiter(tmp_path):
+  path = write(tmp_path, "1|NNP|New York|B-LOC|x\n2|VB|is|O|y\n")
+  (sentence,) = ner.read_sentences(path, Columns(3, -2, "|"))
+  assert sentence.words == ["New York", "is"]
+  assert sentence.tags == ["B-LOC", "O"]
+
+
+def test_words_stand_in_the_text(tmp_path):
+  path = write(tmp_path, "Ann\tO\nleft\tO\n")
+  (sentence,) = ner.read_sentences(path, Columns())
+  assert [sentence.text[a:b] for a, b in sentence.places] == sentence.words
+
+
+def test_a_single_column_has_no_tags(tmp_path):
+  (sentence,) = ner.read_sentences(write(tmp_path, "Ann\nleft\n"), Columns())
+  assert sentence.tags is None
+
+
+def test_a_no_break_space_is_a_word(tmp_path):
+  (sentence,) = ner.read_sentences(
+    write(tmp_path, "\xa0\tO\nAnn\tO\n"), Columns()
+  )
+  assert sentence.words == ["\xa0", "Ann"]
+
+
+def test_mixed_numbers_of_columns_are_refused_by_line(tmp_path):
+  path = write(tmp_path, "Ann\tO\n\nleft\tO\nRome\n")
+  with pytest.raises(InputError, match=r"line 4: has 1 columns.*have 2"):
+    ner.read_sentences(path, Columns())
+
+
+def test_a_column_that_is_not_there_is_refused(tmp_path):
+  path = write(tmp_path, "Ann\tO\n")
+  with pytest.raises(InputError, match=r"line 1: .*--tag_column=3"):
+    ner.read_sentences(path, Columns(tag=3))
+
+
+@pytest.mark.parametrize("text", ["", "\n\r\n", "-DOCSTART- O\n"])
+def test_a_file_without_sentences_is_refused(tmp_path, text):
+  with pytest.raises(InputError, match="has no sentences"):
+    ner.read_sentences(write(tmp_path, text), Columns())
+
+
+def test_a_missing_file_is_refused(tmp_path):
+  with pytest.raises(InputError, match="cannot be read"):
+    ner.read_sentences(str(tmp_path / "none"), Columns())
+
+
+def test_a_sentence_a_line(tmp_path):
+  path = write(tmp_path, "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n")
+  (sentence,) = ner.read_sentences(path, Columns(item_delimiter="\x02"))
+  assert sentence.words == ["北", "京", "好"]
+  assert sentence.tags == ["B-LOC", "I-LOC", "O"]
+
+
+def test_a_line_with_too_few_tags_is_refused(tmp_path):
+  path = write(tmp_path, "a\x02b\tO\n")
+  with pytest.raises(InputError, match="line 1: 2 words, but 1 tags"):
+    ner.read_sentences(path, Columns(item_delimiter="\x02"))
+
+
+def test_json_lines_with_tokens(tmp_path):
+  path = write(
+    tmp_path,
+    '{"tokens": ["Ann", "left"], "tags": ["B-PER", "O"]}\n'
+    '\n{"tokens": ["x"]}\n',
+    "data.jsonl",
+  )
+  first, second = ner.read_sentences(path, Columns())
+  assert first.tags == ["B-PER", "O"]
+  assert second.tags is None
+
+
+def test_json_lines_with_places_in_text(tmp_path):
+  row = {
+    "text": "Dr. Ann-Marie left Rome.",
+    "entities": [
+      {"start": 4, "end": 7, "label": "PER"},
+      {"start": 19, "end": 23, "label": "LOC"},
+    ],
+  }
+  path = write(tmp_path, json.dumps(row), "data.jsonl")
+  (sentence,) = ner.read_sentences(path, Columns())
+  assert sentence.words == [
+    "Dr", ".", "Ann", "-", "Marie", "left", "Rome", ".",
+  ]  # fmt: skip
+  assert sentence.tags == ["O", "O", "B-PER", "O", "O", "O", "B-LOC", "O"]
+
+
+def test_an_entity_within_a_word_cuts_it():
+  sentence = ner.from_text(
+    "anti-BRCA1x", [{"start": 5, "end": 10, "label": "G"}]
+  )
+  assert sentence.words == ["anti", "-", "BRCA1", "x"]
+  assert sentence.tags == ["O", "O", "B-G", "O"]
+
+
+@pytest.mark.parametrize(
+  "entities, message",
+  [
+    ([{"start": 0, "end": 9, "label": "X"}], "is no entity"),
+    ([{"start": 2, "end": 2, "label": "X"}], "is no entity"),
+    ([{"start": 0, "end": 2}], "is no entity"),
+    (["X"], "is no entity"),
+    (
+      [
+        {"start": 0, "end": 2, "label": "X"},
+        {"start": 1, "end": 3, "label": "Y"},
+      ],
+      "overlap",
+    ),
+  ],
+)
+def test_spans_that_cannot_be_are_refused(tmp_path, entities, message):
+  line = json.dumps({"text": "abc", "entities": entities})
+  path = write(tmp_path, line, "data.jsonl")
+  with pytest.raises(InputError, match=f"line 1: .*{message}"):
+    ner.read_sentences(path, Columns())
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"words": []}'])
+def test_json_of_another_kind_is_refused(tmp_path, line):
+  with pytest.raises(InputError, match="line 1: "):
+    ner.read_sentences(write(tmp_path, line, "data.jsonl"), Columns())
+
+
+def test_chinese_goes_by_characters():
+  assert ner.from_text("我爱New York。").words == [
+    "我", "爱", "New", "York", "。",
+  ]  # fmt: skip
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.parametrize(
+  "name, item_delimiter, num_sentences, num_entities",
+  [
+    ("wnut17/train.conll", None, 3394, 1975),
+    ("wnut17/test.conll", None, 1287, 1079),
+    ("ncbi-disease/train.tsv", None, 5432, 5145),
+    ("msra/dev.tsv", "\x02", 2318, 3819),
+  ],
+)
+def test_published_sets_are_read_whole(
+  name, item_delimiter, num_sentences, num_entities
+):
+  sentences = ner.read_sentences(
+    str(reference_data.data(f"ner/{name}")),
+    Columns(item_delimiter=item_delimiter),
+  )
+  assert len(sentences) == num_sentences
+  found = sum(len(ner.entities_of(s.tags)) for s in sentences)
+  assert found == num_entities
+
+
+# Tags
+
+TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12)
+
+
+@given(TAGS)
+@settings(deadline=None)
+def test_entities_of_any_bio_are_those_of_seqeval(tags):
+  ours = [(e.label, e.start, e.end - 1) for e in ner.entities_of(tags)]
+  assert ours == get_entities(tags)
+
+
+@st.composite
+def entity_lists(draw):
+  """Entities side by side and apart, and the number of words."""
+  entities, place = [], 0
+  for _ in range(draw(st.integers(0, 4))):
+    start = place + draw(st.integers(0, 2))
+    place = start + draw(st.integers(1, 3))
+    entities.append(Entity(draw(st.sampled_from("XY")), start, place))
+  return entities, place + draw(st.integers(0, 2))
+
+
+@given(entity_lists(), st.sampled_from(["BIO", "BIOES"]))
+@settings(deadline=None)
+def test_tags_give_their_entities_back(drawn, scheme):
+  entities, num_words = drawn
+  tags = ner.tags_of(entities, num_words, scheme)
+  assert ner.entities_of(tags) == entities
+
+
+@pytest.mark.parametrize(
+  "tags, entities",
+  [
+    (["X", "X", "O", "Y"], [Entity("X", 0, 2), Entity("Y", 3, 4)]),
+    (["U-X", "B-Y", "L-Y"], [Entity("X", 0, 1), Entity("Y", 1, 3)]),
+    (["O", "I-X", "I-X"], [Entity("X", 1, 3)]),
+    (["E-X", "E-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
+  ],
+)
+def test_other_tags_are_understood(tags, entities):
+  assert ner.entities_of(tags) == entities
+
+
+def test_repaired_counts_the_tags_that_change():
+  sentence = ner.from_text("a b c")._replace(tags=["O", "I-X", "I-X"])
+  (mended,), count = ner.repaired([sentence], "BIO")
+  assert mended.tags == ["O", "B-X", "I-X"]
+  assert count == 1
+
+
+@pytest.mark.parametrize(
+  "tags, scheme",
+  [(["O", "B-X"], "BIO"), (["S-X"], "BIOES"), (["X", "O"], ""), (["O"], "")],
+)
+def test_find_scheme(tags, scheme):
+  assert ner.find_scheme(tags) == scheme
+
+
+# Windows
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b"]
+  path.write_text("\n".join(pieces) + "\n")
+  return tokenization.FullTokenizer(str(path))
+
+
+@given(
+  st.lists(st.sampled_from(["a", "aa", "aaaa", "b", "\u0000"]), max_size=80),
+  st.integers(8, 20),
+)
+@settings(deadline=None)
+def test_every_word_is_decided_once(tokenizer, words, max_seq_length):
+  sentence = ner.from_text("")._replace(words=words)
+  windows = list(ner.make_windows([sentence], tokenizer, max_seq_length))
+  decided = sorted(w for window in windows for w in window.words if w >= 0)
+  assert decided == [i for i, word in enumerate(words) if word != "\u0000"]
+  for window in windows:
+    assert len(window.input_ids) == len(window.words) <= max_seq_length
+    for piece, word in zip(window.input_ids, window.words):
+      if word >= 0:
+        assert piece == tokenizer.encode(words[word])[0]
+
+
+def test_a_word_of_a_long_sentence_has_others_around_it(tokenizer):
+  sentence = ner.from_text(" ".join(["b"] * 10_000))
+  windows = list(ner.make_windows([sentence], tokenizer, 42))
+  for window in windows[1:-1]:
+    places = [place for place, word in enumerate(window.words) if word >= 0]
+    assert places[0] > 10
+    assert places[-1] < 32
+
+
+def test_a_record_has_labels_where_words_are_decided(tokenizer):
+  sentence = ner.from_text("aa b")
+  (window,) = ner.make_windows([sentence], tokenizer, 8)
+  record = ner.window_record(window, 7, 8, [3, 5])
+  assert record["label_ids"] == [-1, 3, -1, 5, -1, -1, -1, -1]
+  assert record["input_mask"] == [1, 1, 1, 1, 1, 0, 0, 0]
+  assert record["unique_ids"] == 7

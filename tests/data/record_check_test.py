@@ -1,0 +1,167 @@
+"""The record at fault is found, in any file, before training and in it."""
+
+import os
+import re
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import wrong_input_world
+
+import run_pretraining
+from bertlib.command_line import InputError
+from bertlib.data import features, record_check
+
+pytestmark = pytest.mark.unit
+
+LAYOUT = features.with_limits(
+  features.pretraining_layout(4, 2),
+  {"input_ids": 9, "segment_ids": 2, "next_sentence_labels": 2},
+)
+ROW = {
+  "input_ids": [2, 8, 3, 0],
+  "input_mask": [1, 1, 1, 0],
+  "segment_ids": [0, 0, 0, 0],
+  "masked_lm_positions": [1, 0],
+  "masked_lm_ids": [5, 0],
+  "masked_lm_weights": [1.0, 0.0],
+  "next_sentence_labels": [0],
+}
+
+
+def write(path, **bad):
+  """Writes records of which some, by number, have other features."""
+  rows = [ROW | bad.get(f"record_{number}", {}) for number in range(3000)]
+  features.write_records(str(path), rows, LAYOUT)
+  return str(path)
+
+
+@pytest.mark.parametrize(
+  ("name", "value"),
+  [
+    ("input_ids", [2, 9, 3, 0]),
+    ("input_ids", [2, -1, 3, 0]),
+    ("input_ids", [2, 2**32 + 5, 3, 0]),
+    ("segment_ids", [0, 0, 0, 7]),
+    ("next_sentence_labels", [3]),
+    ("next_sentence_labels", [-1]),
+    ("masked_lm_weights", [float("nan"), 0.0]),
+    ("masked_lm_weights", [1.0, float("inf")]),
+  ],
+)
+@pytest.mark.parametrize("number", [0, 1023, 1024, 2999])
+def test_a_value_out_of_range_is_found(tmp_path, name, value, number):
+  good = write(tmp_path / "good")
+  bad = (
+    write(
+      tmp_path / "bad", **{f"record_{number}": {name: value}, "record_2999": {}}
+    )
+    if number != 2999
+    else write(tmp_path / "bad", record_2999={name: value})
+  )
+  assert record_check.find([good], LAYOUT) is None
+  found = record_check.find([good, bad], LAYOUT)
+  assert f"{bad}: record {number} " in found and name in found
+  assert record_check.find([good, bad], LAYOUT, number) is None
+  assert record_check.find([good, bad], LAYOUT, number + 1) == found
+
+
+def test_a_record_of_other_lengths_is_found(tmp_path):
+  path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
+  assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)
+
+
+@pytest.mark.parametrize("place", [3, 9, 40, -3])
+def test_a_flipped_byte_is_found(tmp_path, place):
+  path = write(tmp_path / "bad")
+  size = os.path.getsize(path) // 3000
+  with open(path, "r+b") as file:
+    file.seek(2000 * size + place % size)
+    byte = file.read(1)[0]
+    file.seek(-1, 1)
+    file.write(bytes([byte ^ 16]))
+  assert f"{path}: record 2000 " in record_check.find([path], LAYOUT)
+  if place < 12 and place > 0:  # where its length is
+    with pytest.raises(InputError, match=re.escape(f"{path}: record 2000 ")):
+      features.count_records(path)
+
+
+@pytest.mark.parametrize("find", [None, lambda: None])
+def test_other_errors_stay_as_they_are(find):
+  with (
+    pytest.raises(tf.errors.InvalidArgumentError),
+    record_check.named_at_failure(find),
+  ):
+    raise tf.errors.InvalidArgumentError(None, None, "of the model")
+
+
+@pytest.mark.graph
+def test_the_mark_of_a_batch_is_nan_where_a_value_is_out_of_range():
+  batch = {name: np.array([value]) for name, value in ROW.items()}
+  bad = {
+    "input_ids": [[0, 9, 0, 0]],
+    "segment_ids": [[0, 0, -1, 0]],
+    "next_sentence_labels": [[2]],
+  }
+  with tf.Graph().as_default(), tf.Session() as session:
+    mark = features.range_mark
+    assert session.run(mark(batch, LAYOUT)) == 0
+    for name, value in bad.items():
+      marked = mark(batch | {name: np.array(value)}, LAYOUT)
+      assert np.isnan(session.run(marked)), name
+
+
+# In training
+
+
+BAD = {
+  "input_ids": [2] + [10**6] + [0] * 14,
+  "segment_ids": [7] * 16,
+  "next_sentence_labels": [3],
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("world")
+  wrong_input_world.make(str(folder), commands.in_process)
+  return folder
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("name", "action"),
+  [
+    ("input_ids", "--do_train"),  # which TensorFlow refuses
+    ("segment_ids", "--do_train"),  # which it does not
+    ("next_sentence_labels", "--nodo_train"),
+  ],
+)
+def test_training_and_evaluation_name_the_record(
+  world, tmp_path, monkeypatch, name, action
+):
+  # As if the record were not among the first.
+  monkeypatch.setattr(run_pretraining, "_NUM_LOOKED_AT", 0)
+  path = str(tmp_path / "records")
+  row = {
+    "input_ids": [2, *[5] * 14, 3],
+    "input_mask": [1] * 16,
+    "segment_ids": [0] * 16,
+    "masked_lm_positions": [1, 2, 0, 0],
+    "masked_lm_ids": [5, 6, 0, 0],
+    "masked_lm_weights": [1.0, 1.0, 0.0, 0.0],
+    "next_sentence_labels": [0],
+  }
+  rows = [row] * 5 + [row | {name: BAD[name]}] + [row] * 2
+  features.write_records(path, rows, features.pretraining_layout(16, 4))
+  arguments = [
+    argument.format(world=world, out=tmp_path / "out")
+    for argument in wrong_input_world.COMMANDS["run_pretraining"]
+  ]
+  with (
+    commands.in_process(run_pretraining) as main,
+    pytest.raises(InputError, match=re.escape(f"{path}: record 5 ")) as raised,
+  ):
+    main(*arguments, f"--input_file={path}", "--do_eval", action)
+  assert name in str(raised.value)

@@ -1,0 +1,597 @@
+"""Tests of SQuAD's examples, windows, cache and audit."""
+
+import collections
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from unittest import mock
+
+import commands
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_data
+import tensorflow as tf
+from absl import flags
+
+import tokenization
+from bertlib.command_line import InputError
+from bertlib.data import features, squad
+from bertlib.data.squad import Settings, SquadExample
+
+pytestmark = pytest.mark.unit
+
+RUNS = [
+  "v11_dev_384",
+  "v11_dev_128",
+  "v11_one_answer_384",
+  "v11_one_answer_128",
+  "v11_one_answer_96",
+  "v20_dev_384",
+  "v20_dev_128",
+  "v20_one_answer_384",
+  "v20_one_answer_128",
+  "xquad_mixed_160",
+]
+
+
+# What callers of google-research/bert's functions pass.
+Span = collections.namedtuple("Span", ["start", "length"])
+
+
+def golden_run(name, golden):
+  with open(golden("squad", "runs.json")) as file:
+    runs = json.load(file)["features"]
+  (run,) = [r for r in runs if r["features"] == f"{name}_features.jsonl.gz"]
+  return run
+
+
+def read_golden_examples(run, folder, golden):
+  path = folder / "data.json"
+  with gzip.open(golden("squad", run["input"])) as file:
+    path.write_bytes(file.read())
+  return squad.read_squad_examples(
+    str(path), run["is_training"], run["version_2_with_negative"]
+  )
+
+
+def helper_cases(function):
+  cases = reference_data.read_jsonl(
+    reference_data.golden("squad", "helpers.jsonl")
+  )
+  return [case for case in cases if case["function"] == function]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+  words = "a b c d e f g h who what ##s ( ) . , [PAD] [UNK] [CLS] [SEP]"
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(words.split(" ")) + "\n")
+  return tokenization.FullTokenizer(str(path))
+
+
+def make_data(*questions, context="a b c d"):
+  """A data set; a question is (id, answers), or a whole object."""
+  qas = [
+    q
+    if isinstance(q, dict)
+    else {
+      "id": q[0],
+      "question": "what",
+      "answers": [{"text": t, "answer_start": s} for t, s in q[1]],
+    }
+    for q in questions
+  ]
+  return {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+
+
+def write_data(folder, *questions, **options):
+  path = folder / "data.json"
+  path.write_text(json.dumps(make_data(*questions, **options)))
+  return str(path)
+
+
+def read_records(path):
+  """The integers of each record by the features' names."""
+  for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
+    example = tf.train.Example.FromString(serialized)
+    yield {
+      name: list(feature.int64_list.value)
+      for name, feature in example.features.feature.items()
+    }
+
+
+# The reference's own results
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_examples_equal_the_reference(tmp_path, name, golden):
+  run = golden_run(name, golden)
+  expected = reference_data.read_jsonl(golden("squad", run["examples"]))
+  examples = read_golden_examples(run, tmp_path, golden)
+  assert [vars(example) for example in examples] == expected
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("name", RUNS)
+def test_features_equal_the_reference(tmp_path, name, golden):
+  run = golden_run(name, golden)
+  length = run["max_seq_length"]
+  made = []
+  squad.convert_examples_to_features(
+    read_golden_examples(run, tmp_path, golden),
+    tokenization.FullTokenizer(
+      reference_data.vocab(run["vocab"]), run["do_lower_case"]
+    ),
+    length,
+    run["doc_stride"],
+    run["max_query_length"],
+    run["is_training"],
+    made.append,
+  )
+  expected = reference_data.read_jsonl(golden("squad", run["features"]))
+  assert len(made) == len(expected) == run["count_features"]
+  for ours, theirs in zip(made, expected):
+    first = theirs.pop("context_first")
+    words = dict(enumerate(theirs.pop("token_to_orig"), first))
+    best = dict(enumerate(map(bool, theirs.pop("is_max_context")), first))
+    for key in ("input_ids", "input_mask", "segment_ids"):
+      theirs[key] += [0] * (length - len(theirs[key]))
+    assert {key: getattr(ours, key) for key in theirs} == theirs
+    assert ours.token_to_orig_map == words
+    assert ours.token_is_max_context == best
+
+  path = str(tmp_path / "features.tf_record")
+  writer = squad.FeatureWriter(path, run["is_training"])
+  for feature in made:
+    writer.process_feature(feature)
+  writer.close()
+  assert writer.num_features == len(made)
+  digest = hashlib.sha256()
+  for record in read_records(path):
+    line = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    digest.update(f"{line}\n".encode())
+  assert digest.hexdigest() == run["tf_record_content_sha256"]
+
+
+def test_best_windows_equal_the_reference():
+  for case in helper_cases("_check_is_max_context"):
+    spans = [Span(*span) for span in case["doc_spans"]]
+    for position, expected in enumerate(case["best_span"]):
+      best = [
+        index
+        for index in range(len(spans))
+        if squad._check_is_max_context(spans, index, position)
+      ]
+      assert best == expected, case
+
+
+def test_improved_answers_equal_the_reference():
+  for case in helper_cases("_improve_answer_span"):
+    expected = case.pop("result")
+    del case["function"]
+    span = squad._improve_answer_span(
+      **case, tokenizer=tokenization.BasicTokenizer()
+    )
+    assert list(span) == expected, case
+
+
+def test_order_of_training_records_equals_the_reference():
+  for case in helper_cases("shuffle of the training examples"):
+    assert squad.reference_order(case["n"]) == case["result"]
+
+
+# Windows
+
+
+@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
+def test_windows_show_every_token(num_tokens, room, stride):
+  spans = squad.window_spans(num_tokens, room, stride)
+  shown = {
+    token for start, length in spans for token in range(start, start + length)
+  }
+  assert shown == set(range(num_tokens))
+  assert all(0 < length <= room for _, length in spans)
+  moves = [b[0] - a[0] for a, b in zip(spans, spans[1:])]
+  assert all(move == min(stride, room) for move in moves)
+
+
+def test_windows_come_in_any_order_of_questions(tokenizer):
+  questions = [("a b c d e f g", "a"), ("h g f", "what"), ("a", "who a b")]
+  examples = [
+    SquadExample(str(index), question, context.split())
+    for index, (context, question) in enumerate(questions)
+  ]
+  settings = Settings(8, 2, 3, is_training=False)
+  order = [2, 0, 1]
+
+  def as_dicts(examples, order=None):
+    windows = squad.make_windows(examples, tokenizer, settings)
+    return [
+      (squad.as_record(f), f.example_index, f.doc_span_index, f.tokens)
+      for f in squad.iterate_features(windows, 8, tokenizer.inv_vocab, order)
+    ]
+
+  shuffled = [examples[index] for index in order]
+  assert as_dicts(examples, order) == as_dicts(shuffled)
+
+
+def test_a_long_question_is_cut_and_counted(tokenizer):
+  examples = [
+    SquadExample("q1", "what a b", ["c"]),
+    SquadExample("q2", "what a", ["c"]),
+  ]
+  windows = squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
+  first, second = squad.iterate_features(windows, 8, tokenizer.inv_vocab)
+  assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
+  assert first.input_ids == second.input_ids
+  cut, _ = squad.find_losses(windows)
+  assert cut.tolist() == [0]
+
+
+def test_an_answer_in_no_window_is_found(tokenizer):
+  words = [*"abcdef"]
+  examples = [
+    SquadExample("long", "what", words, "b c d e", 1, 4),
+    SquadExample("short", "what", words, "b c", 1, 2),
+    SquadExample("none", "what", words, "", -1, -1, is_impossible=True),
+  ]
+  windows = squad.make_windows(examples, tokenizer, Settings(7, 1, 3, True))
+  _, lost = squad.find_losses(windows)
+  assert lost.tolist() == [0]
+
+
+def test_an_empty_paragraph_has_no_windows(tokenizer):
+  examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
+  windows = squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
+  assert windows.example_index.tolist() == [1]
+  nothing = squad.make_windows(
+    examples[:1], tokenizer, Settings(8, 4, 2, False)
+  )
+  assert [len(column) for column in nothing] == [0] * len(nothing)
+
+
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {commands.ROOT!r})
+print("imported")
+import tokenization
+from bertlib.data import squad
+
+if __name__ == "__main__":
+  tokenizer = tokenization.FullTokenizer(sys.argv[1])
+  examples = [
+    squad.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
+    for i in range(1600)
+  ]
+  settings = squad.Settings(16, 4, 8, False)
+  one, two = (
+    squad.make_windows(examples, tokenizer, settings, num_workers)
+    for num_workers in (1, 2)
+  )
+  assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(one, two))
+  assert "tensorflow" not in sys.modules
+  print("equal")
+"""
+
+
+@pytest.mark.process
+def test_workers_change_nothing_and_do_not_import_the_script(
+  tmp_path, tokenizer
+):
+  """The script could be one that imports TensorFlow."""
+  (tmp_path / "script.py").write_text(SCRIPT)
+  (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocab))
+  done = subprocess.run(
+    [sys.executable, tmp_path / "script.py", tmp_path / "vocab.txt"],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.stdout == "imported\nequal\n", done.stderr
+
+
+class Deadly(str):
+  """A word that ends the process which unpickles it."""
+
+  def __reduce__(self):
+    return os._exit, (9,)
+
+
+@pytest.mark.process
+def test_a_worker_that_dies_is_told(tokenizer):
+  examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
+  with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
+    squad.make_windows(
+      examples, tokenizer, Settings(8, 4, 2, False), num_workers=2
+    )
+
+
+# The cache
+
+
+@pytest.fixture
+def cached(tmp_path, tokenizer):
+  """A folder with windows, their key, and a function to ask for them."""
+  examples = [SquadExample("q", "who", ["a", "b"])]
+  made = []
+
+  def make():
+    made.append(
+      squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
+    )
+    return made[-1]
+
+  squad.cached_windows(str(tmp_path), "a key", make)
+  return tmp_path, made, make
+
+
+def test_windows_are_made_once(cached):
+  folder, made, make = cached
+  windows = squad.cached_windows(str(folder), "a key", make)
+  assert len(made) == 1
+  for ours, theirs in zip(windows, made[0]):
+    np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def test_another_key_is_not_served(cached):
+  folder, made, make = cached
+  squad.cached_windows(str(folder), "b key", make)
+  assert len(made) == 2
+
+
+def test_a_file_that_has_the_name_of_another_key_is_not_served(cached):
+  folder, made, make = cached
+  (path,) = folder.iterdir()
+  path.rename(folder / "windows-b key.npz")
+  squad.cached_windows(str(folder), "b key", make)
+  assert len(made) == 2
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
+def test_a_damaged_file_is_made_again(cached, damage, caplog):
+  folder, made, make = cached
+  (path,) = folder.iterdir()
+  content = bytearray(path.read_bytes())
+  if damage == "flipped":
+    content[content.index(made[0].ids.tobytes())] ^= 1
+  damaged = {"empty": b"", "cut": content[:-9], "other": b"{}"}
+  path.write_bytes(damaged.get(damage, content))
+  windows = squad.cached_windows(str(folder), "a key", make)
+  assert len(made) == 2
+  assert "is damaged" in caplog.text
+  np.testing.assert_array_equal(windows.ids, made[0].ids)
+  squad.cached_windows(str(folder), "a key", make)
+  assert len(made) == 2
+
+
+def test_the_key_changes_with_data_vocabulary_and_settings(tmp_path):
+  data, vocab = tmp_path / "data.json", tmp_path / "vocab.txt"
+  keys = set()
+  for content, words, length in (
+    ("{}", "a", 8),
+    ("{ }", "a", 8),
+    ("{}", "b", 8),
+    ("{}", "a", 9),
+  ):
+    data.write_text(content)
+    vocab.write_text(words)
+    keys.add(squad.cache_key(str(data), str(vocab), {"length": length}))
+  assert len(keys) == 4
+  again = squad.cache_key(str(data), str(vocab), {"length": length})
+  assert again in keys
+
+
+# The audit
+
+
+def test_the_audit_counts_what_windows_lose(tmp_path, golden):
+  run = golden_run("v20_one_answer_128", golden)
+  examples = read_golden_examples(run, tmp_path, golden)
+  tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
+  rows = squad.audit(examples, tokenizer, [48, 128], [24, 64], 12)
+  assert len(rows) == 4
+  for row in rows:
+    windows = squad.make_windows(
+      examples,
+      tokenizer,
+      Settings(row["max_seq_length"], row["doc_stride"], 12, True),
+    )
+    cut, lost = squad.find_losses(windows)
+    assert row["questions"] == run["count_examples"]
+    assert row["windows"] == len(windows.length)
+    assert row["questions cut"] == len(cut) > 0
+    assert row["answers in no window"] == len(lost)
+  assert max(row["answers in no window"] for row in rows) > 0
+
+
+# Reading
+
+
+def test_words_part_at_the_reference_s_white_space():
+  words, starts = squad.split_words("\u202f ab\tc\u00a0d\u3000e\r\nf \n")
+  assert words == ["ab", "c\u00a0d\u3000e", "f"]
+  assert starts == [2, 5, 12]
+
+
+def test_answers_that_are_not_at_their_place_are_listed(tmp_path, caplog):
+  path = write_data(
+    tmp_path, ("good", [("b", 2)]), ("off", [("d", 2)]), ("split", [("x", 3)])
+  )
+  unaligned = []
+  examples = squad.read_squad_examples(path, True, unaligned=unaligned)
+  assert [example.qas_id for example in examples] == ["good"]
+  assert unaligned == [
+    {"id": "off", "answer": "d", "found": "b"},
+    {"id": "split", "answer": "x", "found": "b"},
+  ]
+  assert f"{path}: 2 of 3 questions left out" in caplog.text
+
+
+def test_answers_are_not_needed_to_predict(tmp_path):
+  path = write_data(tmp_path, {"id": "q", "question": "who"})
+  (example,) = squad.read_squad_examples(path, is_training=False)
+  assert example.orig_answer_text is None
+
+
+def test_data_of_1_1_can_be_trained_on_with_that_of_2_0(tmp_path):
+  impossible = {"id": "n", "question": "who", "answers": []}
+  impossible["is_impossible"] = True
+  path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
+  examples = squad.read_squad_examples(path, True, True)
+  assert [e.is_impossible for e in examples] == [False, True]
+
+
+# What is refused, and how
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_data_of_2_0_without_its_flag(tmp_path, is_training):
+  impossible = {"id": "n", "question": "who", "is_impossible": True}
+  path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
+  with pytest.raises(InputError) as refused:
+    squad.read_squad_examples(path, is_training)
+  assert str(refused.value) == (
+    f"{path}, question n: has no answer (is_impossible), as in SQuAD 2.0. Give"
+    " --version_2_with_negative"
+  )
+
+
+@pytest.mark.parametrize(
+  ("answers", "said"),
+  [
+    ([], "has 0 answers"),
+    ([("b", 2), ("c", 4)], "has 2 answers"),
+    ([("", 0)], "its answer is empty"),
+    ([("b", -1)], "answer_start -1 puts the answer outside the context"),
+    ([("d", 7)], "which has 7 characters"),
+    ([("d e", 6)], "answer_start 6 puts the answer outside the context"),
+  ],
+)
+def test_answers_that_cannot_be_learnt(tmp_path, answers, said):
+  path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
+  with pytest.raises(InputError) as refused:
+    squad.read_squad_examples(path, is_training=True)
+  assert str(refused.value).startswith(f"{path}, question bad: ")
+  assert said in str(refused.value)
+
+
+def test_nothing_left_to_train_on(tmp_path):
+  path = write_data(tmp_path, ("off", [("d", 2)]))
+  with pytest.raises(InputError, match="no questions left to train on"):
+    squad.read_squad_examples(path, is_training=True)
+
+
+@pytest.mark.parametrize(
+  ("settings", "said"),
+  [
+    (Settings(67, 128, 64, True), "--max_seq_length=67 leaves no room"),
+    (Settings(384, 0, 64, True), "--doc_stride=0 .* have to be 1 at least"),
+  ],
+)
+def test_windows_without_text(tokenizer, settings, said):
+  with pytest.raises(InputError, match=said):
+    squad.make_windows([], tokenizer, settings)
+
+
+def test_records_are_read_back(tmp_path, tokenizer):
+  example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
+  windows = squad.make_windows([example], tokenizer, Settings(8, 4, 2, True))
+  (feature,) = squad.iterate_features(windows, 8, tokenizer.inv_vocab)
+  path = str(tmp_path / "records")
+  layout = squad.record_layout(8, is_training=True)
+  features.write_records(path, [squad.as_record(feature)], layout)
+  (batch,) = features.record_batches(path, layout, 4, False, trim=False)
+  assert {name: value.numpy().tolist() for name, value in batch.items()} == {
+    name: [value] for name, value in squad.as_record(feature).items()
+  }
+
+
+# For code written for google-research/bert
+
+
+def make_features(examples, tokenizer, *settings):
+  made = []
+  squad.convert_examples_to_features(
+    examples, tokenizer, *settings, made.append
+  )
+  return made
+
+
+def test_features_are_plain_values_that_can_be_set(tokenizer):
+  (feature,) = make_features(
+    [SquadExample("q", "who", ["a", "b"])], tokenizer, 8, 2, 4, False
+  )
+  feature.unique_id = 7
+  feature.input_ids[-1] = 3
+  feature.token_is_max_context[3] = False
+  assert squad.as_record(feature)["unique_ids"] == 7
+  assert squad.as_record(feature)["input_ids"][-1] == 3
+  assert feature.token_is_max_context == {3: False, 4: True}
+
+
+@pytest.mark.graph
+def test_features_made_by_callers_are_written(tmp_path):
+  path = str(tmp_path / "features.tf_record")
+  feature = squad.InputFeatures(
+    5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
+  )
+  with squad.FeatureWriter(path, is_training=True) as writer:
+    writer.process_feature(feature)
+  assert list(read_records(path)) == [
+    {
+      "unique_ids": [5],
+      "input_ids": [4, 0],
+      "input_mask": [1, 0],
+      "segment_ids": [0, 0],
+      "start_positions": [1],
+      "end_positions": [2],
+      "is_impossible": [0],
+    }
+  ]
+
+
+def test_a_file_of_features_appears_whole_or_not_at_all(tmp_path):
+  path = tmp_path / "features.tf_record"
+  path.write_bytes(b"before")
+  with (
+    pytest.raises(AttributeError),
+    squad.FeatureWriter(str(path), is_training=False) as writer,
+  ):
+    writer.process_feature("no features")
+  assert [p.name for p in tmp_path.iterdir()] == [path.name]
+  assert path.read_bytes() == b"before"
+
+
+def test_examples_show_all_that_they_hold():
+  example = SquadExample("q1", "who?", ["a", "b"], "a", 0, 1, True)
+  for shown in (str(example), repr(example)):
+    for part in ("q1", "who?", "['a', 'b']", "start_position=0", "True"):
+      assert part in shown
+
+
+def test_a_position_of_no_window_is_best_in_none():
+  assert not squad._check_is_max_context([Span(0, 3)], 0, 5)
+
+
+def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
+  question = {
+    "id": "q",
+    "question": "what",
+    "answers": [],
+    "is_impossible": True,
+  }
+  path = write_data(tmp_path, question)
+  with pytest.raises(InputError, match="question q"):
+    squad.read_squad_examples(path, False)
+  values = flags.FlagValues()
+  flags.DEFINE_bool(
+    "version_2_with_negative", True, "Help.", flag_values=values
+  )
+  with mock.patch.object(flags, "FLAGS", values):
+    (example,) = squad.read_squad_examples(path, False)
+  assert example.qas_id == "q"

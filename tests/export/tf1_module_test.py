@@ -1,0 +1,183 @@
+"""Graph code and its weights inside code of TensorFlow 2."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import modeling
+from bertlib.checkpoints import model_folder
+from bertlib.export import tf1_module
+
+pytestmark = pytest.mark.graph
+
+CONFIG = modeling.BertConfig(
+  vocab_size=11,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=12,
+  max_position_embeddings=6,
+  type_vocab_size=2,
+)
+IDS = np.int32([[2, 5, 6, 3], [2, 7, 3, 0]])
+SPEC = [tf.TensorSpec([None, None], tf.int32)]
+
+
+def build(input_ids, is_training=False):
+  model = modeling.BertModel(CONFIG, is_training, input_ids)
+  return model.get_pooled_output()
+
+
+class Encoder(tf1_module.GraphModule):
+  @tf.function(input_signature=SPEC, autograph=False)
+  def predict(self, input_ids):
+    with self.scope():
+      return build(input_ids)
+
+  @tf.function(input_signature=SPEC, autograph=False)
+  def train(self, input_ids):
+    with self.scope():
+      return build(input_ids, is_training=True)
+
+
+def initial_weights(init_checkpoint=None):
+  return tf1_module.initial_weights(
+    lambda: build(tf.constant(IDS)), init_checkpoint
+  )
+
+
+@pytest.fixture(scope="module")
+def weights():
+  random = np.random.default_rng(0)
+  return {
+    name: random.normal(size=value.shape).astype(np.float32)
+    for name, value in initial_weights().items()
+  }
+
+
+@pytest.fixture(scope="module")
+def encoder(weights):
+  return Encoder(weights)
+
+
+def in_a_session(weights, tensors):
+  """What the same graph gives in a session, from a function of its output."""
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    output = build(tf.constant(IDS))
+    variables = tf.compat.v1.trainable_variables()
+    for variable in variables:
+      variable.load(weights[variable.op.name], session)
+    return session.run(tensors(output, variables))
+
+
+def test_output_is_that_of_the_graph(encoder, weights):
+  expected = in_a_session(weights, lambda output, _: output)
+  np.testing.assert_allclose(encoder.predict(IDS), expected, atol=1e-6)
+
+
+def test_gradients_are_those_of_the_graph(encoder, weights):
+  expected = in_a_session(
+    weights,
+    lambda output, variables: {
+      v.op.name: tf.convert_to_tensor(g)
+      for v, g in zip(variables, tf.gradients(output**2, variables))
+    },
+  )
+  with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(encoder.predict(IDS) ** 2)
+  gradients = tape.gradient(loss, encoder.weights)
+  for variable, gradient in zip(encoder.weights, gradients):
+    name = variable.name.partition(":")[0]
+    gradient = tf.convert_to_tensor(gradient)
+    np.testing.assert_allclose(gradient, expected[name], atol=1e-5)
+
+
+def test_all_weights_are_tracked(encoder, weights):
+  names = {variable.name.partition(":")[0] for variable in encoder.variables}
+  assert names == weights.keys()
+  assert len(encoder.trainable_variables) == len(weights)
+
+
+@pytest.mark.train
+def test_training_drops_out_with_the_same_weights(encoder):
+  assert not np.array_equal(encoder.train(IDS), encoder.train(IDS))
+  assert np.array_equal(encoder.predict(IDS), encoder.predict(IDS))
+
+
+def test_two_modules_have_weights_of_their_own(encoder, weights):
+  other = Encoder({name: value * 0 for name, value in weights.items()})
+  before = encoder.predict(IDS).numpy()
+  assert not other.predict(IDS).numpy().any()
+  assert np.array_equal(encoder.predict(IDS), before)
+
+
+def test_two_modules_in_one_function(weights):
+  modules = [tf1_module.GraphModule(weights) for _ in range(2)]
+
+  @tf.function(autograph=False)
+  def call(input_ids):
+    outputs = []
+    for module in modules:
+      with module.scope():
+        outputs.append(build(input_ids))
+    return outputs
+
+  with tf.GradientTape() as tape:
+    one, other = call(IDS)
+    loss = tf.reduce_sum(one**2)
+  np.testing.assert_array_equal(one, other)
+  largest = [
+    max(abs(tf.convert_to_tensor(of)).numpy().max() for of in gradients)
+    for gradients in tape.gradient(loss, [module.weights for module in modules])
+  ]
+  assert largest[0] > 0.1
+  assert largest[1] == 0.0
+
+
+def test_an_assigned_weight_is_used(weights):
+  encoder = Encoder(weights)
+  encoder.predict(IDS)
+  for variable in encoder.weights:
+    variable.assign(tf.zeros_like(variable))
+  assert not encoder.predict(IDS).numpy().any()
+
+
+def test_saved_and_loaded(encoder, tmp_path):
+  tf.saved_model.save(encoder, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  np.testing.assert_array_equal(loaded.predict(IDS), encoder.predict(IDS))
+
+
+def test_gradients_reach_loaded_weights(encoder, tmp_path):
+  tf.saved_model.save(encoder, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  for call in (loaded.predict, loaded.train):
+    with tf.GradientTape() as tape:
+      output = call(IDS)
+    assert None not in tape.gradient(output, loaded.weights)
+
+
+def test_a_weight_that_is_not_there(weights):
+  some = dict(weights)
+  del some["bert/pooler/dense/bias"]
+  encoder = Encoder(some)
+  with pytest.raises(KeyError, match="bert/pooler/dense/bias"):
+    encoder.predict(IDS)
+
+
+def test_new_weights_are_those_of_the_initializers():
+  weights = initial_weights()
+  table = weights["bert/embeddings/word_embeddings"]
+  assert table.shape == (11, 8)
+  assert 0.01 < table.std() < 0.03
+  assert (weights["bert/embeddings/LayerNorm/gamma"] == 1).all()
+
+
+def test_weights_of_a_checkpoint_and_others(weights, tmp_path):
+  checkpoint = str(tmp_path / "model.ckpt")
+  some = {n: v for n, v in weights.items() if "pooler" not in n}
+  model_folder.write_variables(checkpoint, some)
+  started = initial_weights(checkpoint)
+  assert started.keys() == weights.keys()
+  assert all(np.array_equal(started[name], some[name]) for name in some)
+  assert not started["bert/pooler/dense/bias"].any()

@@ -1,0 +1,253 @@
+"""Tokens in a graph, against those of `tokenization.FullTokenizer`."""
+
+import gzip
+
+import pytest
+import reference_data
+import tensorflow as tf
+import tokenization_test
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import tokenization
+from bertlib.data import features, ner, squad
+from bertlib.export import tf_tokenizer
+
+pytestmark = pytest.mark.unit
+
+PUBLISHED = ["uncased", "cased", "chinese", "multi_cased"]
+
+
+@pytest.fixture(scope="module")
+def small_vocab_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  entries = [*tokenization_test.SMALL_VOCAB.split(), "[MASK]x"]
+  path.write_text("\n".join(entries), encoding="utf-8")
+  return str(path)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
+def small(request, small_vocab_file):
+  """A tokenizer, and the same for graphs."""
+  tokenizer = tokenization.FullTokenizer(small_vocab_file, request.param)
+  return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer)
+
+
+@pytest.fixture(params=PUBLISHED)
+def published(request, golden):
+  name = request.param
+  rows = tokenization_test.golden_lines(f"{name}.jsonl.gz", golden)
+  tokenizer = tokenization_test.published(name)
+  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(
+    [as_bytes(row["text"]) for row in rows]
+  )
+  return tokenizer, rows, tokens
+
+
+def as_bytes(text):
+  return text.encode("utf-8", "surrogatepass")
+
+
+def places(tokens):
+  starts, ends = tokens.starts.to_list(), tokens.ends.to_list()
+  return [list(zip(*pair)) for pair in zip(starts, ends)]
+
+
+# The reference's results and real text.
+
+
+def test_ids_and_places_of_every_golden_line(published):
+  tokenizer, rows, tokens = published
+  assert tokens.ids.to_list() == [row["ids"] for row in rows]
+  expected = [
+    tokenizer.tokenize_with_offsets(as_bytes(row["text"]))[1] for row in rows
+  ]
+  assert places(tokens) == expected
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.parametrize("name", ["uncased", "cased"])
+def test_naughty_and_plain_lines(name):
+  tokenizer = tokenization_test.published(name)
+  with open(reference_data.data("text", "blns.txt"), "rb") as file:
+    lines = file.read().split(b"\n")
+  path = reference_data.data("text", "gutenberg_sentences.txt.gz")
+  with gzip.open(path) as file:
+    lines += file.read().split(b"\n")[:3000]
+  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(lines)
+  assert tokens.ids.to_list() == [tokenizer.encode(line) for line in lines]
+
+
+def test_bytes_that_are_not_utf8():
+  path = reference_data.golden("tokenization", "bytes_input.jsonl")
+  texts = [bytes.fromhex(row["hex"]) for row in reference_data.read_jsonl(path)]
+  tokenizer = tokenization_test.published("uncased")
+  tokens = tf_tokenizer.GraphTokenizer(tokenizer).tokenize(texts)
+  assert tokens.ids.to_list() == [tokenizer.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_character_alone_and_between_letters(do_lower_case, tmp_path):
+  vocab = tmp_path / "vocab.txt"
+  vocab.write_text("[UNK]\n[CLS]\n[SEP]\nx\n##x\ny\n##y\n")
+  tokenizer = tokenization.FullTokenizer(str(vocab), do_lower_case)
+  graph = tf_tokenizer.GraphTokenizer(tokenizer)
+  texts = [
+    as_bytes(text)
+    for point in range(0x110000)
+    if point < 0x3100 or point % 97 == 0
+    for text in (chr(point), f"x{chr(point)}y")
+  ]
+  expected = [tokenizer.encode(text) for text in texts]
+  assert graph.tokenize(texts).ids.to_list() == expected
+
+
+# Properties.
+
+
+@pytest.mark.graph
+@settings(max_examples=150, deadline=None)
+@given(texts=st.lists(tokenization_test.TEXT, max_size=4))
+def test_any_texts(small, texts):
+  tokenizer, graph = small
+  texts = [as_bytes(text) for text in texts]
+  tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
+  assert tokens.ids.to_list() == [tokenizer.encode(text) for text in texts]
+  assert places(tokens) == [
+    tokenizer.tokenize_with_offsets(text)[1] for text in texts
+  ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+  pieces=st.lists(
+    st.sampled_from(["[MASK]", "x", "[MASK]x", " ", "\t", "\u2028", "\x1c"])
+  )
+)
+def test_words_that_are_never_split(small_vocab_file, pieces):
+  text = "".join(pieces)
+  never = ["[MASK]", "[MASK]x"]
+  tokenizer = tokenization.FullTokenizer(small_vocab_file, True, never)
+  graph = never_splitting(small_vocab_file)
+  (ids,) = graph.tokenize([text]).ids.to_list()
+  assert ids == tokenizer.encode(text)
+
+
+_GRAPHS = {}
+
+
+def never_splitting(path):
+  if path not in _GRAPHS:
+    _GRAPHS[path] = tf_tokenizer.GraphTokenizer(
+      tokenization.FullTokenizer(path, True, ["[MASK]", "[MASK]x"])
+    )
+  return _GRAPHS[path]
+
+
+def test_a_word_over_two_texts_is_none(small_vocab_file):
+  graph = never_splitting(small_vocab_file)
+  ids = graph.tokenize(["[MA", "SK]", "[MASK]"]).ids.to_list()
+  assert [len(row) for row in ids] == [2, 2, 1]
+
+
+def test_a_word_too_long_and_one_as_long_as_can_be(small):
+  tokenizer, graph = small
+  texts = ["a" * 200, "a" * 201, "ab" * 100, "ab" * 100 + "z"]
+  expected = [tokenizer.encode(text) for text in texts]
+  assert graph.tokenize(texts).ids.to_list() == expected
+
+
+def test_no_texts_and_empty_texts(small):
+  _, graph = small
+  assert graph.tokenize(tf.zeros([0], tf.string)).ids.to_list() == []
+  assert graph.tokenize(["", " ", "\x0b"]).ids.to_list() == [[], [], []]
+
+
+@pytest.mark.parametrize("max_seq_length", [3, 4, 7, 8, 40])
+@pytest.mark.parametrize("pads", [True, False])
+def test_pairs(small, max_seq_length, pads):
+  tokenizer, graph = small
+  words = ["dog", "the", ",", "ab", "s", "a", "b", "mask", "!", "x", "e"]
+  pairs = [
+    (" ".join(words[:a]), " ".join(words[:b]))
+    for a in range(8)
+    for b in range(8)
+  ]
+  expected = [
+    features.encode_pair(tokenizer, *p, max_seq_length) for p in pairs
+  ]
+  got = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
+  length = max(sum(row.input_mask) for row in expected)
+  for name in features.TOKEN_FEATURES:
+    rows = [getattr(row, name) for row in expected]
+    if not pads:
+      rows = [row[:length] for row in rows]
+    assert got[name].numpy().tolist() == rows
+
+
+def test_texts_without_a_second(small):
+  tokenizer, graph = small
+  expected = features.encode_pair(tokenizer, "dog the", None, 8)
+  got = graph.encode_pairs(["dog the"], None, 8, True)
+  for name in features.TOKEN_FEATURES:
+    assert got[name].numpy().tolist() == [getattr(expected, name)]
+
+
+def test_only_core_operations(small):
+  _, graph = small
+  function = graph.tokenize.get_concrete_function()
+  functions = function.graph.as_graph_def().library.function
+  used = {node.op for f in functions for node in f.node_def}
+  used |= {operation.type for operation in function.graph.get_operations()}
+  assert "UnicodeDecode" in used
+  assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
+
+
+@pytest.mark.graph
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(tokenization_test.TEXT, max_size=3))
+@example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
+def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
+  tokenizer = tokenization.FullTokenizer(small_vocab_file)
+  graph = _GRAPHS.setdefault(
+    "words", tf_tokenizer.GraphTokenizer(tokenizer, ner.WORD)
+  )
+  texts = [tokenization.convert_to_unicode(as_bytes(text)) for text in texts]
+  tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
+  sentences = [ner.from_text(text) for text in texts]
+  words = [word for sentence in sentences for word in sentence.words]
+  spans = zip(tokens.word_starts.to_list(), tokens.word_ends.to_list())
+  assert [list(zip(*pair)) for pair in spans] == [s.places for s in sentences]
+  encoded = [tokenizer.encode(word) for word in words]
+  expected = [piece for ids in encoded for piece in ids]
+  assert tokens.ids.values.numpy().tolist() == expected
+  assert tokens.words.values.numpy().tolist() == [
+    number for number, ids in enumerate(encoded) for _ in ids
+  ]
+
+
+# Windows.
+
+
+@pytest.mark.graph
+@given(
+  lengths=st.lists(st.integers(0, 40), max_size=4),
+  room=st.integers(1, 12),
+  stride=st.integers(1, 14),
+)
+@settings(max_examples=60, deadline=None)
+def test_windows(lengths, room, stride):
+  rows = tf.RaggedTensor.from_row_lengths(tf.range(sum(lengths)), lengths)
+  size = tf.fill([len(lengths)], room)
+  step = tf.minimum(size, stride)
+  windows = tf_tokenizer.cut_windows(tf.constant(lengths, tf.int32), size, step)
+  expected = [
+    (row, *span)
+    for row, length in enumerate(lengths)
+    for span in squad.window_spans(length, room, stride) or [(0, 0)]
+  ]
+  assert list(zip(*(of.numpy().tolist() for of in windows))) == expected
+  values = rows.to_list()
+  assert tf_tokenizer.take_windows(rows, windows).to_list() == [
+    values[row][start : start + length] for row, start, length in expected
+  ]

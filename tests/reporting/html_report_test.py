@@ -1,0 +1,568 @@
+"""Tests of the page about a run."""
+
+import html.parser
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+import commands
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference_data
+import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
+from matplotlib.figure import Figure
+
+from bertlib.reporting import html_report
+
+pytestmark = pytest.mark.unit
+
+TEXTS = st.text(st.characters(exclude_categories=()))
+FEW = hypothesis.settings(
+  max_examples=20,
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+
+
+class Page(html.parser.HTMLParser):
+  """What a browser makes of a page.
+
+  Attributes:
+    elements: tag, attributes and text of each element, in order of its end;
+      in a text, what stands in `<code>` is the character that it escapes.
+  """
+
+  VOID = ("meta",)
+
+  def __init__(self, page):
+    super().__init__()
+    self.elements, self._open = [], []
+    self.feed(page)
+    self.close()
+    assert not self._open
+
+  def handle_starttag(self, tag, attrs):
+    if tag in self.VOID:
+      self.elements.append((tag, dict(attrs), ""))
+    else:
+      self._open.append((tag, dict(attrs), []))
+
+  def handle_endtag(self, tag):
+    opened, attrs, text = self._open.pop()
+    assert tag == opened
+    text = "".join(text)
+    if tag == "code":
+      text = text.encode("ascii").decode("unicode_escape")
+    self.elements.append((tag, attrs, text))
+    if self._open:
+      self._open[-1][2].append(text)
+
+  def handle_startendtag(self, tag, attrs):
+    self.elements.append((tag, dict(attrs), ""))
+
+  def handle_data(self, data):
+    if self._open:
+      self._open[-1][2].append(data)
+
+  def texts(self, *tags):
+    return [text for tag, _, text in self.elements if tag in tags]
+
+
+def rows_of(page, table=0):
+  """Texts of the first table or a later one, by row."""
+  tables, rows, row = [], [], []
+  for tag, _, text in Page(page).elements:
+    if tag in ("th", "td"):
+      row.append(text)
+    elif tag == "tr":
+      rows.append(row)
+      row = []
+    elif tag == "table":
+      tables.append(rows)
+      rows = []
+  return tables[table]
+
+
+def points(values):
+  return list(enumerate(values))
+
+
+def sections(text="some"):
+  """One of each kind, `text` in each place that takes one."""
+  draw = np.random.default_rng(1)
+  labels = [f"{text}{i}" for i in range(3)]
+  many = [f"{text}{i}" for i in range(30)]
+  sure = draw.random(50)
+  return [
+    html_report.curves(text, {text: points(draw.random(300))}, (7, text)),
+    html_report.table(text, [{text: text, "f1": 0.5}]),
+    html_report.confusion_matrix(labels, draw.integers(0, 9, (3, 3))),
+    html_report.confusion_matrix(many, draw.integers(0, 9, (30, 30))),
+    html_report.calibration(sure, sure > 0.4),
+    html_report.lengths(draw.integers(1, 300, 80), 128, 40, 999),
+    html_report.errors([{"text": text, "label": text, "confidence": 0.9}]),
+  ]
+
+
+def written(tmp_path, *arguments):
+  path = tmp_path / "report.html"
+  html_report.write(str(path), *arguments)
+  return path.read_bytes().decode()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+  """The axes that pictures would be made of, a list."""
+  axes = []
+
+  def keep(size, draw, caption=""):
+    axes.append(Figure(size).subplots())
+    draw(axes[-1])
+    return caption
+
+  monkeypatch.setattr(html_report, "_picture", keep)
+  return axes
+
+
+# Scalars
+
+
+def write_events(folder, *events, suffix=""):
+  """Writes (time, step, {tag: value}) as Estimator does, a file each call."""
+  with tf.Graph().as_default():  # a FileWriter refuses to work without
+    writer = tf.summary.FileWriter(str(folder), filename_suffix=suffix)
+  for time, step, values in events:
+    summary = tf.Summary(
+      value=[
+        tf.Summary.Value(tag=tag, simple_value=value)
+        for tag, value in values.items()
+      ]
+    )
+    writer.add_event(tf.Event(wall_time=time, step=step, summary=summary))
+  writer.close()
+
+
+@pytest.mark.graph
+def test_scalars_of_a_file_writer(tmp_path):
+  write_events(
+    tmp_path, (1, 20, {"loss": 0.5}), (2, 10, {"loss": 1.5, "rate": 2.0})
+  )
+  assert html_report.read_scalars(str(tmp_path)) == {
+    "loss": [(10, 1.5), (20, 0.5)],
+    "rate": [(10, 2.0)],
+  }
+
+
+@pytest.mark.graph
+def test_scalars_of_tensorflow_2(tmp_path):
+  with tf2.summary.create_file_writer(str(tmp_path)).as_default():
+    for step in (3, 5):
+      tf2.summary.write("loss", step / 2, step)
+      tf2.summary.write("note", "not a number", step)
+      tf2.summary.write("weights", [1.0, 2.0], step)
+  assert html_report.read_scalars(str(tmp_path)) == {
+    "loss": [(3, 1.5), (5, 2.5)]
+  }
+
+
+@pytest.mark.graph
+def test_of_a_step_written_twice_the_later_value_counts(tmp_path):
+  # The file that sorts first was written last.
+  write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
+  write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".b")
+  assert html_report.read_scalars(str(tmp_path)) == {
+    "a": [(1, 1.0), (2, 9.0), (3, 8.0)]
+  }
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_lost", [1, 8, 20])
+def test_a_record_cut_off_ends_its_file(tmp_path, num_lost):
+  write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
+  (path,) = tmp_path.iterdir()
+  os.truncate(path, path.stat().st_size - num_lost)
+  assert html_report.read_scalars(str(tmp_path)) == {"a": [(1, 1.0)]}
+
+
+@pytest.mark.graph
+def test_other_files_and_folders_are_passed_over(tmp_path):
+  write_events(tmp_path / "eval", (1, 1, {"a": 1.0}))
+  (tmp_path / "checkpoint").write_text("no events")
+  assert html_report.read_scalars(str(tmp_path)) == {}
+
+
+def test_an_absent_folder_has_no_scalars(tmp_path):
+  assert html_report.read_scalars(str(tmp_path / "absent")) == {}
+
+
+# The page
+
+
+def test_tags_balance(tmp_path):
+  Page(written(tmp_path, "A run", {"seed": 1}, sections()))
+
+
+def test_the_same_data_give_the_same_bytes(tmp_path):
+  pages = [written(tmp_path, "A run", {"a": 1}, sections()) for _ in range(2)]
+  assert pages[0] == pages[1]
+
+
+def test_nothing_is_loaded(tmp_path):
+  page = written(tmp_path, "A run", {"a": 1}, sections())
+  links = [
+    value
+    for _, attrs, _ in Page(page).elements
+    for name, value in attrs.items()
+    if name in ("src", "srcset", "href", "xlink:href", "data", "poster")
+  ]
+  assert links and all(link.startswith("#") for link in links)
+  assert not re.search(r"https?:|@import|<script|<link|<!ENTITY", page)
+  assert all(url.startswith("#") for url in re.findall(r"url\((.*?)\)", page))
+
+
+def test_contents_lead_to_the_sections(tmp_path):
+  page = Page(written(tmp_path, "A run", {}, sections("a & b")))
+  ids = {a["id"] for tag, a, _ in page.elements if tag == "section"}
+  links = [
+    (a["href"][1:], text) for tag, a, text in page.elements if tag == "a"
+  ]
+  assert {link for link, _ in links} == ids
+  assert [text for _, text in links] == page.texts("h2")
+
+
+def test_facts_are_shown_as_they_were_set(tmp_path):
+  facts = {"seed": 12345, "rate": 2e-5, "f1": 0.98765, "on": True, "off": None}
+  page = Page(written(tmp_path, "A run", facts, []))
+  assert page.texts("dt") == list(facts)
+  assert page.texts("dd") == ["12345", "2e-05", "0.9877", "True", "–"]
+
+
+def test_what_repeats_an_id_repeats_its_content(tmp_path):
+  page = written(tmp_path, "A run", {}, [*sections(), *sections("other")])
+  found = list(
+    re.finditer(r'<(?:path|clipPath) [^>]*?id="(\w+)"[^>]*>(<rect.*?>)?', page)
+  )
+  by_id = {match[1]: match[0] for match in found}
+  assert len(by_id) < len(found)
+  assert all(by_id[match[1]] == match[0] for match in found)
+  used = re.findall(r'(?:url\(|xlink:href=")#(\w+)', page)
+  assert used and by_id.keys() == set(used)
+
+
+def test_twenty_thousand_steps_make_a_page_below_a_megabyte(tmp_path):
+  values = np.random.default_rng(0).normal(size=20000)
+  page = written(
+    tmp_path,
+    "A run",
+    {},
+    [
+      html_report.curves(
+        "Training", {str(i): points(values) for i in range(10)}
+      )
+    ],
+  )
+  assert len(page) < 1e6
+
+
+@pytest.mark.process
+def test_importing_brings_neither_tensorflow_nor_matplotlib():
+  code = "import bertlib.reporting.html_report, sys;"
+  code += " print({'tensorflow', 'matplotlib'} & {*sys.modules})"
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=commands.ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == "set()\n", done.stderr
+
+
+# Text
+
+
+@FEW
+@hypothesis.given(TEXTS)
+@hypothesis.example("</title></style><script>alert(1)</script> & \"'")
+@hypothesis.example("\\u200b \u200b \0 \r\n \u202e \ud800 \u2028")
+def test_any_text_comes_back_from_every_place(tmp_path, drawn, text):
+  page = Page(written(tmp_path, text, {text: text}, sections(text)))
+  assert page.texts("h1", "dt", "dd") == [text] * 3
+  assert page.texts("h2")[:2] == [text] * 2
+  assert page.texts("b")[0] == page.texts("bdi")[0] == text
+  assert page.texts("td")[0] == page.texts("td")[-3] == text
+  assert f"{text}2" in page.texts("th")
+  assert f"{text}29" in page.texts("td")
+
+
+@pytest.mark.needs_data(reference_data.DATA)
+def test_naughty_strings_come_back():
+  with open(reference_data.data("text", "blns.json"), encoding="utf-8") as file:
+    strings = json.load(file)
+  page = Page(html_report.errors([{"text": text} for text in strings]))
+  assert page.texts("td") == strings
+
+
+@hypothesis.given(TEXTS)
+@hypothesis.example("\u2028 \u200b \x85 \t \u00ad \ufeff \u3000")
+def test_what_cannot_be_seen_is_escaped(text):
+  (cell,) = re.findall(
+    "<div[^>]*>(.*?)</div></td>",
+    html_report.table("", [{"": text}]),
+    flags=re.DOTALL,
+  )
+  assert all(char.isprintable() or char == "\n" for char in cell)
+
+
+# Tables
+
+
+def columns_of(rows):
+  head, *body = rows_of(html_report.table("", rows))
+  return dict(zip(head, zip(*body)))
+
+
+def test_a_table_has_all_keys_of_its_rows():
+  assert rows_of(html_report.table("", [{"a": "x", "b": 1}, {"c": "y"}])) == [
+    ["a", "b", "c"],
+    ["x", "1", "–"],
+    ["–", "–", "y"],
+  ]
+
+
+@pytest.mark.parametrize(
+  ("values", "shown"),
+  [
+    ([0.123456, 0.5, 1.0, 0.0], ("0.1235", "0.5000", "1.0000", "0.0000")),
+    ([0.0987654, 0.9], ("0.0988", "0.9000")),
+    ([100.0, 91.3456], ("100.00", "91.35")),
+    ([123456.7, 3.0], ("123457", "3")),
+    ([2e-5, 0.00012345], ("2e-05", "0.0001234")),
+    ([1e-6, 1.0], ("1e-06", "1")),
+    ([0.5, math.nan, -math.inf], ("0.5000", "nan", "-inf")),
+    ([np.float32(0.25), None, np.int64(3)], ("0.2500", "–", "3")),
+    ([True, False], ("True", "False")),
+  ],
+)
+def test_numbers_of_a_column(values, shown):
+  assert columns_of([{"a": v} for v in values])["a"] == shown
+
+
+def test_numbers_are_on_the_right():
+  page = html_report.table("", [{"a": 1, "b": "1", "c": None}, {"a": 0.5}])
+  kinds = [a["class"] for tag, a, _ in Page(page).elements if tag == "th"]
+  assert kinds == ["number", "short", "number"]
+
+
+@pytest.mark.parametrize(
+  "show", [html_report.errors, lambda r: html_report.table("", r)]
+)
+def test_no_rows(show):
+  assert Page(show([])).texts("p") == ["There are none."]
+
+
+# The confusion matrix
+
+
+def test_a_confusion_matrix_with_recall_and_precision():
+  page = html_report.confusion_matrix(
+    ["a", "b", "c"], [[6, 2, 0], [1, 3, 0], [0] * 3]
+  )
+  assert rows_of(page)[1:] == [
+    ["a", "6", "2", "0", "75.0%"],
+    ["b", "1", "3", "0", "75.0%"],
+    ["c", "0", "0", "0", "–"],
+    ["precision", "85.7%", "60.0%", "–", "75.0%"],
+  ]
+
+
+def test_shades_tell_right_from_wrong():
+  page = html_report.confusion_matrix(["a", "b"], [[3, 1], [0, 5]])
+  cells = [(a["class"], t) for tag, a, t in Page(page).elements if tag == "td"]
+  shaded = [cell for cell in cells if cell[0] != "edge"]
+  assert shaded == [("right", "3"), ("wrong", "1"), ("right", "5")]
+
+
+def test_of_many_labels_the_most_confused_pairs():
+  counts = np.diag(np.full(100, 8))
+  counts[5, 7], counts[7, 5], counts[40, 2] = 2, 4, 3
+  page = html_report.confusion_matrix([f"l{i}" for i in range(100)], counts)
+  assert rows_of(page)[1:] == [
+    ["l7", "l5", "4", "0.3333"],
+    ["l40", "l2", "3", "0.2727"],
+    ["l5", "l7", "2", "0.2000"],
+  ]
+
+
+def test_of_many_labels_all_recalls_and_precisions():
+  counts = np.diag(np.full(30, 8))
+  counts[1, 2], counts[3, 3] = 8, 0
+  page = html_report.confusion_matrix([f"l{i}" for i in range(30)], counts)
+  assert rows_of(page, table=1)[2:5] == [
+    ["l1", "16", "0.5000", "1.0000"],
+    ["l2", "8", "1.0000", "0.5000"],
+    ["l3", "0", "–", "–"],
+  ]
+
+
+# Pictures
+
+
+def slow_calibration_error(confidences, correct):
+  error = 0
+  for k in range(10):
+    low, high = k / 10, (k + 1) / 10
+    inside = [
+      (sure, right)
+      for sure, right in zip(confidences, correct)
+      if low <= sure < high or sure == high == 1
+    ]
+    if inside:
+      mean_sure = sum(sure for sure, _ in inside) / len(inside)
+      accuracy = sum(right for _, right in inside) / len(inside)
+      error += len(inside) / len(correct) * abs(mean_sure - accuracy)
+  return error
+
+
+CONFIDENCES = st.one_of(
+  st.floats(0, 1), st.integers(0, 10).map(lambda k: k / 10)
+)
+
+
+@FEW
+@hypothesis.given(
+  st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
+)
+def test_calibration_error_is_that_of_a_plain_loop(drawn, cases):
+  sure, right = zip(*cases)
+  shown = re.search(
+    "error ([0-9.]+)[.]</b>", html_report.calibration(sure, right)
+  )
+  expected = slow_calibration_error(sure, right)
+  assert float(shown[1]) == pytest.approx(expected, abs=0.500001e-4)
+
+
+def test_calibration_counts_each_prediction_once(drawn):
+  html_report.calibration([0.0, 0.05, 0.1, 0.3, 0.999, 1.0], [True] * 6)
+  counts = [text.get_text() for text in drawn[0].texts]
+  assert counts == ["2", "1", "0", "1", "0", "0", "0", "0", "0", "2"]
+
+
+def test_calibration_shows_what_share_is_right(drawn):
+  html_report.calibration([0.61, 0.65, 0.69, 0.9], [True, False, False, True])
+  heights = [bar.get_height() for bar in drawn[0].patches]
+  assert heights[6] == pytest.approx(1 / 3)
+  x, y = drawn[0].lines[-1].get_data()
+  assert (x[6], y[6]) == pytest.approx((0.65, 1 / 3))
+  assert np.flatnonzero(np.isfinite(y)).tolist() == [6, 9]
+
+
+def test_calibration_of_nothing():
+  page = Page(html_report.calibration([], []))
+  assert page.texts("p") == ["There are no predictions."]
+
+
+@FEW
+@hypothesis.given(
+  st.lists(st.integers(0, 2000), min_size=1, max_size=30), st.integers(1, 600)
+)
+def test_no_bar_is_on_both_sides_of_the_limit(drawn, lengths, limit):
+  html_report.lengths(lengths, limit, 0, 0)
+  line = drawn[-1].lines[0].get_xdata()[0]
+  bars = drawn[-1].patches
+  fits = [bar.get_height() for bar in bars if bar.get_x() < line]
+  assert sum(fits) == sum(length <= limit for length in lengths)
+  assert sum(bar.get_height() for bar in bars) == len(lengths)
+  ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]
+  assert all(start >= line or end <= line for start, end in ends)
+
+
+def test_what_was_cut_is_told(drawn):
+  page = Page(html_report.lengths([100] * 3 + [228], 128, 1, 100))
+  assert page.texts("p")[0] == (
+    "1 of 4 examples (25.0%) were cut; with that 100 of 528 tokens (18.9%)"
+    " were lost."
+  )
+
+
+def test_that_nothing_was_cut_is_told(drawn):
+  page = Page(html_report.lengths([5, 6], 128, 0, 0))
+  assert page.texts("p")[0] == "None of 2 examples was cut."
+
+
+def test_lengths_of_nothing():
+  page = Page(html_report.lengths([], 128, 0, 0))
+  assert page.texts("p") == ["There are no examples."]
+
+
+def test_a_short_curve_is_drawn_as_it_is(drawn):
+  values = [(10, 1.0), (20, 4.0), (30, 2.0)]
+  html_report.curves("", {"loss": values})
+  assert list(zip(*drawn[0].lines[0].get_data())) == values
+  assert not drawn[0].collections
+
+
+def test_a_long_curve_is_means_between_lowest_and_highest(drawn):
+  values = np.random.default_rng(2).normal(size=20000)
+  values[12345] = 99
+  html_report.curves("", {"loss": points(values)})
+  steps, means = drawn[0].lines[0].get_data()
+  grouped = values.reshape(200, 100)
+  np.testing.assert_allclose(means, grouped.mean(axis=1))
+  np.testing.assert_allclose(steps, np.arange(200) * 100 + 49.5)
+  band = drawn[0].collections[0].get_paths()[0].vertices
+  assert band[:, 1].min() == values.min() and band[:, 1].max() == 99
+
+
+@hypothesis.given(st.integers(1, 2000))
+def test_neighbours_are_as_many_everywhere(num_points):
+  drawn_at = html_report._thinned(points(range(num_points)))[0]
+  assert len(drawn_at) <= 200
+  sizes = np.diff(drawn_at)
+  assert len(sizes) == 0 or sizes.max() - sizes.min() <= 1
+
+
+def test_what_is_not_finite_is_counted_and_left_out(drawn):
+  values = [1.0, math.nan, 3.0, math.inf, 5.0]
+  page = html_report.curves("", {"loss": points(values)})
+  shown = drawn[0].lines[0].get_ydata()
+  np.testing.assert_array_equal(shown, [1, math.nan, 3, math.nan, 5])
+  assert "2 not finite, last 5" in page
+
+
+def test_the_marked_step_is_in_every_panel(drawn):
+  page = html_report.curves(
+    "", {"a": [(1, 1.0)], "b": points(range(9))}, (1200, "best")
+  )
+  for axes in drawn:
+    assert axes.lines[-1].get_xdata()[0] == 1200
+    assert axes.get_xlim()[1] > 1200
+  assert "best</bdi>, step 1,200." in page
+
+
+@pytest.mark.parametrize("named", [{}, {"loss": []}])
+def test_curves_of_nothing(named):
+  page = Page(html_report.curves("Training", named))
+  assert page.texts("p") == ["Nothing was recorded."]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+  "values",
+  [
+    [0.5],
+    [math.nan],
+    [math.inf, -math.inf] * 200,
+    [0.1234567] * 300,
+    [1e38, -1e38] * 150,
+    [1e-8, 2e-8],
+    [12345678, 12345679],
+  ],
+)
+def test_odd_curves_are_drawn_without_a_warning(values):
+  Page(html_report.curves("", {"odd": points(values)}, (3, "best")))

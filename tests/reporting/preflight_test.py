@@ -1,0 +1,895 @@
+"""Tests of the doctor's checks, and of the receipt of a run."""
+
+import collections
+import gzip
+import itertools
+import json
+import logging as python_logging
+import os
+import string
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+
+import create_pretraining_data
+import extract_features
+import modeling
+import run_classifier
+import run_ner
+import run_pretraining
+import run_squad
+from bertlib import command_line
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features
+from bertlib.reporting import preflight
+
+pytestmark = pytest.mark.train
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "a the cat dog sat ran on mat home is good bad who where ."
+WORDS = WORDS.split(" ")
+CONFIG = modeling.BertConfig(
+  vocab_size=len(SPECIAL + WORDS),
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=16,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+ROWS = ["the cat sat\ty", "the dog ran home\tn", "a cat is good\ty"] * 4
+SQUAD = {"context": "the cat sat on the mat", "question": "where is the cat"}
+Finding = collections.namedtuple("Finding", "status text")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_measurement():
+  """How fast the machine is matters to no test of what is found."""
+  patch = pytest.MonkeyPatch()
+  patch.setattr(preflight, "product_rate", lambda *_: 1e9)
+  yield
+  patch.undo()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder of small models and data, good and bad; it is the current one."""
+  folder = tmp_path_factory.mktemp("preflight")
+  before = os.getcwd()
+  os.chdir(folder)
+  write_models()
+  write_texts()
+  write_records()
+  yield folder
+  os.chdir(before)
+
+
+def write(path, text):
+  mode = "wb" if isinstance(text, bytes) else "w"
+  with open(path, mode) as file:
+    file.write(text)
+
+
+def write_config(path, **changed):
+  values = CONFIG.to_dict() | changed
+  write(path, modeling.BertConfig.from_dict(values).to_json_string())
+
+
+def write_models():
+  write("vocab.txt", "\n".join(SPECIAL + WORDS))
+  write("large.txt", "\n".join([*SPECIAL, *WORDS, "more"]))
+  write("no_sep.txt", "\n".join(w for w in SPECIAL + WORDS if w != "[SEP]"))
+  names = map("".join, itertools.product(string.ascii_uppercase, repeat=3))
+  names = list(itertools.islice(names, 1200))
+  write("cased.txt", "\n".join(SPECIAL + names))
+  write("other.txt", "\n".join(sorted(SPECIAL) + WORDS))
+  write_config("config.json")
+  write_config("many.json", vocab_size=2000)
+  write_config("few.json", vocab_size=12)
+  write_config("wide.json", intermediate_size=32)
+  write("no_config.json", "[]")
+  with tf.Graph().as_default():
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32))
+    shapes = {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
+  random = np.random.RandomState(0)
+  weights = {
+    name: random.normal(0, 0.02, shape).astype("f")
+    for name, shape in shapes.items()
+  }
+  model_folder.write_variables("bert.ckpt", weights)
+  model_folder.write_variables("foreign.ckpt", {"w": np.zeros(3, "f")})
+  model_folder.write_variables("damaged.ckpt", weights)
+  with open("damaged.ckpt.data-00000-of-00001", "r+b") as file:
+    file.seek(100)
+    file.write(b"damage")
+  os.mkdir("trained")
+  model_folder.write_variables("trained/model.ckpt-5", weights)
+  write("trained/checkpoint", 'model_checkpoint_path: "model.ckpt-5"\n')
+  model = {
+    "script": "run_classifier",
+    "task": "tsv",
+    "kind": "classification",
+    "labels": ["no", "yes"],
+  }
+  model_folder.claim("trained", model, CONFIG, "vocab.txt")
+
+
+def write_texts():
+  write("train.tsv", "\n".join(ROWS))
+  write("dev.tsv", "\n".join(ROWS[:3]))
+  write("short.tsv", "the cat sat\ty\nthe dog\n")
+  write("unknown.tsv", "the cat sat\ty\nthe dog\tmaybe\n")
+  write("not_utf8.tsv", b"the cat sat\ty\nthe dog\t\xff\n")
+  write("empty.tsv", "")
+  write("file", "")
+  write("uneven.tsv", "\n".join([*ROWS, *["a dog\tn"] * 200]))
+  write("one_sided.tsv", "the cat sat\ty\n" * 8)
+  write("long.tsv", "the cat sat\ty\na dog " + "ran " * 99 + "\tn\n")
+  for name, answers in {
+    "squad": [{"text": "mat", "answer_start": 19}],
+    "unanswered": [],
+    "outside": [{"text": "mat", "answer_start": 21}],
+    "elsewhere": [{"text": "mat", "answer_start": 0}],
+  }.items():
+    qas = [{"id": "q", "question": SQUAD["question"], "answers": answers}]
+    paragraph = {"context": SQUAD["context"], "qas": qas}
+    data = {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+    write(f"{name}.json", json.dumps(data))
+  write("cut.json", json.dumps(data)[:-9])
+  write("train.conll", "the\tO\ncat\tB-PET\n\na\tO\ndog\tB-PET\n\n" * 4)
+  write("dev.conll", "the\tO\nmat\tB-THING\n")
+  write("mixed.conll", "the\tO\ncat\n")
+  write("untagged.conll", "the\ncat\n")
+  write("text.txt", "the cat sat\na dog ran\n\nit is good\nthe mat is bad\n")
+  write("blank.txt", "\n \n")
+  packed = gzip.compress(b"the cat sat on the mat\n" * 99)
+  write("cut.gz", packed[: len(packed) // 2])
+
+
+def record(seq_length=16, num_predictions=3, cls=2, token=8):
+  ids = [cls, token, 4, 3, *[0] * (seq_length - 4)]
+  return {
+    "input_ids": ids,
+    "input_mask": [int(i > 0) for i in ids],
+    "segment_ids": [0] * seq_length,
+    "masked_lm_positions": [2] + [0] * (num_predictions - 1),
+    "masked_lm_ids": [6] + [0] * (num_predictions - 1),
+    "masked_lm_weights": [1.0] + [0.0] * (num_predictions - 1),
+    "next_sentence_labels": [0],
+  }
+
+
+def write_records():
+  layout = features.pretraining_layout(16, 3)
+  features.write_records("good.tf_record", [record()] * 9, layout)
+  with open("good.tf_record", "rb") as file:
+    write("cut.tf_record", file.read()[:-7])
+  features.write_records(
+    "later.tf_record", [record(), record(token=len(SPECIAL + WORDS))], layout
+  )
+  features.write_records("other.tf_record", [record(cls=1)], layout)
+  for name, sizes in {"long": (20, 3), "many": (16, 4)}.items():
+    features.write_records(
+      f"{name}.tf_record", [record(*sizes)], features.pretraining_layout(*sizes)
+    )
+  both = b""
+  for name in ("good", "long"):
+    with open(f"{name}.tf_record", "rb") as file:
+      both += file.read()
+  write("mixed.tf_record", both)
+
+
+MODEL = {"bert_config_file": "config.json", "vocab_file": "vocab.txt"}
+TRAINING = MODEL | {"output_dir": "out", "do_train": True, "max_seq_length": 16}
+FLAGS = {
+  run_classifier: TRAINING
+  | {
+    "task_name": "tsv",
+    "train_file": "train.tsv",
+    "dev_file": "dev.tsv",
+    "labels": "n,y",
+    "train_batch_size": 4,
+    "do_eval": True,
+    "xla": "off",
+  },
+  run_squad: TRAINING
+  | {
+    "train_file": "squad.json",
+    "max_query_length": 6,
+    "train_batch_size": 1,
+    "num_workers": 1,
+  },
+  run_ner: TRAINING | {"train_file": "train.conll", "train_batch_size": 4},
+  run_pretraining: TRAINING
+  | {
+    "input_file": "good.tf_record",
+    "max_predictions_per_seq": 3,
+    "num_train_steps": 10,
+  },
+  extract_features: MODEL
+  | {
+    "input_file": "text.txt",
+    "output_file": "features.jsonl",
+    "init_checkpoint": "bert.ckpt",
+    "max_seq_length": 16,
+    "layers": -1,
+  },
+  create_pretraining_data: {
+    "input_file": "text.txt",
+    "output_file": "made.tf_record",
+    "vocab_file": "vocab.txt",
+    "max_seq_length": 16,
+  },
+}
+
+
+def arguments(script, **changed):
+  values = FLAGS[script] | changed
+  return [f"--{name}={v}" for name, v in values.items() if v is not None]
+
+
+def call(script, *given):
+  """Runs a script in this process; what it raises comes when it is over."""
+  error = None
+  with commands.in_process(script) as main:
+    try:
+      main(*given)
+    except BaseException as raised:
+      error = raised
+  if error:
+    raise error
+
+
+def examine(capsys, script, **changed):
+  """What the doctor says of a run: findings by name, and the exit status."""
+  capsys.readouterr()
+  before = set(os.listdir())
+  status = 0
+  try:
+    call(script, "--doctor", *arguments(script, **changed))
+  except SystemExit as ended:
+    status = ended.code
+  assert set(os.listdir()) == before
+  found = {}
+  for line in capsys.readouterr().out.splitlines():
+    word, rest = line.split("  ", 1)
+    name, _, text = rest.partition("  ")
+    found[name] = Finding(word, text.strip())
+  return found, status
+
+
+# What is found, before any training
+
+
+@pytest.mark.parametrize("script", FLAGS, ids=lambda script: script.__name__)
+def test_where_nothing_is_wrong_every_line_passes(place, capsys, script):
+  found, status = examine(capsys, script)
+  assert {name: f for name, f in found.items() if f.status != "pass"} == {}
+  assert len(found) > 5 and status == 0
+
+
+BAD = [
+  (run_classifier, {"train_file": "short.tsv"}, "data", "row 2: has 1 columns"),
+  (run_classifier, {"dev_file": "short.tsv"}, "data", "row 2: has 1 columns"),
+  (
+    run_classifier,
+    {"train_file": "unknown.tsv"},
+    "data",
+    "unknown.tsv, row 2: unknown label 'maybe'",
+  ),
+  (run_classifier, {"train_file": "not_utf8.tsv"}, "data", "is not UTF-8"),
+  (run_classifier, {"train_file": "empty.tsv"}, "data", "empty.tsv: is empty"),
+  (
+    run_classifier,
+    {"train_file": "short.tsv", "labels": None},
+    "task",
+    "row 2: has 1 columns",
+  ),
+  (run_classifier, {"dev_file": "gone.tsv"}, "data", "gone.tsv: cannot be rea"),
+  (run_classifier, {"task_name": "colla"}, "task", "there is no such task"),
+  (run_classifier, {"class_weights": "2:1"}, "classes", "give LABEL:WEIGHT"),
+  (
+    run_classifier,
+    {"do_train": False, "do_eval": False},
+    "flags",
+    "nothing to do",
+  ),
+  (run_classifier, {"seeds": 1}, "flags", "give 2 or more"),
+  (run_classifier, {"best_metric": "f9"}, "scores", "there is no such score"),
+  (run_classifier, {"train_batch_size": 99}, "data", "are not enough for one"),
+  (run_classifier, {"max_seq_length": 33}, "config", "max_position_embeddings"),
+  (
+    run_classifier,
+    {"bert_config_file": "no_config.json"},
+    "config",
+    "not a bert_config.json",
+  ),
+  (run_classifier, {"vocab_file": "large.txt"}, "vocabulary", "vocab_size"),
+  (run_classifier, {"vocab_file": "no_sep.txt"}, "vocabulary", "[SEP]"),
+  (
+    run_classifier,
+    {"vocab_file": "cased.txt", "bert_config_file": "many.json"},
+    "vocabulary",
+    "--do_lower_case=False",
+  ),
+  (
+    run_classifier,
+    {"init_checkpoint": "gone.ckpt"},
+    "checkpoint",
+    "gone.ckpt: no such checkpoint",
+  ),
+  (
+    run_classifier,
+    {"init_checkpoint": "bert.ckpt", "bert_config_file": "wide.json"},
+    "weights",
+    "has the shape [8, 16]",
+  ),
+  (
+    run_classifier,
+    {"init_checkpoint": "foreign.ckpt"},
+    "weights",
+    "none of the encoder's variables",
+  ),
+  (
+    run_classifier,
+    {"init_checkpoint": "damaged.ckpt"},
+    "checkpoint",
+    "damaged.ckpt.data-00000-of-00001: is corrupt",
+  ),
+  (
+    run_classifier,
+    {"output_dir": "trained"},
+    "folder",
+    "holds a model with labels ['no', 'yes']",
+  ),
+  (
+    run_classifier,
+    {"output_dir": "trained", "bert_config_file": "many.json"},
+    "folder",
+    "trained: holds a model",
+  ),
+  (
+    run_classifier,
+    {"output_dir": "trained", "labels": "no,yes", "resume": "never"},
+    "folder",
+    "--resume=never",
+  ),
+  (run_classifier, {"resume": "must"}, "folder", "--resume=must"),
+  (run_classifier, {"output_dir": "file/out"}, "disk", "Not a directory"),
+  (
+    run_classifier,
+    {"gradient_accumulation_steps": 3},
+    "batches",
+    "does not divide --train_batch_size=4",
+  ),
+  (run_classifier, {"freeze_layers": 2}, "batches", "the model has 1 layers"),
+  (run_classifier, {"memory_gb": 0.1}, "batches", "not even one sequence"),
+  (run_squad, {"train_file": "cut.json"}, "data", "cut.json"),
+  (run_squad, {"train_file": "gone.json"}, "data", "gone.json: cannot be read"),
+  (
+    run_squad,
+    {"train_file": "unanswered.json"},
+    "data",
+    "unanswered.json, question q: has 0 answers",
+  ),
+  (run_squad, {"train_file": "outside.json"}, "data", "outside the context"),
+  (run_squad, {"train_file": "elsewhere.json"}, "data", "no questions left"),
+  (run_squad, {"train_file": None}, "flags", "--train_file is needed"),
+  (run_squad, {"max_query_length": 14}, "flags", "leaves no room for text"),
+  (run_squad, {"train_batch_size": 9}, "steps", "are not enough for one step"),
+  (run_squad, {"output_dir": "trained"}, "checkpoint", "was not trained on qu"),
+  (
+    run_ner,
+    {"train_file": "mixed.conll"},
+    "sentences",
+    "mixed.conll, line 2: has 1 columns",
+  ),
+  (
+    run_ner,
+    {"train_file": "untagged.conll"},
+    "sentences",
+    "words without tags",
+  ),
+  (
+    run_ner,
+    {"dev_file": "dev.conll", "do_eval": True},
+    "data",
+    "'THING' (at 'mat') is no label",
+  ),
+  (run_ner, {"output_dir": "trained"}, "folder", "with script 'run_class"),
+  (run_pretraining, {"input_file": "cut.tf_record"}, "data", "cut off at byte"),
+  (
+    run_pretraining,
+    {"input_file": "long.tf_record"},
+    "data",
+    "made with --max_seq_length=20",
+  ),
+  (
+    run_pretraining,
+    {"input_file": "many.tf_record"},
+    "data",
+    "made with --max_predictions_per_seq=4",
+  ),
+  (
+    run_pretraining,
+    {"input_file": "mixed.tf_record"},
+    "data",
+    "mixed.tf_record: record 9 ",
+  ),
+  (
+    run_pretraining,
+    {"input_file": "other.tf_record"},
+    "data",
+    "another vocabulary",
+  ),
+  (run_pretraining, {"vocab_file": "other.txt"}, "data", "another vocabulary"),
+  (run_pretraining, {"input_file": "text.txt"}, "data", "text.txt: "),
+  (
+    run_pretraining,
+    {"input_file": "later.tf_record"},
+    "data",
+    "later.tf_record: record 1 ",
+  ),
+  (run_pretraining, {"input_file": "gone*"}, "data", "gone*: no such file"),
+  (
+    run_pretraining,
+    {"remask": True, "vocab_file": None},
+    "vocabulary",
+    "is needed with --remask",
+  ),
+  (run_pretraining, {"output_dir": "trained"}, "folder", "'run_classifier'"),
+  (extract_features, {"input_file": "gone"}, "texts", "No such file"),
+  (extract_features, {"input_file": "empty.tsv"}, "texts", "has no lines"),
+  (extract_features, {"layers": -2}, "layers", "the model has 1 layers"),
+  (extract_features, {"output_format": "npz"}, "flags", "--pooling"),
+  (extract_features, {"output_file": "gone/x"}, "disk", "No such file"),
+  (extract_features, {"init_checkpoint": "x"}, "checkpoint", "no such check"),
+  (create_pretraining_data, {"input_file": "gone*"}, "input", "no such file"),
+  (create_pretraining_data, {"input_file": "blank.txt"}, "text", "is no text"),
+  (create_pretraining_data, {"input_file": "cut.gz"}, "text", "cut.gz: "),
+  (
+    create_pretraining_data,
+    {"vocab_file": "no_sep.txt"},
+    "vocabulary",
+    "[SEP]",
+  ),
+  (create_pretraining_data, {"output_file": "a,a"}, "output", "a file twice"),
+  (
+    create_pretraining_data,
+    {"word_boundaries": "spaces"},
+    "flags",
+    "give --do_whole_word_mask too",
+  ),
+]
+
+
+@pytest.mark.parametrize(
+  ("script", "changed", "name", "said"),
+  BAD,
+  ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_bad_input_is_found(place, capsys, script, changed, name, said):
+  found, status = examine(capsys, script, **changed)
+  assert found[name].status == "fail" and said in found[name].text
+  assert status == 1
+
+
+@pytest.mark.parametrize(
+  ("script", "changed", "name", "said"),
+  [
+    (
+      run_classifier,
+      {"dev_file": "one_sided.tsv"},
+      "labels",
+      "the dev set has no n",
+    ),
+    (
+      run_classifier,
+      {"train_file": "uneven.tsv"},
+      "labels",
+      "of n there are 26 times as many as of y",
+    ),
+    (run_classifier, {"train_file": "long.tsv"}, "tokens", "50.0% are cut"),
+    (
+      create_pretraining_data,
+      {"input_file": "vocab.txt"},
+      "text",
+      "is there a blank line between documents?",
+    ),
+  ],
+)
+def test_what_would_not_stop_a_run_is_a_warning(
+  place, capsys, script, changed, name, said
+):
+  if script is run_classifier:
+    changed = {"train_batch_size": 2} | changed
+  found, status = examine(capsys, script, **changed)
+  assert found[name].status == "warn" and said in found[name].text
+  assert status == 0
+
+
+def test_what_needs_a_failed_check_is_skipped_and_nothing_else(place, capsys):
+  found, _ = examine(capsys, run_classifier, bert_config_file="gone.json")
+  by_status = {"fail": set(), "skip": set(), "pass": set()}
+  for name, finding in found.items():
+    by_status[finding.status].add(name)
+  assert by_status["fail"] == {"config"}
+  assert {"vocabulary", "weights", "tokens", "memory"} < by_status["skip"]
+  assert {"checkpoint", "data", "labels"} < by_status["pass"]
+
+
+def test_what_is_restored_is_told(place, capsys):
+  found, _ = examine(capsys, run_classifier, init_checkpoint="bert.ckpt")
+  text = found["weights"].text
+  assert "23 of 25 variables restored" in text
+  assert "start at random: output_weights, output_bias" in text
+
+
+def test_too_little_disk(place, capsys, monkeypatch):
+  usage = collections.namedtuple("usage", "total used free")
+  monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage(9, 4, 5))
+  found, _ = examine(capsys, run_classifier)
+  assert found["disk"].status == "fail"
+  assert "--keep_checkpoint_max" in found["disk"].text
+
+
+def test_checkpoints_of_a_run(place):
+  with commands.in_process(run_classifier):
+    flags.FLAGS(["", *arguments(run_classifier, save_checkpoints_steps=10)])
+    # Those that are kept and one that is being written.
+    assert preflight.checkpoint_bytes(100, 5) == 2 * 12 * 100
+    assert preflight.checkpoint_bytes(100, 15) == 3 * 12 * 100
+    assert preflight.checkpoint_bytes(100, 1000) == 3 * 12 * 100
+
+
+def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
+  monkeypatch.setattr(preflight, "available_memory", lambda: 5 * 10**8)
+  found, status = examine(capsys, run_classifier)
+  assert found["memory"].status == "warn" and status == 0
+  assert "--memory_gb" in found["memory"].text
+
+
+# The doctor by itself
+
+
+@pytest.fixture
+def doctor():
+  lines = []
+  doctor = preflight.Doctor(lines.append)
+  doctor.lines = lines
+  logging.set_verbosity(logging.INFO)
+  return doctor
+
+
+@pytest.mark.unit
+def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(doctor):
+  assert doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
+  doctor.check("told", lambda: logging.info("%d rows", 5))
+  assert doctor.lines == ["pass  sum", "pass  told        5 rows"]
+  assert doctor.num_failed == 0
+
+
+@pytest.mark.unit
+def test_a_check_that_logs_a_warning_warns(doctor):
+  def check():
+    logging.info("a")
+    logging.warning("b")
+
+  doctor.check("x", check)
+  assert doctor.lines == ["warn  x           a; b"]
+
+
+@pytest.mark.unit
+def test_a_check_that_fails_says_what_a_run_would(doctor):
+  def check():
+    raise InputError("x.tsv, row 3: mend it")
+
+  assert doctor.check("x", check) is preflight.SKIPPED
+  assert doctor.lines == ["fail  x           x.tsv, row 3: mend it"]
+  assert doctor.num_failed == 1
+
+
+@pytest.mark.unit
+def test_a_file_that_cannot_be_opened_fails(doctor, tmp_path):
+  doctor.check("x", open, str(tmp_path / "gone"))
+  (line,) = doctor.lines
+  assert line.endswith(f"{tmp_path}/gone: No such file or directory")
+
+
+@pytest.mark.unit
+def test_a_check_that_needs_a_failed_one_is_not_made(doctor):
+  failed = doctor.check("x", open, "gone")
+  made = []
+  assert doctor.check("y", made.append, failed) is preflight.SKIPPED
+  assert not made and doctor.lines[1].startswith("skip  y")
+  assert doctor.num_failed == 1
+
+
+@pytest.mark.unit
+def test_a_fault_of_the_program_keeps_its_traceback(doctor):
+  with pytest.raises(ZeroDivisionError):
+    doctor.check("x", lambda: 1 / 0)
+
+
+@pytest.mark.unit
+def test_the_log_is_as_before_after_a_check(doctor, caplog):
+  doctor.check("x", lambda: logging.info("inside"))
+  with caplog.at_level(python_logging.INFO, logger="absl"):
+    logging.info("outside")
+  assert [record.message for record in caplog.records] == ["outside"]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 9000])
+def test_a_sample_is_no_larger_than_asked_for(count):
+  found = preflight.sample(range(count))
+  assert min(count, 1000) <= len(found) <= 2000
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("bad", "said"), [([3, 9], "id 9"), ([-1], "id -1")])
+def test_ids_out_of_range_are_refused(bad, said):
+  preflight.check_ids([0, 8], 9, "x")
+  with pytest.raises(InputError, match=f"^x: has the {said}"):
+    preflight.check_ids(bad, 9, "x")
+
+
+# The receipt
+
+
+def train(place, *more, **changed):
+  call(run_classifier, *arguments(run_classifier, **changed), *more)
+
+
+def rerun(place, receipt, *more, script=run_classifier):
+  command = [script.__file__, f"--rerun={receipt}", *more]
+  argv, path = command_line.with_receipt(command)
+  call(script, f"--rerun={path}", *argv[1:])
+
+
+def read(path):
+  with open(path) as file:
+    return json.load(file)
+
+
+@pytest.fixture(scope="module")
+def receipt(place):
+  train(place, "--seed=3", output_dir="run", init_checkpoint="bert.ckpt")
+  return read("run/run.json")
+
+
+def test_a_receipt_has_what_the_run_was_made_from(receipt):
+  assert receipt["script"] == "run_classifier.py"
+  assert {"--seed=3", "--output_dir=run", "--do_train"} < set(receipt["given"])
+  assert not [g for g in receipt["given"] if "learning_rate" in g]
+  assert receipt["flags"]["learning_rate"] == 5e-5
+  assert receipt["seeds"] == {"seed": 3, "seeds": 0}
+  assert {"python", "tensorflow-estimator", "numpy"} < set(receipt["versions"])
+  assert receipt["versions"]["project"]
+  assert receipt["device"]["cpu"] and receipt["device"]["cores"]
+  assert {"all", "modeling.py", "bertlib/reporting/preflight.py"} < set(
+    receipt["code"]
+  )
+  assert receipt["started"] <= receipt["ended"]
+
+
+def test_a_receipt_knows_the_files(receipt):
+  by_path = {file["path"]: file for file in receipt["files"]}
+  assert {(f["what"], path) for path, f in by_path.items()} == {
+    ("vocabulary", "vocab.txt"),
+    ("config", "config.json"),
+    ("checkpoint", "bert.ckpt.index"),
+    ("data", "train.tsv"),
+    ("data", "dev.tsv"),
+  }
+  size = os.path.getsize("bert.ckpt.data-00000-of-00001")
+  assert by_path["bert.ckpt.index"]["data_bytes"] == size
+  # As `sha256sum` has it.
+  with open("vocab.txt", "rb") as file:
+    expected = preflight.hashlib.sha256(file.read()).hexdigest()
+  assert by_path["vocab.txt"]["sha256"] == expected
+  assert "train_file" in by_path["train.tsv"]["flags"]
+
+
+def test_a_receipt_has_the_results(receipt):
+  with open("run/eval_results.txt") as file:
+    written = dict(line.rstrip("\n").split(" = ") for line in file)
+  assert set(receipt["results"]) == set(written)
+  assert np.float32(written["eval_loss"]) == receipt["results"]["eval_loss"]
+  assert receipt["checkpoint"]["path"] == "run/model.ckpt-9.index"
+
+
+def test_a_killed_run_has_a_receipt_without_results(place, monkeypatch):
+  def die(*_):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(run_classifier, "build_estimator", die)
+  with pytest.raises(KeyboardInterrupt):
+    train(place, output_dir="killed")
+  assert read("killed/run.json")["results"] is None
+
+
+def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
+  cluster = {"worker": ["a:1", "b:2"]}
+  task = {"type": "worker", "index": 1}
+  text = json.dumps({"cluster": cluster, "task": task})
+  monkeypatch.setenv("TF_CONFIG", text)
+  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  with pytest.raises(TypeError):
+    train(place, "--distribution=off", output_dir="by_itself")
+  assert read("by_itself/run.json")["script"] == "run_classifier.py"
+
+
+def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
+  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  for more in ([], ["--seed=1"], ["--seed=1"], ["--seed=2"]):
+    with pytest.raises(TypeError):
+      train(place, *more, output_dir="several")
+  given = [
+    [one for one in read(f"several/{name}.json")["given"] if "seed" in one]
+    for name in ("run-1", "run-2", "run")
+  ]
+  assert given == [[], ["--seed=1"], ["--seed=2"]]
+
+
+def test_a_rerun_repeats_bit_for_bit(place, receipt, caplog):
+  with caplog.at_level(python_logging.INFO, logger="absl"):
+    rerun(place, "run/run.json", "--output_dir=again")
+  again = read("again/run.json")
+  assert again["results"] == receipt["results"]
+  assert "results are those of before, exactly" in caplog.text
+  assert "The weights are those of before" in caplog.text
+  before, now = map(tf.train.load_checkpoint, ["run", "again"])
+  for name in before.get_variable_to_shape_map():
+    np.testing.assert_array_equal(
+      before.get_tensor(name), now.get_tensor(name), err_msg=name
+    )
+
+
+def test_a_rerun_with_another_flag_says_what_differs(place, receipt, caplog):
+  more = ["--output_dir=other", "--seed=4", "--num_train_epochs=1"]
+  rerun(place, "run/run.json", *more)
+  assert read("other/run.json")["flags"]["seed"] == 4
+  assert "global_step was 9, and is 3, 6 apart" in caplog.text
+  assert "The weights are not those of before" in caplog.text
+
+
+@pytest.mark.parametrize("more", [[], ["--output_dir=./run"]])
+def test_a_rerun_needs_a_place_of_its_own(place, receipt, more):
+  with pytest.raises(InputError, match="give another --output_dir"):
+    rerun(place, "run/run.json", *more)
+
+
+@pytest.fixture
+def spoilt(receipt):
+  """Changes a file for a while."""
+  saved = {}
+
+  def spoil(path):
+    with open(path, "rb") as file:
+      saved[path] = file.read()
+    write(path, saved[path] + b"\n")
+
+  yield spoil
+  for path, content in saved.items():
+    write(path, content)
+
+
+@pytest.mark.parametrize(
+  ("path", "flag"),
+  [
+    ("train.tsv", "train_file"),
+    ("vocab.txt", "vocab_file"),
+    ("config.json", "bert_config_file"),
+    ("bert.ckpt.index", "init_checkpoint"),
+  ],
+)
+def test_a_rerun_with_changed_files_is_refused(
+  place, spoilt, caplog, path, flag
+):
+  spoilt(path)
+  with pytest.raises(InputError, match=rf"^{path}: is not what .*--{flag}$"):
+    rerun(place, "run/run.json", "--output_dir=refused")
+  assert f"{path}: has changed since" in caplog.text
+  assert not os.path.exists("refused")
+
+
+def test_a_file_that_is_given_anew_may_have_changed(place, spoilt, monkeypatch):
+  spoilt("train.tsv")
+  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  with pytest.raises(TypeError):  # of the step after the checks
+    rerun(place, "run/run.json", "--output_dir=anew", "--train_file=train.tsv")
+
+
+def test_changed_code_is_a_warning(place, receipt, monkeypatch, caplog):
+  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  hashes = receipt["code"] | {"modeling.py": "0"}
+  monkeypatch.setattr(preflight, "code_hashes", lambda: hashes)
+  found = preflight.versions() | {"numpy": "9.9"}
+  monkeypatch.setattr(preflight, "versions", lambda: found)
+  with pytest.raises(TypeError):
+    rerun(place, "run/run.json", "--output_dir=code")
+  assert "the code has changed since: modeling.py" in caplog.text
+  assert ", and is 9.9" in caplog.text
+
+
+def test_the_doctor_examines_a_rerun(place, spoilt, capsys):
+  spoilt("dev.tsv")
+  with pytest.raises(SystemExit):
+    rerun(place, "run/run.json", "--output_dir=x", "--doctor")
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0].startswith("fail  rerun")
+  assert "dev.tsv: is not what it was" in lines[0]
+
+
+def test_only_a_receipt_is_repeated_and_by_its_own_script(place, receipt):
+  for command, said in (
+    (["x.py", "--rerun=config.json"], "config.json"),
+    (["x.py", "--rerun=train.tsv"], "train.tsv"),
+    (["x.py", "--rerun=run/run.json"], "is of run_classifier.py"),
+  ):
+    with pytest.raises(InputError, match=said):
+      command_line.with_receipt(command)
+
+
+def test_flags_of_a_receipt_stand_before_those_of_the_command():
+  receipt = {"script": "x.py", "given": ["--a=1", "--b"], "results": None}
+  receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
+  write("given.json", json.dumps(receipt))
+  for rerun in (["--rerun=given.json"], ["--rerun", "given.json"]):
+    found = command_line.with_receipt(["x.py", "--c", "2", *rerun, "--a=3"])
+    assert found == (
+      ["x.py", "--a=1", "--b", "--c", "2", "--a=3"],
+      "given.json",
+    )
+  assert command_line.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
+
+
+@pytest.mark.process
+def test_the_command_repeats_itself(place):
+  given = arguments(create_pretraining_data)
+  commands.succeed("create_pretraining_data.py", *given)
+  made = read("made.tf_record.run.json")
+  assert made["given"] == sorted(given)
+  done = commands.succeed(
+    "create_pretraining_data.py",
+    "--rerun=made.tf_record.run.json",
+    "--output_file=again.tf_record",
+  )
+  assert "results are those of before, exactly" in done.stderr
+  with (
+    open("made.tf_record", "rb") as one,
+    open("again.tf_record", "rb") as two,
+  ):
+    assert one.read() == two.read()
+  assert command_line.find_files(["made*"]) == ["made.tf_record"]
+  line = commands.fail(
+    "create_pretraining_data.py", "--rerun=made.tf_record.run.json"
+  )
+  assert "give another --output_file" in line
+
+
+@pytest.mark.graph
+def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
+  monkeypatch.setattr(preflight, "_LARGE", 10**7)
+  path = str(tmp_path / "large")
+  with open(path, "wb") as file:
+    file.truncate(10**7 + 1)
+
+  def hash_with(place):
+    with open(path, "r+b") as file:
+      file.seek(place)
+      file.write(b"x")
+    found = preflight.fingerprint(path)
+    assert found["bytes"] == 10**7 + 1 and found["hashed"] != "all"
+    return found["sha256"]
+
+  first = preflight.fingerprint(path)["sha256"]
+  middle = hash_with(5 * 10**6)
+  assert first == middle and len({middle, hash_with(0), hash_with(10**7)}) == 3

@@ -1,0 +1,468 @@
+"""Replicas that train together, against one that trains alone."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+import run_pretraining_test
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+import run_pretraining
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.training import distribution
+
+pytestmark = pytest.mark.train
+
+ADDRESSES = ["a:1", "b:2", "c:3"]
+
+
+# Which processes there are
+
+
+def tf_config(cluster, kind, index):
+  task = {"type": kind, "index": index}
+  return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "cluster, kind, index, expected",
+  [
+    ({"worker": ADDRESSES}, "worker", 0, 0),
+    ({"worker": ADDRESSES}, "worker", 2, 2),
+    ({"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "chief", 0, 0),
+    ({"worker": ADDRESSES[1:], "chief": ADDRESSES[:1]}, "worker", 1, 2),
+    ({"master": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "worker", 0, 1),
+  ],
+)
+def test_reads_tf_config(cluster, kind, index, expected):
+  found = distribution.read_cluster(tf_config(cluster, kind, index))
+  assert found == distribution.Cluster(ADDRESSES, expected)
+  assert found.is_chief == (expected == 0)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "environment", [{}, tf_config({"worker": ["a:1"]}, "worker", 0)]
+)
+def test_one_process_is_no_cluster(environment):
+  assert distribution.read_cluster(environment) is None
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("{", r'TF_CONFIG: is not of the form \{"cluster"'),
+    ('{"cluster": {"worker": ["a:1", "b:1"]}}', None),
+    (
+      '{"cluster": {"worker": ["a:1", "b:1"]},'
+      ' "task": {"type": "worker", "index": 2}}',
+      "with the task in the cluster",
+    ),
+    (
+      '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"]},'
+      ' "task": {"type": "worker", "index": 0}}',
+      "TF_CONFIG: has a job 'ps', but all processes train alike",
+    ),
+  ],
+)
+def test_refuses_a_tf_config_without_sense(text, message):
+  if message is None:  # the task may be left out by the first
+    assert distribution.read_cluster({"TF_CONFIG": text}).index == 0
+    return
+  with pytest.raises(InputError, match=message):
+    distribution.read_cluster({"TF_CONFIG": text})
+
+
+@pytest.mark.unit
+def test_reads_the_environment_of_slurm(monkeypatch):
+  for name, value in {
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "n[01-02]",
+    "SLURM_PROCID": "2",
+    "SLURM_LOCALID": "0",
+  }.items():
+    monkeypatch.setenv(name, value)
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  found = distribution.read_cluster(os.environ)
+  hosts = [address.partition(":")[0] for address in found.addresses]
+  assert (hosts, found.index) == (["n01", "n01", "n02", "n02"], 2)
+  assert len(set(found.addresses)) == 4
+
+
+# Devices of one machine
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with records, and configs with dropout and without."""
+  place = tmp_path_factory.mktemp("replicas")
+  config = run_pretraining_test.CONFIG.to_dict()
+  tokens = run_pretraining_test.VOCAB
+  (place / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
+  for name, prob in (("dropout", 0.1), ("plain", 0.0)):
+    probs = {"hidden_dropout_prob": prob, "attention_probs_dropout_prob": prob}
+    (place / f"{name}.json").write_text(json.dumps(config | probs))
+  for number, num_records in enumerate([20, 13, 9]):
+    run_pretraining_test.write_examples(
+      place / f"train-{number}.tfrecord", num_records, number
+    )
+  run_pretraining_test.write_examples(place / "held_out.tfrecord", 10, 3)
+  return place
+
+
+NUM_STEPS = 20
+
+
+def flags(place, output_dir, *more, config="plain"):
+  return [
+    *run_pretraining_test.flags(
+      place,
+      bert_config_file=place / f"{config}.json",
+      output_dir=place / output_dir,
+      num_train_steps=NUM_STEPS,
+      log_steps=1,
+      xla="off",
+    ),
+    *more,
+  ]
+
+
+def losses(folder):
+  """The loss of each step, by what TensorBoard is given."""
+  found = {}
+  for path in sorted(folder.glob("events.*")):
+    for event in tf.train.summary_iterator(str(path)):
+      for value in event.summary.value:
+        if value.tag == "loss" and value.HasField("tensor"):
+          found[event.step] = float(tf.make_ndarray(value.tensor))
+  return [found[step] for step in sorted(found)]
+
+
+@pytest.fixture(scope="module")
+def main():
+  """The script, within this process."""
+  with commands.in_process(run_pretraining) as main:
+    yield main
+
+
+@pytest.fixture(scope="module")
+def train(place, main):
+  """Trains with some flags; gives the folder."""
+
+  def run(name, *more, **options):
+    if not (place / name).exists():
+      main("--do_train", *flags(place, name, *more, **options))
+    return place / name
+
+  return run
+
+
+@pytest.fixture(scope="module")
+def alone(train):
+  """The folder of one replica."""
+  return train("alone")
+
+
+def assert_same_training(folder, other):
+  found = losses(folder)
+  assert len(found) == NUM_STEPS
+  np.testing.assert_allclose(found, losses(other), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  "num_replicas", [2, pytest.param(4, marks=pytest.mark.slow)]
+)
+def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
+  folder = train(f"mirrored_{num_replicas}", f"--num_replicas={num_replicas}")
+  assert_same_training(folder, alone)
+
+
+@pytest.mark.parametrize(
+  "name, more",
+  [
+    pytest.param(
+      "all_at_once",
+      ["--gradient_accumulation_steps=2", "--remask", "--optimizer=lamb"],
+      marks=pytest.mark.slow,
+    ),
+    ("compiled", ["--xla=on"]),
+  ],
+)
+def test_replicas_give_what_one_gives_with(train, place, name, more):
+  vocab = f"--vocab_file={place}/vocab.txt"
+  folders = [
+    train(f"{name}_{count}", *more, vocab, f"--num_replicas={count}")
+    for count in (1, 2)
+  ]
+  assert_same_training(*folders)
+
+
+def test_replicas_with_dropout_repeat_bit_for_bit(train):
+  again = ["once", "twice"]
+  folders = [
+    train(name, "--num_replicas=2", config="dropout") for name in again
+  ]
+  run_pretraining_test.assert_same_weights(*folders)
+
+
+@pytest.mark.graph
+def test_replicas_draw_dropout_of_their_own():
+  """Two replicas with the same examples would else have the same masks."""
+  with tf.Graph().as_default():
+    strategy = distribution._local_strategy(2)
+
+    def draw():
+      return modeling.dropout(
+        tf.ones([64]), 0.5, (7, optimization.replica_number())
+      )
+
+    with strategy.scope():
+      drawn = strategy.experimental_local_results(strategy.run(draw))
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.Session(config=config) as session:
+      first, second = session.run(drawn)
+  assert (first != second).any()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_of_replicas_ends_with_the_same_weights(
+  train, place, main
+):
+  whole = train("once", "--num_replicas=2", config="dropout")
+  part = train("part", "--num_replicas=2", config="dropout")
+  step_10 = str(part / "model.ckpt-10")
+  tf.train.update_checkpoint_state(str(part), step_10)
+  for path in part.glob("model.ckpt-20.*"):
+    path.unlink()
+  main(
+    "--do_train", *flags(place, "part", "--num_replicas=2", config="dropout")
+  )
+  run_pretraining_test.assert_same_weights(whole, part)
+
+
+# Scoring and prediction
+
+
+def test_replicas_score_and_predict_as_one(place, alone, main):
+  (place / "lines.txt").write_text("the cat [MASK] on mat\nthe dog\nis good\n")
+  scores, fillings = [], []
+  for count in (1, 3):
+    main(
+      "--do_eval",
+      "--do_predict",
+      *flags(place, alone.name, f"--num_replicas={count}"),
+      f"--eval_input_file={place}/held_out.tfrecord",
+      f"--predict_file={place}/lines.txt",
+      f"--vocab_file={place}/vocab.txt",
+      "--predict_batch_size=4",
+    )
+    results = run_pretraining_test.read_results(alone / "eval_results.txt")
+    results.pop("loss")  # a mean over batches, whose parts differ
+    scores.append(results)
+    lines = (alone / "predictions.jsonl").read_text().splitlines()
+    fillings.append([json.loads(line) for line in lines])
+  assert scores[1] == pytest.approx(scores[0], rel=1e-5)
+  assert [line["text"] for line in fillings[0]] == [
+    line["text"] for line in fillings[1]
+  ]
+  numbers = [
+    [line.get("pseudo_perplexity", 0.0) for line in lines] for lines in fillings
+  ]
+  np.testing.assert_allclose(*numbers, rtol=1e-4)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+  "more, environment, message",
+  [
+    (
+      ["--num_replicas=3"],
+      {},
+      "--train_batch_size=8 cannot be shared by 3 replicas",
+    ),
+    (
+      ["--num_replicas=2", "--gradient_accumulation_steps=8"],
+      {},
+      "does not divide --train_batch_size=8 shared by 2 replicas",
+    ),
+    (
+      ["--num_replicas=2", "--optimizer_on_cpu"],
+      {},
+      "--optimizer_on_cpu is for one device",
+    ),
+    (["--num_replicas=2", "--distribution=off"], {}, "--num_replicas is for"),
+    (["--use_tpu", "--distribution=mirrored"], {}, "give one of them"),
+    (
+      ["--num_replicas=2", "--distribution=multi_worker"],
+      tf_config({"worker": ADDRESSES}, "worker", 0),
+      "without GPUs each worker is one replica",
+    ),
+    (["--distribution=multi_worker"], {}, "there is one process alone"),
+    (
+      [],
+      tf_config({"worker": ADDRESSES}, "worker", 0),
+      "give --distribution=multi_worker, or off",
+    ),
+  ],
+)
+def test_refuses(place, main, monkeypatch, more, environment, message):
+  for name, value in environment.items():
+    monkeypatch.setenv(name, value)
+  refused = pytest.raises(InputError, match=re.escape(message))
+  with refused:
+    main("--do_train", *flags(place, "refused", *more))
+
+
+def test_refuses_to_score_with_several_workers(place, main, monkeypatch, alone):
+  environment = tf_config({"worker": ADDRESSES}, "worker", 0)
+  monkeypatch.setenv("TF_CONFIG", environment["TF_CONFIG"])
+  refused = pytest.raises(InputError, match="multi_worker is for training")
+  with refused:
+    main("--do_eval", *flags(place, alone.name, "--distribution=multi_worker"))
+
+
+# Processes
+
+
+def free_ports(number):
+  with contextlib.ExitStack() as stack:
+    sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+    for one in sockets:
+      one.bind(("localhost", 0))
+    return [one.getsockname()[1] for one in sockets]
+
+
+class Workers:
+  """The processes of a run on several workers."""
+
+  def __init__(self, number, arguments):
+    cluster = {"worker": [f"localhost:{port}" for port in free_ports(number)]}
+    script = os.path.join(commands.ROOT, "run_pretraining.py")
+    self.processes = [
+      subprocess.Popen(
+        [
+          sys.executable,
+          script,
+          "--do_train",
+          "--distribution=multi_worker",
+          *map(str, arguments),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ
+        | tf_config(cluster, "worker", index)
+        | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+      )
+      for index in range(number)
+    ]
+
+  def wait(self):
+    """Gives status and log of each, when all have ended."""
+    logs = [process.communicate(timeout=600)[1] for process in self.processes]
+    return list(zip((p.returncode for p in self.processes), logs))
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    for process in self.processes:
+      process.kill()
+      process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_workers_give_the_losses_of_one(place, alone, number):
+  folder = place / f"workers_{number}"
+  with Workers(number, flags(place, folder)) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  assert_same_training(folder, alone)
+
+
+def wait_for(path, workers):
+  commands.wait_until(path.exists, *workers.processes)
+
+
+@pytest.mark.slow
+def test_workers_stop_together_when_the_first_finds_nothing_better(place):
+  folder = place / "patience"
+  more = ["--learning_rate=0", "--eval_steps=4", "--patience=2"]
+  more += ["--save_checkpoints_steps=4"]
+  more += ["--do_eval", f"--eval_input_file={place}/held_out.tfrecord"]
+  with Workers(2, flags(place, folder, *more)) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  # The third scoring ends it, of which the other worker hears a step later.
+  assert model_folder.steps_done(str(folder)) == 13
+  assert (folder / "eval_results.txt").exists()
+
+
+LONG = [
+  "--num_train_steps=400",
+  "--save_checkpoints_steps=50",
+  "--log_steps=100",
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place):
+  """The folder of two workers' run with dropout, and its arguments."""
+  arguments = flags(place, "undisturbed", *LONG, config="dropout")
+  with Workers(2, arguments) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  return place / "undisturbed"
+
+
+@pytest.mark.process
+def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
+  folder = place / "stopped"
+  arguments = flags(place, folder, *LONG, config="dropout")
+  with Workers(2, arguments) as workers:
+    wait_for(folder / "model.ckpt-50.index", workers)
+    workers.processes[1].send_signal(signal.SIGTERM)
+    for status, log in workers.wait():
+      assert status == 128 + signal.SIGTERM, log
+      assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
+  assert 50 <= model_folder.steps_done(str(folder)) < 400
+  with Workers(2, arguments) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+  run_pretraining_test.assert_same_weights(folder, undisturbed)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
+  folder = place / f"lost_{lost}"
+  arguments = flags(place, folder, *LONG, config="dropout")
+  with Workers(2, arguments) as workers:
+    wait_for(folder / "model.ckpt-100.index", workers)
+    workers.processes[lost].send_signal(signal.SIGKILL)
+    ended = workers.wait()
+  assert ended[lost][0] == -signal.SIGKILL
+  status, log = ended[1 - lost]
+  assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
+  assert 0 < model_folder.steps_done(str(folder)) < 400
+  with Workers(2, arguments) as workers:
+    for status, log in workers.wait():
+      assert status == 0, log
+      assert "from step 0 to" not in log
+  run_pretraining_test.assert_same_weights(folder, undisturbed)

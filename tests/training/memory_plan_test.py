@@ -1,0 +1,220 @@
+"""Tests of how much memory a step of training is said to take."""
+
+import math
+
+import pytest
+import tensorflow.compat.v1 as tf
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import modeling
+from bertlib.training import memory_plan
+
+pytestmark = pytest.mark.unit
+
+BASE = modeling.BertConfig(30522)
+LARGE = modeling.BertConfig(
+  30522,
+  hidden_size=1024,
+  num_hidden_layers=24,
+  num_attention_heads=16,
+  intermediate_size=4096,
+)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  "sizes",
+  [
+    {"hidden_size": 48, "num_hidden_layers": 2, "intermediate_size": 64},
+    {"hidden_size": 24, "num_hidden_layers": 3, "intermediate_size": 40},
+    {"hidden_size": 36, "num_hidden_layers": 1, "type_vocab_size": 2},
+  ],
+)
+def test_weights_are_those_of_the_model(sizes):
+  config = modeling.BertConfig(100, **sizes)
+  with tf.Graph().as_default():
+    modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
+    made = sum(v.shape.num_elements() for v in tf.trainable_variables())
+  assert memory_plan.num_weights(config) == made
+
+
+def test_weights_of_the_released_models():
+  # Devlin et al. 2019, section 3: 110M and 340M.
+  assert memory_plan.num_weights(BASE) == pytest.approx(110e6, rel=0.01)
+  assert memory_plan.num_weights(LARGE) == pytest.approx(340e6, rel=0.02)
+
+
+@st.composite
+def tasks(draw):
+  """What is to be fitted: arguments of `fit`, but for the budget."""
+  return {
+    "config": draw(st.sampled_from([BASE, LARGE])),
+    "batch_size": draw(st.integers(1, 64)),
+    "seq_length": draw(st.integers(1, 512)),
+    "dtype_size": draw(st.sampled_from([2, 4])),
+    "num_predictions": draw(st.integers(0, 80)),
+  }
+
+
+def bytes_of(task, num_parts, recomputes):
+  return memory_plan.step_bytes(
+    **task | {"batch_size": task["batch_size"] // num_parts},
+    recomputes=recomputes,
+    accumulates=num_parts > 1,
+  )
+
+
+def ways(task):
+  """All ways to take a batch: recomputed or not, in so many parts."""
+  size = task["batch_size"]
+  divisors = [n for n in range(1, size + 1) if size % n == 0]
+  return [(again, parts) for again in (False, True) for parts in divisors]
+
+
+@st.composite
+def budgets(draw):
+  """A task, and a budget in which some way just fits or just does not."""
+  task = draw(tasks())
+  recomputes, num_parts = draw(st.sampled_from(ways(task)))
+  needed = bytes_of(task, num_parts, recomputes)
+  return task, needed - draw(st.integers(0, 1))
+
+
+@given(budgets())
+def test_a_plan_keeps_to_its_budget(case):
+  task, budget = case
+  plan = memory_plan.fit(num_bytes=budget, **task)
+  assume(plan is not None)
+  assert plan.num_bytes <= budget
+  assert task["batch_size"] % plan.num_micro_batches == 0
+  needed = bytes_of(task, plan.num_micro_batches, plan.recomputes)
+  assert plan.num_bytes == needed
+
+
+@given(budgets())
+def test_there_is_a_plan_if_anything_fits(case):
+  task, budget = case
+  fits = any(bytes_of(task, n, again) <= budget for again, n in ways(task))
+  assert (memory_plan.fit(num_bytes=budget, **task) is not None) == fits
+
+
+@given(budgets())
+def test_a_plan_recomputes_only_where_it_must(case):
+  task, budget = case
+  plan = memory_plan.fit(num_bytes=budget, **task)
+  assume(plan is not None)
+  fits = [
+    again for again, n in ways(task) if bytes_of(task, n, again) <= budget
+  ]
+  assert plan.recomputes == all(fits)
+
+
+@given(budgets(), st.integers(0, 10**11))
+def test_more_memory_gives_no_slower_plan(case, more):
+  task, budget = case
+  less, much = (
+    memory_plan.fit(num_bytes=b, **task) for b in (budget, budget + more)
+  )
+  assume(less is not None)
+  # Where recomputing ends the parts may become more: a batch that is whole and
+  # recomputed is slower than one in parts.
+  assert (much.recomputes, much.num_micro_batches) <= (
+    less.recomputes,
+    less.num_micro_batches,
+  )
+
+
+def test_nothing_fits_in_nothing():
+  assert memory_plan.fit(BASE, 8, 128, 0) is None
+
+
+def test_with_memory_enough_a_batch_is_taken_whole():
+  plan = memory_plan.fit(LARGE, 64, 512, 10**13)
+  assert plan[:2] == (1, False)
+
+
+def test_the_large_model_trains_in_12_gb():
+  plan = memory_plan.fit(LARGE, 24, 384, 12 * 10**9, dtype_size=2)
+  assert plan is not None and plan.num_bytes <= 12 * 10**9
+
+
+@given(task=tasks(), recomputes=st.booleans())
+@pytest.mark.parametrize(
+  "name", ["batch_size", "seq_length", "num_predictions"]
+)
+def test_a_larger_step_takes_more(name, task, recomputes):
+  sizes = [
+    memory_plan.step_bytes(
+      **task | {name: task[name] + more}, recomputes=recomputes
+    )
+    for more in (0, 1)
+  ]
+  assert sizes[0] < sizes[1]
+
+
+@given(task=tasks())
+def test_adding_gradients_up_takes_one_more_of_each_weight(task):
+  one, other = (
+    memory_plan.step_bytes(**task, accumulates=a) for a in (False, True)
+  )
+  added = 4 * memory_plan.num_weights(task["config"])
+  assert math.isclose(other - one, added, abs_tol=1)
+
+
+# How much work a step is
+
+
+def test_work_is_that_of_a_count_by_hand():
+  config = modeling.BertConfig(
+    10,
+    hidden_size=2,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=3,
+  )
+  # One sequence of five tokens. Forward: query, key, value and output, 5x2 by
+  # 2x2; scores, 5x2 by 2x5, and context, 5x5 by 5x2; 5x2 by 2x3 and 5x3 by 3x2;
+  # pooler, 1x2 by 2x2. Of 7 masks 7x2 by 2x2 and 7x2 by 2x10.
+  layer = 4 * 20 + 50 + 50 + 30 + 30
+  pooler, masks = 4, 28 + 140
+  assert memory_plan.step_flops(config, 1, 5) == 3 * 2 * (layer + pooler)
+  assert memory_plan.step_flops(config, 1, 5, num_predictions=7) == 3 * 2 * (
+    layer + pooler + masks
+  )
+  assert memory_plan.step_flops(config, 1, 5, True) == 2 * (
+    4 * layer + 3 * pooler
+  )
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_predictions", [0, 3])
+def test_work_is_that_of_the_graph_s_products(num_predictions):
+  config = modeling.BertConfig(
+    50,
+    hidden_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=20,
+  )
+  with tf.Graph().as_default() as graph:
+    model = modeling.BertModel(config, False, tf.zeros([4, 8], tf.int32))
+    if num_predictions:
+      modeling.masked_lm_logits(
+        config,
+        model.get_sequence_output(),
+        model.get_embedding_table(),
+        tf.zeros([4, num_predictions], tf.int32),
+      )
+    forward = 0
+    for operation in graph.get_operations():
+      if operation.type.startswith(("MatMul", "BatchMatMul")):
+        first, _ = operation.inputs
+        is_turned = any(
+          operation.node_def.attr[name].b for name in ("transpose_a", "adj_x")
+        )
+        inner = first.shape[-2 if is_turned else -1]
+        forward += 2 * inner * operation.outputs[0].shape.num_elements()
+  assert 3 * forward == memory_plan.step_flops(
+    config, 4, 8, num_predictions=num_predictions
+  )

@@ -1,0 +1,650 @@
+"""Tests of scores while training, early stopping, and runs from seeds."""
+
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.reporting import html_report
+from bertlib.training import model_selection, training
+from bertlib.training.model_selection import DevScores, Selection
+
+pytestmark = pytest.mark.unit
+
+# Scores in a file
+
+
+@pytest.mark.parametrize(
+  ("metric", "score", "than", "better"),
+  [
+    ("f1", 0.5, None, True),
+    ("f1", 0.5, 0.4, True),
+    ("f1", 0.5, 0.5, False),
+    ("f1", 0.4, 0.5, False),
+    ("loss", 0.4, 0.5, True),
+    ("loss", 0.5, 0.5, False),
+    ("masked_lm_loss", 0.6, 0.5, False),
+    ("f1", math.nan, None, False),
+    ("f1", math.nan, 0.5, False),
+    ("loss", math.nan, 0.5, False),
+    ("f1", 0.0, math.nan, True),
+    ("loss", 9.0, math.nan, True),
+    ("f1", math.nan, math.nan, False),
+  ],
+)
+def test_better_is_more_but_for_losses(metric, score, than, better):
+  assert model_selection.is_better(metric, score, than) == better
+
+
+def scores_of(folder, metric, *values, patience=0):
+  """The scores of steps 1, 2, ... of a run, in its file."""
+  scores = DevScores(str(folder), Selection(1, metric, patience))
+  for step, value in enumerate(values, start=1):
+    scores.add(step, {f"eval_{metric}": value})
+    scores.write()
+  return scores
+
+
+@pytest.mark.parametrize(
+  ("metric", "values", "step"),
+  [
+    ("f1", [0.1, 0.3, 0.2], 2),
+    ("loss", [0.3, 0.1, 0.2], 2),
+    ("f1", [0.1, 0.3, 0.3], 2),
+    ("loss", [0.1, 0.1], 1),
+    ("f1", [math.nan, 0.0, math.nan], 2),
+    ("loss", [math.nan, 7.0], 2),
+  ],
+)
+def test_the_best_is_the_first_that_none_beats(tmp_path, metric, values, step):
+  assert scores_of(tmp_path, metric, *values).best["step"] == step
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.nan]])
+def test_without_a_number_there_is_no_best(tmp_path, values):
+  assert scores_of(tmp_path, "f1", *values).best is None
+
+
+def test_a_score_by_which_nothing_was_scored_has_no_best(tmp_path):
+  scores_of(tmp_path, "f1", 0.5)
+  assert DevScores(str(tmp_path), Selection(1, "em")).best is None
+
+
+@pytest.mark.parametrize(
+  ("values", "patience", "over"),
+  [
+    ([0.5, 0.4, 0.4], 0, False),  # it is endless
+    ([], 1, False),
+    ([0.5, 0.4], 2, False),
+    ([0.5, 0.4, 0.4], 2, True),
+    ([0.5, 0.4, 0.6], 2, False),
+    ([0.5, 0.5, 0.5], 2, True),  # as good is no better
+    ([math.nan], 2, False),
+    ([math.nan, math.nan], 2, True),
+  ],
+)
+def test_patience_is_counted_from_the_best(tmp_path, values, patience, over):
+  scores = scores_of(tmp_path, "f1", *values, patience=patience)
+  assert scores.is_over() == over
+
+
+def test_patience_that_has_run_out_is_explained(tmp_path, log):
+  scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).is_over()
+  assert log == [
+    "--patience=2: f1 was best at step 1, and no better in 2 scorings since;"
+    " training ends at step 3"
+  ]
+
+
+def test_scores_are_read_again(tmp_path):
+  written = scores_of(tmp_path, "f1", 0.25, 0.75, 0.5)
+  read = DevScores(str(tmp_path), Selection(1, "f1", 1))
+  assert read.rows == written.rows
+  assert read.best == {"step": 2, "f1": 0.75}
+  assert read.last_step == 3
+  assert read.is_over()
+  assert not read.add(4, {"f1": 0.6}) and read.add(5, {"f1": 0.8})
+
+
+def test_a_step_that_is_scored_again_replaces_it_and_what_followed(tmp_path):
+  scores = scores_of(tmp_path, "f1", 0.1, 0.2, 0.3)
+  scores.add(2, {"f1": 0.9})
+  scores.write()
+  lines = (tmp_path / "dev_scores.jsonl").read_text().splitlines()
+  assert [json.loads(line) for line in lines] == [
+    {"step": 1, "f1": 0.1},
+    {"step": 2, "f1": 0.9},
+  ]
+
+
+def test_numbers_alone_are_kept_and_under_plain_names(tmp_path):
+  scores = DevScores(str(tmp_path), Selection(1, "loss"))
+  scores.add(
+    3,
+    {
+      "eval_loss": np.float32(0.5),
+      "loss": 0.75,  # Estimator's, a mean over batches
+      "global_step": 3,
+      "eval_accuracy": 1,
+      "confusion_matrix": [[1, 0], [0, 1]],
+      "labels": '["a", "b"]',
+    },
+  )
+  assert scores.rows == [{"step": 3, "loss": 0.5, "accuracy": 1.0}]
+
+
+def test_scores_by_name(tmp_path):
+  scores = DevScores(str(tmp_path), Selection(1, "f1"))
+  scores.add(2, {"f1": 0.5, "loss": 1.0})
+  scores.add(4, {"f1": 0.25})
+  assert scores.by_name() == {"f1": [(2, 0.5), (4, 0.25)], "loss": [(2, 1.0)]}
+
+
+def test_tensorboard_has_the_scores(tmp_path):
+  scores_of(tmp_path, "f1", 0.25, 0.75)
+  assert html_report.read_scalars(str(tmp_path / "dev")) == {
+    "f1": [(1, 0.25), (2, 0.75)]
+  }
+  assert html_report.read_scalars(str(tmp_path)) == {}
+
+
+# While training, without a model
+
+
+class Killed(Exception):
+  """What ends a run at once."""
+
+
+class FakeEstimator:
+  """Saves a checkpoint every two steps, of a weight equal to the step."""
+
+  def __init__(self, model_dir):
+    self.model_dir = str(model_dir)
+    os.makedirs(model_dir, exist_ok=True)
+
+  def save(self, step):
+    path = os.path.join(self.model_dir, f"model.ckpt-{step}")
+    values = {"w": np.float32(step), "w/adam_m": np.float32(0)}
+    model_folder.write_variables(path, values | {"global_step": np.int64(step)})
+    tf.train.update_checkpoint_state(self.model_dir, path)
+
+  def train(self, input_fn, hooks, max_steps, saving_listeners):
+    del input_fn, hooks
+    first = model_folder.steps_done(self.model_dir)
+    for step in range(first, max_steps + 1):
+      if step % 2 == 0 or step == max_steps:
+        self.save(step)
+        ends = [listen.after_save(None, step) for listen in saving_listeners]
+        # Where it begins, Estimator listens to nobody.
+        if any(ends) and step > first:
+          return
+
+
+def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
+  """Trains 13 steps with these dev losses by step; gives the last step."""
+
+  def evaluate(checkpoint):
+    step = int(tf.train.load_checkpoint(checkpoint).get_tensor("w"))
+    if step == killed_at:
+      raise Killed
+    return {"eval_loss": losses[step]}
+
+  selection = Selection(every, "loss", patience)
+  estimator = FakeEstimator(folder)
+  model_selection.train(estimator, None, steps, selection, evaluate)
+  return model_folder.steps_done(str(folder))
+
+
+def best_step(folder):
+  best = model_folder.trained_checkpoint(str(folder))
+  return int(tf.train.load_checkpoint(best).get_tensor("w"))
+
+
+def scored_steps(folder):
+  lines = (folder / "dev_scores.jsonl").read_text().splitlines()
+  return [json.loads(line)["step"] for line in lines]
+
+
+FALLING = {4: 0.9, 8: 0.8, 12: 0.7, 13: 0.6}
+RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
+
+
+@pytest.mark.train
+def test_every_so_many_steps_are_scored_and_the_last(tmp_path):
+  assert train(tmp_path, FALLING) == 13
+  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+  assert best_step(tmp_path) == 13
+
+
+@pytest.mark.train
+def test_patience_ends_training_and_the_best_is_kept(tmp_path):
+  assert train(tmp_path, RISING) == 12
+  assert scored_steps(tmp_path) == [4, 8, 12]
+  assert best_step(tmp_path) == 4
+
+
+@pytest.mark.train
+def test_without_eval_steps_nothing_is_scored(tmp_path):
+  assert train(tmp_path, {}, every=0) == 13
+  assert not (tmp_path / "dev_scores.jsonl").exists()
+  assert best_step(tmp_path) == 13
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("losses", "killed_at"),
+  [(FALLING, 4), (FALLING, 8), (FALLING, 13), (RISING, 4), (RISING, 12)],
+)
+def test_a_run_killed_while_scoring_ends_as_if_it_was_not(
+  tmp_path, losses, killed_at
+):
+  whole, killed = tmp_path / "whole", tmp_path / "killed"
+  last = train(whole, losses)
+  with pytest.raises(Killed):
+    train(killed, losses, killed_at)
+  assert train(killed, losses) == last
+  for name in ("dev_scores.jsonl", "best/checkpoint"):
+    assert (killed / name).read_text() == (whole / name).read_text()
+  assert best_step(killed) == best_step(whole)
+
+
+@pytest.mark.train
+def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
+  def killed(*_):
+    raise Killed
+
+  with monkeypatch.context() as patch:
+    patch.setattr(model_folder, "keep_as_best", killed)
+    with pytest.raises(Killed):
+      train(tmp_path, RISING)
+  assert train(tmp_path, RISING) == 12
+  assert best_step(tmp_path) == 4
+
+
+@pytest.mark.train
+def test_scores_of_checkpoints_that_are_gone_do_not_count(tmp_path):
+  train(tmp_path, RISING)
+  for path in [*tmp_path.glob("model.ckpt-*"), tmp_path / "checkpoint"]:
+    path.unlink()
+  assert train(tmp_path, FALLING) == 13
+  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+  assert best_step(tmp_path) == 13
+
+
+@pytest.mark.train
+def test_more_patience_goes_on(tmp_path):
+  train(tmp_path, RISING)
+  assert train(tmp_path, RISING, patience=2) == 12
+  assert train(tmp_path, RISING, patience=9) == 13
+  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+
+
+# What several runs say
+
+
+def test_seeds_are_summarized_as_by_hand():
+  values = [0.71, 0.69, 0.74, 0.5, 0.72]
+  results = {
+    7 + index: {"eval_f1": value, "confusion_matrix": [[1, 1], [0, 1]]}
+    for index, value in enumerate(values)
+  }
+  results[10]["confusion_matrix"] = [[0, 2], [0, 1]]
+  summary = model_selection.summarize_seeds("f1", results)
+  mean, deviation = statistics.mean(values), statistics.stdev(values)
+  margin = 2.776445105 * deviation / math.sqrt(5)  # t for 4 degrees of freedom
+  interval = summary.pop("confidence_interval")
+  assert interval == pytest.approx([mean - margin, mean + margin], rel=1e-8)
+  assert summary.pop("mean") == pytest.approx(mean, rel=1e-12)
+  assert summary.pop("standard_deviation") == pytest.approx(
+    deviation, rel=1e-12
+  )
+  assert summary == {
+    "metric": "f1",
+    "seeds": [7, 8, 9, 10, 11],
+    "scores": values,
+    "median": 0.71,
+    "collapsed": [10],
+    "best_seed": 9,
+  }
+
+
+@pytest.mark.parametrize(
+  ("metric", "values", "best"),
+  [
+    ("loss", [0.5, 0.3, 0.4], 1),
+    ("f1", [0.3, 0.5, 0.5], 1),
+    ("pearson", ["nan", 0.1, 0.2], 2),
+    ("loss", ["nan", 0.1, 0.2], 1),
+  ],
+)
+def test_the_best_seed(metric, values, best):
+  results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
+  summary = model_selection.summarize_seeds(metric, results)
+  assert summary["best_seed"] == best
+
+
+def test_a_score_that_a_run_does_not_tell_is_refused():
+  results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
+  with pytest.raises(InputError, match=r"seed 4 .*'f1'; there are loss"):
+    model_selection.summarize_seeds("f1", results)
+
+
+@pytest.mark.parametrize(
+  ("results", "collapsed"),
+  [
+    ({"confusion_matrix": [[2, 0], [3, 0]]}, True),
+    ({"confusion_matrix": [[0, 0, 2], [0, 0, 1], [0, 0, 0]]}, True),
+    ({"confusion_matrix": [[2, 0], [2, 1]]}, False),
+    # F1 is 0, but for want of a hit and not of answers.
+    ({"confusion_matrix": [[1, 2], [3, 0]], "eval_f1": 0}, False),
+    ({"eval_f1": 0.0}, True),
+    ({"eval_f1": 0.01}, False),
+    ({"eval_micro_f1": 0}, True),
+    ({"eval_loss": 0}, False),
+  ],
+)
+def test_what_has_collapsed(results, collapsed):
+  assert model_selection.has_collapsed(results) == collapsed
+
+
+@pytest.mark.parametrize(
+  ("answers", "gold", "collapsed"),
+  [
+    (["yes"] * 20, None, True),
+    (["yes"] * 19, None, False),  # may be chance
+    (["yes"] * 19 + ["no"], None, False),
+    (["yes"] * 3, ["yes", "no", "no"], True),
+    (["yes"] * 3, ["yes"] * 3, False),
+    (["yes"] * 3, ["no"] * 3, False),
+    ([], None, False),
+    ([], [], False),
+  ],
+)
+def test_a_model_with_one_answer_is_noticed(answers, gold, collapsed):
+  text = model_selection.collapse(answers, gold)
+  assert bool(text) == collapsed
+  assert not text or ("'yes'" in text and str(len(answers)) in text)
+
+
+def test_a_score_has_one_name():
+  results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
+  results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
+  assert model_selection.plain_scores(results) == {
+    "loss": 0.25,
+    "f1": 1.0,
+    "exact_match": 50.0,
+  }
+
+
+def test_results_are_read_as_they_were_written(tmp_path):
+  results = {
+    "eval_accuracy": np.float32(2 / 3),
+    "eval_loss": np.float32(1e-9),
+    "global_step": 12,
+    "confusion_matrix": [[1, 2], [3, 4]],
+    "note": "a = b",
+    "labels": '["a", "\u00fc"]',
+  }
+  path = str(tmp_path / "eval_results.txt")
+  training.write_results(path, results)
+  read = model_selection.read_results(path)
+  assert read.pop("labels") == ["a", "\u00fc"]
+  for name in ("eval_accuracy", "eval_loss"):
+    assert np.float32(read.pop(name)) == results[name]
+  assert read == {
+    name: results[name] for name in ("global_step", "confusion_matrix", "note")
+  }
+
+
+def test_results_that_are_missing(tmp_path):
+  with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
+    model_selection.read_results(str(tmp_path / "none.txt"))
+
+
+# The classifier, trained
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat ran home it is good bad"
+WORDS = WORDS.split()
+SENTENCES = ["the cat sat", "the dog ran home", "it is good", "it is bad"]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(WORDS),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=16,
+  type_vocab_size=2,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A small model's files, and data: the more is learnt, the worse on dev."""
+  place = tmp_path_factory.mktemp("selection")
+  (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  for name, label in [("train", "1"), ("dev", "0"), ("test", "0")]:
+    labels = [label] * 7 + ["0"]  # to train takes two labels
+    rows = [
+      f"{label}\t1\t2\t{s}\t{s}\n" for label, s in zip(labels, SENTENCES * 2)
+    ]
+    (place / f"{name}.tsv").write_text("header\n" + "".join(rows))
+  return place
+
+
+def flags_of(place, output_dir):
+  return [
+    "--task_name=MRPC",
+    f"--data_dir={place}",
+    f"--vocab_file={place / 'vocab.txt'}",
+    f"--bert_config_file={place / 'bert_config.json'}",
+    f"--output_dir={output_dir}",
+    "--max_seq_length=16",
+    "--train_batch_size=4",
+    "--learning_rate=1e-3",
+    "--num_train_epochs=6",
+    "--keep_checkpoint_max=9",
+    "--xla=off",
+    "--do_train",
+  ]
+
+
+@pytest.fixture(scope="module")
+def main(place):
+  """Runs the script in this process, which spares importing TensorFlow."""
+  with commands.in_process(run_classifier) as run:
+    yield lambda output_dir, *more: run(*flags_of(place, output_dir), *more)
+
+
+SCORED = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
+
+
+@pytest.fixture(scope="module")
+def stopped(place, main):
+  """The folder of a run of 12 steps that patience ended before."""
+  main(place / "stopped", *SCORED, "--do_eval", "--do_predict")
+  return place / "stopped"
+
+
+def rows_of(folder):
+  lines = (folder / "dev_scores.jsonl").read_text().splitlines()
+  return [json.loads(line) for line in lines]
+
+
+def variables_of(checkpoint):
+  reader = tf.train.load_checkpoint(str(checkpoint))
+  names = reader.get_variable_to_shape_map()
+  return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_variables(one, other):
+  one, other = variables_of(one), variables_of(other)
+  assert one.keys() == other.keys()
+  for name, value in one.items():
+    np.testing.assert_array_equal(value, other[name], err_msg=name)
+
+
+@pytest.mark.train
+def test_early_stopping_fires(stopped):
+  first, second, third = (row["loss"] for row in rows_of(stopped))
+  assert first < second < third
+  assert [row["step"] for row in rows_of(stopped)] == [2, 4, 6]
+  assert model_folder.steps_done(str(stopped)) == 6
+
+
+@pytest.mark.train
+def test_the_best_weights_are_kept_alone(stopped):
+  (checkpoint,) = (stopped / "best").glob("*.index")
+  best = variables_of(checkpoint.with_suffix(""))
+  whole = variables_of(stopped / "model.ckpt-2")
+  moments = {n for n in whole if n.endswith(("/adam_m", "/adam_v"))}
+  assert moments and best.keys() == whole.keys() - moments
+  for name, value in best.items():
+    np.testing.assert_array_equal(value, whole[name], err_msg=name)
+  for name in ("bert_config.json", "vocab.txt", "model.json"):
+    assert (stopped / "best" / name).read_bytes() == (
+      stopped / name
+    ).read_bytes()
+
+
+@pytest.mark.train
+def test_the_score_reported_is_that_of_the_best(stopped):
+  results = model_selection.read_results(str(stopped / "eval_results.txt"))
+  again = DevScores(str(stopped), Selection(2, "loss"))
+  assert results["global_step"] == again.best["step"] == 2
+  again.add(2, results)
+  assert again.rows == rows_of(stopped)[:1]
+
+
+@pytest.mark.train
+def test_the_predictor_has_the_best_weights(stopped):
+  table = np.loadtxt(stopped / "test_results.tsv", delimiter="\t")
+
+  def predict(**options):
+    with run_classifier.Predictor(str(stopped), **options) as predictor:
+      said = predictor.predict([(s, s) for s in SENTENCES * 2])
+    return np.array([list(p.probabilities.values()) for p in said])
+
+  np.testing.assert_allclose(predict(), table, rtol=0, atol=1e-5)
+  last = predict(checkpoint=tf.train.latest_checkpoint(str(stopped)))
+  assert np.abs(last - table).max() > 1e-3
+
+
+@pytest.mark.train
+def test_a_run_that_was_ended_is_not_trained_again(stopped, main, log):
+  before = {
+    path: path.stat().st_mtime_ns for path in stopped.glob("model.ckpt-*")
+  }
+  main(stopped, *SCORED)
+  assert any(
+    line.startswith("--patience=2: loss was best at step 2,") for line in log
+  )
+  assert before == {path: path.stat().st_mtime_ns for path in before}
+  assert model_folder.steps_done(str(stopped)) == 6
+
+
+@pytest.mark.train
+def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
+  plain = place / "plain"
+  main(plain, "--save_checkpoints_steps=2")
+  assert model_folder.steps_done(str(plain)) == 12
+  assert not (plain / "best").exists()
+  assert_same_variables(plain / "model.ckpt-6", stopped / "model.ckpt-6")
+
+
+@pytest.mark.train
+def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
+  """Killed after step 4 was saved, and before it was scored."""
+  killed = place / "killed"
+  shutil.copytree(stopped, killed)
+  for path in killed.glob("model.ckpt-6*"):
+    path.unlink()
+  (killed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
+  with open(stopped / "dev_scores.jsonl") as file:
+    (killed / "dev_scores.jsonl").write_text(file.readline())
+  main(killed, *SCORED)
+  assert rows_of(killed) == rows_of(stopped)
+  assert_same_variables(killed / "model.ckpt-6", stopped / "model.ckpt-6")
+  assert html_report.read_scalars(str(killed / "dev"))["loss"] == [
+    (row["step"], pytest.approx(row["loss"], rel=1e-6))
+    for row in rows_of(stopped)
+  ]
+
+
+@pytest.mark.train
+def test_seeds_are_compared_and_the_best_is_kept(
+  place, main, monkeypatch, tmp_path
+):
+  script = os.path.join(commands.ROOT, "run_classifier.py")
+  more = ["--seeds=2", "--seed=5", "--do_eval", "--best_metric=loss"]
+  more += ["--num_train_epochs=1", "--do_predict"]
+  monkeypatch.setattr(sys, "argv", [script, *flags_of(place, tmp_path), *more])
+  main(tmp_path, *more)
+
+  results = {
+    seed: model_selection.read_results(
+      str(tmp_path / f"seed_{seed}" / "eval_results.txt")
+    )
+    for seed in (5, 6)
+  }
+  summary = json.loads((tmp_path / "seeds.json").read_text())
+  losses = [results[seed]["eval_loss"] for seed in (5, 6)]
+  assert losses[0] != losses[1]
+  assert summary["scores"] == losses
+  best = 5 if losses[0] < losses[1] else 6
+  assert summary["best_seed"] == best
+  assert (
+    model_selection.read_results(str(tmp_path / "eval_results.txt"))
+    == (results[best])
+  )
+  kept = variables_of(model_folder.trained_checkpoint(str(tmp_path)))
+  trained = variables_of(tmp_path / f"seed_{best}" / "model.ckpt-2")
+  assert kept.keys() == {n for n in trained if "/adam_" not in n}
+  for name, value in kept.items():
+    np.testing.assert_array_equal(value, trained[name], err_msg=name)
+  # The test set is labelled once, by the best.
+  page = (tmp_path / "report.html").read_text()
+  assert "kept as the best" in page and "95% confidence interval" in page
+  assert (tmp_path / "test_results.tsv").exists()
+  assert not list(tmp_path.glob("seed_*/test_results.tsv"))
+
+
+# What is refused
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("more", "message"),
+  [
+    (["--best_metric=nonsense"], "nonsense.*there are accuracy, f1, loss"),
+    (["--patience=2"], "--patience.*add --eval_steps"),
+    (["--eval_steps=3", "--save_checkpoints_steps=2"], "multiple of.*steps=2"),
+    (["--seeds=2"], "--seeds.*add.*--do_eval"),
+    (["--seeds=1", "--do_eval"], "--seeds=1: give 2 or more"),
+    (["--resume=must"], "holds no checkpoint.*--resume=must"),
+  ],
+)
+def test_flags_that_make_no_sense_are_refused(main, tmp_path, more, message):
+  with pytest.raises(InputError, match=message) as refused:
+    main(tmp_path / "out", *more)
+  assert "\n" not in str(refused.value)
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.process
+def test_a_trained_folder_is_not_gone_on_from(place, stopped):
+  line = commands.fail(
+    "run_classifier.py", *flags_of(place, stopped), "--resume=never"
+  )
+  assert "holds model.ckpt-6, and --resume=never" in line

@@ -1,0 +1,587 @@
+"""What can be known of a run on a TPU where there is none.
+
+XLA compiles for a TPU and for a CPU what TensorFlow gives it. So a step that
+it compiles here, of tensors of known shapes and nothing that is the host's, is
+one that a TPU could take; whether it gives the same numbers is seen here too.
+"""
+
+import socket
+import sys
+import time
+import types
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+import run_classifier
+import run_ner
+import run_pretraining
+import run_squad
+from bertlib import estimator_api
+from bertlib.checkpoints import model_folder
+from bertlib.command_line import InputError
+from bertlib.data import features, ner, squad
+from bertlib.data.classification import Problem
+from bertlib.reporting import html_report
+from bertlib.training import tpu, training
+
+pytestmark = pytest.mark.graph
+
+VOCAB_SIZE = 23
+CONFIG = modeling.BertConfig(
+  vocab_size=VOCAB_SIZE,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=8,
+  initializer_range=0.2,
+  max_position_embeddings=16,
+  type_vocab_size=2,
+)
+LENGTH, BATCH_SIZE, NUM_STEPS = 10, 4, 4
+TRAIN, EVAL = estimator_api.ModeKeys.TRAIN, estimator_api.ModeKeys.EVAL
+LABELS = ("a", "b", "c")
+
+
+# The scripts' models, as their flags make them for a TPU
+
+
+def with_flags(script, function, *flags):
+  """What a function of no arguments gives while a script's flags are set."""
+  given = []
+  stand_in = types.SimpleNamespace(
+    define_flags=script.define_flags,
+    main=lambda _: given.append(function()),
+    __file__=script.__file__,
+  )
+  with commands.in_process(stand_in) as main:
+    main(
+      "--use_tpu",
+      "--task_name=tsv" if script is run_classifier else "--log_steps=1",
+      "--vocab_file=vocab.txt",
+      "--bert_config_file=bert_config.json",
+      "--output_dir=out",
+      f"--max_seq_length={LENGTH}",
+      f"--train_batch_size={BATCH_SIZE}",
+      "--learning_rate=1e-2",
+      *flags,
+    )
+  return given[0]
+
+
+def model_of(name, *flags):
+  """A task's `model_fn` and the layout of its features."""
+  steps = 50
+
+  def plan():
+    return training.plan_training(training.read_execution(), CONFIG, steps)
+
+  if name == "squad":
+    return with_flags(
+      run_squad,
+      lambda: run_squad.make_model_fn(CONFIG, steps, *plan()),
+      "--warmup_proportion=0",
+      *flags,
+    ), squad.record_layout(LENGTH, is_training=True)
+  if name == "ner":
+    return with_flags(
+      run_ner,
+      lambda: run_ner.make_model_fn(CONFIG, LABELS, steps, *plan()),
+      "--warmup_proportion=0",
+      *flags,
+    ), ner.record_layout(LENGTH)
+  if name == "pretraining":
+    return with_flags(
+      run_pretraining,
+      lambda: run_pretraining.make_model_fn(CONFIG, *plan()),
+      f"--num_train_steps={steps}",
+      "--num_warmup_steps=0",
+      *flags,
+    ), features.pretraining_layout(LENGTH, 3)
+  kind, _, weighted = name.partition(" ")
+  problem = Problem(kind, () if kind == "regression" else LABELS)
+  weights = [0.5, 1.0, 2.0] if weighted else None
+  return with_flags(
+    run_classifier,
+    lambda: run_classifier.make_model_fn(
+      CONFIG, problem, steps, None, weights, *plan()
+    ),
+    "--warmup_proportion=0",
+    *flags,
+  ), run_classifier.record_layout(LENGTH, problem)
+
+
+def random_batch(layout, batch_size=BATCH_SIZE):
+  """Examples with some padding, and targets that are in range."""
+  random = np.random.default_rng(0)
+  limits = {
+    "input_ids": VOCAB_SIZE,
+    "masked_lm_ids": VOCAB_SIZE,
+    "masked_lm_positions": LENGTH,
+    "label_ids": len(LABELS),
+    "start_positions": LENGTH,
+    "end_positions": LENGTH,
+  }
+  batch = {}
+  for name, (shape, is_float, *_) in layout.items():
+    values = random.integers(0, limits.get(name, 2), [batch_size, *shape])
+    batch[name] = values.astype(np.float32 if is_float else np.int32)
+  mask = np.arange(LENGTH) < random.integers(4, LENGTH, [batch_size, 1])
+  shape = batch["input_mask"].shape
+  mask = mask.reshape(batch_size, *[1] * (len(shape) - 2), LENGTH)
+  batch["input_mask"] = np.broadcast_to(mask, shape).astype(np.int32)
+  return batch
+
+
+@pytest.fixture
+def one_core(monkeypatch):
+  """What a TPU's cores add up, of one core; XLA has it for a TPU alone."""
+  monkeypatch.setattr(tf.tpu, "cross_replica_sum", tf.identity)
+
+
+@pytest.fixture
+def no_dropout(monkeypatch):
+  # Its masks are XLA's own.
+  monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
+
+
+# Training
+
+
+def make_step(model_fn, batch, reuse=None):
+  """The loss of a step of training; to run it is to make the step."""
+  with tf.variable_scope(tf.get_variable_scope(), reuse=reuse):
+    spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, None)
+  with tf.control_dependencies([spec.train_op]):
+    return tf.identity(spec.loss)
+
+
+def losses_of(model_fn, batch):
+  """The losses of some steps: as they are, and compiled by XLA."""
+  with tf.Graph().as_default():
+    tf.set_random_seed(1)
+    batch = {name: tf.constant(values) for name, values in batch.items()}
+    plain = make_step(model_fn, batch)
+    # It makes no variables: it has those of the other.
+    step = tf.function(
+      lambda batch: make_step(model_fn, batch, reuse=True),
+      jit_compile=True,
+      autograph=False,
+    )
+    tpu.check(step.get_concrete_function(batch).graph)
+    compiled = step(batch)
+    variables = tf.global_variables()
+    start = [tf.placeholder(v.dtype, v.shape) for v in variables]
+    restart = tf.group(*(v.assign(s) for v, s in zip(variables, start)))
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      first = session.run(variables)
+      losses = []
+      for loss in (plain, compiled):
+        session.run(restart, dict(zip(start, first)))
+        losses.append([session.run(loss) for _ in range(NUM_STEPS)])
+  return losses
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "case",
+  [
+    ("classification weighted",),
+    ("regression", "--layer_decay=0.9"),
+    ("multi_label weighted", "--freeze_layers=1", "--freeze_embeddings"),
+    ("multiple_choice", "--recompute_activations"),
+    ("squad", "--version_2_with_negative"),
+    ("ner", "--gradient_accumulation_steps=2"),
+    ("pretraining", "--optimizer=lamb"),
+  ],
+  ids=" ".join,
+)
+def test_compiled_training_has_the_losses_of_training(
+  case, one_core, no_dropout
+):
+  model_fn, layout = model_of(*case)
+  plain, compiled = losses_of(model_fn, random_batch(layout))
+  assert len(set(plain)) == NUM_STEPS  # it learns
+  np.testing.assert_allclose(compiled, plain, rtol=1e-5)
+
+
+@pytest.mark.train
+def test_training_in_bfloat16_compiles(one_core, no_dropout):
+  model_fn, layout = model_of(
+    "regression", "--freeze_layers=1", "--precision=bfloat16"
+  )
+  plain, compiled = losses_of(model_fn, random_batch(layout))
+  np.testing.assert_allclose(compiled, plain, rtol=2e-2)  # each rounds its way
+
+
+@pytest.mark.train
+def test_training_with_dropout_compiles(one_core):
+  model_fn, layout = model_of("regression", "--freeze_layers=1")
+  _, compiled = losses_of(model_fn, random_batch(layout))
+  assert np.isfinite(compiled).all()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "case",
+  [
+    ("ner", "--gradient_accumulation_steps=2", "--recompute_activations"),
+    ("pretraining", "--precision=bfloat16", "--gradient_accumulation_steps=2"),
+  ],
+  ids=" ".join,
+)
+def test_a_step_of_training_is_one_for_a_tpu(case):
+  tpu.check_training(*model_of(*case), BATCH_SIZE)
+
+
+class CheckGraph(tf.train.SessionRunHook):
+  """Checks the graph, and ends the run before it would go to the TPU."""
+
+  def begin(self):
+    graph = tf.get_default_graph()
+    tpu.check(graph)
+    marked = [
+      n for n in graph.as_graph_def().node if "_tpu_replicate" in n.attr
+    ]
+    raise InputError(f"{len(marked)} operations are as they should be")
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+  """TPUEstimator sees a TPU, as far as building the graph."""
+  monkeypatch.setattr(
+    sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
+    "_query_tpu_system_metadata",
+    lambda *args, **kwargs: tf.tpu.experimental.TPUSystemMetadata(
+      num_cores=2,
+      num_hosts=1,
+      num_of_cores_per_host=2,
+      topology=None,
+      devices=[],
+    ),
+  )
+  # Something answers, which is no TPU.
+  with socket.create_server(("127.0.0.1", 0)) as server:
+    yield f"--tpu_name=grpc://127.0.0.1:{server.getsockname()[1]}"
+
+
+def estimator_of(folder, *flags):
+  """A classifier's Estimator, as its flags make it for a TPU."""
+  return with_flags(
+    run_classifier,
+    lambda: run_classifier.build_estimator(
+      CONFIG, Problem("classification", LABELS), 50, {}, None
+    ),
+    f"--output_dir={folder}",
+    *flags,
+  )
+
+
+@pytest.mark.train
+def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
+  two_cores, tmp_path
+):
+  problem = Problem("classification", LABELS)
+  layout = run_classifier.record_layout(LENGTH, problem)
+  batch = random_batch(layout)
+  path = str(tmp_path / "train.tf_record")
+  features.write_records(
+    path,
+    (
+      {name: values[row] for name, values in batch.items()}
+      for row in range(BATCH_SIZE)
+    ),
+    layout,
+  )
+  input_fn = features.record_input_fn(
+    path, layout, is_training=True, drop_remainder=True, trim=False, seed=1
+  )
+  estimator = estimator_of(tmp_path, two_cores, "--num_tpu_cores=2")
+  with pytest.raises(InputError, match=r"[1-9].* are as they should be"):
+    estimator.train(input_fn, max_steps=1, hooks=[CheckGraph()])
+
+
+@pytest.mark.train
+def test_flags_of_the_loop_and_of_the_cores_arrive(two_cores, tmp_path):
+  estimator = estimator_of(
+    tmp_path, two_cores, "--iterations_per_loop=7", "--num_tpu_cores=2"
+  )
+  config = estimator.config.tpu_config
+  assert (config.iterations_per_loop, config.num_shards) == (7, 2)
+
+
+# What is refused
+
+
+def refused(build, *inputs):
+  """What is said of a function of tensors, in a graph of a TPU's step."""
+  with tf.Graph().as_default():
+    function = tf.function(build, autograph=False)
+    concrete = function.get_concrete_function(*inputs)
+    with pytest.raises(InputError) as raised:
+      tpu.check(concrete.graph)
+  message = str(raised.value)
+  assert "\n" not in message
+  return message
+
+
+VECTOR = tf.TensorSpec([4], tf.float32)
+
+
+def test_refuses_strings():
+  message = refused(lambda x: tf.strings.as_string(x, name="spelled"), VECTOR)
+  assert message.startswith("spelled (AsString): a TPU has no strings")
+
+
+def test_refuses_strings_where_operations_take_any_type():
+  message = refused(
+    lambda x: tf.identity(x, name="same"), tf.TensorSpec([4], tf.string)
+  )
+  assert "a TPU has no strings" in message
+
+
+@pytest.mark.parametrize(
+  ("call", "kind"),
+  [
+    (lambda f, x: tf.py_func(f, [x], tf.float32), "PyFunc"),
+    (lambda f, x: tf.py_function(f, [x], tf.float32), "EagerPyFunc"),
+    (lambda f, x: tf.numpy_function(f, [x], tf.float32), "PyFunc"),
+  ],
+)
+def test_refuses_python(call, kind):
+  message = refused(lambda x: call(np.square, x), VECTOR)
+  assert f"({kind}): a TPU cannot call Python" in message
+
+
+@pytest.mark.parametrize(
+  ("select", "kind"),
+  [
+    (tf.where_v2, "Where"),
+    (lambda x: tf.unique(x)[0], "Unique"),
+    (lambda x: tf.boolean_mask(x, x > 0), "Where"),
+    (lambda x: tf.zeros([tf.cast(x[0], tf.int32)]), "Fill"),
+  ],
+)
+def test_refuses_shapes_that_depend_on_values(select, kind):
+  message = refused(select, VECTOR)
+  assert f"({kind}): a TPU needs to know the shape beforehand" in message
+
+
+def test_refuses_batches_of_any_length():
+  message = refused(
+    lambda ids: ids + 1, tf.TensorSpec([4, None], tf.int32, name="input_ids")
+  )
+  assert message.startswith("input_ids (Placeholder): a TPU needs to know")
+  assert "this is (4, None)" in message
+
+
+def test_refuses_what_a_loop_does():
+  def count(x):
+    step = lambda n, x: (n + 1, tf.reshape(tf.where_v2(x)[:4], [4]))  # noqa: E731
+    return tf.while_loop(lambda n, _: n < 3, step, (0, tf.cast(x, tf.int64)))
+
+  assert "(Where): a TPU needs" in refused(count, VECTOR)
+
+
+def test_takes_what_makes_no_shape_of_values():
+  with tf.Graph().as_default():
+
+    def build(x):
+      kept = tf.where_v2(x > 0, x, 0.0)
+      loss = tf.reduce_sum(tf.reshape(kept, [2, -1]) * tf.range(2.0))
+      return tf.gradients(loss, x)
+
+    concrete = tf.function(build, autograph=False).get_concrete_function(VECTOR)
+    tpu.check(concrete.graph)
+
+
+def test_what_the_step_does_not_need_is_the_host_s():
+  with tf.Graph().as_default() as graph:
+    ids = tf.placeholder(tf.int32, [4])
+    tf.strings.as_string(ids)
+    loss = tf.reduce_sum(ids)
+    tpu.check(graph, [loss.op])
+    with pytest.raises(InputError, match="AsString"):
+      tpu.check(graph)
+
+
+# Evaluation
+
+
+def evaluate(model_fn, batch):
+  """Metrics of a batch, and the scores of each example."""
+  with tf.Graph().as_default():
+    tf.set_random_seed(1)
+    batch = {name: tf.constant(values) for name, values in batch.items()}
+    spec = model_fn(batch, None, EVAL, {"batch_size": BATCH_SIZE}, None)
+    metric_fn, tensors = spec.eval_metrics
+    metrics = metric_fn(*tensors)
+    with tf.Session() as session:
+      session.run(tf.global_variables_initializer())
+      session.run(tf.local_variables_initializer())
+      session.run([update for _, update in metrics.values()])
+      return session.run(({n: v for n, (v, _) in metrics.items()}, tensors[2]))
+
+
+@pytest.mark.train
+def test_padding_examples_do_not_count():
+  model_fn, layout = model_of("classification")
+  batch = random_batch(layout)
+  batch["is_real_example"] = np.array([1, 1, 1, 0], np.int32)
+  metrics, _ = evaluate(model_fn, batch)
+  expected, _ = evaluate(model_fn, {n: of[:3] for n, of in batch.items()})
+  assert metrics == pytest.approx(expected, rel=1e-6)
+  batch["is_real_example"][:] = 1
+  assert evaluate(model_fn, batch)[0] != pytest.approx(expected, rel=1e-6)
+
+
+def test_one_hot_embeddings_are_those_that_are_gathered():
+  problem = Problem("classification", LABELS)
+  batch = random_batch(run_classifier.record_layout(LENGTH, problem))
+  gathered, looked_up = (
+    evaluate(
+      run_classifier.model_fn_builder(
+        CONFIG, len(LABELS), None, 1.0, None, None, True, one_hot
+      ),
+      batch,
+    )[1]
+    for one_hot in (False, True)
+  )
+  np.testing.assert_allclose(looked_up, gathered, rtol=1e-5, atol=1e-6)
+
+
+# The host
+
+
+@pytest.mark.train
+def test_the_host_writes_the_mean_of_the_cores(tmp_path, one_core):
+  model_fn, layout = model_of("classification")
+  config = types.SimpleNamespace(model_dir=str(tmp_path))
+  with tf.Graph().as_default():
+    batch = {name: tf.constant(of) for name, of in random_batch(layout).items()}
+    spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, config)
+    write, tensors = spec.host_call
+  assert {tuple(tensor.shape) for tensor in tensors} == {(1,)}
+  step, *others = tensors
+  # Of two cores. The values of step 0 are always due.
+  write(
+    tf.zeros([2], step.dtype),
+    *(tf.constant([1.0, 3.0], t.dtype) for t in others),
+  )
+  written = html_report.read_scalars(str(tmp_path))
+  assert set(written) == {"loss", "learning_rate", "gradient_norm"}
+  assert all(values == [(0, 2.0)] for values in written.values())
+
+
+@pytest.mark.parametrize(
+  ("host", "num_hosts", "rows"),
+  [(0, 1, slice(0, 8)), (0, 2, slice(0, 4)), (1, 2, slice(4, 8))],
+)
+def test_each_host_reads_its_rows_of_a_batch(host, num_hosts, rows):
+  context = types.SimpleNamespace(
+    current_input_fn_deployment=lambda: (None, host, num_hosts, None)
+  )
+  # A host's batch size is that of its own rows.
+  size, shard = features.whole_batch(
+    {"batch_size": 8 // num_hosts, "context": context}
+  )
+  batch = np.arange(16).reshape(8, 2)
+  own = shard.split(tf.constant(batch), size) if shard else batch[np.newaxis]
+  assert size == 8
+  np.testing.assert_array_equal(own, batch[np.newaxis, rows])
+
+
+@pytest.mark.unit
+def test_a_folder_of_another_file_system_is_claimed(tmp_path):
+  vocab = tmp_path / "vocab.txt"
+  vocab.write_text("[PAD]\n")
+  folder = f"ram://{tmp_path}/out"
+  model_folder.claim(folder, {"task": "tsv"}, CONFIG, str(vocab))
+  described = model_folder.load_description(folder)
+  assert described["task"] == "tsv"
+  assert not [n for n in tf.gfile.ListDirectory(folder) if n.endswith(".tmp")]
+
+
+# The TPU is not there
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with what a run on MRPC needs, but a TPU."""
+  place = tmp_path_factory.mktemp("tpu")
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog"]
+  words += [f"word{number}" for number in range(VOCAB_SIZE - len(words))]
+  (place / "vocab.txt").write_text("\n".join(words) + "\n")
+  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+  (place / "train.tsv").write_text("cat\ta\ndog\tb\n" * 4)
+  return place
+
+
+@pytest.fixture(scope="module")
+def classify(place):
+  with commands.in_process(run_classifier) as main:
+
+    def classify(*flags):
+      main(
+        "--task_name=tsv",
+        "--do_train",
+        f"--data_dir={place}",
+        f"--vocab_file={place / 'vocab.txt'}",
+        f"--bert_config_file={place / 'bert_config.json'}",
+        "--max_seq_length=8",
+        *flags,
+      )
+
+    yield classify
+
+
+NOBODY = "grpc://127.0.0.1:1"
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  ("flags", "said"),
+  [
+    ((), "--use_tpu: which one? Give --tpu_name, a name or grpc://HOST:PORT"),
+    ((f"--tpu_name={NOBODY}",), f"{NOBODY}: no TPU answers there"),
+    ((f"--master={NOBODY}",), f"{NOBODY}: no TPU answers there"),
+    (("--master=grpc://127.0.0.1",), "grpc://127.0.0.1: no TPU answers there"),
+    (("--tpu_name=local",), "--tpu_name=local: TensorFlow sees no TPU in this"),
+    (
+      ("--tpu_name=my-tpu", "--output_dir=ram://out"),
+      "--tpu_name=my-tpu: Google Cloud does not tell where it is (",
+    ),
+    (
+      ("--tpu_name=my-tpu", "--output_dir=here"),
+      "--output_dir=here: is on this machine, where the TPU my-tpu cannot see",
+    ),
+    (
+      (
+        "--tpu_name=grpc://10.0.0.2:8470",
+        "--output_dir=ram://out",
+        "--init_checkpoint=bert_model.ckpt",
+      ),
+      "--init_checkpoint=bert_model.ckpt: is on this machine, where the TPU"
+      " grpc://10.0.0.2:8470 cannot see it",
+    ),
+  ],
+)
+@pytest.mark.parametrize("switch", ["--use_tpu", "--distribution=tpu"])
+def test_says_at_once_what_is_missing(
+  switch, flags, said, classify, place, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "bert_model.ckpt.index").touch()
+  output_dir = tmp_path / "out"
+  start = time.monotonic()
+  with pytest.raises(InputError) as raised:
+    classify(f"--output_dir={output_dir}", switch, *flags)
+  assert time.monotonic() - start < 15
+  message = str(raised.value)
+  assert message.startswith(said)
+  assert "\n" not in message
+  assert not output_dir.exists()

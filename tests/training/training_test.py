@@ -1,0 +1,483 @@
+"""Tests of what the scripts share."""
+
+import contextlib
+import json
+import re
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib import estimator_api, precision
+from bertlib.command_line import InputError
+from bertlib.compute import Execution
+from bertlib.reporting import html_report
+from bertlib.training import training
+from optimization import Frozen, StepOptions
+
+pytestmark = pytest.mark.unit
+
+CONFIG = modeling.BertConfig(
+  vocab_size=9,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=8,
+  max_position_embeddings=12,
+  type_vocab_size=2,
+)
+
+
+# How it is computed
+
+
+@pytest.fixture
+def flags(monkeypatch):
+  """Flags of a training run, as if nobody had set any."""
+  values = types.SimpleNamespace(
+    precision="float32",
+    xla="auto",
+    use_tpu=False,
+    distribution="off",
+    num_replicas=None,
+    train_batch_size=24,
+    max_seq_length=384,
+    gradient_accumulation_steps=1,
+    recompute_activations=False,
+    memory_gb=None,
+    optimizer_on_cpu=False,
+    optimizer="adamw",
+    bias_correction=False,
+    beta_1=0.9,
+    beta_2=0.999,
+    epsilon=1e-6,
+    weight_decay=None,
+    clip_norm=1.0,
+    schedule="linear",
+    schedule_power=1.0,
+    layer_decay=1.0,
+    freeze_layers=0,
+    freeze_embeddings=False,
+  )
+  monkeypatch.setattr(training, "FLAGS", values)
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
+  return values
+
+
+def test_without_flags_a_step_is_the_reference_s(flags):
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  assert how == Execution(packs=True, compiles=True)
+  assert options == StepOptions(compiles=True)
+
+
+def test_every_flag_of_a_step_arrives(flags):
+  flags.gradient_accumulation_steps = 3
+  flags.recompute_activations = flags.bias_correction = True
+  flags.optimizer_on_cpu = True
+  flags.optimizer, flags.weight_decay, flags.clip_norm = "lamb", 0.1, 0.0
+  flags.beta_1, flags.beta_2, flags.epsilon = 0.8, 0.99, 1e-8
+  flags.schedule, flags.schedule_power = "polynomial", 2.0
+  flags.layer_decay, flags.freeze_layers = 0.75, 1
+  flags.freeze_embeddings = True
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  assert how.recomputes
+  assert options == StepOptions(
+    schedule="polynomial",
+    power=2.0,
+    optimizer="lamb",
+    weight_decay=0.1,
+    bias_correction=True,
+    beta_1=0.8,
+    beta_2=0.99,
+    epsilon=1e-8,
+    clip_norm=0.0,
+    layer_decay=0.75,
+    frozen=Frozen(1, True),
+    num_micro_batches=3,
+    compiles=False,
+    on_cpu=True,
+  )
+
+
+def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
+  flags.gradient_accumulation_steps = 5  # would not do
+  flags.memory_gb = 0.001  # likewise
+  how = training.read_execution()
+  assert training.plan_training(how, CONFIG, 0) == (how, StepOptions())
+
+
+def test_more_layers_than_there_are_cannot_be_frozen(flags):
+  flags.freeze_layers = 2
+  with pytest.raises(
+    InputError, match="--freeze_layers=2: the model has 1 lay"
+  ):
+    training.plan_training(Execution(), CONFIG, 10)
+
+
+@pytest.mark.parametrize(
+  ("precision", "scales_loss"),
+  [("float32", False), ("bfloat16", False), ("float16", True)],
+)
+def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
+  flags.precision = precision
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  assert how.dtype == tf.as_dtype(precision)
+  assert options.scales_loss == scales_loss
+
+
+@pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
+def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
+  flags.precision = "auto"
+  monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
+  assert training.read_execution().dtype == tf.as_dtype(fastest)
+
+
+def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
+  flags.precision, flags.distribution = "auto", "multi_worker"
+  monkeypatch.setattr(
+    precision,
+    "fastest_dtype",
+    lambda measures: "float32" if measures else "bfloat16",
+  )
+  assert training.compute_choices()["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+  ("folder", "receipt", "chosen"),
+  [
+    ({"precision": "bfloat16", "xla": "off"}, {}, ("bfloat16", "off")),
+    ({"precision": "float64"}, {}, ("float32", "on")),
+    ({"precision": "float32"}, {"precision": "bfloat16"}, ("bfloat16", "on")),
+    ({}, {}, ("float32", "on")),
+  ],
+)
+def test_auto_is_what_an_earlier_run_recorded(
+  flags, monkeypatch, tmp_path, folder, receipt, chosen
+):
+  flags.precision, flags.output_dir = "auto", str(tmp_path)
+  (tmp_path / "model.json").write_text(json.dumps(folder))
+  monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
+  if receipt:
+    flags.rerun = str(tmp_path / "run.json")
+    content = {"script": "run_classifier.py", "given": [], "results": None}
+    content |= {"path": "", "files": [], "code": {}, "versions": {}} | receipt
+    (tmp_path / "run.json").write_text(json.dumps(content))
+  found = training.compute_choices()
+  assert (found["precision"], found["xla"]) == chosen
+  assert training.choice_flags()[0] == f"--precision={chosen[0]}"
+
+
+def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
+  flags.precision, flags.output_dir = "float32", str(tmp_path)
+  (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
+  assert training.compute_choices()["precision"] == "float32"
+
+
+@pytest.mark.parametrize(
+  ("xla", "devices", "compiles"),
+  [
+    ("auto", [], True),
+    ("auto", ["a GPU"], False),
+    ("on", ["a GPU"], True),
+    ("off", [], False),
+  ],
+)
+def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
+  flags.xla = xla
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
+  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  assert how.compiles == options.compiles == compiles
+
+
+def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
+  flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
+  assert training.read_execution() == Execution(tf.bfloat16)
+
+
+def test_a_tpu_is_not_asked_for_float16(flags):
+  flags.use_tpu, flags.precision = True, "float16"
+  with pytest.raises(InputError, match="--precision=bfloat16"):
+    training.read_execution()
+
+
+def test_padding_that_counts_is_kept(flags):
+  assert not training.read_execution(packs=False).packs
+
+
+@pytest.mark.parametrize("num_parts", [5, 48])
+def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
+  flags.gradient_accumulation_steps = num_parts
+  with pytest.raises(
+    InputError,
+    match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
+  ):
+    training.plan_training(Execution(), CONFIG, 10)
+
+
+LARGE = modeling.BertConfig(
+  30522,
+  hidden_size=1024,
+  num_hidden_layers=24,
+  num_attention_heads=16,
+  intermediate_size=4096,
+)
+
+
+def test_memory_decides_over_parts_and_tells(flags, log):
+  flags.memory_gb = 12.0
+  how, options = training.plan_training(Execution(tf.bfloat16), LARGE, 10)
+  assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
+  (line,) = log
+  assert "--memory_gb=12: " in line
+  assert f"--gradient_accumulation_steps={options.num_micro_batches}," in line
+  no = "" if how.recomputes else "no"
+  assert f"--{no}recompute_activations" in line
+
+
+def test_memory_that_suffices_changes_nothing(flags):
+  flags.memory_gb = 1000.0
+  how, options = training.plan_training(Execution(), LARGE, 10)
+  assert not how.recomputes and options.num_micro_batches == 1
+
+
+def test_too_little_memory_is_refused(flags):
+  flags.memory_gb = 2.0
+  with pytest.raises(
+    InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
+  ):
+    training.plan_training(Execution(), LARGE, 10)
+
+
+def train_spec(loss_fn, **options):
+  """A step of a weight that stays as it is, so that its loss does too."""
+  return training.train_spec(
+    loss_fn,
+    batch={"x": tf.ones([4, 2])},
+    learning_rate=0.0,
+    num_train_steps=10,
+    num_warmup_steps=0,
+    use_tpu=False,
+    options=StepOptions(**options),
+    seed=7,
+    init_checkpoint=None,
+    config=None,
+    batch_size=4,
+    log_steps=1,
+  )
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("num_parts", [1, 2, 4])
+def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
+  draws = []
+
+  def loss_fn(part, dropout_seed):
+    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    seed, draw = dropout_seed
+    assert seed == 7
+    bit = tf.cast(2**draw, tf.float32)  # of each draw its own
+    return tf.reduce_mean(part["x"] * weight) * bit, {}
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    spec = train_spec(loss_fn, num_micro_batches=num_parts)
+    session.run(tf.global_variables_initializer())
+    for _ in range(3):
+      loss, _ = session.run([spec.loss, spec.train_op])
+      draws.append(round(float(loss) * num_parts))
+  # All bits of 0 to 3 * num_parts once: no draw is missing or met again.
+  assert sum(draws) == 2 ** (3 * num_parts) - 1
+
+
+@pytest.mark.train
+def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
+  def loss_fn(part, _):
+    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+    return tf.reduce_mean(part["x"] * weight), {}
+
+  with tf.Graph().as_default():
+    spec = train_spec(loss_fn, scales_loss=True)
+    with tf.train.SingularMonitoredSession(
+      hooks=spec.training_hooks
+    ) as session:
+      session.run(spec.train_op)
+  (line,) = (line for line in log if line.startswith("step 1 of 10"))
+  assert "loss 1," in line and "loss scale 3.277e+04;" in line
+
+
+@pytest.mark.train
+def test_scalars_reach_tensorboard(tmp_path):
+  def model_fn(features, labels, mode, params, config):
+    del labels, mode
+
+    def loss_fn(part, _):
+      weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+      loss = tf.reduce_mean(part["x"]) + 0.0 * tf.reduce_sum(weight)
+      return loss, {"twice": 2.0 * loss}
+
+    return training.train_spec(
+      loss_fn,
+      {"x": features},
+      learning_rate=0.6,
+      num_train_steps=5,
+      num_warmup_steps=0,
+      use_tpu=False,
+      options=StepOptions(num_micro_batches=2),
+      seed=None,
+      init_checkpoint=None,
+      config=config,
+      batch_size=params["batch_size"],
+      log_steps=2,
+    )
+
+  estimator = estimator_api.TPUEstimator(
+    use_tpu=False,
+    model_fn=model_fn,
+    config=estimator_api.RunConfig(
+      model_dir=str(tmp_path), save_summary_steps=0
+    ),
+    train_batch_size=4,
+  )
+
+  def input_fn(params):
+    steps = tf.data.Dataset.range(1, 7)  # the step's number in every place
+    return steps.map(
+      lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
+    )
+
+  estimator.train(input_fn, max_steps=5)
+  scalars = html_report.read_scalars(str(tmp_path))
+  speeds = scalars.pop("examples/s")
+  assert [step for step, _ in speeds] == [2, 4, 5]
+  assert all(speed > 0 for _, speed in speeds)
+  steps = (1, 2, 4, 5)  # the first and the last one in any case
+  assert scalars == {
+    "loss": [(step, step) for step in steps],
+    "twice": [(step, 2 * step) for step in steps],
+    "gradient_norm": [(step, 0.0) for step in steps],
+    "learning_rate": [
+      (step, pytest.approx(0.6 * (1 - (step - 1) / 5))) for step in steps
+    ],
+  }
+
+
+# Hooks and results
+
+
+@pytest.mark.graph
+def test_progress_shows_every_so_many_steps_and_the_last(log):
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step()
+    train_op = step.assign_add(1, read_value=False)
+    hook = training.ProgressHook(
+      {"loss": tf.cast(step, tf.float32) * 0.5}, 5, batch_size=4, log_steps=2
+    )
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      for _ in range(5):
+        session.run(train_op)
+  shown = [line for line in log if line.startswith("step")]
+  assert log[0] == "Compiling the training step"
+  assert re.fullmatch(r"step 1 of 5: loss [\d.]+; compiled in .* s", shown[0])
+  assert [line.split(":")[0] for line in shown[1:]] == [
+    "step 2 of 5",
+    "step 4 of 5",
+    "step 5 of 5",
+  ]
+  pattern = r"step 5 of 5: loss [\d.]+, examples/s [\d.e+]+, 0:00:00 left"
+  assert re.fullmatch(pattern, shown[-1])
+
+
+def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
+  times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
+  monkeypatch.setattr(training.time, "time", lambda: next(times))
+  hook = training.ProgressHook({}, 4, batch_size=6, log_steps=4)
+  hook._start, hook._seconds, hook._step = (0, 0), [], 0
+  for _ in range(4):
+    hook.before_run(None)
+    hook.after_run(None, types.SimpleNamespace(results={}))
+  hook._show({"loss": 1.0})
+  assert "examples/s 6.0" in log[-1]
+
+
+def test_the_time_left_leaves_compilation_out(monkeypatch, log):
+  # Seconds at which each step begins and ends, and each line is logged.
+  times = iter([0, 900, 900, 900, 901, 901, 902, 902])
+  monkeypatch.setattr(training.time, "time", lambda: next(times))
+  hook = training.ProgressHook({}, 12, batch_size=6, log_steps=3)
+  hook._start, hook._seconds, hook._step = None, [], 0
+  for _ in range(3):
+    hook.before_run(None)
+    hook.after_run(None, types.SimpleNamespace(results={}))
+  hook._show({"loss": 1.0})
+  assert "compiled in 900.0 s" in log[0]
+  assert log[1].endswith(" examples/s 6.0, 0:00:09 left")
+
+
+def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
+  bars = []
+
+  def progress(total, unit, initial):
+    bars.append((total, unit, initial))
+    return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
+
+  monkeypatch.setattr(training, "progress", progress)
+  rows = training.follow(iter("abc"), 3, "windows")
+  assert next(rows) == "a" and bars == [(3, "windows", 1)]
+  assert log == ["Compiling the prediction step"]
+
+
+def test_no_predictions_are_followed_too():
+  assert list(training.follow([], 0, "windows")) == []
+
+
+@pytest.mark.parametrize(
+  ("path", "name"),
+  [
+    ("-", "stdin_predictions"),
+    ("data/reviews.txt", "reviews_predictions"),
+    ("test.conll", "test_predictions"),
+  ],
+)
+def test_predictions_are_named_after_their_texts(path, name):
+  assert training.predictions_name(path) == name
+
+
+@pytest.mark.graph
+def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
+  monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+  with tf.Graph().as_default():
+    step = tf.train.create_global_step()
+    train_op = step.assign_add(1, read_value=False)
+    hook = training.ProgressHook({"loss": tf.constant(0.5)}, 3, 4, log_steps=1)
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      for _ in range(3):
+        session.run(train_op)
+  bar = capsys.readouterr().err
+  assert "3/3" in bar and "loss=0.5" in bar and "examples/s=" in bar
+  assert log == ["Compiling the training step"]
+
+
+@pytest.mark.graph
+def test_collected_batches_are_joined():
+  into = {}
+  with tf.Graph().as_default():
+    dataset = tf.data.Dataset.range(5).batch(2)
+    batch = tf.data.make_one_shot_iterator(dataset).get_next()
+    hook = training.CollectHook({"x": batch}, into)
+    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+      for _ in range(3):
+        session.run(batch)
+  assert into["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_results_have_the_form_of_the_reference(tmp_path, log):
+  path = tmp_path / "eval_results.txt"
+  training.write_results(
+    str(path), {"loss": np.float32(2 / 3), "eval_accuracy": 1, "a": [[1, 2]]}
+  )
+  assert (
+    path.read_text() == "a = [[1, 2]]\neval_accuracy = 1\nloss = 0.6666667\n"
+  )
+  assert [line.strip() for line in log] == path.read_text().splitlines()
