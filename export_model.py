@@ -33,7 +33,7 @@ from bertlib import (
 )
 from bertlib.checkpoints import model_folder, rewrite
 from bertlib.command_line import InputError, whole_folder, write_whole
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.export import signatures, tf1_module
 from bertlib.training import training
@@ -370,7 +370,7 @@ def export_quantized(
     InputError: the folder is there, or parts do not belong together.
   """
   served = serve(source, encoder, seq_length, "float32")
-  served.execution = Execution()  # it has none of the operations of packing
+  served.compute = FastCompute()  # without the operations of unpadding
   weights = read_weights(served, source.checkpoint)
   module = tf1_module.GraphModule(weights)
   ids = served.signatures()["ids"]

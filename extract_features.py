@@ -30,7 +30,6 @@ import tokenization
 from bertlib import command_line, estimator_api, folder_lock, text_files
 from bertlib.checkpoints import model_folder
 from bertlib.command_line import InputError, write_whole
-from bertlib.compute import Execution
 from bertlib.data import features
 from bertlib.data.features import _truncate_seq_pair
 from bertlib.reporting import preflight
@@ -240,7 +239,7 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   pooling: str | None = None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
 ):
   """The `model_fn` of the encoder alone, for TPUEstimator to predict with.
 
@@ -251,7 +250,7 @@ def model_fn_builder(
     use_tpu: whether it runs on a TPU.
     use_one_hot_embeddings: see `modeling.BertModel`.
     pooling: see `pool`; None for the states of all tokens.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
 
   Returns:
     A function of features, labels, mode, params and config. The features are
@@ -270,7 +269,7 @@ def model_fn_builder(
       input_mask=features["input_mask"],
       token_type_ids=features["input_type_ids"],
       use_one_hot_embeddings=use_one_hot_embeddings,
-      execution=execution,
+      compute=compute,
     )
     all_layers = model.get_all_encoder_layers()
     layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]

@@ -1,14 +1,15 @@
 """The Transformer of BERT (Devlin et al. 2019) as TensorFlow graph functions.
 
-`BertModel` builds the encoder; the functions after it put a task's head on
-its outputs. Variables have the names of the released checkpoints. Needs
-TensorFlow alone and works in any graph of TensorFlow 1 style, with reference
-or resource variables. The formulas here are the plain ones: how they are
-computed faster is a subclass of `Compute`, in `bertlib/compute.py`.
+`BertModel` builds the encoder; the functions after it put the head of a task
+on its outputs. Variables have the names of the released checkpoints. The file
+needs TensorFlow alone and works in any graph of TensorFlow 1 style, with
+reference or resource variables. Its formulas are the plain ones; faster ways
+to compute them are subclasses of `Compute`.
 
-Shapes: B batch, S sequence (F queries, T keys), H hidden size, N attention
-heads, D head size (H / N), P predictions, V vocabulary, R rows of a matrix of
-hidden states: B * S, or fewer where padding is left out.
+Shapes, in this file and in the whole project: B batch, S sequence (F queries,
+T keys), H hidden size, N attention heads, D head size (H / N), P predictions,
+V vocabulary, R rows of a matrix of hidden states (B * S, or fewer where
+padding is left out). Other sizes are spelled out.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ class BertConfig:
     type_vocab_size: int = 16,
     initializer_range: float = 0.02,
   ):
-    """Takes each value as it is.
+    """Stores each value unchecked.
 
     Args:
       vocab_size: rows of the word embedding table.
-      hidden_size: width of every layer's output.
+      hidden_size: width of the output of each layer.
       num_hidden_layers: Transformer layers.
       num_attention_heads: heads of each layer; divides `hidden_size`.
-      intermediate_size: width inside a layer's feed-forward part.
-      hidden_act: name of its activation, see `get_activation`.
+      intermediate_size: width inside the feed-forward part of a layer.
+      hidden_act: activation of that part, see `get_activation`.
       hidden_dropout_prob: dropout of embeddings and layer outputs.
       attention_probs_dropout_prob: dropout of attention probabilities.
       max_position_embeddings: longest sequence, in tokens.
@@ -75,23 +76,23 @@ class BertConfig:
 
   @classmethod
   def from_dict(cls, json_object: dict[str, Any]) -> BertConfig:
-    """A config from a dictionary; keys it does not know are kept too."""
+    """Config from a dictionary; unknown keys are kept too."""
     config = cls(vocab_size=None)
     vars(config).update(json_object)
     return config
 
   @classmethod
   def from_json_file(cls, json_file: str) -> BertConfig:
-    """A config from the file `json_file`, local or on a TensorFlow path."""
+    """Config from a JSON file, on any path that TensorFlow can read."""
     with tf.gfile.GFile(json_file, "r") as reader:
       return cls.from_dict(json.load(reader))
 
   def to_dict(self) -> dict[str, Any]:
-    """A copy of the values by key."""
+    """Copy of the values by key."""
     return copy.deepcopy(vars(self))
 
   def to_json_string(self) -> str:
-    """JSON with sorted keys, two spaces an indent and a newline at the end."""
+    """JSON with sorted keys, indented by two, ending with a newline."""
     return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
@@ -115,7 +116,7 @@ class BertModel:
     use_one_hot_embeddings: bool = False,
     scope: str | None = None,
     dropout_seed=None,
-    execution: Compute | None = None,
+    compute: Compute | None = None,
     output_positions=None,
   ):
     """Builds the graph.
@@ -133,41 +134,37 @@ class BertModel:
       scope: variable scope; None for "bert", or "bert_1" and so on where that
         scope was used before, except under `reuse=True`.
       dropout_seed: see `dropout`; None for random masks.
-      execution: how to compute, such as a `compute.Execution`; None for
-        `Compute()`.
+      compute: None for the plain `Compute()`.
       output_positions: int32 [B, P], each in [0, S): the last layer computes
-        only the states at these positions. The first must be that of [CLS], 0.
-        None for all positions.
+        only the states at these positions, the first of which must be 0, that
+        of [CLS]. None for all positions.
 
     Raises:
       ValueError: `num_attention_heads` does not divide `hidden_size`, S is
         known and above `max_position_embeddings`, an input is not of rank 2,
-        or recomputation would draw other dropout masks.
+        or recomputation would draw different dropout masks.
     """
     config = copy.deepcopy(config)
-    execution = execution or Compute()
+    compute = compute or Compute()
     if not is_training:
       config.hidden_dropout_prob = 0.0
       config.attention_probs_dropout_prob = 0.0
-      execution = execution.for_inference()
+      compute = compute.for_inference()
     batch_size, seq_length = get_shape_list(input_ids, expected_rank=2)
     if input_mask is None:
       input_mask = tf.ones([batch_size, seq_length], tf.int32)
     if token_type_ids is None:
       token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
-    rows, positions = execution.unpad(input_mask), None
-    if rows is not None:
-      input_ids, token_type_ids = map(rows.pack, (input_ids, token_type_ids))
-      positions = rows.positions
+    compute = compute.for_batch(input_mask)
 
-    # Each model has a scope of its own. Where variables can only be shared,
-    # that of the first is the only one that there is.
+    # A second model gets a scope of its own, "bert_1", except where variables
+    # can only be shared.
     if scope is None and tf.get_variable_scope().reuse is True:
       scope = "bert"
     with tf.variable_scope(scope, default_name="bert"):
       with tf.variable_scope("embeddings"):
         embedding_output, self.embedding_table = embedding_lookup(
-          input_ids,
+          compute.unpad_input(input_ids),
           vocab_size=config.vocab_size,
           embedding_size=config.hidden_size,
           initializer_range=config.initializer_range,
@@ -176,20 +173,20 @@ class BertModel:
         embedding_output = embedding_postprocessor(
           embedding_output,
           use_token_type=True,
-          token_type_ids=token_type_ids,
+          token_type_ids=compute.unpad_input(token_type_ids),
           token_type_vocab_size=config.type_vocab_size,
           initializer_range=config.initializer_range,
           max_position_embeddings=config.max_position_embeddings,
           dropout_prob=config.hidden_dropout_prob,
           dropout_seed=dropout_seed,
           layer_norm_eps=config.layer_norm_eps,
-          positions=positions,
+          positions=compute.positions,
         )
-        embedding_output = tf.cast(embedding_output, execution.dtype)
+        embedding_output = tf.cast(embedding_output, compute.dtype)
       with tf.variable_scope("encoder"):
         self.all_encoder_layers = transformer_model(
           embedding_output,
-          # The same for every query: broadcast, not repeated.
+          # The same keys for every query: broadcast, not repeated.
           tf.reshape(input_mask, [batch_size, 1, seq_length]),
           hidden_size=config.hidden_size,
           num_hidden_layers=config.num_hidden_layers,
@@ -202,13 +199,10 @@ class BertModel:
           do_return_all_layers=True,
           dropout_seed=dropout_seed,
           layer_norm_eps=config.layer_norm_eps,
-          execution=execution,
-          rows=rows,
+          compute=compute,
           output_positions=output_positions,
         )
-      if rows is not None:
-        embedding_output = rows.to_sequence(reshape_to_matrix(embedding_output))
-      self.embedding_output = embedding_output
+      self.embedding_output = compute.pad_output(embedding_output)
       self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
         self.pooled_output = dense(
@@ -219,26 +213,29 @@ class BertModel:
         )
 
   def get_pooled_output(self):
-    """Float [B, H]: a dense tanh layer over the state at [CLS]."""
+    """Float [B, H]: a dense tanh layer on the hidden state of [CLS]."""
     return self.pooled_output
 
   def get_sequence_output(self):
-    """Float [B, S, H], or [B, P, H] at `output_positions`: the last layer's."""
+    """Output of the last layer, float [B, S, H].
+
+    With `output_positions` it is [B, P, H].
+    """
     return self.sequence_output
 
   def get_all_encoder_layers(self):
-    """A list of float [B, S, H]: every layer's output, the first one first.
+    """Outputs of all layers, from first to last, each float [B, S, H].
 
-    With `output_positions` the last of them is [B, P, H].
+    With `output_positions` the last one is [B, P, H].
     """
     return self.all_encoder_layers
 
   def get_embedding_output(self):
-    """Float [B, S, H]: normalized embeddings, the encoder's input."""
+    """Input of the first layer, float [B, S, H]: normalized embeddings."""
     return self.embedding_output
 
   def get_embedding_table(self):
-    """The variable, float [V, H], of the word embeddings."""
+    """Word embeddings, a float32 variable [V, H]."""
     return self.embedding_table
 
 
@@ -250,7 +247,7 @@ def gelu(x=None, input_tensor=None):
 
   Args:
     x: float, any shape.
-    input_tensor: another name of `x`, which earlier callers use.
+    input_tensor: the name of `x` in earlier code.
 
   Returns:
     x times the standard normal distribution function of x.
@@ -261,24 +258,17 @@ def gelu(x=None, input_tensor=None):
 
 
 def gelu_tanh(x):
-  """`gelu` by a tanh that is within 5e-4 of it.
-
-  Args:
-    x: float, any shape.
-
-  Returns:
-    As `x`.
-  """
+  """`gelu` of a float of any shape, approximated by tanh to within 5e-4."""
   inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
   return 0.5 * x * (1.0 + tf.tanh(inner))
 
 
 def get_activation(activation_string):
-  """The activation function of a name.
+  """Activation function by name.
 
   Args:
     activation_string: "gelu", "gelu_tanh" (also called "gelu_new"), "relu",
-      "tanh" or "linear", in any case; or a function, which is given back.
+      "tanh" or "linear", in any case; or a function, which is returned.
 
   Returns:
     A function of a tensor; None for "linear", "" and None.
@@ -304,7 +294,7 @@ def get_activation(activation_string):
 
 
 def create_initializer(initializer_range: float = 0.02):
-  """Normal weights of that standard deviation, cut off at two deviations."""
+  """Truncated-normal initializer with that standard deviation."""
   return tf.truncated_normal_initializer(stddev=initializer_range)
 
 
@@ -312,55 +302,67 @@ def create_initializer(initializer_range: float = 0.02):
 
 
 class Compute:
-  """The plain computation: in float32, of all positions, each step by itself.
+  """Plain computation: float32, all positions, one operation at a time.
 
-  A subclass computes the same in another way and overrides some of this.
+  A subclass returns the same values in less time or memory. `BertModel` calls
+  `for_inference` and `for_batch` first, then the other methods of what these
+  return.
 
   Attributes:
     dtype: of matrix products and the states between them. Weights, layer
-      normalization, softmax and losses are float32 in any case.
+      normalization, softmax and losses are always float32.
+    positions: int32 [1, R], the position of each unpadded row in its sequence;
+      None where padding is computed too.
   """
 
   dtype = tf.float32
+  positions = None
 
   def for_inference(self) -> Compute:
     """The same without what only training needs."""
     return self
 
-  def unpad(self, input_mask):
-    """Chooses the positions that are computed.
+  def for_batch(self, input_mask) -> Compute:
+    """Binds to a batch; `input_mask` is int32 [B, S], 0 at padding.
 
-    Args:
-      input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-
-    Returns:
-      None for all positions: hidden states are then [B * S, H]. Otherwise an
-      object that maps R rows to (sequence, position), such as
-      `compute.UnpaddedRows`.
+    A subclass may leave padding out: ids and hidden states are then those of
+    one sequence of R rows, S = R and B = 1, in everything but attention.
     """
     del input_mask
+    return self
+
+  def unpad_input(self, ids):
+    """Removes padding: [B, S] to [1, R]; here it stays."""
+    return ids
+
+  def pad_output(self, states):
+    """Restores padding: [1, R, H] to [B, S, H]; here it is still there."""
+    return states
+
+  def gather_positions(self, states, positions):
+    """See the function of that name; `states` may be unpadded, [1, R, H]."""
+    return gather_positions(states, positions)
+
+  def attention_layer(self, from_tensor, to_tensor, attention_mask, **options):
+    """See the function of that name; the tensors may be unpadded, [R, H]."""
+    return attention_layer(
+      from_tensor, to_tensor, attention_mask, compute=self, **options
+    )
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
-    """Applies a layer.
+    """Applies a layer, whose variables are in `scope`, to float [R, H].
 
-    Args:
-      layer: function of a tensor, with variables in the current scope.
-      hidden: float [R, H].
-      scope: the current `tf.VariableScope`.
-      is_repeatable: whether applying it twice draws the same dropout masks.
-
-    Returns:
-      What `layer` returns.
+    `is_repeatable` says whether a second call draws the same dropout masks.
     """
     del scope, is_repeatable
     return layer(hidden)
 
   def activate(self, product, bias, activation: Callable):
-    """`activation` of [R, W] plus [W]: the end of a dense layer."""
+    """`activation` of [R, width] plus [width]: the end of a dense layer."""
     return activation(tf.nn.bias_add(product, bias))
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
-    """Dropout of a tensor; `key` and `step` as of `dropout_key`."""
+    """Dropout of a tensor; `key` and `step` are those of `dropout_key`."""
     if key is None:
       return tf.nn.dropout(tensor, rate=dropout_prob)
     return tf.nn.experimental.stateless_dropout(
@@ -370,18 +372,7 @@ class Compute:
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
-    """Dropout, residual sum, layer normalization: the end of a sublayer.
-
-    Args:
-      output: float [R, H].
-      residual: float [R, H].
-      dropout_prob: dropout of `output`; None or 0 for none.
-      dropout_seed: see `dropout`.
-      epsilon: see `layer_norm`.
-
-    Returns:
-      As `output`.
-    """
+    """layer_norm(dropout(output) + residual), [R, H]: the end of a sublayer."""
     output = dropout(output, dropout_prob, dropout_seed)
     return layer_norm(output + residual, epsilon=epsilon)
 
@@ -397,20 +388,20 @@ def embedding_lookup(
   word_embedding_name: str = "word_embeddings",
   use_one_hot_embeddings: bool = False,
 ):
-  """Looks up the vector of every word piece.
+  """Looks up the embedding of each token.
 
   Args:
-    input_ids: int32 [B, S], or [..., I] for I ids at each position; each in
-      [0, V).
+    input_ids: int32 [B, S], or [..., num_ids] for several ids per position;
+      each in [0, V).
     vocab_size: V, rows of the table.
-    embedding_size: its columns, H.
+    embedding_size: H, columns of the table.
     initializer_range: standard deviation of a new table.
-    word_embedding_name: the variable's name.
+    word_embedding_name: name of the table's variable.
     use_one_hot_embeddings: multiply by a one-hot matrix instead of gathering.
 
   Returns:
-    float32 [B, S, H], or [..., I * H] with the vectors of a position side by
-    side; and the table, float32 [V, H].
+    float32 [B, S, H], or [..., num_ids * H] with the embeddings of a position
+    side by side; and the table, float32 [V, H].
   """
   table = tf.get_variable(
     word_embedding_name,
@@ -449,24 +440,24 @@ def embedding_postprocessor(
     input_tensor: float [B, S, H], the word embeddings.
     use_token_type: whether to add the embeddings of `token_type_ids`.
     token_type_ids: int32 [B, S]; an id outside the table adds nothing.
-    token_type_vocab_size: rows of that table.
-    token_type_embedding_name: its variable's name.
+    token_type_vocab_size: rows of the segment table.
+    token_type_embedding_name: name of its variable.
     use_position_embeddings: whether to add position embeddings.
-    position_embedding_name: the variable's name.
+    position_embedding_name: name of their variable.
     initializer_range: standard deviation of new tables.
     max_position_embeddings: rows of the position table.
     dropout_prob: dropout of the result.
     dropout_seed: see `dropout`.
     layer_norm_eps: see `layer_norm`.
-    positions: int32 [B, S], the position of each vector; None for 0 to S - 1.
+    positions: int32 [B, S], the position of each token; None for 0 to S - 1.
 
   Returns:
     As `input_tensor`.
 
   Raises:
-    ValueError: `token_type_ids` are used and not given, or S is known and
-      above `max_position_embeddings`. Where S is not known, running the graph
-      raises `tf.errors.InvalidArgumentError`.
+    ValueError: `token_type_ids` are missing, or S is known and above
+      `max_position_embeddings`. Where S is not known, running the graph raises
+      `tf.errors.InvalidArgumentError`.
   """
   _, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
   initializer = create_initializer(initializer_range)
@@ -479,7 +470,7 @@ def embedding_postprocessor(
       [token_type_vocab_size, width],
       initializer=initializer,
     )
-    # So small a table is read faster by a product than by a gather.
+    # For a table this small a matrix product is faster than a gather.
     token_types = tf.one_hot(
       token_type_ids, token_type_vocab_size, dtype=table.dtype.base_dtype
     )
@@ -498,8 +489,8 @@ def embedding_postprocessor(
           f"The sequences have {seq_length} tokens, but the model has only"
           f" max_position_embeddings = {max_position_embeddings}"
         )
-      # [S, H], the same for every sequence; fails where S is too large.
-      output += tf.slice(table, [0, 0], [seq_length, width])
+      # The same for each sequence. The slice fails where S is too large.
+      output += tf.slice(table, [0, 0], [seq_length, width])  # [S, H]
   return layer_norm_and_dropout(
     output, dropout_prob, dropout_seed=dropout_seed, epsilon=layer_norm_eps
   )
@@ -507,15 +498,7 @@ def embedding_postprocessor(
 
 @tf.custom_gradient
 def take_rows(table, indices):
-  """`tf.gather` of rows, with a dense gradient.
-
-  Args:
-    table: float [A, W].
-    indices: int32 [...], each in [0, A).
-
-  Returns:
-    float [..., W].
-  """
+  """`tf.gather` from float [num_rows, width], with a dense gradient."""
 
   def sum_rows(gradient):
     num_rows = table.shape.as_list()[0]
@@ -527,7 +510,7 @@ def take_rows(table, indices):
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
-  """Repeats a mask of keys for every query.
+  """Repeats a mask of keys for each query.
 
   Args:
     from_tensor: [B, F] or [B, F, ...]; only its shape is used.
@@ -558,20 +541,19 @@ def transformer_model(
   do_return_all_layers: bool = False,
   dropout_seed=None,
   layer_norm_eps: float = 1e-12,
-  execution: Compute | None = None,
-  rows=None,
+  compute: Compute | None = None,
   output_positions=None,
 ):
-  """The stack of Transformer layers (Vaswani et al. 2017), encoder only.
+  """The encoder's stack of Transformer layers (Vaswani et al. 2017).
 
   Args:
-    input_tensor: float [B, S, H]; with `rows` [1, R, H].
+    input_tensor: float [B, S, H]; unpadded (see `Compute.for_batch`) [1, R, H].
     attention_mask: [B, S, S], 1 where a query may attend to a key, 0 where
       not; or [B, 1, S], the same for all queries; None for all ones.
     hidden_size: H.
     num_hidden_layers: number of layers.
     num_attention_heads: N.
-    intermediate_size: width inside a layer's feed-forward part.
+    intermediate_size: width inside the feed-forward part.
     intermediate_act_fn: activation of that part, or None.
     hidden_dropout_prob: dropout of the outputs of attention and feed-forward.
     attention_probs_dropout_prob: dropout of attention probabilities.
@@ -579,24 +561,21 @@ def transformer_model(
     do_return_all_layers: whether to return the output of every layer.
     dropout_seed: see `dropout`.
     layer_norm_eps: see `layer_norm`.
-    execution: how to compute; None for `Compute()`.
-    rows: maps rows to (sequence, position), see `Compute.unpad`; None for a
-      row at every position.
+    compute: None for the plain `Compute()`.
     output_positions: int32 [B, P], the positions that the last layer computes;
       None for all. Needs an attention mask [B, 1, S].
 
   Returns:
     float [B, S, H], the output of the last layer, [B, P, H] with
-    `output_positions`; or a list of these, one for each layer.
+    `output_positions`; or a list of the outputs of all layers.
 
   Raises:
     ValueError: the heads do not divide the hidden size, the input has another
-      width, or recomputation would draw other dropout masks.
+      width, or recomputation would draw different dropout masks.
   """
-  execution = execution or Compute()
-  batch_size, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
-  if rows is not None:
-    batch_size, seq_length = rows.batch_size, rows.seq_length
+  compute = compute or Compute()
+  input_shape = get_shape_list(input_tensor, expected_rank=3)
+  batch_size, seq_length, width = input_shape
   if hidden_size % num_attention_heads:
     raise ValueError(
       f"num_attention_heads = {num_attention_heads} does not divide"
@@ -608,29 +587,24 @@ def transformer_model(
       " residual sums need both equal"
     )
 
-  def to_sequence(matrix):  # [R, H] to [B, S, H]
-    if rows is not None:
-      return rows.to_sequence(matrix)
-    return reshape_from_matrix(matrix, [batch_size, seq_length, width])
+  def to_sequence(hidden):  # [R, H] to [B, S, H]
+    return compute.pad_output(reshape_from_matrix(hidden, input_shape))
 
   def add_and_norm(output, residual):
-    return execution.add_and_norm(
+    return compute.add_and_norm(
       output, residual, hidden_dropout_prob, dropout_seed, layer_norm_eps
     )
 
-  def layer(hidden, picks: bool):
-    """One layer: [R, H] to [R, H], or to [B * P, H] if it `picks`."""
-    queries = hidden
-    from_rows, from_seq_length = rows, seq_length
-    if picks:
-      from_rows, from_seq_length = None, get_shape_list(output_positions)[1]
-      if rows is None:
-        queries = gather_positions(to_sequence(hidden), output_positions)
-      else:
-        queries = rows.pick(hidden, output_positions)
+  def layer(hidden, positions=None):
+    """[R, H] to [R, H], or with `positions` [B, P] to [B * P, H]."""
+    queries, num_queries = hidden, seq_length
+    if positions is not None:
+      states = reshape_from_matrix(hidden, input_shape)
+      queries = compute.gather_positions(states, positions)  # [B * P, H]
+      num_queries = get_shape_list(positions)[1]
     with tf.variable_scope("attention"):
       with tf.variable_scope("self"):
-        context = attention_layer(
+        context = compute.attention_layer(
           queries,
           hidden,
           attention_mask,
@@ -640,17 +614,12 @@ def transformer_model(
           initializer_range=initializer_range,
           do_return_2d_tensor=True,
           batch_size=batch_size,
-          from_seq_length=from_seq_length,
+          from_seq_length=num_queries,
           to_seq_length=seq_length,
           dropout_seed=dropout_seed,
-          execution=execution,
-          from_rows=from_rows,
-          to_rows=rows,
         )
       with tf.variable_scope("output"):
-        context = dense(
-          context, hidden_size, initializer_range=initializer_range
-        )
+        context = dense(context, hidden_size, None, initializer_range)
         attention_output = add_and_norm(context, queries)
     with tf.variable_scope("intermediate"):
       intermediate = dense(
@@ -658,38 +627,37 @@ def transformer_model(
         intermediate_size,
         intermediate_act_fn,
         initializer_range,
-        execution=execution,
+        compute=compute,
       )
     with tf.variable_scope("output"):
-      output = dense(
-        intermediate, hidden_size, initializer_range=initializer_range
-      )
+      output = dense(intermediate, hidden_size, None, initializer_range)
       return add_and_norm(output, attention_output)
 
-  # Matrices throughout: on a TPU a reshape between two and three axes costs.
-  states = [reshape_to_matrix(input_tensor)]
+  # Matrices throughout: reshaping between rank 2 and 3 costs time on a TPU.
+  hidden = reshape_to_matrix(input_tensor)  # [R, H]
   is_repeatable = dropout_seed is not None or not (
     hidden_dropout_prob or attention_probs_dropout_prob
   )
+  layer_outputs = []
   for index in range(num_hidden_layers):
-    picks = output_positions is not None and index == num_hidden_layers - 1
+    is_last = index == num_hidden_layers - 1
+    positions = output_positions if is_last else None
     with tf.variable_scope(f"layer_{index}") as scope:
-      states.append(
-        execution.run_layer(
-          functools.partial(layer, picks=picks),
-          states[-1],
-          scope,
-          is_repeatable,
-        )
+      hidden = compute.run_layer(
+        functools.partial(layer, positions=positions),
+        hidden,
+        scope,
+        is_repeatable,
       )
+    layer_outputs.append(hidden)
 
-  *lower, last = states
-  outputs = [*map(to_sequence, lower[1:])] if do_return_all_layers else []
+  lower_outputs = layer_outputs[:-1] if do_return_all_layers else []
+  outputs = [to_sequence(output) for output in lower_outputs]
   if output_positions is None:
-    outputs.append(to_sequence(last))
+    outputs.append(to_sequence(hidden))  # [B, S, H]
   else:
     shape = [*get_shape_list(output_positions), width]
-    outputs.append(reshape_from_matrix(last, shape))
+    outputs.append(reshape_from_matrix(hidden, shape))  # [B, P, H]
   return outputs if do_return_all_layers else outputs[-1]
 
 
@@ -709,18 +677,17 @@ def attention_layer(
   from_seq_length=None,
   to_seq_length=None,
   dropout_seed=None,
-  execution: Compute | None = None,
-  from_rows=None,
-  to_rows=None,
+  compute: Compute | None = None,
 ):
-  """Multi-head scaled dot-product attention (Vaswani et al. 2017, 3.2).
+  """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
-  Queries come from `from_tensor`; keys and values from `to_tensor`. The two
-  are the same tensor in self-attention.
+  Queries come from `from_tensor`; keys and values from `to_tensor`. In
+  self-attention the two are the same tensor. Each head attends with queries,
+  keys and values of its own, which are D columns of three learned projections.
 
   Args:
-    from_tensor: float [B, F, W] or [B * F, W]; with `from_rows` [R, W].
-    to_tensor: float [B, T, X] or [B * T, X]; with `to_rows` [R, X].
+    from_tensor: float [B, F, from_width] or [B * F, from_width].
+    to_tensor: float [B, T, to_width] or [B * T, to_width].
     attention_mask: [B, F, T] or [B, 1, T], 1 where a query may attend to a
       key, 0 where not; None for all ones.
     num_attention_heads: N.
@@ -735,21 +702,15 @@ def attention_layer(
     from_seq_length: F; required with matrices.
     to_seq_length: T; required with matrices.
     dropout_seed: see `dropout`.
-    execution: how to compute; None for `Compute()`.
-    from_rows: maps rows of `from_tensor` to (sequence, position), see
-      `Compute.unpad`; None for a row at every position. Needs
-      `do_return_2d_tensor`.
-    to_rows: the same of `to_tensor`.
+    compute: None for the plain `Compute()`.
 
   Returns:
-    float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D] ([R,
-    N * D] with `from_rows`).
+    float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D].
 
   Raises:
     ValueError: the inputs differ in rank, or are matrices and a size is
       missing.
   """
-  execution = execution or Compute()
   from_shape = get_shape_list(from_tensor, expected_rank=[2, 3])
   to_shape = get_shape_list(to_tensor, expected_rank=[2, 3])
   if len(from_shape) != len(to_shape):
@@ -762,52 +723,90 @@ def attention_layer(
       "Attention over matrices needs batch_size, from_seq_length and"
       " to_seq_length"
     )
-
-  def project(tensor, activation, name):  # to [R, N * D]
-    return dense(
-      reshape_to_matrix(tensor),
-      num_attention_heads * size_per_head,
-      activation,
-      initializer_range,
-      name=name,
-    )
-
-  def split_heads(matrix, seq_length, rows):
-    if rows is not None:
-      return rows.split_heads(matrix, num_attention_heads, size_per_head)
-    heads = tf.reshape(
-      matrix, [batch_size, seq_length, num_attention_heads, size_per_head]
-    )  # [B, S, N, D]
-    return tf.transpose(heads, [0, 2, 1, 3])  # [B, N, S, D]
-
-  query = project(from_tensor, query_act, "query")  # [B * F, N * D]
-  key = project(to_tensor, key_act, "key")  # [B * T, N * D]
-  value = project(to_tensor, value_act, "value")  # [B * T, N * D]
-
-  # Scale the queries instead of the scores: the tensor is smaller.
-  query *= 1.0 / math.sqrt(size_per_head)
-  query = split_heads(query, from_seq_length, from_rows)  # [B, N, F, D]
-  key = split_heads(key, to_seq_length, to_rows)  # [B, N, T, D]
-  value = split_heads(value, to_seq_length, to_rows)  # [B, N, T, D]
-
-  scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
-  scores = tf.cast(scores, tf.float32)
-  if attention_mask is not None:
-    # A large negative number and not minus infinity: a query whose keys are
-    # all masked attends by its scores alone, and nothing becomes NaN.
-    masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
-    scores += masked[:, tf.newaxis, :, :] * -10000.0  # [B, N, F, T]
-  probs = tf.nn.softmax(scores)  # [B, N, F, T]
-  probs = dropout(probs, attention_probs_dropout_prob, dropout_seed, execution)
-
-  context = tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
-  if from_rows is not None:
-    return from_rows.merge_heads(context)  # [R, N * D]
-  context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
   width = num_attention_heads * size_per_head
+
+  def project(matrix, activation, name):
+    return dense(matrix, width, activation, initializer_range, name)
+
+  # A query is what a position looks for, a key what a position can be found
+  # by, and a value what a position passes on when it is found.
+  from_matrix = reshape_to_matrix(from_tensor)  # [B * F, from_width]
+  to_matrix = reshape_to_matrix(to_tensor)  # [B * T, to_width]
+  query = project(from_matrix, query_act, "query")  # [B * F, N * D]
+  key = project(to_matrix, key_act, "key")  # [B * T, N * D]
+  value = project(to_matrix, value_act, "value")  # [B * T, N * D]
+
+  # The variance of a dot product of D numbers grows with D: divide it by
+  # sqrt(D). Scale the queries instead of the scores: the tensor is smaller.
+  query *= 1.0 / math.sqrt(size_per_head)
+
+  # Give each head its D columns.
+  heads = num_attention_heads, size_per_head
+  from_heads = [batch_size, from_seq_length, *heads]
+  to_heads = [batch_size, to_seq_length, *heads]
+  query = tf.reshape(query, from_heads)  # [B, F, N, D]
+  key = tf.reshape(key, to_heads)  # [B, T, N, D]
+  value = tf.reshape(value, to_heads)  # [B, T, N, D]
+
+  # Move the heads next to the batch: `tf.matmul` multiplies the last two axes,
+  # for each head of each sequence by itself.
+  query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
+  key = tf.transpose(key, [0, 2, 1, 3])  # [B, N, T, D]
+  value = tf.transpose(value, [0, 2, 1, 3])  # [B, N, T, D]
+
+  context = dot_product_attention(
+    query,
+    key,
+    value,
+    attention_mask,
+    attention_probs_dropout_prob,
+    dropout_seed,
+    compute,
+  )  # [B, N, F, D]
+
+  # Put the columns of all heads side by side again.
+  context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
   if do_return_2d_tensor:
     return tf.reshape(context, [-1, width])  # [B * F, N * D]
   return tf.reshape(context, [batch_size, from_seq_length, width])
+
+
+def dot_product_attention(
+  query,
+  key,
+  value,
+  attention_mask=None,
+  dropout_prob: float = 0.0,
+  dropout_seed=None,
+  compute: Compute | None = None,
+):
+  """Attention of every head: softmax(query key^T + mask) value.
+
+  Args:
+    query: float [B, N, F, D], scaled by 1 / sqrt(D).
+    key: float [B, N, T, D].
+    value: float [B, N, T, D].
+    attention_mask: see `attention_layer`.
+    dropout_prob: dropout of the attention probabilities.
+    dropout_seed: see `dropout`.
+    compute: None for the plain `Compute()`.
+
+  Returns:
+    [B, N, F, D], dtype of `value`: for each query the average of the values,
+    weighted by the attention probabilities.
+  """
+  # How well each query matches each key: their dot product.
+  scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
+  scores = tf.cast(scores, tf.float32)
+  if attention_mask is not None:
+    # Adding -10000 to the score of a masked key makes its probability 0. Minus
+    # infinity would turn a query whose keys are all masked into NaN.
+    is_masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
+    scores += is_masked[:, tf.newaxis, :, :] * -10000.0  # [B, N, F, T]
+  probs = tf.nn.softmax(scores)  # [B, N, F, T], the sum over T is 1
+  # This dropout hides single keys from single queries.
+  probs = dropout(probs, dropout_prob, dropout_seed, compute)
+  return tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
 
 
 def dense(
@@ -816,20 +815,20 @@ def dense(
   activation: Callable | None = None,
   initializer_range: float = 0.02,
   name: str = "dense",
-  execution: Compute | None = None,
+  compute: Compute | None = None,
 ):
   """A fully connected layer, computed in the dtype of its inputs.
 
   Args:
-    inputs: float [..., W], W known.
-    units: U, width of the output.
+    inputs: float [..., width], width known.
+    units: width of the output.
     activation: function of the output, or None.
     initializer_range: standard deviation of a new kernel.
-    name: variable scope of `kernel` [W, U] and `bias` [U].
-    execution: how to compute the activation; None for `Compute()`.
+    name: variable scope of `kernel` [width, units] and `bias` [units].
+    compute: None for the plain `Compute()`.
 
   Returns:
-    [..., U], dtype of `inputs`.
+    [..., units], dtype of `inputs`.
   """
   width = inputs.shape.as_list()[-1]
   with tf.variable_scope(name):
@@ -840,11 +839,11 @@ def dense(
     )
     bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    output = tf.matmul(reshape_to_matrix(inputs), kernel)  # [R, U]
+    output = tf.matmul(reshape_to_matrix(inputs), kernel)  # [R, units]
     if activation is None:
       output = tf.nn.bias_add(output, bias)
     else:
-      output = (execution or Compute()).activate(output, bias, activation)
+      output = (compute or Compute()).activate(output, bias, activation)
     if inputs.shape.rank == 2:
       return output
     return reshape_from_matrix(output, get_shape_list(inputs))
@@ -860,8 +859,8 @@ def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
     epsilon: added to the variance.
 
   Returns:
-    As `input_tensor`; over the last axis the mean is `beta` and the standard
-    deviation `gamma`.
+    As `input_tensor`, each vector with mean 0 and variance 1, times `gamma`,
+    plus `beta`.
   """
   with tf.variable_scope(name, default_name="LayerNorm"):
     beta, gamma = norm_weights(input_tensor.shape.as_list()[-1])
@@ -880,7 +879,7 @@ def norm_weights(width: int):
 def normalize(vectors, beta, gamma, epsilon: float):
   """`layer_norm` of float32 [..., H] with weights [H]."""
   mean, variance = tf.nn.moments(vectors, axes=[-1], keepdims=True)
-  with tf.name_scope("batchnorm"):  # the name that is looked up in graphs
+  with tf.name_scope("batchnorm"):  # existing code looks this name up
     scale = tf.math.rsqrt(variance + epsilon) * gamma
     return (vectors - mean) * scale + beta
 
@@ -892,18 +891,7 @@ def layer_norm_and_dropout(
   dropout_seed=None,
   epsilon: float = 1e-12,
 ):
-  """`layer_norm`, then `dropout`.
-
-  Args:
-    input_tensor: float [..., H].
-    dropout_prob: see `dropout`.
-    name: see `layer_norm`.
-    dropout_seed: see `dropout`.
-    epsilon: see `layer_norm`.
-
-  Returns:
-    As `input_tensor`.
-  """
+  """`layer_norm` of float [..., H], then `dropout`; arguments as of these."""
   output = layer_norm(input_tensor, name, epsilon)
   return dropout(output, dropout_prob, dropout_seed)
 
@@ -912,19 +900,19 @@ def dropout(
   input_tensor,
   dropout_prob: float | None,
   dropout_seed=None,
-  execution: Compute | None = None,
+  compute: Compute | None = None,
 ):
   """Zeroes random elements and scales up the others (Srivastava et al. 2014).
 
   Args:
     input_tensor: float, any shape.
     dropout_prob: probability of dropping an element; None or 0 for none.
-    dropout_seed: None for a random mask, or (the run's seed, an int; the step,
-      an integer tensor []). The mask is then a function of these two and of
-      the variable scope: the same step drops the same elements whenever it
-      runs. A scope has at most one dropout.
-    execution: how to draw the mask; None for `Compute()`. Different masks,
-      same drop probability.
+    dropout_seed: None for a random mask, or a pair: the run's seed, an int,
+      and the step, an integer tensor []. The mask is then a function of these
+      two and of the variable scope: a step that runs again drops the same
+      elements. A scope has at most one dropout.
+    compute: None for the plain `Compute()`. Another one may draw different
+      masks, with the same drop probability.
 
   Returns:
     As `input_tensor`.
@@ -932,7 +920,7 @@ def dropout(
   if not dropout_prob:
     return input_tensor
   key, step = dropout_key(dropout_seed)
-  return (execution or Compute()).drop(input_tensor, dropout_prob, key, step)
+  return (compute or Compute()).drop(input_tensor, dropout_prob, key, step)
 
 
 def dropout_key(dropout_seed):
@@ -959,7 +947,7 @@ def masked_lm_logits(
     sequence_output: float [B, S, H].
     embedding_table: float [V, H].
     positions: int32 [B, P], see `gather_positions`; None where
-      `sequence_output` has the states at the masked positions alone, S = P.
+      `sequence_output` has the states at the masked positions only, S = P.
 
   Returns:
     float [B * P, V].
@@ -986,7 +974,7 @@ def masked_lm_logits(
 
 
 def gather_positions(sequence, positions):
-  """Picks the hidden state at each masked position.
+  """Gathers the hidden states at `positions` of each sequence.
 
   Args:
     sequence: float [B, S, H].
@@ -1000,7 +988,7 @@ def gather_positions(sequence, positions):
     ValueError: `sequence` is not of rank 3.
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
-  starts = tf.range(batch_size) * seq_length  # [B], rows of [CLS]
+  starts = tf.range(batch_size) * seq_length  # [B], the row of each [CLS]
   rows = tf.cast(positions, tf.int32) + starts[:, tf.newaxis]  # [B, P]
   return take_rows(tf.reshape(sequence, [-1, width]), tf.reshape(rows, [-1]))
 
@@ -1026,12 +1014,12 @@ def classification_logits(
 
   Args:
     pooled_output: float [B, H].
-    num_labels: L.
+    num_labels: width of the output.
     dropout_prob: dropout of `pooled_output`, for training.
     dropout_seed: see `dropout`.
 
   Returns:
-    float [B, L].
+    float [B, num_labels].
   """
   pooled_output = dropout(pooled_output, dropout_prob, dropout_seed)
   return _output_layer(pooled_output, num_labels)
@@ -1040,29 +1028,20 @@ def classification_logits(
 def token_classification_logits(
   sequence_output, num_labels: int, dropout_prob: float = 0.0, dropout_seed=None
 ):
-  """Scores each label of every token.
-
-  Args:
-    sequence_output: float [B, S, H].
-    num_labels: L.
-    dropout_prob: dropout of `sequence_output`, for training.
-    dropout_seed: see `dropout`.
-
-  Returns:
-    float [B, S, L].
-  """
-  sequence_output = dropout(sequence_output, dropout_prob, dropout_seed)
-  return _output_layer(sequence_output, num_labels)
+  """`classification_logits` of each token: [B, S, H] to [B, S, num_labels]."""
+  return classification_logits(
+    sequence_output, num_labels, dropout_prob, dropout_seed
+  )
 
 
 def span_logits(sequence_output):
-  """Scores every token as the first and as the last of an answer.
+  """Scores each token as the start and as the end of an answer.
 
   Args:
     sequence_output: float [B, S, H].
 
   Returns:
-    Two float [B, S]: scores of the start and of the end.
+    Two float [B, S]: start scores and end scores.
   """
   with tf.variable_scope("cls/squad"):
     logits = _output_layer(sequence_output, 2)  # [B, S, 2]
@@ -1070,7 +1049,7 @@ def span_logits(sequence_output):
 
 
 def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
-  """[..., H] to [..., num_outputs] by weights kept as [num_outputs, H]."""
+  """[..., H] to [..., num_outputs], by weights of shape [num_outputs, H]."""
   shape = get_shape_list(inputs)
   output_weights = tf.get_variable(
     "output_weights",
@@ -1091,14 +1070,15 @@ def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
 
 
 def cross_entropy(logits, label_ids):
-  """Minus the log probability of each label.
+  """Negative log probability of each label.
 
   Args:
-    logits: float [A, L].
-    label_ids: int [A]; an id outside [0, L) costs nothing.
+    logits: float [num_examples, num_labels].
+    label_ids: int [num_examples]; an id outside [0, num_labels) has loss 0.
 
   Returns:
-    float32 [A], the losses, and float32 [A, L], the log probabilities.
+    The losses, float32 [num_examples], and the log probabilities, float32
+    [num_examples, num_labels].
   """
   log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32), axis=-1)
   labels = tf.one_hot(label_ids, get_shape_list(logits)[-1], dtype=tf.float32)
@@ -1106,16 +1086,15 @@ def cross_entropy(logits, label_ids):
 
 
 def weighted_mean(losses, weights, total_weight=None):
-  """Mean of the losses whose weight is not 0; 0 where all of them are.
+  """Weighted mean of losses; 0 if all weights are 0.
 
   Args:
-    losses: float32 [A].
-    weights: float [A], from 0 to 1; padding has 0.
-    total_weight: float [], by which to divide; None for their sum.
+    losses: float32 [num_examples].
+    weights: float [num_examples], from 0 to 1; padding has 0.
+    total_weight: float [], the divisor; None for the sum of the weights.
 
   Returns:
-    float32 []. A small number in the divisor keeps it finite, as in the
-    reference.
+    float32 []. Like the reference, adds 1e-5 to the divisor.
   """
   weights = tf.cast(weights, losses.dtype)
   if total_weight is None:
@@ -1129,16 +1108,16 @@ def weighted_mean(losses, weights, total_weight=None):
 def get_assignment_map_from_checkpoint(
   tvars: Iterable, init_checkpoint: str
 ) -> tuple[collections.OrderedDict, dict[str, int]]:
-  """Finds which variables a checkpoint has a value for.
+  """Finds the variables that have a value in a checkpoint.
 
   Args:
     tvars: variables of the graph.
     init_checkpoint: path of the checkpoint.
 
   Returns:
-    For `tf.train.init_from_checkpoint`, the checkpoint's name to the graph's;
-    and a dictionary whose keys are the names, with and without ":0", of the
-    variables found.
+    The map for `tf.train.init_from_checkpoint`, from a name in the checkpoint
+    to the same name in the graph; and a dictionary whose keys are the names of
+    the variables found, with and without ":0".
   """
   wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
   found = [
@@ -1152,7 +1131,7 @@ def get_assignment_map_from_checkpoint(
 
 
 def reshape_to_matrix(input_tensor):
-  """[..., W] to a matrix [R, W]; a matrix is returned as it is.
+  """Reshapes [..., width] to a matrix [R, width]; a matrix is unchanged.
 
   Raises:
     ValueError: the tensor has less than two axes.
@@ -1169,12 +1148,12 @@ def reshape_from_matrix(output_tensor, orig_shape_list: list):
   """Undoes `reshape_to_matrix`; the last axis may have another size.
 
   Args:
-    output_tensor: [R, U].
-    orig_shape_list: the shape before, as of `get_shape_list`; its last entry
-      is not used.
+    output_tensor: [R, width].
+    orig_shape_list: the shape before, from `get_shape_list`; its last entry is
+      not used.
 
   Returns:
-    [..., U]; `output_tensor` itself where the shape was that of a matrix.
+    [..., width]; `output_tensor` itself if the shape was that of a matrix.
   """
   if len(orig_shape_list) == 2:
     return output_tensor
@@ -1185,18 +1164,18 @@ def reshape_from_matrix(output_tensor, orig_shape_list: list):
 def get_shape_list(
   tensor, expected_rank: int | list[int] | None = None, name: str | None = None
 ) -> list:
-  """The sizes of a tensor: numbers where known, scalar tensors elsewhere.
+  """Shape of a tensor as a list: ints where known, else scalar tensors.
 
   Args:
     tensor: any tensor or variable of known rank.
-    expected_rank: a rank, or several, one of which it must have.
-    name: what to call it in an error.
+    expected_rank: the rank that it must have, or a list of allowed ranks.
+    name: what to call the tensor in the error.
 
   Returns:
-    One entry a dimension.
+    One entry per axis.
 
   Raises:
-    ValueError: it has another rank.
+    ValueError: the tensor has another rank.
   """
   if expected_rank is not None:
     assert_rank(tensor, expected_rank, name)
@@ -1212,16 +1191,7 @@ def get_shape_list(
 def assert_rank(
   tensor, expected_rank: int | list[int], name: str | None = None
 ) -> None:
-  """Raises ValueError unless the tensor is of a rank named.
-
-  Args:
-    tensor: any tensor or variable.
-    expected_rank: a rank, or several.
-    name: what to call it in the error.
-
-  Raises:
-    ValueError: it has another rank.
-  """
+  """Raises ValueError for another rank; arguments as of `get_shape_list`."""
   ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
   if tensor.shape.rank not in ranks:
     raise ValueError(

@@ -30,7 +30,6 @@ import tokenization
 from bertlib import command_line, estimator_api, text_files
 from bertlib.checkpoints import model_folder
 from bertlib.command_line import InputError, write_whole
-from bertlib.compute import Execution
 from bertlib.data import classification, features, record_check
 from bertlib.data.classification import (  # noqa: F401 (their names are also here)
   ChoiceExample,
@@ -366,7 +365,7 @@ def create_model(
   use_one_hot_embeddings: bool,
   kind: str = "classification",
   dropout_seed=None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   label_weights: Sequence[float] | None = None,
   total_weight=None,
 ):
@@ -384,7 +383,7 @@ def create_model(
     use_one_hot_embeddings: see `modeling.BertModel`.
     kind: see `classification.Problem`.
     dropout_seed: see `modeling.dropout`.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
     label_weights: L, what an example of each label counts in the loss; where a
       text has any number of labels, what having it counts. None for all alike.
     total_weight: float32 [], by which the sum of weighted losses is divided;
@@ -409,7 +408,7 @@ def create_model(
     token_type_ids=segment_ids,
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
-    execution=execution,
+    compute=compute,
     output_positions=tf.zeros_like(input_ids[:, :1]),  # [CLS]
   )
   logits = modeling.classification_logits(
@@ -464,7 +463,7 @@ def model_fn_builder(
   seed: int | None = None,
   log_steps: int = 20,
   evaluated: dict[str, Any] | None = None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
   label_weights: Sequence[float] | None = None,
 ):
@@ -484,7 +483,7 @@ def model_fn_builder(
     log_steps: steps between two lines of progress.
     evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
       `label_ids` [A] or [A, L] and `is_real_example` [A] of the whole set.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
     options: how to make a step; None for `optimization.StepOptions()`.
     label_weights: see `create_model`; for training alone.
 
@@ -508,7 +507,7 @@ def model_fn_builder(
         use_one_hot_embeddings,
         kind,
         dropout_seed,
-        execution,
+        compute,
         **weighting,
       )
 
@@ -611,7 +610,7 @@ class Predictor(model_folder.LoadedModel):
     return problem_of(self.description)
 
   @staticmethod
-  def build(description, config, inputs, execution):
+  def build(description, config, inputs, compute):
     """See base class; of choices, the weight of each by itself."""
     problem = problem_of(description)
     kind = problem.kind
@@ -631,7 +630,7 @@ class Predictor(model_folder.LoadedModel):
       num_labels=num_labels,
       use_one_hot_embeddings=False,
       kind=kind,
-      execution=execution,
+      compute=compute,
     )[-1]
 
   def predict(
@@ -1434,7 +1433,7 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(
+  compute, options = training.plan_training(
     training.read_execution(), config, num_train_steps
   )
   model_fn = make_model_fn(
@@ -1443,7 +1442,7 @@ def build_estimator(
     num_train_steps,
     evaluated,
     label_weights,
-    execution,
+    compute,
     options,
   )
   return training.build_estimator(
@@ -1461,7 +1460,7 @@ def make_model_fn(
   num_train_steps: int = 0,
   evaluated: dict[str, Any] | None = None,
   label_weights: Sequence[float] | None = None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
@@ -1478,7 +1477,7 @@ def make_model_fn(
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
     evaluated=evaluated,
-    execution=execution,
+    compute=compute,
     options=options,
     label_weights=label_weights,
   )

@@ -28,7 +28,6 @@ import tokenization
 from bertlib import command_line, estimator_api, text_files
 from bertlib.checkpoints import model_folder
 from bertlib.command_line import InputError, write_whole
-from bertlib.compute import Execution
 from bertlib.data import features, ner, record_check
 from bertlib.data.ner import Sentence
 from bertlib.reporting import html_report, preflight
@@ -52,7 +51,7 @@ def create_model(
   num_labels: int,
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
 ):
   """The encoder with a score of each tag for every token.
 
@@ -65,7 +64,7 @@ def create_model(
     num_labels: L, tags.
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
 
   Returns:
     float32 [B, S, L].
@@ -78,7 +77,7 @@ def create_model(
     token_type_ids=segment_ids,
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
-    execution=execution,
+    compute=compute,
   )
   logits = modeling.token_classification_logits(
     model.get_sequence_output(),
@@ -117,7 +116,7 @@ def model_fn_builder(
   use_one_hot_embeddings: bool,
   seed: int | None = None,
   log_steps: int = 20,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` that tags words, for TPUEstimator.
@@ -133,7 +132,7 @@ def model_fn_builder(
     use_one_hot_embeddings: see `modeling.BertModel`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
     options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
@@ -155,7 +154,7 @@ def model_fn_builder(
         num_labels,
         use_one_hot_embeddings,
         dropout_seed,
-        execution,
+        compute,
       )
 
     if mode != estimator_api.ModeKeys.TRAIN:
@@ -300,7 +299,7 @@ class Predictor(model_folder.LoadedModel):
   purpose = "tags words"
 
   @staticmethod
-  def build(description, config, inputs, execution):
+  def build(description, config, inputs, compute):
     """See base class."""
     logits = create_model(
       config,
@@ -308,7 +307,7 @@ class Predictor(model_folder.LoadedModel):
       **inputs,
       num_labels=len(description["labels"]),
       use_one_hot_embeddings=False,
-      execution=execution,
+      compute=compute,
     )
     return tf.nn.softmax(logits)
 
@@ -928,11 +927,11 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(
+  compute, options = training.plan_training(
     training.read_execution(), config, num_train_steps
   )
   return training.build_estimator(
-    make_model_fn(config, labels, num_train_steps, execution, options),
+    make_model_fn(config, labels, num_train_steps, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
     predict_batch_size=predict_batch_size,
@@ -943,7 +942,7 @@ def make_model_fn(
   config: modeling.BertConfig,
   labels: Sequence[str],
   num_train_steps: int = 0,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
@@ -958,7 +957,7 @@ def make_model_fn(
     use_one_hot_embeddings=FLAGS.use_tpu,
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
-    execution=execution,
+    compute=compute,
     options=options,
   )
 

@@ -40,7 +40,6 @@ from bertlib.command_line import (
   split_names,
   write_whole,
 )
-from bertlib.compute import Execution
 from bertlib.data import features, record_check
 from bertlib.reporting import preflight
 from bertlib.settings import rules
@@ -430,7 +429,7 @@ def create_encoder(
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
 ) -> modeling.BertModel:
   """The encoder, its last layer computed at [CLS] and masked positions alone.
 
@@ -441,7 +440,7 @@ def create_encoder(
       `masked_lm_positions` int32 [B, P].
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
 
   Returns:
     The model, for `masked_states` and `get_pooled_output`.
@@ -455,7 +454,7 @@ def create_encoder(
     token_type_ids=batch["segment_ids"],
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
-    execution=execution,
+    compute=compute,
     output_positions=tf.pad(positions, [[0, 0], [1, 0]]),  # after [CLS], at 0
   )
 
@@ -471,7 +470,7 @@ def create_model(
   batch: Mapping[str, Any],
   use_one_hot_embeddings: bool,
   dropout_seed=None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
 ):
   """The encoder with the heads of both tasks.
 
@@ -481,7 +480,7 @@ def create_model(
     batch: likewise.
     use_one_hot_embeddings: likewise.
     dropout_seed: likewise.
-    execution: likewise.
+    compute: likewise.
 
   Returns:
     The logits of both tasks, float [B * P, V] and float [B, 2].
@@ -492,7 +491,7 @@ def create_model(
     batch,
     use_one_hot_embeddings,
     dropout_seed,
-    execution,
+    compute,
   )
   masked_lm_logits = modeling.masked_lm_logits(
     bert_config, masked_states(model), model.get_embedding_table()
@@ -675,7 +674,7 @@ def model_fn_builder(
   seed: int | None = None,
   log_steps: int = 20,
   top_k: int = 5,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` of pretraining, for TPUEstimator.
@@ -691,7 +690,7 @@ def model_fn_builder(
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
     top_k: how many fillings it predicts.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
     options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
@@ -711,7 +710,7 @@ def model_fn_builder(
         batch,
         use_one_hot_embeddings,
         dropout_seed,
-        execution,
+        compute,
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
@@ -1581,14 +1580,14 @@ def build_estimator(config: modeling.BertConfig):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(
+  compute, options = training.plan_training(
     training.read_execution(),
     config,
     FLAGS.num_train_steps if FLAGS.do_train else 0,
     FLAGS.max_predictions_per_seq,
   )
   return training.build_estimator(
-    make_model_fn(config, execution, options),
+    make_model_fn(config, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
     FLAGS.eval_batch_size,
@@ -1598,7 +1597,7 @@ def build_estimator(config: modeling.BertConfig):
 
 def make_model_fn(
   config: modeling.BertConfig,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
@@ -1613,7 +1612,7 @@ def make_model_fn(
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
     top_k=FLAGS.top_k,
-    execution=execution,
+    compute=compute,
     options=options,
   )
 

@@ -32,7 +32,6 @@ import tokenization
 from bertlib import command_line, estimator_api, text_files
 from bertlib.checkpoints import model_folder
 from bertlib.command_line import InputError, find_files, write_whole
-from bertlib.compute import Execution
 from bertlib.data import features, record_check, squad
 from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
@@ -109,7 +108,7 @@ def create_model(
   use_one_hot_embeddings: bool,
   mask_padding: bool = False,
   dropout_seed=None,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
 ):
   """The encoder with two scores for each token: answer begins, answer ends.
 
@@ -123,8 +122,8 @@ def create_model(
     mask_padding: whether padding gets the lowest score that there is. The
       reference scores it like tokens.
     dropout_seed: see `modeling.dropout`.
-    execution: how to compute; None for `Execution()`. Packing, which leaves
-      padding without states, goes with `mask_padding` alone.
+    compute: how to compute; None for `modeling.Compute()`. Unpadding, after
+      which states at padding are 0, needs `mask_padding`.
 
   Returns:
     start_logits and end_logits, float32 [B, S].
@@ -137,7 +136,7 @@ def create_model(
     token_type_ids=segment_ids,
     use_one_hot_embeddings=use_one_hot_embeddings,
     dropout_seed=dropout_seed,
-    execution=execution,
+    compute=compute,
   )
   logits = modeling.span_logits(model.get_sequence_output())
   logits = [tf.cast(scores, tf.float32) for scores in logits]
@@ -159,7 +158,7 @@ def model_fn_builder(
   mask_padding: bool = False,
   seed: int | None = None,
   log_steps: int = 20,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` that answers questions, for TPUEstimator.
@@ -175,7 +174,7 @@ def model_fn_builder(
     mask_padding: see `create_model`.
     seed: of dropout, or None for masks that nothing fixes.
     log_steps: steps between two lines of progress.
-    execution: how to compute; None for `Execution()`.
+    compute: how to compute; None for `modeling.Compute()`.
     options: how to make a step; None for `optimization.StepOptions()`.
 
   Returns:
@@ -196,7 +195,7 @@ def model_fn_builder(
         use_one_hot_embeddings,
         mask_padding,
         dropout_seed,
-        execution,
+        compute,
       )
 
     def loss_fn(batch, dropout_seed):
@@ -269,7 +268,7 @@ class Predictor(model_folder.LoadedModel):
   purpose = "answers questions"
 
   @staticmethod
-  def build(description, config, inputs, execution):
+  def build(description, config, inputs, compute):
     """See base class."""
     del description
     logits = create_model(
@@ -278,7 +277,7 @@ class Predictor(model_folder.LoadedModel):
       **inputs,
       use_one_hot_embeddings=False,
       mask_padding=True,
-      execution=execution,
+      compute=compute,
     )
     return tf.stack(logits, axis=1)
 
@@ -1119,11 +1118,11 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  execution, options = training.plan_training(
-    training.read_execution(packs=FLAGS.mask_padding), config, num_train_steps
+  compute, options = training.plan_training(
+    training.read_execution(unpad=FLAGS.mask_padding), config, num_train_steps
   )
   return training.build_estimator(
-    make_model_fn(config, num_train_steps, execution, options),
+    make_model_fn(config, num_train_steps, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
     predict_batch_size=FLAGS.predict_batch_size,
@@ -1133,7 +1132,7 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
 def make_model_fn(
   config: modeling.BertConfig,
   num_train_steps: int = 0,
-  execution: Execution | None = None,
+  compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
 ):
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
@@ -1148,7 +1147,7 @@ def make_model_fn(
     mask_padding=FLAGS.mask_padding,
     seed=FLAGS.seed,
     log_steps=FLAGS.log_steps,
-    execution=execution,
+    compute=compute,
     options=options,
   )
 

@@ -55,9 +55,9 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
 
   import extract_features
   import tokenization
-  from bertlib import compute as execution_lib
   from bertlib import precision as precision_lib
   from bertlib.checkpoints import model_folder
+  from bertlib.compute import FastCompute
   from bertlib.data import features
 
   def in_model_dir(name):
@@ -77,7 +77,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     use_tpu=False,
     use_one_hot_embeddings=False,
     pooling="mean",
-    execution=execution_lib.Execution(tf.as_dtype(precision), packs=True),
+    compute=FastCompute(tf.as_dtype(precision), unpad=True),
   )
   with tf.Graph().as_default():
     dataset = features.record_batches(

@@ -82,10 +82,10 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     precision=settings.precision,
     xla=settings.xla,
   )
-  execution, options = training.plan_training(
+  compute, options = training.plan_training(
     training.read_execution(), read_config(settings), num_train_steps=1000
   )
-  how = {"execution": execution, "options": options, "seed": 1}
+  how = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(
     settings,
     training_step.describe(how),

@@ -60,15 +60,15 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   from bertlib.training import memory_plan
 
   config, how = training_step.plan(settings)
-  execution, options = how["execution"], how["options"]
+  compute, options = how["compute"], how["options"]
   num_parts = options.num_micro_batches
   planned = memory_plan.step_bytes(
     config,
     settings.batch_size // num_parts,
     settings.seq_length,
-    execution.recomputes,
+    compute.recompute,
     num_parts > 1,
-    execution.dtype.size,
+    compute.dtype.size,
   )
   tells = f"{training_step.describe(how)}; planned {planned / 1e9:.2f} GB"
   yield from peaks(training_step.graph_side(settings, tells, **how))

@@ -92,7 +92,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   """The Estimator, whose every call makes a graph and reads the weights."""
   import run_classifier
   from bertlib import estimator_api
-  from bertlib.compute import Execution
+  from bertlib.compute import FastCompute
   from bertlib.data import features
 
   source = source_of(settings)
@@ -109,7 +109,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
       0,
       use_tpu=False,
       use_one_hot_embeddings=False,
-      execution=Execution(packs=True),
+      compute=FastCompute(unpad=True),
     ),
     use_tpu=False,
     model_dir=settings.model_dir,

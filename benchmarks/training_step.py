@@ -158,10 +158,10 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
     memory_gb=settings.memory_gb,
   )
   config = modeling.BertConfig(**sizes(settings))
-  execution, options = training.plan_training(
+  compute, options = training.plan_training(
     training.read_execution(), config, num_train_steps=1000
   )
-  return config, {"execution": execution, "options": options, "seed": 1}
+  return config, {"compute": compute, "options": options, "seed": 1}
 
 
 def set_flags(**values: Any) -> None:
@@ -176,10 +176,10 @@ def set_flags(**values: Any) -> None:
 
 def describe(how: dict[str, Any]) -> str:
   """What to tell of our way to make a step."""
-  execution, options = how["execution"], how["options"]
-  ways = [execution.dtype.name]
-  ways += ["compiled"] if execution.compiles else []
-  ways += ["recomputed"] if execution.recomputes else []
+  compute, options = how["compute"], how["options"]
+  ways = [compute.dtype.name]
+  ways += ["compiled"] if compute.jit_compile else []
+  ways += ["recomputed"] if compute.recompute else []
   if options.num_micro_batches > 1:
     ways.append(f"{options.num_micro_batches} parts")
   return ", ".join(ways)

@@ -1,61 +1,66 @@
-"""Execution options that do not change results.
+"""Faster ways to compute a model: they change time and memory, not results.
 
-`Execution` computes what `modeling.Compute` does in less time or memory:
-unpadding, XLA fusion, recomputation, mixed precision. Shapes are those of
-`modeling`.
+`FastCompute` extends `modeling.Compute`, whose methods are the plain formulas:
+
+- `unpad`: no arithmetic on padding (`UnpaddedCompute`, `UnpaddedRows`);
+- `jit_compile`: XLA fuses the operations between matrix products;
+- `recompute`: activations are recomputed for the gradient, not stored;
+- `dtype`: mixed precision, which rounds more and is otherwise the same.
+
+Shapes are those of `modeling`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
 import modeling
 
 
-class _Options(NamedTuple):
-  dtype: Any = tf.float32
-  packs: bool = False
-  compiles: bool = False
-  recomputes: bool = False
-
-
-class Execution(_Options, modeling.Compute):
-  """How to compute.
+@dataclasses.dataclass(frozen=True)
+class FastCompute(modeling.Compute):
+  """`modeling.Compute` with options; by default it computes the same way.
 
   Attributes:
     dtype: of matrix products and the states between them: float32, bfloat16 or
-      float16. Weights, layer normalization, softmax and losses are float32 in
-      any case.
-    packs: unpadding: run dense layers on real tokens only. States at padding
-      are then 0. Not for a TPU.
-    compiles: in training, fuse what a layer does between matrix products by
+      float16. Weights, layer normalization, softmax and losses are always
+      float32.
+    unpad: run dense layers on real tokens only. States at padding are then 0.
+      Not for a TPU.
+    jit_compile: in training, fuse the operations between matrix products by
       XLA, and draw dropout masks from 16 random bits per element. Each shape
       is compiled once. Not for a TPU, which compiles everything.
-    recomputes: in training, keep only the input of each layer and compute the
-      rest a second time for the gradient.
+    recompute: in training, store only the input of each layer and recompute
+      the rest for the gradient.
   """
 
-  __slots__ = ()
+  dtype: Any = tf.float32
+  unpad: bool = False
+  jit_compile: bool = False
+  recompute: bool = False
 
   def _fuses(self) -> bool:
     # XLA functions do not run in the while loops of TensorFlow 1.
-    return self.compiles and tf.control_flow_v2_enabled()
+    return self.jit_compile and tf.control_flow_v2_enabled()
 
-  def for_inference(self) -> Execution:
+  def for_inference(self) -> FastCompute:
     """See base class."""
-    return self._replace(compiles=False, recomputes=False)
+    return dataclasses.replace(self, jit_compile=False, recompute=False)
 
-  def unpad(self, input_mask):
+  def for_batch(self, input_mask) -> FastCompute:
     """See base class."""
-    return UnpaddedRows(input_mask) if self.packs else None
+    if not self.unpad:
+      return self
+    return UnpaddedCompute(**vars(self), rows=UnpaddedRows(input_mask))
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
     """See base class; a layer that is recomputed has to be repeatable."""
-    if not self.recomputes:
+    if not self.recompute:
       return layer(hidden)
     if not is_repeatable:
       raise ValueError("Recomputing with dropout needs a dropout_seed")
@@ -98,12 +103,102 @@ class Execution(_Options, modeling.Compute):
 # Unpadding
 
 
-class UnpaddedRows:
-  """Maps the rows of a matrix [R, ...] to the tokens of a batch.
+@dataclasses.dataclass(frozen=True)
+class UnpaddedCompute(FastCompute):
+  """`FastCompute` of one batch whose padding is left out.
 
-  Libraries prepare anew for each shape they meet, so R is rounded up, by at
-  most 12.5%, with rows of padding. These are computed like other padding and
-  have no effect: no token attends to them, and no gradient reaches them.
+  Attributes:
+    rows: where the tokens of the batch are.
+  """
+
+  rows: UnpaddedRows | None = None
+
+  @property
+  def positions(self):
+    """See base class."""
+    return self.rows.positions
+
+  def unpad_input(self, ids):
+    """See base class."""
+    return self.rows.unpad(ids)
+
+  def pad_output(self, states):
+    """See base class."""
+    return self.rows.pad(modeling.reshape_to_matrix(states))
+
+  def gather_positions(self, states, positions):
+    """See base class; at padding it gathers the state of some token."""
+    return self.rows.gather(modeling.reshape_to_matrix(states), positions)
+
+  def attention_layer(
+    self,
+    from_tensor,
+    to_tensor,
+    attention_mask,
+    *,
+    num_attention_heads: int,
+    size_per_head: int,
+    attention_probs_dropout_prob: float,
+    initializer_range: float,
+    from_seq_length,
+    dropout_seed,
+    **_,
+  ):
+    """See base class; projects tokens only.
+
+    Args:
+      from_tensor: float [R, H], the same as `to_tensor`; or [B * F, H], as of
+        `gather_positions`.
+      to_tensor: float [R, H].
+      attention_mask: see `modeling.attention_layer`, as are the others.
+      num_attention_heads: N.
+      size_per_head: D.
+      attention_probs_dropout_prob: dropout of the attention probabilities.
+      initializer_range: standard deviation of new weights.
+      from_seq_length: F.
+      dropout_seed: see `modeling.dropout`.
+
+    Returns:
+      float [R, N * D], or [B * F, N * D].
+    """
+    sizes = num_attention_heads, size_per_head
+    project = functools.partial(
+      modeling.dense,
+      units=num_attention_heads * size_per_head,
+      initializer_range=initializer_range,
+    )
+    query = project(from_tensor, name="query")  # [R or B * F, N * D]
+    key = project(to_tensor, name="key")  # [R, N * D]
+    value = project(to_tensor, name="value")  # [R, N * D]
+    query *= 1.0 / math.sqrt(size_per_head)
+
+    is_unpadded = from_tensor is to_tensor
+    if is_unpadded:
+      query = self.rows.split_heads(query, *sizes)  # [B, N, F, D]
+    else:
+      query = tf.reshape(query, [-1, from_seq_length, *sizes])
+      query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
+    context = modeling.dot_product_attention(
+      query,
+      self.rows.split_heads(key, *sizes),  # [B, N, T, D]
+      self.rows.split_heads(value, *sizes),  # [B, N, T, D]
+      attention_mask,
+      attention_probs_dropout_prob,
+      dropout_seed,
+      compute=self,
+    )  # [B, N, F, D]
+    if is_unpadded:
+      return self.rows.merge_heads(context)  # [R, N * D]
+    context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
+    return tf.reshape(context, [-1, num_attention_heads * size_per_head])
+
+
+class UnpaddedRows:
+  """Maps the rows of a matrix [R, width] to the tokens of a batch.
+
+  Libraries prepare anew for each new shape, so R is rounded up, by at most
+  12.5%, with rows of padding. They have no effect: no token attends to them,
+  and no gradient reaches them.
 
   Attributes:
     batch_size: B, int32 [].
@@ -124,20 +219,37 @@ class UnpaddedRows:
     self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
     order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
     num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-    # The padded row of each row, and the row of each padded row with a token.
-    self._padded_row = tf.cast(order[:num_rows], tf.int32)
+    # [R], the index in [0, B * S) of each row; and [B * S], the row of each
+    # index: at padding that of some token.
+    self._index = tf.cast(order[:num_rows], tf.int32)
     self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)
-    self._position = self._padded_row % self.seq_length  # [R]
+    self._position = self._index % self.seq_length  # [R]
     self.positions = self._position[tf.newaxis]
 
-  def pack(self, padded):
+  def unpad(self, ids):
     """[B, S] to [1, R]."""
-    return tf.gather(tf.reshape(padded, [-1]), self._padded_row[tf.newaxis])
+    return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
+
+  def pad(self, rows):
+    """[R, width] to [B, S, width], 0 at padding."""
+    width = rows.shape.as_list()[-1]
+    tokens = rows[: self._num_tokens]
+    indices = self._index[: self._num_tokens, tf.newaxis]
+    shape = tf.stack([self.batch_size * self.seq_length, width])
+    padded = tf.scatter_nd(indices, tokens, shape)
+    return tf.reshape(padded, [self.batch_size, self.seq_length, width])
+
+  def gather(self, rows, positions):
+    """[R, width] to [B * P, width], at int32 [B, P]; at padding some token."""
+    row = tf.reshape(self._row, [self.batch_size, self.seq_length])
+    picked = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
+    return modeling.take_rows(rows, tf.reshape(picked, [-1]))
 
   def split_heads(self, rows, num_heads: int, head_size: int):
     """[R, N * D] to [B, N, S, D]; at padding the values of some token."""
 
-    # `spread` and `collect` are each other's gradient; each costs one copy.
+    # `spread` and `collect` are each other's gradient; each costs one copy,
+    # where padding and a transposition would cost two.
     @tf.custom_gradient
     def spread(rows):
       return (
@@ -163,31 +275,16 @@ class UnpaddedRows:
 
     return collect(heads)
 
-  def to_sequence(self, rows):
-    """[R, W] to [B, S, W], 0 at padding."""
-    width = rows.shape.as_list()[-1]
-    tokens = rows[: self._num_tokens]
-    padded_rows = self._padded_row[: self._num_tokens, tf.newaxis]
-    shape = tf.stack([self.batch_size * self.seq_length, width])
-    padded = tf.scatter_nd(padded_rows, tokens, shape)
-    return tf.reshape(padded, [self.batch_size, self.seq_length, width])
-
-  def pick(self, rows, positions):
-    """[R, W] to [B * P, W], at int32 [B, P]; at padding those of some token."""
-    row = tf.reshape(self._row, [self.batch_size, self.seq_length])
-    picked = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
-    return modeling.take_rows(rows, tf.reshape(picked, [-1]))
-
   def _spread(self, rows, num_heads, head_size):
     row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
     head = tf.range(num_heads)[tf.newaxis, :, tf.newaxis]
     parts = tf.reshape(rows, [-1, head_size])  # [R * N, D]
-    return tf.gather(parts, row * num_heads + head)
+    return tf.gather(parts, row * num_heads + head)  # [B, N, S, D]
 
   def _collect(self, heads, num_heads, head_size):
-    first = self._padded_row // self.seq_length * num_heads  # [R]
+    first = self._index // self.seq_length * num_heads  # [R]
     head = first[:, tf.newaxis] + tf.range(num_heads)  # [R, N]
-    part = head * self.seq_length + self._position[:, tf.newaxis]
+    part = head * self.seq_length + self._position[:, tf.newaxis]  # [R, N]
     parts = tf.reshape(heads, [-1, head_size])  # [B * N * S, D]
     return tf.reshape(tf.gather(parts, part), [-1, num_heads * head_size])
 

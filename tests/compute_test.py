@@ -54,7 +54,7 @@ def packing():
 
     def packed(by_place):
       flat = tf.reshape(by_place, [-1, NUM_HEADS * HEAD_SIZE])
-      return tf.gather(flat, rows.pack(places)[0])
+      return tf.gather(flat, rows.unpad(places)[0])
 
     def by_head(by_place):
       return tf.transpose(by_place, [0, 2, 1, 3])
@@ -62,10 +62,10 @@ def packing():
     of_rows, of_heads = packed(tensor), by_head(tensor)
     heads = rows.split_heads(of_rows, NUM_HEADS, HEAD_SIZE)
     collected = rows.merge_heads(of_heads)
-    sequence = rows.to_sequence(of_rows)
+    sequence = rows.pad(of_rows)
     flat_upstream = tf.reshape(upstream, tf.shape(sequence))
     results = {
-      "place": rows.pack(places)[0],
+      "place": rows.unpad(places)[0],
       "positions": rows.positions[0],
       "rows": of_rows,
       "heads": heads,
@@ -185,7 +185,7 @@ def test_a_sequence_without_tokens_is_all_0(from_mask):
   rows = compute.UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
   heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
-  _, sequence = run([heads, rows.to_sequence(rows.merge_heads(heads))])
+  _, sequence = run([heads, rows.pad(rows.merge_heads(heads))])
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
 
 

@@ -11,7 +11,7 @@ import run_classifier
 import run_pretraining
 import run_squad
 from bertlib import estimator_api
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 
 pytestmark = pytest.mark.graph
 
@@ -117,7 +117,7 @@ def test_the_fast_way_of_a_command_trains_too():
     3,
     **LEARNS,
     seed=1,
-    execution=Execution(packs=True, compiles=True, recomputes=True),
+    compute=FastCompute(unpad=True, jit_compile=True, recompute=True),
     options=optimization.StepOptions(compiles=True, num_micro_batches=2),
   )
   _, more, _ = CASES["classifier"]

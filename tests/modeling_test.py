@@ -1,5 +1,6 @@
 """Tests of the Transformer graph, its heads and its losses."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 
 pytestmark = pytest.mark.graph
 
@@ -773,7 +774,7 @@ class Learner:
     gradients: of the trainable variables.
   """
 
-  def __init__(self, execution, dropout_prob=0.0, read=None, picks=False):
+  def __init__(self, compute, dropout_prob=0.0, read=None, picks=False):
     config = modeling.BertConfig(
       **SMALL,
       hidden_dropout_prob=dropout_prob,
@@ -793,7 +794,7 @@ class Learner:
         True,
         *self._batch.values(),
         dropout_seed=(1, tf.constant(3)),
-        execution=execution,
+        compute=compute,
         output_positions=places if picks else None,
       )
       self.logits = modeling.classification_logits(model.get_pooled_output(), 3)
@@ -851,11 +852,11 @@ def weight_of(variable):
 
 
 @functools.cache
-def learner(execution, dropout_prob=0.0, read=None, picks=False):
-  return Learner(execution, dropout_prob, read, picks)
+def learner(compute, dropout_prob=0.0, read=None, picks=False):
+  return Learner(compute, dropout_prob, read, picks)
 
 
-PLAIN, PACKED = Execution(), Execution(packs=True)
+PLAIN, PACKED = FastCompute(), FastCompute(unpad=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -901,18 +902,18 @@ READ = (0, 7, 2, 7, 11)
 
 @pytest.mark.parametrize("layout", ["ragged", "full"])
 @pytest.mark.parametrize(
-  "execution",
-  [PLAIN, PACKED, Execution(packs=True, compiles=True, recomputes=True)],
+  "compute",
+  [PLAIN, PACKED, FastCompute(unpad=True, jit_compile=True, recompute=True)],
 )
-def test_a_last_layer_of_what_is_read_learns_as_a_whole_one(execution, layout):
+def test_a_last_layer_of_what_is_read_learns_as_a_whole_one(compute, layout):
   whole = learner(PLAIN, read=READ).run(*LAYOUTS[layout])
-  picked = learner(execution, read=READ, picks=True).run(*LAYOUTS[layout])
+  picked = learner(compute, read=READ, picks=True).run(*LAYOUTS[layout])
   assert_all_close(picked, whole, 1e-5)
 
 
-@pytest.mark.parametrize("execution", [PLAIN, PACKED])
-def test_a_last_layer_of_what_is_read_computes_no_other_states(execution):
-  model = learner(execution, read=READ, picks=True)
+@pytest.mark.parametrize("compute", [PLAIN, PACKED])
+def test_a_last_layer_of_what_is_read_computes_no_other_states(compute):
+  model = learner(compute, read=READ, picks=True)
   products = {
     op.name: op.outputs[0]
     for op in model.graph.get_operations()
@@ -922,7 +923,7 @@ def test_a_last_layer_of_what_is_read_computes_no_other_states(execution):
     name.removeprefix("bert/encoder/layer_1/"): len(product)
     for name, product in model.run(RAGGED, 20, products).items()
   }
-  everywhere = 44 if execution.packs else len(RAGGED) * 20
+  everywhere = 44 if compute.unpad else len(RAGGED) * 20
   read = len(RAGGED) * len(READ)
   assert num_rows == {
     "attention/self/query/MatMul": read,
@@ -948,7 +949,7 @@ def test_words_are_scored_at_states_that_were_picked():
 
 
 def test_what_is_compiled_learns_as_the_plain_model():
-  compiled = learner(Execution(compiles=True)).run(*LAYOUTS["ragged"])
+  compiled = learner(FastCompute(jit_compile=True)).run(*LAYOUTS["ragged"])
   assert_all_close(compiled, learner(PLAIN).run(*LAYOUTS["ragged"]), 1e-5)
 
 
@@ -957,7 +958,7 @@ def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
   output, residual, upstream = (
     tf.constant(draw.normal(size=[6, 32]), tf.float32) for _ in range(3)
   )
-  compiles = Execution(compiles=True)
+  compiles = FastCompute(jit_compile=True)
   seed = 1, tf.constant(3)
   with tf.variable_scope("here"):
     fused = compiles.add_and_norm(output, residual, 0.3, seed, 1e-12)
@@ -974,7 +975,7 @@ def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
 
 
 def test_a_dropout_of_16_bits_keeps_the_mean():
-  compiles = Execution(compiles=True)
+  compiles = FastCompute(jit_compile=True)
   x = run(modeling.dropout(tf.ones([40_000]), 0.1, (1, 2), compiles))
   assert set(x.tolist()) == {0.0, x.max()}
   assert abs(x.mean() - 1.0) < 4 * math.sqrt(0.1 / 0.9 / 40_000)
@@ -983,17 +984,17 @@ def test_a_dropout_of_16_bits_keeps_the_mean():
 @pytest.mark.parametrize("compiles", [False, True])
 def test_a_dropout_may_drop_everything(compiles):
   x = modeling.dropout(
-    tf.ones([5]), 0.999999, (1, 2), Execution(compiles=compiles)
+    tf.ones([5]), 0.999999, (1, 2), FastCompute(jit_compile=compiles)
   )
   assert run(x).tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize(
-  "execution", [PLAIN, Execution(packs=True, compiles=True)]
+  "compute", [PLAIN, FastCompute(unpad=True, jit_compile=True)]
 )
-def test_recomputed_activations_are_the_stored_ones(execution):
-  stored = learner(execution, 0.1)
-  recomputed = learner(execution._replace(recomputes=True), 0.1)
+def test_recomputed_activations_are_the_stored_ones(compute):
+  stored = learner(compute, 0.1)
+  recomputed = learner(dataclasses.replace(compute, recompute=True), 0.1)
   # Not to the bit: Grappler fuses other operations in the first run.
   assert_all_close(
     recomputed.run(*LAYOUTS["ragged"]), stored.run(*LAYOUTS["ragged"]), 1e-6
@@ -1001,7 +1002,7 @@ def test_recomputed_activations_are_the_stored_ones(execution):
 
 
 def test_layers_are_recomputed_one_after_the_other():
-  graph = learner(Execution(recomputes=True), 0.1).graph
+  graph = learner(FastCompute(recompute=True), 0.1).graph
 
   def before(op):
     todo, found = [op], set()
@@ -1027,7 +1028,7 @@ UNITS = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
 @pytest.mark.parametrize("is_lean", [False, True])
 @pytest.mark.parametrize("dtype", UNITS)
 def test_narrow_formats_learn_nearly_what_float32_does(dtype, is_lean):
-  narrow = learner(Execution(dtype, is_lean, is_lean, is_lean))
+  narrow = learner(FastCompute(dtype, is_lean, is_lean, is_lean))
   actual = narrow.run(*LAYOUTS["ragged"])
   expected = learner(PLAIN).run(*LAYOUTS["ragged"])
   # On the way through two layers and back a number is rounded some dozens of
@@ -1046,7 +1047,7 @@ def length(tensor):
 
 @pytest.mark.parametrize("dtype", UNITS)
 def test_products_are_narrow_and_the_delicate_parts_float32(dtype):
-  graph = learner(Execution(dtype)).graph
+  graph = learner(FastCompute(dtype)).graph
   dtypes = {}
   for op in graph.get_operations():
     if "encoder/layer_" in op.name and op.outputs:
@@ -1058,7 +1059,7 @@ def test_products_are_narrow_and_the_delicate_parts_float32(dtype):
 
 @pytest.mark.parametrize("dtype", [tf.float32, *UNITS])
 def test_weights_their_gradients_and_losses_are_float32(dtype):
-  model = learner(Execution(dtype))
+  model = learner(FastCompute(dtype))
   variables = model.graph.get_collection("variables")
   assert {v.dtype.base_dtype for v in variables} == {tf.float32}
   assert {gradient.dtype for gradient in model.gradients} == {tf.float32}
@@ -1068,9 +1069,9 @@ def test_weights_their_gradients_and_losses_are_float32(dtype):
 
 
 def test_outside_training_nothing_is_compiled_or_recomputed(graph):
-  execution = Execution(compiles=True, recomputes=True)
+  compute = FastCompute(jit_compile=True, recompute=True)
   ids = tf.zeros([1, 3], tf.int32)
-  modeling.BertModel(TINY, False, ids, execution=execution)
+  modeling.BertModel(TINY, False, ids, compute=compute)
   lean = [op.type for op in graph.get_operations()]
   with tf.Graph().as_default() as plain:
     modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import modeling
 import optimization
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.graph
@@ -719,7 +719,7 @@ def small_batch():
   }
 
 
-def small_loss(execution):
+def small_loss(compute):
   """A loss function for `compute_gradients`."""
 
   def loss_fn(batch, _):
@@ -728,7 +728,7 @@ def small_loss(execution):
       True,
       batch["input_ids"],
       batch["input_mask"],
-      execution=execution,
+      compute=compute,
     )
     logits = modeling.classification_logits(model.get_pooled_output(), 3)
     losses, log_probs = modeling.cross_entropy(logits, batch["label_ids"])
@@ -748,12 +748,12 @@ class Taken(NamedTuple):
   variables: set
 
 
-def take_four_steps(execution, **options):
+def take_four_steps(compute, **options):
   options = StepOptions(**options)
   with tf.Graph().as_default(), tf.Session() as session:
     loss_scale = optimization.LossScale() if options.scales_loss else None
     gradients = optimization.compute_gradients(
-      small_loss(execution),
+      small_loss(compute),
       small_batch(),
       options.num_micro_batches,
       loss_scale,
@@ -796,18 +796,18 @@ def take_four_steps(execution, **options):
 @pytest.fixture(scope="module")
 def whole():
   """Four steps on whole batches."""
-  return take_four_steps(Execution())
+  return take_four_steps(FastCompute())
 
 
 @pytest.mark.parametrize(
-  ("num_parts", "execution"),
+  ("num_parts", "compute"),
   [
-    (2, Execution()),
-    (4, Execution(packs=True, compiles=True, recomputes=True)),
+    (2, FastCompute()),
+    (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
   ],
 )
-def test_parts_give_what_the_whole_batch_gives(whole, num_parts, execution):
-  parts = take_four_steps(execution, num_micro_batches=num_parts)
+def test_parts_give_what_the_whole_batch_gives(whole, num_parts, compute):
+  parts = take_four_steps(compute, num_micro_batches=num_parts)
   for one, other in zip(whole.told, parts.told):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
@@ -829,9 +829,9 @@ LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
   "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "compiles": True}]
 )
 def test_parts_and_scaled_losses_give_what_the_whole_batch_gives(options):
-  whole = take_four_steps(Execution(), **options)
+  whole = take_four_steps(FastCompute(), **options)
   parts = take_four_steps(
-    Execution(), num_micro_batches=4, scales_loss=True, **options
+    FastCompute(), num_micro_batches=4, scales_loss=True, **options
   )
   for one, other in zip(whole.told, parts.told):
     for name, value in one.items():
@@ -846,7 +846,7 @@ def test_parts_and_scaled_losses_give_what_the_whole_batch_gives(options):
 
 def test_frozen_weights_stay_bit_for_bit_and_keep_no_moments():
   taken = take_four_steps(
-    Execution(packs=True, compiles=True, recomputes=True),
+    FastCompute(unpad=True, jit_compile=True, recompute=True),
     num_micro_batches=2,
     frozen=Frozen(1, True),
     **LAMB,
@@ -872,7 +872,7 @@ def test_no_gradient_is_computed_below_what_trains(recomputes, num_parts):
     """Where in the model there are operations of gradients."""
     with tf.Graph().as_default() as graph:
       optimization.compute_gradients(
-        small_loss(Execution(recomputes=recomputes)),
+        small_loss(FastCompute(recompute=recomputes)),
         small_batch(),
         num_parts,
         frozen=frozen,
@@ -908,7 +908,7 @@ def test_the_norm_is_that_of_the_weights_that_train():
 
 def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
   narrow = take_four_steps(
-    Execution(tf.float16, packs=True), num_micro_batches=2, scales_loss=True
+    FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True
   )
   # A few roundings of 2 ** -11 each; what has been learnt differs by them too.
   for one, other in zip(whole.told, narrow.told):

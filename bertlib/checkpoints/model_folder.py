@@ -26,7 +26,7 @@ import tokenization
 from bertlib import json_files
 from bertlib.checkpoints import checkpoint_files, config_schema
 from bertlib.command_line import InputError, open_any, write_whole
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.data import features, vocabulary
 from bertlib.training import memory_plan
 
@@ -895,7 +895,7 @@ class LoadedModel:
           self.description,
           config,
           self._inputs,
-          Execution(tf.as_dtype(precision), packs=True),
+          FastCompute(tf.as_dtype(precision), unpad=True),
         )
       self._session = tf.Session(graph=graph)
       if not getter:
@@ -908,7 +908,7 @@ class LoadedModel:
     description: Mapping[str, Any],
     config: modeling.BertConfig,
     inputs: Mapping[str, Any],
-    execution: Execution,
+    compute: FastCompute,
   ):
     """Builds the graph.
 
@@ -916,7 +916,7 @@ class LoadedModel:
       description: of the model.
       config: the model's sizes.
       inputs: int32 [B, S] of each of `features.TOKEN_FEATURES`.
-      execution: how to compute.
+      compute: how to compute.
 
     Returns:
       A tensor with a row for each of the input.

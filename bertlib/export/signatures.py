@@ -8,6 +8,7 @@ the script does around its model on the host. Letters in shapes are those of
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
@@ -19,7 +20,7 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.data import features, ner, squad
 from bertlib.export import tf_tokenizer
 from bertlib.metrics import squad_decoding
@@ -65,14 +66,14 @@ class Served:
       config: its sizes.
       tokenizer: of its texts; None where only ids can be taken.
       seq_length: S of every batch; None for any.
-      dtype: see `compute.Execution`.
+      dtype: see `compute.FastCompute`.
     """
     self.description = description
     self.config = config
     self.tokenizer = tokenizer
     self.seq_length = seq_length
     self.max_seq_length = seq_length or description["max_seq_length"]
-    self.execution = Execution(dtype, packs=seq_length is None)
+    self.compute = FastCompute(dtype, unpad=seq_length is None)
     self.text = tokenizer and self.graph_tokenizer(tokenizer)
 
   def graph_tokenizer(self, tokenizer) -> tf_tokenizer.GraphTokenizer:
@@ -127,14 +128,14 @@ class Encoder(Served):
 
   def build(self, inputs, is_training: bool = False):
     """See base class; a `modeling.BertModel`."""
-    execution = self.execution
+    unpad = self.compute.unpad and not is_training
     return modeling.BertModel(
       self.config,
       is_training,
       inputs["input_ids"],
       inputs["input_mask"],
       inputs["segment_ids"],
-      execution=execution._replace(packs=execution.packs and not is_training),
+      compute=dataclasses.replace(self.compute, unpad=unpad),
     )
 
   def call(self, inputs: Tensors, is_training: bool) -> dict[str, Any]:
@@ -209,7 +210,7 @@ class Classifier(Served):
   def build(self, inputs):
     """See base class."""
     return run_classifier.Predictor.build(
-      self.description, self.config, inputs, self.execution
+      self.description, self.config, inputs, self.compute
     )
 
   def signatures(self):
@@ -275,7 +276,7 @@ class MaskedLM(Served):
       is_training=False,
       batch=inputs,
       use_one_hot_embeddings=False,
-      execution=self.execution,
+      compute=self.compute,
     )
     num_masked = tf.shape(inputs["masked_lm_positions"])[1]
     logits = tf.reshape(logits, [-1, num_masked, self.config.vocab_size])
@@ -344,7 +345,7 @@ class Tagger(Served):
   def build(self, inputs):
     """See base class; probabilities, float32 [B, S, L]."""
     return run_ner.Predictor.build(
-      self.description, self.config, inputs, self.execution
+      self.description, self.config, inputs, self.compute
     )
 
   def ids(self, inputs):
@@ -433,7 +434,7 @@ class Reader(Served):
   def build(self, inputs):
     """See base class; scores of starts and ends, float32 [B, 2, S]."""
     return run_squad.Predictor.build(
-      self.description, self.config, inputs, self.execution
+      self.description, self.config, inputs, self.compute
     )
 
   def ids(self, inputs):

@@ -619,30 +619,30 @@ def check_training(
     check_disk(FLAGS.output_dir, num_bytes)
 
   def memory(config, plan, lengths):
-    execution, options = plan
+    compute, options = plan
     needed = memory_plan.step_bytes(
       config,
       FLAGS.train_batch_size // options.num_micro_batches * lengths.num_rows,
       FLAGS.max_seq_length,
-      execution.recomputes,
+      compute.recompute,
       options.num_micro_batches > 1,
-      execution.dtype.size,
+      compute.dtype.size,
       num_predictions,
     )
     check_memory(needed, available_memory())
 
   def duration(config, plan, num_steps, lengths):
-    execution, _ = plan
+    compute, _ = plan
     batch_size = FLAGS.train_batch_size * lengths.num_rows
     seq_length = max(round(lengths.num_tokens), 1)
     num_flops = memory_plan.step_flops(
-      config, batch_size, seq_length, execution.recomputes, num_predictions
+      config, batch_size, seq_length, compute.recompute, num_predictions
     )
     rate = product_rate(
       min(batch_size * seq_length, 4096),
       config.hidden_size,
       config.intermediate_size,
-      execution.dtype,
+      compute.dtype,
     )
     tell_time(num_steps * num_flops, rate)
 

@@ -81,7 +81,7 @@ def step_bytes(
     config: the model's sizes.
     batch_size: sequences at once.
     seq_length: S, tokens of the longest sequence.
-    recomputes: see `compute.Execution`.
+    recomputes: see `compute.FastCompute`.
     accumulates: whether the gradients of several parts are added up.
     dtype_size: bytes of an activation.
     num_predictions: P, masked positions of a sequence.
@@ -125,7 +125,7 @@ def step_flops(
     config: the model's sizes.
     batch_size: B, sequences a step.
     seq_length: S, tokens of a sequence, which have no padding.
-    recomputes: see `compute.Execution`.
+    recomputes: see `compute.FastCompute`.
     num_predictions: P, masked positions of a sequence.
 
   Returns:

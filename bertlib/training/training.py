@@ -7,6 +7,7 @@ flags; everything else takes plain arguments.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
 import itertools
@@ -37,7 +38,7 @@ from bertlib.command_line import (
   read_receipt,
   write_whole,
 )
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.data import features, record_check
 from bertlib.reporting import html_report
 from bertlib.training import (
@@ -653,14 +654,14 @@ def read_seeds() -> list[int]:
   return [FLAGS.seed + index for index in range(FLAGS.seeds)]
 
 
-def read_execution(packs: bool = True) -> Execution:
+def read_execution(unpad: bool = True) -> FastCompute:
   """How the flags want the model computed.
 
   Args:
-    packs: whether padding may be left out.
+    unpad: whether padding may be left out.
 
   Returns:
-    The `Execution`, with `recomputes` off.
+    The `FastCompute`, with `recompute` off.
 
   Raises:
     InputError: a TPU is to compute in float16.
@@ -671,10 +672,10 @@ def read_execution(packs: bool = True) -> Execution:
       "--precision=float16 does not go with --use_tpu: TPUs have no fast"
       " float16; give --precision=bfloat16"
     )
-  return Execution(
+  return FastCompute(
     dtype=tf.as_dtype(chosen["precision"]),
-    packs=packs and not FLAGS.use_tpu,
-    compiles=chosen["xla"] == "on" and not FLAGS.use_tpu,
+    unpad=unpad and not FLAGS.use_tpu,
+    jit_compile=chosen["xla"] == "on" and not FLAGS.use_tpu,
   )
 
 
@@ -753,28 +754,28 @@ def count_steps(num_examples: int, unit: str) -> int:
 
 
 def plan_training(
-  execution: Execution,
+  compute: FastCompute,
   config: modeling.BertConfig,
   num_train_steps: int,
   num_predictions: int = 0,
-) -> tuple[Execution, optimization.StepOptions]:
+) -> tuple[FastCompute, optimization.StepOptions]:
   """How the flags want a step of training made.
 
   Args:
-    execution: of `read_execution`.
+    compute: from `read_execution`.
     config: the model's sizes.
     num_train_steps: length of training; 0 where there is none to plan.
     num_predictions: P, masked positions of a sequence.
 
   Returns:
-    The execution, which may recompute now, and the step's options.
+    `compute`, which may recompute now, and the options of a step.
 
   Raises:
     InputError: the batch is not divisible as asked for, or nothing keeps
       training within the memory given.
   """
   if not num_train_steps:
-    return execution, optimization.StepOptions()
+    return compute, optimization.StepOptions()
   replicas = read_replicas()
   if replicas and FLAGS.optimizer_on_cpu:
     raise InputError(
@@ -790,7 +791,7 @@ def plan_training(
       batch_size,
       FLAGS.max_seq_length,
       int(FLAGS.memory_gb * 10**9),
-      execution.dtype.size,
+      compute.dtype.size,
       num_predictions,
     )
     if plan is None:
@@ -820,7 +821,8 @@ def plan_training(
       f"--freeze_layers={FLAGS.freeze_layers}: the model has"
       f" {config.num_hidden_layers} layers"
     )
-  return execution._replace(recomputes=recomputes), optimization.StepOptions(
+  compute = dataclasses.replace(compute, recompute=recomputes)
+  return compute, optimization.StepOptions(
     schedule=FLAGS.schedule,
     power=FLAGS.schedule_power,
     optimizer=FLAGS.optimizer,
@@ -833,9 +835,9 @@ def plan_training(
     layer_decay=FLAGS.layer_decay,
     frozen=optimization.Frozen(FLAGS.freeze_layers, FLAGS.freeze_embeddings),
     num_micro_batches=num_parts,
-    compiles=execution.compiles and not FLAGS.optimizer_on_cpu,
+    compiles=compute.jit_compile and not FLAGS.optimizer_on_cpu,
     on_cpu=FLAGS.optimizer_on_cpu,
-    scales_loss=execution.dtype == tf.float16,
+    scales_loss=compute.dtype == tf.float16,
   )
 
 

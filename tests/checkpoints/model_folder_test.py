@@ -518,14 +518,14 @@ class Loaded(model_folder.LoadedModel):
   purpose = "labels texts"
 
   @staticmethod
-  def build(description, config, inputs, execution):
+  def build(description, config, inputs, compute):
     model = modeling.BertModel(
       config,
       False,
       inputs["input_ids"],
       inputs["input_mask"],
       inputs["segment_ids"],
-      execution=execution,
+      compute=compute,
     )
     return modeling.classification_logits(model.get_pooled_output(), 2)
 

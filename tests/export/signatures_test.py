@@ -23,7 +23,7 @@ import run_squad
 import tokenization
 from bertlib.checkpoints import model_folder
 from bertlib.command_line import InputError
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.data import features, ner, squad
 from bertlib.export import signatures, tf1_module
 from bertlib.metrics import squad_decoding
@@ -164,7 +164,7 @@ def build_graph(description):
     run_pretraining.create_model(CONFIG, False, inputs, False)
   else:
     predictor = PREDICTORS[description["script"]]
-    predictor.build(description, CONFIG, inputs, Execution())
+    predictor.build(description, CONFIG, inputs, FastCompute())
 
 
 def source_of(folder):

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib import estimator_api, precision
 from bertlib.command_line import InputError
-from bertlib.compute import Execution
+from bertlib.compute import FastCompute
 from bertlib.reporting import html_report
 from bertlib.training import training
 from optimization import Frozen, StepOptions
@@ -69,7 +69,7 @@ def flags(monkeypatch):
 
 def test_without_flags_a_step_is_the_reference_s(flags):
   how, options = training.plan_training(training.read_execution(), CONFIG, 10)
-  assert how == Execution(packs=True, compiles=True)
+  assert how == FastCompute(unpad=True, jit_compile=True)
   assert options == StepOptions(compiles=True)
 
 
@@ -83,7 +83,7 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.layer_decay, flags.freeze_layers = 0.75, 1
   flags.freeze_embeddings = True
   how, options = training.plan_training(training.read_execution(), CONFIG, 10)
-  assert how.recomputes
+  assert how.recompute
   assert options == StepOptions(
     schedule="polynomial",
     power=2.0,
@@ -114,7 +114,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
   with pytest.raises(
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
-    training.plan_training(Execution(), CONFIG, 10)
+    training.plan_training(FastCompute(), CONFIG, 10)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
   flags.xla = xla
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
   how, options = training.plan_training(training.read_execution(), CONFIG, 10)
-  assert how.compiles == options.compiles == compiles
+  assert how.jit_compile == options.compiles == compiles
 
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert training.read_execution() == Execution(tf.bfloat16)
+  assert training.read_execution() == FastCompute(tf.bfloat16)
 
 
 def test_a_tpu_is_not_asked_for_float16(flags):
@@ -204,7 +204,7 @@ def test_a_tpu_is_not_asked_for_float16(flags):
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not training.read_execution(packs=False).packs
+  assert not training.read_execution(unpad=False).unpad
 
 
 @pytest.mark.parametrize("num_parts", [5, 48])
@@ -214,7 +214,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
     InputError,
     match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
   ):
-    training.plan_training(Execution(), CONFIG, 10)
+    training.plan_training(FastCompute(), CONFIG, 10)
 
 
 LARGE = modeling.BertConfig(
@@ -228,19 +228,19 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_over_parts_and_tells(flags, log):
   flags.memory_gb = 12.0
-  how, options = training.plan_training(Execution(tf.bfloat16), LARGE, 10)
+  how, options = training.plan_training(FastCompute(tf.bfloat16), LARGE, 10)
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
   assert f"--gradient_accumulation_steps={options.num_micro_batches}," in line
-  no = "" if how.recomputes else "no"
+  no = "" if how.recompute else "no"
   assert f"--{no}recompute_activations" in line
 
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = training.plan_training(Execution(), LARGE, 10)
-  assert not how.recomputes and options.num_micro_batches == 1
+  how, options = training.plan_training(FastCompute(), LARGE, 10)
+  assert not how.recompute and options.num_micro_batches == 1
 
 
 def test_too_little_memory_is_refused(flags):
@@ -248,7 +248,7 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    training.plan_training(Execution(), LARGE, 10)
+    training.plan_training(FastCompute(), LARGE, 10)
 
 
 def train_spec(loss_fn, **options):
