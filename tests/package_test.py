@@ -1,6 +1,7 @@
 """The three libraries in other people's folders."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -64,3 +65,87 @@ def test_they_work_as_a_package_of_copies_or_links(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.split() == ["ResourceVariable", "RefVariable"]
+
+
+ALONE = """
+import importlib
+import sys
+
+import tensorflow.compat.v1 as tf
+
+root, mode = sys.argv[1:3]
+getattr(tf, mode)()
+tf.set_random_seed(1)
+path = sys.path[1:]
+
+def load(name):  # from a folder that has nothing else
+  sys.path[:] = [f"{root}/{name}", *path]
+  return importlib.import_module(name)
+
+modeling = load("modeling")
+config = modeling.BertConfig(9, 8, 2, 2, 16, max_position_embeddings=5)
+ids = tf.constant([[1, 2, 3], [4, 5, 0]])
+mask = tf.cast(ids > 0, tf.int32)
+seed = 1, tf.train.get_or_create_global_step()
+model = modeling.BertModel(config, True, ids, mask, dropout_seed=seed)
+logits = modeling.masked_lm_logits(
+  config, model.get_sequence_output(), model.get_embedding_table(), 2 * mask
+)
+losses, _ = modeling.cross_entropy(logits, tf.ones([6], tf.int32))
+loss = tf.reduce_mean(losses)
+plain_step = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+with tf.variable_scope("", reuse=True):
+  model = modeling.BertModel(config, False, ids, mask)
+state = model.get_pooled_output()
+
+optimization = load("optimization")
+step = optimization.create_optimizer(loss, 0.01, 100, 0, False)
+
+tokenization = load("tokenization")
+assert tokenization.BasicTokenizer().tokenize("A,b") == ["a", ",", "b"]
+
+with tf.Session() as session:
+  session.run(tf.global_variables_initializer())
+  before = session.run(state)
+  for train_op in (plain_step, step):
+    first = session.run(loss)
+    for _ in range(10):
+      session.run(train_op)
+    assert session.run(loss) < first
+  assert abs(session.run(state) - before).max() > 0
+for name, module in sorted(sys.modules.items()):
+  print(name, getattr(module, "__file__", None), sep="=")
+"""
+
+
+@pytest.mark.parametrize(
+  "mode", ["disable_v2_behavior", "disable_eager_execution"]
+)
+def test_each_library_works_alone_in_an_empty_folder(tmp_path, mode):
+  for name in LIBRARIES:
+    folder = tmp_path / name.removesuffix(".py")
+    folder.mkdir()
+    shutil.copy(os.path.join(commands.ROOT, name), folder)
+  (tmp_path / "program").mkdir()
+  program = tmp_path / "program" / "program.py"
+  program.write_text(ALONE)
+  done = subprocess.run(
+    [sys.executable, program, tmp_path, mode],
+    capture_output=True,
+    text=True,
+    check=False,
+    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+  )
+  assert done.returncode == 0, done.stderr
+  # An installed copy of the project is not what made it work.
+  modules = dict(line.split("=", 1) for line in done.stdout.splitlines())
+  ours = {p.stem for p in pathlib.Path(commands.ROOT).glob("*.py")}
+  ours |= {p.stem for p in pathlib.Path(commands.ROOT).glob("bertlib*")}
+  ours.discard("setup")
+  imported = {
+    name: path for name, path in modules.items() if name.split(".")[0] in ours
+  }
+  assert imported == {
+    name: str(tmp_path / name / f"{name}.py")
+    for name in ("modeling", "optimization", "tokenization")
+  }
