@@ -29,10 +29,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
-from bertlib import command_line, text_files
-from bertlib.checkpoints import compare, config_schema, model_folder, rewrite
+from bertlib import app, files, text_files
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  compare,
+  config_schema,
+  finding,
+  rewrite,
+)
 from bertlib.checkpoints.rewrite import read_json
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -223,7 +229,7 @@ def huggingface_to_tensorflow(
   if vocab_file:
     inputs.append(vocab_file)
   with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
-    model_folder.write_variables(
+    checkpoint_writer.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
     _write_json(os.path.join(folder, "bert_config.json"), config)
@@ -412,7 +418,7 @@ def tensorflow_to_huggingface(
   inputs = [
     config_file,
     vocab_file,
-    *command_line.checkpoint_files(checkpoint),
+    *files.checkpoint_files(checkpoint),
   ]
   with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
     rewrite.write_safetensors(
@@ -474,7 +480,7 @@ def _name_labels(
       labels = [str(label) for label in trained]
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
-  command_line.show(f"labels: {', '.join(labels)}")
+  app.show(f"labels: {', '.join(labels)}")
 
 
 # Both ways
@@ -622,7 +628,7 @@ def _write_bytes(path: str, content: bytes) -> None:
 def _print_left_out(names: Iterable[str]) -> None:
   names = sorted(names)
   if names:
-    command_line.show(f"left out: {', '.join(names)}")
+    app.show(f"left out: {', '.join(names)}")
 
 
 def _print_written(
@@ -776,7 +782,7 @@ def _convert() -> None:
       FLAGS.overwrite,
     )
   else:
-    checkpoint = model_folder.find_checkpoint(source)
+    checkpoint = finding.find_checkpoint(source)
     tensorflow_to_huggingface(
       checkpoint,
       _given_or_beside("bert_config_file", checkpoint, "bert_config.json"),
@@ -803,7 +809,7 @@ def _rewrite() -> None:
     checkpoints = rewrite.last_checkpoints(FLAGS.input, FLAGS.last)
   else:
     paths = FLAGS.input.split(",") if FLAGS.average else [FLAGS.input]
-    checkpoints = [model_folder.find_checkpoint(path) for path in paths]
+    checkpoints = [finding.find_checkpoint(path) for path in paths]
     if FLAGS.average and len(checkpoints) == 1:
       raise InputError(
         f"{FLAGS.input}: --average takes several checkpoints with commas"
@@ -842,9 +848,9 @@ def _read_weights(path: str) -> dict[str, np.ndarray]:
     return variables
   if kind == "saved_model":
     return compare.saved_model_weights(path)
-  return rewrite.read_weights(model_folder.find_checkpoint(path))
+  return rewrite.read_weights(finding.find_checkpoint(path))
 
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -36,15 +36,10 @@ from typing import Any, NamedTuple
 from absl import flags, logging
 
 import tokenization
-from bertlib import command_line, folder_lock, json_files, text_files
-from bertlib.command_line import (
-  InputError,
-  find_files,
-  open_any,
-  split_names,
-  write_whole,
-)
-from bertlib.data import features, vocabulary
+from bertlib import app, files, folder_lock, json_files, text_files
+from bertlib.data import tf_records, vocabulary
+from bertlib.errors import InputError
+from bertlib.files import find_files, open_any, split_names, write_whole
 from bertlib.reporting import preflight
 
 FLAGS = flags.FLAGS
@@ -212,7 +207,7 @@ def create_training_instances(
   """
   lines = read_corpus(input_files, encoding)
   instances: list[TrainingInstance] = []
-  with command_line.progress(dupe_factor, "passes") as bar:
+  with app.progress(dupe_factor, "passes") as bar:
     for one_pass in _create_passes(
       lines,
       tokenizer,
@@ -708,7 +703,7 @@ def _write_in_turn(
 ) -> None:
   """Writes the first record to the first file, the next one to the next."""
   for number, path in enumerate(output_files):
-    features.write_serialized(path, records[number :: len(output_files)])
+    tf_records.write_serialized(path, records[number :: len(output_files)])
 
 
 def instance_encoder(
@@ -724,8 +719,8 @@ def instance_encoder(
   Returns:
     A function of an instance that raises ValueError if it does not fit.
   """
-  encode_record = features.record_encoder(
-    features.pretraining_layout(max_seq_length, max_predictions_per_seq)
+  encode_record = tf_records.record_encoder(
+    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq)
   )
 
   varints = _TokenVarints(tokenizer)
@@ -761,7 +756,7 @@ def instance_encoder(
 
 
 class _TokenVarints(dict):
-  """Token -> its id as `features.varint` encodes it."""
+  """Token -> its id as `tf_records.varint` encodes it."""
 
   def __init__(self, tokenizer):
     super().__init__()
@@ -769,7 +764,7 @@ class _TokenVarints(dict):
 
   def __missing__(self, token):
     (token_id,) = self._convert_tokens_to_ids([token])
-    return self.setdefault(token, features.varint(token_id))
+    return self.setdefault(token, tf_records.varint(token_id))
 
 
 def create_int_feature(values: Iterable[int]):
@@ -1050,7 +1045,7 @@ class BlockRun:
     for block in wanted:
       open(_text_file(folder, block), "wb").close()
 
-    with command_line.progress(len(self._input_files), "files") as bar:
+    with app.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
           text_files.read_utf8_lines(path, self._recipe.text_encoding),
@@ -1088,7 +1083,7 @@ class BlockRun:
     unmade = {path: len(blocks) for path, blocks in self._blocks_of.items()}
     counts = {path: collections.Counter() for path in unmade}
     try:
-      with command_line.progress(
+      with app.progress(
         num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
       ) as bar:
         file_of = {
@@ -1205,7 +1200,7 @@ def _work(recipe: Recipe, folder: str, block: int) -> dict[str, int]:
         if stop.value:
           raise InterruptedError
 
-  features.write_serialized(_records_file(folder, block), records())
+  tf_records.write_serialized(_records_file(folder, block), records())
   os.remove(text_file)
   return dict(counts)
 
@@ -1436,7 +1431,7 @@ def check_overwriting(
     preflight.receipt_path(),
     _hidden_beside(outputs[0], ".receipt.json"),
   ]
-  command_line.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
+  files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
 
 
 def examine(doctor: preflight.Doctor) -> None:
@@ -1516,4 +1511,4 @@ def check_disk(recipe: Recipe, num_bytes: int, outputs: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

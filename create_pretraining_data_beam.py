@@ -24,9 +24,10 @@ from collections.abc import Iterable, Iterator
 from absl import flags, logging
 
 import create_pretraining_data
-from bertlib import command_line, folder_lock, text_files
-from bertlib.command_line import InputError, open_any
-from bertlib.data import features
+from bertlib import app, files, folder_lock, text_files
+from bertlib.data import tf_records
+from bertlib.errors import InputError
+from bertlib.files import open_any
 from bertlib.reporting import preflight
 
 try:
@@ -118,7 +119,7 @@ class _MakeBlock(beam.DoFn):
       self._recipe, self._tokenizer, block, lines, counts
     )
     content = b"".join(
-      features.framed(record) for records in passes for record in records
+      tf_records.framed(record) for records in passes for record in records
     )
     for name, count in counts.items():
       beam.metrics.Metrics.counter(COUNTS, name).inc(count)
@@ -203,7 +204,7 @@ def main(argv: list[str]) -> None:
   recipe = create_pretraining_data.recipe_of_flags()
   create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
-  sizes = find_files(command_line.split_names(FLAGS.input_file))
+  sizes = find_files(files.split_names(FLAGS.input_file))
   create_pretraining_data.check_overwriting(recipe, list(sizes), outputs)
   sizes = {
     path: _text_bytes(path, size, recipe) for path, size in sizes.items()
@@ -239,4 +240,4 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

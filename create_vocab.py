@@ -29,10 +29,11 @@ import numpy as np
 from absl import flags, logging
 
 import tokenization
-from bertlib import command_line, folder_lock, text_files
+from bertlib import app, files, folder_lock, text_files
 from bertlib.checkpoints import config_schema
-from bertlib.command_line import InputError, write_whole
 from bertlib.data import vocabulary
+from bertlib.errors import InputError
+from bertlib.files import write_whole
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 FLAGS = flags.FLAGS
@@ -58,7 +59,7 @@ def read_text(
   Raises:
     InputError: see `text_files.read_lines`.
   """
-  with command_line.progress(len(files), "files") as bar:
+  with app.progress(len(files), "files") as bar:
     for path in files:
       for line in text_files.read_lines(path, encoding):
         yield line.rstrip("\n")
@@ -384,9 +385,9 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
   Raises:
     InputError: it is no checkpoint of BERT, or has another V.
   """
-  from bertlib.checkpoints import model_folder, rewrite
+  from bertlib.checkpoints import finding, rewrite
 
-  path = model_folder.find_checkpoint(path)
+  path = finding.find_checkpoint(path)
   tensors = dict(rewrite.Checkpoint(path))
   if _EMBEDDINGS not in tensors:
     raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")
@@ -403,11 +404,11 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
   from tensorflow.io import gfile
 
-  from bertlib.checkpoints import model_folder
+  from bertlib.checkpoints import checkpoint_writer
 
   beside = f"{path}.{os.getpid()}.tmp"
   try:
-    model_folder.write_variables(beside, tensors)
+    checkpoint_writer.write_variables(beside, tensors)
     # The index last, for with it the checkpoint is there.
     for part in (".data-00000-of-00001", ".index"):
       gfile.rename(beside + part, path + part, overwrite=True)
@@ -507,9 +508,9 @@ def main(_) -> None:
 
 def _learn() -> None:
   _import_tokenizers()  # better missed before the text is read
-  files = command_line.find_files(command_line.split_names(FLAGS.input_file))
-  command_line.check_outputs([FLAGS.output_file], files)
-  lines = read_text(files, text_files.from_flags())
+  paths = files.find_files(files.split_names(FLAGS.input_file))
+  files.check_outputs([FLAGS.output_file], paths)
+  lines = read_text(paths, text_files.from_flags())
   words = count_words(lines, FLAGS.do_lower_case)
   if not words:
     raise InputError(f"{FLAGS.input_file}: has no words")
@@ -546,13 +547,13 @@ def _add() -> None:
   has_model = len(missing) < len(_OF_MODEL)
   if has_model and missing:
     raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
-  files = command_line.find_files([FLAGS.add_words])
-  check_overwriting(files)
+  paths = files.find_files([FLAGS.add_words])
+  check_overwriting(paths)
   config = read_config(FLAGS.bert_config_file) if has_model else {}
   vocab = read_vocab(
     FLAGS.vocab_file, FLAGS.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(files, text_files.from_flags())
+  lines = read_text(paths, text_files.from_flags())
   words, refused = normalize_words(lines, FLAGS.do_lower_case)
   if not words:
     raise InputError(f"{FLAGS.add_words}: has no words that can be entries")
@@ -598,14 +599,14 @@ def check_overwriting(word_files: Sequence[str]) -> None:
   """
   outputs = [FLAGS.output_file, FLAGS.output_config]
   if FLAGS.output_checkpoint:
-    outputs += command_line.checkpoint_files(FLAGS.output_checkpoint)
-  command_line.check_outputs(
+    outputs += files.checkpoint_files(FLAGS.output_checkpoint)
+  files.check_outputs(
     filter(None, outputs),
     [
       *word_files,
       FLAGS.vocab_file,
       FLAGS.bert_config_file,
-      *command_line.checkpoint_files(FLAGS.init_checkpoint),
+      *files.checkpoint_files(FLAGS.init_checkpoint),
     ],
   )
 
@@ -617,4 +618,4 @@ def _warn(what: str, which: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

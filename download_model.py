@@ -36,8 +36,9 @@ from typing import IO, Any, Callable
 
 from absl import flags, logging
 
-from bertlib import command_line, json_files
-from bertlib.command_line import InputError, open_any, write_whole
+from bertlib import app, json_files
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
 
 FLAGS = flags.FLAGS
 
@@ -338,7 +339,7 @@ def _receive(model: Model, folder: str, part: str) -> None:
     size = model.size if answer.length is None else have + answer.length
     if model.size not in (None, size):
       raise _Failed(f"has {size} bytes, not {model.size} as in {_TABLE}", False)
-    bar = command_line.progress(size, "B", initial=have, unit_scale=True)
+    bar = app.progress(size, "B", initial=have, unit_scale=True)
     with bar, open(part, "ab") as file:
       file.truncate(have)
       if not have:
@@ -502,4 +503,4 @@ def _listing() -> str:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

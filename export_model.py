@@ -27,15 +27,13 @@ import tensorflow as tf
 from absl import flags, logging
 
 import modeling
-from bertlib import (
-  command_line,
-  estimator_api,  # noqa: F401 (selects Keras 2 before it is too late)
-)
-from bertlib.checkpoints import model_folder, rewrite
-from bertlib.command_line import InputError, whole_folder, write_whole
+from bertlib import app
+from bertlib.checkpoints import finding, loading, model_json, rewrite
 from bertlib.compute import FastCompute
 from bertlib.data import vocabulary
+from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
+from bertlib.files import whole_folder, write_whole
 from bertlib.training import training
 
 FLAGS = flags.FLAGS
@@ -84,15 +82,13 @@ def find_source(
   """
   description = {"do_lower_case": do_lower_case}
   if model_dir:
-    description |= model_folder.load_description(model_dir)
-    model_folder.check_description(model_dir, description)
-    checkpoint = checkpoint or model_folder.trained_checkpoint(model_dir)
+    description |= model_json.load_description(model_dir)
+    model_json.check_description(model_dir, description)
+    checkpoint = checkpoint or finding.trained_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
-    config_file = config_file or os.path.join(
-      model_dir, model_folder.CONFIG_FILE
-    )
-    in_folder = os.path.join(model_dir, model_folder.VOCAB_FILE)
+    config_file = config_file or os.path.join(model_dir, loading.CONFIG_FILE)
+    in_folder = os.path.join(model_dir, loading.VOCAB_FILE)
     if tf.io.gfile.exists(in_folder):
       if vocab_file:
         vocabulary.check_same(vocab_file, in_folder)
@@ -102,17 +98,17 @@ def find_source(
         "%s has no %s, so what its model does is not known; that is its encoder"
         " alone",
         model_dir,
-        model_folder.MODEL_FILE,
+        model_json.MODEL_FILE,
       )
   if not checkpoint or not config_file:
     raise InputError(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"
       " and --bert_config_file, and --vocab_file for an export that takes text"
     )
-  model_folder.check_checkpoint(checkpoint)
-  config = model_folder.load_config(config_file)
+  finding.check_checkpoint(checkpoint)
+  config = loading.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
-  model_folder.check_max_seq_length(length, config)
+  loading.check_max_seq_length(length, config)
   description["max_seq_length"] = length
   return Source(description, config, checkpoint, vocab_file)
 
@@ -138,7 +134,7 @@ def serve(
   served = signatures.SERVED.get(script, signatures.Encoder)
   tokenizer = None
   if source.vocab_file:
-    tokenizer = model_folder.load_tokenizer(
+    tokenizer = loading.load_tokenizer(
       source.vocab_file,
       source.description["do_lower_case"],
       source.config,
@@ -146,7 +142,7 @@ def serve(
       served.never_split,
     )
   if seq_length:
-    model_folder.check_max_seq_length(seq_length, source.config)
+    loading.check_max_seq_length(seq_length, source.config)
   return served(
     source.description,
     source.config,
@@ -246,7 +242,7 @@ def _make_callable(
   """Gives an encoder what TensorFlow Hub and Keras call, train and look at."""
   exported.trainable_variables = module.weights
   exported.regularization_losses = []
-  vocab_file = os.path.join(folder, model_folder.VOCAB_FILE)
+  vocab_file = os.path.join(folder, loading.VOCAB_FILE)
   if os.path.exists(vocab_file):
     exported.vocab_file = tf.saved_model.Asset(vocab_file)
     exported.do_lower_case = tf.Variable(
@@ -281,9 +277,7 @@ def write_assets(source: Source, folder: str) -> None:
     source: the model.
     folder: gets them.
   """
-  model_folder.claim(
-    folder, source.description, source.config, source.vocab_file
-  )
+  model_json.claim(folder, source.description, source.config, source.vocab_file)
   labels = source.description.get("labels")
   if labels:
     with write_whole(os.path.join(folder, "labels.txt")) as file:
@@ -463,4 +457,4 @@ def main(_) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -27,11 +27,12 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib import command_line, estimator_api, folder_lock, text_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, write_whole
-from bertlib.data import features
-from bertlib.data.features import _truncate_seq_pair
+from bertlib import app, estimator_api, files, folder_lock, text_files
+from bertlib.checkpoints import finding, initialize, loading
+from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data.model_inputs import _truncate_seq_pair
+from bertlib.errors import InputError
+from bertlib.files import write_whole
 from bertlib.reporting import preflight
 from bertlib.training import training
 
@@ -70,7 +71,7 @@ def stream_examples(
     An example a line, of blank lines too.
   """
   for index, line in enumerate(text_files.read_lines(input_file, encoding)):
-    yield InputExample(index, *features.split_pair(line.strip()))
+    yield InputExample(index, *model_inputs.split_pair(line.strip()))
 
 
 def read_examples(input_file: str) -> list[InputExample]:
@@ -84,7 +85,7 @@ def for_model(
   """The examples; InputError at a pair, for a model without pairs."""
   for example in examples:
     if example.text_b is not None:
-      model_folder.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, FLAGS.bert_config_file)
     yield example
 
 
@@ -189,11 +190,11 @@ def encode_examples(
     logging.warning("%d lines cut to %d tokens", num_truncated, max_seq_length)
 
 
-def record_layout(max_seq_length: int) -> features.Layout:
+def record_layout(max_seq_length: int) -> tf_records.Layout:
   """The layout of the records of texts, `max_seq_length` tokens each."""
-  tokens = features.Feature((max_seq_length,))
+  tokens = tf_records.Feature((max_seq_length,))
   return {
-    "unique_ids": features.Feature(),
+    "unique_ids": tf_records.Feature(),
     "input_ids": tokens,
     "input_mask": tokens,
     "input_type_ids": tokens,
@@ -283,7 +284,7 @@ def model_fn_builder(
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       predictions=features | {"unique_id": features["unique_ids"]} | outputs,
-      scaffold_fn=model_folder.initialize_from_checkpoint(
+      scaffold_fn=initialize.initialize_from_checkpoint(
         init_checkpoint, use_tpu=use_tpu
       ),
     )
@@ -504,7 +505,7 @@ def main(_) -> None:
     examples = for_model(
       stream_examples(FLAGS.input_file, text_files.from_flags()), config
     )
-    num_texts = features.write_records(
+    num_texts = tf_records.write_records(
       records,
       encode_examples(examples, tokenizer, FLAGS.max_seq_length),
       layout,
@@ -525,7 +526,7 @@ def main(_) -> None:
       predict_batch_size=FLAGS.batch_size,
     )
     rows = estimator.predict(
-      lambda params: features.record_batches(
+      lambda params: input_pipeline.record_batches(
         records,
         layout,
         params["batch_size"],
@@ -534,7 +535,7 @@ def main(_) -> None:
         by_length=not FLAGS.use_tpu,
       )
     )
-    rows = features.in_order(training.follow(rows, num_texts, "texts"))
+    rows = tf_records.in_order(training.follow(rows, num_texts, "texts"))
     if is_npz:
       width = len(layer_indexes) * config.hidden_size
       write_npz(output, rows, num_texts, width)
@@ -565,7 +566,7 @@ def prepare(check: preflight.Check):
   config = check("config", preflight.load_config)
   check("output", check_output, after=config)
   tokenizer = check("vocabulary", preflight.load_tokenizer, config)
-  check("checkpoint", model_folder.check_checkpoint, FLAGS.init_checkpoint)
+  check("checkpoint", finding.check_checkpoint, FLAGS.init_checkpoint)
   layer_indexes = check("layers", find_layers, config)
   return config, tokenizer, layer_indexes
 
@@ -592,13 +593,13 @@ def check_flags() -> None:
 
 def check_output() -> None:
   """Refuses an --output_file that is an input."""
-  command_line.check_outputs(
+  files.check_outputs(
     [FLAGS.output_file, preflight.receipt_path()],
     [
       FLAGS.input_file,
       FLAGS.vocab_file,
       FLAGS.bert_config_file,
-      *command_line.checkpoint_files(FLAGS.init_checkpoint),
+      *files.checkpoint_files(FLAGS.init_checkpoint),
     ],
   )
 
@@ -669,4 +670,4 @@ def check_disk(
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -27,10 +27,15 @@ from absl import flags, logging
 import modeling
 import optimization
 import tokenization
-from bertlib import command_line, estimator_api, text_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, write_whole
-from bertlib.data import classification, features, record_check
+from bertlib import app, estimator_api, files, text_files
+from bertlib.checkpoints import finding, loading, model_json, predictor
+from bertlib.data import (
+  classification,
+  input_pipeline,
+  model_inputs,
+  record_check,
+  tf_records,
+)
 from bertlib.data.classification import (  # noqa: F401 (their names are also here)
   ChoiceExample,
   ColaProcessor,
@@ -42,7 +47,10 @@ from bertlib.data.classification import (  # noqa: F401 (their names are also he
   Problem,
   XnliProcessor,
 )
-from bertlib.data.features import _truncate_seq_pair, shuffle_epochs  # noqa: F401
+from bertlib.data.input_pipeline import shuffle_epochs
+from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
+from bertlib.errors import InputError
+from bertlib.files import write_whole
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
 from bertlib.reporting import preflight
@@ -89,7 +97,7 @@ class InputFeatures:
 
 def record_layout(
   max_seq_length: int, problem: Problem | None = None
-) -> features.Layout:
+) -> tf_records.Layout:
   """The layout of the classifier's records.
 
   Args:
@@ -98,20 +106,20 @@ def record_layout(
     problem: what is learnt; None for classification.
 
   Returns:
-    What `features.write_records` and `features.parse_records` take.
+    What `tf_records.write_records` and `input_pipeline.parse_records` take.
   """
   problem = problem or Problem()
-  tokens = features.token_layout(max_seq_length)
+  tokens = tf_records.token_layout(max_seq_length)
   if problem.kind == "multiple_choice":
     shape = (problem.num_labels, max_seq_length)
-    tokens = {name: features.Feature(shape) for name in tokens}
+    tokens = {name: tf_records.Feature(shape) for name in tokens}
   return tokens | {
-    "label_ids": features.Feature(
+    "label_ids": tf_records.Feature(
       (problem.num_labels,) if problem.kind == "multi_label" else (),
       is_float=problem.kind in ("regression", "multi_label"),
     ),
     # Records of the first releases do not have it.
-    "is_real_example": features.Feature(default=1),
+    "is_real_example": tf_records.Feature(default=1),
   }
 
 
@@ -164,7 +172,7 @@ def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
   else:
     pairs = [(example.text_a, example.text_b)]
   encoded = [
-    features.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
+    model_inputs.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
   ]
   if ex_index == 0:
     # The processors of test sets give a label that means nothing.
@@ -178,7 +186,7 @@ def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
   converted = InputFeatures(
     *(
       list(itertools.chain.from_iterable(getattr(one, name) for one in encoded))
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     ),
     _label_id(example, problem),
   )
@@ -224,7 +232,7 @@ def file_based_convert_examples_to_features(
   tokenizer: tokenization.FullTokenizer,
   output_file: str,
   problem: Problem | None = None,
-) -> features.Lengths:
+) -> model_inputs.Lengths:
   """Writes the features of all examples to a TFRecord file.
 
   Says how many texts were cut, since what is cut the model does not see.
@@ -256,7 +264,7 @@ def file_based_convert_examples_to_features(
         num_cut.append(cut)
       yield converted.as_record()
 
-  features.write_records(
+  tf_records.write_records(
     output_file, records(), record_layout(max_seq_length, problem)
   )
   logging.info(
@@ -268,7 +276,7 @@ def file_based_convert_examples_to_features(
     max_seq_length,
     sum(num_cut),
   )
-  return features.Lengths(lengths, max_seq_length, num_cut)
+  return model_inputs.Lengths(lengths, max_seq_length, num_cut)
 
 
 # Features to batches
@@ -285,7 +293,7 @@ def file_based_input_fn_builder(
   first_step: int = 0,
   by_length: bool = False,
 ):
-  """`features.record_input_fn` over a file of this task.
+  """`input_pipeline.record_input_fn` over a file of this task.
 
   Args:
     input_file: the file.
@@ -301,7 +309,7 @@ def file_based_input_fn_builder(
   Returns:
     A function of `params`, which has the `batch_size`.
   """
-  return features.record_input_fn(
+  return input_pipeline.record_input_fn(
     input_file,
     record_layout(seq_length, problem),
     is_training,
@@ -587,7 +595,7 @@ def problem_of(description: Mapping[str, Any]) -> Problem:
   return Problem(description.get("kind", usual), labels)
 
 
-class Predictor(model_folder.LoadedModel):
+class Predictor(predictor.LoadedModel):
   """A trained classifier, loaded once, that labels texts.
 
   ```python
@@ -651,7 +659,7 @@ class Predictor(model_folder.LoadedModel):
     for text in texts:
       pairs += text if has_choices else [text]
     encoded = [
-      features.encode_pair(
+      model_inputs.encode_pair(
         self.tokenizer,
         *((pair, None) if isinstance(pair, str) else pair),
         self.description["max_seq_length"],
@@ -820,7 +828,7 @@ def make_processor() -> DataProcessor:
     processor.encoding = encoding
     if not FLAGS.labels and not FLAGS.do_train:
       # A trained model knows its labels.
-      trained = model_folder.load_description(FLAGS.output_dir)
+      trained = model_json.load_description(FLAGS.output_dir)
       processor.labels = trained.get("labels", [])
     if not processor.labels and processor.kind != "regression":
       processor.read_labels(FLAGS.data_dir)
@@ -936,7 +944,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   training.log_devices()
   if FLAGS.do_train:
     model = start.model | {"has_pairs": has_pairs(examples.train)}
-    model_folder.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+    model_json.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
       FLAGS.output_dir,
@@ -971,7 +979,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       "train",
       examples.train,
       FLAGS.train_batch_size,
-      model_folder.steps_done(FLAGS.output_dir),
+      finding.steps_done(FLAGS.output_dir),
       FLAGS.group_by_length,
     )
     training.train(
@@ -1024,7 +1032,7 @@ def prepare(check: preflight.Check) -> Start:
   processor = check("task", make_processor)
   selection = check("scores", read_selection, processor)
   model = check("folder", describe_model, config, processor, seeds)
-  with command_line.files_read() as data_files:
+  with files.files_read() as data_files:
     examples = check("data", read_examples, processor)
   check("texts", check_pairs, config, processor, examples)
   check("encoding", check_encoding, processor, data_files, after=examples)
@@ -1108,7 +1116,7 @@ def describe_model(
     seeds: of `--seeds`, each of which has a folder of its own.
 
   Returns:
-    What `model_folder.claim` takes.
+    What `model_json.claim` takes.
 
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
@@ -1124,7 +1132,7 @@ def describe_model(
     **training.compute_choices(),
   }
   num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
-  model_folder.check(
+  model_json.check(
     FLAGS.output_dir,
     model,
     config,
@@ -1133,7 +1141,7 @@ def describe_model(
     FLAGS.vocab_file,
   )
   if FLAGS.do_train and not seeds:
-    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
 
 
@@ -1157,11 +1165,11 @@ def check_pairs(
       was trained on, or the model has no second segment.
   """
   if processor.kind == "multiple_choice":
-    model_folder.check_has_segments(config, FLAGS.bert_config_file)
+    loading.check_has_segments(config, FLAGS.bert_config_file)
     return
   trained_on_pairs = None
-  if model_folder.trained_checkpoint(FLAGS.output_dir):
-    description = model_folder.load_description(FLAGS.output_dir)
+  if finding.trained_checkpoint(FLAGS.output_dir):
+    description = model_json.load_description(FLAGS.output_dir)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, of_set in (
@@ -1173,7 +1181,7 @@ def check_pairs(
       continue
     is_pairs = has_pairs(of_set)
     if is_pairs:
-      model_folder.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, FLAGS.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
       flag = "data_dir"
       if split == "test" and FLAGS.predict_file:
@@ -1280,7 +1288,7 @@ def score_sets(
     results = evaluations[ending](checkpoint)
     if evaluated and not ending:
       if problem.kind == "multi_label":
-        model_folder.add_to_description(
+        model_json.add_to_description(
           FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
         )
       sections = classification_scores.sections(
@@ -1322,7 +1330,7 @@ def label_sets(
   Returns:
     Warnings for the report.
   """
-  thresholds = model_folder.load_description(FLAGS.output_dir).get("thresholds")
+  thresholds = model_json.load_description(FLAGS.output_dir).get("thresholds")
   warnings: list[str] = []
   for ending, examples in predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
@@ -1342,7 +1350,7 @@ def label_sets(
       len(examples),
       "examples",
     )
-    rows = [row["probabilities"] for row in features.in_order(found)]
+    rows = [row["probabilities"] for row in tf_records.in_order(found)]
     rows = rows[: len(examples)]  # a TPU has padding after them
     write_predictions(
       os.path.join(FLAGS.output_dir, results),
@@ -1501,7 +1509,7 @@ def write_and_read(
     examples: the examples.
     batch_size: examples a step.
     steps_done: for training, the step to go on from; else None.
-    by_length: see `features.record_input_fn`; not on a TPU.
+    by_length: see `input_pipeline.record_input_fn`; not on a TPU.
 
   Returns:
     An `input_fn`, and how long the examples are.
@@ -1683,10 +1691,10 @@ def write_predictions(
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
-        command_line.show(*label_columns(said), *texts)
+        app.show(*label_columns(said), *texts)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

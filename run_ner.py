@@ -25,11 +25,18 @@ from absl import flags, logging
 import modeling
 import optimization
 import tokenization
-from bertlib import command_line, estimator_api, text_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, write_whole
-from bertlib.data import features, ner, record_check
+from bertlib import app, estimator_api, text_files
+from bertlib.checkpoints import finding, model_json, predictor
+from bertlib.data import (
+  input_pipeline,
+  model_inputs,
+  ner,
+  record_check,
+  tf_records,
+)
 from bertlib.data.ner import Sentence
+from bertlib.errors import InputError
+from bertlib.files import write_whole
 from bertlib.reporting import html_report, preflight
 from bertlib.training import model_selection, training
 
@@ -286,7 +293,7 @@ def found_in(
   return found
 
 
-class Predictor(model_folder.LoadedModel):
+class Predictor(predictor.LoadedModel):
   """A trained model, loaded once, that finds entities.
 
   ```python
@@ -489,7 +496,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   receipt.start(path for path, used in zip(files, data) if used)
   training.log_devices()
   if FLAGS.do_train:
-    model_folder.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
+    model_json.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
   if start.seeds:
     model_selection.train_seeds(
       FLAGS.output_dir,
@@ -523,7 +530,9 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     )
     num_tokens = [len(window.input_ids) for window in windows]
     nothing_cut = [0] * len(windows)
-    lengths = features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+    lengths = model_inputs.Lengths(
+      num_tokens, FLAGS.max_seq_length, nothing_cut
+    )
 
   checkpoint = training.checkpoint_to_use()
   results, sections, warnings = {}, [], []
@@ -636,7 +645,7 @@ def describe_model(
     seeds: of `--seeds`, each of which has a folder of its own.
 
   Returns:
-    What `model_folder.claim` takes.
+    What `model_json.claim` takes.
 
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
@@ -648,7 +657,7 @@ def describe_model(
     "do_lower_case": FLAGS.do_lower_case,
     **training.compute_choices(),
   }
-  model_folder.check(
+  model_json.check(
     FLAGS.output_dir,
     model,
     config,
@@ -657,7 +666,7 @@ def describe_model(
     FLAGS.vocab_file,
   )
   if FLAGS.do_train and not seeds:
-    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
 
 
@@ -794,8 +803,8 @@ def find_labels(
   """
   if not train_set:
     folder = os.path.dirname(checkpoint)
-    known = model_folder.load_description(FLAGS.output_dir)
-    known = known or model_folder.load_description(folder)
+    known = model_json.load_description(FLAGS.output_dir)
+    known = known or model_json.load_description(folder)
     if known.get("script") != "run_ner":
       raise InputError(
         f"{folder}: does not say which tags its model has learnt; name the"
@@ -898,7 +907,7 @@ def write_windows(
   if FLAGS.use_tpu and name != "train":  # takes full batches alone
     records += records[:1] * (-len(records) % FLAGS[f"{name}_batch_size"].value)
   layout = ner.record_layout(FLAGS.max_seq_length)
-  features.write_records(path, records, layout)
+  tf_records.write_records(path, records, layout)
   per_sentence = Counter(window.sentence for window in windows)
   logging.info(
     "%s: %d sentences in %d windows; %d sentences are too long for one",
@@ -994,14 +1003,14 @@ def train_input_fn(path: str):
   Args:
     path: of the records.
   """
-  return features.record_input_fn(
+  return input_pipeline.record_input_fn(
     path,
     ner.record_layout(FLAGS.max_seq_length),
     is_training=True,
     drop_remainder=True,
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=model_folder.steps_done(FLAGS.output_dir),
+    first_step=finding.steps_done(FLAGS.output_dir),
     by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
   )
 
@@ -1027,7 +1036,7 @@ def tag(
   Returns:
     For each sentence the tags and their probabilities.
   """
-  input_fn = features.record_input_fn(
+  input_fn = input_pipeline.record_input_fn(
     path,
     ner.record_layout(FLAGS.max_seq_length),
     is_training=False,
@@ -1153,4 +1162,4 @@ def write_predictions(
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -32,15 +32,11 @@ from google.protobuf.message import DecodeError
 import modeling
 import optimization
 import tokenization
-from bertlib import command_line, estimator_api, text_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import (
-  InputError,
-  find_files,
-  split_names,
-  write_whole,
-)
-from bertlib.data import features, record_check
+from bertlib import app, estimator_api, text_files
+from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
+from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.errors import InputError
+from bertlib.files import find_files, split_names, write_whole
 from bertlib.reporting import preflight
 from bertlib.settings import rules
 from bertlib.training import model_selection, training
@@ -75,7 +71,7 @@ def count_records(
     InputError: the file is cut off, empty, of other lengths, of another
       vocabulary or of another kind.
   """
-  count = features.count_records(path)
+  count = tf_records.count_records(path)
   first = next(read_records(path))
   check_lengths(path, first, max_seq_length, max_predictions_per_seq)
   if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
@@ -92,7 +88,7 @@ def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
   Raises:
     InputError: a record is corrupt.
   """
-  for number, record in enumerate(features.read_framed(path)):
+  for number, record in enumerate(tf_records.read_framed(path)):
     if record is None:
       raise InputError(
         f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
@@ -146,7 +142,7 @@ def _decode_record(
 ) -> dict[str, Any]:
   """Parses one serialized record; its integers come as int32."""
   parsed = tf.io.parse_single_example(record, name_to_features)
-  return features.narrow_integers(parsed)
+  return input_pipeline.narrow_integers(parsed)
 
 
 def input_fn_builder(
@@ -186,13 +182,15 @@ def input_fn_builder(
 
   Returns:
     A function of `params`, which has the `batch_size`; and maybe `shard` and
-    `traced_step`, see `features.record_input_fn`.
+    `traced_step`, see `input_pipeline.record_input_fn`.
 
   Raises:
     InputError: what `count_records` finds.
   """
   del num_cpu_threads
-  layout = features.pretraining_layout(max_seq_length, max_predictions_per_seq)
+  layout = tf_records.pretraining_layout(
+    max_seq_length, max_predictions_per_seq
+  )
   if num_records is None:
     num_records = sum(
       count_records(path, max_seq_length, max_predictions_per_seq)
@@ -200,24 +198,26 @@ def input_fn_builder(
     )
 
   def input_fn(params):
-    batch_size, shard = features.whole_batch(params)
+    batch_size, shard = input_pipeline.whole_batch(params)
     if not is_training:
-      return features.record_batches(
+      return input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, trim, shard=shard
       )
-    parts = shard or features.Shard()
+    parts = shard or input_pipeline.Shard()
     traced_step = params.get("traced_step")
     step = first_step
     if traced_step is not None:  # in one part, by file that of this process
       step = traced_step
-      parts = parts._replace(num_replicas=1) if by_file else features.Shard()
+      parts = (
+        parts._replace(num_replicas=1) if by_file else input_pipeline.Shard()
+      )
     files, total, size, read = input_files, num_records, batch_size, parts
     if by_file:
       files = files_of(input_files, parts)
       total = sum(by_file[path] for path in files)
       size = batch_size // parts.count
-      read = features.Shard(num_replicas=parts.num_replicas)
-    batches = features.streamed_record_batches(
+      read = input_pipeline.Shard(num_replicas=parts.num_replicas)
+    batches = input_pipeline.streamed_record_batches(
       files,
       layout,
       size,
@@ -234,7 +234,7 @@ def input_fn_builder(
     def mask_anew(place, batch):
       numbers = parts.example_numbers(place, batch_size)
       batch = remask(batch, numbers, masking)
-      return features.trim_padding(batch) if trim else batch
+      return input_pipeline.trim_padding(batch) if trim else batch
 
     return (
       batches.enumerate(step * parts.num_replicas)
@@ -245,7 +245,7 @@ def input_fn_builder(
   return input_fn
 
 
-def files_of(files: Sequence[str], shard: features.Shard) -> list[str]:
+def files_of(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
   """The files that a process reads alone.
 
   Args:
@@ -293,7 +293,7 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
   and 10% stay as they are (Devlin et al. 2019, A.1).
 
   Args:
-    batch: the features of `features.pretraining_layout`, S and P known.
+    batch: the features of `tf_records.pretraining_layout`, S and P known.
     numbers: int64 [B], for each example its number over all epochs. The draws
       are a function of it and the seed.
     masking: what to draw.
@@ -341,7 +341,7 @@ def original_ids(batch: Mapping[str, Any]):
   """Puts the tokens back that the masks of a batch hide.
 
   Args:
-    batch: as `features.pretraining_layout` says; slots of weight 0 hold none.
+    batch: as `tf_records.pretraining_layout` says; slots of weight 0 hold none.
 
   Returns:
     int32 [B, S].
@@ -573,7 +573,7 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
-def record_layout(config: modeling.BertConfig) -> features.Layout:
+def record_layout(config: modeling.BertConfig) -> tf_records.Layout:
   """The layout of pretraining records that go with a model and the flags."""
   return limited_layout(
     config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
@@ -582,7 +582,7 @@ def record_layout(config: modeling.BertConfig) -> features.Layout:
 
 def limited_layout(
   config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
-) -> features.Layout:
+) -> tf_records.Layout:
   """The layout of pretraining records, with the ranges of their values.
 
   Args:
@@ -591,7 +591,7 @@ def limited_layout(
     max_predictions_per_seq: P, places for its masks.
 
   Returns:
-    See `features.pretraining_layout`.
+    See `tf_records.pretraining_layout`.
   """
   limits = {
     "input_ids": config.vocab_size,
@@ -601,8 +601,9 @@ def limited_layout(
     "masked_lm_ids": config.vocab_size,
     "next_sentence_labels": 2,
   }
-  return features.with_limits(
-    features.pretraining_layout(max_seq_length, max_predictions_per_seq), limits
+  return input_pipeline.with_limits(
+    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq),
+    limits,
   )
 
 
@@ -654,7 +655,7 @@ def pretraining_loss(
   ones = tf.ones_like(next_sentence_losses)
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
   layout = limited_layout(bert_config, seq_length, 0)
-  mark = features.range_mark(batch, layout)
+  mark = input_pipeline.range_mark(batch, layout)
   return masked_lm_loss + next_sentence_loss + mark, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
     "masked_lm_loss": (masked_lm_losses + mark, weights),
@@ -796,7 +797,7 @@ class Line(NamedTuple):
   """
 
   text: str
-  encoded: features.EncodedPair
+  encoded: model_inputs.EncodedPair
   positions: list[int]
 
   @property
@@ -831,8 +832,8 @@ def read_lines(
   for row in text_files.read_lines(path, encoding):
     text = row.strip()
     apart = text.replace("[MASK]", " [MASK] ")
-    encoded = features.encode_pair(
-      tokenizer, *features.split_pair(apart), max_seq_length
+    encoded = model_inputs.encode_pair(
+      tokenizer, *model_inputs.split_pair(apart), max_seq_length
     )
     tokens = encoded.input_ids[: sum(encoded.input_mask)]
     positions = [
@@ -900,16 +901,16 @@ def predict_lines(
     Of each line its `text` and either `masks`, for each one the likeliest
     fillings with their probabilities, or `pseudo_perplexity` and `num_tokens`.
   """
-  layout = features.token_layout(max_seq_length) | {
-    "masked_lm_positions": features.Feature((1,)),
-    "masked_lm_ids": features.Feature((1,)),
+  layout = tf_records.token_layout(max_seq_length) | {
+    "masked_lm_positions": tf_records.Feature((1,)),
+    "masked_lm_ids": tf_records.Feature((1,)),
   }
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "lines.tf_record")
     records = prediction_records(lines, tokenizer.vocab["[MASK]"])
-    features.write_records(path, records, layout)
+    tf_records.write_records(path, records, layout)
     rows = estimator.predict(
-      lambda params: features.record_batches(
+      lambda params: input_pipeline.record_batches(
         path, layout, params["batch_size"], drop_remainder=False, trim=trim
       ),
       checkpoint_path=checkpoint,
@@ -948,10 +949,10 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
   with write_whole(path) as file:
     for line in said:
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
-      command_line.show(line["text"])
+      app.show(line["text"])
       for filling in line.get("masks", ()):
         told = (f"{f['token']} {f['probability']:.3f}" for f in filling)
-        command_line.show("", *told, sep="  ")
+        app.show("", *told, sep="  ")
       if line.get("pseudo_perplexity"):
         print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
   logging.info("Predictions in %s", path)
@@ -1135,7 +1136,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     evaluate = evaluation(estimator, config, data.eval_files, data.num_records)
   if FLAGS.do_train:
     vocab_file, _ = find_vocab()
-    model_folder.claim(FLAGS.output_dir, start.model, config, vocab_file)
+    model_json.claim(FLAGS.output_dir, start.model, config, vocab_file)
     train(
       estimator,
       config,
@@ -1202,15 +1203,15 @@ def carry_out_phases(
   last = run_each_phase(num_steps)
   if not training.is_chief():
     return
-  vocab_file = os.path.join(last, model_folder.VOCAB_FILE)
-  model_folder.claim(
+  vocab_file = os.path.join(last, loading.VOCAB_FILE)
+  model_json.claim(
     FLAGS.output_dir,
-    model_folder.load_description(last),
-    model_folder.load_config(os.path.join(last, model_folder.CONFIG_FILE)),
+    model_json.load_description(last),
+    loading.load_config(os.path.join(last, loading.CONFIG_FILE)),
     vocab_file if tf.gfile.Exists(vocab_file) else None,
   )
-  kept = model_folder.keep_as_best(
-    FLAGS.output_dir, model_folder.trained_checkpoint(last)
+  kept = checkpoint_writer.keep_as_best(
+    FLAGS.output_dir, finding.trained_checkpoint(last)
   )
   logging.info("The model of all phases is in %s", FLAGS.output_dir)
   receipt.finish(read_phase_receipt(last)["results"], kept)
@@ -1226,14 +1227,14 @@ def run_each_phase(num_steps: Sequence[int]) -> str:
   for number, (file, steps) in enumerate(zip(FLAGS.phases, num_steps), start=1):
     folder = os.path.join(FLAGS.output_dir, f"phase_{number}")
     told = f"Phase {number} of {len(num_steps)}, by {file}, in {folder}"
-    if model_folder.steps_done(folder) >= steps and has_ended(folder):
+    if finding.steps_done(folder) >= steps and has_ended(folder):
       logging.info("%s: has ended, at step %d", told, steps)
     else:
       logging.info("%s", told)
       model_selection.run_again(folder, flags_of_phase(file, checkpoint))
     if not (FLAGS.doctor or training.is_chief()):
       wait_for_chief(folder)
-    checkpoint = model_folder.last_checkpoint(folder)
+    checkpoint = finding.last_checkpoint(folder)
   return folder
 
 
@@ -1241,7 +1242,7 @@ def check_phases() -> list[int]:
   """Refuses phases that could not be run; gives the last step of each."""
   if not FLAGS.do_train:
     raise InputError("--phases is about training: add --do_train")
-  if model_folder.last_checkpoint(FLAGS.output_dir):
+  if finding.last_checkpoint(FLAGS.output_dir):
     raise InputError(
       f"{FLAGS.output_dir}: was trained without --phases; name another"
       " --output_dir"
@@ -1282,7 +1283,7 @@ def has_ended(folder: str) -> bool:
 def read_phase_receipt(folder: str) -> dict[str, Any]:
   """The receipt of a phase; an empty one where it has not begun."""
   path = os.path.join(folder, "run.json")
-  return command_line.read_receipt(path) if tf.gfile.Exists(path) else {}
+  return app.read_receipt(path) if tf.gfile.Exists(path) else {}
 
 
 def wait_for_chief(folder: str, most_seconds: float = 3600.0) -> None:
@@ -1363,7 +1364,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     config: the encoder's sizes.
 
   Returns:
-    What `model_folder.claim` takes.
+    What `model_json.claim` takes.
 
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
@@ -1374,7 +1375,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     "do_lower_case": find_vocab()[1],
     **training.compute_choices(),
   }
-  model_folder.check(
+  model_json.check(
     FLAGS.output_dir,
     model,
     config,
@@ -1382,7 +1383,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     vocab_file=FLAGS.vocab_file,
   )
   if FLAGS.do_train:
-    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
 
 
@@ -1435,7 +1436,7 @@ def find_data(
       path, tokenizer, FLAGS.max_seq_length, text_files.from_flags()
     )
     if any(max(line.encoded.segment_ids) for line in lines):
-      model_folder.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, FLAGS.bert_config_file)
   num_records = {
     path: count_records(
       path,
@@ -1456,7 +1457,7 @@ def find_data(
 
 def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = features.pretraining_layout(
+  layout = tf_records.pretraining_layout(
     FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
   )
   preflight.check_weights(
@@ -1517,10 +1518,10 @@ def find_vocab() -> tuple[str | None, bool]:
 
   Where the flags name none, it is the one that training left in the folder.
   """
-  path = os.path.join(FLAGS.output_dir, model_folder.VOCAB_FILE)
+  path = os.path.join(FLAGS.output_dir, loading.VOCAB_FILE)
   if FLAGS.vocab_file or not tf.gfile.Exists(path):
     return FLAGS.vocab_file, FLAGS.do_lower_case
-  description = model_folder.load_description(FLAGS.output_dir)
+  description = model_json.load_description(FLAGS.output_dir)
   return path, description.get("do_lower_case", FLAGS.do_lower_case)
 
 
@@ -1544,7 +1545,7 @@ def load_tokenizer(
     if uses:
       raise InputError(f"--vocab_file is needed with --{uses[0]}")
     return None
-  tokenizer = model_folder.load_tokenizer(
+  tokenizer = loading.load_tokenizer(
     vocab_file, do_lower_case, config, FLAGS.init_checkpoint, ["[MASK]"]
   )
   if uses and "[MASK]" not in tokenizer.vocab:
@@ -1558,7 +1559,7 @@ def find_weights() -> str | None:
   Raises:
     InputError: there is no checkpoint, or it lacks the masked LM.
   """
-  checkpoint = model_folder.find_model(
+  checkpoint = finding.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, may_be_new=FLAGS.do_train
   )
   if checkpoint and "cls/predictions/output_bias" not in dict(
@@ -1660,7 +1661,7 @@ def train(
     is_training=True,
     trim=not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=model_folder.steps_done(FLAGS.output_dir),
+    first_step=finding.steps_done(FLAGS.output_dir),
     masking=masking,
     num_records=total,
     by_file=num_records if FLAGS.shard_by == "file" else None,
@@ -1760,4 +1761,4 @@ def plan_evaluation(
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -29,10 +29,9 @@ import modeling
 import optimization
 import squad_metrics
 import tokenization
-from bertlib import command_line, estimator_api, text_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, find_files, write_whole
-from bertlib.data import features, record_check, squad
+from bertlib import app, estimator_api, files, text_files
+from bertlib.checkpoints import finding, loading, model_json, predictor
+from bertlib.data import input_pipeline, model_inputs, record_check, squad
 from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
   InputFeatures,
@@ -42,6 +41,8 @@ from bertlib.data.squad import (  # noqa: F401
   convert_examples_to_features,
   read_squad_examples,
 )
+from bertlib.errors import InputError
+from bertlib.files import find_files, write_whole
 from bertlib.metrics import squad_decoding
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
   RawResult,
@@ -69,7 +70,7 @@ def input_fn_builder(
   first_step: int = 0,
   by_length: bool = False,
 ):
-  """`features.record_input_fn` over a file of `FeatureWriter`.
+  """`input_pipeline.record_input_fn` over a file of `FeatureWriter`.
 
   Args:
     input_file: the file.
@@ -84,7 +85,7 @@ def input_fn_builder(
   Returns:
     A function of `params`, which has the `batch_size`.
   """
-  return features.record_input_fn(
+  return input_pipeline.record_input_fn(
     input_file,
     squad.record_layout(seq_length, is_training),
     is_training,
@@ -255,7 +256,7 @@ class Answer(NamedTuple):
   end: int
 
 
-class Predictor(model_folder.LoadedModel):
+class Predictor(predictor.LoadedModel):
   """A trained model, loaded once, that answers questions.
 
   ```python
@@ -552,8 +553,8 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   files = FLAGS.train_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
   training.log_devices()
-  if FLAGS.do_train or not model_folder.load_description(FLAGS.output_dir):
-    model_folder.claim(
+  if FLAGS.do_train or not model_json.load_description(FLAGS.output_dir):
+    model_json.claim(
       FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
     )
   if start.seeds:
@@ -681,7 +682,7 @@ def check_output() -> None:
   )
   if FLAGS.save_logits:
     model_files = [FLAGS.vocab_file, FLAGS.bert_config_file]
-    command_line.check_outputs([FLAGS.save_logits], inputs + model_files)
+    files.check_outputs([FLAGS.save_logits], inputs + model_files)
   if FLAGS.interactive and FLAGS.passage_file:
     read_passage()
 
@@ -705,12 +706,12 @@ def describe_model(
     seeds: of `--seeds`, each of which has a folder of its own.
 
   Returns:
-    What `model_folder.claim` takes.
+    What `model_json.claim` takes.
 
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
   """
-  model_folder.check_has_segments(config, FLAGS.bert_config_file)
+  loading.check_has_segments(config, FLAGS.bert_config_file)
   model = {
     "script": "run_squad",
     "version_2_with_negative": FLAGS.version_2_with_negative,
@@ -723,7 +724,7 @@ def describe_model(
   must_agree = ["script", "do_lower_case"]
   if FLAGS.do_train:
     must_agree.append("version_2_with_negative")
-  model_folder.check(
+  model_json.check(
     FLAGS.output_dir,
     model,
     config,
@@ -731,7 +732,7 @@ def describe_model(
     vocab_file=FLAGS.vocab_file,
   )
   if FLAGS.do_train and not seeds:
-    model_folder.check_resume(FLAGS.resume, FLAGS.output_dir)
+    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
   return model
 
 
@@ -868,7 +869,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
     InputError: something is missing, or contradicts something else.
   """
   check_flags()
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, bert_config)
+  loading.check_max_seq_length(FLAGS.max_seq_length, bert_config)
   tokenization.validate_case_matches_checkpoint(
     FLAGS.do_lower_case, FLAGS.init_checkpoint
   )
@@ -927,7 +928,7 @@ def find_model() -> str | None:
     InputError: it is not there, or of a model for something else.
   """
   needs_no_model = FLAGS.from_logits and not FLAGS.interactive
-  checkpoint = model_folder.find_model(
+  checkpoint = finding.find_model(
     FLAGS.init_checkpoint,
     FLAGS.output_dir,
     may_be_new=FLAGS.do_train or needs_no_model,
@@ -985,7 +986,7 @@ def load_audit_tokenizer() -> tokenization.FullTokenizer:
   training.fill_in_model_flags()
   if not FLAGS.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
-  return model_folder.load_tokenizer(
+  return loading.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, None, FLAGS.init_checkpoint
   )
 
@@ -1158,7 +1159,7 @@ def train(
   examples: Sequence[SquadExample],
   selection: model_selection.Selection,
   evaluate: model_selection.Evaluate,
-) -> features.Lengths:
+) -> model_inputs.Lengths:
   """Trains, or goes on where training was stopped.
 
   Args:
@@ -1191,7 +1192,7 @@ def train(
     drop_remainder=True,
     trim=FLAGS.mask_padding and not FLAGS.use_tpu,
     seed=FLAGS.seed,
-    first_step=model_folder.steps_done(FLAGS.output_dir),
+    first_step=finding.steps_done(FLAGS.output_dir),
     by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
   )
   training.train(
@@ -1210,7 +1211,7 @@ def train(
   )
   num_tokens = [int(length) for length in windows.length]
   nothing_cut = [0] * len(num_tokens)
-  return features.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+  return model_inputs.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
 
 
 def predict(
@@ -1574,12 +1575,10 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
     for answer in answers[:3]:
       place = f"{answer.start}-{answer.end}" if answer.text else "-"
       text = answer.text or "(no answer)"
-      command_line.show(
-        f"{answer.probability:.3f}", f"{place:>11}", text, sep="  "
-      )
+      app.show(f"{answer.probability:.3f}", f"{place:>11}", text, sep="  ")
     print(flush=True)
 
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -23,8 +23,9 @@ from typing import Any, Callable, NamedTuple
 
 from absl import flags, logging
 
-from bertlib import command_line, text_files
-from bertlib.command_line import InputError, write_whole
+from bertlib import app, files, text_files
+from bertlib.errors import InputError
+from bertlib.files import write_whole
 
 FLAGS = flags.FLAGS
 
@@ -525,7 +526,7 @@ def main(argv: list[str]) -> None:
     )
   inputs = [*argv[1:], FLAGS["na-prob-file"].value]
   if FLAGS["out-file"].value:
-    command_line.check_outputs([FLAGS["out-file"].value], inputs)
+    files.check_outputs([FLAGS["out-file"].value], inputs)
   questions = read_questions(argv[1])
   predictions = read_by_id(argv[2], str)
   is_v2 = any(question.is_impossible is not None for question in questions)
@@ -554,4 +555,4 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

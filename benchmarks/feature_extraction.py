@@ -56,9 +56,9 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   import extract_features
   import tokenization
   from bertlib import precision as precision_lib
-  from bertlib.checkpoints import model_folder
+  from bertlib.checkpoints import loading
   from bertlib.compute import FastCompute
-  from bertlib.data import features
+  from bertlib.data import input_pipeline, tf_records
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
@@ -71,7 +71,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   folder = tempfile.TemporaryDirectory()
   records = os.path.join(folder.name, "texts.tf_record")
   model_fn = extract_features.model_fn_builder(
-    model_folder.load_config(in_model_dir("bert_config.json")),
+    loading.load_config(in_model_dir("bert_config.json")),
     in_model_dir("bert_model.ckpt"),
     layer_indexes=[-1],
     use_tpu=False,
@@ -80,7 +80,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     compute=FastCompute(tf.as_dtype(precision), unpad=True),
   )
   with tf.Graph().as_default():
-    dataset = features.record_batches(
+    dataset = input_pipeline.record_batches(
       records, layout, settings.batch_size, False, trim=True, by_length=True
     )
     iterator = tf.data.make_initializable_iterator(dataset)
@@ -99,7 +99,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     examples = itertools.starmap(
       extract_features.InputExample, enumerate(texts)
     )
-    features.write_records(
+    tf_records.write_records(
       records,
       extract_features.encode_examples(
         examples, tokenizer, settings.max_seq_length
@@ -107,7 +107,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
       layout,
     )
     session.run(iterator.initializer)
-    return np.stack([row["vectors"] for row in features.in_order(rows())])
+    return np.stack([row["vectors"] for row in tf_records.in_order(rows())])
 
   yield from vectors(settings, precision, extract)
 
@@ -165,7 +165,7 @@ def vectors(
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

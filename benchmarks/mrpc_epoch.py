@@ -264,7 +264,7 @@ def graph_side(
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -94,7 +94,7 @@ def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

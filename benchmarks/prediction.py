@@ -180,25 +180,25 @@ def save_classifier(settings: SimpleNamespace, folder: str) -> None:
   import tensorflow.compat.v1 as tf
 
   import run_classifier
-  from bertlib.checkpoints import model_folder
+  from bertlib.checkpoints import initialize, loading, model_json
 
   def in_model_dir(name):
     return mrpc_epoch.in_model_dir(settings, name)
 
-  config = model_folder.load_config(in_model_dir("bert_config.json"))
+  config = loading.load_config(in_model_dir("bert_config.json"))
   description = {
     "script": "run_classifier",
     "labels": ["0", "1"],
     "max_seq_length": settings.max_seq_length,
     "do_lower_case": True,
   }
-  model_folder.claim(folder, description, config, in_model_dir("vocab.txt"))
+  model_json.claim(folder, description, config, in_model_dir("vocab.txt"))
   with tf.Graph().as_default(), tf.Session() as session:
     ids = tf.ones([1, 8], tf.int32)
     run_classifier.create_model(
       config, False, ids, ids, ids, ids[:, 0], 2, use_one_hot_embeddings=False
     )
-    model_folder.initialize_from_checkpoint(in_model_dir("bert_model.ckpt"))
+    initialize.initialize_from_checkpoint(in_model_dir("bert_model.ckpt"))
     session.run(tf.global_variables_initializer())
     weights = {v.op.name: v for v in tf.trainable_variables()}
     weights["output_weights"].load(head(config.hidden_size), session)
@@ -264,7 +264,7 @@ def sorted_batches(settings: SimpleNamespace, run: Callable) -> Callable:
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

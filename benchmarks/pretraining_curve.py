@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib import command_line
+from bertlib import app, files
 from bertlib.reporting import html_report
 
 FLAGS = flags.FLAGS
@@ -58,7 +58,7 @@ def unigram_loss() -> float:
   """
   tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
   counts = np.ones(max(tokenizer.vocab.values()) + 1)
-  for line in command_line.read_lines(FLAGS.train_text):
+  for line in files.read_lines(FLAGS.train_text):
     np.add.at(counts, tokenizer.encode(line), 1)
   losses = -np.log(counts / counts.sum())
   masked = []
@@ -97,4 +97,4 @@ def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from absl import flags
 
-from bertlib import command_line
-from bertlib.command_line import InputError
+from bertlib import app
+from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
 OURS = [sys.executable, "create_pretraining_data.py"]
@@ -138,4 +138,4 @@ def check_equal(ours: str, theirs: str) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from absl import flags
 
 import modeling
-from bertlib import command_line
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib import app
+from bertlib.checkpoints import loading
+from bertlib.data import tf_records
+from bertlib.errors import InputError
 from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS
@@ -128,7 +128,7 @@ def main(_: list[str]) -> None:
   """Prints the tables."""
   config = modeling.BertConfig(vocab_size=30522, type_vocab_size=2)
   if FLAGS.bert_config_file:
-    config = model_folder.load_config(FLAGS.bert_config_file)
+    config = loading.load_config(FLAGS.bert_config_file)
   phases = read_phases()
   print_table(phase_rows(config, phases, _BYTES[FLAGS.precision]))
   print()
@@ -144,7 +144,7 @@ def read_phases() -> list[Phase]:
       records.
   """
   record_bytes = [
-    os.path.getsize(path) / features.count_records(path)
+    os.path.getsize(path) / tf_records.count_records(path)
     for path in FLAGS.record_files
   ]
   columns = {
@@ -329,4 +329,4 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

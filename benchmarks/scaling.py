@@ -25,7 +25,7 @@ import numpy as np
 from absl import flags
 
 import modeling
-from bertlib.data import features
+from bertlib.data import tf_records
 from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS
@@ -97,10 +97,10 @@ def make_data(folder: str, config: modeling.BertConfig) -> None:
       "next_sentence_labels": [int(rng.integers(2))],
     }
 
-  features.write_records(
+  tf_records.write_records(
     os.path.join(folder, "train.tfrecord"),
     (record() for _ in range(4 * FLAGS.batch_size)),
-    features.pretraining_layout(length, num_masks),
+    tf_records.pretraining_layout(length, num_masks),
   )
 
 
@@ -162,7 +162,7 @@ def free_ports(number: int) -> list[int]:
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

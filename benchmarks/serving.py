@@ -93,7 +93,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   import run_classifier
   from bertlib import estimator_api
   from bertlib.compute import FastCompute
-  from bertlib.data import features
+  from bertlib.data import tf_records
 
   source = source_of(settings)
   problem = run_classifier.problem_of(source.description)
@@ -131,7 +131,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
         path, length, False, False, problem, trim=True, by_length=True
       )
       rows = model.predict(input_fn, checkpoint_path=source.checkpoint)
-      return [row["probabilities"][1] for row in features.in_order(rows)]
+      return [row["probabilities"][1] for row in tf_records.in_order(rows)]
 
   few = SimpleNamespace(**{**vars(settings), "latency_runs": 2})
   yield from prediction.predictions(few, "estimator.predict", predict)
@@ -143,7 +143,7 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
   import tensorflow as tf
 
   import export_model
-  from bertlib.data import features
+  from bertlib.data import model_inputs
 
   source = source_of(settings)
   tokenizer = tokenizer_of(source)
@@ -156,13 +156,13 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
   run = model.get_signature_runner()
 
   def label(pair):
-    encoded = features.encode_pair(
+    encoded = model_inputs.encode_pair(
       tokenizer, *pair, source.description["max_seq_length"]
     )
     used = sum(encoded.input_mask)
     rows = {
       name: np.array([getattr(encoded, name)[:used]], np.int32)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
     return float(run(**rows)["probabilities"][0, 1])
 
@@ -193,7 +193,7 @@ def tokenizer_of(source):
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

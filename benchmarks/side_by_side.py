@@ -8,7 +8,7 @@ and yields what each measure came to; less is better.
 Each side has a process in the Python of its own environment, started once and
 kept warm; they are asked in turns, so that nothing else runs while one works.
 Those Pythons have nothing of ours, and the reference's may be 3.7: scripts and
-this module import `command_line` where the driver alone comes by.
+this module import `bertlib.app` where the driver alone comes by.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Worker:
     line = self._process.stdout.readline()
     if line:
       return json.loads(line)
-    from bertlib.command_line import InputError
+    from bertlib.errors import InputError
 
     self._stderr.seek(0)
     raise InputError(f"{self.name}: failed: {self._stderr.read()[-2000:]}")

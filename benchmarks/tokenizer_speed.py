@@ -27,8 +27,8 @@ from typing import Any, Callable
 from absl import flags
 
 import tokenization
-from bertlib import command_line
-from bertlib.command_line import InputError
+from bertlib import app
+from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
 
@@ -142,4 +142,4 @@ def memo_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -301,7 +301,7 @@ def torch_step(model: Any, num_parts: int = 1) -> Callable:
 
 
 if __name__ == "__main__":
-  from bertlib import command_line
+  from bertlib import app
 
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator
 
 from absl import logging
 
-from bertlib import command_line
-from bertlib.command_line import InputError
+from bertlib import files
+from bertlib.errors import InputError
 
 try:
   import fcntl
@@ -65,7 +65,7 @@ def lock_folder(folder: str) -> Iterator[None]:
   elif folder:
     os.makedirs(folder, exist_ok=True)
   with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
-    command_line.remove_strays(os.path.join(glob.escape(folder), "*"))
+    files.remove_strays(os.path.join(glob.escape(folder), "*"))
     yield
 
 

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from bertlib import text_files
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 # Null, in a schema.
 NULL = type(None)

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 from absl import flags, logging
 
-from bertlib.command_line import InputError, open_any
+from bertlib.errors import InputError
+from bertlib.files import open_any
 
 FLAGS = flags.FLAGS
 

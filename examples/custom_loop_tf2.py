@@ -16,8 +16,8 @@ from absl import flags
 import modeling
 import optimization
 import tokenization
-from bertlib import command_line
-from bertlib.data import features
+from bertlib import app
+from bertlib.data import model_inputs
 from bertlib.export import tf1_module
 from examples import demo_task
 
@@ -25,7 +25,7 @@ FLAGS = flags.FLAGS
 
 TOKENS = {
   name: tf.TensorSpec([None, None], tf.int32, name)
-  for name in features.TOKEN_FEATURES
+  for name in model_inputs.TOKEN_FEATURES
 }
 
 
@@ -113,4 +113,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -10,7 +10,7 @@ from absl import flags
 
 import modeling
 import tokenization
-from bertlib.data import classification, features
+from bertlib.data import classification, input_pipeline, model_inputs
 
 FLAGS = flags.FLAGS
 
@@ -47,7 +47,7 @@ def read_texts(split: str) -> tuple[list[str], np.ndarray]:
 def read_tokens(
   tokenizer: tokenization.FullTokenizer, split: str
 ) -> dict[str, np.ndarray]:
-  """The texts as int32 [texts, S] of each of `features.TOKEN_FEATURES`.
+  """The texts as int32 [texts, S] of each of `model_inputs.TOKEN_FEATURES`.
 
   Args:
     tokenizer: gives the ids.
@@ -58,12 +58,12 @@ def read_tokens(
   """
   texts, label_ids = read_texts(split)
   rows = [
-    features.encode_pair(tokenizer, text, None, MAX_SEQ_LENGTH)
+    model_inputs.encode_pair(tokenizer, text, None, MAX_SEQ_LENGTH)
     for text in texts
   ]
   tokens = {
     name: np.int32([getattr(row, name) for row in rows])
-    for name in features.TOKEN_FEATURES
+    for name in model_inputs.TOKEN_FEATURES
   }
   return tokens | {"label_ids": label_ids}
 
@@ -71,8 +71,10 @@ def read_tokens(
 def batches(rows: dict[str, np.ndarray]) -> tf.data.Dataset:
   """Batches without end, shuffled anew in each epoch, as long as needed."""
   dataset = tf.data.Dataset.from_tensor_slices(rows)
-  dataset = features.shuffle_epochs(dataset, len(rows["label_ids"]), seed=1)
-  return dataset.batch(BATCH_SIZE).map(features.trim_padding)
+  dataset = input_pipeline.shuffle_epochs(
+    dataset, len(rows["label_ids"]), seed=1
+  )
+  return dataset.batch(BATCH_SIZE).map(input_pipeline.trim_padding)
 
 
 def build_logits(
@@ -82,7 +84,7 @@ def build_logits(
 
   Args:
     config: its sizes.
-    tokens: int32 [B, S] of each of `features.TOKEN_FEATURES`.
+    tokens: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
     is_training: whether dropout is on.
 
   Returns:

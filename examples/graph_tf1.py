@@ -14,8 +14,8 @@ from absl import flags
 import modeling
 import optimization
 import tokenization
-from bertlib import command_line
-from bertlib.data import features
+from bertlib import app
+from bertlib.data import model_inputs
 from examples import demo_task
 
 FLAGS = flags.FLAGS
@@ -51,7 +51,7 @@ def main(_) -> None:
     # Prediction, on what is fed: the same weights, without dropout.
     fed = {
       name: tf.placeholder(tf.int32, [None, None], name)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
     with tf.variable_scope(tf.get_variable_scope(), reuse=True):
       predicted = demo_task.build_logits(config, fed, is_training=False)
@@ -76,7 +76,7 @@ def main(_) -> None:
       print(f"dev_accuracy = {np.mean(said == dev['label_ids']):.2f}")
 
       text = "Could you have the cake ready by ten and write Amina on it?"
-      row = features.encode_pair(tokenizer, text, None, max_seq_length=32)
+      row = model_inputs.encode_pair(tokenizer, text, None, max_seq_length=32)
       feed = {tensor: [getattr(row, name)] for name, tensor in fed.items()}
       (said,) = session.run(label_ids, feed)
       print(f"{demo_task.LABELS[said]}: {text}")
@@ -90,4 +90,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -15,10 +15,7 @@ import tensorflow as tf
 from absl import flags
 
 import export_model
-from bertlib import (
-  command_line,
-  estimator_api,  # noqa: F401 (makes tf.keras Keras 2, which Hub is for)
-)
+from bertlib import app
 from examples import demo_task
 
 FLAGS = flags.FLAGS
@@ -121,4 +118,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
   define_flags()
-  command_line.run(main)
+  app.run(main)

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
 import modeling
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.graph
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import create_pretraining_data
 import tokenization
-from bertlib import command_line
+from bertlib import files
 from create_pretraining_data import BlockRun, Recipe
 
 pytestmark = pytest.mark.unit
@@ -822,7 +822,7 @@ def test_other_file_systems_get_the_same_and_keep_it(
 ):
   recipe = Recipe(vocab_file, max_seq_length=24)
   (expected,) = run_blocks(recipe, text_file, [tmp_path / "local"])
-  (remote_text,) = command_line.find_files([f"file://{text_file}*"])
+  (remote_text,) = files.find_files([f"file://{text_file}*"])
   remote = f"file://{tmp_path}/remote"
   BlockRun(recipe, [remote_text], [remote]).run(1)
   assert (tmp_path / "remote").read_bytes() == expected
@@ -915,12 +915,12 @@ class Stopped:
           f"import sys; sys.path.insert(0, {commands.ROOT!r})",
           "import multiprocessing, os, signal",
           "import create_pretraining_data",
-          "from bertlib import command_line",
+          "from bertlib import app",
           "if __name__ == '__main__':",
           *(f"  {line}" for line in lines),
           f"  create_pretraining_data.BLOCK_BYTES = {block_bytes}",
           "  create_pretraining_data.define_flags()",
-          "  command_line.run(create_pretraining_data.main)",
+          "  app.run(create_pretraining_data.main)",
         ]
       )
     )
@@ -982,9 +982,9 @@ def test_a_whole_run_leaves_files_and_receipt(stopped):
 
 @pytest.mark.process
 def test_a_run_says_how_far_it_is(stopped):
-  often = "command_line.progress = functools.partial("
-  often += "command_line.progress, delay=0, mininterval=0)"
-  lines = ["import functools", "from bertlib import command_line", often]
+  often = "app.progress = functools.partial("
+  often += "app.progress, delay=0, mininterval=0)"
+  lines = ["import functools", "from bertlib import app", often]
   stopped.run(commands.succeed, "often", *lines)
   log = stopped.done.stderr
   assert re.search(r"1 of 1 files, \d\d:\d\d left", log)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import create_vocab
 import tokenization
-from bertlib import command_line
-from bertlib.command_line import InputError
+from bertlib import files
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -77,10 +77,10 @@ def test_files_are_read_whatever_their_form(tmp_path, monkeypatch):
   for name in ("b1.txt", "b2.txt", "c[1].txt"):
     write(tmp_path / name, f"{name}\nlast")
   (tmp_path / "a.gz").write_bytes(gzip.compress("à\n中\r\n\n".encode()))
-  files = command_line.find_files(["c[1].txt", "b?.txt", "a.gz"])
-  assert files == ["c[1].txt", "b1.txt", "b2.txt", "a.gz"]
+  paths = files.find_files(["c[1].txt", "b?.txt", "a.gz"])
+  assert paths == ["c[1].txt", "b1.txt", "b2.txt", "a.gz"]
   lines = [*("c[1].txt", "last", "b1.txt", "last", "b2.txt", "last")]
-  assert list(create_vocab.read_text(files)) == [*lines, "à", "中\r", ""]
+  assert list(create_vocab.read_text(paths)) == [*lines, "à", "中\r", ""]
 
 
 def test_bytes_that_are_not_utf8_are_refused_or_replaced(tmp_path, caplog):

@@ -27,7 +27,7 @@ import reference_data
 
 import download_model
 import tokenization
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -974,10 +974,10 @@ SCRIPT = f"""
 import sys
 sys.path.insert(0, {commands.ROOT!r})
 import download_model
-from bertlib import command_line
+from bertlib import app
 download_model._TABLE = sys.argv.pop(1)
 download_model.define_flags()
-command_line.run(download_model.main)
+app.run(download_model.main)
 """
 
 

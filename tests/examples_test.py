@@ -20,7 +20,7 @@ import export_model
 import modeling
 import tokenization
 from bertlib import estimator_api  # noqa: F401 (before anything else uses tf.keras)
-from bertlib.data import classification, features
+from bertlib.data import classification, model_inputs
 from examples import custom_loop_tf2, demo_task, keras_model
 
 pytestmark = pytest.mark.train
@@ -107,7 +107,7 @@ def some_rows(config, seed=1):
   mask = np.int32([[1] * 6, [1] * 4 + [0] * 2])
   segments = np.int32([[0, 0, 1, 1, 1, 1], [0] * 6])
   values = (np.int32(ids), mask, segments)
-  return dict(zip(features.TOKEN_FEATURES, map(tf.constant, values)))
+  return dict(zip(model_inputs.TOKEN_FEATURES, map(tf.constant, values)))
 
 
 # A graph

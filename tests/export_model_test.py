@@ -17,9 +17,9 @@ from signatures_test import CONFIG, TEXTS, ask, assert_equal
 import export_model
 import modeling
 import run_classifier
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.checkpoints import checkpoint_writer, model_json
+from bertlib.data import model_inputs
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.train
 
@@ -64,7 +64,7 @@ def test_only_weights_are_kept(exported, model_dir):
   weights = [
     shape
     for name, shape in trained.get_variable_to_shape_map().items()
-    if name != "global_step" and not model_folder.is_of_optimizer(name)
+    if name != "global_step" and not checkpoint_writer.is_of_optimizer(name)
   ]
   kept = tf.train.list_variables(str(exported / "variables" / "variables"))
   kept = [shape for name, shape in kept if name.startswith("variables/")]
@@ -84,7 +84,7 @@ def test_parts_of_the_model_travel_along(exported, model_dir, tmp_path):
     with open(path, encoding="utf-8") as file:
       texts[name] = file.read()
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
-  description = model_folder.load_description(str(model_dir))
+  description = model_json.load_description(str(model_dir))
   assert json.loads(texts.pop("model.json")) == description
   assert texts == {
     name: (model_dir / name).read_text(encoding="utf-8")
@@ -113,7 +113,7 @@ def test_signatures(loaded):
   }
   pair = {"text_a", "text_b"}
   assert signatures == {
-    "ids": set(features.TOKEN_FEATURES),
+    "ids": set(model_inputs.TOKEN_FEATURES),
     "text": {"text_a"},
     "pair": pair,
     "tokenize": pair,

@@ -17,7 +17,8 @@ import tensorflow.compat.v1 as tf
 import extract_features
 import modeling
 import tokenization
-from bertlib.command_line import InputError, open_any
+from bertlib.errors import InputError
+from bertlib.files import open_any
 
 pytestmark = pytest.mark.process
 

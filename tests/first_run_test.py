@@ -16,8 +16,8 @@ import run_pretraining
 import run_squad
 import squad_metrics
 from bertlib import precision
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import finding
+from bertlib.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import model_selection
 
@@ -241,7 +241,7 @@ def test_what_is_wrong_is_named(classify, tmp_path, flags, named):
 @pytest.mark.unit
 def test_a_missing_folder_is_called_missing(tmp_path):
   path = str(tmp_path / "none")
-  for read in (run_classifier.Predictor, model_folder.find_checkpoint):
+  for read in (run_classifier.Predictor, finding.find_checkpoint):
     with pytest.raises(InputError, match=f"{path}: no such "):
       read(path)
 

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +13,8 @@ import time
 import commands
 import pytest
 
-from bertlib import command_line, folder_lock
-from bertlib.command_line import InputError
+from bertlib import app, files, folder_lock
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
 
@@ -80,7 +81,7 @@ def test_files_are_locked_one_by_one(tmp_path):
       pass
     # No wildcard matches a lock.
     with pytest.raises(InputError):
-      command_line.find_files([str(tmp_path / "*")])
+      files.find_files([str(tmp_path / "*")])
 
 
 _PARENT = """
@@ -174,7 +175,7 @@ def test_half_written_files_of_dead_processes_are_removed(tmp_path):
   def name(path, host, pid):
     return tmp_path / f"{path}.{host}.{pid}.tmp"
 
-  host = command_line.socket.gethostname()
+  host = socket.gethostname()
   strays = [name("run.json", host, dead.pid), name("a", "other.host", 1)]
   alive = [name("run.json", host, os.getppid()), name("b", "other.host", 1)]
   others = [tmp_path / "my.tmp", tmp_path / "notes.1.tmp"]
@@ -194,7 +195,7 @@ def test_half_written_files_of_dead_processes_are_removed(tmp_path):
 def stopped_by(*signals):
   """Raises signals in a block that reacts; gives what it was called with."""
   called = []
-  with command_line.on_stop_signals(called.append):
+  with app.on_stop_signals(called.append):
     for number in signals:
       os.kill(os.getpid(), number)
   return called
@@ -211,15 +212,15 @@ def test_both_signals_are_listened_to_and_let_go():
 _LISTENER = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from bertlib import command_line
+from bertlib import app, files
 from absl import flags
 
 def main(_):
-  with command_line.write_whole({path!r}) as file:
+  with files.write_whole({path!r}) as file:
     file.write("half")
     {act}
 
-command_line.run(main)
+app.run(main)
 """
 
 
@@ -247,7 +248,7 @@ def test_a_stopped_command_says_a_line_and_leaves_nothing(
 
 def test_a_second_interrupt_ends_at_once(tmp_path):
   act = """
-    with command_line.on_stop_signals(print):
+    with app.on_stop_signals(print):
       os.kill(os.getpid(), signal.SIGINT)
       os.kill(os.getpid(), signal.SIGINT)
       while True: pass"""

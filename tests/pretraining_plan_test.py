@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from benchmarks import pretraining_plan
 from benchmarks.pretraining_plan import Phase
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 

@@ -120,7 +120,7 @@ def flags_of(script):
     return frozenset(re.findall(r'add_argument\(\s*"--(\w+)', source))
   # The one on Beam, which may not be installed, has the flags of the other.
   with defined_flags(name.removesuffix("_beam")):
-    # And what `command_line.run` adds.
+    # And what `app.run` adds.
     return frozenset(flags.FLAGS) | {"tensorflow_log"}
 
 
@@ -145,7 +145,7 @@ COMMANDS = sorted(
   path.stem
   for path in ROOT.glob("*.py")
   if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-  and "command_line.run" in path.read_text(encoding="utf-8")
+  and "app.run" in path.read_text(encoding="utf-8")
 )
 
 

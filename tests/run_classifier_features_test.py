@@ -10,9 +10,9 @@ import tensorflow as tf
 
 import run_classifier
 import tokenization
-from bertlib import command_line
-from bertlib.data import classification, features
+from bertlib.data import classification, model_inputs, tf_records
 from bertlib.data.classification import InputExample, PaddingInputExample
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def test_single_examples_equal_the_reference(tokenizer):
 def test_single_examples_that_are_refused(tokenizer, changed, said):
   case = {"text_a": "a b", "text_b": None, "label": "0", "max_seq_length": 8}
   case["label_list"] = ["0", "1"]
-  with pytest.raises(command_line.InputError) as refused:
+  with pytest.raises(InputError) as refused:
     convert(case | changed, tokenizer)
   assert str(refused.value) == said
 
@@ -177,9 +177,11 @@ def test_records_of_the_first_releases_are_read(tmp_path):
   """They lack `is_real_example`, and all are real."""
   layout = run_classifier.record_layout(4)
   del layout["is_real_example"]
-  row = dict.fromkeys(features.TOKEN_FEATURES, (1, 1, 1, 0)) | {"label_ids": 2}
+  row = dict.fromkeys(model_inputs.TOKEN_FEATURES, (1, 1, 1, 0)) | {
+    "label_ids": 2
+  }
   path = str(tmp_path / "old")
-  features.write_records(path, [row] * 3, layout)
+  tf_records.write_records(path, [row] * 3, layout)
   input_fn = run_classifier.file_based_input_fn_builder(
     path, seq_length=4, is_training=False, drop_remainder=False
   )

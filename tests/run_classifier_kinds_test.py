@@ -18,9 +18,9 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib import estimator_api
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.data import model_inputs
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
+from bertlib.errors import InputError
 from bertlib.training import model_selection
 from optimization import StepOptions
 
@@ -533,7 +533,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
     assert length % 8 == 0 and length < 32
     assert whole["input_ids"].shape[1:] == (3, 32)
     for name, value in whole.items():
-      if name in features.TOKEN_FEATURES:
+      if name in model_inputs.TOKEN_FEATURES:
         assert not value[..., length:].any()
         value = value[..., :length]
       np.testing.assert_array_equal(batch[name], value, err_msg=name)

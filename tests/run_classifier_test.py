@@ -15,7 +15,7 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib import estimator_api
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
 
@@ -205,7 +205,7 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
       ),
       train_batch_size=4,
     )
-    first_step = run_classifier.model_folder.steps_done(str(folder))
+    first_step = run_classifier.finding.steps_done(str(folder))
     input_fn = run_classifier.file_based_input_fn_builder(
       str(trained[0] / "train.tf_record"),
       16,

@@ -11,7 +11,7 @@ import pytest
 
 import modeling
 import run_ner
-from bertlib.data import features, ner
+from bertlib.data import input_pipeline, ner
 
 pytestmark = pytest.mark.process
 
@@ -126,11 +126,11 @@ def test_the_report_has_entities_and_lengths(trained):
 @pytest.mark.unit
 def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
   bar = contextlib.nullcontext(types.SimpleNamespace(update=lambda: True))
-  monkeypatch.setattr(run_ner.command_line, "progress", lambda *_: bar)
+  monkeypatch.setattr(run_ner.app, "progress", lambda *_: bar)
   monkeypatch.setattr(
     run_ner, "FLAGS", types.SimpleNamespace(max_seq_length=8, use_tpu=False)
   )
-  monkeypatch.setattr(features, "record_input_fn", lambda *_, **__: None)
+  monkeypatch.setattr(input_pipeline, "record_input_fn", lambda *_, **__: None)
   sentences = [ner.from_text("ann left")]
   windows = [ner.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
   row = {"unique_ids": 0, "probabilities": np.eye(2)[[0, 1, 0, 0]]}

@@ -19,10 +19,10 @@ from run_pretraining_test import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 
 import optimization
 import run_pretraining
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
-from bertlib.data.features import Shard
+from bertlib.checkpoints import checkpoint_writer, finding, model_json
+from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data.input_pipeline import Shard
+from bertlib.errors import InputError
 from bertlib.training import checkpoint_hook, distribution, model_selection
 
 pytestmark = pytest.mark.process
@@ -43,12 +43,12 @@ def place(tmp_path_factory):
   rng = np.random.default_rng(5)
   rows = [run_pretraining_test.random_example(rng)[1] for _ in range(16)]
   for row in rows:
-    for name in features.TOKEN_FEATURES:
+    for name in model_inputs.TOKEN_FEATURES:
       row[name] = row[name] + [0] * (LONG - SEQ_LENGTH)
-  features.write_records(
+  tf_records.write_records(
     str(place / "long.tfrecord"),
     rows,
-    features.pretraining_layout(LONG, NUM_PREDICTIONS),
+    tf_records.pretraining_layout(LONG, NUM_PREDICTIONS),
   )
   (place / "1.flags").write_text("--num_train_steps=40\n")
   (place / "2.flags").write_text("\n".join(second_phase(place)) + "\n")
@@ -114,12 +114,12 @@ def test_two_phases_are_as_two_commands(place, phased, main):
 
 
 def test_the_folder_has_the_model_of_the_last_phase(place, phased, main):
-  checkpoint = model_folder.trained_checkpoint(str(phased))
+  checkpoint = finding.trained_checkpoint(str(phased))
   assert checkpoint == str(phased / "best" / "model.ckpt-12")
   trained = run_pretraining_test.last_weights(phased / "phase_2")
   found = dict(tf.train.list_variables(checkpoint))
   assert set(found) == {
-    n for n in trained if not model_folder.is_of_optimizer(n)
+    n for n in trained if not checkpoint_writer.is_of_optimizer(n)
   }
   arguments = flags(place, "phased", *second_phase(place), "--nodo_train")
   main(*arguments)
@@ -128,7 +128,7 @@ def test_the_folder_has_the_model_of_the_last_phase(place, phased, main):
     for folder in (phased, phased / "phase_2")
   )
   assert results == expected
-  description = model_folder.load_description(str(phased))
+  description = model_json.load_description(str(phased))
   assert description["max_seq_length"] == LONG
 
 
@@ -163,7 +163,7 @@ def test_phases_stopped_on_the_way_end_with_the_same_weights(place, phased):
     log = process.communicate(timeout=600)[1]
   assert process.returncode == checkpoint_hook.STOPPED_STATUS, log
   assert "Traceback" not in log
-  assert 0 < model_folder.steps_done(str(stopped / "phase_1")) < 40
+  assert 0 < finding.steps_done(str(stopped / "phase_1")) < 40
   commands.succeed(SCRIPT, *in_phases(place, "stopped"))
   for name in ("phase_1", "phase_2"):
     run_pretraining_test.assert_same_weights(stopped / name, phased / name)
@@ -379,8 +379,8 @@ def key(batch, row):
 
 
 def records_of(place, name):
-  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
-  (batch,) = features.record_batches(
+  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  (batch,) = input_pipeline.record_batches(
     [str(place / name)], layout, FILE_SIZES[name], False, False
   ).as_numpy_iterator()
   return collections.Counter(key(batch, row) for row in range(FILE_SIZES[name]))
@@ -518,7 +518,7 @@ def values_exchanged(monkeypatch, num_parts):
       optimizer="lamb", num_micro_batches=num_parts
     ),
   )
-  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
 
   @tf.autograph.experimental.do_not_convert
   def build():

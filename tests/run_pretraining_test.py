@@ -23,9 +23,9 @@ import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.checkpoints import finding, initialize, model_json
+from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.graph
 
@@ -82,10 +82,10 @@ def random_example(rng):
 
 def write_examples(path, num_records, seed):
   rng = np.random.default_rng(seed)
-  features.write_records(
+  tf_records.write_records(
     str(path),
     [random_example(rng)[1] for _ in range(num_records)],
-    features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS),
+    tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS),
   )
 
 
@@ -191,7 +191,7 @@ def compute(folder, batch):
 
 def test_the_last_layer_is_computed_where_words_are_masked_and_at_cls():
   with tf.Graph().as_default() as graph:
-    tokens = dict.fromkeys(features.TOKEN_FEATURES, np.ones([3, 9]))
+    tokens = dict.fromkeys(model_inputs.TOKEN_FEATURES, np.ones([3, 9]))
     build_model(tokens | {"masked_lm_positions": [[1, 4]] * 3})
   layer = f"bert/encoder/layer_{CONFIG.num_hidden_layers - 1}"
   last = graph.get_tensor_by_name(layer + "/output/dense/MatMul:0")
@@ -233,7 +233,7 @@ def test_outputs_of_the_heads_equal_the_reference():
       model.get_pooled_output(),
       tf.constant(inputs["next_sentence_labels"]),
     )
-    model_folder.initialize_from_checkpoint(
+    initialize.initialize_from_checkpoint(
       modeling_golden("bert_model.ckpt.index").removesuffix(".index")
     )
     session.run(tf.global_variables_initializer())
@@ -417,8 +417,8 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
 def test_held_out_records_count_once_each(place, trained):
   assert "which is for training" not in trained[1].stderr
   results = read_results(trained[0] / "eval_results.txt")
-  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
-  (batch,) = features.record_batches(
+  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  (batch,) = input_pipeline.record_batches(
     [str(place / "held_out.tfrecord")], layout, 16, False, False
   )
   batch = {name: tensor.numpy() for name, tensor in batch.items()}
@@ -446,7 +446,7 @@ def test_held_out_records_count_once_each(place, trained):
 
 @pytest.mark.process
 def test_a_folder_can_be_loaded_again(trained):
-  description = model_folder.load_description(str(trained[0]))
+  description = model_json.load_description(str(trained[0]))
   assert description["script"] == "run_pretraining"
   names = set(os.listdir(trained[0]))
   assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
@@ -461,7 +461,7 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
     run_classifier.create_model(
       CONFIG, True, ids, ids + 1, ids, tf.zeros([1], tf.int32), 2, False
     )
-    model_folder.initialize_from_checkpoint(
+    initialize.initialize_from_checkpoint(
       tf.train.latest_checkpoint(str(trained[0]))
     )
     session.run(tf.global_variables_initializer())
@@ -488,7 +488,7 @@ def test_a_killed_run_ends_with_the_same_weights(place, trained):
   ) as process:
     commands.wait_until((killed / "model.ckpt-20.index").exists, process)
     process.send_signal(signal.SIGKILL)
-  assert 0 < model_folder.steps_done(str(killed)) < 60
+  assert 0 < finding.steps_done(str(killed)) < 60
   log = commands.succeed("run_pretraining.py", *arguments).stderr
   assert "from step 0 to" not in log
   assert_same_weights(trained[0], killed)
@@ -584,9 +584,9 @@ def test_training_comes_as_far_as_the_reference(tmp_path):
 @pytest.mark.needs_data(reference_data.GOLDEN)
 def test_steps_in_order_equal_the_reference():
   config = modeling.BertConfig.from_json_file(golden("bert_config.json"))
-  (records,) = features.record_batches(
+  (records,) = input_pipeline.record_batches(
     [golden_records()],
-    features.pretraining_layout(128, 20),
+    tf_records.pretraining_layout(128, 20),
     60,
     drop_remainder=False,
     trim=False,
@@ -603,7 +603,7 @@ def test_steps_in_order_equal_the_reference():
       optimization.gradients_of(loss), 1e-3, 60, 6
     )
     weights = tf.trainable_variables()
-    model_folder.initialize_from_checkpoint(golden_checkpoint())
+    initialize.initialize_from_checkpoint(golden_checkpoint())
     session.run(tf.global_variables_initializer())
     told = []
     for number in range(60):
@@ -640,9 +640,10 @@ def test_records_of_a_run_of_the_reference_are_read():
     reference_data.data("reference_runs", "tf_examples.tfrecord"),
     golden_records(),
   ]
-  layout = features.pretraining_layout(128, 20)
+  layout = tf_records.pretraining_layout(128, 20)
   (theirs,), (ours,) = (
-    features.record_batches([path], layout, 99, False, False) for path in paths
+    input_pipeline.record_batches([path], layout, 99, False, False)
+    for path in paths
   )
   assert len(theirs["input_ids"]) == 60
   for name, tensor in ours.items():
@@ -662,7 +663,7 @@ def stream(place, num_taken, **changed):
         writer.write(str(number).encode())
     first += size
   arguments = {"num_records": 22, "seed": 5, "num_open": 2, "block_size": 4}
-  records = features.stream_epochs(files, **(arguments | changed))
+  records = input_pipeline.stream_epochs(files, **(arguments | changed))
   return [int(r) for r in records.take(num_taken).as_numpy_iterator()]
 
 
@@ -699,7 +700,7 @@ def examples(num_examples, seed=0):
   """Original ids [B, S], and the batch that hides some of them."""
   rng = np.random.default_rng(seed)
   ids, rows = zip(*(random_example(rng) for _ in range(num_examples)))
-  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   batch = {
     name: tf.constant(
       np.array([row[name] for row in rows]),
@@ -857,7 +858,7 @@ def test_shapes_are_static_for_a_tpu(place):
     is_training=True,
     masking=run_pretraining.Masking(VOCAB_IDS, do_whole_word_mask=True),
   )
-  layout = features.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
+  layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   shapes = {
     name: (spec.shape.as_list(), spec.dtype == tf.float32)
     for name, spec in input_fn({"batch_size": 4}).element_spec.items()
@@ -1032,7 +1033,7 @@ def test_records_of_another_kind(tmp_path):
   row = run_classifier.convert_single_example(
     0, run_classifier.PaddingInputExample(), [], SEQ_LENGTH, None
   ).as_record()
-  features.write_records(path, [row], layout)
+  tf_records.write_records(path, [row], layout)
   with pytest.raises(InputError, match="have no masked_lm_ids"):
     count(path)
   with tf.io.TFRecordWriter(path) as writer:

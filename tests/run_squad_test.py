@@ -18,8 +18,8 @@ import modeling
 import run_squad
 import squad_metrics
 from bertlib import estimator_api
-from bertlib.command_line import InputError
-from bertlib.data import features, squad
+from bertlib.data import input_pipeline, squad
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
 
@@ -188,7 +188,7 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 def test_training_records_are_in_the_reference_s_order(trained):
   order = squad.reference_order(12)
-  (batch,) = features.record_input_fn(
+  (batch,) = input_pipeline.record_input_fn(
     str(trained[0] / "train.tf_record"),
     squad.record_layout(24, is_training=False),
     is_training=False,
@@ -342,14 +342,14 @@ def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
       ),
       train_batch_size=4,
     )
-    input_fn = features.record_input_fn(
+    input_fn = input_pipeline.record_input_fn(
       str(trained[0] / "train.tf_record"),
       squad.record_layout(24, is_training=True),
       is_training=True,
       drop_remainder=True,
       trim=True,
       seed=3,
-      first_step=run_squad.model_folder.steps_done(str(folder)),
+      first_step=run_squad.finding.steps_done(str(folder)),
     )
     estimator.train(input_fn, max_steps=steps)
     return weights_of(folder)

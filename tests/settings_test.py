@@ -8,7 +8,7 @@ import pytest
 import wrong_input_world
 from absl import flags
 
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 from bertlib.settings import ranges, rules
 
 pytestmark = pytest.mark.unit

@@ -11,7 +11,7 @@ import pytest
 import reference_data
 
 import squad_metrics
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 from squad_metrics import Answer, Question
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from bertlib import text_files
-from bertlib.command_line import InputError
 from bertlib.data import vocabulary
+from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
 pytestmark = pytest.mark.unit

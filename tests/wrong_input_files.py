@@ -6,7 +6,7 @@ import os
 import wrong_input_world
 from wrong_input_row import Row
 
-from bertlib.data import features
+from bertlib.data import tf_records
 
 DATA = ".data-00000-of-00001"
 INIT = "--init_checkpoint={case}/model.ckpt"
@@ -199,7 +199,7 @@ def example(**changed):
     "masked_lm_weights": [1.0, 0.0, 0.0, 0.0],
     "next_sentence_labels": [0],
   } | changed
-  encode = features.record_encoder(features.pretraining_layout(16, 4))
+  encode = tf_records.record_encoder(tf_records.pretraining_layout(16, 4))
   return encode(row)
 
 

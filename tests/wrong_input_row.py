@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ import wrong_input_flags
 import wrong_input_text
 import wrong_input_world
 
-from bertlib import command_line
+from bertlib import errors
 
 pytestmark = pytest.mark.train
 
@@ -113,7 +113,7 @@ def test_wrong_input_is_refused_by_one_line_and_touches_nothing(case):
   before = case.content()
   with pytest.raises(Exception) as raised:
     run(case)
-  message = command_line.mendable(raised.value)
+  message = errors.mendable(raised.value)
   assert message and "\n" not in message, repr(raised.value)
   assert isinstance(raised.value, case.row.kind), repr(raised.value)
   assert case.fill_in(case.row.error) in message

@@ -23,8 +23,8 @@ import tensorflow.compat.v1 as tf
 
 import create_pretraining_data
 import modeling
-from bertlib.checkpoints import model_folder
-from bertlib.data import features
+from bertlib.checkpoints import checkpoint_writer
+from bertlib.data import tf_records
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the cat dog sat ran home ann bob went to rome oslo is good bad . ?"
@@ -272,7 +272,7 @@ def make(folder: str, in_process) -> None:
   texts["cola/test.tsv"] = table([["0", "the cat sat"]] * 4, header[::-1])
   for name, text in texts.items():
     write(os.path.join(folder, name), text)
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     os.path.join(folder, "model.ckpt"), weights(**PRETRAINING_HEADS)
   )
   nan = weights()
@@ -282,7 +282,7 @@ def make(folder: str, in_process) -> None:
     ("shallow", weights({"num_hidden_layers": 1})),
     ("nan", nan),
   ):
-    model_folder.write_variables(
+    checkpoint_writer.write_variables(
       os.path.join(folder, f"{name}.ckpt"), variables
     )
   for name, (description, heads) in _TRAINED.items():
@@ -308,7 +308,9 @@ def write_trained(folder: str, description, heads, sizes=None) -> None:
   """
   variables = weights(sizes, **heads) | {"global_step": np.int64(1)}
   os.makedirs(folder)
-  model_folder.write_variables(os.path.join(folder, "model.ckpt-1"), variables)
+  checkpoint_writer.write_variables(
+    os.path.join(folder, "model.ckpt-1"), variables
+  )
   write(
     os.path.join(folder, "checkpoint"),
     'model_checkpoint_path: "model.ckpt-1"\n',
@@ -328,4 +330,4 @@ def write(path: str, content) -> None:
 
 def records(*examples) -> bytes:
   """The content of a TFRecord file of these serialized examples."""
-  return b"".join(map(features.framed, examples))
+  return b"".join(map(tf_records.framed, examples))

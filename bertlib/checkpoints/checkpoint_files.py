@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 # What TensorFlow raises for a damaged file; an IndexError where it ends early.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)

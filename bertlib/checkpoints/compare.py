@@ -22,14 +22,17 @@ import tokenization
 from bertlib import text_files
 from bertlib.checkpoints import (
   checkpoint_files,
+  finding,
   huggingface_runner,
-  model_folder,
+  initialize,
+  loading,
+  model_json,
   rewrite,
 )
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.data import model_inputs
+from bertlib.errors import InputError
 
-# A batch is int32 [B, S] of each of `features.TOKEN_FEATURES`. Outputs are
+# A batch is int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`. Outputs are
 # float [B, S, H] called "embeddings" and "layer 1" to the last, and [B, H]
 # called "pooled", which a model without a pooler leaves out.
 Batch = Mapping[str, np.ndarray]
@@ -113,8 +116,8 @@ def load(path: str, config_file: str | None = None) -> Model:
     return load_huggingface(path)
   if kind == "saved_model":
     return load_saved_model(path)
-  checkpoint = model_folder.find_checkpoint(path)
-  beside = os.path.join(os.path.dirname(checkpoint), model_folder.CONFIG_FILE)
+  checkpoint = finding.find_checkpoint(path)
+  beside = os.path.join(os.path.dirname(checkpoint), loading.CONFIG_FILE)
   return load_checkpoint(checkpoint, config_file or beside)
 
 
@@ -132,11 +135,11 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
     InputError: the checkpoint is damaged, lacks weights of the encoder, or is
       of another size.
   """
-  config = model_folder.load_config(config_file)
+  config = loading.load_config(config_file)
   with tf.Graph().as_default():
     inputs = {
       name: tf.placeholder(tf.int32, [None, None], name)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
     model = modeling.BertModel(
       config,
@@ -149,7 +152,7 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
     outputs = {"embeddings": model.get_embedding_output(), **_numbered(layers)}
     if "bert/pooler/dense/kernel" in rewrite.Checkpoint(checkpoint):
       outputs["pooled"] = model.get_pooled_output()
-    model_folder.initialize_from_checkpoint(checkpoint)
+    initialize.initialize_from_checkpoint(checkpoint)
     session = tf.Session()
     with checkpoint_files.refused_if_damaged(checkpoint):
       session.run(tf.global_variables_initializer())
@@ -200,8 +203,8 @@ def load_saved_model(folder: str) -> Model:
     raise InputError(
       f"{folder}: has no signature {_SIGNATURE}; export it with --encoder"
     )
-  config = model_folder.load_config(
-    os.path.join(_folder_of_parts(folder), model_folder.CONFIG_FILE)
+  config = loading.load_config(
+    os.path.join(_folder_of_parts(folder), loading.CONFIG_FILE)
   )
   _, inputs = loaded.signatures[_SIGNATURE].structured_input_signature
   length = inputs["input_word_ids"].shape[1]  # None for any
@@ -213,7 +216,7 @@ def load_saved_model(folder: str) -> Model:
     result = loaded.signatures[_SIGNATURE](
       **{
         theirs: tf_v2.constant(np.pad(batch[ours], padding))
-        for ours, theirs in features.HUB_NAMES.items()
+        for ours, theirs in model_inputs.HUB_NAMES.items()
       }
     )
     states = np.moveaxis(result["all_layers"][:, :, :num_tokens].numpy(), 1, 0)
@@ -280,7 +283,7 @@ def find_tokenizer(
   """
   folders = [_folder_of_parts(path) for path in paths]
   if vocab_file is None:
-    files = [os.path.join(f, model_folder.VOCAB_FILE) for f in folders]
+    files = [os.path.join(f, loading.VOCAB_FILE) for f in folders]
     vocab_file, _ = _agreed(
       {file: _read_pieces(file) for file in files if os.path.exists(file)},
       "vocab_file",
@@ -290,7 +293,7 @@ def find_tokenizer(
       dict(filter(None, map(_stated_case, folders))), "do_lower_case"
     )
   config = modeling.BertConfig(vocab_size)
-  return model_folder.load_tokenizer(vocab_file, do_lower_case, config)
+  return loading.load_tokenizer(vocab_file, do_lower_case, config)
 
 
 def _folder_of_parts(path: str) -> str:
@@ -308,8 +311,8 @@ def _read_pieces(path: str) -> list[bytes]:
 def _stated_case(folder: str) -> tuple[str, bool] | None:
   """The file that says whether words are lower-cased, and what it says."""
   for name in (
-    model_folder.MODEL_FILE,
-    model_folder.CONFIG_FILE,
+    model_json.MODEL_FILE,
+    loading.CONFIG_FILE,
     "tokenizer_config.json",
   ):
     path = os.path.join(folder, name)
@@ -364,8 +367,8 @@ def encode_lines(
   while batch := list(itertools.islice(texts, batch_size)):
     is_empty = False
     rows = [
-      features.encode_pair(
-        tokenizer, *features.split_pair(text), max_seq_length
+      model_inputs.encode_pair(
+        tokenizer, *model_inputs.split_pair(text), max_seq_length
       )
       for text in batch
     ]
@@ -373,7 +376,7 @@ def encode_lines(
     longest = max(sum(row.input_mask) for row in rows)
     yield {
       name: np.array([getattr(row, name)[:longest] for row in rows], np.int32)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
   if is_empty:
     raise InputError(f"{text_file}: has no text")

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from bertlib import text_files
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 from bertlib.settings import ranges
 
 # Without these the shapes of the weights are not known.

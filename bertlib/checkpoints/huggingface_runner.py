@@ -25,7 +25,7 @@ from typing import IO, Any, Callable
 import numpy as np
 from absl import logging
 
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 _INSTALL = (
   "Install PyTorch and transformers: pip install -e '.[compare,torch]' (README,"

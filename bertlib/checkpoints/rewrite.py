@@ -20,15 +20,20 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import command_line, json_files
-from bertlib.checkpoints import checkpoint_files, model_folder
-from bertlib.command_line import InputError
+from bertlib import files, json_files
+from bertlib.checkpoints import (
+  checkpoint_files,
+  checkpoint_writer,
+  loading,
+  model_json,
+)
+from bertlib.errors import InputError
 
 # Files beside a checkpoint that go where it goes.
 _COMPANIONS = (
-  model_folder.CONFIG_FILE,
-  model_folder.VOCAB_FILE,
-  model_folder.MODEL_FILE,
+  loading.CONFIG_FILE,
+  loading.VOCAB_FILE,
+  model_json.MODEL_FILE,
 )
 
 # What a folder that is no TensorFlow checkpoint's is known by.
@@ -131,7 +136,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   weights = {
     name: checkpoint[name]
     for name in checkpoint
-    if not (model_folder.is_of_optimizer(name) or name == "global_step")
+    if not (checkpoint_writer.is_of_optimizer(name) or name == "global_step")
   }
   print(f"read: {path}, {len(checkpoint)} tensors")
   if len(weights) < len(checkpoint):
@@ -177,7 +182,9 @@ def rewrite(
     print(f"read: {source.path}, {len(source)} variables")
   kept = list(last)
   if strip_optimizer:
-    kept = [name for name in last if not model_folder.is_of_optimizer(name)]
+    kept = [
+      name for name in last if not checkpoint_writer.is_of_optimizer(name)
+    ]
     gone = last.keys() - set(kept)
     print(
       f"left out: {len(gone)} variables of the optimizer,"
@@ -198,12 +205,10 @@ def rewrite(
   name = os.path.basename(last.path)
   inputs = [
     *(_beside(last, companion) for companion in _COMPANIONS),
-    *itertools.chain.from_iterable(
-      map(command_line.checkpoint_files, checkpoints)
-    ),
+    *itertools.chain.from_iterable(map(files.checkpoint_files, checkpoints)),
   ]
   with whole_files(target_dir, overwrite, inputs) as folder:
-    model_folder.write_variables(os.path.join(folder, name), variables)
+    checkpoint_writer.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, "checkpoint"), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
     for companion in _COMPANIONS:
@@ -263,7 +268,7 @@ def _form(name: str, source: Checkpoint) -> str:
 
 
 def _vocab(source: Checkpoint) -> bytes | None:
-  path = _beside(source, model_folder.VOCAB_FILE)
+  path = _beside(source, loading.VOCAB_FILE)
   if not os.path.exists(path):
     return None
   with open(path, "rb") as file:
@@ -271,7 +276,7 @@ def _vocab(source: Checkpoint) -> bytes | None:
 
 
 def _labels(source: Checkpoint) -> list[str] | None:
-  return model_folder.load_description(_beside(source, "")).get("labels")
+  return model_json.load_description(_beside(source, "")).get("labels")
 
 
 def _beside(source: Checkpoint, name: str) -> str:
@@ -381,7 +386,7 @@ def _shards(path: str) -> list[str]:
       f"{path}: has no weight_map that names files. Fetch the files again"
     )
   found = dict.fromkeys(
-    command_line.file_within(os.path.dirname(path), name, path)
+    files.file_within(os.path.dirname(path), name, path)
     for name in weight_map.values()
   )
   for shard in found:
@@ -476,13 +481,13 @@ def whole_files(
     InputError: a file is there and may not be replaced; nothing is written.
   """
   target_dir = os.path.abspath(target_dir)
-  command_line.remove_strays(glob.escape(target_dir))
-  beside = command_line.temporary_name(target_dir)
+  files.remove_strays(glob.escape(target_dir))
+  beside = files.temporary_name(target_dir)
   os.makedirs(beside)
   try:
     yield beside
     names = sorted(os.listdir(beside))
-    command_line.check_outputs(
+    files.check_outputs(
       [os.path.join(target_dir, name) for name in names], inputs
     )
     there = [n for n in names if os.path.exists(os.path.join(target_dir, n))]

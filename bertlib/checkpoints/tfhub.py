@@ -20,8 +20,9 @@ from absl import logging
 
 import download_model
 from bertlib import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, whole_folder, write_whole
+from bertlib.checkpoints import checkpoint_writer, loading, model_json
+from bertlib.errors import InputError
+from bertlib.files import whole_folder, write_whole
 
 # From the names of TensorFlow's model garden to BERT's.
 _NAMES = (
@@ -73,12 +74,12 @@ def flags_for(handle: str) -> dict[str, str | bool]:
     return os.path.join(parts, name)
 
   known = {
-    "bert_config_file": path(model_folder.CONFIG_FILE),
+    "bert_config_file": path(loading.CONFIG_FILE),
     "init_checkpoint": path("bert_model.ckpt"),
   }
-  if os.path.exists(path(model_folder.VOCAB_FILE)):
-    known["vocab_file"] = path(model_folder.VOCAB_FILE)
-  return known | model_folder.load_description(parts)
+  if os.path.exists(path(loading.VOCAB_FILE)):
+    known["vocab_file"] = path(loading.VOCAB_FILE)
+  return known | model_json.load_description(parts)
 
 
 def _resolve(handle: str) -> str:
@@ -109,17 +110,19 @@ def _take_apart(handle: str, folder: str, into: str) -> None:
   os.makedirs(into)
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
-  model_folder.write_variables(os.path.join(into, "bert_model.ckpt"), weights)
-  config = os.path.join(folder, "assets", model_folder.CONFIG_FILE)
+  checkpoint_writer.write_variables(
+    os.path.join(into, "bert_model.ckpt"), weights
+  )
+  config = os.path.join(folder, "assets", loading.CONFIG_FILE)
   if tf.io.gfile.exists(config):
-    tf.io.gfile.copy(config, os.path.join(into, model_folder.CONFIG_FILE))
+    tf.io.gfile.copy(config, os.path.join(into, loading.CONFIG_FILE))
   else:
-    with write_whole(os.path.join(into, model_folder.CONFIG_FILE)) as file:
+    with write_whole(os.path.join(into, loading.CONFIG_FILE)) as file:
       json.dump(_sizes(weights, loaded), file, indent=2, sort_keys=True)
   if hasattr(loaded, "vocab_file"):
     vocab = loaded.vocab_file.asset_path.numpy().decode()
-    tf.io.gfile.copy(vocab, os.path.join(into, model_folder.VOCAB_FILE))
-  with write_whole(os.path.join(into, model_folder.MODEL_FILE)) as file:
+    tf.io.gfile.copy(vocab, os.path.join(into, loading.VOCAB_FILE))
+  with write_whole(os.path.join(into, model_json.MODEL_FILE)) as file:
     lower = getattr(loaded, "do_lower_case", None)
     known = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
     json.dump(known, file)

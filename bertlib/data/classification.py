@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bertlib import text_files
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
 # As in the original, what is not UTF-8 is left out of texts; labels need all.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import tokenization
 from bertlib import text_files
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.data import tf_records
+from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
 # A word of running text: letters and digits, or one character of another kind;
@@ -463,11 +463,11 @@ def make_windows(
         break
 
 
-def record_layout(max_seq_length: int) -> features.Layout:
+def record_layout(max_seq_length: int) -> tf_records.Layout:
   """The layout of windows as records."""
-  return features.token_layout(max_seq_length) | {
-    "label_ids": features.Feature((max_seq_length,)),
-    "unique_ids": features.Feature(),
+  return tf_records.token_layout(max_seq_length) | {
+    "label_ids": tf_records.Feature((max_seq_length,)),
+    "unique_ids": tf_records.Feature(),
   }
 
 

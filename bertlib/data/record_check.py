@@ -15,8 +15,8 @@ from typing import Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.command_line import InputError, printable
-from bertlib.data import features
+from bertlib.data import tf_records
+from bertlib.errors import InputError, printable
 
 # Says which record is at fault, in one line; None where none is.
 Find = Callable[[], "str | None"]
@@ -35,7 +35,7 @@ _CURE = "Make the file again, with the vocabulary and the lengths of this model"
 
 
 def find(
-  files: Iterable[str], layout: features.Layout, most: int | None = None
+  files: Iterable[str], layout: tf_records.Layout, most: int | None = None
 ) -> str | None:
   """Reads records until one is wrong.
 
@@ -74,7 +74,7 @@ def find(
 
 def _find_in(path, layout, parse, most) -> str | None:
   """The same of one file."""
-  records = itertools.islice(features.read_framed(path), most)
+  records = itertools.islice(tf_records.read_framed(path), most)
   first = 0
   while together := list(itertools.islice(records, _TOGETHER)):
     whole = [record for record in together if record is not None]

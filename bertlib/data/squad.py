@@ -32,9 +32,10 @@ from absl import flags, logging
 
 import squad_metrics
 import tokenization
-from bertlib import command_line
-from bertlib.command_line import InputError, open_any, write_whole
-from bertlib.data import features
+from bertlib import app
+from bertlib.data import tf_records
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
 
 # Ids of windows begin here, as in the reference.
 FIRST_UNIQUE_ID = 1000000000
@@ -364,7 +365,7 @@ def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
   }
 
 
-def record_layout(max_seq_length: int, is_training: bool) -> features.Layout:
+def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
   """The layout of the records of windows.
 
   Args:
@@ -372,13 +373,13 @@ def record_layout(max_seq_length: int, is_training: bool) -> features.Layout:
     is_training: whether they have answers.
 
   Returns:
-    What `features.write_records` and `features.parse_records` take.
+    What `tf_records.write_records` and `input_pipeline.parse_records` take.
   """
   numbers = ["unique_ids"]
   if is_training:
     numbers += ["start_positions", "end_positions", "is_impossible"]
-  return features.token_layout(max_seq_length) | dict.fromkeys(
-    numbers, features.Feature()
+  return tf_records.token_layout(max_seq_length) | dict.fromkeys(
+    numbers, tf_records.Feature()
   )
 
 
@@ -401,11 +402,11 @@ class FeatureWriter:
     self._stack = contextlib.ExitStack()
     self._file = self._stack.enter_context(write_whole(filename, "wb"))
     # Only reading depends on the length.
-    self._encode = features.record_encoder(record_layout(0, is_training))
+    self._encode = tf_records.record_encoder(record_layout(0, is_training))
 
   def process_feature(self, feature: InputFeatures | Window) -> None:
     """Writes a window."""
-    self._file.write(features.framed(self._encode(as_record(feature))))
+    self._file.write(tf_records.framed(self._encode(as_record(feature))))
     self.num_features += 1
 
   def close(self) -> None:
@@ -552,9 +553,7 @@ def make_windows(
       )
     else:
       made = (_make_chunk(tokenizer, settings, *chunk) for chunk in chunks)
-    bar = command_line.progress(
-      len(examples), "questions", disable=not show_progress
-    )
+    bar = app.progress(len(examples), "questions", disable=not show_progress)
     stack.enter_context(bar)
     for (_, chunk), part in zip(chunks, made):
       parts.append(part)

@@ -13,7 +13,7 @@ from absl import logging
 
 import tokenization
 from bertlib import text_files
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

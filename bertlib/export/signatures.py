@@ -21,7 +21,7 @@ import run_pretraining
 import run_squad
 import tokenization
 from bertlib.compute import FastCompute
-from bertlib.data import features, ner, squad
+from bertlib.data import model_inputs, ner, squad
 from bertlib.export import tf_tokenizer
 from bertlib.metrics import squad_decoding
 
@@ -81,7 +81,7 @@ class Served:
     return tf_tokenizer.GraphTokenizer(tokenizer)
 
   def build(self, inputs: Tensors):
-    """The graph of the model, from `features.TOKEN_FEATURES`."""
+    """The graph of the model, from `model_inputs.TOKEN_FEATURES`."""
     raise NotImplementedError
 
   def ids(self, inputs: Tensors) -> Tensors:
@@ -103,10 +103,10 @@ class Served:
     return signatures
 
   def token_specs(self) -> dict[str, tf.TensorSpec]:
-    """Int32 [B, S] of each of `features.TOKEN_FEATURES`."""
+    """Int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`."""
     return {
       name: tf.TensorSpec([None, self.seq_length], tf.int32, name)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
 
   def encode(self, texts: Tensors) -> Tensors:
@@ -155,7 +155,7 @@ class Encoder(Served):
     specs = super().token_specs()
     return {
       name: tf.TensorSpec(specs[ours].shape, tf.int32, name)
-      for ours, name in features.HUB_NAMES.items()
+      for ours, name in model_inputs.HUB_NAMES.items()
     }
 
   def signatures(self):
@@ -165,12 +165,14 @@ class Encoder(Served):
     return signatures | {"layers": layers}
 
   def _ours(self, inputs: Tensors) -> Tensors:
-    return {ours: inputs[name] for ours, name in features.HUB_NAMES.items()}
+    return {ours: inputs[name] for ours, name in model_inputs.HUB_NAMES.items()}
 
   def encode(self, texts):
     """See base class; by the names of TensorFlow Hub."""
     encoded = super().encode(texts)
-    return {name: encoded[ours] for ours, name in features.HUB_NAMES.items()}
+    return {
+      name: encoded[ours] for ours, name in model_inputs.HUB_NAMES.items()
+    }
 
   def ids(self, inputs):
     """See base class."""
@@ -221,7 +223,7 @@ class Classifier(Served):
     size = [None, self.problem.num_labels]
     specs = {
       name: tf.TensorSpec([*size, self.seq_length], tf.int32, name)
-      for name in features.TOKEN_FEATURES
+      for name in model_inputs.TOKEN_FEATURES
     }
     texts = {
       name: tf.TensorSpec(size, tf.string, name)

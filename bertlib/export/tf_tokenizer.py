@@ -102,7 +102,7 @@ class GraphTokenizer:
     )
 
   def encode_pairs(self, texts_a, texts_b, max_seq_length: int, pads: bool):
-    """Encodes texts, or pairs of texts, as `features.encode_pair` does.
+    """Encodes texts, or pairs of texts, as `model_inputs.encode_pair` does.
 
     Args:
       texts_a: string [B].

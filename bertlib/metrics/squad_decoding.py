@@ -22,9 +22,10 @@ import numpy as np
 
 import squad_metrics
 import tokenization
-from bertlib.command_line import InputError, open_any, write_whole
 from bertlib.data import squad
 from bertlib.data.squad import InputFeatures, SquadExample, Window
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
 
 # What a model says of a window, with a score for each token.
 RawResult = collections.namedtuple(

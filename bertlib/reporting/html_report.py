@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from bertlib.command_line import write_whole
+from bertlib.files import write_whole
 
 # On light paper and on dark.
 _COLOURS = {

@@ -33,8 +33,9 @@ from typing import Any, Callable, NamedTuple
 
 from absl import flags, logging
 
-from bertlib import command_line
-from bertlib.command_line import InputError, mendable, open_any, write_whole
+from bertlib import app, files
+from bertlib.errors import InputError, mendable
+from bertlib.files import open_any, write_whole
 
 FLAGS = flags.FLAGS
 
@@ -189,7 +190,7 @@ def check_output_dir(
       run.
     inputs: the data files.
   """
-  command_line.check_output_dir(FLAGS.output_dir, [*_RUN_FILES, *names], inputs)
+  files.check_output_dir(FLAGS.output_dir, [*_RUN_FILES, *names], inputs)
 
 
 def check_actions() -> None:
@@ -201,10 +202,10 @@ def check_actions() -> None:
 
 
 def find_model() -> str | None:
-  """The checkpoint of the flags; see `model_folder.find_model`."""
-  from bertlib.checkpoints import model_folder
+  """The checkpoint of the flags; see `finding.find_model`."""
+  from bertlib.checkpoints import finding
 
-  return model_folder.find_model(
+  return finding.find_model(
     FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
   )
 
@@ -213,7 +214,7 @@ def load_config(least: int = 3):
   """The config of the flags, and of a model that they name, which is fetched.
 
   Args:
-    least: see `model_folder.check_max_seq_length`.
+    least: see `loading.check_max_seq_length`.
 
   Returns:
     The `modeling.BertConfig`.
@@ -221,13 +222,13 @@ def load_config(least: int = 3):
   Raises:
     InputError: there is none, or it has no room for --max_seq_length.
   """
-  from bertlib.checkpoints import model_folder
+  from bertlib.checkpoints import loading
   from bertlib.training import memory_plan, training
 
   training.fill_in_model_flags()
   training.find_tpu()
-  config = model_folder.load_config(FLAGS.bert_config_file)
-  model_folder.check_max_seq_length(FLAGS.max_seq_length, config, least)
+  config = loading.load_config(FLAGS.bert_config_file)
+  loading.check_max_seq_length(FLAGS.max_seq_length, config, least)
   logging.info(
     "%s: %d layers, %d wide, %s weights",
     FLAGS.bert_config_file,
@@ -239,10 +240,10 @@ def load_config(least: int = 3):
 
 
 def load_tokenizer(config):
-  """The tokenizer of the flags; see `model_folder.load_tokenizer`."""
-  from bertlib.checkpoints import model_folder
+  """The tokenizer of the flags; see `loading.load_tokenizer`."""
+  from bertlib.checkpoints import loading
 
-  tokenizer = model_folder.load_tokenizer(
+  tokenizer = loading.load_tokenizer(
     FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
   )
   logging.info(
@@ -382,7 +383,7 @@ def check_weights(
   Args:
     checkpoint: that the weights are from; None for a new model.
     model_fn: the script's.
-    layout: of its features, see `features.Layout`.
+    layout: of its features, see `tf_records.Layout`.
     model_dir: whose checkpoint has all of the model, if it has one.
 
   Raises:
@@ -704,9 +705,7 @@ class Receipt:
       script: the file that is run.
     """
     self._path = receipt_path()
-    self._repeated = (
-      command_line.read_receipt(FLAGS.rerun) if FLAGS.rerun else {}
-    )
+    self._repeated = app.read_receipt(FLAGS.rerun) if FLAGS.rerun else {}
     self._content: dict[str, Any] = {
       "script": os.path.basename(script),
       "path": os.path.abspath(self._path),
@@ -811,7 +810,7 @@ def receipt_path() -> str:
     return os.path.join(FLAGS.output_dir, "run.json")
   file = FLAGS.output_file
   if "num_shards" in FLAGS:  # the script that writes several files
-    file = "".join(command_line.split_names(file)[:1])
+    file = "".join(files.split_names(file)[:1])
   return f"{file}.run.json"
 
 
@@ -825,7 +824,7 @@ def check_rerun() -> None:
     InputError: data, vocabulary, config or checkpoint have changed, or what
       comes out would take the place of what the run left.
   """
-  before = command_line.read_receipt(FLAGS.rerun)
+  before = app.read_receipt(FLAGS.rerun)
   places = {os.path.abspath(path) for path in (FLAGS.rerun, before["path"])}
   if os.path.abspath(receipt_path()) in places:
     flag = "output_dir" if "output_dir" in FLAGS else "output_file"

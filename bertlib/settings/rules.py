@@ -11,7 +11,7 @@ from typing import Any
 from absl import flags, logging
 
 from bertlib import text_files
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 from bertlib.settings import ranges
 
 

@@ -19,14 +19,11 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import (
-  InputError,
-  mendable,
-  on_stop_signals,
-  write_whole,
-)
+from bertlib.app import on_stop_signals
+from bertlib.checkpoints import finding
 from bertlib.data import record_check
+from bertlib.errors import InputError, mendable
+from bertlib.files import write_whole
 
 # The statuses of a process that ended because of a signal, as shells have it.
 STOPPED_STATUS = 128 + signal.SIGTERM
@@ -95,7 +92,7 @@ class StopRequest:
         "Stopped by %s at step %d, which is saved in %s; the same command"
         " resumes from there",
         signal.Signals(self.signal).name,
-        model_folder.named_step(model_dir),
+        finding.named_step(model_dir),
         model_dir,
       )
       sys.exit(self.status)
@@ -225,7 +222,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       file.write(str(session.graph.as_graph_def(add_shapes=True)))
     writer = tf.summary.FileWriterCache.get(self._model_dir)
     writer.add_graph(session.graph)
-    restored = model_folder.last_checkpoint(self._model_dir)
+    restored = finding.last_checkpoint(self._model_dir)
     broken = self._broken_weights(session)
     if broken:
       raise InputError(
@@ -293,7 +290,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     try:
       saver.save(session, path, self._step)
     except tf.errors.OpError as error:
-      model_folder.remove_unfinished(self._model_dir)
+      finding.remove_unfinished(self._model_dir)
       _raise_mendable(error)
       raise
     self._saved_step, self._saved_at = self._step, self._now()
@@ -323,7 +320,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with write_whole(path, "wb") as file:
       np.savez(file, **batch, **self._told)
-    last = model_folder.named_checkpoint(self._model_dir)
+    last = finding.named_checkpoint(self._model_dir)
     return InputError(
       f"step {step}: {', '.join(values)}. {_places(batch)}{path} has"
       f" all that went into it; {last} is from before. Give a lower"
@@ -347,13 +344,13 @@ def batch_at(
   """Makes the batch of a step again, and tells where its records are.
 
   Args:
-    input_fn: of training, such as `features.record_input_fn` gives.
+    input_fn: of training, such as `input_pipeline.record_input_fn` gives.
     params: that training gave it, with the `batch_size` B.
     step: the steps before it.
 
   Returns:
     The features by name and, [B] each, `record_file` and `record_number`, see
-    `features.record_places`; nothing of an `input_fn` that cannot tell.
+    `input_pipeline.record_places`; nothing of an `input_fn` that cannot tell.
   """
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:

@@ -23,9 +23,9 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib import estimator_api
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.checkpoints import finding
+from bertlib.data import input_pipeline
+from bertlib.errors import InputError
 
 # How long workers wait for each other before training, in seconds.
 _PATIENCE = 600
@@ -207,10 +207,10 @@ class Replicas(NamedTuple):
     return not self.cluster or self.cluster.is_chief
 
   @property
-  def shard(self) -> features.Shard:
+  def shard(self) -> input_pipeline.Shard:
     """The part of each batch that this process reads."""
     index = self.cluster.index if self.cluster else 0
-    return features.Shard(index, self.num_processes, self.num_local)
+    return input_pipeline.Shard(index, self.num_processes, self.num_local)
 
 
 def writes_summaries() -> bool:
@@ -454,7 +454,7 @@ class ReplicatedEstimator:
     with strategy.scope(), _without_warnings():
       tf.train.get_or_create_global_step()
       batches = strategy.make_input_fn_iterator(
-        lambda _: features.share_batches(input_fn(params), num_replicas)
+        lambda _: input_pipeline.share_batches(input_fn(params), num_replicas)
       )
       strategy.run(build, args=batches.get_next())
     tf.add_to_collection(
@@ -469,7 +469,7 @@ class ReplicatedEstimator:
       hooks,
       config=_session_config(self._replicas),
       checkpoint_filename_with_path=(
-        checkpoint_path or model_folder.last_checkpoint(self.model_dir)
+        checkpoint_path or finding.last_checkpoint(self.model_dir)
       ),
     )
 

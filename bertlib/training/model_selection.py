@@ -21,8 +21,9 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib import folder_lock, json_files
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError, open_any, write_whole
+from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
 from bertlib.training import checkpoint_hook
 
 SCORES_FILE = "dev_scores.jsonl"
@@ -285,7 +286,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     is_last = step >= self._num_train_steps
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = model_folder.named_checkpoint(self._model_dir)
+    checkpoint = finding.named_checkpoint(self._model_dir)
     results = self._evaluate(checkpoint)
     is_best = self._scores.add(step, results)
     metric = self._selection.metric
@@ -298,7 +299,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     )
     # Listed last: a run that is killed before scores this checkpoint again.
     if is_best:
-      model_folder.keep_as_best(self._model_dir, checkpoint)
+      checkpoint_writer.keep_as_best(self._model_dir, checkpoint)
     self._scores.write()
     return not is_last and self._scores.is_over()
 
@@ -325,7 +326,7 @@ def train(
   if selection.eval_steps:
     scores = DevScores(estimator.model_dir, selection)
     # A killed run may have listed less than it saved, or more than is left.
-    done = model_folder.steps_done(estimator.model_dir)
+    done = finding.steps_done(estimator.model_dir)
     scores.rows = [row for row in scores.rows if row["step"] <= done]
     if evaluate:
       listener = ScoreListener(
@@ -421,7 +422,7 @@ def train_seeds(
   )
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
   logging.info("  the best, of seed %d, is kept", report["best_seed"])
-  model_folder.keep_as_best(output_dir, model_folder.trained_checkpoint(best))
+  checkpoint_writer.keep_as_best(output_dir, finding.trained_checkpoint(best))
 
 
 def summarize_seeds(

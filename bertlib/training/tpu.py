@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import tensorflow.compat.v1 as tf
 
 from bertlib import estimator_api
-from bertlib.command_line import InputError
+from bertlib.errors import InputError
 
 # The TPU
 
@@ -119,7 +119,7 @@ def check_training(model_fn, layout, batch_size: int) -> None:
 
   Args:
     model_fn: made with `use_tpu`.
-    layout: of its features, see `features.Layout`.
+    layout: of its features, see `tf_records.Layout`.
     batch_size: examples of a TPU core.
 
   Raises:

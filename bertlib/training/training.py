@@ -30,16 +30,12 @@ import download_model
 import modeling
 import optimization
 from bertlib import estimator_api, folder_lock, json_files, precision
-from bertlib.checkpoints import model_folder, tfhub
-from bertlib.command_line import (
-  InputError,
-  english_list,
-  progress,
-  read_receipt,
-  write_whole,
-)
+from bertlib.app import progress, read_receipt
+from bertlib.checkpoints import finding, initialize, model_json, tfhub
 from bertlib.compute import FastCompute
-from bertlib.data import features, record_check
+from bertlib.data import model_inputs, record_check
+from bertlib.errors import InputError, english_list
+from bertlib.files import write_whole
 from bertlib.reporting import html_report
 from bertlib.training import (
   checkpoint_hook,
@@ -185,14 +181,14 @@ def find_init_checkpoint(value: str) -> str:
     value: of the flag.
 
   Returns:
-    See `model_folder.find_checkpoint`.
+    See `finding.find_checkpoint`.
 
   Raises:
     InputError: there is none. If the value looks like the name of a model, the
       message has names like it.
   """
   try:
-    return model_folder.find_checkpoint(value)
+    return finding.find_checkpoint(value)
   except InputError as error:
     near = download_model.similar_names(value)
     if not near or os.path.exists(value):
@@ -693,7 +689,7 @@ def compute_choices() -> dict[str, str]:
     return given
   recorded = {}
   if getattr(FLAGS, "output_dir", None):
-    recorded = model_folder.load_description(FLAGS.output_dir)
+    recorded = model_json.load_description(FLAGS.output_dir)
   if getattr(FLAGS, "rerun", None):
     recorded |= read_receipt(FLAGS.rerun)
   choose = {"precision": _fastest_precision, "xla": _xla_without_gpu}
@@ -868,8 +864,8 @@ def train(
   """
   replicas, writes = read_replicas(), is_chief()
   if writes:
-    model_folder.go_on_in(FLAGS.output_dir)
-  done = model_folder.steps_done(FLAGS.output_dir)
+    finding.go_on_in(FLAGS.output_dir)
+  done = finding.steps_done(FLAGS.output_dir)
   if done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
@@ -925,12 +921,12 @@ def checkpoint_to_use() -> str | None:
   Processes that are for training alone end here.
 
   Returns:
-    See `model_folder.trained_checkpoint`.
+    See `finding.trained_checkpoint`.
   """
   if not is_chief():
     logging.info("This worker is done; the first one does the rest")
     sys.exit(0)
-  checkpoint = model_folder.trained_checkpoint(FLAGS.output_dir)
+  checkpoint = finding.trained_checkpoint(FLAGS.output_dir)
   if checkpoint:
     logging.info("The weights are those of %s", checkpoint)
   return checkpoint
@@ -940,7 +936,7 @@ def write_report(
   results: Mapping[str, Any],
   selection: Selection,
   sections: Sequence[str],
-  lengths: features.Lengths | None,
+  lengths: model_inputs.Lengths | None,
   warnings: Sequence[str] = (),
 ) -> None:
   """Writes the `report.html` of a training run.
@@ -1087,8 +1083,8 @@ def train_spec(
   )
   model_dir = config and config.model_dir
   writes = model_dir and distribution.writes_summaries()
-  last = model_dir and model_folder.last_checkpoint(model_dir)
-  scaffold_fn = model_folder.initialize_from_checkpoint(
+  last = model_dir and finding.last_checkpoint(model_dir)
+  scaffold_fn = initialize.initialize_from_checkpoint(
     init_checkpoint, last, use_tpu
   )
   step = optimization.training_step(
@@ -1361,10 +1357,10 @@ def restore_trained(init_checkpoint: str | None, config, use_tpu: bool):
     use_tpu: whether it runs on a TPU.
 
   Returns:
-    See `model_folder.initialize_from_checkpoint`.
+    See `initialize.initialize_from_checkpoint`.
   """
-  trained = model_folder.trained_checkpoint(config and config.model_dir)
-  return model_folder.initialize_from_checkpoint(
+  trained = finding.trained_checkpoint(config and config.model_dir)
+  return initialize.initialize_from_checkpoint(
     init_checkpoint, trained, use_tpu
   )
 

@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 
 import convert_checkpoint
 import export_model
-from bertlib.checkpoints import compare, config_schema, model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import checkpoint_writer, compare, config_schema
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny):
 def without_pooler(folder):
   path = f"{folder}/bert_model.ckpt"
   weights = read_checkpoint(path)
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     path, {n: v for n, v in weights.items() if "pooler" not in n}
   )
 
@@ -487,7 +487,7 @@ def test_a_layer_that_was_changed_is_seen_from_there_on(
   checkpoint = f"{paths[1]}/bert_model.ckpt"
   weights = read_checkpoint(checkpoint)
   weights["bert/encoder/layer_1/output/LayerNorm/beta"][0] += 0.25
-  model_folder.write_variables(checkpoint, weights)
+  checkpoint_writer.write_variables(checkpoint, weights)
   assert not compare.compare_on_text(paths, text_file)
   found = figures(capsys.readouterr().out)
   assert found["embeddings"] == found["layer 1"] == 0

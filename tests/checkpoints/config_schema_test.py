@@ -7,8 +7,8 @@ import reference_data
 import wrong_input_world
 
 import modeling
-from bertlib.checkpoints import config_schema, model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import config_schema, loading
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.unit
 def test_published_configs_are_accepted(name):
   path = reference_data.data("bert", "config", f"{name}.json")
   with open(path) as file:
-    assert model_folder.load_config(path).to_dict() == json.load(file)
+    assert loading.load_config(path).to_dict() == json.load(file)
 
 
 def test_unknown_keys_are_kept_and_logged(tmp_path, log):
   path = tmp_path / "config.json"
   path.write_text(wrong_input_world.config(directionality="bidi", pooler=[1]))
-  config = model_folder.load_config(str(path))
+  config = loading.load_config(str(path))
   assert (config.directionality, config.pooler) == ("bidi", [1])
   assert "directionality, pooler" in log[0]
 
@@ -47,7 +47,7 @@ def test_rates_have_defaults(tmp_path):
   path = tmp_path / "config.json"
   rates = wrong_input_world.CONFIG.keys() - set(config_schema.SIZES)
   path.write_text(wrong_input_world.config(**dict.fromkeys(rates, ...)))
-  config = model_folder.load_config(str(path))
+  config = loading.load_config(str(path))
   assert (config.hidden_act, config.hidden_dropout_prob) == ("gelu", 0.1)
 
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib.checkpoints import model_folder, rewrite
-from bertlib.command_line import InputError
+from bertlib.checkpoints import checkpoint_writer, finding, rewrite
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +18,7 @@ BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 def write(path, variables):
   path.parent.mkdir(exist_ok=True)
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     str(path), {name: np.asarray(value) for name, value in variables.items()}
   )
   return str(path)
@@ -113,9 +113,9 @@ def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
 
 def test_a_folder_means_its_best_checkpoint(trained):
   folder = os.path.dirname(trained)
-  best = model_folder.keep_as_best(folder, trained)
+  best = checkpoint_writer.keep_as_best(folder, trained)
   tf.train.update_checkpoint_state(folder, f"{trained}0")
-  assert model_folder.find_checkpoint(folder) == best
+  assert finding.find_checkpoint(folder) == best
 
 
 def test_the_last_checkpoints_of_a_run_are_in_its_order(tmp_path):
@@ -333,7 +333,7 @@ def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
 def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
   rewrite.rewrite([trained], str(tmp_path / "out"))
   (tmp_path / "out").rename(tmp_path / "moved")
-  found = model_folder.trained_checkpoint(str(tmp_path / "moved"))
+  found = finding.trained_checkpoint(str(tmp_path / "moved"))
   assert_same_bits(read(found), TRAINED)
 
 

@@ -9,8 +9,8 @@ import tensorflow.compat.v1 as tf
 
 import export_model
 import modeling
-from bertlib import command_line
-from bertlib.checkpoints import model_folder, tfhub
+from bertlib.checkpoints import checkpoint_writer, tfhub
+from bertlib.errors import InputError
 from bertlib.export import tf1_module
 
 pytestmark = pytest.mark.graph
@@ -145,7 +145,7 @@ def test_an_encoder_of_the_model_garden(tmp_path, weights, vocab_file):
 def exported(tmp_path, weights, vocab_file):
   config = modeling.BertConfig.from_dict(CONFIG)
   checkpoint = str(tmp_path / "bert_model.ckpt")
-  model_folder.write_variables(checkpoint, weights)
+  checkpoint_writer.write_variables(checkpoint, weights)
   description = {"do_lower_case": True, "max_seq_length": 16}
   source = export_model.Source(description, config, checkpoint, str(vocab_file))
   folder = str(tmp_path / "exported")
@@ -185,27 +185,25 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
 @pytest.mark.unit
 def test_the_format_of_tensorflow_1(tmp_path):
   (tmp_path / "tfhub_module.pb").write_bytes(b"")
-  with pytest.raises(
-    command_line.InputError, match=r"download_model\.py --list"
-  ):
+  with pytest.raises(InputError, match=r"download_model\.py --list"):
     tfhub.flags_for(str(tmp_path))
 
 
 @pytest.mark.unit
 def test_a_folder_that_is_not_there(tmp_path):
-  with pytest.raises(command_line.InputError, match="none: cannot be had"):
+  with pytest.raises(InputError, match="none: cannot be had"):
     tfhub.flags_for(str(tmp_path / "none"))
 
 
 @pytest.mark.unit
 def test_a_folder_of_something_else(tmp_path):
-  with pytest.raises(command_line.InputError, match="no SavedModel"):
+  with pytest.raises(InputError, match="no SavedModel"):
     tfhub.flags_for(str(tmp_path))
 
 
 def test_another_kind_of_model(tmp_path):
   save(tmp_path / "other", {"dense/kernel": np.ones([2, 2], np.float32)})
-  with pytest.raises(command_line.InputError, match="holds bert/dense/kernel"):
+  with pytest.raises(InputError, match="holds bert/dense/kernel"):
     tfhub.flags_for(str(tmp_path / "other"))
 
 

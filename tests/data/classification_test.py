@@ -11,9 +11,9 @@ import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.command_line import InputError
 from bertlib.data import classification
 from bertlib.data.classification import InputExample, OwnDataProcessor
+from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
 pytestmark = pytest.mark.unit

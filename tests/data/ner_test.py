@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 import tokenization
-from bertlib.command_line import InputError
 from bertlib.data import ner
 from bertlib.data.ner import Columns, Entity
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 

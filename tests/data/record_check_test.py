@@ -10,13 +10,13 @@ import tensorflow.compat.v1 as tf
 import wrong_input_world
 
 import run_pretraining
-from bertlib.command_line import InputError
-from bertlib.data import features, record_check
+from bertlib.data import input_pipeline, record_check, tf_records
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
-LAYOUT = features.with_limits(
-  features.pretraining_layout(4, 2),
+LAYOUT = input_pipeline.with_limits(
+  tf_records.pretraining_layout(4, 2),
   {"input_ids": 9, "segment_ids": 2, "next_sentence_labels": 2},
 )
 ROW = {
@@ -33,7 +33,7 @@ ROW = {
 def write(path, **bad):
   """Writes records of which some, by number, have other features."""
   rows = [ROW | bad.get(f"record_{number}", {}) for number in range(3000)]
-  features.write_records(str(path), rows, LAYOUT)
+  tf_records.write_records(str(path), rows, LAYOUT)
   return str(path)
 
 
@@ -84,7 +84,7 @@ def test_a_flipped_byte_is_found(tmp_path, place):
   assert f"{path}: record 2000 " in record_check.find([path], LAYOUT)
   if place < 12 and place > 0:  # where its length is
     with pytest.raises(InputError, match=re.escape(f"{path}: record 2000 ")):
-      features.count_records(path)
+      tf_records.count_records(path)
 
 
 @pytest.mark.parametrize("find", [None, lambda: None])
@@ -105,7 +105,7 @@ def test_the_mark_of_a_batch_is_nan_where_a_value_is_out_of_range():
     "next_sentence_labels": [[2]],
   }
   with tf.Graph().as_default(), tf.Session() as session:
-    mark = features.range_mark
+    mark = input_pipeline.range_mark
     assert session.run(mark(batch, LAYOUT)) == 0
     for name, value in bad.items():
       marked = mark(batch | {name: np.array(value)}, LAYOUT)
@@ -154,7 +154,7 @@ def test_training_and_evaluation_name_the_record(
     "next_sentence_labels": [0],
   }
   rows = [row] * 5 + [row | {name: BAD[name]}] + [row] * 2
-  features.write_records(path, rows, features.pretraining_layout(16, 4))
+  tf_records.write_records(path, rows, tf_records.pretraining_layout(16, 4))
   arguments = [
     argument.format(world=world, out=tmp_path / "out")
     for argument in wrong_input_world.COMMANDS["run_pretraining"]

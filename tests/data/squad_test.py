@@ -19,9 +19,9 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib.command_line import InputError
-from bertlib.data import features, squad
+from bertlib.data import input_pipeline, squad, tf_records
 from bertlib.data.squad import Settings, SquadExample
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -504,8 +504,8 @@ def test_records_are_read_back(tmp_path, tokenizer):
   (feature,) = squad.iterate_features(windows, 8, tokenizer.inv_vocab)
   path = str(tmp_path / "records")
   layout = squad.record_layout(8, is_training=True)
-  features.write_records(path, [squad.as_record(feature)], layout)
-  (batch,) = features.record_batches(path, layout, 4, False, trim=False)
+  tf_records.write_records(path, [squad.as_record(feature)], layout)
+  (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
   assert {name: value.numpy().tolist() for name, value in batch.items()} == {
     name: [value] for name, value in squad.as_record(feature).items()
   }

@@ -21,10 +21,10 @@ import run_ner
 import run_pretraining
 import run_squad
 import tokenization
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.compute import FastCompute
-from bertlib.data import features, ner, squad
+from bertlib.data import model_inputs, ner, squad
+from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
 from bertlib.metrics import squad_decoding
 
@@ -134,7 +134,7 @@ def make_model(folder, script, **description):
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
   usual = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
   description = {"script": script} | usual | description
-  model_folder.claim(str(folder), description, CONFIG, str(vocab_file))
+  model_json.claim(str(folder), description, CONFIG, str(vocab_file))
   with tf.Graph().as_default():
     build_graph(description)
     shapes = {
@@ -148,7 +148,7 @@ def make_model(folder, script, **description):
     variables[name] = rng.normal(mean, 0.3, shape).astype(np.float32)
     for moment in ("adam_m", "adam_v"):
       variables[f"{name}/{moment}"] = np.ones(shape, np.float32)
-  model_folder.write_variables(str(folder / "model.ckpt-7"), variables)
+  checkpoint_writer.write_variables(str(folder / "model.ckpt-7"), variables)
   (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
   return folder
 
@@ -157,7 +157,7 @@ def build_graph(description):
   """The graph that training has, by the script's own function."""
   inputs = {
     name: tf.compat.v1.placeholder(tf.int32, [None, None])
-    for name in features.TOKEN_FEATURES
+    for name in model_inputs.TOKEN_FEATURES
   }
   if description["script"] == "run_pretraining":
     inputs["masked_lm_positions"] = inputs["input_ids"]
@@ -225,12 +225,12 @@ def ask(model, signature, **inputs):
 def encode(host, pairs):
   """Pairs as the model's script encodes them: int32 [B, S] of each feature."""
   rows = [
-    features.encode_pair(host.tokenizer, *pair, MAX_SEQ_LENGTH)
+    model_inputs.encode_pair(host.tokenizer, *pair, MAX_SEQ_LENGTH)
     for pair in pairs
   ]
   return {
     name: np.array([getattr(row, name) for row in rows], np.int32)
-    for name in features.TOKEN_FEATURES
+    for name in model_inputs.TOKEN_FEATURES
   }
 
 
@@ -319,11 +319,11 @@ def assert_tokenizes(model, tokenizer, pairs, spelled=str):
   text_a, text_b = zip(*pairs)
   said = ask(model, "tokenize", text_a=text_a, text_b=text_b)
   expected = [
-    features.encode_pair(tokenizer, spelled(a), spelled(b), MAX_SEQ_LENGTH)
+    model_inputs.encode_pair(tokenizer, spelled(a), spelled(b), MAX_SEQ_LENGTH)
     for a, b in pairs
   ]
   longest = max(sum(row.input_mask) for row in expected)
-  assert set(said) == set(features.TOKEN_FEATURES)
+  assert set(said) == set(model_inputs.TOKEN_FEATURES)
   for name, array in said.items():
     rows = [getattr(row, name)[:longest] for row in expected]
     np.testing.assert_array_equal(array, rows)
@@ -558,7 +558,7 @@ def test_masks_are_filled(models, tmp_path):
       f"--max_seq_length={MAX_SEQ_LENGTH}",
     )
   predictions = os.path.join(folder, "predictions.jsonl")
-  text_a, text_b = zip(*map(features.split_pair, lines))
+  text_a, text_b = zip(*map(model_inputs.split_pair, lines))
   text_b = [text or "" for text in text_b]
   said = ask(model, "pair", text_a=text_a, text_b=text_b)
   nothing = [{"token": "", "probability": 0.0}] * 5
@@ -600,10 +600,10 @@ def ask_golden(signature, seq_length, **description):
   )
   source.description.update(description)
   inputs = golden("inputs")
-  inputs |= zip(HUB_NAMES, map(inputs.get, features.TOKEN_FEATURES))
+  inputs |= zip(HUB_NAMES, map(inputs.get, model_inputs.TOKEN_FEATURES))
   names = HUB_NAMES
   if description:
-    names = (*features.TOKEN_FEATURES, "masked_lm_positions")
+    names = (*model_inputs.TOKEN_FEATURES, "masked_lm_positions")
   model = unsaved(source, seq_length=seq_length)
   return ask(model, signature, **{name: inputs[name] for name in names})
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import modeling
-from bertlib.checkpoints import model_folder
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.export import tf1_module
 
 pytestmark = pytest.mark.graph
@@ -176,7 +176,7 @@ def test_new_weights_are_those_of_the_initializers():
 def test_weights_of_a_checkpoint_and_others(weights, tmp_path):
   checkpoint = str(tmp_path / "model.ckpt")
   some = {n: v for n, v in weights.items() if "pooler" not in n}
-  model_folder.write_variables(checkpoint, some)
+  checkpoint_writer.write_variables(checkpoint, some)
   started = initial_weights(checkpoint)
   assert started.keys() == weights.keys()
   assert all(np.array_equal(started[name], some[name]) for name in some)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tokenization
-from bertlib.data import features, ner, squad
+from bertlib.data import model_inputs, ner, squad
 from bertlib.export import tf_tokenizer
 
 pytestmark = pytest.mark.unit
@@ -174,11 +174,11 @@ def test_pairs(small, max_seq_length, pads):
     for b in range(8)
   ]
   expected = [
-    features.encode_pair(tokenizer, *p, max_seq_length) for p in pairs
+    model_inputs.encode_pair(tokenizer, *p, max_seq_length) for p in pairs
   ]
   got = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
   length = max(sum(row.input_mask) for row in expected)
-  for name in features.TOKEN_FEATURES:
+  for name in model_inputs.TOKEN_FEATURES:
     rows = [getattr(row, name) for row in expected]
     if not pads:
       rows = [row[:length] for row in rows]
@@ -187,9 +187,9 @@ def test_pairs(small, max_seq_length, pads):
 
 def test_texts_without_a_second(small):
   tokenizer, graph = small
-  expected = features.encode_pair(tokenizer, "dog the", None, 8)
+  expected = model_inputs.encode_pair(tokenizer, "dog the", None, 8)
   got = graph.encode_pairs(["dog the"], None, 8, True)
-  for name in features.TOKEN_FEATURES:
+  for name in model_inputs.TOKEN_FEATURES:
     assert got[name].numpy().tolist() == [getattr(expected, name)]
 
 

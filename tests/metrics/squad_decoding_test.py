@@ -14,9 +14,9 @@ import reference_data
 
 import squad_metrics
 import tokenization
-from bertlib.command_line import InputError
 from bertlib.data import squad
 from bertlib.data.squad import Settings, SquadExample
+from bertlib.errors import InputError
 from bertlib.metrics import squad_decoding
 from bertlib.metrics.squad_decoding import AnswerFinder, Entry, RawResult
 

@@ -21,10 +21,10 @@ import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import command_line
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib import app, files
+from bertlib.checkpoints import checkpoint_writer, model_json
+from bertlib.data import tf_records
+from bertlib.errors import InputError
 from bertlib.reporting import preflight
 
 pytestmark = pytest.mark.train
@@ -102,14 +102,14 @@ def write_models():
     name: random.normal(0, 0.02, shape).astype("f")
     for name, shape in shapes.items()
   }
-  model_folder.write_variables("bert.ckpt", weights)
-  model_folder.write_variables("foreign.ckpt", {"w": np.zeros(3, "f")})
-  model_folder.write_variables("damaged.ckpt", weights)
+  checkpoint_writer.write_variables("bert.ckpt", weights)
+  checkpoint_writer.write_variables("foreign.ckpt", {"w": np.zeros(3, "f")})
+  checkpoint_writer.write_variables("damaged.ckpt", weights)
   with open("damaged.ckpt.data-00000-of-00001", "r+b") as file:
     file.seek(100)
     file.write(b"damage")
   os.mkdir("trained")
-  model_folder.write_variables("trained/model.ckpt-5", weights)
+  checkpoint_writer.write_variables("trained/model.ckpt-5", weights)
   write("trained/checkpoint", 'model_checkpoint_path: "model.ckpt-5"\n')
   model = {
     "script": "run_classifier",
@@ -117,7 +117,7 @@ def write_models():
     "kind": "classification",
     "labels": ["no", "yes"],
   }
-  model_folder.claim("trained", model, CONFIG, "vocab.txt")
+  model_json.claim("trained", model, CONFIG, "vocab.txt")
 
 
 def write_texts():
@@ -166,17 +166,19 @@ def record(seq_length=16, num_predictions=3, cls=2, token=8):
 
 
 def write_records():
-  layout = features.pretraining_layout(16, 3)
-  features.write_records("good.tf_record", [record()] * 9, layout)
+  layout = tf_records.pretraining_layout(16, 3)
+  tf_records.write_records("good.tf_record", [record()] * 9, layout)
   with open("good.tf_record", "rb") as file:
     write("cut.tf_record", file.read()[:-7])
-  features.write_records(
+  tf_records.write_records(
     "later.tf_record", [record(), record(token=len(SPECIAL + WORDS))], layout
   )
-  features.write_records("other.tf_record", [record(cls=1)], layout)
+  tf_records.write_records("other.tf_record", [record(cls=1)], layout)
   for name, sizes in {"long": (20, 3), "many": (16, 4)}.items():
-    features.write_records(
-      f"{name}.tf_record", [record(*sizes)], features.pretraining_layout(*sizes)
+    tf_records.write_records(
+      f"{name}.tf_record",
+      [record(*sizes)],
+      tf_records.pretraining_layout(*sizes),
     )
   both = b""
   for name in ("good", "long"):
@@ -649,7 +651,7 @@ def train(place, *more, **changed):
 
 def rerun(place, receipt, *more, script=run_classifier):
   command = [script.__file__, f"--rerun={receipt}", *more]
-  argv, path = command_line.with_receipt(command)
+  argv, path = app.with_receipt(command)
   call(script, f"--rerun={path}", *argv[1:])
 
 
@@ -835,7 +837,7 @@ def test_only_a_receipt_is_repeated_and_by_its_own_script(place, receipt):
     (["x.py", "--rerun=run/run.json"], "is of run_classifier.py"),
   ):
     with pytest.raises(InputError, match=said):
-      command_line.with_receipt(command)
+      app.with_receipt(command)
 
 
 def test_flags_of_a_receipt_stand_before_those_of_the_command():
@@ -843,12 +845,12 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
   receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
   write("given.json", json.dumps(receipt))
   for rerun in (["--rerun=given.json"], ["--rerun", "given.json"]):
-    found = command_line.with_receipt(["x.py", "--c", "2", *rerun, "--a=3"])
+    found = app.with_receipt(["x.py", "--c", "2", *rerun, "--a=3"])
     assert found == (
       ["x.py", "--a=1", "--b", "--c", "2", "--a=3"],
       "given.json",
     )
-  assert command_line.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
+  assert app.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
 
 
 @pytest.mark.process
@@ -868,7 +870,7 @@ def test_the_command_repeats_itself(place):
     open("again.tf_record", "rb") as two,
   ):
     assert one.read() == two.read()
-  assert command_line.find_files(["made*"]) == ["made.tf_record"]
+  assert files.find_files(["made*"]) == ["made.tf_record"]
   line = commands.fail(
     "create_pretraining_data.py", "--rerun=made.tf_record.run.json"
   )

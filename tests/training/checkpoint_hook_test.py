@@ -22,9 +22,9 @@ import modeling
 import run_classifier
 import run_pretraining
 from bertlib import estimator_api
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.data import input_pipeline, tf_records
+from bertlib.errors import InputError
 from bertlib.training import checkpoint_hook
 
 pytestmark = pytest.mark.train
@@ -39,7 +39,7 @@ CONFIG = modeling.BertConfig(
   max_position_embeddings=8,
   type_vocab_size=2,
 )
-LAYOUT = features.pretraining_layout(8, 2)
+LAYOUT = tf_records.pretraining_layout(8, 2)
 FILE_SIZES = {"a.tfrecord": 5, "b.tfrecord": 8}
 
 
@@ -61,7 +61,7 @@ def pretraining_row(number):
   }
 
 
-NUMBERED = features.token_layout(8) | {"number": features.Feature()}
+NUMBERED = tf_records.token_layout(8) | {"number": tf_records.Feature()}
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def numbered(tmp_path):
   places, first = [], 0
   for name, size in FILE_SIZES.items():
     path = str(tmp_path / name)
-    features.write_records(path, rows[first : first + size], NUMBERED)
+    tf_records.write_records(path, rows[first : first + size], NUMBERED)
     places += [(path, number) for number in range(size)]
     first += size
   return list(dict(places)), places
@@ -81,9 +81,9 @@ def numbered(tmp_path):
 @pytest.mark.parametrize(
   ("make_batches", "options"),
   [
-    (features.shuffled_record_batches, {}),
-    (features.shuffled_record_batches, {"by_length": True}),
-    (features.streamed_record_batches, {}),
+    (input_pipeline.shuffled_record_batches, {}),
+    (input_pipeline.shuffled_record_batches, {"by_length": True}),
+    (input_pipeline.streamed_record_batches, {}),
   ],
 )
 def test_a_traced_batch_is_that_of_its_step_with_the_places(
@@ -112,15 +112,15 @@ def test_a_traced_batch_is_that_of_its_step_with_the_places(
 @pytest.mark.unit
 def test_a_batch_is_made_again_from_its_step(numbered):
   files, _ = numbered
-  input_fn = features.record_input_fn(
+  input_fn = input_pipeline.record_input_fn(
     files[0], NUMBERED, True, True, seed=3, first_step=7
   )
-  straight = features.shuffled_record_batches(
+  straight = input_pipeline.shuffled_record_batches(
     files[0], NUMBERED, 2, False, 5, seed=3
   )
   for step, batch in enumerate(straight.take(6).as_numpy_iterator()):
     again = checkpoint_hook.batch_at(
-      input_fn, {"batch_size": 2, "shard": features.Shard(1, 2)}, step
+      input_fn, {"batch_size": 2, "shard": input_pipeline.Shard(1, 2)}, step
     )
     np.testing.assert_array_equal(again["number"], batch["number"])
     assert again["record_number"].tolist() == batch["number"].tolist()
@@ -350,7 +350,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
 
 def test_weights_that_are_no_numbers_are_no_start(tmp_path):
   path = str(tmp_path / "model.ckpt-3")
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     path, {"weight": np.float32(np.nan), "global_step": np.int64(3)}
   )
   tf.train.update_checkpoint_state(str(tmp_path), path)
@@ -393,7 +393,7 @@ def place(tmp_path_factory):
   (place / "bert_config.json").write_text(CONFIG.to_json_string())
   for name, size in FILE_SIZES.items():
     rows = [pretraining_row(number) for number in range(size)]
-    features.write_records(str(place / name), rows, LAYOUT)
+    tf_records.write_records(str(place / name), rows, LAYOUT)
   rows = [f"{n % 2}\t1\t2\tgood day\t{'bad ' * n}\n" for n in range(8)]
   (place / "train.tsv").write_text("header\n" + "".join(rows))
   return place
@@ -489,7 +489,7 @@ def disturbed(place):
 
 
 def weights(folder):
-  reader = tf.train.load_checkpoint(model_folder.last_checkpoint(str(folder)))
+  reader = tf.train.load_checkpoint(finding.last_checkpoint(str(folder)))
   return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
 
 
@@ -502,7 +502,7 @@ def pretrained(place):
 
 
 def assert_the_same_command_ends_with(expected, script, arguments, folder):
-  done = model_folder.steps_done(str(folder))
+  done = finding.steps_done(str(folder))
   assert 0 < done < NUM_STEPS
   with commands.in_process(script) as main:
     main(*arguments)
@@ -520,7 +520,7 @@ def test_a_run_that_is_told_to_stop_saves_first(place, disturbed):
   assert status == 143, log
   (last,) = re.findall(r"Stopped by SIGTERM at step (\d+), which is saved", log)
   assert "Traceback" not in log
-  assert model_folder.steps_done(str(place / "stopped")) == int(last)
+  assert finding.steps_done(str(place / "stopped")) == int(last)
   # Nothing comes after it.
   assert not (place / "stopped" / "report.html").exists()
 
@@ -568,7 +568,7 @@ def test_training_passes_over_a_checkpoint_cut_short(place, pretrained):
   folder = place / "straight"
   (data,) = folder.glob(f"model.ckpt-{NUM_STEPS}.data*")
   os.truncate(data, 100)
-  assert model_folder.steps_done(str(folder)) == NUM_STEPS - 20
+  assert finding.steps_done(str(folder)) == NUM_STEPS - 20
   assert_the_same_command_ends_with(
     pretrained, run_pretraining, pretraining(place, "straight"), folder
   )
@@ -584,7 +584,7 @@ def test_a_loss_that_is_no_number_names_step_and_records(place):
     main(*arguments)
   told = str(failed.value)
   step = int(re.match(r"step (\d+): loss (nan|inf)", told)[1])
-  batches = features.streamed_record_batches(
+  batches = input_pipeline.streamed_record_batches(
     [str(place / name) for name in FILE_SIZES],
     LAYOUT,
     4,

@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 import run_pretraining
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import finding
+from bertlib.errors import InputError
 from bertlib.training import distribution
 
 pytestmark = pytest.mark.train
@@ -410,7 +410,7 @@ def test_workers_stop_together_when_the_first_finds_nothing_better(place):
     for status, log in workers.wait():
       assert status == 0, log
   # The third scoring ends it, of which the other worker hears a step later.
-  assert model_folder.steps_done(str(folder)) == 13
+  assert finding.steps_done(str(folder)) == 13
   assert (folder / "eval_results.txt").exists()
 
 
@@ -441,7 +441,7 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
     for status, log in workers.wait():
       assert status == 128 + signal.SIGTERM, log
       assert "Stopped by SIGTERM at step" in log.splitlines()[-1]
-  assert 50 <= model_folder.steps_done(str(folder)) < 400
+  assert 50 <= finding.steps_done(str(folder)) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
@@ -460,7 +460,7 @@ def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
   assert ended[lost][0] == -signal.SIGKILL
   status, log = ended[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
-  assert 0 < model_folder.steps_done(str(folder)) < 400
+  assert 0 < finding.steps_done(str(folder)) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
+from bertlib.checkpoints import checkpoint_writer, finding
+from bertlib.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import model_selection, training
 from bertlib.training.model_selection import DevScores, Selection
@@ -176,12 +176,14 @@ class FakeEstimator:
   def save(self, step):
     path = os.path.join(self.model_dir, f"model.ckpt-{step}")
     values = {"w": np.float32(step), "w/adam_m": np.float32(0)}
-    model_folder.write_variables(path, values | {"global_step": np.int64(step)})
+    checkpoint_writer.write_variables(
+      path, values | {"global_step": np.int64(step)}
+    )
     tf.train.update_checkpoint_state(self.model_dir, path)
 
   def train(self, input_fn, hooks, max_steps, saving_listeners):
     del input_fn, hooks
-    first = model_folder.steps_done(self.model_dir)
+    first = finding.steps_done(self.model_dir)
     for step in range(first, max_steps + 1):
       if step % 2 == 0 or step == max_steps:
         self.save(step)
@@ -203,11 +205,11 @@ def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
   selection = Selection(every, "loss", patience)
   estimator = FakeEstimator(folder)
   model_selection.train(estimator, None, steps, selection, evaluate)
-  return model_folder.steps_done(str(folder))
+  return finding.steps_done(str(folder))
 
 
 def best_step(folder):
-  best = model_folder.trained_checkpoint(str(folder))
+  best = finding.trained_checkpoint(str(folder))
   return int(tf.train.load_checkpoint(best).get_tensor("w"))
 
 
@@ -265,7 +267,7 @@ def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
     raise Killed
 
   with monkeypatch.context() as patch:
-    patch.setattr(model_folder, "keep_as_best", killed)
+    patch.setattr(checkpoint_writer, "keep_as_best", killed)
     with pytest.raises(Killed):
       train(tmp_path, RISING)
   assert train(tmp_path, RISING) == 12
@@ -500,7 +502,7 @@ def test_early_stopping_fires(stopped):
   first, second, third = (row["loss"] for row in rows_of(stopped))
   assert first < second < third
   assert [row["step"] for row in rows_of(stopped)] == [2, 4, 6]
-  assert model_folder.steps_done(str(stopped)) == 6
+  assert finding.steps_done(str(stopped)) == 6
 
 
 @pytest.mark.train
@@ -551,14 +553,14 @@ def test_a_run_that_was_ended_is_not_trained_again(stopped, main, log):
     line.startswith("--patience=2: loss was best at step 2,") for line in log
   )
   assert before == {path: path.stat().st_mtime_ns for path in before}
-  assert model_folder.steps_done(str(stopped)) == 6
+  assert finding.steps_done(str(stopped)) == 6
 
 
 @pytest.mark.train
 def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
   plain = place / "plain"
   main(plain, "--save_checkpoints_steps=2")
-  assert model_folder.steps_done(str(plain)) == 12
+  assert finding.steps_done(str(plain)) == 12
   assert not (plain / "best").exists()
   assert_same_variables(plain / "model.ckpt-6", stopped / "model.ckpt-6")
 
@@ -608,7 +610,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
     model_selection.read_results(str(tmp_path / "eval_results.txt"))
     == (results[best])
   )
-  kept = variables_of(model_folder.trained_checkpoint(str(tmp_path)))
+  kept = variables_of(finding.trained_checkpoint(str(tmp_path)))
   trained = variables_of(tmp_path / f"seed_{best}" / "model.ckpt-2")
   assert kept.keys() == {n for n in trained if "/adam_" not in n}
   for name, value in kept.items():

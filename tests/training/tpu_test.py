@@ -21,10 +21,10 @@ import run_ner
 import run_pretraining
 import run_squad
 from bertlib import estimator_api
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features, ner, squad
+from bertlib.checkpoints import model_json
+from bertlib.data import input_pipeline, ner, squad, tf_records
 from bertlib.data.classification import Problem
+from bertlib.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import tpu, training
 
@@ -100,7 +100,7 @@ def model_of(name, *flags):
       f"--num_train_steps={steps}",
       "--num_warmup_steps=0",
       *flags,
-    ), features.pretraining_layout(LENGTH, 3)
+    ), tf_records.pretraining_layout(LENGTH, 3)
   kind, _, weighted = name.partition(" ")
   problem = Problem(kind, () if kind == "regression" else LABELS)
   weights = [0.5, 1.0, 2.0] if weighted else None
@@ -289,7 +289,7 @@ def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
   layout = run_classifier.record_layout(LENGTH, problem)
   batch = random_batch(layout)
   path = str(tmp_path / "train.tf_record")
-  features.write_records(
+  tf_records.write_records(
     path,
     (
       {name: values[row] for name, values in batch.items()}
@@ -297,7 +297,7 @@ def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
     ),
     layout,
   )
-  input_fn = features.record_input_fn(
+  input_fn = input_pipeline.record_input_fn(
     path, layout, is_training=True, drop_remainder=True, trim=False, seed=1
   )
   estimator = estimator_of(tmp_path, two_cores, "--num_tpu_cores=2")
@@ -486,7 +486,7 @@ def test_each_host_reads_its_rows_of_a_batch(host, num_hosts, rows):
     current_input_fn_deployment=lambda: (None, host, num_hosts, None)
   )
   # A host's batch size is that of its own rows.
-  size, shard = features.whole_batch(
+  size, shard = input_pipeline.whole_batch(
     {"batch_size": 8 // num_hosts, "context": context}
   )
   batch = np.arange(16).reshape(8, 2)
@@ -500,8 +500,8 @@ def test_a_folder_of_another_file_system_is_claimed(tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
-  model_folder.claim(folder, {"task": "tsv"}, CONFIG, str(vocab))
-  described = model_folder.load_description(folder)
+  model_json.claim(folder, {"task": "tsv"}, CONFIG, str(vocab))
+  described = model_json.load_description(folder)
   assert described["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if n.endswith(".tmp")]
 

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import estimator_api, precision
-from bertlib.command_line import InputError
 from bertlib.compute import FastCompute
+from bertlib.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import training
 from optimization import Frozen, StepOptions

@@ -13,7 +13,8 @@ import tensorflow as tf
 from absl import flags
 from tensorflow.io import gfile
 
-from bertlib import command_line
+from bertlib import app, errors, files
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -30,11 +31,11 @@ def script(tmp_path):
       "\n".join(
         [
           f"import sys; sys.path.insert(0, {commands.ROOT!r})",
-          "from bertlib import command_line",
-          "from bertlib.data import features",
+          "from bertlib import app, errors, files",
+          "from bertlib.data import tf_records",
           "def main(argv):",
           *(f"  {line}" for line in lines),
-          "command_line.run(main)",
+          "app.run(main)",
         ]
       )
     )
@@ -61,7 +62,7 @@ def test_main_gets_the_arguments_and_ends_well(script):
 
 @pytest.mark.process
 def test_an_input_error_costs_one_line_and_status_1(script):
-  raises = script("raise command_line.InputError('x.tsv, row 3: mend it')")
+  raises = script("raise errors.InputError('x.tsv, row 3: mend it')")
   done = commands.run(raises)
   assert done.returncode == 1
   assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
@@ -69,7 +70,7 @@ def test_an_input_error_costs_one_line_and_status_1(script):
 
 @pytest.mark.process
 def test_the_traceback_is_there_when_asked_for(script):
-  raises = script("raise command_line.InputError('mend it')")
+  raises = script("raise errors.InputError('mend it')")
   done = commands.run(raises, "--verbosity=1")
   assert done.returncode == 1
   assert "Traceback" in done.stderr
@@ -91,8 +92,8 @@ def flag_errors():
     flags.DEFINE_integer("steps", 1, "", 1, flag_values=found)
     with pytest.MonkeyPatch.context() as patch:
       patch.setattr(flags, "FLAGS", found)
-      with pytest.raises(command_line.InputError) as refused:
-        command_line._parse_flags(["script.py", *arguments])
+      with pytest.raises(InputError) as refused:
+        app._parse_flags(["script.py", *arguments])
     message = str(refused.value)
     assert "\n" not in message and "--help" in message
     return message
@@ -122,10 +123,10 @@ def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
   path = tmp_path / "script.py"
   path.write_text(
     f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
-    "from bertlib import command_line\n"
+    "from bertlib import app\n"
     "from absl import flags\n"
     "flags.DEFINE_string('folder', None, 'Where.', required=True)\n"
-    "command_line.run(print)\n"
+    "app.run(print)\n"
   )
   done = commands.succeed(str(path), flag)
   assert "--folder" in done.stdout
@@ -134,7 +135,7 @@ def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
 
 @pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "c"]])
 def test_words_are_joined_as_in_english(words):
-  joined = command_line.english_list(words)
+  joined = errors.english_list(words)
   assert joined == {1: "a", 2: "a and b", 3: "a, b and c"}[len(words)]
 
 
@@ -172,7 +173,7 @@ def test_what_tensorflow_says_of_a_file_is_one_line_too(
   path = os.path.join(tmp_path, name)
   with pytest.raises(tf.errors.OpError) as refused:
     action(path)
-  assert command_line.mendable(refused.value) == f"{path}: {said}"
+  assert errors.mendable(refused.value) == f"{path}: {said}"
 
 
 def test_the_line_is_found_in_a_long_report():
@@ -180,12 +181,12 @@ def test_the_line_is_found_in_a_long_report():
     "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
   )
   error = tf.errors.UnknownError(None, None, said.format("Permission denied"))
-  assert command_line.mendable(error) == "/x/m.tmp: Permission denied"
+  assert errors.mendable(error) == "/x/m.tmp: Permission denied"
   error = tf.errors.UnknownError(None, None, said.format("File too large"))
-  assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
+  assert errors.mendable(error).startswith("/x/m.tmp: File too large. ")
   eager = "{{function_node __wrapped__SaveV2}} /x/m.tmp; File too large"
   error = tf.errors.OutOfRangeError(None, None, eager + " [Op:SaveV2]")
-  assert command_line.mendable(error).startswith("/x/m.tmp: File too large. ")
+  assert errors.mendable(error).startswith("/x/m.tmp: File too large. ")
 
 
 @pytest.mark.process
@@ -207,7 +208,7 @@ def test_other_errors_keep_their_traceback(script, error):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-  "module", ["bertlib.command_line", "bertlib.data.classification"]
+  "module", ["bertlib.app", "bertlib.data.classification"]
 )
 def test_importing_does_not_load_tensorflow(script, module):
   printed = commands.succeed(script(f"import {module}; print(*sys.modules)"))
@@ -220,17 +221,17 @@ def test_importing_does_not_load_tensorflow(script, module):
 
 WRITERS = {
   "write_whole, at the end": """
-with command_line.write_whole({!r}) as file:
+with files.write_whole({!r}) as file:
   file.write("x" * 5000)
 """,
   "write_whole, on the way": """
-with command_line.write_whole({!r}, "wb") as file:
+with files.write_whole({!r}, "wb") as file:
   for _ in range(1000):
     file.write(b"x" * 5000)
 """,
   "write_records": """
-layout = dict(ids=features.Feature((5000,)))
-features.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
+layout = dict(ids=tf_records.Feature((5000,)))
+tf_records.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
 """,
 }
 
@@ -264,8 +265,8 @@ def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
   full = tmp_path / "full"
   full.symlink_to("/dev/full")
   fails = script(
-    f"with command_line.write_whole({str(tmp_path / 'fine')!r}) as fine:",
-    f"  with command_line.write_whole({str(full)!r}) as full:",
+    f"with files.write_whole({str(tmp_path / 'fine')!r}) as fine:",
+    f"  with files.write_whole({str(full)!r}) as full:",
     "    full.write('x')",
   )
   assert f"{full}: No space left on device" in refusal(fails)
@@ -277,11 +278,11 @@ def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
 
 def test_text_is_utf_8_with_line_ends_as_given(tmp_path):
   path = str(tmp_path / "x")
-  with command_line.write_whole(path) as file:
+  with files.write_whole(path) as file:
     file.write("é中\r\n\n\r")
   with open(path, "rb") as file:
     assert file.read() == "é中\r\n\n\r".encode()
-  with command_line.open_any(path) as file:
+  with files.open_any(path) as file:
     assert file.read() == "é中\r\n\n\r"
 
 
@@ -293,7 +294,7 @@ def path(request, tmp_path):
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
-  with command_line.write_whole(path, "wb") as file:
+  with files.write_whole(path, "wb") as file:
     file.write(b"la")
     file.flush()
     assert (tmp_path / "out").read_text() == "earlier"
@@ -306,7 +307,7 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
 def test_a_failure_leaves_the_earlier_file_and_nothing_else(
   tmp_path, path, error
 ):
-  with pytest.raises(error), command_line.write_whole(path) as file:
+  with pytest.raises(error), files.write_whole(path) as file:
     file.write("later")
     raise error
   assert (tmp_path / "out").read_text() == "earlier"
@@ -316,13 +317,13 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(
 def test_what_cannot_be_opened_is_named_as_it_was_given(tmp_path):
   path = str(tmp_path / "no" / "folder")
   with pytest.raises(FileNotFoundError) as refused:
-    command_line.write_whole(path).__enter__()
+    files.write_whole(path).__enter__()
   assert refused.value.filename == path
 
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path):
   with pytest.raises(IsADirectoryError) as refused:
-    command_line.write_whole(str(tmp_path)).__enter__()
+    files.write_whole(str(tmp_path)).__enter__()
   assert refused.value.filename == str(tmp_path)
 
 
@@ -332,7 +333,7 @@ def test_a_pipe_is_written_as_it_is(tmp_path):
   read = []
   reader = threading.Thread(target=lambda: read.append(path.read_text()))
   reader.start()
-  with command_line.write_whole(str(path)) as file:
+  with files.write_whole(str(path)) as file:
     file.write("through")
   reader.join()
   assert read == ["through"]
@@ -343,14 +344,14 @@ def test_a_pipe_is_written_as_it_is(tmp_path):
 
 
 def test_without_a_terminal_progress_is_lines(log):
-  with command_line.progress(4, "files", delay=0, mininterval=0) as bar:
+  with app.progress(4, "files", delay=0, mininterval=0) as bar:
     bar.update(3)
   assert log[0] == "0 of 4 files, ? left"
   assert re.fullmatch(r"3 of 4 files, \d\d:\d\d left", log[-1])
 
 
 def test_what_is_done_at_once_shows_no_progress(log):
-  with command_line.progress(4, "files") as bar:
+  with app.progress(4, "files") as bar:
     bar.update(4)
   assert log == []
 
@@ -370,13 +371,13 @@ def test_what_is_done_at_once_shows_no_progress(log):
   ],
 )
 def test_control_characters_are_escaped_and_letters_are_not(text, shown):
-  assert command_line.printable(text) == shown
+  assert errors.printable(text) == shown
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_data_are_escaped_on_a_terminal_alone(capsys, monkeypatch, is_terminal):
   monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-  command_line.show("a\x1b[2J", "b")
+  app.show("a\x1b[2J", "b")
   escape = r"\x1b" if is_terminal else "\x1b"
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
@@ -386,7 +387,7 @@ def test_errors_and_the_log_escape_what_they_quote(script):
   path = script(
     "import absl.logging",
     "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
-    "raise command_line.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
+    "raise errors.InputError('x.tsv: unknown label \\x1b[31m\\ny')",
   )
   done = commands.run(path)
   first, last = done.stderr.splitlines()
@@ -425,13 +426,13 @@ def corpus(tmp_path, monkeypatch):
 def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
   name = name.format(folder=corpus.parent)
   for output, read in [(name, str(corpus)), (str(corpus), name)]:
-    with pytest.raises(command_line.InputError, match=f"^{output}: "):
-      command_line.check_outputs(["new.txt", output], ["other.txt", read])
+    with pytest.raises(InputError, match=f"^{output}: "):
+      files.check_outputs(["new.txt", output], ["other.txt", read])
 
 
 @pytest.mark.process
 def test_an_output_that_standard_input_reads_is_refused(corpus):
-  code = "from bertlib import command_line as c;"
+  code = "from bertlib import files as c;"
   code += " c.check_outputs(['corpus.txt'], ['-'])"
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
     with open(name) as file:
@@ -448,23 +449,21 @@ def test_an_output_that_standard_input_reads_is_refused(corpus):
 def test_outputs_beside_inputs_are_not_refused(corpus):
   outputs = ["new.txt", "corpus.txt.run.json", "folder", "/dev/null"]
   inputs = [str(corpus), None, "missing.txt", "/dev/null", "folder"]
-  command_line.check_outputs(outputs, inputs)
+  files.check_outputs(outputs, inputs)
 
 
 def test_remote_outputs_are_compared_by_name():
-  with pytest.raises(command_line.InputError, match=r"^gs://bucket/a//b\.txt"):
-    command_line.check_outputs(
-      ["gs://bucket/a//b.txt"], ["gs://bucket/a/b.txt"]
-    )
-  command_line.check_outputs(["gs://bucket/b.txt"], ["gs://bucket/a/b.txt"])
+  with pytest.raises(InputError, match=r"^gs://bucket/a//b\.txt"):
+    files.check_outputs(["gs://bucket/a//b.txt"], ["gs://bucket/a/b.txt"])
+  files.check_outputs(["gs://bucket/b.txt"], ["gs://bucket/a/b.txt"])
 
 
 def test_a_folder_is_refused_for_inputs_that_would_be_replaced_there(corpus):
   names = ["*.txt.out", "hard.*"]
-  with pytest.raises(command_line.InputError, match=r"hard\.txt"):
-    command_line.check_output_dir(".", names, ["corpus.txt"])
-  command_line.check_output_dir(".", names, ["other.txt"])
-  command_line.check_output_dir("missing", names, ["other.txt"])
+  with pytest.raises(InputError, match=r"hard\.txt"):
+    files.check_output_dir(".", names, ["corpus.txt"])
+  files.check_output_dir(".", names, ["other.txt"])
+  files.check_output_dir("missing", names, ["other.txt"])
 
 
 @pytest.mark.parametrize(
@@ -490,10 +489,10 @@ def test_a_file_list_names_files_of_its_own_folder_alone(tmp_path, name):
   (folder / "link.bin").symlink_to(tmp_path / "outside.bin")
   index = str(folder / "index.json")
   for good in ("a.bin", "sub/b.bin"):
-    found = command_line.file_within(str(folder), good, index)
+    found = files.file_within(str(folder), good, index)
     assert found == str(folder / good)
-  with pytest.raises(command_line.InputError, match=f"^{index}: "):
-    command_line.file_within(str(folder), name, index)
+  with pytest.raises(InputError, match=f"^{index}: "):
+    files.file_within(str(folder), name, index)
 
 
 def test_a_folder_of_links_into_one_cache_is_a_folder(tmp_path):
@@ -504,4 +503,4 @@ def test_a_folder_of_links_into_one_cache_is_a_folder(tmp_path):
     (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / name)
   folder = str(tmp_path / "snapshot")
   index = os.path.join(folder, "index.json")
-  assert command_line.file_within(folder, "a.bin", index).startswith(folder)
+  assert files.file_within(folder, "a.bin", index).startswith(folder)

@@ -11,9 +11,16 @@ import reference_data
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import model_folder
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  finding,
+  initialize,
+  loading,
+  model_json,
+  predictor,
+)
+from bertlib.data import model_inputs
+from bertlib.errors import InputError
 from bertlib.training import memory_plan
 
 pytestmark = pytest.mark.graph
@@ -62,7 +69,7 @@ def test_weights_are_restored_and_counted(checkpoint, log):
   with tf.Graph().as_default(), tf.Session() as session:
     build()
     tf.get_variable("new", [1])
-    assert model_folder.initialize_from_checkpoint(checkpoint) is None
+    assert initialize.initialize_from_checkpoint(checkpoint) is None
     session.run(tf.global_variables_initializer())
     saved = tf.train.load_checkpoint(checkpoint)
     for variable in tf.trainable_variables()[:-1]:
@@ -79,7 +86,7 @@ def test_weights_are_restored_and_counted(checkpoint, log):
 def test_on_a_tpu_restoring_waits_for_the_scaffold(checkpoint):
   with tf.Graph().as_default():
     build()
-    scaffold_fn = model_folder.initialize_from_checkpoint(
+    scaffold_fn = initialize.initialize_from_checkpoint(
       checkpoint, use_tpu=True
     )
     assert isinstance(scaffold_fn(), tf.train.Scaffold)
@@ -89,7 +96,7 @@ def test_a_trained_model_goes_before_the_initial_checkpoint(checkpoint):
   with tf.Graph().as_default():
     build()
     assert (
-      model_folder.initialize_from_checkpoint("not there", checkpoint) is None
+      initialize.initialize_from_checkpoint("not there", checkpoint) is None
     )
 
 
@@ -98,7 +105,7 @@ def test_a_trained_model_has_all_that_the_graph_has(checkpoint):
     build()
     tf.get_variable("loss_scale/value", [])
     with pytest.raises(InputError, match=r"ckpt-7: lacks loss_scale/value, so"):
-      model_folder.initialize_from_checkpoint(None, checkpoint)
+      initialize.initialize_from_checkpoint(None, checkpoint)
 
 
 def test_other_shapes_are_refused_by_name(checkpoint):
@@ -106,7 +113,7 @@ def test_other_shapes_are_refused_by_name(checkpoint):
   with tf.Graph().as_default():
     build(other)
     with pytest.raises(InputError, match=r"intermediate/dense.*\[8, 8\]"):
-      model_folder.initialize_from_checkpoint(checkpoint)
+      initialize.initialize_from_checkpoint(checkpoint)
 
 
 def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
@@ -114,18 +121,18 @@ def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
   with tf.Graph().as_default():
     build(deeper)
     with pytest.raises(InputError, match=r"lacks 16 of.*37.*layer_1"):
-      model_folder.initialize_from_checkpoint(checkpoint)
+      initialize.initialize_from_checkpoint(checkpoint)
 
 
 def test_a_checkpoint_without_data_is_refused(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
   with pytest.raises(InputError, match=r"\.data files are not"):
-    model_folder.check_checkpoint(checkpoint)
+    finding.check_checkpoint(checkpoint)
 
 
 def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
   with pytest.raises(InputError, match=r"without \.index"):
-    model_folder.check_checkpoint(checkpoint + ".index")
+    finding.check_checkpoint(checkpoint + ".index")
 
 
 # Whose folder it is
@@ -134,14 +141,14 @@ def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
 def claim(folder, **changed):
   vocab = folder / "words.txt"
   vocab.write_text("[UNK]\n")
-  model_folder.claim(str(folder), MODEL | changed, CONFIG, str(vocab))
+  model_json.claim(str(folder), MODEL | changed, CONFIG, str(vocab))
 
 
 @pytest.mark.unit
 def test_a_claimed_folder_can_be_loaded_again(tmp_path):
   claim(tmp_path, task="mînt")
-  assert model_folder.load_description(str(tmp_path))["task"] == "mînt"
-  config = model_folder.load_config(str(tmp_path / "bert_config.json"))
+  assert model_json.load_description(str(tmp_path))["task"] == "mînt"
+  config = loading.load_config(str(tmp_path / "bert_config.json"))
   assert config.to_dict() == CONFIG.to_dict()
   assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n"
 
@@ -149,7 +156,7 @@ def test_a_claimed_folder_can_be_loaded_again(tmp_path):
 @pytest.mark.unit
 def test_a_folder_without_checkpoint_is_anyones(tmp_path):
   claim(tmp_path)
-  model_folder.check(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
+  model_json.check(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -168,36 +175,36 @@ def test_a_folder_of_another_model_is_refused(
 ):
   claim(tmp_path)
   assert checkpoint.startswith(str(tmp_path))
-  model_folder.check(str(tmp_path), MODEL, CONFIG)
+  model_json.check(str(tmp_path), MODEL, CONFIG)
   config = modeling.BertConfig(**(SIZES | sizes))
   with pytest.raises(InputError, match=told):
-    model_folder.check(str(tmp_path), MODEL | changed, config)
+    model_json.check(str(tmp_path), MODEL | changed, config)
 
 
 def test_a_folder_of_the_reference_is_known_by_its_outputs(
   checkpoint, tmp_path
 ):
   assert checkpoint.startswith(str(tmp_path))
-  model_folder.check(str(tmp_path), MODEL, CONFIG, num_outputs=2)
+  model_json.check(str(tmp_path), MODEL, CONFIG, num_outputs=2)
   with pytest.raises(InputError, match=r"outputs 2.*is 3"):
-    model_folder.check(str(tmp_path), MODEL, CONFIG, num_outputs=3)
+    model_json.check(str(tmp_path), MODEL, CONFIG, num_outputs=3)
 
 
 def test_steps_done(checkpoint, tmp_path):
   assert checkpoint.startswith(str(tmp_path))
-  assert model_folder.steps_done(str(tmp_path)) == 7
-  assert model_folder.steps_done(str(tmp_path / "nothing")) == 0
+  assert finding.steps_done(str(tmp_path)) == 7
+  assert finding.steps_done(str(tmp_path / "nothing")) == 0
 
 
 def test_a_model_is_used_by_its_best_checkpoint_or_its_last(
   checkpoint, tmp_path
 ):
   folder = str(tmp_path)
-  assert model_folder.trained_checkpoint(None) is None
-  assert model_folder.trained_checkpoint(str(tmp_path / "nothing")) is None
-  assert model_folder.trained_checkpoint(folder) == checkpoint
-  best = model_folder.keep_as_best(folder, checkpoint)
-  assert model_folder.trained_checkpoint(folder) == best
+  assert finding.trained_checkpoint(None) is None
+  assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
+  assert finding.trained_checkpoint(folder) == checkpoint
+  best = checkpoint_writer.keep_as_best(folder, checkpoint)
+  assert finding.trained_checkpoint(folder) == best
   assert best == str(tmp_path / "best" / "model.ckpt-7")
   # What is trained on is the last all the same.
   assert tf.train.latest_checkpoint(folder) == checkpoint
@@ -207,13 +214,13 @@ def test_the_model_that_is_there_goes_before_one_that_is_named(
   checkpoint, tmp_path
 ):
   full, empty = str(tmp_path), str(tmp_path / "empty")
-  assert model_folder.find_model(None, full, may_be_new=False) == checkpoint
-  assert model_folder.find_model(checkpoint, empty, False) == checkpoint
-  assert model_folder.find_model(checkpoint, empty, may_be_new=True) is None
+  assert finding.find_model(None, full, may_be_new=False) == checkpoint
+  assert finding.find_model(checkpoint, empty, False) == checkpoint
+  assert finding.find_model(checkpoint, empty, may_be_new=True) is None
   with pytest.raises(InputError, match="empty: holds no trained model"):
-    model_folder.find_model(None, empty, may_be_new=False)
+    finding.find_model(None, empty, may_be_new=False)
   with pytest.raises(InputError, match="gone: no such checkpoint"):
-    model_folder.find_model(str(tmp_path / "gone"), full, may_be_new=False)
+    finding.find_model(str(tmp_path / "gone"), full, may_be_new=False)
 
 
 def test_going_on_has_to_be_wanted(checkpoint, tmp_path):
@@ -225,11 +232,11 @@ def test_going_on_has_to_be_wanted(checkpoint, tmp_path):
     ("never", empty),
     ("must", full),
   ]:
-    model_folder.check_resume(resume, folder)
+    finding.check_resume(resume, folder)
   with pytest.raises(InputError, match=r"holds model\.ckpt-7.*--resume=never"):
-    model_folder.check_resume("never", full)
+    finding.check_resume("never", full)
   with pytest.raises(InputError, match=r"no checkpoint.*--resume=must"):
-    model_folder.check_resume("must", empty)
+    finding.check_resume("must", empty)
 
 
 # Checkpoints cut short
@@ -253,7 +260,7 @@ DATA = ".data-00000-of-00001"
 def warnings(monkeypatch):
   lines = []
   monkeypatch.setattr(
-    model_folder.logging, "warning", lambda text, *v: lines.append(text % v)
+    finding.logging, "warning", lambda text, *v: lines.append(text % v)
   )
   return lines
 
@@ -273,11 +280,11 @@ def test_a_checkpoint_cut_short_is_passed_over(
   folder = str(tmp_path)
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
   name_as_last(last)
-  assert model_folder.last_checkpoint(folder) == last
+  assert finding.last_checkpoint(folder) == last
   assert not warnings
   cut(last, ending, num_bytes)
   for _ in range(2):  # and told once
-    assert model_folder.last_checkpoint(folder) == middle
+    assert finding.last_checkpoint(folder) == middle
   (warning,) = warnings
   assert warning.startswith(f"{last}{ending}: ")
   assert re.search(f"{told}.*{middle}$", warning)
@@ -301,12 +308,12 @@ def test_a_corrupt_checkpoint_is_passed_over(
   last = as_step(checkpoint, 70)
   name_as_last(last)
   flip(last, place)
-  assert model_folder.last_checkpoint(str(tmp_path)) == checkpoint
+  assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   (warning,) = warnings
   assert warning.startswith(f"{last}{DATA}: ") and checkpoint in warning
   with pytest.raises(InputError, match=re.escape(f"{last}{DATA}: ")):
-    model_folder.check_checkpoint(last)
-  model_folder.go_on_in(str(tmp_path))
+    finding.check_checkpoint(last)
+  finding.go_on_in(str(tmp_path))
   assert tf.train.latest_checkpoint(str(tmp_path)) == checkpoint
 
 
@@ -316,13 +323,13 @@ def test_training_starts_from_no_weights_with_nan_or_inf(
 ):
   bad = str(tmp_path / "bad.ckpt")
   bias = np.array([0, value], np.float32)
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     bad, variables_of(checkpoint) | {"output_bias": bias}
   )
   empty = str(tmp_path / "empty")
   with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
-    model_folder.find_model(bad, empty, may_be_new=True)
-  assert model_folder.find_model(bad, empty, may_be_new=False) == bad
+    finding.find_model(bad, empty, may_be_new=True)
+  assert finding.find_model(bad, empty, may_be_new=False) == bad
 
 
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
@@ -333,7 +340,7 @@ def test_without_a_word_on_the_last_it_is_found(
   (tmp_path / "checkpoint").unlink()
   if state is not None:
     (tmp_path / "checkpoint").write_bytes(state)
-  assert model_folder.last_checkpoint(str(tmp_path)) == last
+  assert finding.last_checkpoint(str(tmp_path)) == last
   assert warnings == [
     f"{tmp_path}: no `checkpoint` names the last one. Used instead: {last}"
   ]
@@ -341,7 +348,7 @@ def test_without_a_word_on_the_last_it_is_found(
 
 def test_an_older_one_that_is_named_is_the_last(checkpoint, tmp_path, warnings):
   as_step(checkpoint, 70)
-  assert model_folder.last_checkpoint(str(tmp_path)) == checkpoint
+  assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   assert not warnings
 
 
@@ -351,7 +358,7 @@ def test_with_nothing_whole_left_nobody_begins_anew(checkpoint, tmp_path):
   for path in (last, checkpoint):
     cut(path, DATA, 5)
   told = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
-  for use in (model_folder.last_checkpoint, model_folder.go_on_in):
+  for use in (finding.last_checkpoint, finding.go_on_in):
     with pytest.raises(InputError, match=told):
       use(str(tmp_path))
 
@@ -360,7 +367,7 @@ def test_checkpoints_that_are_gone_are_not_forgotten(checkpoint, tmp_path):
   for path in tmp_path.glob("model.ckpt-*"):
     path.unlink()
   with pytest.raises(InputError, match=r"ckpt-7: there is no such"):
-    model_folder.last_checkpoint(str(tmp_path))
+    finding.last_checkpoint(str(tmp_path))
 
 
 def test_the_first_one_cut_short_is_none(checkpoint, tmp_path, warnings):
@@ -369,9 +376,9 @@ def test_the_first_one_cut_short_is_none(checkpoint, tmp_path, warnings):
     path.unlink()
   name_as_last(first)
   cut(first, ".index", 5)
-  assert model_folder.steps_done(str(tmp_path)) == 0
+  assert finding.steps_done(str(tmp_path)) == 0
   assert "is made again" in warnings[0]
-  model_folder.go_on_in(str(tmp_path))
+  finding.go_on_in(str(tmp_path))
   assert not (tmp_path / "checkpoint").exists()
 
 
@@ -379,7 +386,7 @@ def test_training_goes_on_from_the_one_before(checkpoint, tmp_path):
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
   name_as_last(last)
   cut(last, DATA, 5)
-  model_folder.go_on_in(str(tmp_path))
+  finding.go_on_in(str(tmp_path))
   assert tf.train.latest_checkpoint(str(tmp_path)) == middle
   state = tf.train.get_checkpoint_state(str(tmp_path))
   assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
@@ -390,15 +397,15 @@ def test_what_killed_saves_left_goes(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-9_temp").mkdir()
   (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
   (tmp_path / f"model.ckpt-9{DATA}.tempstate123").touch()
-  model_folder.go_on_in(str(tmp_path))
+  finding.go_on_in(str(tmp_path))
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_the_best_cut_short_is_told(checkpoint, tmp_path):
-  best = model_folder.keep_as_best(str(tmp_path), checkpoint)
+  best = checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
   cut(best, DATA, 5)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
-    model_folder.trained_checkpoint(str(tmp_path))
+    finding.trained_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
@@ -412,11 +419,11 @@ def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
     session.run(tf.global_variables_initializer())
     saver = tf.train.Saver(sharded=sharded)
     path = saver.save(session, str(tmp_path / "model.ckpt"), 3)
-  assert model_folder.last_checkpoint(str(tmp_path)) == path
+  assert finding.last_checkpoint(str(tmp_path)) == path
   cut(path, DATA, 1)
   size = 101 * 10 * 4 + 14 + 8
   with pytest.raises(InputError, match=f"{size - 1} of {size} by"):
-    model_folder.last_checkpoint(str(tmp_path))
+    finding.last_checkpoint(str(tmp_path))
 
 
 # The best
@@ -430,17 +437,17 @@ def variables_of(checkpoint):
 
 def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   claim(tmp_path)
-  model_folder.keep_as_best(str(tmp_path), checkpoint)
+  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
-  kept = variables_of(model_folder.trained_checkpoint(best))
+  kept = variables_of(finding.trained_checkpoint(best))
   known = variables_of(checkpoint)
   assert kept.keys() == known.keys() - {"output_bias/adam_m"}
   for name, value in kept.items():
     np.testing.assert_array_equal(value, known[name], err_msg=name)
     assert value.dtype == known[name].dtype
   # It is a model's folder itself.
-  model_folder.check(best, MODEL, CONFIG, num_outputs=2)
-  assert model_folder.load_description(best) == MODEL
+  model_json.check(best, MODEL, CONFIG, num_outputs=2)
+  assert model_json.load_description(best) == MODEL
   assert (tmp_path / "best" / "vocab.txt").read_text() == "[UNK]\n"
 
 
@@ -457,13 +464,13 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   ],
 )
 def test_what_is_of_the_optimizer(name, is_of_optimizer):
-  assert model_folder.is_of_optimizer(name) == is_of_optimizer
+  assert checkpoint_writer.is_of_optimizer(name) == is_of_optimizer
 
 
 def as_step(checkpoint, step):
   """The checkpoint again, as that of another step."""
   path = checkpoint.replace("ckpt-7", f"ckpt-{step}")
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     path, variables_of(checkpoint) | {"global_step": np.int64(step)}
   )
   return path
@@ -471,10 +478,10 @@ def as_step(checkpoint, step):
 
 def test_a_better_one_takes_the_place_of_the_best(checkpoint, tmp_path):
   later = as_step(checkpoint, 70)
-  model_folder.keep_as_best(str(tmp_path), checkpoint)
-  model_folder.keep_as_best(str(tmp_path), later)
+  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  checkpoint_writer.keep_as_best(str(tmp_path), later)
   best = tmp_path / "best"
-  assert model_folder.steps_done(str(best)) == 70
+  assert finding.steps_done(str(best)) == 70
   assert {path.name for path in best.iterdir()} == {
     "checkpoint",
     "model.ckpt-70.index",
@@ -489,21 +496,24 @@ def test_until_the_new_best_is_written_the_old_one_is(
     raise KeyboardInterrupt
 
   later = as_step(checkpoint, 8)
-  old = model_folder.keep_as_best(str(tmp_path), checkpoint)
-  for name in ("write_variables", "write_whole"):
+  old = checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  for module, name in (
+    (checkpoint_writer, "write_variables"),
+    (finding, "write_whole"),
+  ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-      patch.setattr(model_folder, name, killed)
-      model_folder.keep_as_best(str(tmp_path), later)
-    assert model_folder.trained_checkpoint(str(tmp_path)) == old
-    model_folder.check_checkpoint(old)
-  new = model_folder.keep_as_best(str(tmp_path), later)
-  assert model_folder.trained_checkpoint(str(tmp_path)) == new
+      patch.setattr(module, name, killed)
+      checkpoint_writer.keep_as_best(str(tmp_path), later)
+    assert finding.trained_checkpoint(str(tmp_path)) == old
+    finding.check_checkpoint(old)
+  new = checkpoint_writer.keep_as_best(str(tmp_path), later)
+  assert finding.trained_checkpoint(str(tmp_path)) == new
 
 
 def test_the_best_moves_with_its_folder(checkpoint, tmp_path):
-  model_folder.keep_as_best(str(tmp_path), checkpoint)
+  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
   shutil.move(tmp_path / "best", tmp_path / "moved")
-  assert model_folder.trained_checkpoint(str(tmp_path / "moved")) == (
+  assert finding.trained_checkpoint(str(tmp_path / "moved")) == (
     str(tmp_path / "moved" / "model.ckpt-7")
   )
 
@@ -511,7 +521,7 @@ def test_the_best_moves_with_its_folder(checkpoint, tmp_path):
 # A model that is loaded
 
 
-class Loaded(model_folder.LoadedModel):
+class Loaded(predictor.LoadedModel):
   """Gives the logits of the checkpoint's classifier."""
 
   script = "run_classifier"
@@ -537,7 +547,7 @@ def row_of(ids, padding=0):
     "input_mask": [1] * len(ids) + zeros,
     "segment_ids": [i % 2 for i in range(len(ids))] + zeros,
   }
-  return {name: values[name] for name in features.TOKEN_FEATURES}
+  return {name: values[name] for name in model_inputs.TOKEN_FEATURES}
 
 
 def test_rows_are_computed_together_and_come_back_in_order(
@@ -549,7 +559,7 @@ def test_rows_are_computed_together_and_come_back_in_order(
     name: rng.normal(size=value.shape).astype(value.dtype)
     for name, value in variables_of(checkpoint).items()
   }
-  model_folder.write_variables(checkpoint, lively)
+  checkpoint_writer.write_variables(checkpoint, lively)
   ids = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
 
   def logits(batch_size, rows):
@@ -601,13 +611,13 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   claim(tmp_path, do_lower_case=True)
   variables = variables_of(checkpoint)
   best = str(tmp_path / "better.ckpt-9")
-  model_folder.write_variables(
+  checkpoint_writer.write_variables(
     best, variables | {"output_bias": variables["output_bias"] + 1}
   )
   row = row_of([1, 2, 3])
   with Loaded(str(tmp_path)) as model:
     (before,) = model.run([row])
-  model_folder.keep_as_best(str(tmp_path), best)
+  checkpoint_writer.keep_as_best(str(tmp_path), best)
   with Loaded(str(tmp_path)) as model:
     (after,) = model.run([row])
   np.testing.assert_allclose(after, before + 1, rtol=0, atol=1e-6)
@@ -637,13 +647,13 @@ def test_a_config_that_is_none(tmp_path, content, told):
   path = tmp_path / "bert_config.json"
   path.write_text(content)
   with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{told}"):
-    model_folder.load_config(str(path))
+    loading.load_config(str(path))
 
 
 @pytest.mark.unit
 def test_a_missing_config(tmp_path):
   with pytest.raises(InputError, match="cannot be read; name a bert_config"):
-    model_folder.load_config(str(tmp_path / "none.json"))
+    loading.load_config(str(tmp_path / "none.json"))
 
 
 @pytest.mark.unit
@@ -651,13 +661,13 @@ def test_a_vocabulary_that_is_not_utf8(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\n\xff\n")
   with pytest.raises(InputError, match="UTF-8"):
-    model_folder.load_tokenizer(str(path), True, CONFIG)
+    loading.load_tokenizer(str(path), True, CONFIG)
 
 
 @pytest.mark.unit
 def test_a_missing_vocabulary(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
-    model_folder.load_tokenizer(str(tmp_path / "none.txt"), True, CONFIG)
+    loading.load_tokenizer(str(tmp_path / "none.txt"), True, CONFIG)
 
 
 @pytest.mark.unit
@@ -668,22 +678,22 @@ def test_a_cased_vocabulary_is_not_lower_cased(vocab, do_lower_case):
   config = modeling.BertConfig(200_000)
   path = reference_data.vocab(vocab)
   with pytest.raises(InputError, match="--do_lower_case=False"):
-    model_folder.load_tokenizer(path, do_lower_case, config)
-  model_folder.load_tokenizer(path, not do_lower_case, config)
+    loading.load_tokenizer(path, do_lower_case, config)
+  loading.load_tokenizer(path, not do_lower_case, config)
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("vocab", ["uncased", "chinese"])
 def test_an_uncased_vocabulary_is_lower_cased(vocab):
   config = modeling.BertConfig(200_000)
-  model_folder.load_tokenizer(reference_data.vocab(vocab), True, config)
+  loading.load_tokenizer(reference_data.vocab(vocab), True, config)
 
 
 @pytest.mark.unit
 def test_an_uncased_vocabulary_with_capitals_kept():
   config = modeling.BertConfig(200_000)
   with pytest.raises(InputError, match="--do_lower_case=True"):
-    model_folder.load_tokenizer(reference_data.vocab("uncased"), False, config)
+    loading.load_tokenizer(reference_data.vocab("uncased"), False, config)
 
 
 @pytest.mark.unit
@@ -691,7 +701,7 @@ def test_a_released_checkpoint_tells_its_case(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("[UNK]\n[CLS]\n[SEP]\n")
   with pytest.raises(InputError, match="--do_lower_case=False"):
-    model_folder.load_tokenizer(
+    loading.load_tokenizer(
       str(path), True, CONFIG, "x/cased_L-12_H-768_A-12/bert_model.ckpt"
     )
 
@@ -700,8 +710,8 @@ def test_a_released_checkpoint_tells_its_case(tmp_path):
 @pytest.mark.parametrize("length", [-1, 2, 13])
 def test_lengths_that_the_model_has_no_positions_for(length):
   with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
-    model_folder.check_max_seq_length(length, CONFIG)
-  model_folder.check_max_seq_length(12, CONFIG)
+    loading.check_max_seq_length(length, CONFIG)
+  loading.check_max_seq_length(12, CONFIG)
 
 
 @pytest.mark.unit

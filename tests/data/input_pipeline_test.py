@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenization
-from bertlib.command_line import InputError
-from bertlib.data import features
+from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -34,14 +34,14 @@ def test_importing_does_not_load_tensorflow():
     [
       sys.executable,
       "-c",
-      "import bertlib.data.features, sys; print(*sys.modules)",
+      "import bertlib.data.tf_records, sys; print(*sys.modules)",
     ],
     cwd=commands.ROOT,
     capture_output=True,
     text=True,
     check=True,
   ).stdout.split()
-  assert "bertlib.data.features" in loaded
+  assert "bertlib.data.tf_records" in loaded
   assert "tensorflow" not in loaded
 
 
@@ -61,14 +61,14 @@ def cut_one_by_one(tokens_a, tokens_b, room):
 @given(*[st.integers(0, 40)] * 3)
 def test_fit_pair_equals_cutting_one_by_one(length_a, length_b, room):
   cut = cut_one_by_one(range(length_a), range(length_b), room)
-  assert features.fit_pair(length_a, length_b, room) == tuple(map(len, cut))
+  assert model_inputs.fit_pair(length_a, length_b, room) == tuple(map(len, cut))
   pair = [*range(length_a)], [*range(length_b)]
-  features._truncate_seq_pair(*pair, room)
+  model_inputs._truncate_seq_pair(*pair, room)
   assert pair == tuple([*range(len(part))] for part in cut)
 
 
 def test_no_room_keeps_nothing():
-  assert features.fit_pair(3, 4, -1) == (0, 0)
+  assert model_inputs.fit_pair(3, 4, -1) == (0, 0)
 
 
 texts = st.lists(st.sampled_from(["cat", "dogs", "unable", "sat!"])).map(
@@ -93,7 +93,9 @@ def test_encode_pair_equals_the_layout_by_tokens(
     tokens += [*kept_b, "[SEP]"]
     segments += [1] * (len(kept_b) + 1)
   padding = [0] * (max_seq_length - len(tokens))
-  assert features.encode_pair(tokenizer, text_a, text_b, max_seq_length) == (
+  assert model_inputs.encode_pair(
+    tokenizer, text_a, text_b, max_seq_length
+  ) == (
     [VOCAB.index(token) for token in tokens] + padding,
     [1] * len(tokens) + padding,
     segments + padding,
@@ -103,22 +105,22 @@ def test_encode_pair_equals_the_layout_by_tokens(
 
 @pytest.mark.parametrize("nothing", ["", " ", "\u200b"])
 def test_a_second_text_without_tokens_is_none(tokenizer, nothing):
-  alone = features.encode_pair(tokenizer, "cat sat", None, 8)
-  assert features.encode_pair(tokenizer, "cat sat", nothing, 8) == alone
+  alone = model_inputs.encode_pair(tokenizer, "cat sat", None, 8)
+  assert model_inputs.encode_pair(tokenizer, "cat sat", nothing, 8) == alone
 
 
 def test_a_length_without_room_for_cls_and_sep_is_refused(tokenizer):
   with pytest.raises(InputError, match="max_seq_length=1: has to be 2"):
-    features.encode_pair(tokenizer, "cat", None, 1)
+    model_inputs.encode_pair(tokenizer, "cat", None, 1)
 
 
 # Records
 
 LAYOUT = {
-  "ids": features.Feature((3,)),
-  "label": features.Feature(),
-  "score": features.Feature(is_float=True),
-  "weights": features.Feature((2,), is_float=True),
+  "ids": tf_records.Feature((3,)),
+  "label": tf_records.Feature(),
+  "score": tf_records.Feature(is_float=True),
+  "weights": tf_records.Feature((2,), is_float=True),
 }
 ROWS = [
   {"ids": [1, -2, 3], "label": 7, "score": 0.1, "weights": [1e-30, -2.5]},
@@ -133,7 +135,7 @@ def read_serialized(path):
 @pytest.mark.graph
 def test_records_are_examples_of_int64_and_float(tmp_path):
   path = str(tmp_path / "rows")
-  assert features.write_records(path, ROWS, LAYOUT) == 2
+  assert tf_records.write_records(path, ROWS, LAYOUT) == 2
   for serialized, row in zip(read_serialized(path), ROWS):
     feature = tf.train.Example.FromString(serialized).features.feature
     assert set(feature) == set(LAYOUT)
@@ -151,9 +153,9 @@ def test_records_are_examples_of_int64_and_float(tmp_path):
 )
 def test_serialized_as_by_protocol_buffers(ids, label, weights):
   layout = {
-    "label": features.Feature(),
-    "ids": features.Feature((None,)),
-    "weights": features.Feature((None,), is_float=True),
+    "label": tf_records.Feature(),
+    "ids": tf_records.Feature((None,)),
+    "weights": tf_records.Feature((None,), is_float=True),
   }
   row = {"ids": ids, "label": label, "weights": weights}
   expected = tf.train.Example(
@@ -167,7 +169,7 @@ def test_serialized_as_by_protocol_buffers(ids, label, weights):
       }
     )
   )
-  assert features.record_encoder(layout)(row) == expected.SerializeToString(
+  assert tf_records.record_encoder(layout)(row) == expected.SerializeToString(
     deterministic=True
   )
 
@@ -175,15 +177,15 @@ def test_serialized_as_by_protocol_buffers(ids, label, weights):
 @pytest.mark.graph
 def test_files_are_as_by_tensorflow(tmp_path):
   content, _ = write_serialized(tmp_path / "theirs", RECORDS)
-  features.write_serialized(str(tmp_path / "ours"), RECORDS)
+  tf_records.write_serialized(str(tmp_path / "ours"), RECORDS)
   assert (tmp_path / "ours").read_bytes() == content
 
 
 @pytest.mark.graph
 def test_records_read_back_as_int32_and_float32(tmp_path):
   path = str(tmp_path / "rows")
-  features.write_records(path, ROWS, LAYOUT)
-  parsed = features.parse_records(read_serialized(path), LAYOUT)
+  tf_records.write_records(path, ROWS, LAYOUT)
+  parsed = input_pipeline.parse_records(read_serialized(path), LAYOUT)
   assert list(parsed) == list(LAYOUT)
   for name, feature in LAYOUT.items():
     assert parsed[name].dtype == (tf.float32 if feature.is_float else tf.int32)
@@ -192,11 +194,14 @@ def test_records_read_back_as_int32_and_float32(tmp_path):
 
 
 def test_a_feature_with_a_default_may_be_missing():
-  layout = {"label": features.Feature(), "real": features.Feature(default=1)}
+  layout = {
+    "label": tf_records.Feature(),
+    "real": tf_records.Feature(default=1),
+  }
   label = tf.train.Feature(int64_list=tf.train.Int64List(value=[4]))
   records = tf.train.Features(feature={"label": label})
   old = tf.train.Example(features=records).SerializeToString()
-  parsed = features.parse_records([old], layout)
+  parsed = input_pipeline.parse_records([old], layout)
   assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
 
 
@@ -206,10 +211,10 @@ def test_a_failure_while_writing_leaves_the_earlier_file(tmp_path):
     raise InputError("row 2 is bad")
 
   path = tmp_path / "rows"
-  features.write_records(str(path), ROWS, LAYOUT)
+  tf_records.write_records(str(path), ROWS, LAYOUT)
   before = path.read_bytes()
   with pytest.raises(InputError, match="row 2 is bad"):
-    features.write_records(str(path), rows(), LAYOUT)
+    tf_records.write_records(str(path), rows(), LAYOUT)
   assert path.read_bytes() == before
   assert list(tmp_path.iterdir()) == [path]
 
@@ -234,7 +239,7 @@ RECORDS = [b"first", b"", b"the third of three"]
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_records_are_counted(tmp_path, scheme):
   write_serialized(tmp_path / "three", RECORDS)
-  assert features.count_records(f"{scheme}{tmp_path}/three") == 3
+  assert tf_records.count_records(f"{scheme}{tmp_path}/three") == 3
 
 
 @pytest.mark.graph
@@ -245,10 +250,10 @@ def test_a_file_cut_anywhere_is_refused_by_its_record(tmp_path):
     path.write_bytes(content[:end])
     num_begun = sum(start < end for start in starts)
     if end in starts:  # a shorter file, but a whole one
-      assert features.count_records(str(path)) == num_begun
+      assert tf_records.count_records(str(path)) == num_begun
     else:
       with pytest.raises(InputError) as refused:
-        features.count_records(str(path))
+        tf_records.count_records(str(path))
       said = f"{path}: cut off at byte {end}, in record {num_begun}."
       assert str(refused.value).startswith(said)
 
@@ -261,14 +266,14 @@ def test_a_length_beyond_the_end_is_refused(tmp_path):
     content[: starts[1]] + b"\xff" * 8 + content[starts[1] + 8 :]
   )
   with pytest.raises(InputError, match=f"^{path}: record 1 "):
-    features.count_records(str(path))
+    tf_records.count_records(str(path))
 
 
 def test_a_file_without_records_is_refused(tmp_path):
   path = tmp_path / "empty"
   path.write_bytes(b"")
   with pytest.raises(InputError, match=f"{path}: holds no records"):
-    features.count_records(str(path))
+    tf_records.count_records(str(path))
 
 
 # Shuffling
@@ -276,7 +281,7 @@ def test_a_file_without_records_is_refused(tmp_path):
 
 def shuffled(num_elements, num_taken, **arguments):
   """The first elements of a shuffled range without end."""
-  dataset = features.shuffle_epochs(
+  dataset = input_pipeline.shuffle_epochs(
     tf.data.Dataset.range(num_elements), num_elements, **arguments
   )
   return [int(element) for element in dataset.take(num_taken)]
@@ -322,7 +327,7 @@ def test_structured_elements_keep_together():
   dataset = tf.data.Dataset.from_tensor_slices(
     {"number": tf.range(9), "text": [str(n) for n in range(9)]}
   )
-  elements = features.shuffle_epochs(dataset, 9, seed=0).take(9)
+  elements = input_pipeline.shuffle_epochs(dataset, 9, seed=0).take(9)
   for element in elements.as_numpy_iterator():
     assert element["text"] == str(element["number"]).encode()
 
@@ -336,18 +341,18 @@ def write_sorted(path, num_rows):
   for number in range(num_rows):
     mask = [1] * (number % 6 + 1)
     mask += [0] * (16 - len(mask))
-    token_features = dict.fromkeys(features.TOKEN_FEATURES, mask)
+    token_features = dict.fromkeys(model_inputs.TOKEN_FEATURES, mask)
     rows.append(token_features | {"label": number * 2 // num_rows})
-  features.write_records(path, rows, SORTED_LAYOUT)
+  tf_records.write_records(path, rows, SORTED_LAYOUT)
   return path
 
 
-SORTED_LAYOUT = features.token_layout(16) | {"label": features.Feature()}
+SORTED_LAYOUT = tf_records.token_layout(16) | {"label": tf_records.Feature()}
 
 
 def test_sorted_files_come_out_mixed(tmp_path):
   path = write_sorted(str(tmp_path / "sorted"), 64)
-  batches = features.shuffled_record_batches(
+  batches = input_pipeline.shuffled_record_batches(
     path, SORTED_LAYOUT, 8, trim=False, num_records=64, seed=0
   )
   for batch in batches.take(16):
@@ -358,7 +363,7 @@ def test_batches_go_on_where_training_was(tmp_path):
   path = write_sorted(str(tmp_path / "sorted"), 10)
 
   def lengths(first_record, num_batches):
-    batches = features.shuffled_record_batches(
+    batches = input_pipeline.shuffled_record_batches(
       path, SORTED_LAYOUT, 4, False, 10, seed=3, first_record=first_record
     )
     masks = [batch["input_mask"].numpy() for batch in batches.take(num_batches)]
@@ -373,7 +378,9 @@ def test_batches_go_on_where_training_was(tmp_path):
 def test_unshuffled_batches_are_in_order(tmp_path, drop_remainder, sizes):
   path = write_sorted(str(tmp_path / "sorted"), 10)
   batches = list(
-    features.record_batches(path, SORTED_LAYOUT, 4, drop_remainder, trim=False)
+    input_pipeline.record_batches(
+      path, SORTED_LAYOUT, 4, drop_remainder, trim=False
+    )
   )
   assert [len(batch["label"]) for batch in batches] == sizes
   lengths = np.concatenate([b["input_mask"] for b in batches]).sum(axis=1)
@@ -385,7 +392,9 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
     write_sorted(str(tmp_path / name), rows)
     for name, rows in (("a", 3), ("b", 2))
   ]
-  (batch,) = features.record_batches(paths, SORTED_LAYOUT, 8, False, False)
+  (batch,) = input_pipeline.record_batches(
+    paths, SORTED_LAYOUT, 8, False, False
+  )
   lengths = batch["input_mask"].numpy().sum(axis=1)
   assert list(lengths) == [1, 2, 3, 1, 2]
 
@@ -394,13 +403,13 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
 def test_shapes_are_static_for_a_tpu(tmp_path, is_shuffled):
   path = write_sorted(str(tmp_path / "sorted"), 10)
   if is_shuffled:
-    batches = features.shuffled_record_batches(
+    batches = input_pipeline.shuffled_record_batches(
       path, SORTED_LAYOUT, 4, False, num_records=10, seed=0
     )
   else:
-    batches = features.record_batches(path, SORTED_LAYOUT, 4, True, False)
+    batches = input_pipeline.record_batches(path, SORTED_LAYOUT, 4, True, False)
   shapes = {name: spec.shape for name, spec in batches.element_spec.items()}
-  expected = {name: [4, 16] for name in features.TOKEN_FEATURES}
+  expected = {name: [4, 16] for name in model_inputs.TOKEN_FEATURES}
   expected["label"] = [4]
   assert {name: list(shape) for name, shape in shapes.items()} == expected
 
@@ -409,13 +418,13 @@ def test_shapes_are_static_for_a_tpu(tmp_path, is_shuffled):
 def test_trimmed_batches_end_where_the_longest_does(tmp_path, is_shuffled):
   path = write_sorted(str(tmp_path / "sorted"), 10)
   if is_shuffled:
-    batches = features.shuffled_record_batches(
+    batches = input_pipeline.shuffled_record_batches(
       path, SORTED_LAYOUT, 5, True, num_records=10, seed=0
     )
   else:
-    batches = features.record_batches(path, SORTED_LAYOUT, 5, False, True)
+    batches = input_pipeline.record_batches(path, SORTED_LAYOUT, 5, False, True)
   for batch in batches.take(2):
-    for name in features.TOKEN_FEATURES:
+    for name in model_inputs.TOKEN_FEATURES:
       assert batch[name].shape == [5, 8]
 
 
@@ -447,9 +456,9 @@ def batch_of(mask):
 )
 def test_only_common_padding_is_cut(mask, multiple, length):
   before = batch_of(mask)
-  after = features.trim_padding(before, multiple)
+  after = input_pipeline.trim_padding(before, multiple)
   assert list(after) == list(before)
-  for name in features.TOKEN_FEATURES:
+  for name in model_inputs.TOKEN_FEATURES:
     np.testing.assert_array_equal(after[name], before[name][:, :length], name)
   np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
 
@@ -461,7 +470,7 @@ def lengths_of(batches):
 @pytest.fixture
 def uneven(tmp_path):
   """A file of 50 records of 1 to 20 tokens, and their layout."""
-  layout = features.token_layout(20) | {"unique_ids": features.Feature()}
+  layout = tf_records.token_layout(20) | {"unique_ids": tf_records.Feature()}
   rng = np.random.default_rng(5)
   path = str(tmp_path / "uneven.tf_record")
   rows = []
@@ -469,15 +478,17 @@ def uneven(tmp_path):
     length = int(rng.integers(1, 21))
     mask = [1] * length + [0] * (20 - length)
     rows.append(
-      dict.fromkeys(features.TOKEN_FEATURES, mask) | {"unique_ids": number}
+      dict.fromkeys(model_inputs.TOKEN_FEATURES, mask) | {"unique_ids": number}
     )
-  features.write_records(path, rows, layout)
+  tf_records.write_records(path, rows, layout)
   return path, layout
 
 
 def test_sorted_records_come_longest_first_and_know_their_places(uneven):
   path, layout = uneven
-  batches = list(features.record_batches(path, layout, 8, False, True, True))
+  batches = list(
+    input_pipeline.record_batches(path, layout, 8, False, True, True)
+  )
   lengths = [length for batch in lengths_of(batches) for length in batch]
   assert lengths == sorted(lengths, reverse=True)
   for batch in batches:
@@ -488,17 +499,17 @@ def test_sorted_records_come_longest_first_and_know_their_places(uneven):
 
 def test_in_order_puts_sorted_rows_back(uneven):
   path, layout = uneven
-  batches = features.record_batches(path, layout, 8, False, True, True)
+  batches = input_pipeline.record_batches(path, layout, 8, False, True, True)
   rows = [
     {"place": place} for batch in batches for place in batch["place"].numpy()
   ]
-  places = [int(row["place"]) for row in features.in_order(rows)]
+  places = [int(row["place"]) for row in tf_records.in_order(rows)]
   assert places == list(range(50))
 
 
 def grouped(uneven, num_batches, first_record=0, batch_size=8, seed=3):
   path, layout = uneven
-  batches = features.shuffled_record_batches(
+  batches = input_pipeline.shuffled_record_batches(
     path, layout, batch_size, True, 50, seed, first_record, by_length=True
   )
   return list(batches.take(num_batches))

@@ -1,367 +1,18 @@
-"""From text to batches of numbers: encoding, TFRecords, input pipelines.
-
-TensorFlow is imported where it is used, so that making data does not pay for
-it.
-"""
+"""Records to batches: parsing, shuffling, bucketing, sharding, trimming."""
 
 from __future__ import annotations
 
-import functools
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import google_crc32c
+import tensorflow as tf
 
-import tokenization
-from bertlib.command_line import InputError, open_any, write_whole
+from bertlib.data import model_inputs, tf_records
 
-# The features with a place for every token, which end in padding.
-TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 
-# TensorFlow Hub's name of each of them.
-HUB_NAMES = {
-  "input_ids": "input_word_ids",
-  "input_mask": "input_mask",
-  "segment_ids": "input_type_ids",
-}
-
-
-class Feature(NamedTuple):
-  """How one feature of a record is laid out; for writing and for reading.
-
-  Attributes:
-    shape: of one example, () for a single value.
-    is_float: float32 if true, else int64 in files and int32 in tensors.
-    default: what a record without this feature has, or None where each record
-      must have it.
-    limit: of integers, which have to be in [0, limit); None for any. Only
-      `record_check` and `range_mark` look at it.
-  """
-
-  shape: tuple[int, ...] = ()
-  is_float: bool = False
-  default: float | None = None
-  limit: int | None = None
-
-
-# A layout of records: features by name.
-Layout = Mapping[str, Feature]
-
-
-def token_layout(max_seq_length: int) -> dict[str, Feature]:
-  """The layout of `TOKEN_FEATURES`, each `max_seq_length` long."""
-  return {name: Feature((max_seq_length,)) for name in TOKEN_FEATURES}
-
-
-def pretraining_layout(
-  max_seq_length: int, max_predictions_per_seq: int
-) -> dict[str, Feature]:
-  """The layout of pretraining records.
-
-  Args:
-    max_seq_length: S, tokens of an example.
-    max_predictions_per_seq: P, places for its masks.
-
-  Returns:
-    What `write_records` and `parse_records` take.
-  """
-  masks = (max_predictions_per_seq,)
-  return token_layout(max_seq_length) | {
-    "masked_lm_positions": Feature(masks),
-    "masked_lm_ids": Feature(masks),
-    "masked_lm_weights": Feature(masks, is_float=True),
-    "next_sentence_labels": Feature((1,)),
-  }
-
-
-# Text to ids
-
-
-def split_pair(text: str) -> tuple[str, str | None]:
-  """The two texts before and after the last " ||| ", or one and None."""
-  text_a, separator, text_b = text.rpartition(" ||| ")
-  return (text_a, text_b) if separator else (text, None)
-
-
-class EncodedPair(NamedTuple):
-  """A text or a pair of texts as the model takes it.
-
-  Attributes:
-    input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
-    input_mask: 1 at tokens, 0 at padding.
-    segment_ids: 1 at the tokens of B and its [SEP], else 0.
-    num_cut: tokens that did not fit.
-  """
-
-  input_ids: list[int]
-  input_mask: list[int]
-  segment_ids: list[int]
-  num_cut: int
-
-
-def encode_pair(
-  tokenizer: tokenization.FullTokenizer,
-  text_a: str,
-  text_b: str | None,
-  max_seq_length: int,
-) -> EncodedPair:
-  """Encodes one text, or two, in `max_seq_length` places.
-
-  Args:
-    tokenizer: gives the ids.
-    text_a: the first text.
-    text_b: the second; None, or a text without tokens, for none.
-    max_seq_length: length of the result, in tokens.
-
-  Returns:
-    An `EncodedPair`.
-
-  Raises:
-    InputError: `max_seq_length` has no room for [CLS] and [SEP].
-  """
-  if max_seq_length < 2:
-    raise InputError(f"max_seq_length={max_seq_length}: has to be 2 at least")
-  ids_a = tokenizer.encode(text_a)
-  ids_b = tokenizer.encode(text_b) if text_b else []
-  room = max_seq_length - (3 if ids_b else 2)
-  keep_a, keep_b = fit_pair(len(ids_a), len(ids_b), room)
-  num_cut = len(ids_a) - keep_a + len(ids_b) - keep_b
-  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
-  first = [cls, *ids_a[:keep_a], sep]
-  second = [*ids_b[:keep_b], sep] if keep_b else []
-  used = len(first) + len(second)
-  padding = [0] * (max_seq_length - used)
-  return EncodedPair(
-    first + second + padding,
-    [1] * used + padding,
-    [0] * len(first) + [1] * len(second) + padding,
-    num_cut,
-  )
-
-
-class Lengths(NamedTuple):
-  """How long the examples of a data set are, in tokens.
-
-  Attributes:
-    num_tokens: of each example, those that the model sees.
-    limit: the most that it can see.
-    num_cut: of each example, those that did not fit.
-  """
-
-  num_tokens: list[int]
-  limit: int
-  num_cut: list[int]
-
-
-def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
-  """Cuts the longer of two texts until both fit; of equal ones the second.
-
-  Args:
-    length_a: of the first, in tokens.
-    length_b: of the second.
-    room: tokens in all.
-
-  Returns:
-    How many tokens of each stay.
-  """
-  room = max(room, 0)
-  keep_b = min(length_b, max(room // 2, room - length_a))
-  return min(length_a, room - keep_b), keep_b
-
-
-def _truncate_seq_pair(
-  tokens_a: list[Any], tokens_b: list[Any], max_length: int
-) -> None:
-  """Truncates two lists in place as `fit_pair` says."""
-  keep_a, keep_b = fit_pair(len(tokens_a), len(tokens_b), max_length)
-  del tokens_a[keep_a:]
-  del tokens_b[keep_b:]
-
-
-# Records
-
-
-def write_records(
-  path: str, rows: Iterable[Mapping[str, Any]], layout: Layout
-) -> int:
-  """Writes examples as a TFRecord file, whole or not at all.
-
-  Args:
-    path: the file.
-    rows: one mapping an example, with a value or a list for each feature of
-      the layout.
-    layout: what to write.
-
-  Returns:
-    How many were written.
-  """
-  return write_serialized(path, map(record_encoder(layout), rows))
-
-
-def write_serialized(path: str, records: Iterable[bytes]) -> int:
-  """Writes the bytes of records as a TFRecord file, whole or not at all.
-
-  `tf.io.TFRecordWriter` writes the same.
-
-  Args:
-    path: the file.
-    records: what `record_encoder` makes.
-
-  Returns:
-    How many were written.
-  """
-  count = 0
-  with write_whole(path, "wb") as file:
-    for record in records:
-      file.write(framed(record))
-      count += 1
-  return count
-
-
-def framed(record: bytes) -> bytes:
-  """A record as it stands in a TFRecord file: with length and checksums."""
-  length = len(record).to_bytes(8, "little")
-  return length + _checksum(length) + record + _checksum(record)
-
-
-def read_framed(path: str) -> Iterator[bytes | None]:
-  """The records of a TFRecord file; None for a corrupt one, which ends it."""
-  with open_any(path, "rb") as file:
-    while start := file.read(12):
-      length = start[:8]
-      if _checksum(length) != start[8:]:
-        yield None
-        return
-      size = int.from_bytes(length, "little")
-      record, checksum = file.read(size), file.read(4)
-      if len(record) < size or _checksum(record) != checksum:
-        yield None
-        return
-      yield record
-
-
-def _checksum(data: bytes) -> bytes:
-  """TFRecord's: CRC-32C, rotated by 15 bits and with a number added."""
-  crc = google_crc32c.value(data)
-  rotated = crc >> 15 | crc << 17
-  return (rotated + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
-  """A function that serializes examples of one layout.
-
-  It gives the bytes of a `tf.train.Example` with its features in the order of
-  their names, in a tenth of the time and without TensorFlow.
-
-  Args:
-    layout: the features.
-
-  Returns:
-    A function of a mapping with a value or a list for each feature; or with
-    bytes, the `varint`s of its values.
-  """
-  varints = _Varints()
-  in_order = sorted(layout.items())
-
-  # In a protocol buffer each message stands behind a tag and its length.
-  def field(tag, content):
-    return bytes([tag]) + varints[len(content)] + content
-
-  @functools.cache
-  def entry_start(name, is_float, size):
-    """All of an entry that comes before the `size` bytes of its values."""
-    values = field(0x0A, bytes(size)) if size else b""
-    one_of = field(0x12 if is_float else 0x1A, values)
-    entry = field(0x0A, name.encode()) + field(0x12, one_of)
-    return field(0x0A, entry)[: -size or None]
-
-  def encode(row):
-    entries = []
-    for name, feature in in_order:
-      value = row[name]
-      values = [value] if feature.shape == () else value
-      if isinstance(values, bytes):
-        content = values
-      elif feature.is_float:
-        content = struct.pack(f"<{len(values)}f", *values)
-      else:
-        content = varints.encode(values)
-      entries += entry_start(name, feature.is_float, len(content)), content
-    return field(0x0A, b"".join(entries))
-
-  return encode
-
-
-class _Varints(dict):
-  """int -> its `varint`; remembers most."""
-
-  def encode(self, values):
-    """The bytes of several numbers; quickly where all are below 128."""
-    try:
-      content = bytes(values)  # which needs numbers below 256
-      if content.isascii():
-        return content
-    except (TypeError, ValueError):
-      pass
-    return b"".join(map(self.__getitem__, values))
-
-  def __missing__(self, number):
-    encoded = varint(number)
-    if 0 <= number < 2**18:  # a vocabulary's worth
-      self[number] = encoded
-    return encoded
-
-
-def varint(number: int) -> bytes:
-  """An integer as protocol buffers encode it: seven bits a byte, low first."""
-  rest = int(number) & 0xFFFFFFFFFFFFFFFF  # as two's complement
-  encoded = bytearray()
-  while rest > 0x7F:
-    encoded.append(rest & 0x7F | 0x80)
-    rest >>= 7
-  encoded.append(rest)
-  return bytes(encoded)
-
-
-def count_records(path: str) -> int:
-  """Counts the records of a TFRecord file by its lengths alone.
-
-  Args:
-    path: the file.
-
-  Returns:
-    How many whole records it has.
-
-  Raises:
-    InputError: the file ends in the middle of a record, or has none.
-  """
-  with open_any(path, "rb") as file:
-    file.seek(0, 2)
-    end = file.tell()
-    count = position = 0
-    while position < end:
-      file.seek(position)
-      start = file.read(12)
-      if len(start) == 12 and _checksum(start[:8]) != start[8:]:
-        raise InputError(
-          f"{path}: record {count} (the first is 0) is corrupt, or this is no"
-          " TFRecord file. Copy or make the file again"
-        )
-      # A record is its length, the length's checksum, itself, its checksum.
-      position += 8 + 4 + int.from_bytes(start[:8], "little") + 4
-      if position > end:
-        raise InputError(
-          f"{path}: cut off at byte {end}, in record {count + 1}. Make the"
-          " file again"
-        )
-      count += 1
-  if not count:
-    raise InputError(f"{path}: holds no records. Make the file again")
-  return count
-
-
-def with_limits(layout: Layout, limits: Mapping[str, int]) -> Layout:
+def with_limits(
+  layout: tf_records.Layout, limits: Mapping[str, int]
+) -> tf_records.Layout:
   """A layout whose integers have upper limits, exclusive, by name."""
   return {
     name: feature._replace(limit=limits.get(name, feature.limit))
@@ -369,7 +20,7 @@ def with_limits(layout: Layout, limits: Mapping[str, int]) -> Layout:
   }
 
 
-def range_mark(batch: Mapping[str, Any], layout: Layout):
+def range_mark(batch: Mapping[str, Any], layout: tf_records.Layout):
   """Marks a batch with values out of range, which may fail nowhere else.
 
   An id that has no embedding may give zeros without an error. What the mark is
@@ -382,8 +33,6 @@ def range_mark(batch: Mapping[str, Any], layout: Layout):
   Returns:
     float32 []: 0, or NaN where a value is out of its range.
   """
-  import tensorflow as tf
-
   is_bad = [
     tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
     for name, feature in layout.items()
@@ -392,7 +41,7 @@ def range_mark(batch: Mapping[str, Any], layout: Layout):
   return tf.where(tf.reduce_any(tf.stack(is_bad)), float("nan"), 0.0)
 
 
-def parse_records(serialized, layout: Layout) -> dict[str, Any]:
+def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
   """Reads a batch of records.
 
   Args:
@@ -402,7 +51,6 @@ def parse_records(serialized, layout: Layout) -> dict[str, Any]:
   Returns:
     By name, a tensor [B, ...] of int32 (which is what a TPU has) or float32.
   """
-  import tensorflow as tf
 
   def fixed_length(feature):
     return tf.io.FixedLenFeature(
@@ -419,8 +67,6 @@ def parse_records(serialized, layout: Layout) -> dict[str, Any]:
 
 def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
   """Casts int64 tensors to int32, the only integers that a TPU has."""
-  import tensorflow as tf
-
   return {
     name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
     for name, tensor in tensors.items()
@@ -432,7 +78,7 @@ def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 def record_input_fn(
   input_file: str,
-  layout: Layout,
+  layout: tf_records.Layout,
   is_training: bool,
   drop_remainder: bool,
   trim: bool = False,
@@ -461,7 +107,7 @@ def record_input_fn(
   Raises:
     InputError: the file is cut off or empty.
   """
-  num_records = count_records(input_file)
+  num_records = tf_records.count_records(input_file)
 
   def input_fn(params):
     batch_size, shard = whole_batch(params)
@@ -489,7 +135,7 @@ def record_input_fn(
 
 def record_batches(
   files: str | Sequence[str],
-  layout: Layout,
+  layout: tf_records.Layout,
   batch_size: int,
   drop_remainder: bool,
   trim: bool,
@@ -511,8 +157,6 @@ def record_batches(
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
-  import tensorflow as tf
-
   records = tf.data.TFRecordDataset(files)
   if not by_length:
     return _batches(records, layout, batch_size, drop_remainder, trim, shard)
@@ -526,31 +170,9 @@ def record_batches(
   return _batches(places, layout, batch_size, drop_remainder, trim, shard)
 
 
-def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-  """Puts what comes of sorted records back into the order of the files.
-
-  Args:
-    rows: each with the `place` of its record, which `record_batches` adds to
-      the features of those that it sorts; rows without are in order.
-
-  Yields:
-    The rows, by their places from 0 on.
-  """
-  waiting: dict[int, Mapping[str, Any]] = {}
-  next_place = 0
-  for row in rows:
-    if "place" not in row:
-      yield row
-      continue
-    waiting[int(row["place"])] = row
-    while next_place in waiting:
-      yield waiting.pop(next_place)
-      next_place += 1
-
-
 def shuffled_record_batches(
   files: str | Sequence[str],
-  layout: Layout,
+  layout: tf_records.Layout,
   batch_size: int,
   trim: bool,
   num_records: int,
@@ -578,7 +200,6 @@ def shuffled_record_batches(
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
-  import tensorflow as tf
 
   def group(order, epoch, records):
     lengths = _num_tokens(records[-1] if with_places else records, layout)
@@ -596,7 +217,7 @@ def shuffled_record_batches(
 
 def streamed_record_batches(
   files: Sequence[str],
-  layout: Layout,
+  layout: tf_records.Layout,
   batch_size: int,
   trim: bool,
   num_records: int,
@@ -638,16 +259,12 @@ def record_places(file):
     A `tf.data.Dataset` of the file's name, string []; the record's number in
     it, from 0, int64 []; and the record, string [].
   """
-  import tensorflow as tf
-
   records = tf.data.TFRecordDataset(file).enumerate()
   return records.map(lambda number, record: (file, number, record))
 
 
-def _num_tokens(serialized, layout: Layout):
+def _num_tokens(serialized, layout: tf_records.Layout):
   """Of each record how many tokens it has: int32 [A]."""
-  import tensorflow as tf
-
   mask = {"input_mask": layout["input_mask"]}
   tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
   if tokens.shape.rank > 1:  # the longest choice of an example
@@ -675,8 +292,6 @@ class Shard(NamedTuple):
       records: [batch_size, ...], a whole batch.
       batch_size: a multiple of the number of all replicas.
     """
-    import tensorflow as tf
-
     rows = batch_size // self.count
     own = records[self.index * rows :][:rows]
     return tf.reshape(
@@ -693,8 +308,6 @@ class Shard(NamedTuple):
     Returns:
       int64 [rows of a part].
     """
-    import tensorflow as tf
-
     step, part = place // self.num_replicas, place % self.num_replicas
     rows = batch_size // (self.count * self.num_replicas)
     first = step * batch_size + (self.index * self.num_replicas + part) * rows
@@ -713,7 +326,6 @@ def share_batches(batches, num_replicas: int):
     number of examples in the batch, int32 []. Its last example is repeated
     where they do not go up.
   """
-  import tensorflow as tf
 
   def cut(batch):
     size = tf.shape(next(iter(batch.values())))[0]
@@ -749,7 +361,6 @@ def _batches(
   records, layout, batch_size, drop_remainder, trim, shard: Shard | None = None
 ):
   """Batches of serialized records, or of those with their places."""
-  import tensorflow as tf
 
   def parse(*batch):
     *place, serialized = batch
@@ -790,8 +401,6 @@ def shuffle_epochs(
   Returns:
     The endless `tf.data.Dataset`.
   """
-  import tensorflow as tf
-
   first_epoch, done = divmod(first_element, num_elements)
 
   def shuffle(epoch, elements):
@@ -831,8 +440,6 @@ def group_by_length(
   Returns:
     int32 [A], another order of the same numbers.
   """
-  import tensorflow as tf
-
   num_examples = tf.size(order)
   before = epoch * tf.cast(num_examples, tf.int64)  # fills whole batches, or so
   first = tf.cast(-before % batch_size, tf.int32)
@@ -879,8 +486,6 @@ def stream_epochs(
   Returns:
     The endless `tf.data.Dataset` of serialized records.
   """
-  import tensorflow as tf
-
   first_epoch, done = divmod(first_record, num_records)
   blocks_done, done_in_block = divmod(done, block_size)
 
@@ -930,15 +535,15 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
     which is what extract_features.py calls segment ids), and `label_ids` too
     where tokens have labels.
   """
-  import tensorflow as tf
-
   mask = features["input_mask"]
   rows = tf.reshape(mask, [-1, tf.shape(mask)[-1]])
   used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]  # places with tokens
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
   names = [
-    name for name in (*TOKEN_FEATURES, "input_type_ids") if name in features
+    name
+    for name in (*model_inputs.TOKEN_FEATURES, "input_type_ids")
+    if name in features
   ]
   labels = features.get("label_ids")
   if labels is not None and labels.shape.rank == 2 and labels.dtype.is_integer:

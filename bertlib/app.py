@@ -1,0 +1,268 @@
+"""The start and end of a command: flags, signals, one-line errors, progress."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from logging import Formatter
+from typing import Any, Callable
+
+from absl import app, flags, logging
+from tqdm import tqdm
+
+from bertlib import errors, json_files, tensorflow_log
+from bertlib.errors import InputError
+from bertlib.settings import rules
+
+# What a receipt has to hold, see `json_files`.
+_FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
+_RECEIPT = {
+  "script": str,
+  "given": [str],
+  "path": str,
+  "files": [_FILE],
+  "code": dict,
+  "versions": dict,
+  "results": (dict, type(None)),
+  "checkpoint?": (dict, type(None)),
+}
+
+
+class Stopped(SystemExit):
+  """SIGINT or SIGTERM ends the program.
+
+  It passes through whatever is open, so that no file is left half-written. Its
+  `code` is the status of the process, as shells report it.
+  """
+
+  def __init__(self, number: int):
+    """Takes the signal's number."""
+    super().__init__(128 + number)
+    self.signal_name = signal.Signals(number).name
+
+
+def run(main: Callable[[list[str]], Any]) -> None:
+  """Runs `main` under absl; what the user can mend costs one line, status 1.
+
+  Flags are checked first, see `rules.check`. An `InputError`, a file that
+  cannot be opened and a full disk are things that the user can mend; the
+  traceback is still there at `--verbosity=1`. `--rerun=run.json` puts the flags
+  of that receipt before those of the command line.
+  """
+  tensorflow_log.define_flag()
+
+  def parse_flags(argv):
+    with _one_line():
+      argv, receipt = with_receipt(argv)
+    if receipt:
+      # What this process starts by `sys.argv` repeats nothing by itself.
+      sys.argv[:] = argv
+      argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
+    with _one_line():
+      return _parse_flags(argv)
+
+  def main_or_one_line(argv):
+    logging.get_absl_handler().setFormatter(
+      _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
+    )
+    with _one_line(), on_stop_signals(_stop):
+      rules.check(flags.FLAGS)
+      return main(argv)
+
+  flags.FLAGS.set_default("verbosity", logging.INFO)
+  app.run(main_or_one_line, flags_parser=parse_flags)
+
+
+def _parse_flags(argv: list[str]) -> list[str]:
+  """Parses flags; the help flags end the program with status 0.
+
+  Raises:
+    InputError: flags are unknown, missing or have values they cannot have.
+  """
+  try:
+    return flags.FLAGS(argv)
+  except (SystemExit, BrokenPipeError):  # absl has printed help
+    try:
+      sys.stdout.flush()
+    except BrokenPipeError:  # as by `--help | head`
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+  except flags.Error as error:
+    *others, last = _flag_errors(str(error))
+    message = "; ".join([*others, last.rstrip(" .?")])
+    raise InputError(f"{message}. --help lists the flags") from error
+
+
+def _flag_errors(message: str) -> list[str]:
+  """Rewrites absl's lines about flags; all that are required become one."""
+  required = re.compile(r"flag --(\w+)=None: Flag .* other than None\.")
+  names = required.findall(message)
+  others = [
+    re.sub(r"^flags? .*?: (?=--)", "", line)
+    for line in message.splitlines()
+    if not required.fullmatch(line)
+  ]
+  if not names:
+    return others
+  named = errors.english_list(f"--{name}" for name in names)
+  return [f"{named} {'are' if names[1:] else 'is'} required", *others]
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+  """Ends the program by one line where something is wrong that is mendable."""
+  try:
+    yield
+    return
+  except Stopped as stopped:
+    message, status = f"stopped by {stopped.signal_name}", stopped.code
+    logging.debug("Where it was stopped:", exc_info=True)
+  except Exception as error:
+    problem = errors.mendable(error)
+    if problem is None:
+      raise
+    message, status = f"error: {problem}", 1
+    logging.debug("Where it was found:", exc_info=True)
+  logging.flush()
+  program = os.path.basename(sys.argv[0])
+  print(f"{program}: {message}", file=sys.stderr)
+  sys.exit(status)
+
+
+# Signals
+
+
+@contextlib.contextmanager
+def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
+  """Has SIGINT and SIGTERM call a function within the block.
+
+  A second SIGINT ends the process at once. Only the main thread can listen to
+  signals; in another one the block changes nothing.
+
+  Args:
+    react: takes the signal's number.
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+
+  def handle(number, frame):
+    del frame
+    if number == signal.SIGINT:
+      signal.signal(number, signal.SIG_DFL)
+    react(number)
+
+  before = {
+    number: signal.signal(number, handle)
+    for number in (signal.SIGINT, signal.SIGTERM)
+  }
+  try:
+    yield
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _stop(number: int) -> None:
+  raise Stopped(number)
+
+
+def show(*fields: str, sep: str = "\t") -> None:
+  """Prints data: on a terminal `printable`, into a pipe or file as they are.
+
+  Args:
+    *fields: the data.
+    sep: between them.
+  """
+  if sys.stdout.isatty():
+    fields = tuple(map(errors.printable, fields))
+  print(*fields, sep=sep, flush=True)
+
+
+class _LogFormatter(Formatter):
+  """Formats a record as one line; a traceback follows on lines of its own."""
+
+  def formatMessage(self, record) -> str:
+    record.message = errors.printable(record.message)
+    return super().formatMessage(record)
+
+
+# What a run is repeated by
+
+
+def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
+  """Replaces `--rerun=run.json` by the flags that the receipt has as given.
+
+  Args:
+    argv: program and arguments.
+
+  Returns:
+    Program and arguments, those of the receipt first, so that the others go
+    before them; and the receipt's path, None where no `--rerun` is given.
+
+  Raises:
+    InputError: it cannot be read, or is of another script.
+  """
+  known = flags.FlagValues()
+  known.set_gnu_getopt()
+  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
+  program, *arguments = known(argv, known_only=True)
+  if not known.rerun:
+    return [*argv], None
+  receipt = read_receipt(known.rerun)
+  if receipt["script"] != os.path.basename(program):
+    raise InputError(
+      f"{known.rerun}: is of {receipt['script']}; repeat it by that script"
+    )
+  return [program, *receipt["given"], *arguments], known.rerun
+
+
+def read_receipt(path: str) -> dict[str, Any]:
+  """Reads the receipt of a run, see `preflight.Receipt`.
+
+  Args:
+    path: a `run.json`.
+
+  Returns:
+    What it says.
+
+  Raises:
+    InputError: it is none, or damaged, or cannot be read.
+  """
+  return json_files.read(
+    path, _RECEIPT, "Name the run.json of a run, as the run left it"
+  )
+
+
+def progress(total: int, unit: str, **options: Any) -> tqdm:
+  """A progress bar; where there is no terminal, a line now and then.
+
+  Args:
+    total: how much there is to do.
+    unit: what is counted.
+    **options: more of tqdm's.
+
+  Returns:
+    The `tqdm` bar, to be updated and closed.
+  """
+  if not sys.stderr.isatty():
+    lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+    options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
+    options["file"] = _LogFile()
+  return tqdm(total=total, unit=unit, **options)
+
+
+class _LogFile:
+  """What tqdm writes to, as lines of the log."""
+
+  def write(self, text: str) -> None:
+    if text.strip():
+      logging.info(text.strip())
+
+  def flush(self) -> None:
+    pass

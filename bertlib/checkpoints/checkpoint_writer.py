@@ -1,0 +1,69 @@
+"""Writes checkpoints of NumPy arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from bertlib.checkpoints import (
+  finding,
+  loading,
+  model_json,
+)
+
+# Weights
+
+
+def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
+  """Writes a checkpoint of these variables, named `prefix`."""
+  on_cpu = tf.ConfigProto(device_count={"GPU": 0})
+  with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
+    values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
+    save = tf.raw_ops.SaveV2(
+      prefix=prefix,
+      tensor_names=list(variables),
+      shape_and_slices=[""] * len(variables),
+      tensors=values,
+    )
+    session.run(save, dict(zip(values, variables.values())))
+
+
+def keep_as_best(model_dir: str, checkpoint: str) -> str:
+  """Makes a checkpoint the best of a folder's model.
+
+  Args:
+    model_dir: the folder.
+    checkpoint: of the model; what the optimizer keeps in it is left out.
+
+  Returns:
+    The checkpoint in the folder `best`.
+  """
+  best_dir = os.path.join(model_dir, finding.BEST)
+  tf.gfile.MakeDirs(best_dir)
+  for name in (loading.CONFIG_FILE, loading.VOCAB_FILE, model_json.MODEL_FILE):
+    if tf.gfile.Exists(os.path.join(model_dir, name)):
+      tf.gfile.Copy(
+        os.path.join(model_dir, name), os.path.join(best_dir, name), True
+      )
+  reader = tf.train.load_checkpoint(checkpoint)
+  weights = {
+    name: reader.get_tensor(name)
+    for name in reader.get_variable_to_shape_map()
+    if not is_of_optimizer(name)
+  }
+  path = os.path.join(best_dir, os.path.basename(checkpoint))
+  write_variables(path, weights)
+  # Until this is written the one before is the best; then that can go.
+  finding.name_checkpoints(best_dir, path)
+  for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
+    if not file.startswith(f"{path}."):
+      tf.gfile.Remove(file)
+  return path
+
+
+def is_of_optimizer(name: str) -> bool:
+  """Whether a checkpoint's variable is for training alone."""
+  return name.endswith(("/adam_m", "/adam_v")) or name.startswith("loss_scale/")

@@ -1,0 +1,172 @@
+"""A trained model in a session, ready to predict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+import tokenization
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  loading,
+  model_json,
+)
+from bertlib.compute import FastCompute
+from bertlib.data import model_inputs, vocabulary
+from bertlib.errors import InputError
+from bertlib.training import memory_plan
+
+# A trained model from Python
+
+
+class LoadedModel:
+  """A trained model, loaded once, to run on rows of tokens.
+
+  A script's `Predictor` is one, and says what `build` and `predict` are.
+
+  Attributes:
+    description: of the model, as its script wrote it.
+    tokenizer: of the model.
+  """
+
+  script: str  # that trains such models
+  purpose: str  # what such a model does
+
+  def __init__(
+    self,
+    model_dir: str,
+    checkpoint: str | None = None,
+    batch_size: int = 32,
+    precision: str = "float32",
+  ):
+    """Loads a model.
+
+    Args:
+      model_dir: the `--output_dir` of a training run.
+      checkpoint: which one; None for the folder's `trained_checkpoint`.
+      batch_size: how many rows are computed together.
+      precision: "float32", "bfloat16" or "float16", see `--precision`.
+
+    Raises:
+      InputError: the folder is missing, or holds no such model.
+    """
+    if not tf.gfile.IsDirectory(model_dir):
+      raise InputError(f"{model_dir}: no such folder")
+    self.description = model_json.load_description(model_dir)
+    if checkpoint:
+      checkpoint = finding.find_checkpoint(checkpoint)
+      checkpoint_files.check(checkpoint)
+    else:
+      checkpoint = finding.trained_checkpoint(model_dir)
+    if self.description.get("script") != self.script or not checkpoint:
+      raise InputError(
+        f"{model_dir}: holds no model that {self.purpose}; name the"
+        f" --output_dir of a run of {self.script}.py"
+      )
+    model_json.check_description(model_dir, self.description)
+    config = loading.load_config(os.path.join(model_dir, loading.CONFIG_FILE))
+    self.tokenizer = tokenization.FullTokenizer(
+      vocabulary.load(os.path.join(model_dir, loading.VOCAB_FILE)),
+      self.description["do_lower_case"],
+    )
+    self._batch_size = batch_size
+    # Constants are cast to a narrow format once, variables with every batch. A
+    # graph has room for 2 GB of them.
+    getter = None
+    if precision != "float32" and memory_plan.num_weights(config) < 2**29:
+      getter = _constants_of(checkpoint)
+    with tf.Graph().as_default() as graph:
+      self._inputs = {
+        name: tf.placeholder(tf.int32, [None, None], name)
+        for name in model_inputs.TOKEN_FEATURES
+      }
+      with tf.variable_scope("", custom_getter=getter):
+        self._outputs = self.build(
+          self.description,
+          config,
+          self._inputs,
+          FastCompute(tf.as_dtype(precision), unpad=True),
+        )
+      self._session = tf.Session(graph=graph)
+      if not getter:
+        tf.train.Saver(tf.trainable_variables()).restore(
+          self._session, checkpoint
+        )
+
+  @staticmethod
+  def build(
+    description: Mapping[str, Any],
+    config: modeling.BertConfig,
+    inputs: Mapping[str, Any],
+    compute: FastCompute,
+  ):
+    """Builds the graph.
+
+    Args:
+      description: of the model.
+      config: the model's sizes.
+      inputs: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
+      compute: how to compute.
+
+    Returns:
+      A tensor with a row for each of the input.
+    """
+    raise NotImplementedError
+
+  def run(
+    self, rows: Sequence[Mapping[str, Sequence[int]]]
+  ) -> list[np.ndarray]:
+    """What the model gives for rows, those of like length taken together.
+
+    Args:
+      rows: each with `model_inputs.TOKEN_FEATURES`, of any length.
+
+    Returns:
+      The output of each, in order; its S is that of the longest row that it
+      was computed with.
+    """
+    lengths = [sum(row["input_mask"]) for row in rows]
+    order = sorted(range(len(rows)), key=lambda index: -lengths[index])
+    outputs: list[Any] = [None] * len(rows)
+    for first in range(0, len(order), self._batch_size):
+      batch = order[first : first + self._batch_size]
+      longest = lengths[batch[0]]
+      feed = {
+        tensor: [_fitted(rows[index][name], longest) for index in batch]
+        for name, tensor in self._inputs.items()
+      }
+      for index, row in zip(batch, self._session.run(self._outputs, feed)):
+        outputs[index] = row
+    return outputs
+
+  def close(self) -> None:
+    """Frees the model."""
+    self._session.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+
+def _constants_of(checkpoint: str) -> Callable:
+  """A getter of variables that gives constants, with a checkpoint's values."""
+  reader = tf.train.load_checkpoint(checkpoint)
+
+  def get(getter, name, *args, **kwargs):
+    del getter, args, kwargs
+    return tf.constant(reader.get_tensor(name))
+
+  return get
+
+
+def _fitted(values: Sequence[int], length: int) -> list[int]:
+  """Values cut to a length, or filled up with 0."""
+  return [*values[:length], *[0] * (length - len(values))]

@@ -1,0 +1,122 @@
+"""Text to ids, mask and segments of a model. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import tokenization
+from bertlib.errors import InputError
+
+# The features with a place for every token, which end in padding.
+TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+# TensorFlow Hub's name of each of them.
+HUB_NAMES = {
+  "input_ids": "input_word_ids",
+  "input_mask": "input_mask",
+  "segment_ids": "input_type_ids",
+}
+
+
+# Text to ids
+
+
+def split_pair(text: str) -> tuple[str, str | None]:
+  """The two texts before and after the last " ||| ", or one and None."""
+  text_a, separator, text_b = text.rpartition(" ||| ")
+  return (text_a, text_b) if separator else (text, None)
+
+
+class EncodedPair(NamedTuple):
+  """A text or a pair of texts as the model takes it.
+
+  Attributes:
+    input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
+    input_mask: 1 at tokens, 0 at padding.
+    segment_ids: 1 at the tokens of B and its [SEP], else 0.
+    num_cut: tokens that did not fit.
+  """
+
+  input_ids: list[int]
+  input_mask: list[int]
+  segment_ids: list[int]
+  num_cut: int
+
+
+def encode_pair(
+  tokenizer: tokenization.FullTokenizer,
+  text_a: str,
+  text_b: str | None,
+  max_seq_length: int,
+) -> EncodedPair:
+  """Encodes one text, or two, in `max_seq_length` places.
+
+  Args:
+    tokenizer: gives the ids.
+    text_a: the first text.
+    text_b: the second; None, or a text without tokens, for none.
+    max_seq_length: length of the result, in tokens.
+
+  Returns:
+    An `EncodedPair`.
+
+  Raises:
+    InputError: `max_seq_length` has no room for [CLS] and [SEP].
+  """
+  if max_seq_length < 2:
+    raise InputError(f"max_seq_length={max_seq_length}: has to be 2 at least")
+  ids_a = tokenizer.encode(text_a)
+  ids_b = tokenizer.encode(text_b) if text_b else []
+  room = max_seq_length - (3 if ids_b else 2)
+  keep_a, keep_b = fit_pair(len(ids_a), len(ids_b), room)
+  num_cut = len(ids_a) - keep_a + len(ids_b) - keep_b
+  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  first = [cls, *ids_a[:keep_a], sep]
+  second = [*ids_b[:keep_b], sep] if keep_b else []
+  used = len(first) + len(second)
+  padding = [0] * (max_seq_length - used)
+  return EncodedPair(
+    first + second + padding,
+    [1] * used + padding,
+    [0] * len(first) + [1] * len(second) + padding,
+    num_cut,
+  )
+
+
+class Lengths(NamedTuple):
+  """How long the examples of a data set are, in tokens.
+
+  Attributes:
+    num_tokens: of each example, those that the model sees.
+    limit: the most that it can see.
+    num_cut: of each example, those that did not fit.
+  """
+
+  num_tokens: list[int]
+  limit: int
+  num_cut: list[int]
+
+
+def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
+  """Cuts the longer of two texts until both fit; of equal ones the second.
+
+  Args:
+    length_a: of the first, in tokens.
+    length_b: of the second.
+    room: tokens in all.
+
+  Returns:
+    How many tokens of each stay.
+  """
+  room = max(room, 0)
+  keep_b = min(length_b, max(room // 2, room - length_a))
+  return min(length_a, room - keep_b), keep_b
+
+
+def _truncate_seq_pair(
+  tokens_a: list[Any], tokens_b: list[Any], max_length: int
+) -> None:
+  """Truncates two lists in place as `fit_pair` says."""
+  keep_a, keep_b = fit_pair(len(tokens_a), len(tokens_b), max_length)
+  del tokens_a[keep_a:]
+  del tokens_b[keep_b:]
