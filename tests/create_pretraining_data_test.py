@@ -183,9 +183,7 @@ def assert_golden(paths, run):
     "cased_two_in_three_out",
     "edge",
     "one_document",
-    pytest.param(
-      "chinese", marks=pytest.mark.needs_data(reference_data.GOLDEN)
-    ),
+    pytest.param("chinese", marks=pytest.mark.needs_data),
     "later_whole_word",
     "later_whole_word_edge",
     "later_plain",

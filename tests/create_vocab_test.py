@@ -228,9 +228,7 @@ def test_coverage_counts_words_as_often_as_they_come():
   "name",
   [
     "sample",
-    pytest.param(
-      "gutenberg", marks=pytest.mark.needs_data(reference_data.DATA)
-    ),
+    pytest.param("gutenberg", marks=pytest.mark.needs_data),
   ],
 )
 def test_library_gives_the_same_ids(name, lower_case, tmp_path):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.graph
 
 SIZES = [
   "tiny",
-  pytest.param("small", marks=pytest.mark.needs_data(reference_data.GOLDEN)),
+  pytest.param("small", marks=pytest.mark.needs_data),
 ]
 
 

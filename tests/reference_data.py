@@ -1,10 +1,10 @@
 """Where tests find the reference's results and the data sets.
 
 `golden/` holds what the tests need: a slice of the reference's results and, in
-`golden/data`, what may be passed on of the data sets. The folders named by
-`BERT_GOLDEN_DIR` and `BERT_DATA_DIR`, laid out alike, hold the whole; a test
-marked `needs_data` asks for one of them, or both, and is deselected where the
-variable is not set. Each such test has a counterpart on what is here.
+`golden/data`, what may be passed on of the data sets. The folders that
+`BERT_GOLDEN_DIR` and `BERT_DATA_DIR` name, laid out alike, hold the whole. A
+test marked `needs_data` compares with that too and is deselected unless both
+are set; it has a counterpart on what is here.
 """
 
 import functools
@@ -14,20 +14,18 @@ import os
 
 import pytest
 
-GOLDEN = "BERT_GOLDEN_DIR"
-DATA = "BERT_DATA_DIR"
 _SLICE = os.path.join(os.path.dirname(__file__), "golden")
-_FOLDERS = {GOLDEN: _SLICE, DATA: os.path.join(_SLICE, "data")}
+_VARIABLES = ("BERT_GOLDEN_DIR", "BERT_DATA_DIR")
 
 
 def golden(*parts):
   """Path of a result of the reference implementation."""
-  return _find(GOLDEN, parts)
+  return _find(parts, _SLICE, "BERT_GOLDEN_DIR")
 
 
 def data(*parts):
   """Path of a file of the data sets."""
-  return _find(DATA, parts)
+  return _find(parts, os.path.join(_SLICE, "data"), "BERT_DATA_DIR")
 
 
 def vocab(name):
@@ -50,9 +48,9 @@ def first_rows(array, expected):
   return array[: len(expected)] if expected.ndim else array
 
 
-def _find(variable, parts):
+def _find(parts, folder, variable):
   """Path of a file of the repository, or else of the whole."""
-  path = os.path.join(_FOLDERS[variable], *parts)
+  path = os.path.join(folder, *parts)
   if os.path.exists(path):
     return path
   return os.path.join(os.environ[variable], *parts)
@@ -63,32 +61,32 @@ def _find(variable, parts):
 
 @pytest.fixture(
   name="golden",
-  params=["slice", pytest.param("whole", marks=pytest.mark.needs_data(GOLDEN))],
+  params=["slice", pytest.param("whole", marks=pytest.mark.needs_data)],
 )
 def golden_of_slice_and_whole(request):
   """`golden` for files of which the repository holds a part: both in turn."""
   if request.param == "slice":
     return golden
-  return functools.partial(os.path.join, os.environ[GOLDEN])
+  return functools.partial(os.path.join, os.environ["BERT_GOLDEN_DIR"])
+
+
+def _missing():
+  return [variable for variable in _VARIABLES if not os.environ.get(variable)]
 
 
 def pytest_report_header():
-  """Says what is compared with the slice only."""
-  return [
-    f"{variable} is not set: tests that need it are deselected"
-    for variable in _FOLDERS
-    if not os.environ.get(variable)
-  ]
+  """Says what is left out."""
+  if _missing():
+    names = " and ".join(_missing())
+    return f"{names} not set: compares with tests/golden alone"
+  return "compares with tests/golden and with the whole of it"
 
 
 def pytest_collection_modifyitems(config, items):
   """Deselects the tests whose data are not at hand."""
-  missing = {variable for variable in _FOLDERS if not os.environ.get(variable)}
-  left_out = [
-    item
-    for item in items
-    if any(missing & set(m.args) for m in item.iter_markers("needs_data"))
-  ]
+  if not _missing():
+    return
+  left_out = [item for item in items if item.get_closest_marker("needs_data")]
   if left_out:
-    items[:] = [item for item in items if item not in left_out]
+    items[:] = [i for i in items if not i.get_closest_marker("needs_data")]
     config.hook.pytest_deselected(items=left_out)

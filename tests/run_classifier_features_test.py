@@ -1,5 +1,6 @@
 """Tests of the classifier's features and records."""
 
+import gzip
 import hashlib
 import json
 
@@ -86,14 +87,17 @@ def read_records(path):
     }
 
 
-def read_dev_examples(task):
-  folder = {"mrpc": "MRPC", "cola": "CoLA", "mnli": "MNLI-sample"}
-  folder = reference_data.data("glue", folder.get(task, "XNLI-zh"))
-  return classification.PROCESSORS[task]().get_dev_examples(folder)
+def read_dev_examples(runs, task):
+  (folder,) = {
+    run["data_dir"]
+    for run in runs["examples"]
+    if (run["task"], run["split"]) == (task, "dev")
+  }
+  processor = classification.PROCESSORS[task]()
+  return processor.get_dev_examples(reference_data.data(*folder.split("/")))
 
 
 @pytest.mark.graph
-@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 @pytest.mark.parametrize(
   "name",
   [
@@ -105,12 +109,12 @@ def read_dev_examples(task):
     "xnli_dev",
   ],
 )
-def test_records_equal_the_reference(tmp_path, name):
-  golden = reference_data.golden("classifier", f"{name}.tf_record.gz")
-  with open(reference_data.golden("classifier", "runs.json")) as file:
-    runs = json.load(file)["features"]
-  (run,) = [run for run in runs if run["file"] == f"{name}.tf_record.gz"]
-  examples = read_dev_examples(run["task"])[: run["examples"]]
+def test_records_equal_the_reference(tmp_path, name, golden):
+  with open(golden("classifier", "runs.json")) as file:
+    runs = json.load(file)
+  file = f"{name}.tf_record.gz"
+  (run,) = [run for run in runs["features"] if run["file"] == file]
+  examples = read_dev_examples(runs, run["task"])[: run["examples"]]
   examples += [PaddingInputExample()] * run["padding_examples"]
   path = str(tmp_path / "records")
   run_classifier.file_based_convert_examples_to_features(
@@ -122,7 +126,9 @@ def test_records_equal_the_reference(tmp_path, name):
   )
   records = list(read_records(path))
   assert len(records) == run["records"]
-  for record, expected in zip(records, read_records(golden)):
+  for record, expected in zip(
+    records, read_records(golden("classifier", file))
+  ):
     assert record == expected
   lines = [
     json.dumps(record, sort_keys=True, separators=(",", ":")) + "\n"
@@ -133,7 +139,7 @@ def test_records_equal_the_reference(tmp_path, name):
 
 
 @pytest.mark.graph
-@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
   ("split", "file"),
   [("train", "mrpc_train.tf_record"), ("dev", "mrpc_eval.tf_record")],
@@ -156,14 +162,28 @@ def test_records_equal_those_of_a_published_run(
 
 
 @pytest.mark.graph
-@pytest.mark.needs_data(reference_data.DATA)
-def test_records_of_a_published_run_are_read():
-  path = reference_data.data("reference_runs", "mrpc_eval.tf_record")
+@pytest.mark.parametrize(
+  ("published", "length", "sizes"),
+  [
+    (False, 64, [10, 6]),
+    pytest.param(
+      True, 128, [100] * 4 + [8], marks=pytest.mark.needs_data, id="published"
+    ),
+  ],
+)
+def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
+  if published:
+    path = reference_data.data("reference_runs", "mrpc_eval.tf_record")
+  else:
+    path = str(tmp_path / "records")
+    name = "mrpc_dev_all_padded.tf_record.gz"
+    with gzip.open(reference_data.golden("classifier", name)) as file:
+      (tmp_path / "records").write_bytes(file.read())
   input_fn = run_classifier.file_based_input_fn_builder(
-    path, seq_length=128, is_training=False, drop_remainder=False
+    path, seq_length=length, is_training=False, drop_remainder=False
   )
-  batches = list(input_fn({"batch_size": 100}))
-  assert [len(batch["label_ids"]) for batch in batches] == [100] * 4 + [8]
+  batches = list(input_fn({"batch_size": sizes[0]}))
+  assert [len(batch["label_ids"]) for batch in batches] == sizes
   together = {
     name: np.concatenate([batch[name] for batch in batches])
     for name in batches[0]

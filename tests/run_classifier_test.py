@@ -243,18 +243,23 @@ def test_finished_training_is_not_repeated(place, trained):
 # The reference's own results
 
 
-@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
-def test_program_equals_the_reference(tmp_path):
-  programs = os.path.join(os.environ[reference_data.GOLDEN], "programs")
+def test_program_equals_the_reference(tmp_path, golden):
+  def program(name):
+    return golden("programs", name)
+
+  with open(program("runs.json")) as file:
+    runs = json.load(file)
+  folder = reference_data.data(*runs["run_classifier"]["data"].split("/"))
+  checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
   commands.succeed(
     "run_classifier.py",
     "--task_name=MRPC",
     "--do_eval=true",
     "--do_predict=true",
-    f"--data_dir={reference_data.data('glue', 'MRPC')}",
-    f"--vocab_file={reference_data.vocab('uncased')}",
-    f"--bert_config_file={programs}/bert_config.json",
-    f"--init_checkpoint={programs}/bert_model.ckpt",
+    f"--data_dir={folder}",
+    f"--vocab_file={reference_data.vocab(runs['vocab'])}",
+    f"--bert_config_file={program('bert_config.json')}",
+    f"--init_checkpoint={checkpoint}",
     "--max_seq_length=64",
     "--eval_batch_size=7",
     "--predict_batch_size=8",
@@ -262,13 +267,13 @@ def test_program_equals_the_reference(tmp_path):
     f"--output_dir={tmp_path}",
   )
   results = read_results(tmp_path / "eval_results.txt")
-  expected = read_results(f"{programs}/classifier_eval_results.txt")
+  expected = read_results(program("classifier_eval_results.txt"))
   assert results["eval_accuracy"] == expected.pop("eval_accuracy")
   for key, value in expected.items():
     assert float(results[key]) == pytest.approx(float(value), abs=1e-5), key
   rows = np.loadtxt(tmp_path / "test_results.tsv", delimiter="\t")
-  golden = np.loadtxt(f"{programs}/classifier_test_results.tsv", delimiter="\t")
-  np.testing.assert_allclose(rows, golden, rtol=0, atol=1e-5)
+  expected = np.loadtxt(program("classifier_test_results.tsv"), delimiter="\t")
+  np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.graph

@@ -521,7 +521,83 @@ def test_batches_go_on_where_training_was(place, masking):
 # The reference's own results
 
 
-def golden(name):
+def tiny_model_fn(num_warmup_steps=0):
+  with open(modeling_golden("bert_config.json")) as file:
+    config = json.load(file)
+  config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = 0.0
+  return run_pretraining.model_fn_builder(
+    modeling.BertConfig.from_dict(config),
+    modeling_golden("bert_model.ckpt.index").removesuffix(".index"),
+    1e-3,
+    8,
+    num_warmup_steps,
+    False,
+    False,
+  )
+
+
+@pytest.mark.graph
+def test_scores_of_a_batch_equal_the_reference():
+  inputs = np.load(modeling_golden("inputs.npz"))
+  expected = np.load(modeling_golden("outputs.npz"))
+  with tf.Graph().as_default(), tf.Session() as session:
+    batch = {name: tf.constant(inputs[name]) for name in inputs.files}
+    spec = tiny_model_fn()(batch, None, "eval", {"batch_size": 5})
+    metric_fn, tensors = spec.eval_metrics
+    updates = {name: of[1] for name, of in metric_fn(*tensors).items()}
+    session.run(
+      [tf.global_variables_initializer(), tf.local_variables_initializer()]
+    )
+    loss, scores = session.run([spec.loss, updates])
+  weights = inputs["masked_lm_weights"].ravel()
+  guessed = expected["masked_lm_log_probs"].argmax(-1)
+  is_right = guessed == inputs["masked_lm_ids"].ravel()
+  is_next = expected["next_sentence_log_probs"].argmax(-1)
+  labels = inputs["next_sentence_labels"].ravel()
+  of_tokens = expected["masked_lm_per_example_loss"]
+  assert loss == pytest.approx(expected["total_loss"], abs=1e-5)
+  assert scores == pytest.approx(
+    {
+      "masked_lm_accuracy": np.average(is_right, weights=weights),
+      "masked_lm_loss": np.average(of_tokens, weights=weights),
+      "next_sentence_accuracy": np.mean(is_next == labels),
+      "next_sentence_loss": float(expected["next_sentence_loss"]),
+    },
+    abs=1e-5,
+  )
+
+
+@pytest.mark.graph
+def test_training_steps_equal_the_reference(golden):
+  def load(name):
+    return np.load(golden("optimization", "pretraining_tiny", name))
+
+  batches, steps, final = map(load, ["batches.npz", "steps.npz", "final.npz"])
+  with tf.Graph().as_default(), tf.Session() as session:
+    inputs = {
+      name: tf.placeholder(batches[name].dtype, batches[name].shape[1:])
+      for name in batches.files
+    }
+    spec = tiny_model_fn(3)(inputs, None, "train", {"batch_size": 5})
+    session.run(tf.global_variables_initializer())
+    losses = []
+    for step in range(8):
+      feed = {inputs[name]: batches[name][step] for name in inputs}
+      losses.append(session.run([spec.loss, spec.train_op], feed)[0])
+    values = session.run({v.op.name: v for v in tf.global_variables()})
+  np.testing.assert_allclose(losses, steps["total_loss"], rtol=0, atol=2e-5)
+  assert set(values) >= set(final.files)
+  for name in final.files:
+    np.testing.assert_allclose(
+      reference_data.first_rows(values[name], final[name]),
+      final[name],
+      rtol=0,
+      atol=3e-5,
+      err_msg=name,
+    )
+
+
+def curve(name):
   return reference_data.golden("pretraining_curve", name)
 
 
@@ -530,7 +606,7 @@ def golden_records():
 
 
 def golden_checkpoint():
-  return golden("bert_model.ckpt.index").removesuffix(".index")
+  return curve("bert_model.ckpt.index").removesuffix(".index")
 
 
 def pretrain_as_the_reference(output_dir, *actions):
@@ -539,7 +615,7 @@ def pretrain_as_the_reference(output_dir, *actions):
     *actions,
     f"--input_file={golden_records()}",
     f"--output_dir={output_dir}",
-    f"--bert_config_file={golden('bert_config.json')}",
+    f"--bert_config_file={curve('bert_config.json')}",
     f"--init_checkpoint={golden_checkpoint()}",
     "--train_batch_size=8",
     "--learning_rate=1e-3",
@@ -550,12 +626,12 @@ def pretrain_as_the_reference(output_dir, *actions):
 
 
 @pytest.mark.process
-@pytest.mark.needs_data(reference_data.GOLDEN)
+@pytest.mark.needs_data
 def test_scores_before_training_equal_the_reference(tmp_path):
   done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
   assert "Evaluating on --input_file" in done.stderr
   results = read_results(tmp_path / "eval_results.txt")
-  expected = read_results(golden("eval_results_before.txt"))
+  expected = read_results(curve("eval_results_before.txt"))
   assert set(results) == set(expected)
   for key, value in expected.items():
     tolerance = 1e-4 if "loss" in key else 0
@@ -563,11 +639,11 @@ def test_scores_before_training_equal_the_reference(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.needs_data(reference_data.GOLDEN)
+@pytest.mark.needs_data
 def test_training_comes_as_far_as_the_reference(tmp_path):
   pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")
   results = read_results(tmp_path / "eval_results.txt")
-  with open(golden("runs.json")) as file:
+  with open(curve("runs.json")) as file:
     ranges = json.load(file)["after_min_max"]
   assert results["global_step"] == 60
   for key in ("loss", "masked_lm_loss"):
@@ -576,14 +652,14 @@ def test_training_comes_as_far_as_the_reference(tmp_path):
   assert results["masked_lm_accuracy"] > 0.05
   variables = tf.train.list_variables(tf.train.latest_checkpoint(str(tmp_path)))
   expected = reference_data.read_jsonl(
-    golden("trained_checkpoint_variables.jsonl")
+    curve("trained_checkpoint_variables.jsonl")
   )
   assert sorted(map(list, variables)) == sorted(expected)
 
 
-@pytest.mark.needs_data(reference_data.GOLDEN)
+@pytest.mark.needs_data
 def test_steps_in_order_equal_the_reference():
-  config = modeling.BertConfig.from_json_file(golden("bert_config.json"))
+  config = modeling.BertConfig.from_json_file(curve("bert_config.json"))
   (records,) = input_pipeline.record_batches(
     [golden_records()],
     tf_records.pretraining_layout(128, 20),
@@ -618,11 +694,11 @@ def test_steps_in_order_equal_the_reference():
       v.op.name: value for v, value in zip(weights, session.run(weights))
     }
   losses, rates, norms, _ = zip(*told)
-  steps = np.load(golden("in_order_steps.npz"))
+  steps = np.load(curve("in_order_steps.npz"))
   np.testing.assert_allclose(losses, steps["loss"], rtol=0, atol=2e-3)
   np.testing.assert_allclose(rates, steps["learning_rate"], rtol=1e-6)
   np.testing.assert_allclose(norms, steps["global_norm"], rtol=0, atol=5e-3)
-  expected = dict(np.load(golden("in_order_final.npz")))
+  expected = dict(np.load(curve("in_order_final.npz")))
   rows = expected.pop("word_embeddings_rows")
   table = final["bert/embeddings/word_embeddings"]
   final["word_embeddings_at_rows"] = table[rows]

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import logging
+import shutil
 
 import pytest
 import reference_data
@@ -44,22 +45,20 @@ def refusal(action, *arguments):
 # The published tasks
 
 
-@pytest.mark.needs_data(reference_data.GOLDEN, reference_data.DATA)
 @pytest.mark.parametrize(
   ("task", "split"),
   [(task, split) for task in ("mrpc", "cola") for split in SPLITS]
   + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
 )
-def test_examples_equal_the_reference(task, split):
-  with open(reference_data.golden("classifier", "runs.json")) as file:
+def test_examples_equal_the_reference(task, split, golden):
+  with open(golden("classifier", "runs.json")) as file:
     runs = json.load(file)["examples"]
   (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
   processor = PROCESSORS[task]()
   assert processor.get_labels() == run["labels"]
   folder = reference_data.data(*run["data_dir"].split("/"))
   rows = as_rows(read(processor, folder, split))
-  golden = reference_data.golden("classifier", run["file"])
-  first = reference_data.read_jsonl(golden)
+  first = reference_data.read_jsonl(golden("classifier", run["file"]))
   assert rows[: len(first)] == first
   lines = [json.dumps(r, sort_keys=True, separators=(",", ":")) for r in rows]
   digest = hashlib.sha256("".join(line + "\n" for line in lines).encode())
@@ -94,7 +93,7 @@ GLUE = [
 ]
 
 
-@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
   ("task", "folder", "split", "count", "columns"),
   [
@@ -124,6 +123,48 @@ def test_glue_files_are_read(task, folder, split, count, columns):
         assert label is None or example.label == label
 
 
+# Names of the columns in each published file that has a header.
+PAIR = ["index", "sentence1", "sentence2"]
+SIMILARITY = ["genre", "filename", "year", "old_index", "source1", "source2"]
+SIMILARITY = ["index", *SIMILARITY, "sentence1", "sentence2"]
+HEADERS = {
+  ("sst2", "train"): ["sentence", "label"],
+  ("sst2", "dev"): ["sentence", "label"],
+  ("sst2", "test"): ["index", "sentence"],
+  ("stsb", "train"): [*SIMILARITY, "score"],
+  ("stsb", "dev"): [*SIMILARITY, "score"],
+  ("stsb", "test"): SIMILARITY,
+  ("qnli", "train"): ["index", "question", "sentence", "label"],
+  ("qnli", "dev"): ["index", "question", "sentence", "label"],
+  ("qnli", "test"): ["index", "question", "sentence"],
+  ("rte", "train"): [*PAIR, "label"],
+  ("rte", "dev"): [*PAIR, "label"],
+  ("rte", "test"): PAIR,
+  ("wnli", "train"): [*PAIR, "label"],
+  ("wnli", "dev"): [*PAIR, "label"],
+  ("wnli", "test"): PAIR,
+}
+
+
+@pytest.mark.parametrize(("task", "split"), HEADERS)
+def test_published_columns_of_glue_are_found(tmp_path, task, split):
+  header = HEADERS[task, split]
+  processor = PROCESSORS[task]()
+  labels = processor.get_labels() or ["0.0", "2.75", "5.0"]
+  rows = [
+    [label if name in ("label", "score") else f"{name} {n}" for name in header]
+    for n, label in enumerate(labels)
+  ]
+  write_table(tmp_path / f"{split}.tsv", header, rows)
+  examples = read(processor, tmp_path, split)
+  texts = [n for n in header if n.startswith(("sentence", "question"))]
+  for n, (example, label) in enumerate(zip(examples, labels)):
+    assert example.text_a == f"{texts[0]} {n}"
+    assert example.text_b == (f"{texts[1]} {n}" if texts[1:] else None)
+    assert split == "test" or example.label == label
+  assert len(examples) == len(labels)
+
+
 def write_table(path, header, row):
   path.write_text("\n".join("\t".join(line) for line in [header, *row]) + "\n")
 
@@ -146,14 +187,21 @@ def test_qqp_is_read_by_its_published_columns(tmp_path):
   assert (test.text_a, test.text_b) == ("Why ?", "How ?")
 
 
-@pytest.mark.needs_data(reference_data.DATA)
-def test_diagnostic_set_is_labelled_by_a_model_of_mnli():
+@pytest.mark.needs_data
+def test_the_whole_diagnostic_set_is_read():
   folder = reference_data.data("glue", "diagnostic")
-  processor = PROCESSORS["ax"]()
-  (examples,) = processor.sets(folder, "test").values()
+  (examples,) = PROCESSORS["ax"]().sets(folder, "test").values()
   assert len(examples) == 1104
   assert examples[0].text_a == "The cat sat on the mat."
   assert examples[0].text_b == "The cat did not sit on the mat."
+
+
+def test_diagnostic_set_is_labelled_by_a_model_of_mnli(tmp_path):
+  folder = str(tmp_path)
+  write_table(tmp_path / "diagnostic.tsv", PAIR, [["0", "The cat.", "A cat."]])
+  processor = PROCESSORS["ax"]()
+  ((example,),) = processor.sets(folder, "test").values()
+  assert (example.text_a, example.text_b) == ("The cat.", "A cat.")
   assert processor.get_labels() == PROCESSORS["mnli"]().get_labels()
   assert processor.model_task == "mnli"
   assert "no train set" in refusal(read, processor, folder, "train")
@@ -181,9 +229,10 @@ def test_mnli_has_a_second_set_of_other_kinds_of_text(
   }
 
 
-@pytest.mark.needs_data(reference_data.DATA)
-def test_mnli_without_a_second_set_says_so(caplog):
-  folder = reference_data.data("glue", "MNLI-sample")
+def test_mnli_without_a_second_set_says_so(tmp_path, caplog):
+  folder = reference_data.data("own", "MNLI")
+  shutil.copy(f"{folder}/dev_matched.tsv", tmp_path)
+  folder = str(tmp_path)
   assert list(PROCESSORS["mnli"]().sets(folder, "dev")) == [""]
   assert "no dev_mismatched.tsv" in caplog.text
 

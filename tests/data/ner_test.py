@@ -177,7 +177,7 @@ def test_chinese_goes_by_characters():
   ]  # fmt: skip
 
 
-@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.needs_data
 @pytest.mark.parametrize(
   "name, item_delimiter, num_sentences, num_entities",
   [

@@ -65,7 +65,7 @@ def test_ids_and_places_of_every_golden_line(published):
   assert places(tokens) == expected
 
 
-@pytest.mark.needs_data(reference_data.DATA)
+@pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_naughty_and_plain_lines(name):
   tokenizer = tokenization_test.published(name)

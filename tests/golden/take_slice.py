@@ -80,6 +80,15 @@ PARAGRAPHS = {
 }
 
 
+PREDICTIONS = [
+  "squad/predictions/v1.1_bert_ensemble_google.json",
+  "squad/predictions/v1.1_logistic_regression.json",
+  "squad/predictions/v2.0_bert_single_google.json",
+  "squad/predictions/v2.0_nlnet.json",
+  "reference_runs/squad_predictions.json",
+]
+
+
 def target(*parts):
   path = os.path.join(HERE, *parts)
   os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -187,17 +196,13 @@ def slice_squad(golden):
       if paragraphs:
         articles.append(article | {"paragraphs": paragraphs})
     content["data"] = articles
-    kept_ids[f"{name}.json.gz"] = [
-      question["id"]
-      for article in articles
-      for paragraph in article["paragraphs"]
-      for question in paragraph["qas"]
-    ]
-    write(json.dumps(content).encode(), "squad", f"{name}.json.gz")
+    name += ".json.gz"
+    write(json.dumps(content).encode(), "squad", name)
+    kept_ids[name] = set(question_ids("squad", name))
 
   windows = {}
   for run in runs["features"]:
-    ids = set(kept_ids[run["input"]])
+    ids = kept_ids[run["input"]]
     examples = read_jsonl(golden, "squad", run["examples"])
     numbers = [n for n, e in enumerate(examples) if e["qas_id"] in ids]
     write_jsonl([examples[n] for n in numbers], "squad", run["examples"])
@@ -221,7 +226,7 @@ def slice_squad(golden):
     for run in runs["features"]
   }
   for run in runs["predictions"]:
-    ids = set(kept_ids[inputs[run["features"]]])
+    ids = kept_ids[inputs[run["features"]]]
     for name, digest in run["file_sha256"].items():
       # The n-best list does not depend on the threshold and is stored once.
       stored = re.sub("_threshold_.*_nbest", "_threshold_0_nbest", name)
@@ -247,6 +252,29 @@ def slice_squad(golden):
   write(b"".join(texts[::3]), "squad", "get_final_text.jsonl")
 
 
+def slice_published_predictions(data):
+  """What others answered to the questions kept, by the name of their file."""
+  ids = [
+    *question_ids("squad", "v11_dev.json.gz"),
+    *question_ids("squad", "v20_dev.json.gz"),
+  ]
+  kept = {}
+  for name in PREDICTIONS:
+    answers = json.loads(read(data, name))
+    kept[name] = {k: answers[k] for k in ids if k in answers}
+  write_json(kept, "squad", "published_predictions.json")
+
+
+def question_ids(*parts):
+  """Of a data set in this folder, in order."""
+  return [
+    question["id"]
+    for article in json.loads(read(HERE, *parts))["data"]
+    for paragraph in article["paragraphs"]
+    for question in paragraph["qas"]
+  ]
+
+
 def texts_of(name):
   content = json.loads(read(HERE, "squad", f"{name}.json.gz"))
   for article in content["data"]:
@@ -255,16 +283,19 @@ def texts_of(name):
       yield from (question["question"] for question in paragraph["qas"])
 
 
-def slice_programs(golden, data, more_texts):
+def own_texts():
+  """Sentences of `data/own`, for which run_reference.py has expectations."""
+  for split in ("dev", "test"):
+    content = read(HERE, "data", "own", "MRPC", f"{split}.tsv").decode()
+    for line in content.splitlines():
+      yield from line.split("\t")
+
+
+def slice_programs(golden, data):
   """Cuts the vocabulary to the pieces in use, and the table to their rows."""
   runs = json.loads(read(golden, "programs", "runs.json"))
   for name in ("v11_dev", "v20_dev"):
-    ids = {
-      question["id"]
-      for article in json.loads(read(HERE, "squad", f"{name}.json.gz"))["data"]
-      for paragraph in article["paragraphs"]
-      for question in paragraph["qas"]
-    }
+    ids = set(question_ids("squad", f"{name}.json.gz"))
     for kind in (
       *("predictions.json", "nbest_predictions.json.gz"),
       *(["null_odds.json"] if name == "v20_dev" else []),
@@ -277,7 +308,7 @@ def slice_programs(golden, data, more_texts):
   tokenizer = tokenization.FullTokenizer(
     os.path.join(data, "bert", "vocab", "uncased.txt"), do_lower_case=True
   )
-  texts = [*texts_of("v11_dev"), *texts_of("v20_dev"), *more_texts]
+  texts = [*texts_of("v11_dev"), *texts_of("v20_dev"), *own_texts()]
   texts += read(golden, "programs", "features_input.txt").decode().splitlines()
   pieces = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
   # The reference splits words as they stand in SQuAD one by one, and so may
@@ -315,7 +346,7 @@ def slice_programs(golden, data, more_texts):
     tensors=list(tensors.values()),
   )
   runs["vocab"] = "programs"
-  del runs["run_classifier"]
+  runs["run_classifier"]["data"] = "own/MRPC"
   write_json(runs, "programs", "runs.json")
 
 
@@ -325,7 +356,8 @@ def main(golden, data):
   slice_tokenization(golden)
   slice_optimization(golden)
   slice_squad(golden)
-  slice_programs(golden, data, [])
+  slice_published_predictions(data)
+  slice_programs(golden, data)
 
 
 if __name__ == "__main__":

@@ -209,10 +209,24 @@ def test_there_may_be_no_windows_at_all(tmp_path):
   assert predictions == {"q": "empty"}
 
 
-@pytest.mark.needs_data(reference_data.DATA)
-@pytest.mark.parametrize("language", ["de", "zh", "th", "ar"])
+@pytest.mark.parametrize(
+  "language",
+  [
+    "mixed",
+    *(
+      pytest.param(name, marks=pytest.mark.needs_data)
+      for name in ("de", "zh", "th", "ar")
+    ),
+  ],
+)
 def test_other_languages_are_decoded_and_scored(tmp_path, language):
-  path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
+  if language == "mixed":
+    path = str(tmp_path / "data.json")
+    packed = reference_data.golden("squad", "xquad_mixed.json.gz")
+    with gzip.open(packed) as file:
+      (tmp_path / "data.json").write_bytes(file.read())
+  else:
+    path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
   examples = squad.read_squad_examples(path, is_training=False)[:200]
   tokenizer = tokenization.FullTokenizer(
     reference_data.vocab("multi_cased"), do_lower_case=False

@@ -1,7 +1,6 @@
 """Tests of the page about a run."""
 
 import html.parser
-import json
 import math
 import os
 import re
@@ -300,10 +299,9 @@ def test_any_text_comes_back_from_every_place(tmp_path, drawn, text):
   assert f"{text}29" in page.texts("td")
 
 
-@pytest.mark.needs_data(reference_data.DATA)
-def test_naughty_strings_come_back():
-  with open(reference_data.data("text", "blns.json"), encoding="utf-8") as file:
-    strings = json.load(file)
+def test_naughty_strings_come_back(golden):
+  path = golden("tokenization", "uncased.jsonl.gz")
+  strings = [line["text"] for line in reference_data.read_jsonl(path)]
   page = Page(html_report.errors([{"text": text} for text in strings]))
   assert page.texts("td") == strings
 
