@@ -1,13 +1,20 @@
-"""Faster ways to compute a model: they change time and memory, not results.
+"""Faster ways to compute a model, which change time and memory, not results.
 
-`FastCompute` extends `modeling.Compute`, whose methods are the plain formulas:
+`modeling.Compute` is the plain way. `FastCompute` extends it with options, and
+`UnpaddedCompute` extends that for one batch whose padding is left out. Each
+option overrides the methods that it speeds up:
 
-- `unpad`: no arithmetic on padding (`UnpaddedCompute`, `UnpaddedRows`);
-- `jit_compile`: XLA fuses the operations between matrix products;
-- `recompute`: activations are recomputed for the gradient, not stored;
-- `dtype`: mixed precision, which rounds more and is otherwise the same.
+- `dtype`: mixed precision, which only rounds more. No method.
+- `unpad`: no arithmetic on padding. `for_batch` returns an `UnpaddedCompute`,
+  which overrides `positions`, `unpad_input`, `pad_output`, `gather_positions`
+  and `attention_layer`; all of them map rows to tokens by `UnpaddedRows`.
+- `jit_compile`: XLA fuses the operations between matrix products: `activate`,
+  `drop`, `add_and_norm`.
+- `recompute`: activations are recomputed for the gradient instead of stored:
+  `run_layer`.
 
-Shapes are those of `modeling`.
+`for_inference` turns off the two that only training needs. Shapes are those of
+`modeling`.
 """
 
 from __future__ import annotations
@@ -30,8 +37,8 @@ class FastCompute(modeling.Compute):
     dtype: of matrix products and the states between them: float32, bfloat16 or
       float16. Weights, layer normalization, softmax and losses are always
       float32.
-    unpad: run dense layers on real tokens only. States at padding are then 0.
-      Not for a TPU.
+    unpad: run dense layers on real tokens only. Hidden states at padding are
+      then 0. Not for a TPU, which needs static shapes.
     jit_compile: in training, fuse the operations between matrix products by
       XLA, and draw dropout masks from 16 random bits per element. Each shape
       is compiled once. Not for a TPU, which compiles everything.
@@ -45,7 +52,7 @@ class FastCompute(modeling.Compute):
   recompute: bool = False
 
   def _fuses(self) -> bool:
-    # XLA functions do not run in the while loops of TensorFlow 1.
+    # The while loops of TensorFlow 1 cannot run functions compiled by XLA.
     return self.jit_compile and tf.control_flow_v2_enabled()
 
   def for_inference(self) -> FastCompute:
@@ -59,7 +66,11 @@ class FastCompute(modeling.Compute):
     return UnpaddedCompute(**vars(self), rows=UnpaddedRows(input_mask))
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
-    """See base class; a layer that is recomputed has to be repeatable."""
+    """See base class.
+
+    Raises:
+      ValueError: `recompute` is set and the layer is not repeatable.
+    """
     if not self.recompute:
       return layer(hidden)
     if not is_repeatable:
@@ -108,7 +119,7 @@ class UnpaddedCompute(FastCompute):
   """`FastCompute` of one batch whose padding is left out.
 
   Attributes:
-    rows: where the tokens of the batch are.
+    rows: the tokens of the batch.
   """
 
   rows: UnpaddedRows | None = None
@@ -127,7 +138,7 @@ class UnpaddedCompute(FastCompute):
     return self.rows.pad(modeling.reshape_to_matrix(states))
 
   def gather_positions(self, states, positions):
-    """See base class; at padding it gathers the state of some token."""
+    """See base class; a position of padding gets the state of some token."""
     return self.rows.gather(modeling.reshape_to_matrix(states), positions)
 
   def attention_layer(
@@ -144,61 +155,67 @@ class UnpaddedCompute(FastCompute):
     dropout_seed,
     **_,
   ):
-    """See base class; projects tokens only.
+    """See base class; the projections leave padding out.
 
     Args:
-      from_tensor: float [R, H], the same as `to_tensor`; or [B * F, H], as of
-        `gather_positions`.
+      from_tensor: float [R, H], the same object as `to_tensor`; or [B * F, H],
+        the states from `gather_positions`, of which none are left out.
       to_tensor: float [R, H].
-      attention_mask: see `modeling.attention_layer`, as are the others.
+      attention_mask: float or int [B, 1, S] or [B, S, S], 1 where a query may
+        attend to a key, 0 where not; 0 for each key at padding.
       num_attention_heads: N.
       size_per_head: D.
       attention_probs_dropout_prob: dropout of the attention probabilities.
       initializer_range: standard deviation of new weights.
-      from_seq_length: F.
+      from_seq_length: F, with states from `gather_positions`.
       dropout_seed: see `modeling.dropout`.
 
     Returns:
       float [R, N * D], or [B * F, N * D].
     """
-    sizes = num_attention_heads, size_per_head
-    project = functools.partial(
-      modeling.dense,
-      units=num_attention_heads * size_per_head,
-      initializer_range=initializer_range,
-    )
-    query = project(from_tensor, name="query")  # [R or B * F, N * D]
-    key = project(to_tensor, name="key")  # [R, N * D]
-    value = project(to_tensor, name="value")  # [R, N * D]
+    heads = num_attention_heads, size_per_head
+    width = num_attention_heads * size_per_head
+
+    def project(rows, name):
+      return modeling.dense(rows, width, None, initializer_range, name)
+
+    query = project(from_tensor, "query")  # [R or B * F, N * D]
+    key = project(to_tensor, "key")  # [R, N * D]
+    value = project(to_tensor, "value")  # [R, N * D]
     query *= 1.0 / math.sqrt(size_per_head)
 
     is_unpadded = from_tensor is to_tensor
     if is_unpadded:
-      query = self.rows.split_heads(query, *sizes)  # [B, N, F, D]
+      query = self.rows.split_heads(query, *heads)  # [B, N, S, D]
     else:
-      query = tf.reshape(query, [-1, from_seq_length, *sizes])
+      query = tf.reshape(query, [-1, from_seq_length, *heads])
       query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
+    key = self.rows.split_heads(key, *heads)  # [B, N, S, D]
+    value = self.rows.split_heads(value, *heads)  # [B, N, S, D]
+
     context = modeling.dot_product_attention(
       query,
-      self.rows.split_heads(key, *sizes),  # [B, N, T, D]
-      self.rows.split_heads(value, *sizes),  # [B, N, T, D]
+      key,
+      value,
       attention_mask,
       attention_probs_dropout_prob,
       dropout_seed,
       compute=self,
-    )  # [B, N, F, D]
+    )  # [B, N, S or F, D]
+
     if is_unpadded:
       return self.rows.merge_heads(context)  # [R, N * D]
     context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
-    return tf.reshape(context, [-1, num_attention_heads * size_per_head])
+    return tf.reshape(context, [-1, width])  # [B * F, N * D]
 
 
 class UnpaddedRows:
-  """Maps the rows of a matrix [R, width] to the tokens of a batch.
+  """Maps unpadded rows to (sequence, position).
 
-  Libraries prepare anew for each new shape, so R is rounded up, by at most
-  12.5%, with rows of padding. They have no effect: no token attends to them,
-  and no gradient reaches them.
+  The rows of a matrix [R, width] are the tokens of the batch in order. Kernel
+  libraries prepare for each new shape, so R is rounded up, by at most 12.5%,
+  with rows of padding. These have no effect: no token attends to them, and no
+  gradient reaches them.
 
   Attributes:
     batch_size: B, int32 [].
@@ -219,19 +236,19 @@ class UnpaddedRows:
     self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
     order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
     num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-    # [R], the index in [0, B * S) of each row; and [B * S], the row of each
-    # index: at padding that of some token.
-    self._index = tf.cast(order[:num_rows], tf.int32)
-    self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)
+    # The index of each row among the B * S positions; and the row of each of
+    # these, which at padding is that of some token.
+    self._index = tf.cast(order[:num_rows], tf.int32)  # [R]
+    self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)  # [B * S]
     self._position = self._index % self.seq_length  # [R]
     self.positions = self._position[tf.newaxis]
 
   def unpad(self, ids):
-    """[B, S] to [1, R]."""
+    """Removes padding: [B, S] to [1, R]."""
     return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
 
   def pad(self, rows):
-    """[R, width] to [B, S, width], 0 at padding."""
+    """Restores padding, with zeros: [R, width] to [B, S, width]."""
     width = rows.shape.as_list()[-1]
     tokens = rows[: self._num_tokens]
     indices = self._index[: self._num_tokens, tf.newaxis]
@@ -240,16 +257,19 @@ class UnpaddedRows:
     return tf.reshape(padded, [self.batch_size, self.seq_length, width])
 
   def gather(self, rows, positions):
-    """[R, width] to [B * P, width], at int32 [B, P]; at padding some token."""
+    """Gathers rows at `positions`, int32 [B, P]: [R, width] to [B * P, width].
+
+    A position of padding gets the row of some token.
+    """
     row = tf.reshape(self._row, [self.batch_size, self.seq_length])
     picked = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
     return modeling.take_rows(rows, tf.reshape(picked, [-1]))
 
   def split_heads(self, rows, num_heads: int, head_size: int):
-    """[R, N * D] to [B, N, S, D]; at padding the values of some token."""
+    """[R, N * D] to [B, N, S, D]; padding gets the values of some token."""
 
-    # `spread` and `collect` are each other's gradient; each costs one copy,
-    # where padding and a transposition would cost two.
+    # `spread` and `collect` are each other's gradient. Each costs one copy;
+    # padding, then a transposition would cost two.
     @tf.custom_gradient
     def spread(rows):
       return (
@@ -301,17 +321,17 @@ def _rounded_up(number):
 
 @functools.cache
 def compiled(function: Callable, **constants) -> Callable:
-  """A function of tensors, compiled by XLA, as is its gradient.
+  """Compiles a function and its gradient by XLA, in float32.
 
-  The forward and the backward pass each read their inputs and write their
-  results once; between them only the inputs are kept. It computes in float32.
+  Each of the two reads its inputs and writes its results once. Only the inputs
+  are stored for the gradient.
 
   Args:
-    function: of tensors, one of them at least float; gives a tensor.
-    **constants: further arguments of it, which are compiled in.
+    function: takes tensors, of which the first is float, and returns a tensor.
+    **constants: further arguments, which are compiled in.
 
   Returns:
-    A function of the same tensors. The result has the dtype of the first.
+    A function of the same tensors; its result has the dtype of the first.
   """
 
   def in_float32(*inputs):
@@ -335,16 +355,16 @@ def compiled(function: Callable, **constants) -> Callable:
 
 
 def keep_mask(shape, dropout_prob: float, key: int | None, step):
-  """Draws which elements a dropout keeps, from 16 random bits for each.
+  """Draws a dropout mask from 16 random bits per element.
 
   Args:
-    shape: a list of numbers or scalar tensors.
+    shape: list of ints or scalar tensors.
     dropout_prob: see `kept_share`.
-    key: with the step, fixes the draw; None for one that nothing fixes.
+    key: random seed, used together with `step`; None for a random mask.
     step: integer [], or None.
 
   Returns:
-    bool of that shape.
+    bool of that shape, True at elements to keep.
   """
   size = tf.reduce_prod(tf.stack(shape))
   words = [(size + 1) // 2]
@@ -356,14 +376,14 @@ def keep_mask(shape, dropout_prob: float, key: int | None, step):
       words, [key, tf.cast(step, tf.int32)], None, None, tf.int32
     )
   halves = tf.reshape(tf.bitcast(bits, tf.int16), [-1])[:size]
-  least = round(dropout_prob * 2**16) - 2**15
-  if least > tf.int16.max:
+  threshold = round(dropout_prob * 2**16) - 2**15
+  if threshold > tf.int16.max:
     return tf.zeros(shape, tf.bool)
-  return tf.reshape(halves >= tf.constant(least, tf.int16), shape)
+  return tf.reshape(halves >= tf.constant(threshold, tf.int16), shape)
 
 
 def kept_share(dropout_prob: float) -> float:
-  """The share that `keep_mask` keeps: within 1e-5 of 1 - dropout_prob."""
+  """Keep probability of `keep_mask`: within 1e-5 of 1 - dropout_prob."""
   return 1.0 - round(dropout_prob * 2**16) / 2**16
 
 
@@ -385,16 +405,16 @@ def _dropped(tensor, keep, dropout_prob: float):
   return tensor * (tf.cast(keep, tensor.dtype) * scale)
 
 
-# Less memory
+# Recomputation
 
 
 def recomputed(layer: Callable, scope) -> Callable:
-  """A layer that keeps its input alone, and is computed twice.
+  """Wraps a layer so that only its input is stored for the gradient.
 
   Args:
-    layer: a function of a tensor that gives a tensor, with variables in its
-      current scope and nothing random that is not stateless.
-    scope: that scope, a `tf.VariableScope`.
+    layer: maps a tensor to a tensor, with variables in the current scope; its
+      random operations are stateless.
+    scope: the current `tf.VariableScope`.
 
   Returns:
     A function of the tensor.
@@ -404,7 +424,7 @@ def recomputed(layer: Callable, scope) -> Callable:
     with tf.variable_scope(
       scope,
       reuse=tf.AUTO_REUSE,
-      use_resource=True,  # the only variables that custom gradients may have
+      use_resource=True,  # `tf.custom_gradient` supports no other variables
       auxiliary_name_scope=False,
     ):
       return layer(tensor)
@@ -412,8 +432,9 @@ def recomputed(layer: Callable, scope) -> Callable:
   @tf.custom_gradient
   def call(tensor):
     def backward(gradient, variables):
-      # `tf.recompute_grad` has the second run wait by an arithmetic that
-      # Grappler sees through; then all layers run at once and are kept.
+      # The second run has to wait for the gradient. `tf.recompute_grad` makes
+      # it wait by arithmetic that Grappler optimizes away; all layers are then
+      # recomputed at once and stored.
       with tf.control_dependencies([gradient]):
         output = in_scope(tensor)
       of_tensor, *of_variables = tf.gradients(
