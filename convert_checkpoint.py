@@ -14,10 +14,11 @@ The same command strips, averages and renames TensorFlow checkpoints
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.conversion import ConversionSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(ConversionSettings, imports_tensorflow=True)
 
 import itertools
 import json
@@ -27,7 +28,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags
 
 from bertlib import app, files, text_files
 from bertlib.checkpoints import (
@@ -39,8 +39,8 @@ from bertlib.checkpoints import (
 )
 from bertlib.checkpoints.rewrite import read_json
 from bertlib.errors import InputError
-
-FLAGS = flags.FLAGS
+from bertlib.settings import option
+from bertlib.settings.conversion import ConversionSettings
 
 # The name table
 
@@ -646,106 +646,8 @@ def _print_written(
 
 
 def define_flags() -> None:
-  """Defines the flags of this script."""
-  flags.DEFINE_string(
-    "input",
-    None,
-    "A Hugging Face folder; or a TensorFlow checkpoint, or a folder that has"
-    " one. With --average several checkpoints, with commas between.",
-    required=True,
-  )
-  flags.DEFINE_string(
-    "output",
-    None,
-    "Folder for what is written. Needed but for --compare and --dry_run.",
-  )
-  flags.DEFINE_bool("overwrite", False, "Whether to replace files in --output.")
-  _define_conversion_flags()
-  _define_rewriting_flags()
-  _define_comparison_flags()
-
-
-def _define_conversion_flags() -> None:
-  flags.DEFINE_enum(
-    "to",
-    None,
-    ["tensorflow", "huggingface"],
-    "What to write; where left out, tensorflow if --input has a config.json,"
-    " else huggingface.",
-  )
-  flags.DEFINE_string(
-    "bert_config_file",
-    None,
-    "The config of a TensorFlow checkpoint; where left out, bert_config.json"
-    " beside it.",
-  )
-  flags.DEFINE_string(
-    "vocab_file",
-    None,
-    "The vocabulary; where left out, the one that comes with --input.",
-  )
-  flags.DEFINE_enum(
-    "architecture",
-    None,
-    list(_ARCHITECTURES),
-    "The class that Hugging Face shall load; other heads are left out. Where"
-    " it is not given, the heads decide.",
-  )
-  flags.DEFINE_bool(
-    "do_lower_case",
-    None,
-    "Whether the vocabulary is for lower-cased words; where left out, what"
-    " comes with --input decides.",
-  )
-  flags.DEFINE_alias("do_lower", "do_lower_case")
-
-
-def _define_rewriting_flags() -> None:
-  flags.DEFINE_bool(
-    "strip_optimizer",
-    False,
-    "Writes a TensorFlow checkpoint without what its optimizer keeps.",
-  )
-  flags.DEFINE_bool(
-    "average", False, "Writes the mean of TensorFlow checkpoints."
-  )
-  flags.DEFINE_integer(
-    "last",
-    None,
-    "With --average, how many of the last checkpoints of the training run in"
-    " --input.",
-  )
-  flags.DEFINE_multi_string(
-    "rename",
-    [],
-    "Writes a TensorFlow checkpoint with other names, by a rule"
-    " PATTERN=>REPLACEMENT of Python's regular expressions. May come several"
-    " times, and with the two above.",
-  )
-  flags.DEFINE_bool(
-    "dry_run", False, "Prints old and new names and writes nothing."
-  )
-
-
-def _define_comparison_flags() -> None:
-  text_files.define_flags()
-  flags.adopt_module_key_flags(text_files)  # so that --help shows them
-  flags.DEFINE_string(
-    "compare",
-    None,
-    "A model to compare --input with, each of them a TensorFlow checkpoint, a"
-    " Hugging Face folder or an exported SavedModel: by outputs on --text_file,"
-    " or else by weights. Exits with status 1 where they do not agree.",
-  )
-  flags.DEFINE_string(
-    "text_file", None, 'Texts, one a line, with " ||| " between two of a pair.'
-  )
-  flags.DEFINE_float(
-    "tolerance",
-    1e-4,
-    "The largest difference of two numbers that still agree.",
-  )
-  flags.DEFINE_integer("max_seq_length", 128, "Tokens that are kept of a text.")
+  """Defines the flags."""
+  option.define(ConversionSettings)
 
 
 # Flags that mean something only with another.
@@ -754,48 +656,53 @@ _NEEDS = {"last": "average", "dry_run": "rename", "text_file": "compare"}
 
 def main(_) -> int | None:
   """Converts --input to what it is not, rewrites it, or compares it."""
+  settings = option.from_flags(ConversionSettings)
   for flag, needed in _NEEDS.items():
-    if FLAGS[flag].value and not FLAGS[needed].value:
+    if getattr(settings, flag) and not getattr(settings, needed):
       raise InputError(f"--{flag}: needs --{needed}")
-  rewrites = FLAGS.strip_optimizer or FLAGS.average or FLAGS.rename
-  if rewrites and (FLAGS.compare or FLAGS.to):
+  rewrites = settings.strip_optimizer or settings.average or settings.rename
+  if rewrites and (settings.compare or settings.to):
     raise InputError(
       "--strip_optimizer, --average and --rename write a TensorFlow checkpoint;"
       " convert or compare that by a second command"
     )
-  if FLAGS.compare:
-    return 0 if _compare() else 1
-  if not (FLAGS.output or FLAGS.dry_run):
+  if settings.compare:
+    return 0 if _compare(settings) else 1
+  if not (settings.output or settings.dry_run):
     raise InputError("--output: not given; name a folder to write to")
-  return _rewrite() if rewrites else _convert()
+  return _rewrite(settings) if rewrites else _convert(settings)
 
 
-def _convert() -> None:
-  source = FLAGS.input
+def _convert(settings: ConversionSettings) -> None:
+  source = settings.input
   is_huggingface = rewrite.kind_of(source) == "huggingface"
-  if FLAGS.to == "tensorflow" or (is_huggingface and FLAGS.to is None):
+  if settings.to == "tensorflow" or (is_huggingface and settings.to is None):
     huggingface_to_tensorflow(
       source,
-      FLAGS.output,
-      FLAGS.vocab_file,
-      FLAGS.do_lower_case,
-      FLAGS.overwrite,
+      settings.output,
+      settings.vocab_file,
+      settings.do_lower_case,
+      settings.overwrite,
     )
   else:
     checkpoint = finding.find_checkpoint(source)
     tensorflow_to_huggingface(
       checkpoint,
-      _given_or_beside("bert_config_file", checkpoint, "bert_config.json"),
-      _given_or_beside("vocab_file", checkpoint, "vocab.txt"),
-      FLAGS.output,
-      FLAGS.architecture,
-      FLAGS.do_lower_case,
-      FLAGS.overwrite,
+      _given_or_beside(
+        settings, "bert_config_file", checkpoint, "bert_config.json"
+      ),
+      _given_or_beside(settings, "vocab_file", checkpoint, "vocab.txt"),
+      settings.output,
+      settings.architecture,
+      settings.do_lower_case,
+      settings.overwrite,
     )
 
 
-def _given_or_beside(flag: str, checkpoint: str, name: str) -> str:
-  given = getattr(FLAGS, flag)
+def _given_or_beside(
+  settings: ConversionSettings, flag: str, checkpoint: str, name: str
+) -> str:
+  given = getattr(settings, flag)
   if given is not None:
     return given
   path = os.path.join(os.path.dirname(checkpoint), name)
@@ -804,39 +711,41 @@ def _given_or_beside(flag: str, checkpoint: str, name: str) -> str:
   return path
 
 
-def _rewrite() -> None:
-  if FLAGS.last:
-    checkpoints = rewrite.last_checkpoints(FLAGS.input, FLAGS.last)
+def _rewrite(settings: ConversionSettings) -> None:
+  if settings.last:
+    checkpoints = rewrite.last_checkpoints(settings.input, settings.last)
   else:
-    paths = FLAGS.input.split(",") if FLAGS.average else [FLAGS.input]
+    paths = settings.input.split(",") if settings.average else [settings.input]
     checkpoints = [finding.find_checkpoint(path) for path in paths]
-    if FLAGS.average and len(checkpoints) == 1:
+    if settings.average and len(checkpoints) == 1:
       raise InputError(
-        f"{FLAGS.input}: --average takes several checkpoints with commas"
+        f"{settings.input}: --average takes several checkpoints with commas"
         " between, or --last=N of a folder"
       )
   rewrite.rewrite(
     checkpoints,
-    None if FLAGS.dry_run else FLAGS.output,
-    FLAGS.strip_optimizer,
-    FLAGS.rename,
-    FLAGS.overwrite,
+    None if settings.dry_run else settings.output,
+    settings.strip_optimizer,
+    settings.rename,
+    settings.overwrite,
   )
 
 
-def _compare() -> bool:
-  paths = (FLAGS.input, FLAGS.compare)
-  if not FLAGS.text_file:
-    return compare.compare_weights(*map(_read_weights, paths), FLAGS.tolerance)
+def _compare(settings: ConversionSettings) -> bool:
+  paths = (settings.input, settings.compare)
+  if not settings.text_file:
+    return compare.compare_weights(
+      *map(_read_weights, paths), settings.tolerance
+    )
   return compare.compare_on_text(
     paths,
-    FLAGS.text_file,
-    FLAGS.bert_config_file,
-    FLAGS.vocab_file,
-    FLAGS.do_lower_case,
-    FLAGS.max_seq_length,
-    FLAGS.tolerance,
-    text_files.from_flags(),
+    settings.text_file,
+    settings.bert_config_file,
+    settings.vocab_file,
+    settings.do_lower_case,
+    settings.max_seq_length,
+    settings.tolerance,
+    text_files.encoding_of(settings.text),
   )
 
 
@@ -852,5 +761,4 @@ def _read_weights(path: str) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -14,6 +14,12 @@ same result. TensorFlow is not imported.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.pretraining_data import PretrainingDataSettings
+
+  app.parse_flags(PretrainingDataSettings)
+
 import collections
 import concurrent.futures
 import contextlib
@@ -41,6 +47,8 @@ from bertlib.data import tf_records, vocabulary
 from bertlib.errors import InputError
 from bertlib.files import find_files, open_any, split_names, write_whole
 from bertlib.reporting import preflight
+from bertlib.settings import option
+from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 FLAGS = flags.FLAGS
 
@@ -1209,95 +1217,8 @@ def _work(recipe: Recipe, folder: str, block: int) -> dict[str, int]:
 
 
 def define_flags() -> None:
-  """Defines the command line."""
-  flags.DEFINE_string(
-    "input_file",
-    None,
-    "Text files, names and wildcards with commas between; .gz is unpacked. A"
-    " sentence a line, a blank line between documents.",
-    required=True,
-  )
-  flags.DEFINE_string(
-    "output_file",
-    None,
-    "TFRecord files to write, with commas between.",
-    required=True,
-  )
-  flags.DEFINE_integer(
-    "num_shards",
-    0,
-    "Makes of one --output_file that many: NAME-00000-of-00010 and so on.",
-  )
-  flags.DEFINE_string(
-    "vocab_file", None, "Vocabulary, one word piece a line.", required=True
-  )
-  flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Whether text is lower-cased and loses its accents: true for uncased"
-    " models, false for cased ones.",
-  )
-  flags.DEFINE_alias("do_lower", "do_lower_case")
-  flags.DEFINE_integer("max_seq_length", 128, "Tokens a record.")
-  flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Most masked tokens a record."
-  )
-  flags.DEFINE_float(
-    "masked_lm_prob", 0.15, "Share of the tokens that is masked."
-  )
-  flags.DEFINE_float(
-    "short_seq_prob",
-    0.1,
-    "Share of the documents cut into shorter stretches than fit.",
-  )
-  flags.DEFINE_integer(
-    "dupe_factor",
-    10,
-    "How often the text is gone through, each time with other masks.",
-  )
-  flags.DEFINE_integer("random_seed", 12345, "Fixes all draws.")
-  flags.DEFINE_bool(
-    "do_whole_word_mask",
-    False,
-    "Whether the pieces of a word are masked together.",
-  )
-  flags.DEFINE_enum(
-    "whole_word_draw",
-    "piece",
-    ["piece", "word"],
-    "Of a masked word, whether each piece is drawn to become [MASK], another"
-    " or itself, or all of them by one draw.",
-  )
-  flags.DEFINE_enum(
-    "word_boundaries",
-    "pieces",
-    ["pieces", "spaces"],
-    "What a whole word is: a piece and the ## pieces after it; or what stands"
-    " between spaces, in text segmented beforehand, as Chinese has to be.",
-  )
-  flags.DEFINE_float(
-    "truncate_prob",
-    0.0,
-    "Share of the sentences cut at a random place, for a model that is to read"
-    " more than whole sentences; 0.02 is enough.",
-  )
-  flags.DEFINE_string(
-    "split_sentences",
-    "",
-    "Language (en, de, zh, ...) of running text, a paragraph a line, that has"
-    " yet to be cut into sentences.",
-  )
-  flags.DEFINE_integer(
-    "num_workers",
-    0,
-    "Processes that work on blocks of the text, of any size in all; the result"
-    " is the same for any number. 0: one process, all text in memory, and the"
-    " records of google-research/bert.",
-  )
-  text_files.define_flags()
-  preflight.define_flags()
-  for module in (text_files, preflight):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
+  """Defines the flags."""
+  option.define(PretrainingDataSettings)
 
 
 def recipe_of_flags() -> Recipe:
@@ -1510,5 +1431,4 @@ def check_disk(recipe: Recipe, num_bytes: int, outputs: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -12,6 +12,12 @@ worker's memory, so let there be many.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.pretraining_data import PretrainingDataSettings
+
+  app.parse_flags(PretrainingDataSettings)
+
 import collections
 import contextlib
 import dataclasses
@@ -29,6 +35,8 @@ from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.reporting import preflight
+from bertlib.settings import option
+from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 try:
   import apache_beam as beam
@@ -191,9 +199,8 @@ def _input_errors() -> Iterator[None]:
 
 
 def define_flags() -> None:
-  """Defines the flags of create_pretraining_data.py, which are all of them."""
-  create_pretraining_data.define_flags()
-  flags.adopt_module_key_flags(create_pretraining_data)  # for --help
+  """Defines the flags."""
+  option.define(PretrainingDataSettings)
 
 
 def main(argv: list[str]) -> None:
@@ -239,5 +246,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

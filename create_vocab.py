@@ -16,6 +16,12 @@ was cut into. The same input gives the same files, bit for bit.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.vocabulary import VocabularySettings
+
+  app.parse_flags(VocabularySettings)
+
 import contextlib
 import json
 import os
@@ -26,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import flags, logging
+from absl import logging
 
 import tokenization
 from bertlib import app, files, folder_lock, text_files
@@ -34,9 +40,9 @@ from bertlib.checkpoints import config_schema
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import write_whole
+from bertlib.settings import option
+from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
-
-FLAGS = flags.FLAGS
 
 # Text to words
 
@@ -432,101 +438,51 @@ _TO_ADD = ("vocab_file", "grow", *_OF_MODEL)
 
 
 def define_flags() -> None:
-  """Defines the command line."""
-  text_files.define_flags()
-  flags.adopt_module_key_flags(text_files)  # so that --help shows them
-  flags.DEFINE_string(
-    "input_file",
-    None,
-    "Text to learn from: files and globs with commas between, plain or .gz.",
-  )
-  flags.DEFINE_string(
-    "output_file", None, "The vocabulary to write.", required=True
-  )
-  flags.DEFINE_bool(
-    "do_lower_case", True, "Whether to lower-case and strip accents."
-  )
-  flags.DEFINE_integer("vocab_size", 30522, "Entries.")
-  flags.DEFINE_integer(
-    "min_frequency",
-    2,
-    "How often a character or piece has to come to be an entry.",
-  )
-  flags.DEFINE_integer(
-    "num_unused",
-    0,
-    "Entries [unusedN], places for words of later.",
-  )
-  flags.DEFINE_integer(
-    "limit_alphabet",
-    None,
-    "How many characters are entries, the most frequent; all if not given.",
-  )
-  flags.DEFINE_string(
-    "add_words",
-    None,
-    "Words, one a line, to put in the [unusedN] places of --vocab_file.",
-  )
-  flags.DEFINE_string("vocab_file", None, "The vocabulary to add words to.")
-  flags.DEFINE_bool(
-    "grow", False, "Whether to append the words for which there is no place."
-  )
-  flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "A checkpoint of --vocab_file's model, to give the new words embeddings:"
-    " the mean of their pieces'. Adam's moments of these are 0, and all other"
-    " numbers stay.",
-  )
-  flags.DEFINE_string("output_checkpoint", None, "The checkpoint to write.")
-  flags.DEFINE_string(
-    "bert_config_file", None, "The config of --init_checkpoint."
-  )
-  flags.DEFINE_string(
-    "output_config", None, "The config to write, of --output_checkpoint."
-  )
+  """Defines the flags."""
+  option.define(VocabularySettings)
 
 
 def main(_) -> None:
   """Learns from --input_file, or adds --add_words to --vocab_file."""
-  if (FLAGS.input_file is None) == (FLAGS.add_words is None):
+  settings = option.from_flags(VocabularySettings)
+  if (settings.input_file is None) == (settings.add_words is None):
     raise InputError(
       "give either --input_file, to learn a vocabulary from, or --add_words,"
       " to add to one"
     )
-  learns = FLAGS.input_file is not None
+  learns = settings.input_file is not None
   others, mode = (_TO_ADD, "add_words") if learns else (_TO_LEARN, "input_file")
   for name in others:
-    if FLAGS[name].present:
+    if name in settings.given:
       raise InputError(f"--{name} goes with --{mode}; leave it out")
-  with folder_lock.lock_files([FLAGS.output_file]):
+  with folder_lock.lock_files([settings.output_file]):
     if learns:
-      _learn()
+      _learn(settings)
     else:
-      _add()
+      _add(settings)
 
 
-def _learn() -> None:
+def _learn(settings: VocabularySettings) -> None:
   _import_tokenizers()  # better missed before the text is read
-  paths = files.find_files(files.split_names(FLAGS.input_file))
-  files.check_outputs([FLAGS.output_file], paths)
-  lines = read_text(paths, text_files.from_flags())
-  words = count_words(lines, FLAGS.do_lower_case)
+  paths = files.find_files(files.split_names(settings.input_file))
+  files.check_outputs([settings.output_file], paths)
+  lines = read_text(paths, text_files.encoding_of(settings.text))
+  words = count_words(lines, settings.do_lower_case)
   if not words:
-    raise InputError(f"{FLAGS.input_file}: has no words")
+    raise InputError(f"{settings.input_file}: has no words")
   entries = learn_vocab(
-    words, **{name: FLAGS[name].value for name in _TO_LEARN}
+    words, **{name: getattr(settings, name) for name in _TO_LEARN}
   )
-  with write_whole(FLAGS.output_file) as file:
+  with write_whole(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
-  logging.info("%s: %d entries", FLAGS.output_file, len(entries))
-  if len(entries) < FLAGS.vocab_size:
+  logging.info("%s: %d entries", settings.output_file, len(entries))
+  if len(entries) < settings.vocab_size:
     logging.warning(
       "No more pieces come %d times: the model's vocab_size has to be %d, not"
       " %d",
-      FLAGS.min_frequency,
+      settings.min_frequency,
       len(entries),
-      FLAGS.vocab_size,
+      settings.vocab_size,
     )
   coverage = measure_coverage(entries, words)
   logging.info(
@@ -540,35 +496,35 @@ def _learn() -> None:
   )
 
 
-def _add() -> None:
-  if FLAGS.vocab_file is None:
+def _add(settings: VocabularySettings) -> None:
+  if settings.vocab_file is None:
     raise InputError("--add_words needs --vocab_file, to add them to")
-  missing = [name for name in _OF_MODEL if not FLAGS[name].value]
+  missing = [name for name in _OF_MODEL if not getattr(settings, name)]
   has_model = len(missing) < len(_OF_MODEL)
   if has_model and missing:
     raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
-  paths = files.find_files([FLAGS.add_words])
-  check_overwriting(paths)
-  config = read_config(FLAGS.bert_config_file) if has_model else {}
+  paths = files.find_files([settings.add_words])
+  check_overwriting(settings, paths)
+  config = read_config(settings.bert_config_file) if has_model else {}
   vocab = read_vocab(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config.get("vocab_size")
+    settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )
-  lines = read_text(paths, text_files.from_flags())
-  words, refused = normalize_words(lines, FLAGS.do_lower_case)
+  lines = read_text(paths, text_files.encoding_of(settings.text))
+  words, refused = normalize_words(lines, settings.do_lower_case)
   if not words:
-    raise InputError(f"{FLAGS.add_words}: has no words that can be entries")
-  entries, pieces = place_words(vocab, words, FLAGS.grow)
+    raise InputError(f"{settings.add_words}: has no words that can be entries")
+  entries, pieces = place_words(vocab, words, settings.grow)
 
-  with write_whole(FLAGS.output_file) as file:
+  with write_whole(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
-      tensors = read_checkpoint(FLAGS.init_checkpoint, config["vocab_size"])
+      tensors = read_checkpoint(settings.init_checkpoint, config["vocab_size"])
       tensors = grow_tensors(tensors, pieces, len(entries))
       config["vocab_size"] = len(tensors[_EMBEDDINGS])
-      with write_whole(FLAGS.output_config) as config_file:
+      with write_whole(settings.output_config) as config_file:
         text = json.dumps(config, indent=2, ensure_ascii=False)
         config_file.write(f"{text}\n")
-        write_checkpoint(FLAGS.output_checkpoint, tensors)
+        write_checkpoint(settings.output_checkpoint, tensors)
 
   appended = len(entries) - len(vocab)
   logging.info(
@@ -581,32 +537,35 @@ def _add() -> None:
   _warn("lines are never one word of a text, and left out", refused)
   unknown = [entries[p] for p, ids in pieces.items() if ids == [vocab["[UNK]"]]]
   _warn("words were [UNK], and start from its embedding", unknown)
-  logging.info("%s: %d entries", FLAGS.output_file, len(entries))
+  logging.info("%s: %d entries", settings.output_file, len(entries))
   if has_model:
     logging.info(
       "%s: %d tensors, vocab_size %d",
-      FLAGS.output_checkpoint,
+      settings.output_checkpoint,
       len(tensors),
       config["vocab_size"],
     )
 
 
-def check_overwriting(word_files: Sequence[str]) -> None:
+def check_overwriting(
+  settings: VocabularySettings, word_files: Sequence[str]
+) -> None:
   """Refuses outputs that are inputs.
 
   Args:
+    settings: names the outputs and the other inputs.
     word_files: those of --add_words.
   """
-  outputs = [FLAGS.output_file, FLAGS.output_config]
-  if FLAGS.output_checkpoint:
-    outputs += files.checkpoint_files(FLAGS.output_checkpoint)
+  outputs = [settings.output_file, settings.output_config]
+  if settings.output_checkpoint:
+    outputs += files.checkpoint_files(settings.output_checkpoint)
   files.check_outputs(
     filter(None, outputs),
     [
       *word_files,
-      FLAGS.vocab_file,
-      FLAGS.bert_config_file,
-      *files.checkpoint_files(FLAGS.init_checkpoint),
+      settings.vocab_file,
+      settings.bert_config_file,
+      *files.checkpoint_files(settings.init_checkpoint),
     ],
   )
 
@@ -617,5 +576,4 @@ def _warn(what: str, which: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

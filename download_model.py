@@ -12,9 +12,13 @@ so is an archive: `NAME.zip` or `NAME.tar.gz`.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.download import DownloadSettings
+
+  app.parse_flags(DownloadSettings)
+
 import contextlib
-import dataclasses
-import difflib
 import functools
 import gzip
 import hashlib
@@ -31,18 +35,16 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import IO, Any, Callable
 
-from absl import flags, logging
+from absl import logging
 
-from bertlib import app, json_files
+from bertlib import app, json_files, published_models
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
-
-FLAGS = flags.FLAGS
-
-_TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
+from bertlib.files import write_whole
+from bertlib.settings import option
+from bertlib.settings.download import DownloadSettings
 
 # The files of a model. Archives also hold its graph (.meta), read by nothing.
 _CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
@@ -56,69 +58,6 @@ _TIMEOUT = 60  # seconds without a byte
 _TRIES = 4  # in a row that bring nothing new
 _CHUNK = 2**20  # bytes at once
 _MOST_BYTES = 2**34  # in an archive, unpacked
-
-
-# The table
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-  """A published checkpoint, an entry of `models.json`."""
-
-  name: str  # that of its folder, too
-  aliases: Sequence[str]
-  language: str  # of its text, or how many languages
-  good_for: str
-  do_lower_case: bool
-  num_hidden_layers: int
-  hidden_size: int
-  maker: str
-  licence: str | None  # as SPDX has it; None if not known
-  paper: str
-  address: str  # of an archive, .zip or .tar.gz
-  size: int | None  # of the archive in bytes; None if not known
-  sha256: Mapping[str, str] | None  # by file, named as in the cache
-  # Where several models share an archive: the folder in it with this one, which
-  # may be packed in there as a .tar.gz of that name.
-  folder: str | None = None
-
-
-def load_table() -> dict[str, Model]:
-  """The models of `models.json` by name, in its order."""
-  with open_any(_TABLE) as file:
-    return {name: Model(name, **rest) for name, rest in json.load(file).items()}
-
-
-def is_name(text: str) -> bool:
-  """Whether a model has this name or alias."""
-  return text in _by_any_name()
-
-
-def find(name: str) -> Model:
-  """The model of a name or alias.
-
-  Raises:
-    InputError: there is none.
-  """
-  models = _by_any_name()
-  if name in models:
-    return models[name]
-  near = similar_names(name)
-  meant = f"Did you mean {' or '.join(near)}? " if near else ""
-  raise InputError(
-    f"{name}: no such model. {meant}download_model.py --list shows all"
-  )
-
-
-def similar_names(name: str) -> list[str]:
-  """Names and aliases of models that are spelled like a name."""
-  lower = {other.lower(): other for other in _by_any_name()}
-  return [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
-
-
-def _by_any_name() -> dict[str, Model]:
-  models = load_table()
-  return models | {a: m for m in models.values() for a in m.aliases}
 
 
 # The cache
@@ -153,7 +92,7 @@ def fetch(
     InputError: there is no such model, it cannot be had, what came is not the
       model, or the folder is there and not whole.
   """
-  model = find(name)
+  model = published_models.find(name)
   cache = os.path.abspath(cache_dir or default_cache_dir())
   folder = os.path.join(cache, model.name)
   try:
@@ -193,7 +132,7 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
     "vocab_file": os.path.join(folder, _VOCAB),
     "bert_config_file": os.path.join(folder, _CONFIG),
     "init_checkpoint": checkpoint_path(folder),
-    "do_lower_case": find(name).do_lower_case,
+    "do_lower_case": published_models.find(name).do_lower_case,
   }
 
 
@@ -222,7 +161,9 @@ def _alone(path: str) -> Iterator[None]:
     yield
 
 
-def _install(model: Model, folder: str, sleep: Callable[[float], Any]) -> None:
+def _install(
+  model: published_models.Model, folder: str, sleep: Callable[[float], Any]
+) -> None:
   """Makes a model's folder. Until that is done, the archive stays."""
   is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
   archive = folder + (".zip" if is_zip else ".tar.gz")
@@ -246,7 +187,9 @@ def _install(model: Model, folder: str, sleep: Callable[[float], Any]) -> None:
   os.remove(archive)
 
 
-def _check_hashes(model: Model, folder: str, hashes: Mapping[str, str]) -> None:
+def _check_hashes(
+  model: published_models.Model, folder: str, hashes: Mapping[str, str]
+) -> None:
   """Compares files with what is published, or with their first download."""
   published = model.sha256 or {}
   known = _record(folder).get("sha256", {}) | published
@@ -254,7 +197,7 @@ def _check_hashes(model: Model, folder: str, hashes: Mapping[str, str]) -> None:
     if hashes.get(file) != expected:
       raise InputError(
         f"the SHA-256 of its {file} is {hashes.get(file)}, not {expected} as in"
-        f" {_TABLE if file in published else folder + '.json'}"
+        f" {published_models.TABLE if file in published else folder + '.json'}"
       )
   if hashes.keys() - known.keys():
     _record(folder, sha256=hashes)
@@ -294,7 +237,10 @@ class _Failed(Exception):
 
 
 def _download(
-  model: Model, folder: str, archive: str, sleep: Callable[[float], Any]
+  model: published_models.Model,
+  folder: str,
+  archive: str,
+  sleep: Callable[[float], Any],
 ) -> None:
   """Fetches an archive, in as many tries as bring more of it."""
   licence = model.licence or "not known"
@@ -320,7 +266,7 @@ def _download(
   os.replace(part, archive)
 
 
-def _receive(model: Model, folder: str, part: str) -> None:
+def _receive(model: published_models.Model, folder: str, part: str) -> None:
   """Fetches what a part lacks, or all if that is no longer the same file."""
   have = os.path.getsize(part) if os.path.exists(part) else 0
   version = _record(folder).get("version")
@@ -338,7 +284,10 @@ def _receive(model: Model, folder: str, part: str) -> None:
       raise _Failed("the server sent another part of it than was asked for")
     size = model.size if answer.length is None else have + answer.length
     if model.size not in (None, size):
-      raise _Failed(f"has {size} bytes, not {model.size} as in {_TABLE}", False)
+      raise _Failed(
+        f"has {size} bytes, not {model.size} as in {published_models.TABLE}",
+        False,
+      )
     bar = app.progress(size, "B", initial=have, unit_scale=True)
     with bar, open(part, "ab") as file:
       file.truncate(have)
@@ -466,31 +415,26 @@ def _copy(open_file: Callable[[], IO[bytes]], path: str) -> str:
 
 
 def define_flags() -> None:
-  """Defines the command line."""
-  flags.DEFINE_bool("list", False, "Print the models that there are.")
-  flags.DEFINE_string(
-    "cache_dir",
-    None,
-    "Where models are kept. If not given, $BERT_CACHE_DIR, and without that"
-    " ~/.cache/bert-estimator.",
-  )
+  """Defines the flags."""
+  option.define(DownloadSettings)
 
 
 def main(argv: list[str]) -> None:
   """Lists the models, or fetches one and prints its flags for the scripts."""
-  if FLAGS.list:
+  settings = option.from_flags(DownloadSettings)
+  if settings.list:
     print(_listing())
     return
   if len(argv) != 2:
     raise InputError("name one model, or give --list to see all")
-  values = flags_for(argv[1], FLAGS.cache_dir)
+  values = flags_for(argv[1], settings.cache_dir)
   print("\n".join(f"--{flag}={value}" for flag, value in values.items()))
 
 
 def _listing() -> str:
   head = "name", "aliases", "language", "case", "layers", "width", "MB"
   rows = [[*head, "good for"]]
-  for model in load_table().values():
+  for model in published_models.load_table().values():
     case = "uncased" if model.do_lower_case else "cased"
     size = round(model.size / 1e6) if model.size else "?"
     names = model.name, " ".join(model.aliases), model.language, case
@@ -502,5 +446,4 @@ def _listing() -> str:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

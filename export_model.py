@@ -10,10 +10,11 @@ in the form of TensorFlow Hub, which can be trained on.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.export import ExportSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(ExportSettings, imports_tensorflow=True)
 
 import contextlib
 import functools
@@ -34,6 +35,8 @@ from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
 from bertlib.files import whole_folder, write_whole
+from bertlib.settings import option
+from bertlib.settings.export import ExportSettings
 from bertlib.training import training
 
 FLAGS = flags.FLAGS
@@ -404,37 +407,8 @@ def export_quantized(
 
 
 def define_flags() -> None:
-  """Defines the command line."""
-  flags.DEFINE_string(
-    "model_dir", None, "Folder of a training run: its --output_dir."
-  )
-  flags.DEFINE_string("export_dir", None, "Folder to make.")
-  flags.DEFINE_bool(
-    "encoder", False, "Whether to export the encoder alone, without its task."
-  )
-  training.define_model_flags(max_seq_length=None)
-  training.define_text_flags()
-  flags.adopt_module_key_flags(training)  # so that --help shows them
-  flags.DEFINE_integer(
-    "seq_length",
-    None,
-    "Length of every batch, for what needs static shapes; any length if not"
-    " given.",
-  )
-  flags.DEFINE_enum(
-    "precision",
-    "float32",
-    ["float32", "bfloat16", "float16"],
-    "What to compute in.",
-  )
-  flags.DEFINE_enum(
-    "quantize",
-    "none",
-    ["none", "dynamic_int8"],
-    "dynamic_int8 exports for TensorFlow Lite, with weights and matrix products"
-    " of 8 bits; it takes the ids of one text.",
-  )
-  flags.mark_flag_as_required("export_dir")
+  """Defines the flags."""
+  option.define(ExportSettings)
 
 
 def main(_) -> None:
@@ -456,5 +430,4 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

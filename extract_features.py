@@ -6,10 +6,11 @@ ever in memory together.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.feature_extraction import FeatureSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(FeatureSettings, imports_tensorflow=True)
 
 import dataclasses
 import errno
@@ -34,6 +35,8 @@ from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 from bertlib.reporting import preflight
+from bertlib.settings import option
+from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import training
 
 FLAGS = flags.FLAGS
@@ -406,56 +409,7 @@ def define_flags(required: bool = True) -> None:
     required: whether parsing fails where a flag is missing that the command
       needs; False for other programs that use this module.
   """
-  training.define_model_flags()
-  training.define_text_flags()
-  training.define_execution_flags()
-  training.define_device_flags()
-  preflight.define_flags()
-  text_files.define_flags()
-  for module in (training, preflight, text_files):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_string(
-    "input_file",
-    None,
-    'Texts, one a line, with " ||| " before the second of a pair; - for'
-    " standard input.",
-  )
-  flags.DEFINE_string("output_file", None, "File for the results.")
-  flags.DEFINE_enum(
-    "output_format",
-    "jsonl",
-    ["jsonl", "npz"],
-    "A JSON object a line; or, with --pooling, the NumPy array `vectors`, a"
-    " row a line.",
-  )
-  flags.DEFINE_string(
-    "layers",
-    "-1,-2,-3,-4",
-    "Layers to take, -1 the last and 0 the first. With --pooling, -1 alone if"
-    " not given; the vectors of several are joined.",
-  )
-  flags.DEFINE_enum(
-    "pooling",
-    None,
-    ["mean", "cls", "max"],
-    "Gives one vector a text and not one a token: the mean or the maximum over"
-    " its tokens, or that of [CLS].",
-  )
-  flags.DEFINE_integer("batch_size", 32, "Texts a step.")
-  flags.DEFINE_bool(
-    "use_one_hot_embeddings",
-    False,
-    "Whether words are looked up by a matrix product, which is faster on a"
-    " TPU.",
-  )
-  if required:
-    training.require_flags(
-      "input_file",
-      "output_file",
-      "vocab_file",
-      "bert_config_file",
-      "init_checkpoint",
-    )
+  option.define(FeatureSettings, required=required)
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
@@ -669,5 +623,4 @@ def check_disk(
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -6,10 +6,11 @@ and labels whatever it is given.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.classifier import ClassifierSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(ClassifierSettings, imports_tensorflow=True)
 
 import collections
 import difflib
@@ -54,6 +55,8 @@ from bertlib.files import write_whole
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
 from bertlib.reporting import preflight
+from bertlib.settings import option
+from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
@@ -676,23 +679,6 @@ class Predictor(predictor.LoadedModel):
 
 # The command line
 
-# Tasks as they are written in print.
-_TASKS = (
-  "CoLA",
-  "SST-2",
-  "MRPC",
-  "STS-B",
-  "QQP",
-  "MNLI",
-  "QNLI",
-  "RTE",
-  "WNLI",
-  "AX",
-  "XNLI",
-  "SWAG",
-  "RACE",
-)
-
 
 def define_flags(required: bool = True) -> None:
   """Defines the flags.
@@ -701,84 +687,7 @@ def define_flags(required: bool = True) -> None:
     required: whether parsing fails where a flag is missing that the command
       needs; False for other programs that use this module.
   """
-  training.define_model_flags()
-  training.define_text_flags()
-  training.define_training_flags()
-  training.define_optimizer_flags()
-  training.define_epoch_flags()
-  training.define_execution_flags()
-  training.define_device_flags()
-  preflight.define_flags()
-  text_files.define_flags()
-  for module in (training, preflight, text_files):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_string(
-    "data_dir", None, "Folder of the data set, with the task's files."
-  )
-  flags.DEFINE_string(
-    "task_name",
-    None,
-    f"{', '.join(_TASKS)}; or tsv for your own files.",
-  )
-  flags.DEFINE_bool("do_train", False, "Whether to train.")
-  flags.DEFINE_bool("do_eval", False, "Whether to score on the dev set.")
-  flags.DEFINE_bool("do_predict", False, "Whether to label the test set.")
-  flags.DEFINE_integer("train_batch_size", 32, "Examples a step of training.")
-  flags.DEFINE_integer("eval_batch_size", 8, "Examples a step of scoring.")
-  flags.DEFINE_integer("predict_batch_size", 8, "Examples a step of labelling.")
-  flags.DEFINE_string("language", "zh", "Language of XNLI.")
-  flags.DEFINE_string(
-    "predict_file",
-    None,
-    "Texts to label in place of the test set, one per line, with a tab before"
-    " the second of a pair; - for standard input. Predictions go to"
-    " NAME_predictions.tsv and .jsonl for a file NAME.txt, and to"
-    " stdin_predictions for standard input.",
-  )
-  flags.DEFINE_enum(
-    "bad_rows",
-    "refuse",
-    ["refuse", "skip"],
-    "What becomes of rows that cannot be read; skipped ones are counted.",
-  )
-  # --task_name=tsv:
-  for split in ("train", "dev", "test"):
-    flags.DEFINE_string(
-      f"{split}_file",
-      f"{split}.tsv",
-      f"For tsv: the {split} file, in --data_dir if that is given; .tsv, .csv"
-      " or .jsonl.",
-    )
-  flags.DEFINE_string(
-    "text_a_column", "1", "For tsv: name, or number from 1, of the text."
-  )
-  flags.DEFINE_string(
-    "text_b_column", None, "For tsv: of the second text, for pairs."
-  )
-  flags.DEFINE_string("label_column", "2", "For tsv: of the label.")
-  flags.DEFINE_list(
-    "labels", None, "For tsv: the label set; read from the data if not given."
-  )
-  flags.DEFINE_enum(
-    "problem_type",
-    "classification",
-    ["classification", "regression", "multi_label"],
-    "For tsv: whether labels are names, or numbers to come close to, or a text"
-    " has any number of them.",
-  )
-  flags.DEFINE_string(
-    "label_delimiter", ",", "For multi_label: between the labels of a text."
-  )
-  flags.DEFINE_list(
-    "class_weights",
-    None,
-    "What labels count in training: LABEL:WEIGHT with commas between, 1 for the"
-    " others; or balanced, for as much as they are rare.",
-  )
-  if required:
-    training.require_flags(
-      "task_name", "vocab_file", "bert_config_file", "output_dir"
-    )
+  option.define(ClassifierSettings, required=required)
 
 
 def task_name() -> str:
@@ -792,7 +701,7 @@ def _plain_task(name: str) -> str:
 
 def _nearest_task(task: str) -> str:
   """The tasks whose names are near to one that is none; else all of them."""
-  names = {_plain_task(name): name for name in (*_TASKS, "tsv")}
+  names = {_plain_task(name): name for name in (*TASKS, "tsv")}
   near = difflib.get_close_matches(task, names)
   return " or ".join(names[name] for name in near or names)
 
@@ -1696,5 +1605,4 @@ def write_predictions(
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -6,10 +6,11 @@ finds the entities of whatever text it is given.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.ner import NerSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(NerSettings, imports_tensorflow=True)
 
 import functools
 import json
@@ -38,6 +39,8 @@ from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 from bertlib.reporting import html_report, preflight
+from bertlib.settings import option
+from bertlib.settings.ner import NerSettings
 from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
@@ -381,56 +384,7 @@ def define_flags(required: bool = True) -> None:
     required: whether parsing fails where a flag is missing that the command
       needs; False for other programs that use this module.
   """
-  training.define_model_flags()
-  training.define_text_flags()
-  training.define_training_flags()
-  training.define_optimizer_flags()
-  training.define_epoch_flags()
-  training.define_execution_flags()
-  training.define_device_flags()
-  preflight.define_flags()
-  text_files.define_flags()
-  for module in (training, preflight, text_files):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_string("train_file", None, "Tagged sentences to learn from.")
-  flags.DEFINE_string("dev_file", None, "Tagged sentences to score on.")
-  flags.DEFINE_string(
-    "predict_file",
-    None,
-    "Sentences to tag; tags in it are ignored. The predictions for NAME.txt go"
-    " to NAME_predictions.conll and .jsonl.",
-  )
-  flags.DEFINE_bool("do_train", False, "Whether to train.")
-  flags.DEFINE_bool("do_eval", False, "Whether to score on --dev_file.")
-  flags.DEFINE_bool("do_predict", False, "Whether to tag --predict_file.")
-  flags.DEFINE_integer("train_batch_size", 32, "Windows a step of training.")
-  flags.DEFINE_integer("eval_batch_size", 8, "Windows a step of scoring.")
-  flags.DEFINE_integer("predict_batch_size", 8, "Windows a step of tagging.")
-  flags.DEFINE_integer(
-    "word_column", 1, "Column of the word, from 1, or from -1 backwards."
-  )
-  flags.DEFINE_integer("tag_column", -1, "Column of the tag, likewise.")
-  flags.DEFINE_string(
-    "delimiter",
-    None,
-    "Between columns, \\t for a tab; if not given, tabs or, in lines without,"
-    " spaces.",
-  )
-  flags.DEFINE_string(
-    "item_delimiter",
-    None,
-    "For files with a sentence a line, its words in one column and its tags in"
-    " another: what is between words, \\x02 for that character.",
-  )
-  flags.DEFINE_enum(
-    "scheme",
-    "data",
-    ["data", "BIO", "BIOES"],
-    "Tags to learn: those of the training data, or others for the same"
-    " entities.",
-  )
-  if required:
-    training.require_flags("vocab_file", "bert_config_file", "output_dir")
+  option.define(NerSettings, required=required)
 
 
 class Data(NamedTuple):
@@ -1161,5 +1115,4 @@ def write_predictions(
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

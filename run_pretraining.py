@@ -7,10 +7,11 @@ followed the first.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.pretraining import PretrainingSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(PretrainingSettings, imports_tensorflow=True)
 
 import copy
 import functools
@@ -38,7 +39,8 @@ from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names, write_whole
 from bertlib.reporting import preflight
-from bertlib.settings import rules
+from bertlib.settings import option, rules
+from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
@@ -971,95 +973,7 @@ def define_flags(required: bool = True) -> None:
     required: whether parsing fails where a flag is missing that the command
       needs; False for other programs that use this module.
   """
-  training.define_model_flags()
-  training.define_text_flags()
-  training.define_training_flags(keep_checkpoint_max=5)
-  training.define_optimizer_flags()
-  training.define_execution_flags()
-  training.define_device_flags()
-  preflight.define_flags()
-  text_files.define_flags()
-  for module in (training, preflight, text_files):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_string(
-    "input_file",
-    None,
-    "TFRecord files of create_pretraining_data.py to train on, names or globs"
-    " with commas between.",
-  )
-  flags.DEFINE_list(
-    "eval_input_file",
-    None,
-    "Likewise, held out ones to score on, each record once. Without it"
-    " --input_file is scored on, from its start again where it has too few"
-    " records for --max_eval_steps.",
-  )
-  flags.DEFINE_integer(
-    "max_predictions_per_seq",
-    20,
-    "Most masks of a sequence, as it was when the data were made.",
-  )
-  flags.DEFINE_enum(
-    "shard_by",
-    "record",
-    ["record", "file"],
-    "What each of several processes reads to train: all files, and of each"
-    " batch its rows, which gives the same results however many processes there"
-    " are; or files of its own, which is less to read.",
-  )
-  flags.DEFINE_list(
-    "phases",
-    None,
-    "Files of flags, names with commas between: trains once by each of them,"
-    " one after the other and each from the weights of the one before, in"
-    " folders phase_1, phase_2, ... of --output_dir.",
-  )
-  flags.DEFINE_bool("do_train", False, "Whether to train.")
-  flags.DEFINE_bool("do_eval", False, "Whether to score.")
-  flags.DEFINE_bool(
-    "do_predict",
-    False,
-    "Whether to fill the [MASK]s of --predict_file, and to score the lines"
-    " without any by pseudo-perplexity.",
-  )
-  flags.DEFINE_integer("train_batch_size", 32, "Examples a step of training.")
-  flags.DEFINE_integer("eval_batch_size", 8, "Examples a step of scoring.")
-  flags.DEFINE_integer("predict_batch_size", 32, "Masks a step of filling.")
-  flags.DEFINE_integer("num_train_steps", 100000, "Steps of training.")
-  flags.DEFINE_integer(
-    "num_warmup_steps", 10000, "Steps in which the learning rate rises."
-  )
-  flags.DEFINE_integer(
-    "max_eval_steps",
-    _MOST_EVAL_STEPS,
-    "Steps of evaluation. If given, the records repeat when they are too few;"
-    " if not, there is one pass of at most 100 steps.",
-  )
-  flags.DEFINE_bool(
-    "remask",
-    False,
-    "Whether training draws new masks each time it meets a record, so that one"
-    " copy of the data serves many epochs; needs --vocab_file.",
-  )
-  flags.DEFINE_float(
-    "masked_lm_prob",
-    0.15,
-    "With --remask: share of the tokens that is masked.",
-  )
-  flags.DEFINE_bool(
-    "do_whole_word_mask",
-    False,
-    "With --remask: whether the pieces of a word are masked together.",
-  )
-  flags.DEFINE_string(
-    "predict_file",
-    None,
-    'Texts, one a line, with " ||| " before the second of a pair; - for'
-    " standard input.",
-  )
-  flags.DEFINE_integer("top_k", 5, "Fillings that are told of each [MASK].")
-  if required:
-    training.require_flags("bert_config_file", "output_dir")
+  option.define(PretrainingSettings, required=required)
 
 
 class Data(NamedTuple):
@@ -1760,5 +1674,4 @@ def plan_evaluation(
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

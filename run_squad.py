@@ -6,10 +6,11 @@ Python: `Predictor` loads a trained model once and answers whatever it is asked.
 
 from __future__ import annotations
 
-if __name__ in ("__main__", "__mp_main__"):
-  from bertlib import tensorflow_log
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.squad import SquadSettings
 
-  tensorflow_log.import_quietly()
+  app.parse_flags(SquadSettings, imports_tensorflow=True)
 
 import functools
 import itertools
@@ -52,6 +53,8 @@ from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also
   write_predictions,
 )
 from bertlib.reporting import html_report, preflight
+from bertlib.settings import option
+from bertlib.settings.squad import SquadSettings
 from bertlib.training import model_selection, training
 
 FLAGS = flags.FLAGS
@@ -364,127 +367,7 @@ def define_flags(required: bool = True) -> None:
     required: whether parsing fails where a flag is missing that the command
       needs; False for other programs that use this module.
   """
-  training.define_model_flags(max_seq_length=384)
-  training.define_text_flags()
-  training.define_training_flags()
-  training.define_optimizer_flags()
-  training.define_epoch_flags()
-  training.define_execution_flags()
-  training.define_device_flags()
-  preflight.define_flags()
-  text_files.define_flags()
-  for module in (training, preflight, text_files):
-    flags.adopt_module_key_flags(module)  # so that --help shows them
-  flags.DEFINE_string("train_file", None, "JSON to learn from, such as train.")
-  flags.DEFINE_string(
-    "predict_file", None, "JSON with the questions to answer."
-  )
-  flags.DEFINE_bool("do_train", False, "Whether to train.")
-  flags.DEFINE_bool("do_predict", False, "Whether to answer questions.")
-  flags.DEFINE_integer("train_batch_size", 32, "Windows a step of training.")
-  flags.DEFINE_integer("predict_batch_size", 8, "Windows a step of answering.")
-  flags.DEFINE_enum(
-    "steps_from",
-    "questions",
-    ["questions", "windows"],
-    "Of what an epoch is one pass. Long paragraphs make several windows a"
-    " question, and the reference counts questions.",
-  )
-  flags.DEFINE_integer(
-    "doc_stride", 128, "Word pieces from one window to the next."
-  )
-  flags.DEFINE_integer(
-    "max_query_length", 64, "Word pieces of a question; what is longer is cut."
-  )
-  flags.DEFINE_bool(
-    "mask_padding",
-    False,
-    "Whether answers are looked for, in training too, among the tokens alone"
-    " and not in the padding after them. Batches are then trimmed, which is"
-    " faster.",
-  )
-  flags.DEFINE_integer(
-    "n_best_size",
-    20,
-    "Tokens of a window that are tried as start and as end, and answers listed"
-    " in nbest_predictions.json.",
-  )
-  flags.DEFINE_integer("max_answer_length", 30, "Word pieces of an answer.")
-  flags.DEFINE_bool(
-    "version_2_with_negative",
-    False,
-    "Whether there are questions without an answer, as in SQuAD 2.0.",
-  )
-  flags.DEFINE_float(
-    "null_score_diff_threshold",
-    0.0,
-    "2.0: there is no answer where that scores better than the best answer by"
-    " more than this.",
-  )
-  flags.DEFINE_bool(
-    "verbose_logging",
-    False,
-    "Whether the log names each question that was cut, and each answer that is"
-    " in no window.",
-  )
-  flags.DEFINE_bool(
-    "do_eval", False, "Whether to score the answers, by --predict_file."
-  )
-  flags.DEFINE_enum(
-    "eval_metric",
-    "squad",
-    ["squad", "chinese"],
-    "Scores of SQuAD, by words; or of CMRC 2018 and DRCD, by characters.",
-  )
-  flags.DEFINE_string(
-    "save_logits", None, "File to keep the model's scores in."
-  )
-  flags.DEFINE_string(
-    "from_logits",
-    None,
-    "Such a file, to answer by in place of the model; it takes seconds.",
-  )
-  for flag, what in (
-    ("n_best_size", "tokens"),
-    ("max_answer_length", "lengths"),
-    ("null_threshold", "thresholds"),
-  ):
-    flags.DEFINE_list(
-      f"sweep_{flag}",
-      None,
-      f"Several {what} to answer with, all combinations; prints their scores.",
-    )
-  flags.DEFINE_bool(
-    "audit",
-    False,
-    "Whether to print what each of the next two would cut off --train_file,"
-    " and do nothing else.",
-  )
-  flags.DEFINE_list(
-    "audit_max_seq_lengths", ["128", "256", "384", "512"], "Lengths to try."
-  )
-  flags.DEFINE_list("audit_doc_strides", ["64", "128"], "Strides to try.")
-  flags.DEFINE_bool(
-    "interactive",
-    False,
-    "Whether to answer questions from standard input, one a line.",
-  )
-  flags.DEFINE_string(
-    "passage_file",
-    None,
-    "For --interactive: the text that they are about. If not given, it comes"
-    " first in standard input, and a blank line ends it.",
-  )
-  flags.DEFINE_string(
-    "cache_dir", None, "Folder for made windows; --output_dir if not given."
-  )
-  flags.DEFINE_integer(
-    "num_workers", 0, "Processes that make windows; 0 for one a core."
-  )
-  if required:
-    training.require_flags(
-      "vocab_file", "bert_config_file", "output_dir", unless="audit"
-    )
+  option.define(SquadSettings, required=required)
 
 
 class Data(NamedTuple):
@@ -1580,5 +1463,4 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -11,6 +11,12 @@ Chinese, which has no spaces between words, is scored by characters with
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.squad_metrics import SquadMetricsSettings
+
+  app.parse_flags(SquadMetricsSettings)
+
 import difflib
 import functools
 import json
@@ -21,14 +27,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 from bertlib import app, files, text_files
 from bertlib.errors import InputError
 from bertlib.files import write_whole
-
-FLAGS = flags.FLAGS
-
+from bertlib.settings import option
+from bertlib.settings.squad_metrics import SquadMetricsSettings
 
 # Questions
 
@@ -488,34 +493,8 @@ def sum_in_order(values: Iterable[float]) -> float:
 
 
 def define_flags() -> None:
-  """Defines the command line, spelt as the official evaluators spell theirs."""
-  FLAGS.set_gnu_getopt(True)  # flags may stand after the files
-  flags.DEFINE_enum(
-    "metric",
-    "auto",
-    ["auto", "1.1", "2.0", "chinese"],
-    "Which scores: those of SQuAD 1.1 or 2.0 (auto: 2.0 where the data has"
-    " is_impossible), or by characters.",
-  )
-  flags.DEFINE_string(
-    "out-file",
-    None,
-    "File for the scores, in place of standard output.",
-    short_name="o",
-  )
-  flags.DEFINE_string(
-    "na-prob-file",
-    None,
-    "2.0: JSON file with how sure it is that a question has no answer, such as"
-    " null_odds.json; adds the search for the best threshold.",
-    short_name="n",
-  )
-  flags.DEFINE_float(
-    "na-prob-thresh",
-    1.0,
-    "2.0: above this the answer is none, whatever is predicted.",
-    short_name="t",
-  )
+  """Defines the flags."""
+  option.define(SquadMetricsSettings)
 
 
 def main(argv: list[str]) -> None:
@@ -524,35 +503,35 @@ def main(argv: list[str]) -> None:
     raise InputError(
       "two files are needed: the data set, and the answers by question id"
     )
-  inputs = [*argv[1:], FLAGS["na-prob-file"].value]
-  if FLAGS["out-file"].value:
-    files.check_outputs([FLAGS["out-file"].value], inputs)
+  settings = option.from_flags(SquadMetricsSettings)
+  inputs = [*argv[1:], settings.na_prob_file]
+  if settings.out_file:
+    files.check_outputs([settings.out_file], inputs)
   questions = read_questions(argv[1])
   predictions = read_by_id(argv[2], str)
   is_v2 = any(question.is_impossible is not None for question in questions)
-  metric = FLAGS.metric
+  metric = settings.metric
   if metric == "auto":
     metric = "2.0" if is_v2 else "1.1"
   indent = None
   if metric == "2.0":
     indent = 2
     na_probs = None
-    if FLAGS["na-prob-file"].value:
-      na_probs = read_by_id(FLAGS["na-prob-file"].value, (int, float))
+    if settings.na_prob_file:
+      na_probs = read_by_id(settings.na_prob_file, (int, float))
     results = evaluate_v2(
-      questions, predictions, na_probs, FLAGS["na-prob-thresh"].value
+      questions, predictions, na_probs, settings.na_prob_thresh
     )
   else:
     score = score_chinese if metric == "chinese" else score_v1
     results = evaluate_v1(questions, predictions, score)
   line = json.dumps(results, indent=indent)
-  if FLAGS["out-file"].value:
-    with write_whole(FLAGS["out-file"].value) as file:
+  if settings.out_file:
+    with write_whole(settings.out_file) as file:
       file.write(line)
   else:
     print(line)
 
 
 if __name__ == "__main__":
-  define_flags()
   app.run(main)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from bertlib import errors, json_files, tensorflow_log
 from bertlib.errors import InputError
-from bertlib.settings import rules
+from bertlib.settings import option, rules
 
 # What a receipt has to hold, see `json_files`.
 _FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
@@ -46,36 +46,63 @@ class Stopped(SystemExit):
     self.signal_name = signal.Signals(number).name
 
 
-def run(main: Callable[[list[str]], Any]) -> None:
-  """Runs `main` under absl; what the user can mend costs one line, status 1.
+def parse_flags(
+  settings: type | None = None, imports_tensorflow: bool = False
+) -> None:
+  """Parses and checks the flags of a command, before it imports TensorFlow.
 
-  Flags are checked first, see `rules.check`. An `InputError`, a file that
-  cannot be opened and a full disk are things that the user can mend; the
-  traceback is still there at `--verbosity=1`. `--rerun=run.json` puts the flags
-  of that receipt before those of the command line.
+  `--rerun=run.json` puts the flags of that receipt before those of the command
+  line.
+
+  Args:
+    settings: declares the flags, see `option.define`; None where they are
+      defined already.
+    imports_tensorflow: whether to import TensorFlow then, without its log.
   """
+  if settings:
+    option.define(settings)
   tensorflow_log.define_flag()
-
-  def parse_flags(argv):
-    with _one_line():
-      argv, receipt = with_receipt(argv)
+  app.define_help_flags()
+  flags.FLAGS.set_default("verbosity", logging.INFO)
+  signal.signal(signal.SIGINT, _stop_at_once)
+  with _one_line():
+    argv, receipt = with_receipt(sys.argv)
     if receipt:
       # What this process starts by `sys.argv` repeats nothing by itself.
       sys.argv[:] = argv
       argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
-    with _one_line():
-      return _parse_flags(argv)
+    _arguments[:] = _parse_flags(argv)
+    rules.check(flags.FLAGS)
+  if imports_tensorflow and not flags.FLAGS.tensorflow_log:
+    tensorflow_log.import_quietly()
+
+
+# Arguments of the command that are no flags.
+_arguments: list[str] = []
+
+
+def run(main: Callable[[list[str]], Any]) -> None:
+  """Runs `main` under absl; what the user can fix costs one line, status 1.
+
+  An `InputError`, a file that cannot be opened and a full disk are things that
+  the user can fix; the traceback is still there at `--verbosity=1`.
+
+  Flags are parsed first, unless `parse_flags` has done so.
+
+  Args:
+    main: takes the program's name and the arguments that are no flags.
+  """
+  if not _arguments:
+    parse_flags()
 
   def main_or_one_line(argv):
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
     with _one_line(), on_stop_signals(_stop):
-      rules.check(flags.FLAGS)
       return main(argv)
 
-  flags.FLAGS.set_default("verbosity", logging.INFO)
-  app.run(main_or_one_line, flags_parser=parse_flags)
+  app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
 
 
 def _parse_flags(argv: list[str]) -> list[str]:
@@ -170,6 +197,16 @@ def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
 
 def _stop(number: int) -> None:
   raise Stopped(number)
+
+
+def _stop_at_once(number: int, frame: Any) -> None:
+  """Ends a command that is still importing modules."""
+  del frame
+  program = os.path.basename(sys.argv[0])
+  stopped = Stopped(number)
+  print(f"{program}: stopped by {stopped.signal_name}", file=sys.stderr)
+  sys.stderr.flush()
+  os._exit(stopped.code)
 
 
 def show(*fields: str, sep: str = "\t") -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -22,13 +22,11 @@ HELP = (
 
 
 def import_quietly() -> None:
-  """Imports TensorFlow without its log, unless `--tensorflow_log` is given.
+  """Imports TensorFlow without its log.
 
   What it writes during the import is dropped if that succeeds, and printed if
   it fails or ends the process. From then on it logs errors alone.
   """
-  if is_wanted(sys.argv):
-    return
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   with stderr_if_it_fails():
     import tensorflow as tf
@@ -36,23 +34,8 @@ def import_quietly() -> None:
 
 
 def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--tensorflow_log`, which `import_quietly` reads before parsing."""
+  """Defines `--tensorflow_log`, which commands read before they import."""
   flags.DEFINE_bool("tensorflow_log", False, HELP, flag_values=flag_values)
-
-
-def is_wanted(argv: Sequence[str]) -> bool:
-  """True if a command line, which is parsed later, asks for the log.
-
-  Args:
-    argv: program and arguments.
-  """
-  known = flags.FlagValues()
-  known.set_gnu_getopt()
-  define_flag(known)
-  with contextlib.suppress(flags.Error):  # reported when all are parsed
-    known(argv, known_only=True)
-  known.mark_as_parsed()
-  return known.tensorflow_log
 
 
 @contextlib.contextmanager

@@ -21,12 +21,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 from bertlib.errors import InputError
 from bertlib.files import open_any
-
-FLAGS = flags.FLAGS
+from bertlib.settings import option
+from bertlib.settings.common import TextSettings
 
 _BLOCK_BYTES = 2**16  # fits a processor's cache, which is faster
 
@@ -52,43 +52,15 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 # The command line
 
 
-def define_flags() -> None:
-  """Defines the flags of commands that read texts."""
-  flags.DEFINE_string(
-    "encoding",
-    "utf-8",
-    "Encoding of the input texts, a codec of Python (latin-1, utf-16, gb18030,"
-    " ...). Vocabularies, configs and other JSON files are always UTF-8.",
-  )
-  flags.DEFINE_enum(
-    "encoding_errors",
-    "strict",
-    ["strict", "replace"],
-    "Bytes of the input texts that are not of --encoding: strict stops with an"
-    " error that names the first, replace puts U+FFFD there and logs how many.",
-  )
+def encoding_of(settings: TextSettings) -> Encoding:
+  """The encoding that settings name."""
+  name = codecs.lookup(settings.encoding).name
+  return Encoding(name, settings.encoding_errors)
 
 
 def from_flags() -> Encoding:
   """The encoding that the flags name."""
-  return Encoding(find_codec(FLAGS.encoding), FLAGS.encoding_errors)
-
-
-def find_codec(name: str) -> str:
-  """Python's own name of an encoding.
-
-  Raises:
-    InputError: Python has no such codec, or it is not one of text.
-  """
-  try:
-    codecs.getincrementaldecoder(name)
-    "a".encode(name)  # refuses base64 and its like
-    return codecs.lookup(name).name
-  except (LookupError, ValueError) as error:
-    raise InputError(
-      f"--encoding={name}: not an encoding that Python knows. Name one such as"
-      " utf-8, latin-1, cp1252, utf-16 or gb18030"
-    ) from error
+  return encoding_of(option.from_flags(TextSettings))
 
 
 # Reading
@@ -224,7 +196,7 @@ class _Decoder:
 
   def __init__(self, path: str, encoding: Encoding | None):
     self._path = path
-    self._has_flag = encoding is not None and "encoding" in FLAGS
+    self._has_flag = encoding is not None
     self._encoding = encoding = encoding or UTF8
     self._is_checked = encoding.errors in ("strict", "replace")
     self._decoder = codecs.getincrementaldecoder(encoding.name)(

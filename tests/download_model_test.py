@@ -27,6 +27,7 @@ import reference_data
 
 import download_model
 import tokenization
+from bertlib import published_models
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -214,7 +215,7 @@ def publish(site, tmp_path, monkeypatch):
     }
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"tiny": entry}))
-    monkeypatch.setattr(download_model, "_TABLE", str(table))
+    monkeypatch.setattr(published_models, "TABLE", str(table))
     return archive
 
   return publish
@@ -256,7 +257,7 @@ def ranges(site):
 # The published table
 
 
-TABLE = download_model.load_table()
+TABLE = published_models.load_table()
 
 
 def of_2020():
@@ -381,7 +382,7 @@ def test_each_model_comes_out_of_the_archive_of_its_maker(
   model = dataclasses.replace(
     TABLE[name], address=f"{site.url}{path}?dl=1", size=None, sha256=None
   )
-  monkeypatch.setattr(download_model, "load_table", lambda: {name: model})
+  monkeypatch.setattr(published_models, "load_table", lambda: {name: model})
   folder = download_model.fetch(name, str(cache))
   assert folder == str(cache / name)
   assert contents(folder) == files
@@ -414,19 +415,19 @@ def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
 def test_aliases_lead_to_the_folder_of_the_name(publish, fetch, cache):
   publish(zipped(FILES.items()))
   assert fetch("small") == str(cache / "tiny")
-  assert download_model.is_name("small")
-  assert not download_model.is_name(str(cache / "tiny"))
+  assert published_models.is_name("small")
+  assert not published_models.is_name(str(cache / "tiny"))
 
 
 @pytest.mark.parametrize("wrong", ["bert-base-uncasd", "BERT-BASE-UNCASED"])
 def test_a_misspelt_name_is_told_what_is_near(wrong):
   with pytest.raises(InputError, match=rf"{wrong}: no.* bert-base-uncased "):
-    download_model.find(wrong)
+    published_models.find(wrong)
 
 
 def test_a_name_like_none_is_told_where_they_are():
   with pytest.raises(InputError, match=r"no such model. download_model.py --l"):
-    download_model.find("?")
+    published_models.find("?")
 
 
 # The cache
@@ -974,8 +975,9 @@ SCRIPT = f"""
 import sys
 sys.path.insert(0, {commands.ROOT!r})
 import download_model
+from bertlib import published_models
 from bertlib import app
-download_model._TABLE = sys.argv.pop(1)
+published_models.TABLE = sys.argv.pop(1)
 download_model.define_flags()
 app.run(download_model.main)
 """

@@ -1,60 +1,174 @@
-"""Tests of the ranges of flags."""
+"""Tests of flags, their ranges, and the settings made from them."""
 
-import importlib
+import dataclasses
 import math
 
-import commands
 import pytest
-import wrong_input_world
 from absl import flags
 
+import convert_checkpoint
+import optimization
 from bertlib.errors import InputError
-from bertlib.settings import ranges, rules
+from bertlib.settings import (
+  classifier,
+  common,
+  conversion,
+  download,
+  export,
+  feature_extraction,
+  ner,
+  option,
+  pretraining,
+  pretraining_data,
+  rules,
+  squad,
+  squad_metrics,
+  vocabulary,
+)
 
 pytestmark = pytest.mark.unit
 
-# Text that is meant as a list of numbers.
-LISTS = {
-  "sweep_n_best_size",
-  "sweep_max_answer_length",
-  "sweep_null_threshold",
-  "audit_max_seq_lengths",
-  "audit_doc_strides",
-}
+SETTINGS = [
+  classifier.ClassifierSettings,
+  conversion.ConversionSettings,
+  download.DownloadSettings,
+  export.ExportSettings,
+  feature_extraction.FeatureSettings,
+  ner.NerSettings,
+  pretraining.PretrainingSettings,
+  pretraining_data.PretrainingDataSettings,
+  squad.SquadSettings,
+  squad_metrics.SquadMetricsSettings,
+  vocabulary.VocabularySettings,
+]
 
 
-def numeric_flags(script):
-  """The flags of a command that are numbers, by name."""
-  with commands.in_process(importlib.import_module(script)):
-    return {
-      flag.name: flag
-      for module, found in flags.FLAGS.flags_by_module_dict().items()
-      if not module.startswith(("absl", "tensorflow"))
-      for flag in found
-      if flag.flag_type() in ("int", "float") or flag.name in LISTS
-    }
+def numeric_flags():
+  """Declarations of numbers, and lists of numbers, by command and flag."""
+  return [
+    pytest.param(flag, id=f"{settings.__name__}-{name}")
+    for settings in SETTINGS
+    for name, flag in option.declarations(settings)
+    if flag.within is not None
+  ]
 
 
-@pytest.mark.parametrize("script", wrong_input_world.COMMANDS)
-def test_every_number_has_a_range_that_its_default_is_in(script):
-  for name, flag in numeric_flags(script).items():
-    allowed = ranges.RANGES[name]
-    if flag.default is None:
-      continue
-    values = flag.default if name in LISTS else [flag.default]
-    assert all(float(value) in allowed for value in values), name
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_every_number_has_a_range(settings):
+  for name, flag in option.declarations(settings):
+    if flag.define in (flags.DEFINE_integer, flags.DEFINE_float):
+      assert flag.within is not None, name
 
 
-@pytest.mark.parametrize("name", ranges.RANGES)
-def test_no_range_takes_nan_or_infinity(name):
+@pytest.mark.parametrize("flag", numeric_flags())
+def test_defaults_are_in_range(flag):
+  values = flag.default if isinstance(flag.default, list) else [flag.default]
+  for value in values:
+    assert value is None or float(value) in flag.within
+
+
+@pytest.mark.parametrize("flag", numeric_flags())
+def test_no_range_takes_nan_or_infinity(flag):
   for value in (math.nan, math.inf, -math.inf, None):
-    assert value not in ranges.RANGES[name]
+    assert value not in flag.within
+
+
+def parse(settings, *arguments):
+  """Parses and checks a command line without what the command requires."""
+  values = flags.FlagValues()
+  option.define(settings, values, required=False)
+  values(["command", *arguments])
+  rules.check(values)
+  return option.from_flags(settings, values)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_settings_without_flags_are_the_defaults(settings):
+  from_flags, default = parse(settings), settings()
+  for field in dataclasses.fields(settings):
+    found, expected = (
+      getattr(made, field.name) for made in (from_flags, default)
+    )
+    if isinstance(expected, tuple):
+      expected = list(expected)
+    assert found == expected, field.name
+
+
+def test_settings_have_the_values_of_the_command_line():
+  settings = parse(
+    squad.SquadSettings,
+    "--max_seq_length=64",
+    "--nodo_lower_case",
+    "--learning_rate=1e-3",
+    "--n_best_size=7",
+    "--sweep_n_best_size=1,2",
+  )
+  assert settings.model.max_seq_length == 64
+  assert not settings.model.do_lower_case
+  assert settings.optimizer.learning_rate == 1e-3
+  assert settings.n_best_size == 7
+  assert settings.sweep_n_best_size == ["1", "2"]
+  assert "max_seq_length" in settings.model.given
+  assert "vocab_file" not in settings.model.given
+
+
+def test_an_alias_sets_the_flag_that_it_stands_for():
+  settings = parse(classifier.ClassifierSettings, "--do_lower=false")
+  assert not settings.model.do_lower_case
+
+
+def test_settings_cannot_be_changed():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    classifier.ClassifierSettings().model.max_seq_length = 1
+
+
+def test_choices_are_those_of_the_optimizers():
+  assert list(common.OPTIMIZERS) == list(optimization.OPTIMIZERS)
+  assert list(common.SCHEDULES) == list(optimization.SCHEDULES)
+
+
+def test_architectures_are_those_that_are_written():
+  assert tuple(convert_checkpoint._ARCHITECTURES) == conversion.ARCHITECTURES
+
+
+def test_missing_flags_are_named_with_an_example():
+  values = flags.FlagValues()
+  option.define(ner.NerSettings, values)
+  with pytest.raises(flags.IllegalFlagValueError) as error:
+    values(["command", "--vocab_file=vocab.txt"])
+  message = str(error.value)
+  assert "--bert_config_file and --output_dir must be given" in message
+  assert ner.NerSettings.EXAMPLE in message
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ["--init_checkpoint=bert-base-uncased", "--output_dir=out"],
+    ["--bert_hub_module_handle=folder", "--output_dir=out"],
+    ["--bert_config_file=c", "--vocab_file=v", "--output_dir=out"],
+  ],
+)
+def test_a_named_model_stands_for_its_files(arguments):
+  values = flags.FlagValues()
+  option.define(ner.NerSettings, values)
+  values(["command", *arguments])
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_examples_parse(settings):
+  if not hasattr(settings, "EXAMPLE"):
+    return
+  values = flags.FlagValues()
+  option.define(settings, values)
+  values(settings.EXAMPLE.split()[1:])
+  rules.check(values)
 
 
 def check(*arguments, **defined):
-  """Checks a command line of flags that are defined by kind and default."""
+  """Checks a command line of flags that are defined by range and default."""
   values = flags.FlagValues()
-  for name, default in defined.items():
+  for name, (default, within) in defined.items():
     define = {
       bool: flags.DEFINE_bool,
       int: flags.DEFINE_integer,
@@ -62,8 +176,16 @@ def check(*arguments, **defined):
       list: flags.DEFINE_list,
     }[type(default)]
     define(name, default, "", flag_values=values)
+    values[name].within = within
   values(["command", *arguments])
   rules.check(values)
+
+
+RANGES = {
+  name: flag.within
+  for settings in SETTINGS
+  for name, flag in option.declarations(settings)
+}
 
 
 @pytest.mark.parametrize(
@@ -88,10 +210,10 @@ def check(*arguments, **defined):
 )
 def test_values_at_the_edge(flag, kind, good, bad):
   for text in good:
-    check(f"--{flag}={text}", **{flag: kind()})
+    check(f"--{flag}={text}", **{flag: (kind(), RANGES[flag])})
   for text in bad:
     with pytest.raises(InputError, match=f"^--{flag}="):
-      check(f"--{flag}={text}", **{flag: kind()})
+      check(f"--{flag}={text}", **{flag: (kind(), RANGES[flag])})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +228,11 @@ def test_values_at_the_edge(flag, kind, good, bad):
 def test_a_given_warm_up_is_not_longer_than_the_given_training(
   arguments, is_refused
 ):
-  defined = {"num_warmup_steps": 100, "num_train_steps": 9, "do_train": True}
+  defined = {
+    "num_warmup_steps": (100, None),
+    "num_train_steps": (9, None),
+    "do_train": (True, None),
+  }
   if not is_refused:
     check(*arguments, **defined)
     return
@@ -117,13 +243,16 @@ def test_a_given_warm_up_is_not_longer_than_the_given_training(
 @pytest.mark.parametrize("flag", ["num_train_epochs", "num_train_steps"])
 def test_no_training_needs_no_steps(flag):
   kind = float if flag == "num_train_epochs" else int
-  check(f"--{flag}=0", **{flag: kind(), "do_train": False})
+  check(f"--{flag}=0", **{flag: (kind(), None), "do_train": (False, None)})
   with pytest.raises(InputError, match=f"^--{flag}=0"):
-    check(f"--{flag}=0", **{flag: kind(), "do_train": True})
+    check(f"--{flag}=0", **{flag: (kind(), None), "do_train": (True, None)})
 
 
 def test_given_masks_are_not_more_than_the_tokens():
-  defined = {"max_predictions_per_seq": 20, "max_seq_length": 128}
+  defined = {
+    "max_predictions_per_seq": (20, None),
+    "max_seq_length": (128, None),
+  }
   check("--max_seq_length=16", **defined)  # warns
   check("--max_seq_length=16", "--max_predictions_per_seq=16", **defined)
   with pytest.raises(InputError, match=r"^--max_predictions_per_seq=17"):

@@ -7,8 +7,6 @@ import sys
 import commands
 import pytest
 
-from bertlib import tensorflow_log
-
 pytestmark = pytest.mark.process
 
 SCRIPT = """
@@ -65,19 +63,3 @@ def test_a_closed_stderr_is_no_error():
     preexec_fn=lambda: os.close(2),
   )
   assert done.stdout == b"done\n"
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-  ("arguments", "is_wanted"),
-  [
-    ([], False),
-    (["--tensorflow_log"], True),
-    (["--tensorflow_log=true", "--unknown=1"], True),
-    (["--tensorflow_log", "--notensorflow_log"], False),
-    (["--flagfile=nowhere"], False),
-    (["--", "--tensorflow_log"], False),
-  ],
-)
-def test_the_flag_is_known_before_the_others(arguments, is_wanted):
-  assert tensorflow_log.is_wanted(["command", *arguments]) == is_wanted

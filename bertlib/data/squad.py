@@ -28,7 +28,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
-from absl import flags, logging
+from absl import logging
 
 import squad_metrics
 import tokenization
@@ -36,6 +36,7 @@ from bertlib import app
 from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
+from bertlib.settings import option
 
 # Ids of windows begin here, as in the reference.
 FIRST_UNIQUE_ID = 1000000000
@@ -87,7 +88,7 @@ def read_squad_examples(
     is_training: whether answers are needed. A question whose answer is not
       found among the words at its place is left out, and counted in the log.
     version_2_with_negative: whether there may be questions without an answer;
-      None for what `flag_value` gives.
+      None for what `option.value_of` gives.
     unaligned: gets what was left out: id, answer, and the words found.
 
   Returns:
@@ -98,7 +99,7 @@ def read_squad_examples(
       both are named.
   """
   if version_2_with_negative is None:
-    version_2_with_negative = flag_value("version_2_with_negative", False)
+    version_2_with_negative = option.value_of("version_2_with_negative", False)
   examples, left_out = [], []
   context, words, starts = None, [], []
   for question in squad_metrics.read_questions(input_file):
@@ -145,19 +146,6 @@ def read_squad_examples(
   if not examples:
     raise InputError(f"{input_file}: has no questions left to train on")
   return examples
-
-
-def flag_value(name: str, default: Any) -> Any:
-  """Value of a flag of run_squad.py, which the original reads from anywhere.
-
-  Args:
-    name: the flag.
-    default: the value where `run_squad.define_flags` was not called.
-
-  Returns:
-    The value.
-  """
-  return flags.FLAGS[name].value if name in flags.FLAGS else default
 
 
 def _only_answer(

@@ -26,6 +26,7 @@ from bertlib.data import squad
 from bertlib.data.squad import InputFeatures, SquadExample, Window
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
+from bertlib.settings import option
 
 # What a model says of a window, with a score for each token.
 RawResult = collections.namedtuple(
@@ -423,16 +424,16 @@ def write_predictions(
     output_nbest_file: gets the best answers with probabilities and scores.
     output_null_log_odds_file: gets the odds of no answer, for 2.0 alone.
     version_2_with_negative: whether there may be no answer; None for what
-      `squad.flag_value` gives.
+      `option.value_of` gives.
     null_score_diff_threshold: above these odds there is none; likewise.
 
   Raises:
     InputError: a window of these questions has no scores.
   """
   if version_2_with_negative is None:
-    version_2_with_negative = squad.flag_value("version_2_with_negative", False)
+    version_2_with_negative = option.value_of("version_2_with_negative", False)
   if null_score_diff_threshold is None:
-    null_score_diff_threshold = squad.flag_value(
+    null_score_diff_threshold = option.value_of(
       "null_score_diff_threshold", 0.0
     )
   write_answers(

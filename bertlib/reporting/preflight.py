@@ -52,21 +52,6 @@ SKIPPED: Any = object()
 Check = Callable[..., Any]
 
 
-def define_flags() -> None:
-  """Defines the flags of what is here."""
-  flags.DEFINE_bool(
-    "doctor",
-    False,
-    "Whether to check all that a run needs, each a line, and do nothing else.",
-  )
-  flags.DEFINE_string(
-    "rerun",
-    None,
-    "The run.json that a run left, to repeat it: gives the flags of that run"
-    " but for those given here, among them another place for what comes out.",
-  )
-
-
 # What every training run writes to --output_dir, but for the vocabulary and the
 # config, which may be the folder's own.
 _RUN_FILES = (

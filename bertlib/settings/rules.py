@@ -1,40 +1,42 @@
-"""Checks flags of every command: ranges, and rules between flags.
+"""Checks of parsed flags: ranges, and rules between flags.
 
-They are checked before a command reads or writes anything. Imports no
-TensorFlow.
+A command makes them before it imports TensorFlow, reads or writes anything.
 """
 
 from __future__ import annotations
 
+import codecs
 from typing import Any
 
 from absl import flags, logging
 
-from bertlib import text_files
 from bertlib.errors import InputError
-from bertlib.settings import ranges
+from bertlib.settings.ranges import Range
 
 
 def check(values: flags.FlagValues) -> None:
   """Refuses flags that are out of range or contradict each other.
 
   Args:
-    values: parsed flags of a command. Flags without a range are ignored.
+    values: parsed flags of a command, made by `option.define`.
 
   Raises:
     InputError: a flag has a value that the command cannot work with.
   """
-  for name, allowed in ranges.RANGES.items():
-    if name in values and values[name].value is not None:
+  for name in values:
+    allowed = getattr(values[name], "within", None)
+    if allowed and values[name].value is not None:
       _check_range(values[name], allowed)
   if "encoding" in values:
-    text_files.find_codec(values["encoding"].value)
+    _check_encoding(values["encoding"].value)
+  _check_tpu(values)
+  _check_evaluation(values)
   _check_training_length(values)
   _check_masks(values)
   _check_windows(values)
 
 
-def _check_range(flag: flags.Flag, allowed: ranges.Range) -> None:
+def _check_range(flag: flags.Flag, allowed: Range) -> None:
   """Refuses a flag of which a number is out of range."""
   if isinstance(flag.value, list):
     numbers, kind = map(_number_of, flag.value), "numbers"
@@ -59,6 +61,40 @@ def _number_of(text: str) -> float | None:
 def _value(values: flags.FlagValues, name: str) -> Any:
   """The value of a flag; None where the command has no such flag."""
   return values[name].value if name in values else None
+
+
+def _check_encoding(name: str) -> None:
+  """Refuses an encoding that Python does not know, or not for text."""
+  try:
+    codecs.getincrementaldecoder(name)
+    "a".encode(name)  # refuses base64 and its like
+  except (LookupError, ValueError) as error:
+    raise InputError(
+      f"--encoding={name}: not an encoding that Python knows. Name one such as"
+      " utf-8, latin-1, cp1252, utf-16 or gb18030"
+    ) from error
+
+
+def _check_tpu(values: flags.FlagValues) -> None:
+  """Refuses a TPU beside another kind of distribution."""
+  kind = _value(values, "distribution")
+  if _value(values, "use_tpu") and kind not in (None, "tpu"):
+    raise InputError(f"--use_tpu and --distribution={kind}: give one of them")
+
+
+def _check_evaluation(values: flags.FlagValues) -> None:
+  """Refuses evaluations of checkpoints that are not saved."""
+  eval_steps = _value(values, "eval_steps")
+  if not eval_steps:
+    if _value(values, "patience"):
+      raise InputError("--patience counts scorings: add --eval_steps")
+    return
+  saving = values["save_checkpoints_steps"]
+  if saving.present and eval_steps % saving.value:
+    raise InputError(
+      f"--eval_steps={eval_steps} scores checkpoints, so it has to be a"
+      f" multiple of --save_checkpoints_steps={saving.value}"
+    )
 
 
 def _check_training_length(values: flags.FlagValues) -> None:

@@ -29,7 +29,13 @@ from tqdm import tqdm
 import download_model
 import modeling
 import optimization
-from bertlib import estimator_api, folder_lock, json_files, precision
+from bertlib import (
+  estimator_api,
+  folder_lock,
+  json_files,
+  precision,
+  published_models,
+)
 from bertlib.app import progress, read_receipt
 from bertlib.checkpoints import finding, initialize, model_json, tfhub
 from bertlib.compute import FastCompute
@@ -37,6 +43,7 @@ from bertlib.data import model_inputs, record_check
 from bertlib.errors import InputError, english_list
 from bertlib.files import write_whole
 from bertlib.reporting import html_report
+from bertlib.settings.common import CHOICES
 from bertlib.training import (
   checkpoint_hook,
   distribution,
@@ -47,100 +54,6 @@ from bertlib.training import (
 from bertlib.training.model_selection import Selection
 
 FLAGS = flags.FLAGS
-
-
-# Flags
-
-
-def define_model_flags(max_seq_length: int | None = 128) -> None:
-  """Flags that say which model: all that the scripts have in common.
-
-  Args:
-    max_seq_length: the default of that flag, in tokens.
-  """
-  flags.DEFINE_string(
-    "bert_config_file", None, "JSON file with the sizes of the model."
-  )
-  flags.DEFINE_string(
-    "init_checkpoint",
-    None,
-    "Checkpoint to start from, named as its files are without .index: a"
-    " released BERT model or any model of the same sizes. Or the name of a"
-    " model that download_model.py knows, which brings sizes and vocabulary.",
-  )
-  flags.DEFINE_string(
-    "bert_hub_module_handle",
-    None,
-    "Folder or address of an encoder of TensorFlow Hub to start from, in place"
-    " of --init_checkpoint; it brings its sizes, and maybe its vocabulary.",
-  )
-  flags.DEFINE_integer(
-    "max_seq_length",
-    max_seq_length,
-    "Longest sequence in word pieces; what is longer is cut, what is shorter"
-    " is padded.",
-  )
-
-
-def define_text_flags() -> None:
-  """Flags that say how text becomes ids."""
-  flags.DEFINE_string("vocab_file", None, "Vocabulary, one word piece a line.")
-  flags.DEFINE_bool(
-    "do_lower_case",
-    True,
-    "Whether text is lower-cased and loses its accents: true for uncased"
-    " models, false for cased ones.",
-  )
-  flags.DEFINE_alias("do_lower", "do_lower_case")
-
-
-# What a model that is named brings.
-_BROUGHT = ("bert_config_file", "vocab_file", "init_checkpoint")
-
-
-def require_flags(*names: str, unless: str | None = None) -> None:
-  """Marks flags as required, those of a model unless one is named.
-
-  Args:
-    *names: the flags.
-    unless: a flag with which none of them is required.
-  """
-  files = [name for name in names if name in _BROUGHT]
-  for name in names:
-    if name in files:
-      continue
-    if unless is None:
-      flags.mark_flag_as_required(name)
-      continue
-    flags.register_multi_flags_validator(
-      [name, unless],
-      lambda values, name=name: values[unless] or values[name] is not None,
-      f"--{name} must be given",
-    )
-
-  def check(values: Mapping[str, Any]) -> bool:
-    missing = [f"--{name}" for name in files if values[name] is None]
-    if missing and not _is_named(values) and not values.get(unless):
-      raise flags.ValidationError(
-        f"{english_list(missing)} must be given, unless"
-        " --init_checkpoint names a published model (bert-base-uncased)"
-      )
-    return True
-
-  if files:
-    named = ["init_checkpoint", "bert_hub_module_handle"]
-    flags.register_multi_flags_validator(
-      [*dict.fromkeys([*files, *named, *filter(None, [unless])])], check
-    )
-
-
-def _is_named(values: Mapping[str, Any]) -> bool:
-  """Whether flags name a model, rather than its files."""
-  checkpoint = values["init_checkpoint"]
-  return bool(
-    values["bert_hub_module_handle"]
-    or (checkpoint and download_model.is_name(checkpoint))
-  )
 
 
 def fill_in_model_flags() -> None:
@@ -159,7 +72,7 @@ def fill_in_model_flags() -> None:
     )
   if handle:
     brought = tfhub.flags_for(handle)
-  elif checkpoint and download_model.is_name(checkpoint):
+  elif checkpoint and published_models.is_name(checkpoint):
     brought = download_model.flags_for(checkpoint)
   elif checkpoint:
     FLAGS["init_checkpoint"].value = find_init_checkpoint(checkpoint)
@@ -190,223 +103,13 @@ def find_init_checkpoint(value: str) -> str:
   try:
     return finding.find_checkpoint(value)
   except InputError as error:
-    near = download_model.similar_names(value)
+    near = published_models.similar_names(value)
     if not near or os.path.exists(value):
       raise
     raise InputError(
       f"--init_checkpoint={value}: neither a checkpoint nor the name of a"
       f" model. Did you mean {' or '.join(near)}?"
     ) from error
-
-
-def define_training_flags(keep_checkpoint_max: int = 2) -> None:
-  """Flags of a training run, but for how long it is.
-
-  Args:
-    keep_checkpoint_max: the default of that flag.
-  """
-  flags.DEFINE_string(
-    "output_dir", None, "Folder for checkpoints, records and results."
-  )
-  flags.DEFINE_float("learning_rate", 5e-5, "Highest learning rate.")
-  flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps a checkpoint.")
-  flags.DEFINE_float(
-    "save_checkpoints_secs",
-    None,
-    "Seconds a checkpoint, beside those of --save_checkpoints_steps.",
-  )
-  flags.DEFINE_integer(
-    "keep_checkpoint_max",
-    keep_checkpoint_max,
-    "Number of checkpoints kept, the latest ones; each has the weights and two"
-    " moments of every weight.",
-  )
-  flags.DEFINE_enum(
-    "resume",
-    "auto",
-    ["auto", "never", "must"],
-    "Whether training goes on from the last checkpoint in --output_dir: never"
-    " refuses a folder that has one, must a folder that has none.",
-  )
-  flags.DEFINE_integer(
-    "eval_steps",
-    None,
-    "Steps from one scoring on the dev data to the next, while training; the"
-    " weights that score best are kept in best/ and used afterwards. If not"
-    " given, there is none.",
-  )
-  flags.DEFINE_string(
-    "best_metric",
-    None,
-    "Score that the best is best by; the task's own if not given.",
-  )
-  flags.DEFINE_integer(
-    "patience",
-    0,
-    "Scorings in a row without a better one after which training ends; 0 for"
-    " never. Needs --eval_steps.",
-  )
-  flags.DEFINE_integer(
-    "seed",
-    12345,
-    "Fixes new weights, example order and dropout: the same seed gives the"
-    " same run.",
-  )
-  flags.DEFINE_integer("log_steps", 20, "Steps between two lines of progress.")
-  flags.DEFINE_integer(
-    "gradient_accumulation_steps",
-    1,
-    "Parts that the examples of a step are taken in, one after the other, to"
-    " save memory. The step is that of the whole batch.",
-  )
-  flags.DEFINE_bool(
-    "recompute_activations",
-    False,
-    "Whether activations are computed a second time for the gradient, instead"
-    " of being kept: less memory, a third more time.",
-  )
-  flags.DEFINE_float(
-    "memory_gb",
-    None,
-    "Memory that training may take, in GB of 10^9 bytes; sets the two flags"
-    " above so that it does.",
-  )
-  flags.DEFINE_bool(
-    "optimizer_on_cpu",
-    False,
-    "Whether Adam's moments are kept in the host's memory and not on the GPU.",
-  )
-
-
-def define_optimizer_flags() -> None:
-  """Flags of how the weights learn, where not in BERT's own way."""
-  flags.DEFINE_enum(
-    "optimizer",
-    "adamw",
-    list(optimization.OPTIMIZERS),
-    "adamw is BERT's; adam corrects its moments and lets no weight decay; lamb,"
-    " for large batches, scales the step of each weight by its norm.",
-  )
-  flags.DEFINE_bool(
-    "bias_correction",
-    False,
-    "Whether Adam's moments are corrected for their start at zero. BERT does"
-    " not do it; on small data sets training is steadier with it.",
-  )
-  flags.DEFINE_float("beta_1", 0.9, "How much of the first moment is kept.")
-  flags.DEFINE_float("beta_2", 0.999, "How much of the second moment is kept.")
-  flags.DEFINE_float("epsilon", 1e-6, "Added to the root of the second moment.")
-  flags.DEFINE_float(
-    "weight_decay",
-    None,
-    "Share of a weight, times the learning rate, taken off at each step; the"
-    " optimizer's own if not given, 0.01 or none.",
-  )
-  flags.DEFINE_float(
-    "clip_norm",
-    1.0,
-    "Gradients whose global norm is larger are scaled down to it; 0 for never.",
-  )
-  flags.DEFINE_enum(
-    "schedule",
-    "linear",
-    list(optimization.SCHEDULES),
-    "How the learning rate falls after its rise, to 0 at the end of training.",
-  )
-  flags.DEFINE_float(
-    "schedule_power", 1.0, "Of --schedule=polynomial; 1 is linear."
-  )
-  flags.DEFINE_float(
-    "layer_decay",
-    1.0,
-    "By which the learning rate of each layer is that of the layer above it;"
-    " 0.9 makes the lower ones learn less.",
-  )
-  flags.DEFINE_integer(
-    "freeze_layers",
-    0,
-    "Layers of the encoder, from the lowest up, that do not learn.",
-  )
-  flags.DEFINE_bool(
-    "freeze_embeddings", False, "Whether the embeddings do not learn."
-  )
-
-
-# Values of the flags whose `auto` depends on the machine.
-_CHOICES = {
-  "precision": ["float32", "bfloat16", "float16"],
-  "xla": ["on", "off"],
-}
-
-
-def define_execution_flags() -> None:
-  """Flags that say how the model is computed, in training or not."""
-  flags.DEFINE_enum(
-    "precision",
-    "float32",
-    [*_CHOICES["precision"], "auto"],
-    "Number format of matrix products and activations; the weights are"
-    " float32. float16 is for GPUs without bfloat16, and scales the loss. auto"
-    " takes the fastest format that this device has instructions for, and"
-    " records it in --output_dir, where later runs take the same.",
-  )
-  flags.DEFINE_enum(
-    "xla",
-    "auto",
-    ["auto", *_CHOICES["xla"]],
-    "Whether training compiles what is between matrix products, and the update"
-    " of the weights. It takes a second for each new size of a batch. auto does"
-    " it where there is no GPU, and is recorded as that of --precision is.",
-  )
-
-
-def define_epoch_flags() -> None:
-  """Flags of training by passes over a training set."""
-  flags.DEFINE_float("num_train_epochs", 3.0, "Passes over the training set.")
-  flags.DEFINE_float(
-    "warmup_proportion",
-    0.1,
-    "Share of training in which the learning rate rises: 0.1 is a tenth.",
-  )
-  flags.DEFINE_integer(
-    "seeds",
-    0,
-    "Trains so many times, from --seed on, each run in a folder of its own;"
-    " says how the scores vary, and keeps the best by dev score.",
-  )
-  flags.DEFINE_bool(
-    "group_by_length",
-    False,
-    "Whether a step's examples are of like length, which is faster; else they"
-    " meet by chance.",
-  )
-
-
-def define_device_flags() -> None:
-  """Flags of where a run is computed; those of Cloud TPU need a TPU."""
-  flags.DEFINE_enum(
-    "distribution",
-    None,
-    ["off", "mirrored", "multi_worker", "tpu"],
-    "How the examples of a step are shared: off for one device, mirrored for"
-    " all GPUs of this machine, multi_worker for the processes that TF_CONFIG"
-    " or Slurm names. If not given, mirrored where several GPUs are seen.",
-  )
-  flags.DEFINE_integer(
-    "num_replicas",
-    None,
-    "Devices of this process that share a batch; all GPUs if not given. Without"
-    " a GPU, logical devices of the CPU.",
-  )
-  flags.DEFINE_bool("use_tpu", False, "Whether to run on a TPU.")
-  flags.DEFINE_string("tpu_name", None, "Name or grpc:// address of the TPU.")
-  flags.DEFINE_string("tpu_zone", None, "Zone of the TPU, if not the default.")
-  flags.DEFINE_string("gcp_project", None, "Project of the TPU, likewise.")
-  flags.DEFINE_string("master", None, "TensorFlow master address.")
-  flags.DEFINE_integer("num_tpu_cores", 8, "Cores of the TPU.")
-  flags.DEFINE_integer(
-    "iterations_per_loop", 1000, "Steps between two visits to the host."
-  )
 
 
 def read_replicas() -> distribution.Replicas | None:
@@ -704,7 +407,7 @@ def compute_choices() -> dict[str, str]:
 def _known(name: str, recorded: Mapping[str, Any]) -> str | None:
   """What a run has recorded of a choice; None if that is no value of it."""
   value = recorded.get(name)
-  return value if value in _CHOICES[name] else None
+  return value if value in CHOICES[name] else None
 
 
 def _fastest_precision() -> str:

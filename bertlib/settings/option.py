@@ -1,0 +1,241 @@
+"""Flags declared as fields of dataclasses: type, default, help and range.
+
+A settings class is a frozen dataclass. Each of its fields is a flag of the same
+name, declared by one of the functions below, or a `group` of flags that several
+commands share. `define` makes the flags, `from_flags` the settings from them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, TypeVar
+
+from absl import flags
+
+from bertlib import published_models
+from bertlib.errors import english_list
+from bertlib.settings.ranges import Range
+
+Settings = TypeVar("Settings")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+  """Declaration of a flag.
+
+  Attributes:
+    define: function of absl that defines it, such as `flags.DEFINE_string`.
+    default: value where the command line does not give the flag.
+    help: text for --help.
+    within: allowed values of a number, or of each number of a list.
+    choices: allowed values of an enum.
+    name: name of the flag, where it differs from that of the field.
+    short_name: one letter.
+    alias: second name.
+  """
+
+  define: Callable[..., Any]
+  default: Any
+  help: str
+  within: Range | None = None
+  choices: Sequence[str] | None = None
+  name: str | None = None
+  short_name: str | None = None
+  alias: str | None = None
+
+
+def _field(flag: Flag) -> Any:
+  default = flag.default
+  if isinstance(default, list):  # which a dataclass takes for an error
+    default = tuple(default)
+  return dataclasses.field(default=default, metadata={"flag": flag})
+
+
+def text(default: str | None, help: str, **names: str) -> Any:
+  """A flag with a string."""
+  return _field(Flag(flags.DEFINE_string, default, help, **names))
+
+
+def boolean(default: bool | None, help: str, **names: str) -> Any:
+  """A flag `--name` or `--noname`."""
+  return _field(Flag(flags.DEFINE_bool, default, help, **names))
+
+
+def integer(default: int | None, help: str, within: Range) -> Any:
+  """A flag with an integer."""
+  return _field(Flag(flags.DEFINE_integer, default, help, within))
+
+
+def number(
+  default: float | None, help: str, within: Range, **names: str
+) -> Any:
+  """A flag with a float."""
+  return _field(Flag(flags.DEFINE_float, default, help, within, **names))
+
+
+def choice(default: str | None, choices: Sequence[str], help: str) -> Any:
+  """A flag with one of several strings."""
+  return _field(Flag(flags.DEFINE_enum, default, help, choices=choices))
+
+
+def text_list(
+  default: list[str] | None, help: str, within: Range | None = None
+) -> Any:
+  """A flag with strings, or numbers, separated by commas."""
+  return _field(Flag(flags.DEFINE_list, default, help, within))
+
+
+def texts(default: list[str], help: str) -> Any:
+  """A flag with a string that may be given several times."""
+  return _field(Flag(flags.DEFINE_multi_string, default, help))
+
+
+def group(settings: type, omit: Sequence[str] = (), **others: Any) -> Any:
+  """Flags that several commands share.
+
+  Args:
+    settings: class of the group.
+    omit: fields that are no flags of this command; they keep their default.
+    **others: by field, the default of this command or its own declaration.
+  """
+  declared = {}
+  for field in dataclasses.fields(settings):
+    if "flag" not in field.metadata or field.name in omit:
+      continue
+    flag = field.metadata["flag"]
+    if field.name in others:
+      other = others.pop(field.name)
+      is_field = isinstance(other, dataclasses.Field)
+      flag = (
+        other.metadata["flag"]
+        if is_field
+        else dataclasses.replace(flag, default=other)
+      )
+    declared[field.name] = flag
+  if others:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(others)}")
+  return dataclasses.field(
+    default_factory=lambda: settings(
+      **{name: flag.default for name, flag in declared.items()}
+    ),
+    metadata={"group": settings, "flags": declared},
+  )
+
+
+def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
+  """Names and declarations of all flags of a settings class."""
+  for field in dataclasses.fields(settings):
+    if "flag" in field.metadata:
+      flag = field.metadata["flag"]
+      yield flag.name or field.name, flag
+    yield from field.metadata.get("flags", {}).items()
+
+
+def define(
+  settings: type,
+  values: flags.FlagValues = flags.FLAGS,
+  required: bool = True,
+) -> None:
+  """Defines the flags of a settings class as flags of the command.
+
+  Args:
+    settings: the class. Flags named in its `REQUIRED` must be given, unless
+      the flag named in its `REQUIRED_UNLESS` is; `EXAMPLE` shows how.
+    values: where to define them.
+    required: whether parsing fails where a required flag is missing.
+  """
+  values.set_gnu_getopt(getattr(settings, "FLAGS_MAY_FOLLOW_ARGUMENTS", False))
+  command = os.path.basename(sys.argv[0])
+  for name, flag in declarations(settings):
+    others = {} if flag.choices is None else {"enum_values": flag.choices}
+    flag.define(
+      name,
+      default=flag.default,
+      help=flag.help,
+      flag_values=values,
+      short_name=flag.short_name,
+      module_name=command,
+      **others,
+    )
+    values[name].within = flag.within  # for `rules.check`
+    values.register_key_flag_for_module(command, values[name])
+    if flag.alias:
+      flags.DEFINE_alias(flag.alias, name, values, command)
+  if required and hasattr(settings, "REQUIRED"):
+    _require(settings, values)
+
+
+# Required flags that a published model, or a hub module, stands for.
+_MODEL_FILES = ("bert_config_file", "vocab_file", "init_checkpoint")
+_MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
+
+
+def _require(settings: type, values: flags.FlagValues) -> None:
+  """Has parsing fail where required flags are missing."""
+  unless = getattr(settings, "REQUIRED_UNLESS", None)
+
+  def check(found: Mapping[str, Any]) -> bool:
+    if unless and found[unless]:
+      return True
+    missing = [name for name in settings.REQUIRED if found[name] is None]
+    is_named = found.get("bert_hub_module_handle") or (
+      published_models.is_name(found.get("init_checkpoint") or "")
+    )
+    if is_named:
+      missing = [name for name in missing if name not in _MODEL_FILES]
+    if not missing:
+      return True
+    names = english_list(f"--{name}" for name in missing)
+    model = any(name in _MODEL_FILES for name in missing)
+    raise flags.ValidationError(
+      f"{names} must be given"
+      + (
+        ", unless --init_checkpoint names a published model"
+        if model and "init_checkpoint" in found
+        else ""
+      )
+      + f". For example: {settings.EXAMPLE}"
+    )
+
+  asked = [*settings.REQUIRED, *_MODEL_NAMES, *([unless] if unless else [])]
+  known = [name for name in dict.fromkeys(asked) if name in values]
+  flags.register_multi_flags_validator(known, check, flag_values=values)
+
+
+def from_flags(
+  settings: type[Settings], values: flags.FlagValues = flags.FLAGS
+) -> Settings:
+  """Makes the settings of a command from its parsed flags.
+
+  A field `given`, where a class has one, holds the names of the flags that the
+  command line gives.
+  """
+  given = frozenset(name for name in values if values[name].present)
+
+  def make(cls: type, names: dict[str, str], **others: Any) -> Any:
+    found = {field: values[name].value for field, name in names.items()}
+    if any(field.name == "given" for field in dataclasses.fields(cls)):
+      others["given"] = given
+    return cls(**found, **others)
+
+  own, groups = {}, {}
+  for field in dataclasses.fields(settings):
+    if "flag" in field.metadata:
+      own[field.name] = field.metadata["flag"].name or field.name
+    elif "group" in field.metadata:
+      names = {name: name for name in field.metadata["flags"]}
+      groups[field.name] = make(field.metadata["group"], names)
+  return make(settings, own, **groups)
+
+
+def value_of(name: str, default: Any) -> Any:
+  """Value of a flag where the original's functions read it by themselves.
+
+  Args:
+    name: the flag.
+    default: the value where no such flag is defined.
+  """
+  return flags.FLAGS[name].value if name in flags.FLAGS else default

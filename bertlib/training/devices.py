@@ -1,0 +1,215 @@
+"""Devices of a run: TPU, replicas and the chief, decided once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+from bertlib import precision
+from bertlib.errors import InputError, english_list
+from bertlib.settings.common import CHOICES, ComputeSettings, DeviceSettings
+from bertlib.training import distribution, tpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+  """What a run computes on.
+
+  Attributes:
+    settings: flags of devices.
+    replicas: replicas that share a batch; None for one device or a TPU.
+    tpu_cluster: cluster resolver of the TPU; None without a TPU.
+  """
+
+  settings: DeviceSettings
+  replicas: distribution.Replicas | None = None
+  tpu_cluster: Any = None
+
+  @property
+  def use_tpu(self) -> bool:
+    """Whether the run is on a TPU."""
+    return self.settings.on_tpu
+
+  @property
+  def num_replicas(self) -> int:
+    """Replicas that share a batch, without the cores of a TPU."""
+    return self.replicas.count if self.replicas else 1
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this process writes what all workers have computed."""
+    return not self.replicas or self.replicas.is_chief
+
+
+def find(
+  settings: DeviceSettings,
+  trains: bool = False,
+  remote_paths: Mapping[str, str | None] | None = None,
+) -> Devices:
+  """Finds the devices that the flags name; connects to a TPU.
+
+  Args:
+    settings: flags of devices.
+    trains: whether the run trains.
+    remote_paths: paths by flag that a TPU has to reach.
+
+  Returns:
+    The devices.
+
+  Raises:
+    InputError: there are no such devices, or flags and environment contradict
+      each other.
+  """
+  if settings.on_tpu:
+    cluster = tpu.find_cluster(
+      settings.tpu_name,
+      settings.master,
+      settings.tpu_zone,
+      settings.gcp_project,
+      dict(remote_paths or {}),
+    )
+    return Devices(settings, tpu_cluster=cluster)
+  return Devices(settings, _find_replicas(settings, trains))
+
+
+def _find_replicas(
+  settings: DeviceSettings, trains: bool
+) -> distribution.Replicas | None:
+  """Replicas on CPUs and GPUs; None for one device."""
+  kind = settings.distribution
+  num_gpus = len(tf.config.list_physical_devices("GPU"))
+  cluster = None
+  if kind == "multi_worker":
+    if not trains:
+      raise InputError(
+        "--distribution=multi_worker is for training: give --do_train, or use"
+        " the devices of one machine"
+      )
+    cluster = distribution.read_cluster(os.environ)
+    if not cluster:
+      raise InputError(
+        "--distribution=multi_worker: there is one process alone. Name several"
+        " in TF_CONFIG, or start this by srun with several tasks"
+      )
+  elif "TF_CONFIG" in os.environ and kind != "off":
+    raise InputError(
+      "TF_CONFIG names processes that train together: give"
+      " --distribution=multi_worker, or off to train alone"
+    )
+  asked = settings.num_replicas
+  num_local = asked or (max(num_gpus, 1) if kind != "off" else 1)
+  if kind == "off" and num_local > 1:
+    raise InputError("--num_replicas is for --distribution=mirrored")
+  if num_gpus and num_local > num_gpus:
+    raise InputError(
+      f"--num_replicas={num_local}: this machine has {num_gpus} GPUs"
+    )
+  if cluster and num_local > max(num_gpus, 1):
+    raise InputError(
+      f"--num_replicas={num_local}: without GPUs each worker is one replica;"
+      " start more workers"
+    )
+  replicas = distribution.Replicas(num_local, cluster)
+  return replicas if replicas.count > 1 else None
+
+
+def log_devices(devices: Devices, compute: ComputeSettings) -> None:
+  """Logs what a run computes on, and in which precision.
+
+  Args:
+    devices: of the run.
+    compute: without "auto", see `choose`.
+  """
+  gpus = tf.config.list_physical_devices("GPU")
+  if devices.use_tpu:
+    shown = f"TPU with {devices.settings.num_tpu_cores} cores"
+  elif gpus:
+    names = Counter(map(_gpu_name, gpus))
+    shown = english_list([f"{n} x {name}" for name, n in names.items()])
+  else:
+    shown = f"CPU with {os.cpu_count()} cores"
+  replicas = devices.replicas
+  logging.info(
+    "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",
+    shown,
+    devices.settings.num_tpu_cores if devices.use_tpu else devices.num_replicas,
+    replicas.num_processes if replicas else 1,
+    compute.precision,
+    compute.xla,
+  )
+  if devices.use_tpu:
+    return
+  if not gpus and shutil.which("nvidia-smi"):
+    logging.warning(
+      "TensorFlow sees no GPU, though this machine has nvidia-smi;"
+      " --tensorflow_log shows why"
+    )
+  if compute.precision not in precision.supported_formats():
+    logging.warning(
+      "--precision=%s: this device has no instructions for it, so it may be"
+      " slow",
+      compute.precision,
+    )
+
+
+def _gpu_name(gpu) -> str:
+  details = tf.config.experimental.get_device_details(gpu)
+  return details.get("device_name", "GPU")
+
+
+def choose(
+  compute: ComputeSettings,
+  devices: Devices,
+  recorded: Mapping[str, Any] | None = None,
+) -> ComputeSettings:
+  """Replaces "auto" by what this machine, or an earlier run, makes of it.
+
+  Args:
+    compute: flags of the computation.
+    devices: of the run.
+    recorded: what the run that is resumed, evaluated or repeated has recorded,
+      by flag; its choices go before those for this machine.
+
+  Returns:
+    The settings with a `precision` and an `xla` other than "auto".
+
+  Raises:
+    InputError: a TPU is to compute in float16.
+  """
+  choose_one = {
+    "precision": lambda: _fastest_precision(devices),
+    "xla": _xla_without_gpu,
+  }
+  chosen = {}
+  for name, choose_value in choose_one.items():
+    value = getattr(compute, name)
+    if value == "auto":
+      value = (recorded or {}).get(name)
+      if value not in CHOICES[name]:
+        value = choose_value()
+    chosen[name] = value
+  if chosen["precision"] == "float16" and devices.use_tpu:
+    raise InputError(
+      "--precision=float16 does not go with --use_tpu: TPUs have no fast"
+      " float16; give --precision=bfloat16"
+    )
+  return dataclasses.replace(compute, **chosen)
+
+
+def _fastest_precision(devices: Devices) -> str:
+  if devices.use_tpu:
+    return "bfloat16"
+  # Workers that measure may come to different choices.
+  measures = devices.settings.distribution != "multi_worker"
+  return precision.fastest_dtype(measures=measures)
+
+
+def _xla_without_gpu() -> str:
+  return "off" if tf.config.list_physical_devices("GPU") else "on"
