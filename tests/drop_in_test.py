@@ -8,20 +8,16 @@ import sys
 import types
 
 import commands
-import numpy as np
 import pytest
 import readme_test
-import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
 import extract_features
-import modeling
 import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import estimator_api
 
 pytestmark = pytest.mark.train
 
@@ -89,57 +85,3 @@ def test_named_flags_that_are_unknown_are_ignored():
       flags.FLAGS(given)
     flags.FLAGS([*given, "--undefok=save_summary_steps"])
     assert flags.FLAGS.output_dir == "a"
-
-
-@pytest.fixture(params=["reference", "resource"])
-def kind_of_variable(request):
-  """Graphs get the variables of TensorFlow 1 or those of TensorFlow 2."""
-  if request.param == "resource":
-    yield request.param
-    return
-  tf.disable_resource_variables()
-  yield request.param
-  tf.enable_resource_variables()
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize(
-  ("script", "sizes", "labels"),
-  [
-    (run_classifier, [2], {"label_ids": [0, 1]}),
-    (run_squad, [], {"start_positions": [1, 2], "end_positions": [2, 2]}),
-    (run_ner, [2], {"label_ids": [[-1, 0, 1], [-1, 1, -1]]}),
-  ],
-)
-def test_a_step_is_trained_with_both_kinds_of_variables(
-  kind_of_variable, script, sizes, labels
-):
-  config = modeling.BertConfig(**CONFIG)
-  is_reference = kind_of_variable == "reference"
-  tokens = {
-    "input_ids": [[2, 5, 3], [2, 6, 3]],
-    "input_mask": [[1, 1, 1], [1, 1, 0]],
-    "segment_ids": [[0, 0, 0], [0, 0, 1]],
-  }
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.train.get_or_create_global_step()
-    model_fn = script.model_fn_builder(
-      config,
-      *sizes,
-      init_checkpoint=None,
-      learning_rate=1e-3,
-      num_train_steps=10,
-      num_warmup_steps=0,
-      use_tpu=False,
-      use_one_hot_embeddings=is_reference,  # whose dtype is one of its own
-    )
-    features = {k: tf.constant(v) for k, v in (tokens | labels).items()}
-    mode = estimator_api.ModeKeys.TRAIN
-    spec = model_fn(features, None, mode, {"batch_size": 2})
-    table, *_ = tf.trainable_variables()
-    assert table.dtype.name.endswith("_ref") == is_reference
-    session.run(tf.global_variables_initializer())
-    before = session.run(table)
-    loss, _ = session.run([spec.loss, spec.train_op])
-    assert np.isfinite(loss)
-    assert (session.run(table) != before).any()

@@ -8,6 +8,7 @@ import extract_features
 import modeling
 import optimization
 import run_classifier
+import run_ner
 import run_pretraining
 import run_squad
 from bertlib import estimator_api
@@ -89,6 +90,14 @@ CASES = {
     },
     {"unique_ids", "start_logits", "end_logits"},
   ),
+  "ner": (
+    run_ner.model_fn_builder(CONFIG, 3, **LEARNS),
+    {
+      "unique_ids": [7, 8],
+      "label_ids": [[-1, 0, 2, 1, 0, -1], [-1, 1, -1, -1, -1, -1]],
+    },
+    {"unique_ids", "probabilities"},
+  ),
   "pretraining": (
     run_pretraining.model_fn_builder(CONFIG, **LEARNS),
     {
@@ -103,14 +112,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("script", CASES)
-def test_a_step_of_training_moves_every_part_of_the_model(script):
+def test_a_step_of_training_moves_every_part_of_the_model(script, variables):
   model_fn, more, _ = CASES[script]
   moved = run_mode(model_fn, features(**more), Modes.TRAIN)
   assert "bert/embeddings/word_embeddings" in moved
   assert "bert/encoder/layer_0/output/LayerNorm/gamma" in moved
   assert len(moved) > 20
+  table, *_ = tf.trainable_variables()
+  assert table.dtype.name.endswith("_ref") == (variables == "reference")
 
 
+@pytest.mark.train
 def test_the_fast_way_of_a_command_trains_too():
   model_fn = run_classifier.model_fn_builder(
     CONFIG,
@@ -128,7 +140,7 @@ def test_the_fast_way_of_a_command_trains_too():
 def test_evaluation_and_prediction(script):
   model_fn, more, predicted = CASES[script]
   batch = features(**more)
-  if script != "squad":  # it has no evaluation
+  if script not in ("squad", "ner"):  # which have no evaluation of their own
     assert np.isfinite(run_mode(model_fn, batch, Modes.EVAL)["loss"])
   if predicted:
     with tf.Graph().as_default():
