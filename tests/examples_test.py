@@ -271,7 +271,7 @@ def test_pairs_are_balanced_and_dev_sentences_are_new():
   assert not seen & new
 
 
-@pytest.mark.graph
+@pytest.mark.process
 def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
   nbclient = pytest.importorskip("nbclient", reason="needs nbclient")

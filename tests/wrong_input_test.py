@@ -108,6 +108,7 @@ def parametrize(rows):
   )
 
 
+@pytest.mark.graph
 @parametrize([row for row in ROWS if row.error])
 def test_wrong_input_is_refused_by_one_line_and_touches_nothing(case):
   before = case.content()

@@ -210,6 +210,7 @@ def nan_at(step, value=np.nan):
 # When it saves
 
 
+@pytest.mark.smoke
 def test_it_saves_multiples_wherever_it_began(tmp_path):
   train(tmp_path, 5, save_steps=4)
   assert saved_steps(tmp_path) == [4, 5]
@@ -231,6 +232,7 @@ def test_what_is_saved_is_not_saved_again(tmp_path):
     assert (tmp_path / name).stat().st_mtime_ns == written
 
 
+@pytest.mark.smoke
 def test_listeners_hear_of_saves_and_may_end_training(tmp_path):
   listener = Listener(last=4)
   train(tmp_path, 9, listeners=[listener], save_steps=2)
@@ -238,6 +240,7 @@ def test_listeners_hear_of_saves_and_may_end_training(tmp_path):
   assert saved_steps(tmp_path) == [2, 4]
 
 
+@pytest.mark.smoke
 def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
   train(tmp_path, 3)
   kept = {path.name for path in tmp_path.iterdir()}
@@ -326,6 +329,7 @@ def test_another_thread_does_not_listen_to_signals():
 # When it gives up
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["loss", "norm"])
 def test_it_gives_up_before_what_is_no_number_is_saved(tmp_path, name, value):

@@ -229,6 +229,7 @@ def test_every_so_many_steps_are_scored_and_the_last(tmp_path):
   assert best_step(tmp_path) == 13
 
 
+@pytest.mark.smoke
 @pytest.mark.train
 def test_patience_ends_training_and_the_best_is_kept(tmp_path):
   assert train(tmp_path, RISING) == 12
@@ -243,6 +244,7 @@ def test_without_eval_steps_nothing_is_scored(tmp_path):
   assert best_step(tmp_path) == 13
 
 
+@pytest.mark.smoke
 @pytest.mark.train
 @pytest.mark.parametrize(
   ("losses", "killed_at"),

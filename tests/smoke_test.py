@@ -1,0 +1,106 @@
+"""One step of every command, in this process, with a model of two tiny layers.
+
+What a step computes is tested elsewhere. Here each command runs from its first
+line to its last and leaves the files that it promises.
+"""
+
+import importlib
+from pathlib import Path
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import wrong_input_world
+
+from bertlib.checkpoints import rewrite
+
+pytestmark = [pytest.mark.train, pytest.mark.smoke]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+  """See `wrong_input_world`."""
+  folder = tmp_path_factory.mktemp("world")
+  wrong_input_world.make(str(folder), commands.in_process)
+  return folder
+
+
+@pytest.fixture
+def run(world, tmp_path):
+  """Runs a command on `world`, and gives the folder with what it wrote."""
+
+  def run(script, *more):
+    given = (*wrong_input_world.COMMANDS[script], *more)
+    out = tmp_path / "out"
+    with commands.in_process(importlib.import_module(script)) as main:
+      main(*(text.format(world=world, out=out) for text in given))
+    return out
+
+  return run
+
+
+@pytest.mark.parametrize(
+  "script, actions, written",
+  [
+    (
+      "run_classifier",
+      ["--do_eval", "--do_predict", "--train_batch_size=8"],
+      ["eval_results.txt", "test_results.tsv", "test_results.jsonl"],
+    ),
+    (
+      "run_squad",
+      ["--do_predict"],
+      ["predictions.json", "nbest_predictions.json"],
+    ),
+    (
+      "run_ner",
+      ["--do_eval", "--do_predict", "--train_batch_size=8"],
+      ["eval_results.txt", "ner_predictions.conll", "ner_predictions.jsonl"],
+    ),
+    (
+      "run_pretraining",
+      ["--do_eval", "--num_train_steps=1"],
+      ["eval_results.txt"],
+    ),
+  ],
+)
+def test_a_step_is_trained_and_its_model_used(run, script, actions, written):
+  folder = run(script, *actions)
+  written = [*written, "model.ckpt-1.index", "model.json", "report.html"]
+  assert [name for name in written if not (folder / name).is_file()] == []
+  assert tf.train.latest_checkpoint(folder).endswith("model.ckpt-1")
+
+
+def test_a_run_killed_after_a_checkpoint_ends_with_the_same_weights(run):
+  four_steps = ["--num_train_steps=4", "--save_checkpoints_steps=2"]
+  folder = run("run_pretraining", *four_steps)
+  expected = rewrite.read_weights(str(folder / "model.ckpt-4"))
+  for path in folder.glob("model.ckpt-4.*"):
+    path.unlink()
+  (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+  run("run_pretraining", *four_steps)
+  found = rewrite.read_weights(str(folder / "model.ckpt-4"))
+  assert found.keys() == expected.keys()
+  for name, weights in expected.items():
+    np.testing.assert_array_equal(found[name], weights, err_msg=name)
+
+
+@pytest.mark.parametrize(
+  "script, written",
+  [
+    ("create_vocab", ".txt"),
+    ("create_pretraining_data", "/records.tfrecord"),
+    ("extract_features", ".jsonl"),
+    ("export_model", "/saved_model.pb"),
+    ("convert_checkpoint", "/model.safetensors"),
+  ],
+)
+def test_the_output_is_written(run, script, written):
+  folder = run(script)
+  assert Path(f"{folder}{written}").stat().st_size > 0
+
+
+def test_answers_are_scored(run, capsys):
+  run("squad_metrics")
+  assert '"exact_match": 100.0' in capsys.readouterr().out
