@@ -217,14 +217,11 @@ class BertModel:
     return self.pooled_output
 
   def get_sequence_output(self):
-    """Output of the last layer, float [B, S, H].
-
-    With `output_positions` it is [B, P, H].
-    """
+    """Last layer: float [B, S, H], or [B, P, H] at `output_positions`."""
     return self.sequence_output
 
   def get_all_encoder_layers(self):
-    """Outputs of all layers, from first to last, each float [B, S, H].
+    """List of layer outputs, first to last, each float [B, S, H].
 
     With `output_positions` the last one is [B, P, H].
     """
@@ -304,9 +301,9 @@ def create_initializer(initializer_range: float = 0.02):
 class Compute:
   """Plain computation: float32, all positions, one operation at a time.
 
-  A subclass returns the same values in less time or memory. `BertModel` calls
-  `for_inference` and `for_batch` first, then the other methods of what these
-  return.
+  A subclass computes the same in less time or memory. `BertModel` calls
+  `for_inference` and `for_batch` first, then the other methods of the object
+  that these return.
 
   Attributes:
     dtype: of matrix products and the states between them. Weights, layer
@@ -643,12 +640,8 @@ def transformer_model(
     is_last = index == num_hidden_layers - 1
     positions = output_positions if is_last else None
     with tf.variable_scope(f"layer_{index}") as scope:
-      hidden = compute.run_layer(
-        functools.partial(layer, positions=positions),
-        hidden,
-        scope,
-        is_repeatable,
-      )
+      layer_fn = functools.partial(layer, positions=positions)
+      hidden = compute.run_layer(layer_fn, hidden, scope, is_repeatable)
     layer_outputs.append(hidden)
 
   lower_outputs = layer_outputs[:-1] if do_return_all_layers else []
@@ -736,8 +729,8 @@ def attention_layer(
   key = project(to_matrix, key_act, "key")  # [B * T, N * D]
   value = project(to_matrix, value_act, "value")  # [B * T, N * D]
 
-  # The variance of a dot product of D numbers grows with D: divide it by
-  # sqrt(D). Scale the queries instead of the scores: the tensor is smaller.
+  # Scores are divided by sqrt(D), or their variance would grow with D. Scale
+  # the queries instead: the tensor is smaller.
   query *= 1.0 / math.sqrt(size_per_head)
 
   # Give each head its D columns.
