@@ -1076,3 +1076,16 @@ def test_outside_training_nothing_is_compiled_or_recomputed(graph):
   with tf.Graph().as_default() as plain:
     modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32))
   assert lean == [op.type for op in plain.get_operations()]
+
+
+def test_without_options_fast_compute_builds_the_plain_training_graph():
+  def operations(compute):
+    with tf.Graph().as_default() as graph:
+      ids = tf.placeholder(tf.int32, [None, None])
+      model = modeling.BertModel(
+        TINY, True, ids, dropout_seed=(1, tf.constant(3)), compute=compute
+      )
+      tf.gradients(model.get_pooled_output(), tf.trainable_variables())
+    return [(op.name, op.type) for op in graph.get_operations()]
+
+  assert operations(FastCompute()) == operations(modeling.Compute())
