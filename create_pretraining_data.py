@@ -46,7 +46,7 @@ from bertlib import app, files, folder_lock, json_files, text_files
 from bertlib.data import tf_records, vocabulary
 from bertlib.errors import InputError
 from bertlib.files import find_files, open_any, split_names, write_whole
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 
@@ -1307,10 +1307,10 @@ def report(counts: collections.Counter[str]) -> None:
 def main(_) -> None:
   """Makes the records of --input_file."""
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
-  receipt = preflight.begin(__file__)
-  recipe, _, inputs, outputs = prepare(preflight.simply)
+  receipt = receipts.begin(__file__)
+  recipe, _, inputs, outputs = prepare(doctor.simply)
   receipt.start(inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   with folders_for(outputs), folder_lock.lock_files(outputs):
@@ -1320,14 +1320,14 @@ def main(_) -> None:
       counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
   logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
-  hashes = [preflight.fingerprint(path)["sha256"] for path in outputs]
+  hashes = [receipts.fingerprint(path)["sha256"] for path in outputs]
   receipt.finish({**counts, "sha256": hashes})
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check):
+def prepare(check: doctor.Check):
   """Checks all that a run needs but the text itself.
 
   Args:
@@ -1349,13 +1349,13 @@ def check_overwriting(
 ) -> None:
   """Refuses outputs, or files beside them, that are inputs."""
   beside = [
-    preflight.receipt_path(),
+    receipts.receipt_path(),
     _hidden_beside(outputs[0], ".receipt.json"),
   ]
   files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -1425,7 +1425,7 @@ def check_disk(recipe: Recipe, num_bytes: int, outputs: Sequence[str]) -> None:
   # A token is some four characters of text, and five bytes of a record.
   of_record = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
   num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length
-  preflight.check_disk(
+  doctor.check_disk(
     os.path.dirname(outputs[0]) or ".", int(num_records * of_record)
   )
 

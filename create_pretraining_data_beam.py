@@ -34,7 +34,7 @@ from bertlib import app, files, folder_lock, text_files
 from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 
@@ -206,7 +206,7 @@ def define_flags() -> None:
 def main(argv: list[str]) -> None:
   """Makes the records of --input_file."""
   if FLAGS.doctor:
-    preflight.diagnose(create_pretraining_data.examine)
+    doctor.diagnose(create_pretraining_data.examine)
     return
   recipe = create_pretraining_data.recipe_of_flags()
   create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary

@@ -37,7 +37,7 @@ from bertlib.export import signatures, tf1_module
 from bertlib.files import whole_folder, write_whole
 from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
-from bertlib.training import training
+from bertlib.training import setup
 
 FLAGS = flags.FLAGS
 
@@ -413,7 +413,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
   """Does what the flags say."""
-  training.fill_in_model_flags()
+  setup.fill_in_model_flags()
   source = find_source(
     FLAGS.model_dir,
     FLAGS.init_checkpoint,

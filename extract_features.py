@@ -34,10 +34,10 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
 from bertlib.files import write_whole
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor, receipts, training_checks
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.training import training
+from bertlib.training import run_flags, session_hooks, setup, training_run
 
 FLAGS = flags.FLAGS
 
@@ -441,12 +441,14 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
-  receipt = preflight.begin(__file__)
-  config, tokenizer, layer_indexes = prepare(preflight.simply)
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  config, tokenizer, layer_indexes = prepare(doctor.simply)
   receipt.start([FLAGS.input_file])
-  training.log_devices()
+  run_flags.log_devices()
   is_npz = FLAGS.output_format == "npz"
   layout = record_layout(FLAGS.max_seq_length)
 
@@ -466,7 +468,7 @@ def main(_) -> None:
     )
     if not num_texts:
       raise InputError(f"{FLAGS.input_file}: has no lines")
-    estimator = training.build_estimator(
+    estimator = training_run.build_estimator(
       model_fn_builder(
         config,
         FLAGS.init_checkpoint,
@@ -474,7 +476,7 @@ def main(_) -> None:
         FLAGS.use_tpu,
         FLAGS.use_one_hot_embeddings,
         FLAGS.pooling,
-        training.read_execution(),
+        run_flags.read_execution(),
       ),
       model_dir=folder,  # without a checkpoint, which would go first
       predict_batch_size=FLAGS.batch_size,
@@ -489,7 +491,7 @@ def main(_) -> None:
         by_length=not FLAGS.use_tpu,
       )
     )
-    rows = tf_records.in_order(training.follow(rows, num_texts, "texts"))
+    rows = tf_records.in_order(session_hooks.follow(rows, num_texts, "texts"))
     if is_npz:
       width = len(layer_indexes) * config.hidden_size
       write_npz(output, rows, num_texts, width)
@@ -499,7 +501,7 @@ def main(_) -> None:
   receipt.finish(
     {
       "texts": num_texts,
-      "sha256": preflight.fingerprint(FLAGS.output_file)["sha256"],
+      "sha256": receipts.fingerprint(FLAGS.output_file)["sha256"],
     }
   )
 
@@ -507,7 +509,7 @@ def main(_) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check):
+def prepare(check: doctor.Check):
   """Checks and reads all that a run needs but the texts.
 
   Args:
@@ -517,15 +519,15 @@ def prepare(check: preflight.Check):
     The model's sizes, the tokenizer and the layers that are wanted.
   """
   check("flags", check_flags)
-  config = check("config", preflight.load_config)
+  config = check("config", setup.load_config)
   check("output", check_output, after=config)
-  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  tokenizer = check("vocabulary", setup.load_tokenizer, config)
   check("checkpoint", finding.check_checkpoint, FLAGS.init_checkpoint)
   layer_indexes = check("layers", find_layers, config)
   return config, tokenizer, layer_indexes
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -548,7 +550,7 @@ def check_flags() -> None:
 def check_output() -> None:
   """Refuses an --output_file that is an input."""
   files.check_outputs(
-    [FLAGS.output_file, preflight.receipt_path()],
+    [FLAGS.output_file, receipts.receipt_path()],
     [
       FLAGS.input_file,
       FLAGS.vocab_file,
@@ -570,7 +572,7 @@ def check_weights(
   config: modeling.BertConfig, layer_indexes: Sequence[int]
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  preflight.check_weights(
+  training_checks.check_weights(
     FLAGS.init_checkpoint,
     model_fn_builder(
       config, FLAGS.init_checkpoint, layer_indexes, False, False, FLAGS.pooling
@@ -582,7 +584,7 @@ def check_weights(
 
 def check_texts(
   config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
-) -> preflight.Lengths:
+) -> doctor.Lengths:
   """Encodes some of the texts; warns if many are cut."""
   examples = list(
     for_model(
@@ -593,11 +595,11 @@ def check_texts(
     raise InputError(f"{FLAGS.input_file}: has no lines")
   encoded = (
     convert_single_example(example, FLAGS.max_seq_length, tokenizer)
-    for example in preflight.sample(examples)
+    for example in doctor.sample(examples)
   )
-  return preflight.check_encoded(
+  return doctor.check_encoded(
     (
-      preflight.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
+      doctor.Encoded(e.input_ids, len(e.tokens), e.num_truncated)
       for e in encoded
     ),
     config.vocab_size,
@@ -608,7 +610,7 @@ def check_texts(
 def check_disk(
   config: modeling.BertConfig,
   layer_indexes: Sequence[int],
-  lengths: preflight.Lengths,
+  lengths: doctor.Lengths,
 ) -> None:
   """Refuses a place that has too little room for the results."""
   numbers = lengths.num_examples * len(layer_indexes) * config.hidden_size
@@ -619,7 +621,7 @@ def check_disk(
   folder = os.path.dirname(FLAGS.output_file) or "."
   if not tf.gfile.IsDirectory(folder):
     raise InputError(f"{FLAGS.output_file}: {os.strerror(errno.ENOENT)}")
-  preflight.check_disk(folder, int(numbers * size))
+  doctor.check_disk(folder, int(numbers * size))
 
 
 if __name__ == "__main__":

@@ -54,10 +54,17 @@ from bertlib.errors import InputError
 from bertlib.files import write_whole
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor, receipts, run_report, training_checks
 from bertlib.settings import option
 from bertlib.settings.classifier import TASKS, ClassifierSettings
-from bertlib.training import model_selection, training
+from bertlib.training import (
+  estimator_spec,
+  model_selection,
+  run_flags,
+  session_hooks,
+  setup,
+  training_run,
+)
 
 FLAGS = flags.FLAGS
 
@@ -526,8 +533,10 @@ def model_fn_builder(
       weighting = {"label_weights": label_weights}
       if label_weights and kind != "multi_label":
         weights = tf.gather(tf.constant(label_weights), features["label_ids"])
-        weighting["total_weight"] = training.part_weight(weights, step_options)
-      return training.train_spec(
+        weighting["total_weight"] = estimator_spec.part_weight(
+          weights, step_options
+        )
+      return estimator_spec.train_spec(
         lambda batch, seed: (build(batch, True, seed, **weighting)[0], {}),
         features,
         learning_rate,
@@ -543,7 +552,9 @@ def model_fn_builder(
       )
 
     total_loss, per_example_loss, logits, probabilities = build(features, False)
-    scaffold_fn = training.restore_trained(init_checkpoint, config, use_tpu)
+    scaffold_fn = estimator_spec.restore_trained(
+      init_checkpoint, config, use_tpu
+    )
     if mode == estimator_api.ModeKeys.PREDICT:
       predictions = {"probabilities": probabilities}
       if "place" in features:
@@ -573,7 +584,7 @@ def model_fn_builder(
         "label_ids": label_ids,
         "is_real_example": is_real_example,
       }
-      hooks.append(training.CollectHook(kept, into=evaluated))
+      hooks.append(session_hooks.CollectHook(kept, into=evaluated))
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       loss=total_loss,
@@ -826,20 +837,22 @@ class Start(NamedTuple):
 def main(_) -> None:
   """Does what the flags say: trains, scores, labels."""
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
-  receipt = preflight.begin(__file__)
-  start = prepare(preflight.simply)
-  preflight.check_start(
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  start = prepare(doctor.simply)
+  training_checks.check_start(
     start.config,
     start.trained,
     lambda: check_weights(start.trained, start.config, start.processor),
   )
-  with training.lock_output_dir():
+  with run_flags.lock_output_dir():
     carry_out(start, receipt)
 
 
-def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
@@ -850,7 +863,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   processor, selection = start.processor, start.selection
   problem = processor.problem
   receipt.start(start.data_files)
-  training.log_devices()
+  run_flags.log_devices()
   if FLAGS.do_train:
     model = start.model | {"has_pairs": has_pairs(examples.train)}
     model_json.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
@@ -859,7 +872,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       FLAGS.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *training.choice_flags()],
+      ["--nodo_predict", *run_flags.choice_flags()],
     )
 
   num_train_steps = count_steps(len(examples.train))
@@ -891,7 +904,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       finding.steps_done(FLAGS.output_dir),
       FLAGS.group_by_length,
     )
-    training.train(
+    training_run.train(
       estimator,
       input_fn,
       num_train_steps,
@@ -906,7 +919,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       ),
     )
 
-  checkpoint = training.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use()
   results, sections, warnings = {}, [], []
   if FLAGS.do_eval:
     results, sections, warnings = score_sets(
@@ -916,14 +929,14 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     problem, tokenizer, estimator, examples.predict_sets, checkpoint
   )
   if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths, warnings)
+    run_report.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check) -> Start:
+def prepare(check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
@@ -935,9 +948,9 @@ def prepare(check: preflight.Check) -> Start:
     What the run begins with.
   """
   seeds = check("flags", check_flags)
-  config = check("config", preflight.load_config)
-  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
-  trained = check("checkpoint", preflight.find_model)
+  config = check("config", setup.load_config)
+  tokenizer = check("vocabulary", setup.load_tokenizer, config)
+  trained = check("checkpoint", setup.find_model)
   processor = check("task", make_processor)
   selection = check("scores", read_selection, processor)
   model = check("folder", describe_model, config, processor, seeds)
@@ -968,7 +981,7 @@ def prepare(check: preflight.Check) -> Start:
   )
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -982,13 +995,13 @@ def examine(doctor: preflight.Doctor) -> None:
   lengths = check(
     "tokens", check_tokens, config, start.tokenizer, processor, examples
   )
-  preflight.check_training(doctor, config, lengths, count_steps)
+  training_checks.check_training(doctor, config, lengths, count_steps)
 
 
 def check_flags() -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  preflight.check_actions()
-  return training.read_seeds()
+  doctor.check_actions()
+  return run_flags.read_seeds()
 
 
 def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
@@ -1003,7 +1016,7 @@ def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
 
 def check_output(data_files: Iterable[str]) -> None:
   """Refuses an --output_dir where data would be overwritten."""
-  preflight.check_output_dir(
+  doctor.check_output_dir(
     ["*.tf_record", "predictions*", "test_results*"],
     [*data_files, FLAGS.predict_file],
   )
@@ -1011,7 +1024,7 @@ def check_output(data_files: Iterable[str]) -> None:
 
 def read_selection(processor: DataProcessor) -> model_selection.Selection:
   """How the best weights are found, by scores of the task."""
-  return training.read_selection([*processor.scores, "loss"])
+  return run_flags.read_selection([*processor.scores, "loss"])
 
 
 def describe_model(
@@ -1038,7 +1051,7 @@ def describe_model(
     "labels": problem.labels,
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
-    **training.compute_choices(),
+    **run_flags.compute_choices(),
   }
   num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
   model_json.check(
@@ -1109,7 +1122,7 @@ def check_weights(
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   problem = processor.problem
-  preflight.check_weights(
+  training_checks.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config, problem),
     record_layout(FLAGS.max_seq_length, problem),
@@ -1122,7 +1135,7 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
   labels = processor.problem.labels
   sets = {"the training set": examples.train}
   sets |= {f"the dev set{end}": of for end, of in examples.eval_sets.items()}
-  preflight.check_labels(
+  doctor.check_labels(
     labels,
     {
       name: [
@@ -1145,7 +1158,7 @@ def check_tokens(
   tokenizer: tokenization.FullTokenizer,
   processor: DataProcessor,
   examples: Examples,
-) -> preflight.Lengths:
+) -> doctor.Lengths:
   """Encodes some of the examples; warns if many are cut."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
@@ -1155,10 +1168,10 @@ def check_tokens(
     converted, num_tokens, num_cut = _convert(
       1, example, processor.problem, FLAGS.max_seq_length, tokenizer
     )
-    return preflight.Encoded(converted.input_ids, num_tokens, num_cut)
+    return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
 
-  lengths = preflight.check_encoded(
-    map(encode, preflight.sample(found)), config.vocab_size, len(found)
+  lengths = doctor.check_encoded(
+    map(encode, doctor.sample(found)), config.vocab_size, len(found)
   )
   if processor.kind == "multiple_choice":
     return lengths._replace(num_rows=processor.problem.num_labels)
@@ -1167,7 +1180,9 @@ def check_tokens(
 
 def count_steps(num_examples: int) -> int:
   """Steps of training on so many examples; 0 without --do_train."""
-  return training.count_steps(num_examples, "examples") if FLAGS.do_train else 0
+  return (
+    run_flags.count_steps(num_examples, "examples") if FLAGS.do_train else 0
+  )
 
 
 def score_sets(
@@ -1205,12 +1220,12 @@ def score_sets(
       )
     if evaluated:
       rows = classification_scores.probabilities(problem, evaluated["logits"])
-      warnings += training.point_out_collapse(
+      warnings += run_report.point_out_collapse(
         classification_scores.answers(problem, rows),
         classification_scores.gold_answers(examples),
       )
-    training.write_dev_scores(results, checkpoint, ending)
-    training.write_results(
+    training_run.write_dev_scores(results, checkpoint, ending)
+    training_run.write_results(
       os.path.join(FLAGS.output_dir, f"eval_results{ending}.txt"), results
     )
     all_results |= {f"{name}{ending}": of for name, of in results.items()}
@@ -1244,7 +1259,7 @@ def label_sets(
   for ending, examples in predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
     if FLAGS.predict_file:
-      results = training.predictions_name(FLAGS.predict_file)
+      results = training_run.predictions_name(FLAGS.predict_file)
       records = f"predict_{results.removesuffix('_predictions')}"
     input_fn, _ = write_and_read(
       problem,
@@ -1254,7 +1269,7 @@ def label_sets(
       FLAGS.predict_batch_size,
       by_length=True,
     )
-    found = training.follow(
+    found = session_hooks.follow(
       estimator.predict(input_fn, checkpoint_path=checkpoint),
       len(examples),
       "examples",
@@ -1269,7 +1284,7 @@ def label_sets(
       thresholds,
       show=bool(FLAGS.predict_file),
     )
-    warnings += training.point_out_collapse(
+    warnings += run_report.point_out_collapse(
       classification_scores.answers(problem, rows, thresholds)
     )
   return warnings
@@ -1350,8 +1365,8 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  compute, options = training.plan_training(
-    training.read_execution(), config, num_train_steps
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(), config, num_train_steps
   )
   model_fn = make_model_fn(
     config,
@@ -1362,7 +1377,7 @@ def build_estimator(
     compute,
     options,
   )
-  return training.build_estimator(
+  return training_run.build_estimator(
     model_fn,
     FLAGS.output_dir,
     FLAGS.train_batch_size,

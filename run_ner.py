@@ -38,10 +38,23 @@ from bertlib.data import (
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
 from bertlib.files import write_whole
-from bertlib.reporting import html_report, preflight
+from bertlib.reporting import (
+  doctor,
+  html_report,
+  receipts,
+  run_report,
+  training_checks,
+)
 from bertlib.settings import option
 from bertlib.settings.ner import NerSettings
-from bertlib.training import model_selection, training
+from bertlib.training import (
+  estimator_spec,
+  model_selection,
+  run_flags,
+  session_hooks,
+  setup,
+  training_run,
+)
 
 FLAGS = flags.FLAGS
 
@@ -174,16 +187,20 @@ def model_fn_builder(
           "unique_ids": features["unique_ids"],
           "probabilities": tf.nn.softmax(build(features, False)),
         },
-        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
+        scaffold_fn=estimator_spec.restore_trained(
+          init_checkpoint, config, use_tpu
+        ),
       )
 
-    num_decided = training.part_weight(features["label_ids"] >= 0, step_options)
+    num_decided = estimator_spec.part_weight(
+      features["label_ids"] >= 0, step_options
+    )
 
     def loss_fn(batch, dropout_seed):
       logits = build(batch, True, dropout_seed)
       return tagging_loss(logits, batch["label_ids"], num_decided), {}
 
-    return training.train_spec(
+    return estimator_spec.train_spec(
       loss_fn,
       features,
       learning_rate,
@@ -428,16 +445,18 @@ class Start(NamedTuple):
 def main(_) -> None:
   """Does what the flags say: trains, scores, tags."""
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
-  receipt = preflight.begin(__file__)
-  start = prepare(preflight.simply)
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  start = prepare(doctor.simply)
   check_start(start)
-  with training.lock_output_dir():
+  with run_flags.lock_output_dir():
     carry_out(start, receipt)
 
 
-def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
@@ -448,7 +467,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   data = start.data
   files = FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
-  training.log_devices()
+  run_flags.log_devices()
   if FLAGS.do_train:
     model_json.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
   if start.seeds:
@@ -456,7 +475,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       FLAGS.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *training.choice_flags()],
+      ["--nodo_predict", *run_flags.choice_flags()],
     )
 
   def tagger(name, sentences):
@@ -470,7 +489,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   if FLAGS.do_train and not start.seeds:
     windows, path = write_windows("train", data.train, start.tokenizer, labels)
     num_steps = count_steps(len(windows))
-    training.train(
+    training_run.train(
       build_estimator(config, labels, num_steps),
       train_input_fn(path),
       num_steps,
@@ -488,17 +507,17 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       num_tokens, FLAGS.max_seq_length, nothing_cut
     )
 
-  checkpoint = training.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use()
   results, sections, warnings = {}, [], []
   if FLAGS.do_eval:
     said = tag_dev_set(checkpoint)
     results = score_tags(data.dev, said)
-    training.write_dev_scores(results, checkpoint)
-    training.write_results(
+    training_run.write_dev_scores(results, checkpoint)
+    training_run.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
     sections = report_sections(data.dev, said, results)
-    warnings += training.point_out_collapse(
+    warnings += run_report.point_out_collapse(
       answers(tags for tags, _ in said),
       answers(sentence.tags for sentence in data.dev),
     )
@@ -506,21 +525,21 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
     said = tagger("predict", data.predict)(checkpoint)
     write_predictions(
       os.path.join(
-        FLAGS.output_dir, training.predictions_name(FLAGS.predict_file)
+        FLAGS.output_dir, training_run.predictions_name(FLAGS.predict_file)
       ),
       data.predict,
       said,
     )
-    warnings += training.point_out_collapse(answers(tags for tags, _ in said))
+    warnings += run_report.point_out_collapse(answers(tags for tags, _ in said))
   if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths, warnings)
+    run_report.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check) -> Start:
+def prepare(check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
@@ -533,10 +552,10 @@ def prepare(check: preflight.Check) -> Start:
   """
   seeds = check("flags", check_flags)
   check("output", check_output, after=seeds)
-  config = check("config", preflight.load_config, 8)
-  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
-  trained = check("checkpoint", preflight.find_model)
-  selection = check("scores", training.read_selection, METRICS)
+  config = check("config", setup.load_config, 8)
+  tokenizer = check("vocabulary", setup.load_tokenizer, config)
+  trained = check("checkpoint", setup.find_model)
+  selection = check("scores", run_flags.read_selection, METRICS)
   tagged = check("sentences", read_training_set, after=seeds)
   labels = check("tags", find_labels, tagged, trained)
   model = check("folder", describe_model, config, labels, seeds)
@@ -546,7 +565,7 @@ def prepare(check: preflight.Check) -> Start:
   )
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -559,12 +578,12 @@ def examine(doctor: preflight.Doctor) -> None:
   lengths = doctor.check(
     "tokens", check_tokens, config, start.tokenizer, start.data
   )
-  preflight.check_training(doctor, config, lengths, count_steps)
+  training_checks.check_training(doctor, config, lengths, count_steps)
 
 
 def check_flags() -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  preflight.check_actions()
+  doctor.check_actions()
   for flag, action in (
     ("train_file", "do_train"),
     ("dev_file", "do_eval"),
@@ -572,12 +591,12 @@ def check_flags() -> list[int]:
   ):
     if FLAGS[action].value and not FLAGS[flag].value:
       raise InputError(f"--{flag} is needed with --{action}")
-  return training.read_seeds()
+  return run_flags.read_seeds()
 
 
 def check_output() -> None:
   """Refuses an --output_dir where sentences would be overwritten."""
-  preflight.check_output_dir(
+  doctor.check_output_dir(
     ["*.tf_record", "predictions*", "test_predictions*"],
     [FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file],
   )
@@ -609,7 +628,7 @@ def describe_model(
     "labels": labels,
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": FLAGS.do_lower_case,
-    **training.compute_choices(),
+    **run_flags.compute_choices(),
   }
   model_json.check(
     FLAGS.output_dir,
@@ -662,7 +681,7 @@ def check_weights(
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   layout = ner.record_layout(FLAGS.max_seq_length)
-  preflight.check_weights(
+  training_checks.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config, labels),
     layout,
@@ -673,7 +692,7 @@ def check_weights(
 def check_labels(labels: Sequence[str], data: Data) -> None:
   """Warns of types of entities that are missing or rare."""
   sets = {"the training set": data.train, "the dev set": data.dev}
-  preflight.check_labels(
+  doctor.check_labels(
     sorted({label[2:] or label for label in labels} - {"O"}),
     {
       name: [
@@ -691,13 +710,13 @@ def check_tokens(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   data: Data,
-) -> preflight.Lengths:
+) -> doctor.Lengths:
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
-  some = preflight.sample(sentences)
+  some = doctor.sample(sentences)
   windows = list(ner.make_windows(some, tokenizer, FLAGS.max_seq_length))
-  return preflight.check_encoded(
-    [preflight.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
+  return doctor.check_encoded(
+    [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     config.vocab_size,
     len(sentences) * len(windows) // len(some),
   )
@@ -890,10 +909,10 @@ def build_estimator(
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  compute, options = training.plan_training(
-    training.read_execution(), config, num_train_steps
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(), config, num_train_steps
   )
-  return training.build_estimator(
+  return training_run.build_estimator(
     make_model_fn(config, labels, num_train_steps, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
@@ -927,7 +946,7 @@ def make_model_fn(
 
 def count_steps(num_windows: int) -> int:
   """The steps of training on so many windows."""
-  return training.count_steps(num_windows, "windows")
+  return run_flags.count_steps(num_windows, "windows")
 
 
 def check_start(start: Start) -> None:
@@ -944,7 +963,7 @@ def check_start(start: Start) -> None:
   if 0 < len(sentences) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
     windows = ner.make_windows(sentences, start.tokenizer, FLAGS.max_seq_length)
     count_steps(len(list(windows)))
-  preflight.check_start(
+  training_checks.check_start(
     start.config,
     start.trained,
     lambda: check_weights(start.trained, start.config, start.labels),
@@ -1001,7 +1020,7 @@ def tag(
 
   def rows():
     found = estimator.predict(input_fn, checkpoint_path=checkpoint)
-    for row in training.follow(found, len(windows), "windows"):
+    for row in session_hooks.follow(found, len(windows), "windows"):
       yield int(row["unique_ids"]), row["probabilities"]
 
   return decide(sentences, windows, rows(), labels)

@@ -38,10 +38,16 @@ from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
 from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names, write_whole
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor, receipts, run_report, training_checks
 from bertlib.settings import option, rules
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import model_selection, training
+from bertlib.training import (
+  estimator_spec,
+  model_selection,
+  run_flags,
+  setup,
+  training_run,
+)
 
 FLAGS = flags.FLAGS
 
@@ -717,7 +723,7 @@ def model_fn_builder(
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
-      total_weight = training.part_weight(
+      total_weight = estimator_spec.part_weight(
         features["masked_lm_weights"], step_options
       )
 
@@ -733,7 +739,7 @@ def model_fn_builder(
         }
         return loss, means
 
-      return training.train_spec(
+      return estimator_spec.train_spec(
         loss_fn,
         features,
         learning_rate,
@@ -766,7 +772,9 @@ def model_fn_builder(
           "top_ids": top.indices,
           "top_probs": tf.exp(top.values),
         },
-        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
+        scaffold_fn=estimator_spec.restore_trained(
+          init_checkpoint, config, use_tpu
+        ),
       )
 
     total_loss, measured = pretraining_loss(bert_config, model, features)
@@ -779,7 +787,9 @@ def model_fn_builder(
       mode=mode,
       loss=total_loss,
       eval_metrics=(metric_fn, list(itertools.chain(*measured.values()))),
-      scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
+      scaffold_fn=estimator_spec.restore_trained(
+        init_checkpoint, config, use_tpu
+      ),
     )
 
   return model_fn
@@ -1018,21 +1028,23 @@ def main(_) -> None:
     run_phases()
     return
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
-  receipt = preflight.begin(__file__)
-  start = prepare(preflight.simply)
-  preflight.check_start(
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  start = prepare(doctor.simply)
+  training_checks.check_start(
     start.config,
     start.trained,
     lambda: check_weights(start.trained, start.config),
     FLAGS.max_predictions_per_seq,
   )
-  with training.lock_output_dir():
+  with run_flags.lock_output_dir():
     carry_out(start, receipt)
 
 
-def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
@@ -1042,7 +1054,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   config, data = start.config, start.data
   predicted = [FLAGS.predict_file] if data.lines else []
   receipt.start([*data.num_records, *predicted])
-  training.log_devices()
+  run_flags.log_devices()
 
   estimator = build_estimator(config)
   evaluate = None
@@ -1060,16 +1072,16 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       start.selection,
       evaluate,
     )
-  checkpoint = training.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use()
   results = {}
   if FLAGS.do_eval:
     results = evaluate(checkpoint)
-    training.write_dev_scores(results, checkpoint)
-    training.write_results(
+    training_run.write_dev_scores(results, checkpoint)
+    training_run.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
   if FLAGS.do_train:
-    training.write_report(results, start.selection, [], None)
+    run_report.write_report(results, start.selection, [], None)
   if FLAGS.do_predict:
     write_predictions(
       os.path.join(FLAGS.output_dir, "predictions.jsonl"),
@@ -1099,13 +1111,15 @@ def run_phases() -> None:
   if FLAGS.doctor:
     run_each_phase(num_steps)
     return
-  receipt = preflight.begin(__file__)
-  with training.lock_output_dir():
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  with run_flags.lock_output_dir():
     carry_out_phases(num_steps, receipt)
 
 
 def carry_out_phases(
-  num_steps: Sequence[int], receipt: preflight.Receipt
+  num_steps: Sequence[int], receipt: receipts.Receipt
 ) -> None:
   """Runs all phases, and makes the model of the last one that of the folder.
 
@@ -1115,7 +1129,7 @@ def carry_out_phases(
   """
   receipt.start(FLAGS.phases)
   last = run_each_phase(num_steps)
-  if not training.is_chief():
+  if not run_flags.is_chief():
     return
   vocab_file = os.path.join(last, loading.VOCAB_FILE)
   model_json.claim(
@@ -1146,7 +1160,7 @@ def run_each_phase(num_steps: Sequence[int]) -> str:
     else:
       logging.info("%s", told)
       model_selection.run_again(folder, flags_of_phase(file, checkpoint))
-    if not (FLAGS.doctor or training.is_chief()):
+    if not (FLAGS.doctor or run_flags.is_chief()):
       wait_for_chief(folder)
     checkpoint = finding.last_checkpoint(folder)
   return folder
@@ -1223,7 +1237,7 @@ def wait_for_chief(folder: str, most_seconds: float = 3600.0) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check) -> Start:
+def prepare(check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
@@ -1234,8 +1248,8 @@ def prepare(check: preflight.Check) -> Start:
   Returns:
     What the run begins with.
   """
-  check("flags", preflight.check_actions)
-  config = check("config", preflight.load_config)
+  check("flags", doctor.check_actions)
+  config = check("config", setup.load_config)
   model = check("folder", describe_model, config)
   selection = check("scores", read_selection)
   trained = check("checkpoint", find_weights)
@@ -1245,7 +1259,7 @@ def prepare(check: preflight.Check) -> Start:
   return Start(config, model, selection, trained, tokenizer, data)
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -1254,7 +1268,7 @@ def examine(doctor: preflight.Doctor) -> None:
   start = prepare(doctor.check)
   doctor.check("weights", check_weights, start.trained, start.config)
   lengths = doctor.check("records", check_records, start.config, start.data)
-  preflight.check_training(
+  training_checks.check_training(
     doctor,
     start.config,
     lengths,
@@ -1266,7 +1280,7 @@ def examine(doctor: preflight.Doctor) -> None:
 
 def check_output(data: Data) -> None:
   """Refuses an --output_dir where data would be overwritten."""
-  preflight.check_output_dir(
+  doctor.check_output_dir(
     ["predictions*"], [*data.num_records, FLAGS.predict_file]
   )
 
@@ -1287,7 +1301,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
     "script": "run_pretraining",
     "max_seq_length": FLAGS.max_seq_length,
     "do_lower_case": find_vocab()[1],
-    **training.compute_choices(),
+    **run_flags.compute_choices(),
   }
   model_json.check(
     FLAGS.output_dir,
@@ -1303,7 +1317,7 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
 
 def read_selection() -> model_selection.Selection:
   """How the flags want the best weights found."""
-  return training.read_selection(
+  return run_flags.read_selection(
     [
       "masked_lm_loss",
       "masked_lm_accuracy",
@@ -1374,7 +1388,7 @@ def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
   layout = tf_records.pretraining_layout(
     FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
   )
-  preflight.check_weights(
+  training_checks.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config),
     layout,
@@ -1384,7 +1398,7 @@ def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
 
 def check_records(
   config: modeling.BertConfig, data: Data, number: int = 2000
-) -> preflight.Lengths:
+) -> doctor.Lengths:
   """Looks at some of the records, each by itself.
 
   Args:
@@ -1410,14 +1424,14 @@ def check_records(
         )
         for name in ("input_ids", "masked_lm_ids"):
           ids = record[name].int64_list.value
-          preflight.check_ids(ids, config.vocab_size, where)
-        yield preflight.Encoded(
+          doctor.check_ids(ids, config.vocab_size, where)
+        yield doctor.Encoded(
           record["input_ids"].int64_list.value,
           sum(record["input_mask"].int64_list.value),
         )
 
   total = sum(data.num_records[path] for path in data.train_files)
-  return preflight.check_encoded(encoded(), config.vocab_size, total)
+  return doctor.check_encoded(encoded(), config.vocab_size, total)
 
 
 def needed(flag: str, action: str):
@@ -1495,13 +1509,13 @@ def build_estimator(config: modeling.BertConfig):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  compute, options = training.plan_training(
-    training.read_execution(),
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(),
     config,
     FLAGS.num_train_steps if FLAGS.do_train else 0,
     FLAGS.max_predictions_per_seq,
   )
-  return training.build_estimator(
+  return training_run.build_estimator(
     make_model_fn(config, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
@@ -1581,7 +1595,7 @@ def train(
     by_file=num_records if FLAGS.shard_by == "file" else None,
   )
   epochs = FLAGS.num_train_steps * FLAGS.train_batch_size / total
-  training.train(
+  training_run.train(
     estimator,
     input_fn,
     FLAGS.num_train_steps,

@@ -52,10 +52,23 @@ from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also
   get_final_text,
   write_predictions,
 )
-from bertlib.reporting import html_report, preflight
+from bertlib.reporting import (
+  doctor,
+  html_report,
+  receipts,
+  run_report,
+  training_checks,
+)
 from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import model_selection, training
+from bertlib.training import (
+  estimator_spec,
+  model_selection,
+  run_flags,
+  session_hooks,
+  setup,
+  training_run,
+)
 
 FLAGS = flags.FLAGS
 
@@ -220,9 +233,11 @@ def model_fn_builder(
           "start_logits": start_logits,
           "end_logits": end_logits,
         },
-        scaffold_fn=training.restore_trained(init_checkpoint, config, use_tpu),
+        scaffold_fn=estimator_spec.restore_trained(
+          init_checkpoint, config, use_tpu
+        ),
       )
-    return training.train_spec(
+    return estimator_spec.train_spec(
       loss_fn,
       features,
       learning_rate,
@@ -411,20 +426,22 @@ class Start(NamedTuple):
 def main(_) -> None:
   """Does what the flags say: trains, answers, scores."""
   if FLAGS.doctor:
-    preflight.diagnose(examine)
+    doctor.diagnose(examine)
     return
   if FLAGS.audit:
     check_flags()
     print_audit(load_audit_tokenizer())
     return
-  receipt = preflight.begin(__file__)
-  start = prepare(preflight.simply)
+  receipt = receipts.begin(
+    __file__, run_flags.is_chief, run_flags.compute_choices
+  )
+  start = prepare(doctor.simply)
   check_start(start)
-  with training.lock_output_dir():
+  with run_flags.lock_output_dir():
     carry_out(start, receipt)
 
 
-def carry_out(start: Start, receipt: preflight.Receipt) -> None:
+def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
@@ -435,7 +452,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
   data, model = start.data, start.model
   files = FLAGS.train_file, FLAGS.predict_file
   receipt.start(path for path, used in zip(files, data) if used)
-  training.log_devices()
+  run_flags.log_devices()
   if FLAGS.do_train or not model_json.load_description(FLAGS.output_dir):
     model_json.claim(
       FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
@@ -445,7 +462,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       FLAGS.output_dir,
       start.seeds,
       selection.metric,
-      ["--nointeractive", *training.choice_flags()],
+      ["--nointeractive", *run_flags.choice_flags()],
     )
 
   predict_windows, key = [], ""
@@ -474,7 +491,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
         data.questions,
       ),
     )
-  checkpoint = training.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use()
   results, sections, warnings = {}, [], []
   if answers_questions():
     if FLAGS.from_logits:
@@ -485,14 +502,16 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
       squad_decoding.save_logits(FLAGS.save_logits, key, logits)
     results = decode(data.predict, predict_windows, logits, data.questions)
     if FLAGS.do_eval:
-      training.write_dev_scores(results, checkpoint)
+      training_run.write_dev_scores(results, checkpoint)
       sections = report_sections(data.questions)
-    warnings = training.point_out_collapse(*answers_to_compare(data.questions))
+    warnings = run_report.point_out_collapse(
+      *answers_to_compare(data.questions)
+    )
   if FLAGS.do_train:
-    training.write_report(results, selection, sections, lengths, warnings)
+    run_report.write_report(results, selection, sections, lengths, warnings)
   receipt.finish(results, checkpoint)
   if FLAGS.interactive:
-    precision = training.read_execution().dtype.name
+    precision = run_flags.read_execution().dtype.name
     with Predictor(
       FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
     ) as predictor:
@@ -505,7 +524,7 @@ def carry_out(start: Start, receipt: preflight.Receipt) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: preflight.Check) -> Start:
+def prepare(check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
@@ -518,8 +537,8 @@ def prepare(check: preflight.Check) -> Start:
   """
   seeds = check("flags", check_flags)
   check("output", check_output, after=seeds)
-  config = check("config", preflight.load_config)
-  tokenizer = check("vocabulary", preflight.load_tokenizer, config)
+  config = check("config", setup.load_config)
+  tokenizer = check("vocabulary", setup.load_tokenizer, config)
   trained = check("checkpoint", find_model)
   selection = check("scores", read_selection)
   model = check("folder", describe_model, config, seeds)
@@ -527,7 +546,7 @@ def prepare(check: preflight.Check) -> Start:
   return Start(config, tokenizer, trained, selection, seeds, model, data)
 
 
-def examine(doctor: preflight.Doctor) -> None:
+def examine(doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
@@ -538,7 +557,7 @@ def examine(doctor: preflight.Doctor) -> None:
   lengths = doctor.check(
     "tokens", check_tokens, start.config, start.tokenizer, start.data
   )
-  preflight.check_training(
+  training_checks.check_training(
     doctor,
     start.config,
     lengths,
@@ -554,7 +573,7 @@ def check_output() -> None:
     FLAGS.passage_file,
     FLAGS.from_logits,
   ]
-  preflight.check_output_dir(
+  doctor.check_output_dir(
     [
       "*.tf_record",
       "*predictions.json",
@@ -572,7 +591,7 @@ def check_output() -> None:
 
 def read_selection() -> model_selection.Selection:
   """How the flags want the best weights found."""
-  return training.read_selection(
+  return run_flags.read_selection(
     ["best_f1", "f1", "exact", "best_exact"]
     if FLAGS.version_2_with_negative
     else ["f1", "exact_match"]
@@ -602,7 +621,7 @@ def describe_model(
     "doc_stride": FLAGS.doc_stride,
     "max_query_length": FLAGS.max_query_length,
     "do_lower_case": FLAGS.do_lower_case,
-    **training.compute_choices(),
+    **run_flags.compute_choices(),
   }
   must_agree = ["script", "do_lower_case"]
   if FLAGS.do_train:
@@ -667,7 +686,7 @@ def check_start(start: Start) -> None:
   if FLAGS.from_logits:
     key = windows_key(FLAGS.predict_file, is_training=False)
     squad_decoding.load_logits(FLAGS.from_logits, key)
-  preflight.check_start(
+  training_checks.check_start(
     start.config,
     start.trained,
     lambda: check_weights(start.trained, start.config),
@@ -677,7 +696,7 @@ def check_start(start: Start) -> None:
 def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   layout = squad.record_layout(FLAGS.max_seq_length, is_training=False)
-  preflight.check_weights(
+  training_checks.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config),
     layout,
@@ -689,10 +708,10 @@ def check_tokens(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   data: Data,
-) -> preflight.Lengths:
+) -> doctor.Lengths:
   """Makes windows of some of the questions; warns if answers get lost."""
   questions = data.train or data.predict
-  some = preflight.sample(questions)
+  some = doctor.sample(questions)
   windows = squad.make_windows(
     some, tokenizer, settings(is_training=bool(data.train))
   )
@@ -701,9 +720,9 @@ def check_tokens(
     if len(which) > len(some) / 20:
       logging.warning("%d of %d %s", len(which), len(some), what)
   ends = np.cumsum(windows.length)
-  return preflight.check_encoded(
+  return doctor.check_encoded(
     [
-      preflight.Encoded(windows.ids[end - length : end].tolist(), int(length))
+      doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
       for end, length in zip(ends, windows.length)
     ],
     config.vocab_size,
@@ -739,7 +758,7 @@ def check_flags() -> list[int]:
   if folder and not tf.gfile.IsDirectory(folder):
     raise InputError(f"--save_logits={FLAGS.save_logits}: there is no {folder}")
   squad.check_settings(settings(is_training=False))
-  return training.read_seeds()
+  return run_flags.read_seeds()
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
@@ -866,7 +885,7 @@ def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
 
 def load_audit_tokenizer() -> tokenization.FullTokenizer:
   """The tokenizer of --audit, which needs neither a model nor a folder."""
-  training.fill_in_model_flags()
+  setup.fill_in_model_flags()
   if not FLAGS.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
   return loading.load_tokenizer(
@@ -977,7 +996,7 @@ def count_steps(num_questions: int, num_windows: int) -> int:
     InputError: there are not enough for one.
   """
   count = num_questions if FLAGS.steps_from == "questions" else num_windows
-  num_steps = training.count_steps(count, FLAGS.steps_from)
+  num_steps = run_flags.count_steps(count, FLAGS.steps_from)
   logging.info(
     "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
     " the %d windows",
@@ -1002,10 +1021,10 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
   Returns:
     An `estimator_api.TPUEstimator`.
   """
-  compute, options = training.plan_training(
-    training.read_execution(unpad=FLAGS.mask_padding), config, num_train_steps
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(unpad=FLAGS.mask_padding), config, num_train_steps
   )
-  return training.build_estimator(
+  return training_run.build_estimator(
     make_model_fn(config, num_train_steps, compute, options),
     FLAGS.output_dir,
     FLAGS.train_batch_size,
@@ -1078,7 +1097,7 @@ def train(
     first_step=finding.steps_done(FLAGS.output_dir),
     by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
   )
-  training.train(
+  training_run.train(
     build_estimator(config, num_steps),
     input_fn,
     num_steps,
@@ -1140,7 +1159,7 @@ def predict(
     input_fn, checkpoint_path=checkpoint
   )
   start = time.time()
-  for row in training.follow(rows, len(batches), "windows"):
+  for row in session_hooks.follow(rows, len(batches), "windows"):
     index = row["unique_ids"] - squad.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
@@ -1239,7 +1258,7 @@ def decode(
   scores = {}
   if FLAGS.do_eval:
     scores = score(questions, answers, odds, FLAGS.null_score_diff_threshold)
-    training.write_results(in_output_dir("eval_results.txt"), scores)
+    training_run.write_results(in_output_dir("eval_results.txt"), scores)
     if FLAGS.version_2_with_negative:
       logging.info(
         "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",

@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our epoch."""
-  from bertlib.training import training
+  from bertlib.training import run_flags, training_run
 
   training_step.set_flags(
     train_batch_size=settings.batch_size,
@@ -82,8 +82,8 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     precision=settings.precision,
     xla=settings.xla,
   )
-  compute, options = training.plan_training(
-    training.read_execution(), read_config(settings), num_train_steps=1000
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(), read_config(settings), num_train_steps=1000
   )
   how = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(

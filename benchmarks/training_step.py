@@ -146,7 +146,7 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Our config, and how our flags have a step made, as keywords."""
   import modeling
-  from bertlib.training import training
+  from bertlib.training import run_flags, training_run
 
   set_flags(
     train_batch_size=settings.batch_size,
@@ -158,8 +158,8 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
     memory_gb=settings.memory_gb,
   )
   config = modeling.BertConfig(**sizes(settings))
-  compute, options = training.plan_training(
-    training.read_execution(), config, num_train_steps=1000
+  compute, options = training_run.plan_training(
+    run_flags.read_execution(), config, num_train_steps=1000
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 

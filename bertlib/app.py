@@ -260,7 +260,7 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def read_receipt(path: str) -> dict[str, Any]:
-  """Reads the receipt of a run, see `preflight.Receipt`.
+  """Reads the receipt of a run, see `receipts.Receipt`.
 
   Args:
     path: a `run.json`.

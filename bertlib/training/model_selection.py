@@ -490,7 +490,7 @@ def has_collapsed(results: Mapping[str, Any]) -> bool:
 
 
 def read_results(path: str) -> dict[str, Any]:
-  """What `training.write_results` wrote.
+  """What `training_run.write_results` wrote.
 
   Args:
     path: the file.

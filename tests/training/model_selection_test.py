@@ -17,7 +17,7 @@ import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import model_selection, training
+from bertlib.training import model_selection, training_run
 from bertlib.training.model_selection import DevScores, Selection
 
 pytestmark = pytest.mark.unit
@@ -401,7 +401,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
     "labels": '["a", "\u00fc"]',
   }
   path = str(tmp_path / "eval_results.txt")
-  training.write_results(path, results)
+  training_run.write_results(path, results)
   read = model_selection.read_results(path)
   assert read.pop("labels") == ["a", "\u00fc"]
   for name in ("eval_accuracy", "eval_loss"):

@@ -26,7 +26,7 @@ from bertlib.data import input_pipeline, ner, squad, tf_records
 from bertlib.data.classification import Problem
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import tpu, training
+from bertlib.training import run_flags, tpu, training_run
 
 pytestmark = pytest.mark.graph
 
@@ -77,7 +77,7 @@ def model_of(name, *flags):
   steps = 50
 
   def plan():
-    return training.plan_training(training.read_execution(), CONFIG, steps)
+    return training_run.plan_training(run_flags.read_execution(), CONFIG, steps)
 
   if name == "squad":
     return with_flags(

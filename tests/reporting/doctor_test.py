@@ -25,7 +25,7 @@ from bertlib import app, files
 from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.data import tf_records
 from bertlib.errors import InputError
-from bertlib.reporting import preflight
+from bertlib.reporting import doctor, receipts, training_checks
 
 pytestmark = pytest.mark.train
 
@@ -52,7 +52,7 @@ Finding = collections.namedtuple("Finding", "status text")
 def no_measurement():
   """How fast the machine is matters to no test of what is found."""
   patch = pytest.MonkeyPatch()
-  patch.setattr(preflight, "product_rate", lambda *_: 1e9)
+  patch.setattr(training_checks, "product_rate", lambda *_: 1e9)
   yield
   patch.undo()
 
@@ -535,7 +535,7 @@ def test_what_is_restored_is_told(place, capsys):
 
 def test_too_little_disk(place, capsys, monkeypatch):
   usage = collections.namedtuple("usage", "total used free")
-  monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage(9, 4, 5))
+  monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(9, 4, 5))
   found, _ = examine(capsys, run_classifier)
   assert found["disk"].status == "fail"
   assert "--keep_checkpoint_max" in found["disk"].text
@@ -545,13 +545,13 @@ def test_checkpoints_of_a_run(place):
   with commands.in_process(run_classifier):
     flags.FLAGS(["", *arguments(run_classifier, save_checkpoints_steps=10)])
     # Those that are kept and one that is being written.
-    assert preflight.checkpoint_bytes(100, 5) == 2 * 12 * 100
-    assert preflight.checkpoint_bytes(100, 15) == 3 * 12 * 100
-    assert preflight.checkpoint_bytes(100, 1000) == 3 * 12 * 100
+    assert training_checks.checkpoint_bytes(100, 5) == 2 * 12 * 100
+    assert training_checks.checkpoint_bytes(100, 15) == 3 * 12 * 100
+    assert training_checks.checkpoint_bytes(100, 1000) == 3 * 12 * 100
 
 
 def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
-  monkeypatch.setattr(preflight, "available_memory", lambda: 5 * 10**8)
+  monkeypatch.setattr(training_checks, "available_memory", lambda: 5 * 10**8)
   found, status = examine(capsys, run_classifier)
   assert found["memory"].status == "warn" and status == 0
   assert "--memory_gb" in found["memory"].text
@@ -561,67 +561,67 @@ def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
 
 
 @pytest.fixture
-def doctor():
+def own_doctor():
   lines = []
-  doctor = preflight.Doctor(lines.append)
-  doctor.lines = lines
+  own_doctor = doctor.Doctor(lines.append)
+  own_doctor.lines = lines
   logging.set_verbosity(logging.INFO)
-  return doctor
+  return own_doctor
 
 
 @pytest.mark.unit
-def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(doctor):
-  assert doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
-  doctor.check("told", lambda: logging.info("%d rows", 5))
-  assert doctor.lines == ["pass  sum", "pass  told        5 rows"]
-  assert doctor.num_failed == 0
+def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(own_doctor):
+  assert own_doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
+  own_doctor.check("told", lambda: logging.info("%d rows", 5))
+  assert own_doctor.lines == ["pass  sum", "pass  told        5 rows"]
+  assert own_doctor.num_failed == 0
 
 
 @pytest.mark.unit
-def test_a_check_that_logs_a_warning_warns(doctor):
+def test_a_check_that_logs_a_warning_warns(own_doctor):
   def check():
     logging.info("a")
     logging.warning("b")
 
-  doctor.check("x", check)
-  assert doctor.lines == ["warn  x           a; b"]
+  own_doctor.check("x", check)
+  assert own_doctor.lines == ["warn  x           a; b"]
 
 
 @pytest.mark.unit
-def test_a_check_that_fails_says_what_a_run_would(doctor):
+def test_a_check_that_fails_says_what_a_run_would(own_doctor):
   def check():
     raise InputError("x.tsv, row 3: mend it")
 
-  assert doctor.check("x", check) is preflight.SKIPPED
-  assert doctor.lines == ["fail  x           x.tsv, row 3: mend it"]
-  assert doctor.num_failed == 1
+  assert own_doctor.check("x", check) is doctor.SKIPPED
+  assert own_doctor.lines == ["fail  x           x.tsv, row 3: mend it"]
+  assert own_doctor.num_failed == 1
 
 
 @pytest.mark.unit
-def test_a_file_that_cannot_be_opened_fails(doctor, tmp_path):
-  doctor.check("x", open, str(tmp_path / "gone"))
-  (line,) = doctor.lines
+def test_a_file_that_cannot_be_opened_fails(own_doctor, tmp_path):
+  own_doctor.check("x", open, str(tmp_path / "gone"))
+  (line,) = own_doctor.lines
   assert line.endswith(f"{tmp_path}/gone: No such file or directory")
 
 
 @pytest.mark.unit
-def test_a_check_that_needs_a_failed_one_is_not_made(doctor):
-  failed = doctor.check("x", open, "gone")
+def test_a_check_that_needs_a_failed_one_is_not_made(own_doctor):
+  failed = own_doctor.check("x", open, "gone")
   made = []
-  assert doctor.check("y", made.append, failed) is preflight.SKIPPED
-  assert not made and doctor.lines[1].startswith("skip  y")
-  assert doctor.num_failed == 1
+  assert own_doctor.check("y", made.append, failed) is doctor.SKIPPED
+  assert not made and own_doctor.lines[1].startswith("skip  y")
+  assert own_doctor.num_failed == 1
 
 
 @pytest.mark.unit
-def test_a_fault_of_the_program_keeps_its_traceback(doctor):
+def test_a_fault_of_the_program_keeps_its_traceback(own_doctor):
   with pytest.raises(ZeroDivisionError):
-    doctor.check("x", lambda: 1 / 0)
+    own_doctor.check("x", lambda: 1 / 0)
 
 
 @pytest.mark.unit
-def test_the_log_is_as_before_after_a_check(doctor, caplog):
-  doctor.check("x", lambda: logging.info("inside"))
+def test_the_log_is_as_before_after_a_check(own_doctor, caplog):
+  own_doctor.check("x", lambda: logging.info("inside"))
   with caplog.at_level(python_logging.INFO, logger="absl"):
     logging.info("outside")
   assert [record.message for record in caplog.records] == ["outside"]
@@ -630,16 +630,16 @@ def test_the_log_is_as_before_after_a_check(doctor, caplog):
 @pytest.mark.unit
 @pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 9000])
 def test_a_sample_is_no_larger_than_asked_for(count):
-  found = preflight.sample(range(count))
+  found = doctor.sample(range(count))
   assert min(count, 1000) <= len(found) <= 2000
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("bad", "said"), [([3, 9], "id 9"), ([-1], "id -1")])
 def test_ids_out_of_range_are_refused(bad, said):
-  preflight.check_ids([0, 8], 9, "x")
+  doctor.check_ids([0, 8], 9, "x")
   with pytest.raises(InputError, match=f"^x: has the {said}"):
-    preflight.check_ids(bad, 9, "x")
+    doctor.check_ids(bad, 9, "x")
 
 
 # The receipt
@@ -675,7 +675,7 @@ def test_a_receipt_has_what_the_run_was_made_from(receipt):
   assert {"python", "tensorflow-estimator", "numpy"} < set(receipt["versions"])
   assert receipt["versions"]["project"]
   assert receipt["device"]["cpu"] and receipt["device"]["cores"]
-  assert {"all", "modeling.py", "bertlib/reporting/preflight.py"} < set(
+  assert {"all", "modeling.py", "bertlib/reporting/doctor.py"} < set(
     receipt["code"]
   )
   assert receipt["started"] <= receipt["ended"]
@@ -694,7 +694,7 @@ def test_a_receipt_knows_the_files(receipt):
   assert by_path["bert.ckpt.index"]["data_bytes"] == size
   # As `sha256sum` has it.
   with open("vocab.txt", "rb") as file:
-    expected = preflight.hashlib.sha256(file.read()).hexdigest()
+    expected = receipts.hashlib.sha256(file.read()).hexdigest()
   assert by_path["vocab.txt"]["sha256"] == expected
   assert "train_file" in by_path["train.tsv"]["flags"]
 
@@ -812,9 +812,9 @@ def test_a_file_that_is_given_anew_may_have_changed(place, spoilt, monkeypatch):
 def test_changed_code_is_a_warning(place, receipt, monkeypatch, caplog):
   monkeypatch.setattr(run_classifier, "build_estimator", open)
   hashes = receipt["code"] | {"modeling.py": "0"}
-  monkeypatch.setattr(preflight, "code_hashes", lambda: hashes)
-  found = preflight.versions() | {"numpy": "9.9"}
-  monkeypatch.setattr(preflight, "versions", lambda: found)
+  monkeypatch.setattr(receipts, "code_hashes", lambda: hashes)
+  found = receipts.versions() | {"numpy": "9.9"}
+  monkeypatch.setattr(receipts, "versions", lambda: found)
   with pytest.raises(TypeError):
     rerun(place, "run/run.json", "--output_dir=code")
   assert "the code has changed since: modeling.py" in caplog.text
@@ -879,7 +879,7 @@ def test_the_command_repeats_itself(place):
 
 @pytest.mark.graph
 def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
-  monkeypatch.setattr(preflight, "_LARGE", 10**7)
+  monkeypatch.setattr(receipts, "_LARGE", 10**7)
   path = str(tmp_path / "large")
   with open(path, "wb") as file:
     file.truncate(10**7 + 1)
@@ -888,10 +888,10 @@ def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
     with open(path, "r+b") as file:
       file.seek(place)
       file.write(b"x")
-    found = preflight.fingerprint(path)
+    found = receipts.fingerprint(path)
     assert found["bytes"] == 10**7 + 1 and found["hashed"] != "all"
     return found["sha256"]
 
-  first = preflight.fingerprint(path)["sha256"]
+  first = receipts.fingerprint(path)["sha256"]
   middle = hash_with(5 * 10**6)
   assert first == middle and len({middle, hash_with(0), hash_with(10**7)}) == 3

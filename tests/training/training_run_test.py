@@ -15,7 +15,12 @@ from bertlib import estimator_api, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import training
+from bertlib.training import (
+  estimator_spec,
+  run_flags,
+  session_hooks,
+  training_run,
+)
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.unit
@@ -62,13 +67,16 @@ def flags(monkeypatch):
     freeze_layers=0,
     freeze_embeddings=False,
   )
-  monkeypatch.setattr(training, "FLAGS", values)
+  monkeypatch.setattr(run_flags, "FLAGS", values)
+  monkeypatch.setattr(training_run, "FLAGS", values)
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
   return values
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
-  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  how, options = training_run.plan_training(
+    run_flags.read_execution(), CONFIG, 10
+  )
   assert how == FastCompute(unpad=True, jit_compile=True)
   assert options == StepOptions(compiles=True)
 
@@ -82,7 +90,9 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.schedule, flags.schedule_power = "polynomial", 2.0
   flags.layer_decay, flags.freeze_layers = 0.75, 1
   flags.freeze_embeddings = True
-  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  how, options = training_run.plan_training(
+    run_flags.read_execution(), CONFIG, 10
+  )
   assert how.recompute
   assert options == StepOptions(
     schedule="polynomial",
@@ -105,8 +115,8 @@ def test_every_flag_of_a_step_arrives(flags):
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
-  how = training.read_execution()
-  assert training.plan_training(how, CONFIG, 0) == (how, StepOptions())
+  how = run_flags.read_execution()
+  assert training_run.plan_training(how, CONFIG, 0) == (how, StepOptions())
 
 
 def test_more_layers_than_there_are_cannot_be_frozen(flags):
@@ -114,7 +124,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
   with pytest.raises(
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
-    training.plan_training(FastCompute(), CONFIG, 10)
+    training_run.plan_training(FastCompute(), CONFIG, 10)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +133,9 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
 )
 def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
   flags.precision = precision
-  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  how, options = training_run.plan_training(
+    run_flags.read_execution(), CONFIG, 10
+  )
   assert how.dtype == tf.as_dtype(precision)
   assert options.scales_loss == scales_loss
 
@@ -132,7 +144,7 @@ def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert training.read_execution().dtype == tf.as_dtype(fastest)
+  assert run_flags.read_execution().dtype == tf.as_dtype(fastest)
 
 
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
@@ -142,7 +154,7 @@ def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
     "fastest_dtype",
     lambda measures: "float32" if measures else "bfloat16",
   )
-  assert training.compute_choices()["precision"] == "bfloat16"
+  assert run_flags.compute_choices()["precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -165,15 +177,15 @@ def test_auto_is_what_an_earlier_run_recorded(
     content = {"script": "run_classifier.py", "given": [], "results": None}
     content |= {"path": "", "files": [], "code": {}, "versions": {}} | receipt
     (tmp_path / "run.json").write_text(json.dumps(content))
-  found = training.compute_choices()
+  found = run_flags.compute_choices()
   assert (found["precision"], found["xla"]) == chosen
-  assert training.choice_flags()[0] == f"--precision={chosen[0]}"
+  assert run_flags.choice_flags()[0] == f"--precision={chosen[0]}"
 
 
 def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
   flags.precision, flags.output_dir = "float32", str(tmp_path)
   (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
-  assert training.compute_choices()["precision"] == "float32"
+  assert run_flags.compute_choices()["precision"] == "float32"
 
 
 @pytest.mark.parametrize(
@@ -188,23 +200,25 @@ def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
 def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
   flags.xla = xla
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
-  how, options = training.plan_training(training.read_execution(), CONFIG, 10)
+  how, options = training_run.plan_training(
+    run_flags.read_execution(), CONFIG, 10
+  )
   assert how.jit_compile == options.compiles == compiles
 
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert training.read_execution() == FastCompute(tf.bfloat16)
+  assert run_flags.read_execution() == FastCompute(tf.bfloat16)
 
 
 def test_a_tpu_is_not_asked_for_float16(flags):
   flags.use_tpu, flags.precision = True, "float16"
   with pytest.raises(InputError, match="--precision=bfloat16"):
-    training.read_execution()
+    run_flags.read_execution()
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not training.read_execution(unpad=False).unpad
+  assert not run_flags.read_execution(unpad=False).unpad
 
 
 @pytest.mark.parametrize("num_parts", [5, 48])
@@ -214,7 +228,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
     InputError,
     match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
   ):
-    training.plan_training(FastCompute(), CONFIG, 10)
+    training_run.plan_training(FastCompute(), CONFIG, 10)
 
 
 LARGE = modeling.BertConfig(
@@ -228,7 +242,7 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_over_parts_and_tells(flags, log):
   flags.memory_gb = 12.0
-  how, options = training.plan_training(FastCompute(tf.bfloat16), LARGE, 10)
+  how, options = training_run.plan_training(FastCompute(tf.bfloat16), LARGE, 10)
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
@@ -239,7 +253,7 @@ def test_memory_decides_over_parts_and_tells(flags, log):
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = training.plan_training(FastCompute(), LARGE, 10)
+  how, options = training_run.plan_training(FastCompute(), LARGE, 10)
   assert not how.recompute and options.num_micro_batches == 1
 
 
@@ -248,12 +262,12 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    training.plan_training(FastCompute(), LARGE, 10)
+    training_run.plan_training(FastCompute(), LARGE, 10)
 
 
 def train_spec(loss_fn, **options):
   """A step of a weight that stays as it is, so that its loss does too."""
-  return training.train_spec(
+  return estimator_spec.train_spec(
     loss_fn,
     batch={"x": tf.ones([4, 2])},
     learning_rate=0.0,
@@ -317,7 +331,7 @@ def test_scalars_reach_tensorboard(tmp_path):
       loss = tf.reduce_mean(part["x"]) + 0.0 * tf.reduce_sum(weight)
       return loss, {"twice": 2.0 * loss}
 
-    return training.train_spec(
+    return estimator_spec.train_spec(
       loss_fn,
       {"x": features},
       learning_rate=0.6,
@@ -371,7 +385,7 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   with tf.Graph().as_default():
     step = tf.train.create_global_step()
     train_op = step.assign_add(1, read_value=False)
-    hook = training.ProgressHook(
+    hook = session_hooks.ProgressHook(
       {"loss": tf.cast(step, tf.float32) * 0.5}, 5, batch_size=4, log_steps=2
     )
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
@@ -391,8 +405,8 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
 
 def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
   times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
-  monkeypatch.setattr(training.time, "time", lambda: next(times))
-  hook = training.ProgressHook({}, 4, batch_size=6, log_steps=4)
+  monkeypatch.setattr(session_hooks.time, "time", lambda: next(times))
+  hook = session_hooks.ProgressHook({}, 4, batch_size=6, log_steps=4)
   hook._start, hook._seconds, hook._step = (0, 0), [], 0
   for _ in range(4):
     hook.before_run(None)
@@ -404,8 +418,8 @@ def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
 def test_the_time_left_leaves_compilation_out(monkeypatch, log):
   # Seconds at which each step begins and ends, and each line is logged.
   times = iter([0, 900, 900, 900, 901, 901, 902, 902])
-  monkeypatch.setattr(training.time, "time", lambda: next(times))
-  hook = training.ProgressHook({}, 12, batch_size=6, log_steps=3)
+  monkeypatch.setattr(session_hooks.time, "time", lambda: next(times))
+  hook = session_hooks.ProgressHook({}, 12, batch_size=6, log_steps=3)
   hook._start, hook._seconds, hook._step = None, [], 0
   for _ in range(3):
     hook.before_run(None)
@@ -422,14 +436,14 @@ def test_predictions_are_followed_from_the_first_row_on(monkeypatch, log):
     bars.append((total, unit, initial))
     return contextlib.nullcontext(types.SimpleNamespace(update=bars.append))
 
-  monkeypatch.setattr(training, "progress", progress)
-  rows = training.follow(iter("abc"), 3, "windows")
+  monkeypatch.setattr(session_hooks, "progress", progress)
+  rows = session_hooks.follow(iter("abc"), 3, "windows")
   assert next(rows) == "a" and bars == [(3, "windows", 1)]
   assert log == ["Compiling the prediction step"]
 
 
 def test_no_predictions_are_followed_too():
-  assert list(training.follow([], 0, "windows")) == []
+  assert list(session_hooks.follow([], 0, "windows")) == []
 
 
 @pytest.mark.parametrize(
@@ -441,7 +455,7 @@ def test_no_predictions_are_followed_too():
   ],
 )
 def test_predictions_are_named_after_their_texts(path, name):
-  assert training.predictions_name(path) == name
+  assert training_run.predictions_name(path) == name
 
 
 @pytest.mark.graph
@@ -450,7 +464,9 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
   with tf.Graph().as_default():
     step = tf.train.create_global_step()
     train_op = step.assign_add(1, read_value=False)
-    hook = training.ProgressHook({"loss": tf.constant(0.5)}, 3, 4, log_steps=1)
+    hook = session_hooks.ProgressHook(
+      {"loss": tf.constant(0.5)}, 3, 4, log_steps=1
+    )
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
       for _ in range(3):
         session.run(train_op)
@@ -465,7 +481,7 @@ def test_collected_batches_are_joined():
   with tf.Graph().as_default():
     dataset = tf.data.Dataset.range(5).batch(2)
     batch = tf.data.make_one_shot_iterator(dataset).get_next()
-    hook = training.CollectHook({"x": batch}, into)
+    hook = session_hooks.CollectHook({"x": batch}, into)
     with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
       for _ in range(3):
         session.run(batch)
@@ -474,7 +490,7 @@ def test_collected_batches_are_joined():
 
 def test_results_have_the_form_of_the_reference(tmp_path, log):
   path = tmp_path / "eval_results.txt"
-  training.write_results(
+  training_run.write_results(
     str(path), {"loss": np.float32(2 / 3), "eval_accuracy": 1, "a": [[1, 2]]}
   )
   assert (

@@ -1,0 +1,330 @@
+"""The doctor: `--doctor` makes the checks of a run, each a line, and no more.
+
+Functions that begin with `check_` raise an InputError for what would stop a
+run, and warn in the log of what would not. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from absl import flags, logging
+
+from bertlib import files
+from bertlib.errors import InputError, mendable
+from bertlib.reporting import receipts
+
+FLAGS = flags.FLAGS
+
+_WARNING = logging.converter.STANDARD_WARNING
+
+# The value of a check that failed, or was not made.
+SKIPPED: Any = object()
+
+# What makes a check, given its name, a function and the function's arguments.
+Check = Callable[..., Any]
+
+
+# What every training run writes to --output_dir, but for the vocabulary and the
+# config, which may be the folder's own.
+_RUN_FILES = (
+  "*.ckpt-*",
+  "checkpoint",
+  "dev_scores.jsonl",
+  "eval_results*.txt",
+  "events.*",
+  "graph.pbtxt",
+  "model.json",
+  "report.html",
+  "run.json",
+  "run-*.json",
+  "seeds.json",
+)
+
+
+# The doctor
+
+
+def simply(name: str, check_fn: Callable, *needs: Any, after=None) -> Any:
+  """The `Check` of a run, which the first that fails ends."""
+  del name, after
+  return check_fn(*needs)
+
+
+class Doctor:
+  """Makes checks one after the other, and tells of each on a line.
+
+  Attributes:
+    num_failed: checks that failed.
+  """
+
+  def __init__(self, say: Callable[[str], Any] = print):
+    """Takes what a line is given to."""
+    self._say = say
+    self.num_failed = 0
+
+  def check(
+    self, name: str, check_fn: Callable, *needs: Any, after: Any = None
+  ) -> Any:
+    """Makes a check, which passes, warns, fails or is skipped.
+
+    Its line has what the check logs: if there is a warning among that, it
+    warns; if it raises what a run would tell in one line, it fails.
+
+    Args:
+      name: of what is checked, in a word or two.
+      check_fn: makes the check.
+      *needs: what it takes; if that is of a check that failed, it is skipped.
+      after: what else it cannot do without, likewise.
+
+    Returns:
+      What it gives; `SKIPPED` of one that failed or was skipped.
+    """
+    if any(need is SKIPPED for need in (*needs, after)):
+      self._tell("skip", name, "needs what failed above")
+      return SKIPPED
+    with _collect_log() as records:
+      try:
+        value = check_fn(*needs)
+      except Exception as error:
+        message = mendable(error)
+        if message is None:
+          raise
+        self.num_failed += 1
+        self._tell("fail", name, message)
+        return SKIPPED
+    warns = any(record.levelno >= _WARNING for record in records)
+    told = "; ".join(dict.fromkeys(r.getMessage().strip() for r in records))
+    self._tell("warn" if warns else "pass", name, told)
+    return value
+
+  def _tell(self, status: str, name: str, text: str) -> None:
+    self._say(f"{status}  {name:<11} {text}".rstrip())
+
+
+@contextlib.contextmanager
+def _collect_log() -> Iterator[list]:
+  """Keeps what is logged, which then goes nowhere else."""
+  records: list = []
+
+  def keep(record):
+    if record.levelno >= logging.converter.STANDARD_INFO:
+      records.append(record)
+    return False
+
+  logger = logging.get_absl_logger()
+  logger.addFilter(keep)
+  try:
+    yield records
+  finally:
+    logger.removeFilter(keep)
+
+
+def diagnose(examine: Callable[[Doctor], Any]) -> None:
+  """Makes the checks of a script; ends with status 1 if one of them fails.
+
+  Args:
+    examine: makes them.
+  """
+  doctor = Doctor()
+  if FLAGS.rerun:
+    doctor.check("rerun", receipts.check_rerun)
+  examine(doctor)
+  if doctor.num_failed:
+    logging.info("%d checks failed", doctor.num_failed)
+    sys.exit(1)
+
+
+# Checks that runs make too
+
+
+def check_output_dir(
+  names: Iterable[str], inputs: Iterable[str | None]
+) -> None:
+  """Refuses an --output_dir where what a run writes would replace its inputs.
+
+  Args:
+    names: patterns of the files that the script writes, beside those of every
+      run.
+    inputs: the data files.
+  """
+  files.check_output_dir(FLAGS.output_dir, [*_RUN_FILES, *names], inputs)
+
+
+def check_actions() -> None:
+  """Refuses a run that would do nothing."""
+  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+    raise InputError(
+      "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
+    )
+
+
+# Checks of the doctor's own
+
+
+def sample(items: Sequence, number: int = 2000) -> Sequence:
+  """About so many items, or all, at even distances."""
+  return items[:: -(-len(items) // number) or 1]
+
+
+def check_labels(
+  labels: Sequence[str], sets: Mapping[str, Iterable[str]]
+) -> None:
+  """Warns of labels that a set lacks, or that are rare in it.
+
+  Args:
+    labels: the label set.
+    sets: by its name, the labels of a set's examples.
+  """
+  for name, of_examples in sets.items():
+    counts = Counter(of_examples)
+    found = [label for label in labels if counts[label]]
+    missing = [label for label in labels if not counts[label]]
+    shown = [f"{label} {counts[label]}" for label in found]
+    if len(shown) > 10:
+      shown[5:-5] = ["..."]
+    logging.info("%s has %s", name, ", ".join(shown) or "none")
+    if missing:
+      logging.warning("%s has no %s", name, ", ".join(missing))
+    if not found:
+      continue
+    often, rare = max(found, key=counts.get), min(found, key=counts.get)
+    if counts[often] > 10 * counts[rare]:
+      logging.warning(
+        "of %s there are %.0f times as many as of %s",
+        often,
+        counts[often] / counts[rare],
+        rare,
+      )
+
+
+class Lengths(NamedTuple):
+  """How much there is to learn from.
+
+  Attributes:
+    num_examples: examples, windows or records.
+    num_tokens: of a row, on average.
+    num_rows: of an example; more than one where it has choices.
+  """
+
+  num_examples: int
+  num_tokens: float
+  num_rows: int = 1
+
+
+class Encoded(NamedTuple):
+  """What there is to know of an example as the model takes it.
+
+  Attributes:
+    input_ids: its ids, maybe with padding.
+    num_tokens: that are no padding.
+    num_cut: that did not fit.
+  """
+
+  input_ids: Sequence[int]
+  num_tokens: int
+  num_cut: int = 0
+
+
+def check_encoded(
+  examples: Iterable[Encoded], vocab_size: int, num_examples: int
+) -> Lengths:
+  """Looks for ids that the model does not have, and for what is cut.
+
+  Args:
+    examples: some of those that the model gets.
+    vocab_size: entries that the model has.
+    num_examples: that there are in all.
+
+  Returns:
+    How many there are, and how long.
+
+  Raises:
+    InputError: an id is out of range.
+  """
+  num_tokens, num_cut = [], []
+  for number, example in enumerate(examples, start=1):
+    check_ids(example.input_ids, vocab_size, f"example {number}")
+    num_tokens.append(example.num_tokens)
+    num_cut.append(example.num_cut)
+  count = len(num_tokens)
+  mean = sum(num_tokens) / max(count, 1)
+  cut = sum(number > 0 for number in num_cut) / max(count, 1)
+  logging.info(
+    "%d of %d looked at: %.0f tokens on average, %d at most",
+    count,
+    num_examples,
+    mean,
+    max(num_tokens, default=0),
+  )
+  if cut:
+    logging.log(
+      logging.WARNING if cut > 0.05 else logging.INFO,
+      "%.1f%% are cut, and lose %.0f tokens on average: think of a higher"
+      " --max_seq_length",
+      100 * cut,
+      sum(num_cut) / (cut * count),
+    )
+  return Lengths(num_examples, mean)
+
+
+def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
+  """Refuses ids that the model has no embedding for."""
+  highest, lowest = max(ids, default=0), min(ids, default=0)
+  if lowest < 0 or highest >= vocab_size:
+    bad = lowest if lowest < 0 else highest
+    raise InputError(
+      f"{where}: has the id {bad}, but the model's vocab_size is {vocab_size}."
+      " Make the data with the vocabulary of the model"
+    )
+
+
+def check_disk(path: str, num_bytes: int) -> None:
+  """Refuses a place that cannot be written, or has too little room.
+
+  Args:
+    path: a folder, which may yet have to be made.
+    num_bytes: that will be written there.
+
+  Raises:
+    InputError: there is less.
+    OSError: it cannot be written.
+  """
+  if "://" in path:
+    logging.info("%s: takes about %s", path, size_in_words(num_bytes))
+    return
+  folder = os.path.abspath(path)
+  while not os.path.exists(folder):
+    folder = os.path.dirname(folder)
+  if not os.path.isdir(folder):
+    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+  if not os.access(folder, os.W_OK):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
+  free = shutil.disk_usage(folder).free
+  if free < num_bytes:
+    raise InputError(
+      f"{path}: takes about {size_in_words(num_bytes)}, but"
+      f" {size_in_words(free)} are free."
+      " Make room there, name another place, or keep fewer checkpoints"
+      " (--keep_checkpoint_max)"
+    )
+  logging.info(
+    "%s: takes about %s, %s are free",
+    path,
+    size_in_words(num_bytes),
+    size_in_words(free),
+  )
+
+
+def size_in_words(num_bytes: int) -> str:
+  """Bytes in words."""
+  if num_bytes < 10**8:
+    return f"{num_bytes / 10**6:.1f} MB"
+  return f"{num_bytes / 10**9:.1f} GB"

@@ -1,0 +1,460 @@
+"""The receipt of a run: what it was made from, and what came out.
+
+Every run leaves one; `--rerun` repeats the run. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fnmatch
+import glob
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable
+
+from absl import flags, logging
+
+from bertlib import app, files
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
+
+FLAGS = flags.FLAGS
+
+ROOT = os.path.dirname(
+  os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+
+
+# The receipt
+
+# Flags that say where output goes, to which a run's input owes nothing.
+_OUTPUT_FLAGS = ("output_dir", "output_file", "cache_dir")
+
+# Flags that bring all of a model.
+_MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
+
+# Above it, in bytes, not all of a file is read for its hash, but so much of
+# its beginning and of its end.
+_LARGE, _PART = 10**9, 2**20
+
+
+class Receipt:
+  """What a run was made from, and what came out.
+
+  In a folder it is written when the run starts, so that one that is killed has
+  it too, and again when it ends; beside a file, when that is whole. One that
+  another run left in the same folder is kept as `run-1.json` and so on, unless
+  it had the same flags: then it is this one.
+  """
+
+  def __init__(
+    self,
+    script: str,
+    is_chief: Callable[[], bool] = lambda: True,
+    compute_choices: Callable[[], Mapping[str, str]] = dict,
+  ):
+    """Notes what was given, before anything changes it.
+
+    Args:
+      script: the file that is run.
+      is_chief: whether this process is the one that writes what all have done.
+      compute_choices: what --precision and --xla stand for.
+    """
+    self._is_chief, self._compute_choices = is_chief, compute_choices
+    self._path = receipt_path()
+    self._repeated = app.read_receipt(FLAGS.rerun) if FLAGS.rerun else {}
+    self._content: dict[str, Any] = {
+      "script": os.path.basename(script),
+      "path": os.path.abspath(self._path),
+      "given": given_flags(),
+      "command": list(sys.argv),
+      "folder": os.getcwd(),
+      "started": _now(),
+    }
+
+  def start(self, data_files: Iterable[str]) -> None:
+    """Notes what the run is made from, and makes the folder for it.
+
+    Args:
+      data_files: those read, but for a model's.
+    """
+    if "output_dir" in FLAGS:
+      _make_folder(FLAGS.output_dir)
+    if not self._is_chief():
+      return
+    self._content |= {
+      "flags": {name: flag.value for name, flag in _own_flags().items()},
+      "seeds": {
+        name: FLAGS[name].value
+        for name in ("seed", "random_seed", "seeds")
+        if name in FLAGS
+      },
+      "versions": versions(),
+      "device": device(),
+      **self._compute_choices(),
+      "code": code_hashes(),
+      "files": [
+        *_model_files(self._content["given"]),
+        *_data_files(data_files),
+      ],
+      "results": None,
+    }
+    if "output_dir" in FLAGS:
+      self._keep_earlier()
+      self._write()
+
+  def finish(
+    self, results: Mapping[str, Any], checkpoint: str | None = None
+  ) -> None:
+    """Notes what came out; says whether it is what the repeated run had.
+
+    Args:
+      results: by name.
+      checkpoint: the model's; None without any.
+    """
+    if not self._is_chief():
+      return
+    self._content |= {
+      "ended": _now(),
+      "results": json.loads(json.dumps(results, default=_plain)),
+      "checkpoint": checkpoint and fingerprint(f"{checkpoint}.index"),
+    }
+    self._write()
+    if self._repeated:
+      tell_differences(self._repeated, self._content)
+
+  def _keep_earlier(self) -> None:
+    """Gives another name to the receipt of a run that is not this one."""
+    if not _exists(self._path):
+      return
+    with open_any(self._path) as file:
+      earlier = file.read()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+      if json.loads(earlier)["given"] == self._content["given"]:
+        return  # one that is damaged is kept too
+    stem, number = self._path.removesuffix(".json"), 1
+    while _exists(f"{stem}-{number}.json"):
+      number += 1
+    with write_whole(f"{stem}-{number}.json") as file:
+      file.write(earlier)
+
+  def _write(self) -> None:
+    with write_whole(self._path) as file:
+      json.dump(self._content, file, indent=1, ensure_ascii=False)
+      file.write("\n")
+
+
+def begin(
+  script: str,
+  is_chief: Callable[[], bool] = lambda: True,
+  compute_choices: Callable[[], Mapping[str, str]] = dict,
+) -> Receipt:
+  """Begins the receipt of a run; of one that repeats another, checks first.
+
+  Args:
+    script: the file that is run.
+    is_chief: see `Receipt`.
+    compute_choices: see `Receipt`.
+
+  Returns:
+    The receipt, of which nothing is written yet.
+
+  Raises:
+    InputError: see `check_rerun`.
+  """
+  if FLAGS.rerun:
+    check_rerun()
+  return Receipt(script, is_chief, compute_choices)
+
+
+def receipt_path() -> str:
+  """Where the flags want the receipt: in the folder, or beside the file."""
+  if "output_dir" in FLAGS:
+    return os.path.join(FLAGS.output_dir, "run.json")
+  file = FLAGS.output_file
+  if "num_shards" in FLAGS:  # the script that writes several files
+    file = "".join(files.split_names(file)[:1])
+  return f"{file}.run.json"
+
+
+def check_rerun() -> None:
+  """Compares what --rerun repeats a run from with what is there now.
+
+  Each difference is told in the log. Files of flags that are given anew may be
+  others.
+
+  Raises:
+    InputError: data, vocabulary, config or checkpoint have changed, or what
+      comes out would take the place of what the run left.
+  """
+  before = app.read_receipt(FLAGS.rerun)
+  places = {os.path.abspath(path) for path in (FLAGS.rerun, before["path"])}
+  if os.path.abspath(receipt_path()) in places:
+    flag = "output_dir" if "output_dir" in FLAGS else "output_file"
+    raise InputError(
+      f"--rerun={FLAGS.rerun}: give another --{flag}; there is what that run"
+      " left"
+    )
+  changed = []
+  for file in before["files"]:
+    if any(_is_overridden(flag, before) for flag in file["flags"]):
+      continue
+    if not _exists(file["path"]):
+      changed.append(file)
+      logging.warning("%s %s: is no longer there", file["what"], file["path"])
+    elif any(v != file[k] for k, v in fingerprint(file["path"]).items()):
+      changed.append(file)
+      logging.warning("%s %s: has changed since", file["what"], file["path"])
+  code = _differences(before["code"], code_hashes())
+  if code:
+    logging.warning("the code has changed since: %s", ", ".join(code))
+  now = versions()
+  for name in _differences(before["versions"], now):
+    logging.warning(
+      "%s was %s, and is %s", name, before["versions"].get(name), now.get(name)
+    )
+  if changed:
+    flag = (changed[0]["flags"] or ["data_dir"])[0]
+    raise InputError(
+      f"{changed[0]['path']}: is not what it was in {FLAGS.rerun}. Bring that"
+      f" back, or name what to take now by --{flag}"
+    )
+
+
+def tell_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+  """Says whether a run that was repeated came out as before.
+
+  Args:
+    before: the receipt of the run.
+    now: that of its repetition.
+  """
+  if before.get("results") is None:
+    logging.warning("The run that was repeated did not come to its end")
+    return
+  old, new = before["results"], now["results"]
+  differ = _differences(old, new)
+  for name in differ:
+    values = old.get(name), new.get(name)
+    is_number = all(isinstance(value, (int, float)) for value in values)
+    apart = f", {abs(values[1] - values[0]):.3g} apart" if is_number else ""
+    logging.warning("%s was %s, and is %s%s", name, *values, apart)
+  if old and not differ:
+    logging.info("All %d results are those of before, exactly", len(old))
+  weights = [
+    of["checkpoint"] and of["checkpoint"]["sha256"] for of in (before, now)
+  ]
+  if all(weights):
+    same = weights[0] == weights[1]
+    logging.log(
+      logging.INFO if same else logging.WARNING,
+      "The weights are %s of before",
+      "those" if same else "not those",
+    )
+
+
+def given_flags() -> list[str]:
+  """The flags of the command line, as it would have them."""
+  return [
+    flag.serialize()
+    for name, flag in _own_flags().items()
+    if flag.present and name not in ("doctor", "rerun")
+  ]
+
+
+def fingerprint(path: str) -> dict[str, Any]:
+  """What a file is known by.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Its `path`, how many `bytes` it has, their `sha256`, and `hashed`: "all" or,
+    of a large file, which of them went into that.
+  """
+  digest = hashlib.sha256()
+  with open_any(path, "rb") as file:
+    size = file.seek(0, 2) or file.tell()
+    file.seek(0)
+    if size > _LARGE:
+      digest.update(b"%d" % size + file.read(_PART))
+      file.seek(size - _PART)
+    while block := file.read(_PART):
+      digest.update(block)
+  return {
+    "path": path,
+    "bytes": size,
+    "sha256": digest.hexdigest(),
+    "hashed": "size, first and last MiB" if size > _LARGE else "all",
+  }
+
+
+def versions() -> dict[str, str]:
+  """Of what the run's results may depend on."""
+  found = {"python": platform.python_version()}
+  for name in (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-estimator",
+    "tf-keras",
+    "numpy",
+  ):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
+  project = os.path.join(ROOT, "pyproject.toml")
+  with contextlib.suppress(OSError, TypeError), open_any(project) as file:
+    found["project"] = re.search(r'(?m)^version = "(.*)"', file.read())[1]
+  if os.path.exists(os.path.join(ROOT, ".git")):
+    with contextlib.suppress(OSError):
+      told = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+      )
+      found["commit"] = told.stdout.strip()
+  return found
+
+
+def device() -> dict[str, Any]:
+  """What the run is on; GPUs only where TensorFlow is used at all."""
+  model = platform.processor()
+  with contextlib.suppress(OSError, TypeError), open("/proc/cpuinfo") as file:
+    model = re.search(r"(?m)^model name\s*: (.*)", file.read())[1]
+  gpus = []
+  if "tensorflow" in sys.modules:
+    import tensorflow as tf
+
+    gpus = [
+      tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
+      for gpu in tf.config.list_physical_devices("GPU")
+    ]
+  return {"cpu": model, "cores": os.cpu_count(), "gpus": gpus}
+
+
+def code_hashes() -> dict[str, str]:
+  """SHA-256 of each module of the project; of all together as `all`."""
+  paths = [
+    path
+    for part in ("*.py", os.path.join("bertlib", "**", "*.py"))
+    for path in glob.glob(os.path.join(glob.escape(ROOT), part), recursive=True)
+  ]
+  hashes = {
+    os.path.relpath(path, ROOT): fingerprint(path)["sha256"]
+    for path in sorted(paths)
+  }
+  together = "".join(f"{name} {of}\n" for name, of in hashes.items())
+  return {"all": hashlib.sha256(together.encode()).hexdigest(), **hashes}
+
+
+def _model_files(given: Sequence[str]) -> list[dict[str, Any]]:
+  """Fingerprints of vocabulary, config and first checkpoint."""
+  found = []
+  for what, flag in (
+    ("vocabulary", "vocab_file"),
+    ("config", "bert_config_file"),
+    ("checkpoint", "init_checkpoint"),
+  ):
+    value = FLAGS[flag].value if flag in FLAGS else None
+    if not value:
+      continue
+    is_given = any(one.startswith(f"--{flag}=") for one in given)
+    by = {"flags": [flag] if is_given else list(_MODEL_FLAGS)}
+    if what == "checkpoint":
+      from tensorflow.io import gfile
+
+      # The index has checksums of the data.
+      data = [gfile.stat(path) for path in gfile.glob(f"{value}.data-*")]
+      by["data_bytes"] = sum(of.length for of in data)
+      value = f"{value}.index"
+    if _exists(value):
+      found.append({"what": what, **by, **fingerprint(value)})
+  return found
+
+
+def _data_files(paths: Iterable[str]) -> list[dict[str, Any]]:
+  """Fingerprints of data, and which flags name them."""
+  return [
+    {"what": "data", "flags": _flags_naming(path), **fingerprint(path)}
+    for path in dict.fromkeys(paths)
+    if "://" in path or os.path.isfile(path)
+  ]
+
+
+def _flags_naming(path: str) -> list[str]:
+  """The flags whose value is a file, or a folder or pattern that has it."""
+  names = []
+  for name, flag in _own_flags().items():
+    values = flag.value if isinstance(flag.value, list) else [flag.value]
+    for value in values:
+      is_text = isinstance(value, str) and bool(value)
+      if (
+        is_text
+        and name not in _OUTPUT_FLAGS
+        and (
+          f"{path}/".startswith(value.rstrip("/") + "/")
+          or path.endswith(f"/{value}")
+          or fnmatch.fnmatchcase(path, value)
+        )
+      ):
+        names.append(name)
+        break
+  return names
+
+
+def _is_overridden(flag: str, before: Mapping[str, Any]) -> bool:
+  """Whether a flag is given anew, beside what --rerun gives."""
+  pattern = rf"--(no)?{flag}(=.*)?"
+  repeated = sum(
+    bool(re.fullmatch(pattern, one, re.S)) for one in before["given"]
+  )
+  return flag in FLAGS and FLAGS[flag].present > repeated
+
+
+def _own_flags() -> dict[str, flags.Flag]:
+  """The flags of the project, without those of libraries."""
+  return {
+    name: FLAGS[name]
+    for module, of_module in sorted(FLAGS.flags_by_module_dict().items())
+    if not module.startswith(("absl", "tensorflow"))
+    for name in sorted(flag.name for flag in of_module)
+  }
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+  """Names whose values are not equal in both; `all` is of all the others."""
+  names = sorted({*one, *other} - {"all"})
+  return [name for name in names if one.get(name) != other.get(name)]
+
+
+def _exists(path: str) -> bool:
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    return gfile.exists(path)
+  return os.path.exists(path)
+
+
+def _make_folder(path: str) -> None:
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    gfile.makedirs(path)
+  elif path:
+    os.makedirs(path, exist_ok=True)
+
+
+def _now() -> str:
+  return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+def _plain(value: Any) -> Any:
+  """A number of NumPy as one of Python."""
+  return value.tolist()

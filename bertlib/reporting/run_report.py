@@ -1,0 +1,134 @@
+"""The report of a training run: which sections it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+
+from bertlib import (
+  json_files,
+)
+from bertlib.data import model_inputs
+from bertlib.reporting import html_report
+from bertlib.training import (
+  model_selection,
+  run_flags,
+)
+from bertlib.training.model_selection import Selection
+
+FLAGS = flags.FLAGS
+
+
+def write_report(
+  results: Mapping[str, Any],
+  selection: Selection,
+  sections: Sequence[str],
+  lengths: model_inputs.Lengths | None,
+  warnings: Sequence[str] = (),
+) -> None:
+  """Writes the `report.html` of a training run.
+
+  Args:
+    results: of scoring the trained model, by name.
+    selection: how it was scored on the way.
+    sections: what the script has to show of the results, made by `report`.
+    lengths: of the training examples, where they are known.
+    warnings: sections of `point_out_collapse`, which come first.
+  """
+  scores = model_selection.DevScores(FLAGS.output_dir, selection)
+  best = scores.best
+  marked = best and (best["step"], f"best {selection.metric}")
+  made = list(warnings)
+  scalars = html_report.read_scalars(FLAGS.output_dir)
+  if scalars:
+    made.append(html_report.curves("Training", scalars, marked))
+  if scores.rows:
+    made.append(html_report.curves("Dev scores", scores.by_name(), marked))
+  made += _seeds_section()
+  made += sections
+  if lengths:
+    made.append(
+      html_report.lengths(
+        lengths.num_tokens,
+        lengths.limit,
+        sum(cut > 0 for cut in lengths.num_cut),
+        sum(lengths.num_cut),
+      )
+    )
+  made.append(html_report.table("Settings", _settings()))
+  path = os.path.join(FLAGS.output_dir, "report.html")
+  folder = os.path.basename(os.path.abspath(FLAGS.output_dir))
+  html_report.write(path, folder, model_selection.plain_scores(results), made)
+  logging.info("How the run went, to look at: %s", path)
+
+
+def _seeds_section() -> list[str]:
+  """A section about the runs of --seeds, of which the results are the best."""
+  path = os.path.join(FLAGS.output_dir, model_selection.SEEDS_FILE)
+  if not (getattr(FLAGS, "seeds", 0) and tf.gfile.Exists(path)):
+    return []
+  found = json_files.read(
+    path,
+    {
+      "metric": str,
+      "seeds": [int],
+      "scores": [float],
+      "best_seed": int,
+      "collapsed": [int],
+      "confidence_interval": [float],
+    },
+    "Remove it, or repeat the run",
+  )
+  rows = [
+    {
+      "seed": seed,
+      found["metric"]: score,
+      "note": ", ".join(
+        note
+        for note, applies in (
+          ("kept as the best", seed == found["best_seed"]),
+          ("collapsed", seed in found["collapsed"]),
+        )
+        if applies
+      ),
+    }
+    for seed, score in zip(found["seeds"], found["scores"])
+  ]
+  low, high = found["confidence_interval"]
+  for name in ("median", "mean", "standard_deviation"):
+    shown = name.replace("_", " ")
+    rows.append({"seed": shown, found["metric"]: found[name], "note": ""})
+  rows[-2]["note"] = f"95% confidence interval {low:.4f} to {high:.4f}"
+  return [html_report.table("Seeds", rows)]
+
+
+def _settings() -> list[dict[str, Any]]:
+  """Rows of the flags that were given, and of what `auto` stood for."""
+  given = {n: FLAGS[n].value for n in sorted(FLAGS) if FLAGS[n].present}
+  for name, value in run_flags.compute_choices().items():
+    if FLAGS[name].value == "auto":
+      given[name] = f"auto: {value}"
+  return [{"flag": f"--{n}", "value": value} for n, value in given.items()]
+
+
+def point_out_collapse(
+  answers: Iterable[str], gold: Iterable[str] | None = None
+) -> list[str]:
+  """Warns of a model that predicts the same for every example.
+
+  Args:
+    answers: the predictions.
+    gold: the correct answers, if known.
+
+  Returns:
+    A section of `report`; none for a model whose predictions differ.
+  """
+  text = model_selection.collapse(answers, gold)
+  if not text:
+    return []
+  logging.warning("%s", text)
+  return [html_report.warning(text)]

@@ -1,0 +1,201 @@
+"""Hooks that log progress and collect the outputs of evaluation."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+from tqdm import tqdm
+
+from bertlib.app import progress
+
+
+class ProgressHook(tf.train.SessionRunHook):
+  """Shows how training goes: a bar on a terminal, plain lines elsewhere."""
+
+  def __init__(
+    self,
+    tensors: Mapping[str, Any],
+    num_train_steps: int,
+    batch_size: int,
+    log_steps: int = 20,
+    model_dir: str | None = None,
+  ):
+    """Takes what to show.
+
+    Args:
+      tensors: scalar tensors by the name to show.
+      num_train_steps: the step at which training ends.
+      batch_size: examples a step.
+      log_steps: steps between two lines.
+      model_dir: folder for TensorBoard, which gets the examples a second, or
+        None.
+    """
+    self._model_dir = model_dir
+    self._tensors = dict(tensors)
+    self._num_train_steps = num_train_steps
+    self._batch_size = batch_size
+    self._log_steps = max(log_steps, 1)
+    self._bar = None
+
+  def after_create_session(self, session, coord):
+    del coord
+    self._step = int(session.run(tf.train.get_global_step(session.graph)))
+    self._seconds = []  # of each step since the last line
+    self._start = None  # time and step after the first one, which compiles
+    logging.info("Compiling the training step")
+    if self._bar is None and sys.stderr.isatty():
+      self._bar = tqdm(
+        total=self._num_train_steps, initial=self._step, unit="step"
+      )
+
+  def before_run(self, run_context):
+    del run_context
+    self._began = time.time()
+    step = self._step + 1
+    due = step % self._log_steps == 0 or step == self._num_train_steps
+    due |= self._start is None
+    return tf.train.SessionRunArgs(self._tensors if due else {})
+
+  def after_run(self, run_context, run_values):
+    del run_context
+    self._step += 1
+    self._seconds.append(time.time() - self._began)
+    if self._bar is not None:
+      self._bar.update()
+    if self._start is None:
+      self._show_first(run_values.results)
+    elif run_values.results:
+      self._show(run_values.results)
+
+  def _show_first(self, values: Mapping[str, float]) -> None:
+    """Shows a step whose duration says nothing about that of the others."""
+    shown = {name: f"{value:.4g}" for name, value in values.items()}
+    if self._bar is not None:
+      self._bar.set_postfix(shown)
+    else:
+      logging.info(
+        "step %d of %d: %s; compiled in %.1f s",
+        self._step,
+        self._num_train_steps,
+        ", ".join(f"{name} {value}" for name, value in shown.items()),
+        sum(self._seconds),
+      )
+    self._start, self._seconds = (time.time(), self._step), []
+
+  def _show(self, values: Mapping[str, float]) -> None:
+    examples_per_second = self._batch_size / max(self._typical_seconds(), 1e-9)
+    shown = {name: f"{value:.4g}" for name, value in values.items()}
+    shown["examples/s"] = f"{examples_per_second:.1f}"
+    if self._model_dir:
+      entry = tf.Summary.Value(
+        tag="examples/s", simple_value=examples_per_second
+      )
+      tf.summary.FileWriterCache.get(self._model_dir).add_summary(
+        tf.Summary(value=[entry]), self._step
+      )
+    if self._bar is not None:
+      self._bar.set_postfix(shown)
+      return
+    then, first_step = self._start
+    seconds = (time.time() - then) / (self._step - first_step)
+    left = round((self._num_train_steps - self._step) * seconds)
+    logging.info(
+      "step %d of %d: %s, %s left",
+      self._step,
+      self._num_train_steps,
+      ", ".join(f"{name} {value}" for name, value in shown.items()),
+      datetime.timedelta(seconds=left),
+    )
+
+  def _typical_seconds(self) -> float:
+    """The mean of the steps since the last line, which begins anew.
+
+    Those in which a checkpoint was saved, or scored, do not count: they took
+    many times as long.
+    """
+    seconds, self._seconds = sorted(self._seconds), []
+    middle = seconds[(len(seconds) - 1) // 2]
+    typical = [one for one in seconds if one <= 5 * middle]
+    return sum(typical) / len(typical)
+
+  def end(self, session):
+    del session
+    if self._bar is not None:
+      self._bar.close()
+    if self._model_dir:
+      tf.summary.FileWriterCache.get(self._model_dir).flush()
+
+
+def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
+  """Shows the progress of predictions as they come.
+
+  The time left is estimated from the first row on: what is before it is mostly
+  compilation.
+
+  Args:
+    rows: predictions.
+    total: their number.
+    unit: plural noun for what is predicted.
+
+  Yields:
+    The predictions.
+  """
+  rows = iter(rows)
+  logging.info("Compiling the prediction step")
+  first = list(itertools.islice(rows, 1))
+  with progress(total, unit, initial=len(first)) as bar:
+    yield from first
+    for row in rows:
+      bar.update()
+      yield row
+
+
+class CollectHook(tf.train.SessionRunHook):
+  """Keeps the values of some tensors over all steps of an evaluation."""
+
+  def __init__(self, tensors: Mapping[str, Any], into: dict[str, Any]):
+    """Takes what to keep, and where.
+
+    Args:
+      tensors: tensors by name, each with the batch as its first axis.
+      into: gets, at the end, an array for each name.
+    """
+    self._tensors = dict(tensors)
+    self._into = into
+    self._batches = []
+
+  def of_whole_batches(
+    self, others: Sequence[CollectHook], join: Callable[[Sequence[Any]], Any]
+  ) -> CollectHook:
+    """A hook like this one for whole batches, of which this has a part.
+
+    Args:
+      others: of the other parts, in order.
+      join: makes one tensor of those of all parts.
+    """
+    joined = {
+      name: join([hook._tensors[name] for hook in (self, *others)])
+      for name in self._tensors
+    }
+    return CollectHook(joined, self._into)
+
+  def before_run(self, run_context):
+    del run_context
+    return tf.train.SessionRunArgs(self._tensors)
+
+  def after_run(self, run_context, run_values):
+    del run_context
+    self._batches.append(run_values.results)
+
+  def end(self, session):
+    del session
+    for name in self._tensors:
+      self._into[name] = np.concatenate([b[name] for b in self._batches])

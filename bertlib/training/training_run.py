@@ -1,0 +1,328 @@
+"""The life of a training run: plan, Estimator, training, results."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+from absl import flags, logging
+
+import modeling
+import optimization
+from bertlib import (
+  estimator_api,
+)
+from bertlib.checkpoints import finding
+from bertlib.compute import FastCompute
+from bertlib.data import record_check
+from bertlib.errors import InputError
+from bertlib.files import write_whole
+from bertlib.training import (
+  checkpoint_hook,
+  distribution,
+  memory_plan,
+  model_selection,
+  run_flags,
+)
+from bertlib.training.model_selection import Selection
+
+FLAGS = flags.FLAGS
+
+
+def build_estimator(
+  model_fn,
+  model_dir: str,
+  train_batch_size: int | None = None,
+  eval_batch_size: int | None = None,
+  predict_batch_size: int | None = None,
+):
+  """The Estimator of a script, on the devices that the flags name.
+
+  Args:
+    model_fn: of the script.
+    model_dir: folder of its checkpoints.
+    train_batch_size: examples a step, where it trains.
+    eval_batch_size: examples a step of scoring, where it scores.
+    predict_batch_size: examples a step of prediction, where it predicts.
+
+  Returns:
+    An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
+    `distribution.ReplicatedEstimator`.
+  """
+  sizes = {
+    "train_batch_size": train_batch_size,
+    "eval_batch_size": eval_batch_size,
+    "predict_batch_size": predict_batch_size,
+  }
+  run_config = {}
+  if train_batch_size:
+    run_config = {
+      "tf_random_seed": FLAGS.seed,
+      "save_checkpoints_steps": run_flags.save_checkpoints_steps(),
+      "keep_checkpoint_max": FLAGS.keep_checkpoint_max,
+      # On a TPU it shows examples a second; else `ProgressHook` does.
+      "save_summary_steps": FLAGS.log_steps if FLAGS.use_tpu else 0,
+    }
+  replicas = run_flags.read_replicas()
+  if replicas:
+    return distribution.ReplicatedEstimator(
+      model_fn, model_dir, replicas, run_config, **sizes
+    )
+  cluster = run_flags.find_tpu()
+  with distribution.without_tf_config():
+    config = estimator_api.RunConfig(
+      cluster=cluster,
+      master=FLAGS.master,
+      model_dir=model_dir,
+      tpu_config=estimator_api.TPUConfig(
+        iterations_per_loop=FLAGS.iterations_per_loop,
+        num_shards=FLAGS.num_tpu_cores,
+        per_host_input_for_training=(
+          estimator_api.InputPipelineConfig.PER_HOST_V2
+        ),
+      ),
+      **run_config,
+    )
+  estimator = estimator_api.TPUEstimator(
+    use_tpu=FLAGS.use_tpu, model_fn=model_fn, config=config, **sizes
+  )
+  # What it writes for TensorBoard is dropped: `write_dev_scores` writes the
+  # same under the names that training has.
+  estimator.eval_dir = lambda name=None: "ram://eval"
+  return estimator
+
+
+def plan_training(
+  compute: FastCompute,
+  config: modeling.BertConfig,
+  num_train_steps: int,
+  num_predictions: int = 0,
+) -> tuple[FastCompute, optimization.StepOptions]:
+  """How the flags want a step of training made.
+
+  Args:
+    compute: from `read_execution`.
+    config: the model's sizes.
+    num_train_steps: length of training; 0 where there is none to plan.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    `compute`, which may recompute now, and the options of a step.
+
+  Raises:
+    InputError: the batch is not divisible as asked for, or nothing keeps
+      training within the memory given.
+  """
+  if not num_train_steps:
+    return compute, optimization.StepOptions()
+  replicas = run_flags.read_replicas()
+  if replicas and FLAGS.optimizer_on_cpu:
+    raise InputError(
+      "--optimizer_on_cpu is for one device: it cannot be with"
+      f" {replicas.count} replicas"
+    )
+  batch_size = FLAGS.train_batch_size // (replicas.count if replicas else 1)
+  num_parts = FLAGS.gradient_accumulation_steps
+  recomputes = FLAGS.recompute_activations
+  if FLAGS.memory_gb is not None:
+    plan = memory_plan.fit(
+      config,
+      batch_size,
+      FLAGS.max_seq_length,
+      int(FLAGS.memory_gb * 10**9),
+      compute.dtype.size,
+      num_predictions,
+    )
+    if plan is None:
+      raise InputError(
+        f"--memory_gb={FLAGS.memory_gb:g}: not even one sequence of"
+        f" {FLAGS.max_seq_length} tokens fits. Give more, or a lower"
+        " --max_seq_length"
+      )
+    num_parts, recomputes = plan.num_micro_batches, plan.recomputes
+    logging.info(
+      "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
+      " --%srecompute_activations; takes %.1f GB at most",
+      FLAGS.memory_gb,
+      num_parts,
+      batch_size // num_parts,
+      "" if recomputes else "no",
+      plan.num_bytes / 10**9,
+    )
+  if batch_size % num_parts:
+    raise InputError(
+      f"--gradient_accumulation_steps={num_parts} does not divide"
+      f" --train_batch_size={FLAGS.train_batch_size}"
+      + (f" shared by {replicas.count} replicas" if replicas else "")
+    )
+  if FLAGS.freeze_layers > config.num_hidden_layers:
+    raise InputError(
+      f"--freeze_layers={FLAGS.freeze_layers}: the model has"
+      f" {config.num_hidden_layers} layers"
+    )
+  compute = dataclasses.replace(compute, recompute=recomputes)
+  return compute, optimization.StepOptions(
+    schedule=FLAGS.schedule,
+    power=FLAGS.schedule_power,
+    optimizer=FLAGS.optimizer,
+    weight_decay=FLAGS.weight_decay,
+    bias_correction=FLAGS.bias_correction,
+    beta_1=FLAGS.beta_1,
+    beta_2=FLAGS.beta_2,
+    epsilon=FLAGS.epsilon,
+    clip_norm=FLAGS.clip_norm,
+    layer_decay=FLAGS.layer_decay,
+    frozen=optimization.Frozen(FLAGS.freeze_layers, FLAGS.freeze_embeddings),
+    num_micro_batches=num_parts,
+    compiles=compute.jit_compile and not FLAGS.optimizer_on_cpu,
+    on_cpu=FLAGS.optimizer_on_cpu,
+    scales_loss=compute.dtype == tf.float16,
+  )
+
+
+# From the first step to the last
+
+
+def train(
+  estimator,
+  input_fn,
+  num_train_steps: int,
+  what: str,
+  unit: str,
+  selection: Selection,
+  evaluate: model_selection.Evaluate | None,
+  find_bad_record: record_check.Find | None = None,
+) -> None:
+  """Trains, or goes on where training was stopped, as the flags say.
+
+  Args:
+    estimator: the model.
+    input_fn: of the training data, from the step on that has been reached.
+    num_train_steps: the step at which training ends.
+    what: what it trains on, for the log.
+    unit: what a step takes some of.
+    selection: how it is scored on the way.
+    evaluate: scores a checkpoint, if it is scored on the way.
+    find_bad_record: looks for the record at fault when training fails.
+  """
+  replicas, writes = run_flags.read_replicas(), run_flags.is_chief()
+  if writes:
+    finding.go_on_in(FLAGS.output_dir)
+  done = finding.steps_done(FLAGS.output_dir)
+  if done >= num_train_steps:
+    logging.info(
+      "%s is already at step %d of %d: nothing is left to train",
+      FLAGS.output_dir,
+      done,
+      num_train_steps,
+    )
+  else:
+    logging.info(
+      "Training on %s, from step %d to %d, %d %s a step",
+      what,
+      done,
+      num_train_steps,
+      FLAGS.train_batch_size,
+      unit,
+    )
+  with checkpoint_hook.StopRequest() as own:
+    stop, hooks = own, []
+    if replicas and replicas.num_processes > 1:
+      stop = checkpoint_hook.StopRequest()
+      hooks = [checkpoint_hook.SharedStop(own, stop)]
+    if writes and not FLAGS.use_tpu:
+      params = {
+        "batch_size": FLAGS.train_batch_size,
+        "shard": replicas and replicas.shard,
+      }
+      hooks.append(
+        checkpoint_hook.CheckpointHook(
+          FLAGS.output_dir,
+          run_flags.save_checkpoints_steps(),
+          FLAGS.save_checkpoints_secs,
+          stop,
+          own,
+          functools.partial(checkpoint_hook.batch_at, input_fn, params),
+          find_bad_record=find_bad_record,
+        )
+      )
+    with record_check.named_at_failure(find_bad_record):
+      model_selection.train(
+        estimator,
+        input_fn,
+        num_train_steps,
+        selection,
+        evaluate if writes else None,
+        hooks,
+      )
+  stop.exit_if_requested(FLAGS.output_dir)
+
+
+def checkpoint_to_use() -> str | None:
+  """The checkpoint to score and predict with; says which it is.
+
+  Processes that are for training alone end here.
+
+  Returns:
+    See `finding.trained_checkpoint`.
+  """
+  if not run_flags.is_chief():
+    logging.info("This worker is done; the first one does the rest")
+    sys.exit(0)
+  checkpoint = finding.trained_checkpoint(FLAGS.output_dir)
+  if checkpoint:
+    logging.info("The weights are those of %s", checkpoint)
+  return checkpoint
+
+
+# Afterwards
+
+
+def write_dev_scores(
+  results: Mapping[str, Any], checkpoint: str | None, ending: str = ""
+) -> None:
+  """Writes the scores of a dev set for TensorBoard, to `dev/`.
+
+  Args:
+    results: see `model_selection.plain_scores`.
+    checkpoint: what was evaluated; None for a model without training.
+    ending: of the folder's name, for a second dev set.
+  """
+  step = 0
+  if checkpoint:
+    reader = tf.train.load_checkpoint(checkpoint)
+    step = int(reader.get_tensor("global_step"))
+  model_selection.write_events(
+    os.path.join(FLAGS.output_dir, f"dev{ending}"),
+    step,
+    model_selection.plain_scores(results),
+  )
+
+
+def predictions_name(path: str) -> str:
+  """What files with predictions of a text file are called, without endings.
+
+  Args:
+    path: the text file; "-" for standard input.
+  """
+  stem = os.path.splitext(os.path.basename(path))[0]
+  return f"{'stdin' if path == '-' else stem}_predictions"
+
+
+def write_results(path: str, results: Mapping[str, Any]) -> None:
+  """Writes an `eval_results.txt` and logs it: `key = value`, keys sorted.
+
+  Args:
+    path: the file.
+    results: values by key.
+  """
+  lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
+  for line in lines:
+    logging.info("  %s", line)
+  with write_whole(path) as file:
+    file.writelines(line + "\n" for line in lines)
