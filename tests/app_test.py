@@ -56,11 +56,11 @@ def refusal(path, **options):
 
 @pytest.mark.process
 def test_main_gets_the_arguments_and_ends_well(script):
-  done = commands.succeed(script("print(argv[1:])"), "a", "b")
+  printing = script("print(argv[1:])")
+  done = commands.succeed(printing, "a", "b", own_process=True)
   assert done.stdout == "['a', 'b']\n"
 
 
-@pytest.mark.process
 def test_an_input_error_costs_one_line_and_status_1(script):
   raises = script("raise errors.InputError('x.tsv, row 3: mend it')")
   done = commands.run(raises)
@@ -68,7 +68,6 @@ def test_an_input_error_costs_one_line_and_status_1(script):
   assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
 
 
-@pytest.mark.process
 def test_the_traceback_is_there_when_asked_for(script):
   raises = script("raise errors.InputError('mend it')")
   done = commands.run(raises, "--verbosity=1")
@@ -117,7 +116,6 @@ def test_a_wrong_flag_is_named(flag_errors, wrong):
   assert name.lstrip("-") in flag_errors("--task=x", "--folder=y", wrong)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
 def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
   path = tmp_path / "script.py"
@@ -144,7 +142,6 @@ NO_FOLDER = os.strerror(errno.ENOTDIR)
 IS_FOLDER = os.strerror(errno.EISDIR)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
   ("name", "said"),
   [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
@@ -200,7 +197,7 @@ def test_the_line_is_found_in_a_long_report():
   ],
 )
 def test_other_errors_keep_their_traceback(script, error):
-  done = commands.run(script(f"raise {error}"))
+  done = commands.run(script(f"raise {error}"), own_process=True)
   assert done.returncode == 1
   assert "Traceback" in done.stderr and error.partition("(")[0] in done.stderr
   assert "script.py: error:" not in done.stderr
@@ -211,8 +208,8 @@ def test_other_errors_keep_their_traceback(script, error):
   "module", ["bertlib.app", "bertlib.data.classification"]
 )
 def test_importing_does_not_load_tensorflow(script, module):
-  printed = commands.succeed(script(f"import {module}; print(*sys.modules)"))
-  loaded = printed.stdout.split()
+  listing = script(f"import {module}; print(*sys.modules)")
+  loaded = commands.succeed(listing, own_process=True).stdout.split()
   assert module in loaded
   assert "tensorflow" not in loaded
 
@@ -248,7 +245,6 @@ def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
   assert sorted(os.listdir(tmp_path)) == ["out", "script.py"]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_full_device_is_named(script, tmp_path, writer):
   path = tmp_path / "out"
@@ -259,7 +255,6 @@ def test_a_full_device_is_named(script, tmp_path, writer):
   assert path.is_char_device()
 
 
-@pytest.mark.process
 def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
   """Of two that are open at once."""
   full = tmp_path / "full"
@@ -382,7 +377,6 @@ def test_data_are_escaped_on_a_terminal_alone(capsys, monkeypatch, is_terminal):
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
 
-@pytest.mark.process
 def test_errors_and_the_log_escape_what_they_quote(script):
   path = script(
     "import absl.logging",

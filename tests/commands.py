@@ -1,38 +1,65 @@
-"""Runs the project's command lines as commands."""
+"""Runs the project's command lines as commands.
+
+`run`, `succeed` and `fail` run a script as `python script.py` does, its last
+lines included, but within this process, which spares it importing TensorFlow.
+With `own_process=True` it gets a process: for what needs one (signals, workers,
+a full disk, what is imported or printed before TensorFlow is there), and for
+the one run of each command that shows that it starts.
+
+`in_process` calls `main` of a module, whose functions can be replaced before
+and whose exceptions arrive as they are.
+"""
 
 import contextlib
+import io
 import os
 import resource
+import runpy
+import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
+import absl.app
 import absl.flags
+import absl.logging
 from absl.testing import flagsaver
 
+from bertlib import app, tensorflow_log
 from bertlib.settings import rules
+
+# With those for help, which absl defines only once.
+absl.app.define_help_flags()
+_FLAGS_AT_START = set(absl.flags.FLAGS)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def run(script, *flags, largest_file=None, **options):
+def run(script, *flags, own_process=False, largest_file=None, **options):
   """Runs a script of the repository.
 
   Args:
     script: its file name.
     *flags: its arguments.
+    own_process: whether it gets a process.
     largest_file: bytes at which a file of its counts as a full disk, or None.
-    **options: of `subprocess.run`, such as `input`.
+      A limit of a process, so it gets one.
+    **options: `input` and `cwd` as `subprocess.run` has them; with a process
+      all that it has.
 
   Returns:
     A `subprocess.CompletedProcess`, its output as text.
   """
+  argv = [os.path.join(ROOT, script), *map(str, flags)]
+  if not own_process and largest_file is None:
+    return _run_here(argv, **options)
 
   def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
   return subprocess.run(
-    [sys.executable, os.path.join(ROOT, script), *map(str, flags)],
+    [sys.executable, *argv],
     capture_output=True,
     text=True,
     check=False,
@@ -57,6 +84,89 @@ def fail(script, *flags, **options):
   last = done.stderr.splitlines()[-1]
   assert last.startswith(f"{script}: error: "), done.stderr
   return last
+
+
+def _run_here(argv, input=None, cwd=None):
+  """Runs a script within this process.
+
+  An error that it does not report by a line is raised, as itself.
+
+  Args:
+    argv: its path and arguments.
+    input: text for its standard input, or None.
+    cwd: its working folder, or None for this one.
+
+  Returns:
+    See `run`.
+  """
+  stdin, stdout, stderr = (
+    io.TextIOWrapper(io.BytesIO(text), "utf-8", write_through=True)
+    for text in ((input or "").encode(), b"", b"")
+  )
+  handler = absl.logging.get_absl_handler().python_handler
+  stream, sigint = handler.stream, signal.getsignal(signal.SIGINT)
+  code = 0
+  with (
+    _without_flags(),
+    mock.patch.object(app, "_arguments", []),
+    mock.patch.multiple(sys, argv=argv, stdin=stdin),
+    contextlib.redirect_stdout(stdout),
+    contextlib.redirect_stderr(stderr),
+    # TensorFlow is there already.
+    mock.patch.object(tensorflow_log, "import_quietly"),
+    _in_folder(cwd or "."),
+  ):
+    handler.setStream(stderr)
+    try:
+      runpy.run_path(argv[0], run_name="__main__")
+    except SystemExit as exit_:
+      code = exit_.code or 0
+    finally:
+      handler.setStream(stream)
+      signal.signal(signal.SIGINT, sigint)
+  out, error = (
+    file.buffer.getvalue().decode(errors="replace") for file in (stdout, stderr)
+  )
+  return subprocess.CompletedProcess(argv, code, out, error)
+
+
+@contextlib.contextmanager
+def _in_folder(path):
+  before = os.getcwd()
+  os.chdir(path)
+  try:
+    yield
+  finally:
+    os.chdir(before)
+
+
+@contextlib.contextmanager
+def _without_flags():
+  """Within the block, flags are those of a program that has just started."""
+  flags = absl.flags.FLAGS
+  tables = [
+    flags.flags_by_module_dict(),
+    flags.flags_by_module_id_dict(),
+    flags.key_flags_by_module_dict(),
+  ]
+  before = [{key: list(row) for key, row in table.items()} for table in tables]
+  was_parsed = flags.is_parsed()
+  others = absl.flags.FlagValues()
+  for name in set(flags) - _FLAGS_AT_START:
+    if name == flags[name].name:  # which brings the short name with it
+      others[name] = flags[name]
+  flags.remove_flag_values(others)
+  try:
+    with flagsaver.flagsaver():
+      flags.unparse_flags()
+      yield
+  finally:
+    flags.append_flag_values(others)
+    for table, rows in zip(tables, before):
+      table.clear()
+      table.update(rows)
+    if not was_parsed:
+      flags.unparse_flags()
 
 
 def wait_until(condition, *processes):

@@ -1,16 +1,42 @@
 """Costs of tests, and fixtures of several test files."""
 
 import math
+import os
 
 import hypothesis
 import pytest
 from absl import logging
+from made_once import MadeOnce
 
 pytest_plugins = ["reference_data"]
 
 # No test is about how long an example takes on a busy machine.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+  """The `MadeOnce` that all processes of this run of pytest share."""
+  root = tmp_path_factory.getbasetemp()
+  if "PYTEST_XDIST_WORKER" in os.environ:
+    root = root.parent
+  made = MadeOnce(root)
+  yield made
+  made.check()
+
+
+@pytest.fixture(scope="module")
+def world(once, tmp_path_factory):
+  """A copy of the folder that `wrong_input_world` describes."""
+  # Here, because the process that only hands out tests does without TensorFlow.
+  import commands
+  import wrong_input_world
+
+  def make(folder):
+    wrong_input_world.make(str(folder), commands.in_process)
+
+  return once.copy("world", make, tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 from safetensors.numpy import load_file, save_file
 
@@ -116,19 +117,8 @@ def random_normal(shapes, seed=0):
   }
 
 
-def assert_same_bits(actual, expected):
-  def bits(tensors):
-    return {n: (t.dtype, t.shape, t.tobytes()) for n, t in tensors.items()}
-
-  assert bits(actual) == bits(expected)
-
-
 def write_json(path, value):
   path.write_text(json.dumps(value))
-
-
-def read_json(path):
-  return json.loads(path.read_text())
 
 
 def make_huggingface(folder, tensors, vocab=VOCAB, **config):
@@ -229,8 +219,10 @@ def test_round_trip_from_huggingface_gives_the_same_bits(
   )
   middle = to_tensorflow(source, tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
-  assert_same_bits(load_file(target / "model.safetensors"), tensors)
-  assert read_json(target / "config.json")["architectures"] == [architecture]
+  run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
+  assert run_outputs.read_json(target / "config.json")["architectures"] == [
+    architecture
+  ]
   assert (target / "vocab.txt").read_text() == VOCAB
 
 
@@ -245,7 +237,7 @@ def test_round_trip_from_tensorflow_gives_the_same_bits(tmp_path):
     str(tmp_path / "huggingface"),
   )
   target = to_tensorflow(str(tmp_path / "huggingface"), tmp_path)
-  assert_same_bits(read_checkpoint(target), read_checkpoint(folder))
+  run_outputs.assert_same_bits(read_checkpoint(target), read_checkpoint(folder))
 
 
 def test_kernels_are_turned(tmp_path):
@@ -256,7 +248,7 @@ def test_kernels_are_turned(tmp_path):
     for name, value in read_checkpoint(target).items()
     if name.endswith("/kernel")
   }
-  assert_same_bits(
+  run_outputs.assert_same_bits(
     kernels,
     {
       name.replace(".weight", ".kernel"): tensor.T
@@ -473,7 +465,7 @@ def test_shards_are_read_together(tmp_path):
   )
   middle = to_tensorflow(str(source), tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
-  assert_same_bits(load_file(target / "model.safetensors"), tensors)
+  run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype])
@@ -531,7 +523,7 @@ def test_pytorch_weights_are_read(tmp_path):
   source = make_pytorch(tmp_path / "bin", file.getvalue())
   middle = to_tensorflow(source, tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
-  assert_same_bits(load_file(target / "model.safetensors"), tensors)
+  run_outputs.assert_same_bits(load_file(target / "model.safetensors"), tensors)
 
 
 def test_pytorch_bfloat16_is_widened_exactly(tmp_path):
@@ -646,7 +638,7 @@ def test_activations_are_renamed_both_ways(theirs, ours, tmp_path):
   middle = to_tensorflow(source, tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
   names = [
-    read_json(folder / file)["hidden_act"]
+    run_outputs.read_json(folder / file)["hidden_act"]
     for folder, file in ((middle, "bert_config.json"), (target, "config.json"))
   ]
   assert names == [ours, theirs]
@@ -666,7 +658,7 @@ def test_other_keys_of_the_config_go_there_and_back(tmp_path):
   )
   middle = to_tensorflow(source, tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
-  assert read_json(target / "config.json") == {**CONFIG, **keys}
+  assert run_outputs.read_json(target / "config.json") == {**CONFIG, **keys}
 
 
 def test_labels_are_those_of_the_training_run(tmp_path):
@@ -677,7 +669,7 @@ def test_labels_are_those_of_the_training_run(tmp_path):
     tmp_path / "run" / "model.json", {"task": "tsv", "labels": ["a", "b", "c"]}
   )
   target = to_huggingface(checkpoint, tmp_path)
-  config = read_json(target / "config.json")
+  config = run_outputs.read_json(target / "config.json")
   assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
   assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
 
@@ -687,7 +679,9 @@ def test_labels_of_a_head_of_another_size_are_not_taken(tmp_path):
   checkpoint = make_tensorflow(
     tmp_path / "run", shapes, id2label={"0": "no", "1": "yes"}
   )
-  config = read_json(to_huggingface(checkpoint, tmp_path) / "config.json")
+  config = run_outputs.read_json(
+    to_huggingface(checkpoint, tmp_path) / "config.json"
+  )
   assert list(config["id2label"].values()) == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
@@ -741,7 +735,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path):
 
 def do_lower_case_of(folder, tmp_path, **options):
   target = to_tensorflow(str(folder), tmp_path, **options)
-  return read_json(target / "bert_config.json")["do_lower_case"]
+  return run_outputs.read_json(target / "bert_config.json")["do_lower_case"]
 
 
 @pytest.mark.unit
@@ -795,7 +789,7 @@ def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
     tmp_path / "run", tensorflow_shapes(ENCODER, POOLER), do_lower_case=False
   )
   target = to_huggingface(checkpoint, tmp_path)
-  config = read_json(target / "tokenizer_config.json")
+  config = run_outputs.read_json(target / "tokenizer_config.json")
   assert config["do_lower_case"] is False
 
 
@@ -875,7 +869,9 @@ def test_an_architecture_of_before_training_is_not_believed(tmp_path):
   checkpoint = make_tensorflow(
     tmp_path / "run", shapes, architectures=["BertModel"]
   )
-  config = read_json(to_huggingface(checkpoint, tmp_path) / "config.json")
+  config = run_outputs.read_json(
+    to_huggingface(checkpoint, tmp_path) / "config.json"
+  )
   assert config["architectures"] == ["BertForSequenceClassification"]
 
 
@@ -896,7 +892,7 @@ def test_files_are_not_replaced_unless_told(tmp_path):
   before = read_checkpoint(target)
   with pytest.raises(InputError, match=r"bert_config.json, .* --overwrite"):
     to_tensorflow(other, tmp_path)
-  assert_same_bits(read_checkpoint(target), before)
+  run_outputs.assert_same_bits(read_checkpoint(target), before)
 
 
 @pytest.mark.unit
@@ -906,7 +902,7 @@ def test_files_are_replaced_when_told(tmp_path):
   to_tensorflow(first, tmp_path)
   target = to_tensorflow(other, tmp_path, overwrite=True)
   again = to_huggingface(f"{target}/bert_model.ckpt", tmp_path)
-  assert_same_bits(
+  run_outputs.assert_same_bits(
     load_file(again / "model.safetensors"),
     {
       name[len("bert.") :]: tensor
@@ -1004,7 +1000,6 @@ def test_several_checkpoints_of_which_none_is_the_last_are_refused(
     main(tmp_path)
 
 
-@pytest.mark.process
 def test_command_says_what_it_did(tmp_path):
   tensors = random_bits(ARCHITECTURES["BertForPreTraining"])
   source = make_huggingface(tmp_path / "source", tensors)
@@ -1110,7 +1105,6 @@ def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   )
 
 
-@pytest.mark.process
 def test_status_tells_that_models_do_not_agree(run_of_two_steps, tmp_path):
   text_file = tmp_path / "text.txt"
   text_file.write_text("the cat sat\n")
@@ -1141,7 +1135,6 @@ def another_model(folder):
   make_huggingface(folder, random_bits(ENCODER), model_type="gpt2")
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
   "make, message",
   [

@@ -233,7 +233,6 @@ def test_instances_written_by_a_caller_equal_the_reference(name, tmp_path):
   assert_golden(outputs, run)
 
 
-@pytest.mark.process
 def test_the_command_of_the_readme_equals_the_reference(tmp_path):
   run, inputs, vocab = golden_run("readme")
   log = commands.succeed(
@@ -937,7 +936,8 @@ class Stopped:
   def run(self, run, name, *lines, num_workers=2, **options):
     """Runs, until it ends or is ended; gives the output files by name."""
     script = self.script(*lines)
-    self.done = run(script, *self.flags(name, num_workers), **options)
+    flags = self.flags(name, num_workers)
+    self.done = run(script, *flags, own_process=True, **options)
     return self.files(name)
 
   def files(self, name):
@@ -974,7 +974,7 @@ AT_THE_SECOND = [
 def test_a_whole_run_leaves_files_and_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
   assert stopped.others("whole") == {RECEIPT, "out.run.json"}
-  commands.succeed(stopped.script(), *stopped.flags("again", num_workers=2))
+  stopped.run(commands.succeed, "again")
   assert stopped.files("again") == stopped.content
 
 
@@ -1119,7 +1119,6 @@ def test_gzip_is_read_as_text(tmp_path, flags, text_file, num_workers):
   assert (tmp_path / "gz").read_bytes() == (tmp_path / "out").read_bytes()
 
 
-@pytest.mark.process
 def test_a_corpus_of_one_document_is_said_so(tmp_path, flags):
   (tmp_path / "one").write_text("w0000 w0003\nw0006\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "one")).stderr
@@ -1130,14 +1129,12 @@ def test_a_corpus_of_one_document_is_said_so(tmp_path, flags):
   assert said and int(said[1]) == int(said[2]) > 0
 
 
-@pytest.mark.process
 def test_a_blank_line_after_every_sentence_is_said_so(tmp_path, flags):
   (tmp_path / "blank").write_text("w0000 w0003\n\nw0006\n\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "blank")).stderr
   assert "3 of 3 documents have one sentence" in log
 
 
-@pytest.mark.process
 def test_a_good_corpus_gets_no_warning(flags):
   log = commands.succeed(SCRIPT, *flags()).stderr
   assert "documents: 20" in log
@@ -1145,20 +1142,12 @@ def test_a_good_corpus_gets_no_warning(flags):
   assert "have one sentence" not in log
 
 
-@pytest.mark.process
-def test_sentences_need_an_extra(tmp_path, flags):
-  script = tmp_path / "script.py"
-  script.write_text(
-    "import runpy, sys\n"
-    "sys.modules['sentencex'] = None\n"
-    f"sys.path.insert(0, {commands.ROOT!r})\n"
-    f"runpy.run_path({os.path.join(commands.ROOT, SCRIPT)!r}, None, '__main__')"
-  )
-  done = commands.run(str(script), *flags(split_sentences="en", num_workers=1))
-  assert done.returncode == 1
-  assert done.stderr == (
+def test_sentences_need_an_extra(monkeypatch, flags):
+  monkeypatch.setitem(sys.modules, "sentencex", None)
+  line = commands.fail(SCRIPT, *flags(split_sentences="en", num_workers=1))
+  assert line == (
     f"{SCRIPT}: error: --split_sentences needs the package sentencex: pip"
-    " install -e .[sentences]\n"
+    " install -e .[sentences]"
   )
 
 

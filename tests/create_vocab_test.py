@@ -12,6 +12,7 @@ import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 import tokenizers
 from hypothesis import given, settings
@@ -274,6 +275,7 @@ def test_command_learns_the_same_in_each_process(tmp_path):
       "--vocab_size=250",
       "--num_unused=3",
       "--limit_alphabet=30",
+      own_process=True,
     )
   assert len({output.read_bytes() for output in outputs}) == 1
   with open(SAMPLE, encoding="utf-8") as file:
@@ -286,7 +288,6 @@ def test_command_learns_the_same_in_each_process(tmp_path):
   assert f"{coverage.pieces:.3f} pieces a word" in done.stderr
 
 
-@pytest.mark.process
 def test_command_says_that_there_are_fewer_pieces(tmp_path):
   write(tmp_path / "text", "ab ab")
   done = commands.succeed(
@@ -311,7 +312,6 @@ def test_missing_extra_is_named(monkeypatch):
     create_vocab.learn_vocab({"a": 2}, 10)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [
@@ -467,13 +467,6 @@ def expected_tensors(tensors, rows, vocab_size):
   return expected
 
 
-def assert_same_bits(actual, expected):
-  def bits(tensors):
-    return {n: (t.dtype, t.shape, t.tobytes()) for n, t in tensors.items()}
-
-  assert bits(actual) == bits(expected)
-
-
 @pytest.mark.parametrize("num_spare", [0, 2, 5])
 def test_new_rows_are_means_and_all_else_stays(num_spare):
   old_size = len(ENTRIES) + num_spare  # rows beyond the last entry
@@ -490,10 +483,9 @@ def test_new_rows_are_means_and_all_else_stays(num_spare):
   assert pieces == rows
   grown = create_vocab.grow_tensors(tensors, pieces, len(entries))
   new_size = len(ENTRIES) + max(2, num_spare)
-  assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
+  run_outputs.assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
 
 
-@pytest.mark.process
 def test_command_grows_a_model(tmp_path):
   tensors = make_model(tmp_path, len(ENTRIES))
   write(tmp_path / "words.txt", "Abba\nthe\ntherapy\nnot one\nquay\nabba\n")
@@ -510,7 +502,7 @@ def test_command_grows_a_model(tmp_path):
     6: [old["the"], old["##rapy"]],
     18: [old["[UNK]"]],
   }
-  assert_same_bits(
+  run_outputs.assert_same_bits(
     create_vocab.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
   )
   assert "Of 4 words 1 were entries, 2 took [unusedN] places, 1 came" in (
@@ -552,7 +544,7 @@ def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30)
   create_vocab.write_checkpoint(path, tensors)
-  assert_same_bits(create_vocab.read_checkpoint(path, 30), tensors)
+  run_outputs.assert_same_bits(create_vocab.read_checkpoint(path, 30), tensors)
 
 
 def test_checkpoint_files_are_the_same_each_time(tmp_path):

@@ -20,7 +20,7 @@ import tokenization
 from bertlib.errors import InputError
 from bertlib.files import open_any
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.graph
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIAL, "the", "cat", "dog", "sat", "ran", "on", "mat", "##s", "."]
@@ -410,6 +410,7 @@ def test_an_output_file_that_cannot_be_written(refuse, place):
   assert f"{place}/nowhere/x.jsonl" in line and "No such file" in line
 
 
+@pytest.mark.process
 def test_a_full_disk(refuse):
   # Room for the records, but not for the results.
   line = refuse(layers=-1, largest_file=4000)

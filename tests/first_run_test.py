@@ -7,6 +7,7 @@ import sys
 import commands
 import numpy as np
 import pytest
+import run_outputs
 from absl import logging
 
 import modeling
@@ -88,16 +89,12 @@ def trained(place, classify):
   return place / "trained"
 
 
-def read_json(path):
-  return json.loads(path.read_text())
-
-
 # The number format
 
 
 def test_what_auto_chose_is_recorded(trained):
   for name in ("model.json", "run.json"):
-    assert read_json(trained / name)["precision"] == "bfloat16"
+    assert run_outputs.read_json(trained / name)["precision"] == "bfloat16"
   assert "auto: bfloat16" in (trained / "report.html").read_text()
 
 
@@ -114,14 +111,17 @@ def test_later_runs_take_the_recorded_format(
   np.testing.assert_array_equal(
     np.loadtxt(trained / "test_results.tsv"), before
   )
-  assert read_json(trained / "run.json")["precision"] == "bfloat16"
+  assert run_outputs.read_json(trained / "run.json")["precision"] == "bfloat16"
   classify(
     place / "again",
     "--do_train",
     "--precision=auto",
     f"--rerun={trained / 'run.json'}",
   )
-  assert read_json(place / "again" / "model.json")["precision"] == "bfloat16"
+  assert (
+    run_outputs.read_json(place / "again" / "model.json")["precision"]
+    == "bfloat16"
+  )
 
 
 # Scalars

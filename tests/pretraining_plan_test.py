@@ -5,6 +5,7 @@ import math
 import pytest
 import run_pretraining_test
 import tensorflow.compat.v1 as tf
+import tiny_pretraining
 
 import modeling
 from benchmarks import pretraining_plan
@@ -13,7 +14,7 @@ from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
-CONFIG = run_pretraining_test.CONFIG
+CONFIG = tiny_pretraining.CONFIG
 PHASE = Phase(
   seq_length=16,
   num_predictions=2,

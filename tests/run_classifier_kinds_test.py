@@ -136,31 +136,32 @@ def f1(truth, said):
 
 
 @pytest.fixture(scope="module")
-def topics(place, classify):
+def topics(once, place, classify):
   """The folder of a model that learned them."""
-  folder = place / "topics"
-  folder.mkdir()
-  rows = [
-    f"{text[0]}\t{','.join(itertools.compress(TOPICS, row))}\n"
-    for text, row in zip(itertools.cycle(TEXTS), TRUTH)
-  ]
-  for name in ("train", "dev"):
-    (folder / f"{name}.tsv").write_text("".join(rows))
-  (folder / "test.tsv").write_text(
-    "".join(row.split("\t")[0] + "\n" for row in rows)
-  )
-  return classify(
-    folder,
-    "--task_name=tsv",
-    "--problem_type=multi_label",
-    f"--labels={','.join(TOPICS)}",
-    "--train_batch_size=20",
-    "--learning_rate=1e-3",
-    "--num_train_epochs=64",
-    "--do_train",
-    "--do_eval",
-    "--do_predict",
-  )
+
+  def make(folder):
+    rows = [
+      f"{text[0]}\t{','.join(itertools.compress(TOPICS, row))}\n"
+      for text, row in zip(itertools.cycle(TEXTS), TRUTH)
+    ]
+    for name in ("train", "dev"):
+      (folder / f"{name}.tsv").write_text("".join(rows))
+    texts = [row.split("\t")[0] + "\n" for row in rows]
+    (folder / "test.tsv").write_text("".join(texts))
+    classify(
+      folder,
+      "--task_name=tsv",
+      "--problem_type=multi_label",
+      f"--labels={','.join(TOPICS)}",
+      "--train_batch_size=20",
+      "--learning_rate=1e-3",
+      "--num_train_epochs=64",
+      "--do_train",
+      "--do_eval",
+      "--do_predict",
+    )
+
+  return once.copy("trained_topics", make, place / "topics") / "out"
 
 
 def test_several_labels_are_learned(topics):
@@ -411,22 +412,24 @@ def write_questions(path, count, has_labels=True):
 
 
 @pytest.fixture(scope="module")
-def swag(place, classify):
+def swag(once, place, classify):
   """The folder of a model that learned to choose."""
-  folder = place / "swag"
-  folder.mkdir()
-  write_questions(folder / "train.csv", 48)
-  write_questions(folder / "val.csv", 13)
-  write_questions(folder / "test.csv", 11, has_labels=False)
-  return classify(
-    folder,
-    "--task_name=SWAG",
-    "--num_train_epochs=10",
-    "--group_by_length",
-    "--do_train",
-    "--do_eval",
-    "--do_predict",
-  )
+
+  def make(folder):
+    write_questions(folder / "train.csv", 48)
+    write_questions(folder / "val.csv", 13)
+    write_questions(folder / "test.csv", 11, has_labels=False)
+    classify(
+      folder,
+      "--task_name=SWAG",
+      "--num_train_epochs=10",
+      "--group_by_length",
+      "--do_train",
+      "--do_eval",
+      "--do_predict",
+    )
+
+  return once.copy("trained_swag", make, place / "swag") / "out"
 
 
 def test_choosing_is_learned(swag):

@@ -9,68 +9,38 @@ import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_classifier
+import trained_models
+from tiny_classifier import CONFIG, SENTENCES, SPECIAL, WORDS, flags
 
 import modeling
 import run_classifier
 import tokenization
-from bertlib import estimator_api
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = "a the cat dog sat ran on mat home and did not it is good bad"
-WORDS = WORDS.split(" ")
-SENTENCES = [
-  ("the cat sat on the mat", "a cat is on a mat", "1"),
-  ("the dog ran home", "it is good and bad", "0"),
-  ("a dog is bad", "the dog is not good", "1"),
-  ("it did not", "the cat ran on and on and on", "0"),
-]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(SPECIAL + WORDS),
-  hidden_size=16,
-  num_hidden_layers=2,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a small vocabulary, config and MRPC."""
   place = tmp_path_factory.mktemp("classifier")
-  (place / "vocab.txt").write_text("\n".join(SPECIAL + WORDS) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
-  header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-  rows = [f"{label}\t1\t2\t{a}\t{b}\n" for a, b, label in SENTENCES]
-  (place / "train.tsv").write_text(header + "".join(rows * 4))
-  (place / "dev.tsv").write_text(header + "".join(rows[:3]))
-  (place / "test.tsv").write_text(header + "".join(rows[1:]))
+  tiny_classifier.write_data(place)
   return place
 
 
-def flags(place, **changed):
-  values = {
-    "task_name": "MRPC",
-    "data_dir": place,
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
-    "max_seq_length": 16,
-    "train_batch_size": 4,
-    "learning_rate": 1e-3,
-    "log_steps": 2,
-  }
-  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+@pytest.fixture(scope="module")
+def trained(once, tmp_path_factory):
+  """A model trained for twelve steps."""
+  path = tmp_path_factory.mktemp("trained")
+  return trained_models.copy(once, "classifier", path)
 
 
 def classify(place, *actions, **changed):
   return commands.succeed(
-    "run_classifier.py", *actions, *flags(place, **changed)
+    "run_classifier.py", *actions, *flags(place, **({"xla": "off"} | changed))
   )
 
 
@@ -83,26 +53,11 @@ def refuse(place, *actions, largest_file=None, **changed):
   )
 
 
-def read_results(path):
-  with open(path) as file:
-    return dict(line.rstrip("\n").split(" = ") for line in file)
-
-
-@pytest.fixture(scope="module")
-def trained(place):
-  """The folder of a model trained for twelve steps, and what was logged."""
-  output_dir = place / "trained"
-  done = classify(
-    place, "--do_train", "--do_eval", "--do_predict", output_dir=output_dir
-  )
-  return output_dir, done.stderr
-
-
 # A run
 
 
 def test_training_says_how_it_goes(trained):
-  _, log = trained
+  log = trained.log
   assert "Training on 16 examples, from step 0 to 12, 4 examples a step" in log
   for word in ("loss", "learning rate", "gradient norm", "examples/s", "left"):
     assert any(
@@ -116,14 +71,14 @@ XLA_LINES = ("absl::InitializeLog", "device_compiler.h", "SetPriority")
 
 def test_the_log_has_no_line_of_tensorflow(trained):
   is_oldest = tf.__version__.startswith("2.15.")
-  for line in trained[1].splitlines():
+  for line in trained.log.splitlines():
     if is_oldest and any(part in line for part in XLA_LINES):
       continue
     assert re.match(r"\d\d:\d\d:\d\d ", line), line
 
 
 def test_results_have_the_reference_keys_and_the_task_scores(trained):
-  results = read_results(trained[0] / "eval_results.txt")
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
   assert list(results) == sorted(results)
   assert {"eval_accuracy", "eval_loss", "global_step", "loss"} < set(results)
   assert results["global_step"] == "12"
@@ -135,7 +90,7 @@ def test_results_have_the_reference_keys_and_the_task_scores(trained):
 
 
 def test_predictions_agree_in_both_files_and_with_the_predictor(trained):
-  output_dir, _ = trained
+  output_dir = trained.folder
   table = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
   lines = reference_data.read_jsonl(str(output_dir / "test_results.jsonl"))
   assert [line["guid"] for line in lines] == ["test-1", "test-2", "test-3"]
@@ -153,19 +108,14 @@ def test_predictions_agree_in_both_files_and_with_the_predictor(trained):
 
 
 def test_a_folder_of_records_holds_what_the_reference_leaves(trained):
-  names = set(os.listdir(trained[0]))
+  names = set(os.listdir(trained.folder))
   assert {"train.tf_record", "eval.tf_record", "predict.tf_record"} <= names
   assert {"vocab.txt", "bert_config.json", "model.json"} <= names
   assert not [name for name in names if name.endswith(".tmp")]
 
 
 def test_checkpoint_has_the_reference_variables(trained):
-  names = {
-    name
-    for name, _ in tf.train.list_variables(
-      tf.train.latest_checkpoint(str(trained[0]))
-    )
-  }
+  names = set(run_outputs.read_variables(trained.folder))
   assert "bert/encoder/layer_1/attention/self/query/kernel" in names
   for name in ("output_weights", "output_bias"):
     assert {name, f"{name}/adam_m", f"{name}/adam_v"} <= names
@@ -174,70 +124,23 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 
 def test_the_same_seed_gives_the_same_weights(place, trained):
-  again = place / "again"
-  classify(place, "--do_train", output_dir=again)
-  other = place / "other_seed"
-  classify(place, "--do_train", "--seed=1", output_dir=other)
-  weights, same, differ = (
-    tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
-    for folder in (trained[0], again, other)
+  again, other = place / "again", place / "other_seed"
+  classify(place, "--do_train", xla="auto", output_dir=again)
+  classify(
+    place, "--do_train", "--seed=1", num_train_epochs=1, output_dir=other
   )
-  for name, _ in tf.train.list_variables(
-    tf.train.latest_checkpoint(str(trained[0]))
-  ):
-    np.testing.assert_array_equal(
-      weights.get_tensor(name), same.get_tensor(name), err_msg=name
-    )
-  assert (
-    weights.get_tensor("output_weights") != differ.get_tensor("output_weights")
-  ).all()
+  run_outputs.assert_same_variables(again, trained.folder)
+  weights, differ = map(run_outputs.read_variables, (again, other))
+  assert (weights["output_weights"] != differ["output_weights"]).all()
 
 
-def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
-  def train_fn(steps):
-    estimator = estimator_api.TPUEstimator(
-      use_tpu=False,
-      model_fn=run_classifier.model_fn_builder(
-        CONFIG, 2, None, 1e-3, 8, 2, False, False, seed=3
-      ),
-      config=estimator_api.RunConfig(
-        model_dir=str(folder), tf_random_seed=3, save_checkpoints_steps=4
-      ),
-      train_batch_size=4,
-    )
-    first_step = run_classifier.finding.steps_done(str(folder))
-    input_fn = run_classifier.file_based_input_fn_builder(
-      str(trained[0] / "train.tf_record"),
-      16,
-      True,
-      True,
-      seed=3,
-      first_step=first_step,
-    )
-    estimator.train(input_fn, max_steps=steps)
-    return tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
-
-  folder = place / "straight"
-  straight = train_fn(8)
-  folder = place / "stopped"
-  train_fn(3)
-  stopped = train_fn(8)
-  for name in straight.get_variable_to_shape_map():
-    np.testing.assert_array_equal(
-      straight.get_tensor(name), stopped.get_tensor(name), err_msg=name
-    )
-
-
-def test_finished_training_is_not_repeated(place, trained):
-  before = os.path.getmtime(
-    tf.train.latest_checkpoint(str(trained[0])) + ".index"
-  )
-  log = classify(place, "--do_train", output_dir=trained[0]).stderr
+def test_finished_training_is_not_repeated(place, trained, tmp_path):
+  folder = shutil.copytree(trained.folder, tmp_path / "finished")
+  index = tf.train.latest_checkpoint(str(folder)) + ".index"
+  before = os.path.getmtime(index)
+  log = classify(place, "--do_train", output_dir=folder).stderr
   assert "already" in log
-  after = os.path.getmtime(
-    tf.train.latest_checkpoint(str(trained[0])) + ".index"
-  )
-  assert before == after
+  assert before == os.path.getmtime(index)
 
 
 # The reference's own results
@@ -266,8 +169,8 @@ def test_program_equals_the_reference(tmp_path, golden):
     "--do_lower=True",
     f"--output_dir={tmp_path}",
   )
-  results = read_results(tmp_path / "eval_results.txt")
-  expected = read_results(program("classifier_eval_results.txt"))
+  results = run_outputs.read_results(tmp_path / "eval_results.txt")
+  expected = run_outputs.read_results(program("classifier_eval_results.txt"))
   assert results["eval_accuracy"] == expected.pop("eval_accuracy")
   for key, value in expected.items():
     assert float(results[key]) == pytest.approx(float(value), abs=1e-5), key
@@ -346,6 +249,7 @@ def own_data(place):
   return folder
 
 
+@pytest.mark.train
 def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
   output_dir = place / "own_out"
   own = {
@@ -358,7 +262,7 @@ def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
     "output_dir": output_dir,
   }
   classify(place, "--do_train", "--do_eval", "--do_predict", **own)
-  results = read_results(output_dir / "eval_results.txt")
+  results = run_outputs.read_results(output_dir / "eval_results.txt")
   assert json.loads(results["labels"]) == ["no", "yes"]
   assert {"eval_accuracy", "eval_f1", "eval_matthews"} < set(results)
   lines = reference_data.read_jsonl(str(output_dir / "test_results.jsonl"))
@@ -380,6 +284,7 @@ def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
   assert {line.split("\t")[0] for line in said.splitlines()} <= {"yes", "no"}
 
 
+@pytest.mark.train
 def test_regression_gives_numbers_and_correlations(place, own_data):
   output_dir = place / "regression"
   lines = [f"{a}\t{b}\t{len(a) / 8}\n" for a, b, _ in SENTENCES * 4]
@@ -400,7 +305,7 @@ def test_regression_gives_numbers_and_correlations(place, own_data):
     label_column=3,
     output_dir=output_dir,
   )
-  results = read_results(output_dir / "eval_results.txt")
+  results = run_outputs.read_results(output_dir / "eval_results.txt")
   assert {"eval_pearson", "eval_spearman", "eval_loss"} < set(results)
   assert "eval_accuracy" not in results
   numbers = np.loadtxt(output_dir / "test_results.tsv")
@@ -464,13 +369,13 @@ def test_labels_may_be_integers(place, label_list):
 
 
 def test_a_folder_of_another_task_is_refused(place, trained):
-  line = refuse(place, task_name="QQP", output_dir=trained[0])
+  line = refuse(place, task_name="QQP", output_dir=trained.folder)
   assert "'mrpc'" in line and "'qqp'" in line
 
 
 def test_a_folder_of_other_labels_is_refused(place, trained):
-  line = refuse(place, "--do_eval", task_name="RTE", output_dir=trained[0])
-  assert f"{trained[0]}: " in line and "mrpc" in line and "rte" in line
+  line = refuse(place, "--do_eval", task_name="RTE", output_dir=trained.folder)
+  assert f"{trained.folder}: " in line and "mrpc" in line and "rte" in line
 
 
 def test_a_folder_of_another_encoder_is_refused(place, trained):
@@ -479,7 +384,7 @@ def test_a_folder_of_another_encoder_is_refused(place, trained):
   )
   (place / "other.json").write_text(other.to_json_string())
   line = refuse(
-    place, bert_config_file=place / "other.json", output_dir=trained[0]
+    place, bert_config_file=place / "other.json", output_dir=trained.folder
   )
   assert "num_hidden_layers 2" in line and "is 1" in line
 
@@ -487,12 +392,13 @@ def test_a_folder_of_another_encoder_is_refused(place, trained):
 def test_a_folder_of_the_reference_is_known_by_its_shapes(place, trained):
   folder = place / "reference_folder"
   folder.mkdir()
-  for name in os.listdir(trained[0]):
+  for name in os.listdir(trained.folder):
     if name.startswith(("checkpoint", "model.ckpt")):
-      shutil.copy(trained[0] / name, folder)
+      shutil.copy(trained.folder / name, folder)
   assert "outputs 2" in refuse(place, task_name="MNLI", output_dir=folder)
 
 
+@pytest.mark.graph
 def test_a_row_with_too_few_columns(place):
   folder = place / "short"
   folder.mkdir()
@@ -502,11 +408,13 @@ def test_a_row_with_too_few_columns(place):
   assert not os.path.exists(place / "not_made")
 
 
+@pytest.mark.graph
 def test_a_missing_file(place):
   line = refuse(place, data_dir=place / "nowhere")
   assert f"--data_dir={place}/nowhere: " in line
 
 
+@pytest.mark.graph
 def test_an_empty_file(place):
   folder = place / "empty"
   folder.mkdir()
@@ -514,11 +422,13 @@ def test_an_empty_file(place):
   assert "empty/train.tsv: is empty" in refuse(place, data_dir=folder)
 
 
+@pytest.mark.graph
 def test_an_unknown_task(place):
   line = refuse(place, task_name="COLLA")
   assert "--task_name=COLLA: " in line and "CoLA" in line
 
 
+@pytest.mark.graph
 def test_a_vocabulary_larger_than_the_model(place):
   words = "\n".join([*SPECIAL, *WORDS, "more"])
   (place / "large.txt").write_text(words)
@@ -526,17 +436,20 @@ def test_a_vocabulary_larger_than_the_model(place):
   assert "large.txt" in line and "vocab_size" in line
 
 
+@pytest.mark.graph
 def test_a_vocabulary_without_its_special_entries(place):
   (place / "bare.txt").write_text("\n".join(WORDS))
   line = refuse(place, vocab_file=place / "bare.txt")
   assert "[UNK]" in line and "[CLS]" in line and "[SEP]" in line
 
 
+@pytest.mark.graph
 def test_sequences_longer_than_the_positions(place):
   line = refuse(place, max_seq_length=33)
   assert "--max_seq_length=33" in line and "32" in line
 
 
+@pytest.mark.graph
 def test_the_wrong_case(place):
   line = refuse(
     place,
@@ -566,17 +479,19 @@ def test_a_checkpoint_of_other_shapes(place, trained):
   line = refuse(
     place,
     bert_config_file=place / "wide.json",
-    init_checkpoint=tf.train.latest_checkpoint(str(trained[0])),
+    init_checkpoint=tf.train.latest_checkpoint(str(trained.folder)),
     output_dir=place / "wide",
   )
   assert "intermediate/dense" in line and "[16, 32]" in line
 
 
+@pytest.mark.graph
 def test_a_missing_checkpoint(place):
   line = refuse(place, init_checkpoint=place / "gone.ckpt")
   assert "gone.ckpt: no such checkpoint" in line
 
 
+@pytest.mark.graph
 def test_a_checkpoint_without_an_encoder(place):
   with tf.Graph().as_default(), tf.Session() as session:
     tf.get_variable("something", [2])
@@ -586,6 +501,7 @@ def test_a_checkpoint_without_an_encoder(place):
   assert "none of the encoder's variables" in line
 
 
+@pytest.mark.graph
 def test_a_folder_that_cannot_be_written(place):
   (place / "file").write_text("")
   line = refuse(place, output_dir=place / "file" / "out")
@@ -594,7 +510,7 @@ def test_a_folder_that_cannot_be_written(place):
 
 def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
   folder = place / "full"
-  shutil.copytree(trained[0], folder)
+  shutil.copytree(trained.folder, folder)
   before = {
     path: path.read_bytes()
     for path in folder.iterdir()
@@ -616,12 +532,14 @@ def test_a_full_disk_leaves_earlier_output_as_it_was(place, trained):
   assert {path: path.read_bytes() for path in before} == before
 
 
+@pytest.mark.graph
 def test_nothing_to_do(place):
   done = commands.run("run_classifier.py", *flags(place))
   assert done.returncode == 1
   assert "nothing to do; give" in done.stderr
 
 
+@pytest.mark.graph
 def test_nothing_to_score(place):
   line = refuse(place, "--do_eval", output_dir=place / "untrained")
   assert "untrained: holds no trained model" in line

@@ -3,104 +3,40 @@
 import contextlib
 import json
 import re
+import shutil
 import types
 
 import commands
 import numpy as np
 import pytest
+import run_outputs
+import tiny_ner
+import trained_models
+from tiny_ner import columns, flags, training
 
-import modeling
 import run_ner
 from bertlib.data import input_pipeline, ner
 
 pytestmark = pytest.mark.process
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-NAMES = ["ann", "bob", "cat", "dan"]
-PLACES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *PLACES, "went", "to", "and", "new", ".", "##s"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=32,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=64,
-  hidden_dropout_prob=0.0,
-  attention_probs_dropout_prob=0.0,
-  max_position_embeddings=48,
-  type_vocab_size=2,
-)
-
-
-def sentence(number):
-  """Words and tags of one of the sentences on who went where."""
-  name, place = NAMES[number % 4], PLACES[number // 4 % 4]
-  words = [name, "went", "to", "new", place, "."]
-  return words, ["B-PER", "O", "O", "B-LOC", "I-LOC", "O"]
-
-
-def columns(numbers):
-  return "\n".join(
-    "".join(f"{word}\t{tag}\n" for word, tag in zip(*sentence(number)))
-    for number in numbers
-  )
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a small model's files and data."""
   place = tmp_path_factory.mktemp("ner")
-  (place / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
-  (place / "train.conll").write_text(columns(range(16)))
-  (place / "dev.conll").write_text(columns(range(0, 16, 3)))
+  tiny_ner.write_data(place)
   return place
-
-
-def flags(place, *more, output_dir=None):
-  return [
-    f"--vocab_file={place / 'vocab.txt'}",
-    f"--bert_config_file={place / 'bert_config.json'}",
-    f"--output_dir={output_dir or place / 'out'}",
-    "--max_seq_length=16",
-    *more,
-  ]
-
-
-def training(place):
-  return [
-    "--do_train",
-    f"--train_file={place / 'train.conll'}",
-    "--train_batch_size=8",
-    "--num_train_epochs=40",
-    "--learning_rate=3e-3",
-    "--bias_correction",
-  ]
 
 
 @pytest.fixture(scope="module")
-def trained(place):
-  """The folder after a training, scored and with predictions."""
-  (place / "test.conll").write_text(
-    "bob\nwent\nto\nnew\noslo\n\n" + "and\n" * 30 + "ann\n\n\u0000\n"
-  )
-  commands.succeed(
-    "run_ner.py",
-    *flags(place, *training(place)),
-    "--do_eval",
-    f"--dev_file={place / 'dev.conll'}",
-    "--do_predict",
-    f"--predict_file={place / 'test.conll'}",
-    "--gradient_accumulation_steps=2",
-    "--group_by_length",
-    "--eval_steps=40",
-  )
-  return place
+def trained(once, tmp_path_factory):
+  """A model trained for 80 steps."""
+  path = tmp_path_factory.mktemp("trained")
+  return trained_models.copy(once, "ner", path)
 
 
-def results(place):
-  text = (place / "out" / "eval_results.txt").read_text()
-  return dict(re.findall(r"(\S+) = (.*)", text))
+def results(trained):
+  return run_outputs.read_results(trained.folder / "eval_results.txt")
 
 
 def test_it_learns_to_tag(trained):
@@ -110,7 +46,7 @@ def test_it_learns_to_tag(trained):
 
 
 def test_the_score_reported_is_that_of_the_best_weights(trained):
-  with open(trained / "out" / "dev_scores.jsonl") as file:
+  with open(trained.folder / "dev_scores.jsonl") as file:
     rows = list(map(json.loads, file))
   assert [row["step"] for row in rows] == [40, 80]
   best = max(row["f1"] for row in rows)
@@ -118,7 +54,7 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
 
 
 def test_the_report_has_entities_and_lengths(trained):
-  page = (trained / "out" / "report.html").read_text()
+  page = (trained.folder / "report.html").read_text()
   for heading in ("Dev scores", "Entities", "Calibration", "Lengths"):
     assert f"<h2>{heading}" in page
 
@@ -140,9 +76,9 @@ def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
 
 
 def test_predictions_as_columns(trained):
-  text = (trained / "out" / "test_predictions.conll").read_text()
+  text = (trained.folder / "test_predictions.conll").read_text()
   said = ner.read_sentences(
-    str(trained / "out" / "test_predictions.conll"), ner.Columns()
+    str(trained.folder / "test_predictions.conll"), ner.Columns()
   )
   assert said[0].tags == ["B-PER", "O", "O", "B-LOC", "I-LOC"]
   assert len(said[1].words) == 31
@@ -150,7 +86,7 @@ def test_predictions_as_columns(trained):
 
 
 def test_predictions_with_places_in_text(trained):
-  with open(trained / "out" / "test_predictions.jsonl") as file:
+  with open(trained.folder / "test_predictions.jsonl") as file:
     first, second, _ = map(json.loads, file)
   places = [(e["label"], e["start"], e["end"]) for e in first["entities"]]
   assert places == [("PER", 0, 3), ("LOC", 12, 20)]
@@ -159,7 +95,7 @@ def test_predictions_with_places_in_text(trained):
 
 
 def test_a_predictor_finds_what_the_command_found(trained):
-  with run_ner.Predictor(str(trained / "out")) as predictor:
+  with run_ner.Predictor(str(trained.folder)) as predictor:
     (found,) = predictor.predict(["Bob went to new Oslo."])
   assert [(f.label, f.text) for f in found] == [
     ("PER", "Bob"),
@@ -168,18 +104,20 @@ def test_a_predictor_finds_what_the_command_found(trained):
   assert all(0.5 < f.probability <= 1.0 for f in found)
 
 
-def test_a_trained_model_needs_no_training_data(trained, tmp_path):
+def test_a_trained_model_needs_no_training_data(place, trained, tmp_path):
+  folder = shutil.copytree(trained.folder, tmp_path / "trained")
   (tmp_path / "text.jsonl").write_text('{"text": "ann went to new lima."}\n')
   commands.succeed(
     "run_ner.py",
-    *flags(trained),
+    *flags(place, output_dir=folder),
     "--do_predict",
     f"--predict_file={tmp_path / 'text.jsonl'}",
   )
-  line = (trained / "out" / "text_predictions.jsonl").read_text()
+  line = (folder / "text_predictions.jsonl").read_text()
   assert "new lima" in line
 
 
+@pytest.mark.train
 def test_tags_that_break_the_scheme_are_counted(place, tmp_path):
   path = tmp_path / "train.conll"
   path.write_text(columns(range(8)).replace("B-PER", "I-PER"))
@@ -188,21 +126,25 @@ def test_tags_that_break_the_scheme_are_counted(place, tmp_path):
     *flags(place, *training(place), output_dir=tmp_path / "out"),
     f"--train_file={path}",
     "--num_train_epochs=1",
+    "--xla=off",
   )
   assert "8 tags are not as BIO has them" in done.stderr
 
 
+@pytest.mark.train
 def test_bioes_is_learnt_from_bio(place, tmp_path):
   commands.succeed(
     "run_ner.py",
     *flags(place, *training(place), output_dir=tmp_path / "out"),
     "--num_train_epochs=1",
+    "--xla=off",
     "--scheme=BIOES",
   )
   model = json.loads((tmp_path / "out" / "model.json").read_text())
   assert model["labels"][:5] == ["O", "B-LOC", "B-PER", "E-LOC", "E-PER"]
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "text, message",
   [
@@ -223,15 +165,19 @@ def test_bad_training_data_is_refused(place, tmp_path, text, message):
   assert not (tmp_path / "out").exists()
 
 
-def test_a_label_that_training_never_saw_is_refused(trained, tmp_path):
+def test_a_label_that_training_never_saw_is_refused(place, trained, tmp_path):
   path = tmp_path / "dev.conll"
   path.write_text("went\tO\n\nann\tB-DRUG\n")
   line = commands.fail(
-    "run_ner.py", *flags(trained), "--do_eval", f"--dev_file={path}"
+    "run_ner.py",
+    *flags(place, output_dir=trained.folder),
+    "--do_eval",
+    f"--dev_file={path}",
   )
   assert "dev.conll, line 3: 'DRUG' (at 'ann')" in line
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "more, message",
   [

@@ -13,8 +13,9 @@ import time
 import commands
 import numpy as np
 import pytest
-import run_pretraining_test
+import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_pretraining
 from run_pretraining_test import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 
 import optimization
@@ -37,11 +38,11 @@ def place(tmp_path_factory):
   place = tmp_path_factory.mktemp("phases")
   (place / "bert_config.json").write_text(CONFIG.to_json_string())
   for number, num_records in enumerate([20, 13, 9]):
-    run_pretraining_test.write_examples(
+    tiny_pretraining.write_examples(
       place / f"train-{number}.tfrecord", num_records, number
     )
   rng = np.random.default_rng(5)
-  rows = [run_pretraining_test.random_example(rng)[1] for _ in range(16)]
+  rows = [tiny_pretraining.random_example(rng)[1] for _ in range(16)]
   for row in rows:
     for name in model_inputs.TOKEN_FEATURES:
       row[name] = row[name] + [0] * (LONG - SEQ_LENGTH)
@@ -66,7 +67,7 @@ def second_phase(place):
 
 
 def flags(place, output_dir, *more):
-  own = run_pretraining_test.flags(place, output_dir=place / output_dir)
+  own = tiny_pretraining.flags(place, output_dir=place / output_dir)
   return [*own, "--do_train", "--do_eval", "--xla=off", *more]
 
 
@@ -109,14 +110,14 @@ def test_two_phases_are_as_two_commands(place, phased, main):
     *flags(place, "second", *second_phase(place)),
     f"--init_checkpoint={place / 'first' / 'model.ckpt-40'}",
   )
-  run_pretraining_test.assert_same_weights(phased / "phase_1", place / "first")
-  run_pretraining_test.assert_same_weights(phased / "phase_2", place / "second")
+  run_outputs.assert_same_variables(phased / "phase_1", place / "first")
+  run_outputs.assert_same_variables(phased / "phase_2", place / "second")
 
 
 def test_the_folder_has_the_model_of_the_last_phase(place, phased, main):
   checkpoint = finding.trained_checkpoint(str(phased))
   assert checkpoint == str(phased / "best" / "model.ckpt-12")
-  trained = run_pretraining_test.last_weights(phased / "phase_2")
+  trained = run_outputs.read_variables(phased / "phase_2")
   found = dict(tf.train.list_variables(checkpoint))
   assert set(found) == {
     n for n in trained if not checkpoint_writer.is_of_optimizer(n)
@@ -124,7 +125,7 @@ def test_the_folder_has_the_model_of_the_last_phase(place, phased, main):
   arguments = flags(place, "phased", *second_phase(place), "--nodo_train")
   main(*arguments)
   results, expected = (
-    run_pretraining_test.read_results(folder / "eval_results.txt")
+    run_outputs.read_numbers(folder / "eval_results.txt")
     for folder in (phased, phased / "phase_2")
   )
   assert results == expected
@@ -166,7 +167,7 @@ def test_phases_stopped_on_the_way_end_with_the_same_weights(place, phased):
   assert 0 < finding.steps_done(str(stopped / "phase_1")) < 40
   commands.succeed(SCRIPT, *in_phases(place, "stopped"))
   for name in ("phase_1", "phase_2"):
-    run_pretraining_test.assert_same_weights(stopped / name, phased / name)
+    run_outputs.assert_same_variables(stopped / name, phased / name)
 
 
 def test_a_phase_that_fails_costs_a_line(place):
@@ -497,7 +498,7 @@ def test_for_one_process_by_file_is_by_record(place, main):
       ),
       "--nodo_eval",
     )
-  run_pretraining_test.assert_same_weights(place / "record", place / "file")
+  run_outputs.assert_same_variables(place / "record", place / "file")
 
 
 # Parts of a batch, and replicas

@@ -6,168 +6,66 @@ import json
 import math
 import os
 import re
-import signal
-import subprocess
-import sys
+import shutil
 
 import absl.flags
 import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_pretraining
+import trained_models
 from absl.testing import flagsaver
+from tiny_pretraining import (
+  CLS,
+  CONFIG,
+  MASK,
+  NUM_PREDICTIONS,
+  PAD,
+  SEP,
+  SEQ_LENGTH,
+  TEXTS,
+  VOCAB,
+  VOCAB_IDS,
+  flags,
+  random_example,
+)
 
 import modeling
 import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import finding, initialize, model_json
+from bertlib.checkpoints import initialize, model_json
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.graph
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = "a the cat dog sat ran on mat home un ( . is good bad"
-WORDS = WORDS.split(" ")
-PIECES = ["##s", "##able", "##ly", "##ing"]
-VOCAB = [*SPECIAL, *WORDS, *PIECES]
-VOCAB_IDS = {token: index for index, token in enumerate(VOCAB)}
-PAD, _, CLS, SEP, MASK = range(len(SPECIAL))
-SEQ_LENGTH, NUM_PREDICTIONS = 24, 5
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=16,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=32,
-  type_vocab_size=2,
-)
-
-
-# Records, and a place with some of them
-
-
-def ids_of(line):
-  return [VOCAB.index(token) for token in line.split()]
-
-
-def random_example(rng):
-  """Ids of [CLS] a [SEP] b [SEP], with and without masks, as a record."""
-  first = len(SPECIAL)
-  a, b = (
-    rng.integers(first, len(VOCAB), rng.integers(2, 10)).tolist() for _ in "ab"
-  )
-  tokens = [CLS, *a, SEP, *b, SEP]
-  places = [i for i, token in enumerate(tokens) if token not in (CLS, SEP)]
-  masked = sorted(rng.choice(places, rng.integers(1, 4), replace=False))
-  hidden = list(tokens)
-  for place in masked:
-    hidden[place] = int(rng.choice([MASK, MASK, tokens[place], first]))
-  padding = [0] * (SEQ_LENGTH - len(tokens))
-  left_over = [0] * (NUM_PREDICTIONS - len(masked))
-  return tokens + padding, {
-    "input_ids": hidden + padding,
-    "input_mask": [1] * len(tokens) + padding,
-    "segment_ids": [0] * (len(a) + 2) + [1] * (len(b) + 1) + padding,
-    "masked_lm_positions": [*masked, *left_over],
-    "masked_lm_ids": [tokens[place] for place in masked] + left_over,
-    "masked_lm_weights": [1.0] * len(masked) + left_over,
-    "next_sentence_labels": [int(rng.integers(2))],
-  }
-
-
-def write_examples(path, num_records, seed):
-  rng = np.random.default_rng(seed)
-  tf_records.write_records(
-    str(path),
-    [random_example(rng)[1] for _ in range(num_records)],
-    tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS),
-  )
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a vocabulary, a config and records in several files."""
   place = tmp_path_factory.mktemp("pretraining")
-  (place / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
-  for number, num_records in enumerate([20, 13, 9]):
-    write_examples(place / f"train-{number}.tfrecord", num_records, number)
-  write_examples(place / "held_out.tfrecord", 10, seed=3)
+  tiny_pretraining.write_data(place)
   return place
 
 
-def flags(place, **changed):
-  values = {
-    "input_file": place / "train-*.tfrecord",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
-    "max_seq_length": SEQ_LENGTH,
-    "max_predictions_per_seq": NUM_PREDICTIONS,
-    "train_batch_size": 8,
-    "eval_batch_size": 4,
-    "learning_rate": 1e-2,
-    "num_train_steps": 60,
-    "num_warmup_steps": 5,
-    "save_checkpoints_steps": 10,
-  }
-  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+@pytest.fixture(scope="module")
+def trained(once, tmp_path_factory):
+  """A model trained on new masks."""
+  path = tmp_path_factory.mktemp("trained")
+  return trained_models.copy(once, "pretraining", path)
+
+
+def ids_of(line):
+  return [VOCAB.index(token) for token in line.split()]
 
 
 def refuse(place, *actions, **changed):
   return commands.fail("run_pretraining.py", *actions, *flags(place, **changed))
-
-
-def read_results(path):
-  with open(path) as file:
-    pairs = dict(line.rstrip("\n").split(" = ") for line in file)
-  return {key: float(value) for key, value in pairs.items()}
-
-
-def last_weights(folder):
-  checkpoint = tf.train.latest_checkpoint(str(folder))
-  reader = tf.train.load_checkpoint(checkpoint)
-  return {
-    name: reader.get_tensor(name)
-    for name, _ in tf.train.list_variables(checkpoint)
-  }
-
-
-def assert_same_weights(folder, other):
-  weights, others = last_weights(folder), last_weights(other)
-  assert set(weights) == set(others)
-  for name, weight in weights.items():
-    np.testing.assert_array_equal(weight, others[name], err_msg=name)
-
-
-REMASKED = ["--do_train", "--remask", "--do_whole_word_mask"]
-TEXTS = ["the [MASK] sat", "(un[MASK] ||| a [MASK].", "", "the cats ||| ran"]
-
-
-@pytest.fixture(scope="module")
-def trained(place):
-  """The folder of a model trained on new masks, and what the run said."""
-  output_dir = place / "trained"
-  (place / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
-  done = commands.succeed(
-    "run_pretraining.py",
-    *REMASKED,
-    "--do_eval",
-    "--do_predict",
-    *flags(
-      place,
-      output_dir=output_dir,
-      vocab_file=place / "vocab.txt",
-      eval_input_file=place / "held_out.tfrecord",
-      predict_file=place / "texts.txt",
-      top_k=3,
-    ),
-  )
-  return output_dir, done
 
 
 def build_model(batch):
@@ -337,7 +235,7 @@ def test_input_files_set_from_python_are_split_at_commas(place):
 
 @pytest.mark.process
 def test_training_says_how_it_goes(trained):
-  log = trained[1].stderr.splitlines()
+  log = trained.log.splitlines()
   said = "Training on 42 records in 3 files (11.4 epochs), from step 0 to 60, 8"
   assert any(said in line for line in log)
   (last,) = (line for line in log if "step 60 of 60" in line)
@@ -377,18 +275,18 @@ def test_tensorboard_has_training_and_evaluation(trained):
     "next_sentence_accuracy",
     "next_sentence_loss",
   }
-  of_training = scalars(trained[0])
+  of_training = scalars(trained.folder)
   assert tags | {"learning_rate", "gradient_norm"} <= set(of_training)
   # The first step and every `log_steps`, as the lines of the log.
   assert sorted(of_training["masked_lm_loss"]) == [1, 20, 40, 60]
-  of_evaluation = scalars(trained[0] / "dev")
+  of_evaluation = scalars(trained.folder / "dev")
   assert tags <= set(of_evaluation)
-  results = read_results(trained[0] / "eval_results.txt")
+  results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
   for tag in tags:
     assert of_evaluation[tag][60] == pytest.approx(results[tag])
 
 
-@pytest.mark.process
+@pytest.mark.train
 def test_the_weights_with_the_lowest_loss_are_kept(place):
   output_dir = place / "selected"
   commands.succeed(
@@ -401,13 +299,14 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
       eval_input_file=place / "held_out.tfrecord",
       num_train_steps=30,
       eval_steps=10,
+      xla="off",
     ),
   )
   with open(output_dir / "dev_scores.jsonl") as file:
     rows = list(map(json.loads, file))
   assert [row["step"] for row in rows] == [10, 20, 30]
   best = min(rows, key=lambda row: row["masked_lm_loss"])
-  results = read_results(output_dir / "eval_results.txt")
+  results = run_outputs.read_numbers(output_dir / "eval_results.txt")
   assert results["global_step"] == best["step"]
   assert results["masked_lm_loss"] == pytest.approx(best["masked_lm_loss"])
   assert "<h2>Dev scores" in (output_dir / "report.html").read_text()
@@ -415,8 +314,8 @@ def test_the_weights_with_the_lowest_loss_are_kept(place):
 
 @pytest.mark.process
 def test_held_out_records_count_once_each(place, trained):
-  assert "which is for training" not in trained[1].stderr
-  results = read_results(trained[0] / "eval_results.txt")
+  assert "which is for training" not in trained.log
+  results = run_outputs.read_numbers(trained.folder / "eval_results.txt")
   layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   (batch,) = input_pipeline.record_batches(
     [str(place / "held_out.tfrecord")], layout, 16, False, False
@@ -427,7 +326,7 @@ def test_held_out_records_count_once_each(place, trained):
     batch.pop(n) for n in ("masked_lm_ids", "next_sentence_labels")
   )
   assert len(labels) == 10  # of which the last two are a batch of their own
-  masked_lm, next_sentence = compute(trained[0], batch)
+  masked_lm, next_sentence = compute(trained.folder, batch)
   expected = {"global_step": 60}
   for task, logits, truth, weight in (
     ("masked_lm", masked_lm, ids.ravel(), weights),
@@ -446,23 +345,23 @@ def test_held_out_records_count_once_each(place, trained):
 
 @pytest.mark.process
 def test_a_folder_can_be_loaded_again(trained):
-  description = model_json.load_description(str(trained[0]))
+  description = model_json.load_description(str(trained.folder))
   assert description["script"] == "run_pretraining"
-  names = set(os.listdir(trained[0]))
+  names = set(os.listdir(trained.folder))
   assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
   assert not [name for name in names if name.endswith(".tmp")]
 
 
 @pytest.mark.process
 def test_fine_tuning_starts_from_the_checkpoint(trained):
-  weights = last_weights(trained[0])
+  weights = run_outputs.read_variables(trained.folder)
   with tf.Graph().as_default(), tf.Session() as session:
     ids = tf.zeros([1, 4], tf.int32)
     run_classifier.create_model(
       CONFIG, True, ids, ids + 1, ids, tf.zeros([1], tf.int32), 2, False
     )
     initialize.initialize_from_checkpoint(
-      tf.train.latest_checkpoint(str(trained[0]))
+      tf.train.latest_checkpoint(str(trained.folder))
     )
     session.run(tf.global_variables_initializer())
     for variable in tf.trainable_variables():
@@ -473,25 +372,6 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
 
 
 # Stopped and started again
-
-
-@pytest.mark.process
-def test_a_killed_run_ends_with_the_same_weights(place, trained):
-  killed = place / "killed"
-  arguments = [
-    *REMASKED,
-    *flags(place, output_dir=killed, vocab_file=place / "vocab.txt"),
-  ]
-  script = os.path.join(commands.ROOT, "run_pretraining.py")
-  with subprocess.Popen(
-    [sys.executable, script, *arguments], stderr=subprocess.DEVNULL
-  ) as process:
-    commands.wait_until((killed / "model.ckpt-20.index").exists, process)
-    process.send_signal(signal.SIGKILL)
-  assert 0 < finding.steps_done(str(killed)) < 60
-  log = commands.succeed("run_pretraining.py", *arguments).stderr
-  assert "from step 0 to" not in log
-  assert_same_weights(trained[0], killed)
 
 
 @pytest.mark.unit
@@ -625,24 +505,24 @@ def pretrain_as_the_reference(output_dir, *actions):
   )
 
 
-@pytest.mark.process
+@pytest.mark.train
 @pytest.mark.needs_data
 def test_scores_before_training_equal_the_reference(tmp_path):
   done = pretrain_as_the_reference(tmp_path, "--do_eval=True")
   assert "Evaluating on --input_file" in done.stderr
-  results = read_results(tmp_path / "eval_results.txt")
-  expected = read_results(curve("eval_results_before.txt"))
+  results = run_outputs.read_numbers(tmp_path / "eval_results.txt")
+  expected = run_outputs.read_numbers(curve("eval_results_before.txt"))
   assert set(results) == set(expected)
   for key, value in expected.items():
     tolerance = 1e-4 if "loss" in key else 0
     assert results[key] == pytest.approx(value, abs=tolerance), key
 
 
-@pytest.mark.process
+@pytest.mark.train
 @pytest.mark.needs_data
 def test_training_comes_as_far_as_the_reference(tmp_path):
   pretrain_as_the_reference(tmp_path, "--do_train=True", "--do_eval=True")
-  results = read_results(tmp_path / "eval_results.txt")
+  results = run_outputs.read_numbers(tmp_path / "eval_results.txt")
   with open(curve("runs.json")) as file:
     ranges = json.load(file)["after_min_max"]
   assert results["global_step"] == 60
@@ -1004,7 +884,7 @@ def probabilities(folder, ids, segments, place):
 
 @pytest.mark.process
 def test_masks_are_filled_with_the_likeliest_tokens(trained):
-  output_dir, done = trained
+  output_dir = trained.folder
   lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
   assert [line["text"] for line in lines] == TEXTS
   one = ids_of("[CLS] the [MASK] sat [SEP]")
@@ -1022,7 +902,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(trained):
     assert [filling["probability"] for filling in told] == pytest.approx(
       probs[tokens], abs=2e-6
     )
-  said = done.stdout.splitlines()
+  said = trained.stdout.splitlines()
   assert said[0] == "the [MASK] sat"
   best = lines[0]["masks"][0][0]
   assert said[1].startswith(f"  {best['token']} {best['probability']:.3f} ")
@@ -1030,7 +910,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(trained):
 
 @pytest.mark.process
 def test_other_lines_get_their_pseudo_perplexity(trained):
-  output_dir, done = trained
+  output_dir = trained.folder
   lines = reference_data.read_jsonl(str(output_dir / "predictions.jsonl"))
   assert lines[2] == {"text": "", "pseudo_perplexity": None, "num_tokens": 0}
   ids = ids_of("[CLS] the cat ##s [SEP] ran [SEP]")
@@ -1042,26 +922,27 @@ def test_other_lines_get_their_pseudo_perplexity(trained):
   value = math.exp(sum(losses) / 4)
   assert lines[3]["num_tokens"] == 4
   assert lines[3]["pseudo_perplexity"] == pytest.approx(value, rel=1e-4)
-  (shown,) = re.findall(r"pseudo-perplexity (\S+)", done.stdout)
+  (shown,) = re.findall(r"pseudo-perplexity (\S+)", trained.stdout)
   assert float(shown) == pytest.approx(value, rel=1e-3)
 
 
 @pytest.mark.process
-def test_the_vocabulary_is_that_of_the_folder(place, trained):
-  before = reference_data.read_jsonl(str(trained[0] / "predictions.jsonl"))
+def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
+  folder = shutil.copytree(trained.folder, tmp_path / "trained")
+  before = reference_data.read_jsonl(str(trained.folder / "predictions.jsonl"))
   commands.succeed(
     "run_pretraining.py",
     "--do_predict",
     *flags(
       place,
       input_file=None,
-      output_dir=trained[0],
+      output_dir=folder,
       predict_file="-",
       top_k=3,
     ),
     input="the [MASK] sat\n",
   )
-  after = reference_data.read_jsonl(str(trained[0] / "predictions.jsonl"))
+  after = reference_data.read_jsonl(str(folder / "predictions.jsonl"))
   assert after == before[:1]
 
 
@@ -1127,25 +1008,21 @@ def test_records_of_another_vocabulary(place):
     )
 
 
-@pytest.mark.process
 def test_a_pattern_without_files(place):
   line = refuse(place, "--do_train", input_file=f"{place}/train-*,{place}/no-*")
   assert f"{place}/no-*: no such file" in line
 
 
-@pytest.mark.process
 def test_new_masks_without_a_vocabulary(place):
   line = refuse(place, "--do_train", "--remask")
   assert "--vocab_file is needed with --remask" in line
 
 
-@pytest.mark.process
 def test_an_untrained_model(place):
   line = refuse(place, "--do_predict", predict_file=place / "vocab.txt")
   assert "out: holds no trained model" in line
 
 
-@pytest.mark.process
 def test_a_checkpoint_without_the_masked_lm(place):
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))

@@ -11,8 +11,12 @@ import commands
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_squad
+import trained_models
 from absl.testing import flagsaver
+from tiny_squad import CONFIG, V2, VOCAB, flags, make_data
 
 import modeling
 import run_squad
@@ -23,69 +27,20 @@ from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-NAMES = ["ann", "bob", "cat", "dan", "eve"]
-PLACES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *PLACES, "who", "where", "is", "in", "went", "to"]
-VOCAB += ["and", "then", ".", "?"]
-CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB),
-  hidden_size=16,
-  num_hidden_layers=1,
-  num_attention_heads=2,
-  intermediate_size=32,
-  max_position_embeddings=48,
-  type_vocab_size=2,
-)
-
-
-def make_data(with_negative, num_paragraphs=6):
-  """Paragraphs on who went where, the later ones of several windows."""
-  paragraphs = []
-  for number in range(num_paragraphs):
-    name, place = NAMES[number % 5], PLACES[number % 4]
-    padding = " and then" * (5 * (number % 3))
-    context = f"{name} went to {place}{padding} ."
-    qas = []
-    for word, answer in (("who", name), ("where", place)):
-      qa = {"id": f"{number}-{word}", "question": f"{word} is in {place} ?"}
-      start = context.index(answer)
-      qa["answers"] = [{"text": answer, "answer_start": start}]
-      if with_negative:
-        qa["is_impossible"] = number % 2 == 1
-        if qa["is_impossible"]:
-          qa["answers"] = []
-      qas.append(qa)
-    paragraphs.append({"context": context, "qas": qas})
-  return {"data": [{"paragraphs": paragraphs}]}
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
   """A folder with a small vocabulary, config, and data of both versions."""
   place = tmp_path_factory.mktemp("squad")
-  (place / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
-  (place / "v1.json").write_text(json.dumps(make_data(False)))
-  (place / "v2.json").write_text(json.dumps(make_data(True)))
+  tiny_squad.write_data(place)
   return place
 
 
-def flags(place, **changed):
-  values = {
-    "train_file": place / "v1.json",
-    "predict_file": place / "v1.json",
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
-    "max_seq_length": 24,
-    "max_query_length": 8,
-    "doc_stride": 4,
-    "train_batch_size": 4,
-    "learning_rate": 1e-3,
-    "log_steps": 2,
-  }
-  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+@pytest.fixture(scope="module")
+def trained(once, tmp_path_factory):
+  """A model trained for six steps."""
+  path = tmp_path_factory.mktemp("trained")
+  return trained_models.copy(once, "squad", path)
 
 
 @pytest.fixture(scope="module")
@@ -113,49 +68,11 @@ def refuse(answer):
   return refuse
 
 
-def read_json(path):
-  with open(path) as file:
-    return json.load(file)
-
-
-def read_results(path):
-  with open(path) as file:
-    return dict(line.rstrip("\n").split(" = ") for line in file)
-
-
-def weights_of(folder):
-  return tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
-
-
-V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")
-
-
-@pytest.fixture(scope="module")
-def trained(place):
-  """The folder of a model trained for six steps, and what was logged."""
-  output_dir = place / "trained"
-  done = commands.succeed(
-    "run_squad.py",
-    "--do_train",
-    *V2,
-    "--do_eval",
-    f"--save_logits={place / 'logits.npz'}",
-    *flags(
-      place,
-      train_file=place / "v2.json",
-      predict_file=place / "v2.json",
-      num_train_epochs=2,
-      output_dir=output_dir,
-    ),
-  )
-  return output_dir, done.stderr
-
-
 # A run
 
 
 def test_training_says_how_it_goes(trained):
-  _, log = trained
+  log = trained.log
   assert "12 questions in 24 windows; 0 questions cut" in log
   assert (
     "--steps_from=questions: 2 passes over 12 questions are 6 steps, and 1.00"
@@ -169,7 +86,7 @@ def test_training_says_how_it_goes(trained):
 
 
 def test_a_run_leaves_what_the_reference_leaves(trained):
-  names = set(os.listdir(trained[0]))
+  names = set(os.listdir(trained.folder))
   assert {"train.tf_record", "eval.tf_record", "predictions.json"} <= names
   assert {"nbest_predictions.json", "null_odds.json"} <= names
   assert {"vocab.txt", "bert_config.json", "model.json"} <= names
@@ -177,7 +94,7 @@ def test_a_run_leaves_what_the_reference_leaves(trained):
 
 
 def test_checkpoint_has_the_reference_variables(trained):
-  names = set(weights_of(trained[0]).get_variable_to_shape_map())
+  names = set(run_outputs.read_variables(trained.folder))
   for name in ("output_weights", "output_bias"):
     name = f"cls/squad/{name}"
     assert {name, f"{name}/adam_m", f"{name}/adam_v"} <= names
@@ -189,7 +106,7 @@ def test_checkpoint_has_the_reference_variables(trained):
 def test_training_records_are_in_the_reference_s_order(trained):
   order = squad.reference_order(12)
   (batch,) = input_pipeline.record_input_fn(
-    str(trained[0] / "train.tf_record"),
+    str(trained.folder / "train.tf_record"),
     squad.record_layout(24, is_training=False),
     is_training=False,
     drop_remainder=False,
@@ -205,9 +122,9 @@ def test_training_records_are_in_the_reference_s_order(trained):
 
 
 def test_results_are_the_scores_of_the_files(place, trained):
-  results = read_results(trained[0] / "eval_results.txt")
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
   questions = squad_metrics.read_questions(str(place / "v2.json"))
-  predictions = read_json(trained[0] / "predictions.json")
+  predictions = run_outputs.read_json(trained.folder / "predictions.json")
   scores = squad_metrics.evaluate_v2(questions, predictions)
   assert {key: float(results[key]) for key in scores} == pytest.approx(scores)
   assert float(results["best_f1"]) >= max(scores["f1"], 50.0)
@@ -218,6 +135,7 @@ def test_the_score_reported_is_that_of_the_best_weights(answer, place):
   output_dir = place / "selected"
   answer(
     *("--do_train", "--do_predict", "--do_eval", "--mask_padding"),
+    xla="off",
     eval_steps=2,
     learning_rate=1e-2,
     num_train_epochs=2,
@@ -227,7 +145,7 @@ def test_the_score_reported_is_that_of_the_best_weights(answer, place):
     rows = list(map(json.loads, file))
   assert [row["step"] for row in rows] == [2, 4, 6]
   best = max(row["f1"] for row in rows)
-  results = read_results(output_dir / "eval_results.txt")
+  results = run_outputs.read_results(output_dir / "eval_results.txt")
   assert float(results["f1"]) == pytest.approx(best)
   page = (output_dir / "report.html").read_text()
   for heading in ("Training", "Dev scores", "Calibration", "Worst errors"):
@@ -235,17 +153,17 @@ def test_the_score_reported_is_that_of_the_best_weights(answer, place):
 
 
 def test_the_best_threshold_gives_the_best_score(answer, place, trained):
-  results = read_results(trained[0] / "eval_results.txt")
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
   output_dir = place / "at_best"
   answer(
     *V2,
     "--do_eval",
-    f"--from_logits={place / 'logits.npz'}",
+    f"--from_logits={trained.folder.parent / 'logits.npz'}",
     predict_file=place / "v2.json",
     null_score_diff_threshold=results["best_f1_thresh"],
     output_dir=output_dir,
   )
-  again = read_results(output_dir / "eval_results.txt")
+  again = run_outputs.read_results(output_dir / "eval_results.txt")
   assert float(again["f1"]) == pytest.approx(float(results["best_f1"]))
 
 
@@ -255,7 +173,7 @@ def test_decoding_again_gives_the_same_and_sweeps(
   output_dir = place / "decoded"
   answer(
     *V2,
-    f"--from_logits={place / 'logits.npz'}",
+    f"--from_logits={trained.folder.parent / 'logits.npz'}",
     "--sweep_n_best_size=1,20",
     "--sweep_max_answer_length=1,30",
     "--sweep_null_threshold=-5,0,5",
@@ -265,7 +183,7 @@ def test_decoding_again_gives_the_same_and_sweeps(
   table = capsys.readouterr().out
   for name in ("predictions", "nbest_predictions", "null_odds"):
     name = f"{name}.json"
-    expected = (trained[0] / name).read_text()
+    expected = (trained.folder / name).read_text()
     assert (output_dir / name).read_text() == expected, name
   header, *rows = (line.split() for line in table.splitlines())
   assert len(rows) == 2 * 2 * 3
@@ -273,7 +191,7 @@ def test_decoding_again_gives_the_same_and_sweeps(
     *("n_best_size", "max_answer_length", "null_threshold", "exact", "f1")
   ]
   (row,) = [row for row in rows if row[:3] == ["20", "30", "0.0000"]]
-  results = read_results(trained[0] / "eval_results.txt")
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
   assert row[3:] == [
     f"{float(results[key]):.4f}"
     for key in ("exact", "f1", "best_f1", "best_f1_thresh")
@@ -283,14 +201,14 @@ def test_decoding_again_gives_the_same_and_sweeps(
 def test_predictor_and_conversation_agree_with_the_files(
   answer, place, trained, monkeypatch, capsys
 ):
-  output_dir, _ = trained
+  output_dir = trained.folder
   questions = squad_metrics.read_questions(str(place / "v2.json"))
   with run_squad.Predictor(str(output_dir), batch_size=3) as predictor:
     said = predictor.predict([(q.text, q.context) for q in questions])
     nothing = predictor.predict([("who ?", " \n")])
   assert [answers[0].text for answers in nothing] == [""]
-  predictions = read_json(output_dir / "predictions.json")
-  n_best = read_json(output_dir / "nbest_predictions.json")
+  predictions = run_outputs.read_json(output_dir / "predictions.json")
+  n_best = run_outputs.read_json(output_dir / "nbest_predictions.json")
   for question, answers in zip(questions, said):
     assert answers[0].text == predictions[question.id]
     listed = {e["text"]: e["probability"] for e in n_best[question.id]}
@@ -315,7 +233,7 @@ def test_predictor_and_conversation_agree_with_the_files(
 
 
 def test_a_second_run_reads_its_windows_and_does_not_train_again(
-  answer, place, trained, caplog
+  answer, place, trained, tmp_path, caplog
 ):
   caplog.set_level("INFO")
   answer(
@@ -324,45 +242,10 @@ def test_a_second_run_reads_its_windows_and_does_not_train_again(
     train_file=place / "v2.json",
     predict_file=place / "v2.json",
     num_train_epochs=2,
-    output_dir=trained[0],
+    output_dir=shutil.copytree(trained.folder, tmp_path / "again"),
   )
   assert caplog.text.count("Windows read from") == 2
   assert "is already at step 6 of 6: nothing is left to train" in caplog.text
-
-
-def test_training_that_was_stopped_ends_with_the_same_weights(place, trained):
-  def train(steps):
-    estimator = estimator_api.TPUEstimator(
-      use_tpu=False,
-      model_fn=run_squad.model_fn_builder(
-        CONFIG, None, 1e-3, 4, 1, False, False, mask_padding=True, seed=3
-      ),
-      config=estimator_api.RunConfig(
-        model_dir=str(folder), tf_random_seed=3, save_checkpoints_steps=2
-      ),
-      train_batch_size=4,
-    )
-    input_fn = input_pipeline.record_input_fn(
-      str(trained[0] / "train.tf_record"),
-      squad.record_layout(24, is_training=True),
-      is_training=True,
-      drop_remainder=True,
-      trim=True,
-      seed=3,
-      first_step=run_squad.finding.steps_done(str(folder)),
-    )
-    estimator.train(input_fn, max_steps=steps)
-    return weights_of(folder)
-
-  folder = place / "straight"
-  straight = train(4)
-  folder = place / "stopped"
-  train(3)
-  stopped = train(4)
-  for name in straight.get_variable_to_shape_map():
-    np.testing.assert_array_equal(
-      straight.get_tensor(name), stopped.get_tensor(name), err_msg=name
-    )
 
 
 @pytest.mark.train
@@ -455,7 +338,7 @@ def test_program_equals_the_reference(main, tmp_path, name, golden):
 
   with gzip.open(golden("squad", f"{name}.json.gz")) as file:
     (tmp_path / "data.json").write_bytes(file.read())
-  runs = read_json(program("runs.json"))
+  runs = run_outputs.read_json(program("runs.json"))
   run = runs["run_squad"][name]
   run["predict_file"] = tmp_path / "data.json"
   checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
@@ -467,18 +350,20 @@ def test_program_equals_the_reference(main, tmp_path, name, golden):
     "--do_lower_case=True",
     f"--output_dir={tmp_path / 'out'}",
   )
-  ours = read_json(tmp_path / "out" / "predictions.json")
-  assert ours == read_json(program(f"squad_{name}_predictions.json"))
+  ours = run_outputs.read_json(tmp_path / "out" / "predictions.json")
+  assert ours == run_outputs.read_json(
+    program(f"squad_{name}_predictions.json")
+  )
   with gzip.open(program(f"squad_{name}_nbest_predictions.json.gz")) as file:
     expected = json.load(file)
-  ours = read_json(tmp_path / "out" / "nbest_predictions.json")
+  ours = run_outputs.read_json(tmp_path / "out" / "nbest_predictions.json")
   for question, entries in expected.items():
     for entry, theirs in zip(ours[question], entries):
       assert entry.pop("text") == theirs.pop("text"), question
       assert entry == pytest.approx(theirs, rel=0, abs=2e-5), question
   if name == "v20_dev":
-    ours = read_json(tmp_path / "out" / "null_odds.json")
-    expected = read_json(program(f"squad_{name}_null_odds.json"))
+    ours = run_outputs.read_json(tmp_path / "out" / "null_odds.json")
+    expected = run_outputs.read_json(program(f"squad_{name}_null_odds.json"))
     assert ours == pytest.approx(expected, rel=0, abs=2e-5)
 
 
@@ -518,7 +403,7 @@ def test_training_steps_equal_the_reference(golden):
   heads = load_golden("modeling/tiny", "heads.npz")
   path = reference_data.golden("modeling", "tiny", "bert_config.json")
   config = modeling.BertConfig.from_dict(
-    read_json(path)
+    run_outputs.read_json(path)
     | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
   )
   checkpoint = reference_data.golden(
@@ -664,13 +549,13 @@ def test_an_untrained_folder(refuse, place):
 
 
 def test_a_folder_of_the_other_version(refuse, trained):
-  line = refuse(output_dir=trained[0])
+  line = refuse(output_dir=trained.folder)
   assert "version_2_with_negative True, but this run's is False" in line
 
 
 def test_a_folder_of_another_script(refuse, place, trained):
   folder = place / "classifier"
-  shutil.copytree(trained[0], folder)
+  shutil.copytree(trained.folder, folder)
   (folder / "model.json").write_text('{"script": "run_classifier"}')
   line = refuse("--do_predict", output_dir=folder)
   assert "script 'run_classifier', but this run's is 'run_squad'" in line

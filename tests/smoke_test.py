@@ -15,14 +15,6 @@ import wrong_input_world
 pytestmark = [pytest.mark.train, pytest.mark.smoke]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  """See `wrong_input_world`."""
-  folder = tmp_path_factory.mktemp("world")
-  wrong_input_world.make(str(folder), commands.in_process)
-  return folder
-
-
 @pytest.fixture
 def run(world, tmp_path):
   """Runs a command on `world`, and gives the folder with what it wrote."""

@@ -351,7 +351,6 @@ def write(path, value):
   return path
 
 
-@pytest.mark.process
 def test_command_of_1_1(tmp_path):
   data = write(tmp_path / "data.json", as_json(question("q", "cat", "dog")))
   predictions = write(tmp_path / "predictions.json", {"q": "the dog sat"})
@@ -362,7 +361,6 @@ def test_command_of_1_1(tmp_path):
   }
 
 
-@pytest.mark.process
 def test_command_of_2_0(tmp_path):
   data = write(tmp_path / "data.json", as_json(*QUESTIONS))
   predictions = write(tmp_path / "predictions.json", ANSWERS)
@@ -381,7 +379,6 @@ def test_command_of_2_0(tmp_path):
   assert json.loads(done.stdout) == results
 
 
-@pytest.mark.process
 def test_command_for_chinese(tmp_path):
   data = write(tmp_path / "data.json", as_json(question("q", "中国人")))
   predictions = write(tmp_path / "predictions.json", {"q": "中国"})
@@ -393,7 +390,6 @@ def test_command_for_chinese(tmp_path):
 # What is refused, and how
 
 
-@pytest.mark.process
 def test_one_file_is_not_enough(tmp_path):
   line = commands.fail("squad_metrics.py", tmp_path / "data.json")
   assert "two files are needed" in line

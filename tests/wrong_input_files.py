@@ -71,7 +71,6 @@ CHECKPOINTS = [
     [INIT],
     f"{{case}}/model.ckpt{named}",
     checkpoint(**damage),
-    as_command=name == "data flipped in the middle",
   )
   for name, (damage, named) in _DAMAGE.items()
 ]
@@ -234,7 +233,6 @@ RECORDS = [
     [_FILE],
     "{case}/x.tfrecord: record 2 ",
     {"x.tfrecord": records(**changed)},
-    as_command=name == "segment 7",
   )
   for name, changed in _BAD_RECORDS.items()
 ]
@@ -339,7 +337,6 @@ OWN_FILES += [
     ["--output_dir={case}/trained", "--nodo_train", "--do_predict"],
     "{case}/trained/model.json",
     trained("trained") | {"trained/model.json": text},
-    as_command=name == "labels are text",
   )
   for name, text in _DESCRIPTIONS.items()
 ]

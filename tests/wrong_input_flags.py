@@ -8,7 +8,7 @@ from bertlib.checkpoints import config_schema
 # Flags have ranges.
 
 
-def out_of_range(script, *arguments, as_command=False):
+def out_of_range(script, *arguments):
   """A row for the last of the arguments, which the message has to name."""
   flag = arguments[-1].partition("=")[0]
   return Row(
@@ -17,13 +17,12 @@ def out_of_range(script, *arguments, as_command=False):
     script,
     arguments,
     f"{flag}=",
-    as_command=as_command,
   )
 
 
 _OUT_OF_RANGE = [
   # Cases of real use.
-  out_of_range("run_classifier", "--learning_rate=-1", as_command=True),
+  out_of_range("run_classifier", "--learning_rate=-1"),
   out_of_range("run_classifier", "--do_eval", "--eval_batch_size=0"),
   out_of_range("run_classifier", "--warmup_proportion=nan"),
   out_of_range("run_classifier", "--num_train_epochs=nan"),
@@ -110,7 +109,7 @@ _AT_THE_EDGE = [
 # bert_config.json has a schema.
 
 
-def bad_config(name, key, as_command=False, script="run_classifier", **changed):
+def bad_config(name, key, script="run_classifier", **changed):
   """A row for a config that differs from a good one; names file and key."""
   return Row(
     "config",
@@ -119,7 +118,6 @@ def bad_config(name, key, as_command=False, script="run_classifier", **changed):
     ["--bert_config_file={case}/config.json"],
     "{case}/config.json: " + key,
     files={"config.json": wrong_input_world.config(**changed)},
-    as_command=as_command,
   )
 
 
@@ -140,7 +138,6 @@ _CONFIGS = [
   bad_config(
     "misspelled key",
     "unknown key num_hiden_layers; num_hidden_layers",
-    as_command=True,
     num_hidden_layers=...,
     num_hiden_layers=2,
   ),
@@ -208,9 +205,7 @@ _VOCAB = wrong_input_world.VOCAB
 _SWAPPED = [*_VOCAB[:5], _VOCAB[6], _VOCAB[5], *_VOCAB[7:]]
 
 
-def bad_vocab(
-  name, entries, *arguments, script="run_classifier", as_command=False
-):
+def bad_vocab(name, entries, *arguments, script="run_classifier"):
   """A row for a vocabulary that is refused."""
   return Row(
     "vocabulary",
@@ -219,7 +214,6 @@ def bad_vocab(
     ["--vocab_file={case}/vocab.txt", *arguments],
     "{case}/vocab.txt",
     files={"vocab.txt": wrong_input_world.vocab(*entries)},
-    as_command=as_command,
   )
 
 
@@ -254,7 +248,6 @@ _VOCABULARIES = [
     "predict with another order",
     _SWAPPED,
     *use("trained", "--do_predict"),
-    as_command=True,
   ),
   bad_vocab(
     "resume with another order", _SWAPPED, "--output_dir={world}/trained"
@@ -344,7 +337,6 @@ _FOLDERS = [
     *_COLA,
     "--do_predict",
     error="{world}/trained_mrpc: ",
-    as_command=True,
   ),
   Row(
     "folder",
@@ -489,7 +481,7 @@ def bad_cluster(name, text, script="run_classifier"):
 
 _EARLY = [
   # Cases of real use.
-  found_early("run_classifier", "--freeze_layers=9", as_command=True),
+  found_early("run_classifier", "--freeze_layers=9"),
   bad_cluster("without index", _WORKERS % ""),
   bad_cluster("with an index out of range", _WORKERS % ', "index": 7'),
   found_early(

@@ -27,8 +27,6 @@ class Row(NamedTuple):
     stdin: bytes of standard input.
     logged: for input that works, what the log has to contain.
     kind: of the error.
-    as_command: whether it also runs as a command, in a process of its own,
-      which takes seconds: for one row of a rule.
   """
 
   rule: str
@@ -41,4 +39,3 @@ class Row(NamedTuple):
   stdin: bytes = b""
   logged: str | None = None
   kind: type = InputError
-  as_command: bool = False

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -324,7 +325,7 @@ def test_training_starts_from_no_weights_with_nan_or_inf(
   bad = str(tmp_path / "bad.ckpt")
   bias = np.array([0, value], np.float32)
   checkpoint_writer.write_variables(
-    bad, variables_of(checkpoint) | {"output_bias": bias}
+    bad, run_outputs.read_variables(checkpoint) | {"output_bias": bias}
   )
   empty = str(tmp_path / "empty")
   with pytest.raises(InputError, match=r"bad\.ckpt: output_bias"):
@@ -429,18 +430,12 @@ def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
 # The best
 
 
-def variables_of(checkpoint):
-  reader = tf.train.load_checkpoint(checkpoint)
-  names = reader.get_variable_to_shape_map()
-  return {name: reader.get_tensor(name) for name in names}
-
-
 def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   claim(tmp_path)
   checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
-  kept = variables_of(finding.trained_checkpoint(best))
-  known = variables_of(checkpoint)
+  kept = run_outputs.read_variables(finding.trained_checkpoint(best))
+  known = run_outputs.read_variables(checkpoint)
   assert kept.keys() == known.keys() - {"output_bias/adam_m"}
   for name, value in kept.items():
     np.testing.assert_array_equal(value, known[name], err_msg=name)
@@ -471,7 +466,8 @@ def as_step(checkpoint, step):
   """The checkpoint again, as that of another step."""
   path = checkpoint.replace("ckpt-7", f"ckpt-{step}")
   checkpoint_writer.write_variables(
-    path, variables_of(checkpoint) | {"global_step": np.int64(step)}
+    path,
+    run_outputs.read_variables(checkpoint) | {"global_step": np.int64(step)},
   )
   return path
 
@@ -557,7 +553,7 @@ def test_rows_are_computed_together_and_come_back_in_order(
   rng = np.random.default_rng(3)
   lively = {  # weights by which rows differ
     name: rng.normal(size=value.shape).astype(value.dtype)
-    for name, value in variables_of(checkpoint).items()
+    for name, value in run_outputs.read_variables(checkpoint).items()
   }
   checkpoint_writer.write_variables(checkpoint, lively)
   ids = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
@@ -609,7 +605,7 @@ def test_constants_and_variables_agree_within_the_rounding(
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   claim(tmp_path, do_lower_case=True)
-  variables = variables_of(checkpoint)
+  variables = run_outputs.read_variables(checkpoint)
   best = str(tmp_path / "better.ckpt-9")
   checkpoint_writer.write_variables(
     best, variables | {"output_bias": variables["output_bias"] + 1}

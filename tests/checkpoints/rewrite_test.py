@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 import optimization
@@ -24,27 +25,10 @@ def write(path, variables):
   return str(path)
 
 
-def read(path):
-  reader = tf.train.load_checkpoint(str(path))
-  return {
-    name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
-  }
-
-
 def any_bits(seed, *shape):
   """Any float32 there is, infinities and NaNs among them."""
   rng = np.random.default_rng(seed)
   return rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
-
-
-def assert_same_bits(actual, expected):
-  def bits(variables):
-    return {
-      name: (value.dtype, value.shape, value.tobytes())
-      for name, value in variables.items()
-    }
-
-  assert bits(actual) == bits(expected)
 
 
 TRAINED = {
@@ -90,7 +74,7 @@ def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
   checkpoint = rewrite.Checkpoint(trained)
   assert "bert/bias" in checkpoint and "bert" not in checkpoint
   assert checkpoint.get("bert") is None
-  assert_same_bits(dict(checkpoint), TRAINED)
+  run_outputs.assert_same_bits(dict(checkpoint), TRAINED)
 
 
 def cut_off(data):
@@ -143,8 +127,8 @@ def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
 ):
   rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
   kept = ("bert/kernel", "bert/bias", "global_step")
-  assert_same_bits(
-    read(tmp_path / "out" / "model.ckpt-70"),
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"),
     {name: TRAINED[name] for name in kept},
   )
 
@@ -174,7 +158,10 @@ def test_means_are_those_of_numpy_in_float64(tmp_path):
   ]
   rewrite.rewrite(sources, str(tmp_path / "out"))
   expected = np.mean(arrays, axis=0, dtype=np.float64).astype(np.float32)
-  assert_same_bits(read(tmp_path / "out" / "model.ckpt"), {"kernel": expected})
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt"),
+    {"kernel": expected},
+  )
 
 
 @pytest.mark.graph
@@ -185,8 +172,9 @@ def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
     for n, values in enumerate([[1.0, 2.0], [2.0, 5.0]])
   ]
   rewrite.rewrite(sources, str(tmp_path / "out"))
-  assert_same_bits(
-    read(tmp_path / "out" / "model.ckpt"), {"w": np.array([1.5, 3.5], dtype)}
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt"),
+    {"w": np.array([1.5, 3.5], dtype)},
   )
 
 
@@ -197,7 +185,12 @@ def test_integers_are_those_of_the_last(tmp_path):
     for step in (30, 10)
   ]
   rewrite.rewrite(sources, str(tmp_path / "out"))
-  assert read(tmp_path / "out" / "model.ckpt-10")["global_step"] == 10
+  assert (
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-10")[
+      "global_step"
+    ]
+    == 10
+  )
 
 
 @pytest.mark.parametrize(
@@ -280,8 +273,8 @@ def test_renaming_keeps_bits(trained, tmp_path):
   rewrite.rewrite(
     [trained], str(tmp_path / "out"), renames=["^bert/=>roberta/"]
   )
-  assert_same_bits(
-    read(tmp_path / "out" / "model.ckpt-70"),
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"),
     {name.replace("bert/", "roberta/"): v for name, v in TRAINED.items()},
   )
 
@@ -312,7 +305,10 @@ def test_mean_without_moments_and_under_other_names(tmp_path):
   rewrite.rewrite(
     sources, str(tmp_path / "out"), strip_optimizer=True, renames=["^w=>v"]
   )
-  assert read(tmp_path / "out" / "model.ckpt-2") == {"v": 2.5, "global_step": 2}
+  assert run_outputs.read_variables(tmp_path / "out" / "model.ckpt-2") == {
+    "v": 2.5,
+    "global_step": 2,
+  }
 
 
 def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
@@ -334,7 +330,7 @@ def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
   rewrite.rewrite([trained], str(tmp_path / "out"))
   (tmp_path / "out").rename(tmp_path / "moved")
   found = finding.trained_checkpoint(str(tmp_path / "moved"))
-  assert_same_bits(read(found), TRAINED)
+  run_outputs.assert_same_bits(run_outputs.read_variables(found), TRAINED)
 
 
 @pytest.mark.graph
@@ -343,4 +339,6 @@ def test_files_are_not_replaced_unless_told(trained, tmp_path):
   rewrite.rewrite([trained], str(tmp_path / "out"))
   with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):
     rewrite.rewrite([other], str(tmp_path / "out"))
-  assert_same_bits(read(tmp_path / "out" / "model.ckpt-70"), TRAINED)
+  run_outputs.assert_same_bits(
+    run_outputs.read_variables(tmp_path / "out" / "model.ckpt-70"), TRAINED
+  )

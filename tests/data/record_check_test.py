@@ -122,13 +122,6 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("world")
-  wrong_input_world.make(str(folder), commands.in_process)
-  return folder
-
-
 @pytest.mark.train
 @pytest.mark.parametrize(
   ("name", "action"),

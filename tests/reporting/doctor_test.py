@@ -853,7 +853,7 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
   assert app.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
 
 
-@pytest.mark.process
+@pytest.mark.unit
 def test_the_command_repeats_itself(place):
   given = arguments(create_pretraining_data)
   commands.succeed("create_pretraining_data.py", *given)

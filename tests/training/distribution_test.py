@@ -12,8 +12,9 @@ import sys
 import commands
 import numpy as np
 import pytest
-import run_pretraining_test
+import run_outputs
 import tensorflow.compat.v1 as tf
+import tiny_pretraining
 
 import modeling
 import optimization
@@ -110,17 +111,17 @@ def test_reads_the_environment_of_slurm(monkeypatch):
 def place(tmp_path_factory):
   """A folder with records, and configs with dropout and without."""
   place = tmp_path_factory.mktemp("replicas")
-  config = run_pretraining_test.CONFIG.to_dict()
-  tokens = run_pretraining_test.VOCAB
+  config = tiny_pretraining.CONFIG.to_dict()
+  tokens = tiny_pretraining.VOCAB
   (place / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
   for name, prob in (("dropout", 0.1), ("plain", 0.0)):
     probs = {"hidden_dropout_prob": prob, "attention_probs_dropout_prob": prob}
     (place / f"{name}.json").write_text(json.dumps(config | probs))
   for number, num_records in enumerate([20, 13, 9]):
-    run_pretraining_test.write_examples(
+    tiny_pretraining.write_examples(
       place / f"train-{number}.tfrecord", num_records, number
     )
-  run_pretraining_test.write_examples(place / "held_out.tfrecord", 10, 3)
+  tiny_pretraining.write_examples(place / "held_out.tfrecord", 10, 3)
   return place
 
 
@@ -129,7 +130,7 @@ NUM_STEPS = 20
 
 def flags(place, output_dir, *more, config="plain"):
   return [
-    *run_pretraining_test.flags(
+    *tiny_pretraining.flags(
       place,
       bert_config_file=place / f"{config}.json",
       output_dir=place / output_dir,
@@ -216,7 +217,7 @@ def test_replicas_with_dropout_repeat_bit_for_bit(train):
   folders = [
     train(name, "--num_replicas=2", config="dropout") for name in again
   ]
-  run_pretraining_test.assert_same_weights(*folders)
+  run_outputs.assert_same_variables(*folders)
 
 
 @pytest.mark.graph
@@ -251,7 +252,7 @@ def test_an_interrupted_run_of_replicas_ends_with_the_same_weights(
   main(
     "--do_train", *flags(place, "part", "--num_replicas=2", config="dropout")
   )
-  run_pretraining_test.assert_same_weights(whole, part)
+  run_outputs.assert_same_variables(whole, part)
 
 
 # Scoring and prediction
@@ -270,7 +271,7 @@ def test_replicas_score_and_predict_as_one(place, alone, main):
       f"--vocab_file={place}/vocab.txt",
       "--predict_batch_size=4",
     )
-    results = run_pretraining_test.read_results(alone / "eval_results.txt")
+    results = run_outputs.read_numbers(alone / "eval_results.txt")
     results.pop("loss")  # a mean over batches, whose parts differ
     scores.append(results)
     lines = (alone / "predictions.jsonl").read_text().splitlines()
@@ -445,7 +446,7 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
-  run_pretraining_test.assert_same_weights(folder, undisturbed)
+  run_outputs.assert_same_variables(folder, undisturbed)
 
 
 @pytest.mark.process
@@ -465,4 +466,4 @@ def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
     for status, log in workers.wait():
       assert status == 0, log
       assert "from step 0 to" not in log
-  run_pretraining_test.assert_same_weights(folder, undisturbed)
+  run_outputs.assert_same_variables(folder, undisturbed)

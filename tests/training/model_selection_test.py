@@ -10,6 +10,7 @@ import sys
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -486,19 +487,6 @@ def rows_of(folder):
   return [json.loads(line) for line in lines]
 
 
-def variables_of(checkpoint):
-  reader = tf.train.load_checkpoint(str(checkpoint))
-  names = reader.get_variable_to_shape_map()
-  return {name: reader.get_tensor(name) for name in names}
-
-
-def assert_same_variables(one, other):
-  one, other = variables_of(one), variables_of(other)
-  assert one.keys() == other.keys()
-  for name, value in one.items():
-    np.testing.assert_array_equal(value, other[name], err_msg=name)
-
-
 @pytest.mark.train
 def test_early_stopping_fires(stopped):
   first, second, third = (row["loss"] for row in rows_of(stopped))
@@ -510,8 +498,8 @@ def test_early_stopping_fires(stopped):
 @pytest.mark.train
 def test_the_best_weights_are_kept_alone(stopped):
   (checkpoint,) = (stopped / "best").glob("*.index")
-  best = variables_of(checkpoint.with_suffix(""))
-  whole = variables_of(stopped / "model.ckpt-2")
+  best = run_outputs.read_variables(checkpoint.with_suffix(""))
+  whole = run_outputs.read_variables(stopped / "model.ckpt-2")
   moments = {n for n in whole if n.endswith(("/adam_m", "/adam_v"))}
   assert moments and best.keys() == whole.keys() - moments
   for name, value in best.items():
@@ -564,7 +552,9 @@ def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
   main(plain, "--save_checkpoints_steps=2")
   assert finding.steps_done(str(plain)) == 12
   assert not (plain / "best").exists()
-  assert_same_variables(plain / "model.ckpt-6", stopped / "model.ckpt-6")
+  run_outputs.assert_same_variables(
+    plain / "model.ckpt-6", stopped / "model.ckpt-6"
+  )
 
 
 @pytest.mark.train
@@ -579,7 +569,9 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
     (killed / "dev_scores.jsonl").write_text(file.readline())
   main(killed, *SCORED)
   assert rows_of(killed) == rows_of(stopped)
-  assert_same_variables(killed / "model.ckpt-6", stopped / "model.ckpt-6")
+  run_outputs.assert_same_variables(
+    killed / "model.ckpt-6", stopped / "model.ckpt-6"
+  )
   assert html_report.read_scalars(str(killed / "dev"))["loss"] == [
     (row["step"], pytest.approx(row["loss"], rel=1e-6))
     for row in rows_of(stopped)
@@ -612,8 +604,10 @@ def test_seeds_are_compared_and_the_best_is_kept(
     model_selection.read_results(str(tmp_path / "eval_results.txt"))
     == (results[best])
   )
-  kept = variables_of(finding.trained_checkpoint(str(tmp_path)))
-  trained = variables_of(tmp_path / f"seed_{best}" / "model.ckpt-2")
+  kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))
+  trained = run_outputs.read_variables(
+    tmp_path / f"seed_{best}" / "model.ckpt-2"
+  )
   assert kept.keys() == {n for n in trained if "/adam_" not in n}
   for name, value in kept.items():
     np.testing.assert_array_equal(value, trained[name], err_msg=name)
@@ -646,7 +640,7 @@ def test_flags_that_make_no_sense_are_refused(main, tmp_path, more, message):
   assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.process
+@pytest.mark.train
 def test_a_trained_folder_is_not_gone_on_from(place, stopped):
   line = commands.fail(
     "run_classifier.py", *flags_of(place, stopped), "--resume=never"

@@ -1,0 +1,67 @@
+"""Folders that are made once for all tests and all processes of pytest."""
+
+import contextlib
+import fcntl
+import json
+import shutil
+
+
+class MadeOnce:
+  """Folders by name, each made when the first test asks for a copy of it."""
+
+  def __init__(self, root):
+    """Takes the folder that all processes share."""
+    self._root = root
+
+  def copy(self, name, make, path):
+    """Copies a folder, which is made if it is missing.
+
+    Args:
+      name: of the folder.
+      make: writes into the new folder, whose path it takes.
+      path: of the copy, which may be an empty folder.
+
+    Returns:
+      `path`.
+    """
+    folder, record = self._root / name, self._record(name)
+    with _locked(self._root / f"{name}.lock"):
+      if not record.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        make(folder)
+        for made in folder.rglob("*"):
+          made.chmod(0o555 if made.is_dir() else 0o444)
+        record.write_text(json.dumps(_state(folder)))
+    shutil.copytree(
+      folder, path, copy_function=shutil.copyfile, dirs_exist_ok=True
+    )
+    for copied in (path, *path.glob("**/")):
+      copied.chmod(0o755)
+    return path
+
+  def check(self):
+    """Asserts that no test has written to a folder instead of a copy."""
+    for record in self._root.glob("*.made.json"):
+      name = record.name.removesuffix(".made.json")
+      state = _state(self._root / name)
+      assert state == json.loads(record.read_text()), name
+
+  def _record(self, name):
+    return self._root / f"{name}.made.json"
+
+
+def _state(folder):
+  """Size and time of each file; root can write whatever the mode says."""
+  found = {}
+  for path in folder.rglob("*"):
+    status = path.stat()
+    found[str(path)] = [status.st_size, status.st_mtime_ns]
+  return found
+
+
+@contextlib.contextmanager
+def _locked(path):
+  with open(path, "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    yield

@@ -1,0 +1,50 @@
+"""Reads what commands leave."""
+
+import json
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def read_json(path):
+  """The value in a JSON file."""
+  with open(path, encoding="utf-8") as file:
+    return json.load(file)
+
+
+def read_results(path):
+  """The lines `key = value` of a file of results, values as text."""
+  with open(path, encoding="utf-8") as file:
+    return dict(line.rstrip("\n").split(" = ") for line in file)
+
+
+def read_numbers(path):
+  """`read_results` of a file whose values are numbers."""
+  return {key: float(value) for key, value in read_results(path).items()}
+
+
+def read_variables(checkpoint):
+  """The arrays of a checkpoint, or of the last one in a folder, by name."""
+  reader = tf.train.load_checkpoint(str(checkpoint))
+  names = reader.get_variable_to_shape_map()
+  return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_same_bits(arrays, expected):
+  """Asserts that arrays by name have the same types, shapes and bits."""
+
+  def bits(arrays):
+    return {
+      name: (array.dtype, array.shape, array.tobytes())
+      for name, array in arrays.items()
+    }
+
+  assert bits(arrays) == bits(expected)
+
+
+def assert_same_variables(checkpoint, other):
+  """Asserts that two checkpoints, or folders of some, agree in every bit."""
+  found, expected = read_variables(checkpoint), read_variables(other)
+  assert found.keys() == expected.keys()
+  for name, value in found.items():
+    np.testing.assert_array_equal(value, expected[name], err_msg=name)

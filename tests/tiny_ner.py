@@ -1,0 +1,83 @@
+"""A tiny model that tags words, and the data that it is trained on."""
+
+import commands
+
+import modeling
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NAMES = ["ann", "bob", "cat", "dan"]
+PLACES = ["paris", "rome", "oslo", "lima"]
+VOCAB = [*SPECIAL, *NAMES, *PLACES, "went", "to", "and", "new", ".", "##s"]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=32,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=64,
+  hidden_dropout_prob=0.0,
+  attention_probs_dropout_prob=0.0,
+  max_position_embeddings=48,
+  type_vocab_size=2,
+)
+
+
+def sentence(number):
+  """Words and tags of one of the sentences on who went where."""
+  name, place = NAMES[number % 4], PLACES[number // 4 % 4]
+  words = [name, "went", "to", "new", place, "."]
+  return words, ["B-PER", "O", "O", "B-LOC", "I-LOC", "O"]
+
+
+def columns(numbers):
+  return "\n".join(
+    "".join(f"{word}\t{tag}\n" for word, tag in zip(*sentence(number)))
+    for number in numbers
+  )
+
+
+def write_data(folder):
+  """Writes a small model's files and data into a folder."""
+  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  (folder / "train.conll").write_text(columns(range(16)))
+  (folder / "dev.conll").write_text(columns(range(0, 16, 3)))
+  (folder / "test.conll").write_text(
+    "bob\nwent\nto\nnew\noslo\n\n" + "and\n" * 30 + "ann\n\n\u0000\n"
+  )
+
+
+def flags(place, *more, output_dir=None):
+  return [
+    f"--vocab_file={place / 'vocab.txt'}",
+    f"--bert_config_file={place / 'bert_config.json'}",
+    f"--output_dir={output_dir or place / 'out'}",
+    "--max_seq_length=16",
+    *more,
+  ]
+
+
+def training(place):
+  return [
+    "--do_train",
+    f"--train_file={place / 'train.conll'}",
+    "--train_batch_size=8",
+    "--num_train_epochs=40",
+    "--learning_rate=3e-3",
+    "--bias_correction",
+  ]
+
+
+def train(folder):
+  """Trains for 80 steps, scores and predicts; gives what it printed."""
+  return commands.succeed(
+    "run_ner.py",
+    *flags(folder, *training(folder), output_dir=folder / "trained"),
+    "--do_eval",
+    f"--dev_file={folder / 'dev.conll'}",
+    "--do_predict",
+    f"--predict_file={folder / 'test.conll'}",
+    "--gradient_accumulation_steps=2",
+    "--group_by_length",
+    "--eval_steps=40",
+    own_process=True,
+  )

@@ -1,0 +1,90 @@
+"""A tiny model that answers questions, and the data it is trained on."""
+
+import json
+
+import commands
+
+import modeling
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NAMES = ["ann", "bob", "cat", "dan", "eve"]
+PLACES = ["paris", "rome", "oslo", "lima"]
+VOCAB = [*SPECIAL, *NAMES, *PLACES, "who", "where", "is", "in", "went", "to"]
+VOCAB += ["and", "then", ".", "?"]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=48,
+  type_vocab_size=2,
+)
+
+
+def make_data(with_negative, num_paragraphs=6):
+  """Paragraphs on who went where, the later ones of several windows."""
+  paragraphs = []
+  for number in range(num_paragraphs):
+    name, place = NAMES[number % 5], PLACES[number % 4]
+    padding = " and then" * (5 * (number % 3))
+    context = f"{name} went to {place}{padding} ."
+    qas = []
+    for word, answer in (("who", name), ("where", place)):
+      qa = {"id": f"{number}-{word}", "question": f"{word} is in {place} ?"}
+      start = context.index(answer)
+      qa["answers"] = [{"text": answer, "answer_start": start}]
+      if with_negative:
+        qa["is_impossible"] = number % 2 == 1
+        if qa["is_impossible"]:
+          qa["answers"] = []
+      qas.append(qa)
+    paragraphs.append({"context": context, "qas": qas})
+  return {"data": [{"paragraphs": paragraphs}]}
+
+
+def write_data(folder):
+  """Writes a vocabulary, a config and data of both versions into a folder."""
+  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  (folder / "v1.json").write_text(json.dumps(make_data(False)))
+  (folder / "v2.json").write_text(json.dumps(make_data(True)))
+
+
+def flags(place, **changed):
+  values = {
+    "train_file": place / "v1.json",
+    "predict_file": place / "v1.json",
+    "vocab_file": place / "vocab.txt",
+    "bert_config_file": place / "bert_config.json",
+    "output_dir": place / "out",
+    "max_seq_length": 24,
+    "max_query_length": 8,
+    "doc_stride": 4,
+    "train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "log_steps": 2,
+  }
+  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+
+
+V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")
+
+
+def train(folder):
+  """Trains for six steps, answers and scores; gives what it printed."""
+  return commands.succeed(
+    "run_squad.py",
+    "--do_train",
+    *V2,
+    "--do_eval",
+    f"--save_logits={folder / 'logits.npz'}",
+    *flags(
+      folder,
+      train_file=folder / "v2.json",
+      predict_file=folder / "v2.json",
+      num_train_epochs=2,
+      output_dir=folder / "trained",
+    ),
+    own_process=True,
+  )

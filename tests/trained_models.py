@@ -1,0 +1,60 @@
+"""Tiny models, each trained by its command, once for all tests.
+
+The command has a process of its own: this is the one run of it from its first
+line to its last.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import tiny_classifier
+import tiny_ner
+import tiny_pretraining
+import tiny_squad
+
+_MODULES = {
+  "classifier": tiny_classifier,
+  "squad": tiny_squad,
+  "ner": tiny_ner,
+  "pretraining": tiny_pretraining,
+}
+
+
+class TrainedModel(NamedTuple):
+  """A copy of what a training left.
+
+  Attributes:
+    folder: its output folder; in the one above are its data.
+    log: its standard error.
+    stdout: its standard output.
+  """
+
+  folder: Path
+  log: str
+  stdout: str
+
+
+def copy(once, name, path):
+  """Copies a trained model.
+
+  Args:
+    once: a `made_once.MadeOnce`.
+    name: "classifier", "squad", "ner" or "pretraining".
+    path: the folder to write to.
+
+  Returns:
+    The `TrainedModel`.
+  """
+
+  def make(folder):
+    _MODULES[name].write_data(folder)
+    done = _MODULES[name].train(folder)
+    (folder / "log.txt").write_text(done.stderr)
+    (folder / "stdout.txt").write_text(done.stdout)
+
+  once.copy(f"trained_{name}", make, path)
+  return TrainedModel(
+    path / "trained",
+    (path / "log.txt").read_text(),
+    (path / "stdout.txt").read_text(),
+  )
