@@ -54,12 +54,19 @@ from bertlib.errors import InputError
 from bertlib.files import write_whole
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
-from bertlib.reporting import doctor, receipts, run_report, training_checks
+from bertlib.reporting import (
+  doctor,
+  receipts,
+  report_sections,
+  run_report,
+  training_checks,
+)
 from bertlib.settings import option
 from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.training import (
   estimator_spec,
   model_selection,
+  multi_run,
   run_flags,
   session_hooks,
   setup,
@@ -868,7 +875,7 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
     model = start.model | {"has_pairs": has_pairs(examples.train)}
     model_json.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
   if start.seeds:
-    model_selection.train_seeds(
+    multi_run.train_seeds(
       FLAGS.output_dir,
       start.seeds,
       selection.metric,
@@ -1215,7 +1222,7 @@ def score_sets(
         model_json.add_to_description(
           FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
         )
-      sections = classification_scores.sections(
+      sections = report_sections.sections(
         problem, examples, evaluated["label_ids"], evaluated["logits"]
       )
     if evaluated:

@@ -50,6 +50,7 @@ from bertlib.settings.ner import NerSettings
 from bertlib.training import (
   estimator_spec,
   model_selection,
+  multi_run,
   run_flags,
   session_hooks,
   setup,
@@ -471,7 +472,7 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   if FLAGS.do_train:
     model_json.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
   if start.seeds:
-    model_selection.train_seeds(
+    multi_run.train_seeds(
       FLAGS.output_dir,
       start.seeds,
       selection.metric,

@@ -44,6 +44,7 @@ from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training import (
   estimator_spec,
   model_selection,
+  multi_run,
   run_flags,
   setup,
   training_run,
@@ -1159,7 +1160,7 @@ def run_each_phase(num_steps: Sequence[int]) -> str:
       logging.info("%s: has ended, at step %d", told, steps)
     else:
       logging.info("%s", told)
-      model_selection.run_again(folder, flags_of_phase(file, checkpoint))
+      multi_run.run_again(folder, flags_of_phase(file, checkpoint))
     if not (FLAGS.doctor or run_flags.is_chief()):
       wait_for_chief(folder)
     checkpoint = finding.last_checkpoint(folder)

@@ -28,11 +28,16 @@ from absl import flags, logging
 
 import modeling
 import optimization
-import squad_metrics
 import tokenization
 from bertlib import app, estimator_api, files, text_files
 from bertlib.checkpoints import finding, loading, model_json, predictor
-from bertlib.data import input_pipeline, model_inputs, record_check, squad
+from bertlib.data import (
+  input_pipeline,
+  model_inputs,
+  record_check,
+  squad,
+  squad_files,
+)
 from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
   InputFeatures,
@@ -44,7 +49,7 @@ from bertlib.data.squad import (  # noqa: F401
 )
 from bertlib.errors import InputError
 from bertlib.files import find_files, write_whole
-from bertlib.metrics import squad_decoding
+from bertlib.metrics import squad_decoding, squad_scores
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
   RawResult,
   _compute_softmax,
@@ -64,6 +69,7 @@ from bertlib.settings.squad import SquadSettings
 from bertlib.training import (
   estimator_spec,
   model_selection,
+  multi_run,
   run_flags,
   session_hooks,
   setup,
@@ -397,7 +403,7 @@ class Data(NamedTuple):
 
   train: Sequence[SquadExample]
   predict: Sequence[SquadExample]
-  questions: Sequence[squad_metrics.Question]
+  questions: Sequence[squad_files.Question]
   unaligned: Sequence[Mapping[str, Any]]
 
 
@@ -458,7 +464,7 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
       FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
     )
   if start.seeds:
-    model_selection.train_seeds(
+    multi_run.train_seeds(
       FLAGS.output_dir,
       start.seeds,
       selection.metric,
@@ -857,13 +863,13 @@ def check_has_head(checkpoint: str) -> None:
     )
 
 
-def read_answered_questions() -> list[squad_metrics.Question]:
+def read_answered_questions() -> list[squad_files.Question]:
   """The questions of --predict_file, with answers to score by.
 
   Raises:
     InputError: one has none, and data of 1.1 has no such questions.
   """
-  questions = squad_metrics.read_questions(FLAGS.predict_file)
+  questions = squad_files.read_questions(FLAGS.predict_file)
   for question in questions:
     if not question.answers and not FLAGS.version_2_with_negative:
       raise InputError(
@@ -1202,7 +1208,7 @@ def score_logits(
   examples: Sequence[SquadExample],
   windows: Sequence[squad.Window],
   logits: np.ndarray,
-  questions: Sequence[squad_metrics.Question],
+  questions: Sequence[squad_files.Question],
 ) -> dict[str, float]:
   """The scores of the answers, with nothing written; see `decode`."""
   finder = find_answers(examples, windows, logits)
@@ -1220,7 +1226,7 @@ def decode(
   examples: Sequence[SquadExample],
   windows: Sequence[squad.Window],
   logits: np.ndarray,
-  questions: Sequence[squad_metrics.Question] | None,
+  questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
   """Writes the answers; scores them, and tries other settings, if so asked.
 
@@ -1278,7 +1284,7 @@ def in_output_dir(name: str) -> str:
 
 
 def score(
-  questions: Sequence[squad_metrics.Question],
+  questions: Sequence[squad_files.Question],
   answers: Mapping[str, str],
   odds: Mapping[str, float],
   threshold: float,
@@ -1295,19 +1301,19 @@ def score(
     Scores by name.
   """
   if FLAGS.version_2_with_negative:
-    return squad_metrics.evaluate_v2(
+    return squad_scores.evaluate_v2(
       questions, answers, odds, threshold, answer_nothing=-math.inf
     )
-  score_one = squad_metrics.score_v1
+  score_one = squad_scores.score_v1
   if FLAGS.eval_metric == "chinese":
-    score_one = squad_metrics.score_chinese
-  return squad_metrics.evaluate_v1(questions, answers, score_one)
+    score_one = squad_scores.score_chinese
+  return squad_scores.evaluate_v1(questions, answers, score_one)
 
 
 def sweep(
   examples: Sequence[SquadExample],
   finder: squad_decoding.AnswerFinder,
-  questions: Sequence[squad_metrics.Question],
+  questions: Sequence[squad_files.Question],
 ) -> Iterator[dict[str, float]]:
   """Scores with all combinations of the settings that the flags list.
 
@@ -1340,7 +1346,7 @@ def sweep(
 def score_best(
   examples: Sequence[SquadExample],
   finder: squad_decoding.AnswerFinder,
-  questions: Sequence[squad_metrics.Question],
+  questions: Sequence[squad_files.Question],
   n_best_size: int,
   max_answer_length: int,
   threshold: float,
@@ -1365,14 +1371,14 @@ def score_best(
 
 
 def answers_to_compare(
-  questions: Sequence[squad_metrics.Question],
+  questions: Sequence[squad_files.Question],
 ) -> tuple[list[str], list[str] | None]:
   """Predicted answers, and the gold ones where they are known.
 
   Args:
     questions: with the accepted answers; none if these were not read.
   """
-  predicted = squad_metrics.read_json(in_output_dir("predictions.json"))
+  predicted = squad_files.read_json(in_output_dir("predictions.json"))
   gold = [
     next((answer.text for answer in question.answers), "")
     for question in questions
@@ -1384,7 +1390,7 @@ def answers_to_compare(
 
 
 def report_sections(
-  questions: Sequence[squad_metrics.Question], num_errors: int = 30
+  questions: Sequence[squad_files.Question], num_errors: int = 30
 ) -> list[str]:
   """What a report shows of the answers in --output_dir.
 
@@ -1395,13 +1401,13 @@ def report_sections(
   Returns:
     Sections of `report`.
   """
-  answers = squad_metrics.read_json(in_output_dir("predictions.json"))
-  listed = squad_metrics.read_json(in_output_dir("nbest_predictions.json"))
-  score_one = squad_metrics.score_v1
+  answers = squad_files.read_json(in_output_dir("predictions.json"))
+  listed = squad_files.read_json(in_output_dir("nbest_predictions.json"))
+  score_one = squad_scores.score_v1
   if FLAGS.version_2_with_negative:
-    score_one = squad_metrics.score_v2
+    score_one = squad_scores.score_v2
   elif FLAGS.eval_metric == "chinese":
-    score_one = squad_metrics.score_chinese
+    score_one = squad_scores.score_chinese
   sure, right, errors = [], [], []
   for question in questions:
     said = answers[question.id]

@@ -173,7 +173,7 @@ def num_weights(config: modeling.BertConfig) -> int:
   """How many numbers pretraining learns: the encoder, and both heads."""
   width = config.hidden_size
   masked_lm = width * (width + 1) + 2 * width + config.vocab_size
-  return memory_plan.num_weights(config) + masked_lm + 2 * (width + 1)
+  return loading.num_weights(config) + masked_lm + 2 * (width + 1)
 
 
 def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:

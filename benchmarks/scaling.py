@@ -25,8 +25,8 @@ import numpy as np
 from absl import flags
 
 import modeling
+from bertlib.checkpoints import loading
 from bertlib.data import tf_records
-from bertlib.training import memory_plan
 
 FLAGS = flags.FLAGS
 
@@ -60,7 +60,7 @@ def main(_: list[str]) -> None:
     num_attention_heads=FLAGS.heads,
     intermediate_size=4 * FLAGS.hidden,
   )
-  num_bytes = 4 * memory_plan.num_weights(config)
+  num_bytes = 4 * loading.num_weights(config)
   print(f"Gradients of a step: {num_bytes / 1e6:.0f} MB")
   rates: dict[str, list[float]] = {name: [] for name in WAYS}
   with tempfile.TemporaryDirectory() as folder:

@@ -15,12 +15,12 @@ import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
-import squad_metrics
 from bertlib import precision
 from bertlib.checkpoints import finding
+from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import model_selection
+from bertlib.training import multi_run
 
 pytestmark = pytest.mark.train
 
@@ -134,7 +134,7 @@ def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
 
 
 def test_a_dev_score_has_one_name_and_one_folder(trained):
-  results = model_selection.read_results(str(trained / "eval_results.txt"))
+  results = multi_run.read_results(str(trained / "eval_results.txt"))
   scores = html_report.read_scalars(str(trained / "dev"))
   assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
   ((step, accuracy),) = scores["accuracy"]
@@ -196,7 +196,7 @@ def test_questions_without_answers_are_one_answer(tmp_path, monkeypatch):
   monkeypatch.setattr(
     run_squad, "in_output_dir", lambda name: str(tmp_path / name)
   )
-  question = squad_metrics.Question("1", "?", "", (), None)
+  question = squad_files.Question("1", "?", "", (), None)
   assert run_squad.answers_to_compare([]) == (["no answer"] * 2, None)
   assert run_squad.answers_to_compare([question])[1] == ["no answer"]
 

@@ -24,7 +24,7 @@ from bertlib.checkpoints import checkpoint_writer, finding, model_json
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.input_pipeline import Shard
 from bertlib.errors import InputError
-from bertlib.training import checkpoint_hook, distribution, model_selection
+from bertlib.training import checkpoint_hook, distribution, multi_run
 
 pytestmark = pytest.mark.process
 
@@ -141,7 +141,7 @@ def test_phases_that_have_ended_are_not_run_again(
 
   copied = place / "again"
   shutil.copytree(phased, copied)
-  monkeypatch.setattr(model_selection, "run_again", refuse)
+  monkeypatch.setattr(multi_run, "run_again", refuse)
   main_with_argv(*in_phases(place, "again"))
   receipt = json.loads((copied / "run.json").read_text())
   assert receipt["results"]["global_step"] == 12
@@ -250,7 +250,7 @@ def test_a_worker_waits_until_the_first_one_has_ended(tmp_path, monkeypatch):
 def run_code(monkeypatch, code):
   """Runs a program as this command would run itself again."""
   monkeypatch.setattr(sys, "argv", ["-c", code])
-  model_selection.run_again("out", ["--seed=3"])
+  multi_run.run_again("out", ["--seed=3"])
 
 
 @pytest.mark.unit

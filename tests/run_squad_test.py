@@ -20,10 +20,10 @@ from tiny_squad import CONFIG, V2, VOCAB, flags, make_data
 
 import modeling
 import run_squad
-import squad_metrics
 from bertlib import estimator_api
-from bertlib.data import input_pipeline, squad
+from bertlib.data import input_pipeline, squad, squad_files
 from bertlib.errors import InputError
+from bertlib.metrics import squad_scores
 
 pytestmark = pytest.mark.process
 
@@ -123,9 +123,9 @@ def test_training_records_are_in_the_reference_s_order(trained):
 
 def test_results_are_the_scores_of_the_files(place, trained):
   results = run_outputs.read_results(trained.folder / "eval_results.txt")
-  questions = squad_metrics.read_questions(str(place / "v2.json"))
+  questions = squad_files.read_questions(str(place / "v2.json"))
   predictions = run_outputs.read_json(trained.folder / "predictions.json")
-  scores = squad_metrics.evaluate_v2(questions, predictions)
+  scores = squad_scores.evaluate_v2(questions, predictions)
   assert {key: float(results[key]) for key in scores} == pytest.approx(scores)
   assert float(results["best_f1"]) >= max(scores["f1"], 50.0)
 
@@ -202,7 +202,7 @@ def test_predictor_and_conversation_agree_with_the_files(
   answer, place, trained, monkeypatch, capsys
 ):
   output_dir = trained.folder
-  questions = squad_metrics.read_questions(str(place / "v2.json"))
+  questions = squad_files.read_questions(str(place / "v2.json"))
   with run_squad.Predictor(str(output_dir), batch_size=3) as predictor:
     said = predictor.predict([(q.text, q.context) for q in questions])
     nothing = predictor.predict([("who ?", " \n")])

@@ -6,8 +6,8 @@ import math
 import pytest
 from absl import flags
 
-import convert_checkpoint
 import optimization
+from bertlib.checkpoints import convert
 from bertlib.errors import InputError
 from bertlib.settings import (
   classifier,
@@ -128,7 +128,7 @@ def test_choices_are_those_of_the_optimizers():
 
 
 def test_architectures_are_those_that_are_written():
-  assert tuple(convert_checkpoint._ARCHITECTURES) == conversion.ARCHITECTURES
+  assert tuple(convert._ARCHITECTURES) == conversion.ARCHITECTURES
 
 
 def test_missing_flags_are_named_with_an_example():

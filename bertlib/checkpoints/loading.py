@@ -155,3 +155,15 @@ def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
       f"{config_file}: type_vocab_size is {config.type_vocab_size}, but a pair"
       " of texts needs 2, one per text. Take a model with two segments"
     )
+
+
+def num_weights(config: modeling.BertConfig) -> int:
+  """How many numbers the encoder learns."""
+  width, inner = config.hidden_size, config.intermediate_size
+  rows = (
+    config.vocab_size + config.max_position_embeddings + config.type_vocab_size
+  )
+  layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
+  layer += 2 * 2 * width
+  pooler = width * (width + 1)
+  return (rows + 2) * width + config.num_hidden_layers * layer + pooler

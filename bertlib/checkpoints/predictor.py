@@ -20,7 +20,6 @@ from bertlib.checkpoints import (
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
-from bertlib.training import memory_plan
 
 # A trained model from Python
 
@@ -79,7 +78,7 @@ class LoadedModel:
     # Constants are cast to a narrow format once, variables with every batch. A
     # graph has room for 2 GB of them.
     getter = None
-    if precision != "float32" and memory_plan.num_weights(config) < 2**29:
+    if precision != "float32" and loading.num_weights(config) < 2**29:
       getter = _constants_of(checkpoint)
     with tf.Graph().as_default() as graph:
       self._inputs = {

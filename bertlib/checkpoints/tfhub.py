@@ -18,9 +18,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import download_model
 from bertlib import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
-from bertlib.checkpoints import checkpoint_writer, loading, model_json
+from bertlib.checkpoints import checkpoint_writer, loading, model_json, zoo
 from bertlib.errors import InputError
 from bertlib.files import whole_folder, write_whole
 
@@ -61,9 +60,7 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   for name in ("saved_model.pb", "variables/variables.index"):
     with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
       digest.update(file.read())
-  parts = os.path.join(
-    download_model.default_cache_dir(), "hub", digest.hexdigest()[:16]
-  )
+  parts = os.path.join(zoo.default_cache_dir(), "hub", digest.hexdigest()[:16])
   if not os.path.exists(parts):
     os.makedirs(os.path.dirname(parts), exist_ok=True)
     with whole_folder(parts) as beside:

@@ -30,10 +30,9 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 from absl import logging
 
-import squad_metrics
 import tokenization
 from bertlib import app
-from bertlib.data import tf_records
+from bertlib.data import squad_files, tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
 from bertlib.settings import option
@@ -102,7 +101,7 @@ def read_squad_examples(
     version_2_with_negative = option.value_of("version_2_with_negative", False)
   examples, left_out = [], []
   context, words, starts = None, [], []
-  for question in squad_metrics.read_questions(input_file):
+  for question in squad_files.read_questions(input_file):
     place = f"{input_file}, question {question.id}"
     if question.is_impossible and not version_2_with_negative:
       raise InputError(
@@ -149,8 +148,8 @@ def read_squad_examples(
 
 
 def _only_answer(
-  question: squad_metrics.Question, place: str
-) -> squad_metrics.Answer:
+  question: squad_files.Question, place: str
+) -> squad_files.Answer:
   """The answer to learn, which there has to be one of."""
   if len(question.answers) != 1:
     raise InputError(

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import squad_metrics
 import tokenization
 from bertlib.data import squad
 from bertlib.data.squad import InputFeatures, SquadExample, Window
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
+from bertlib.metrics import squad_scores
 from bertlib.settings import option
 
 # What a model says of a window, with a score for each token.
@@ -538,7 +538,7 @@ def probabilities(entries: Sequence[Entry]) -> list[float]:
 def _compute_softmax(scores: Sequence[float]) -> list[float]:
   highest = max(scores, default=0.0)
   powers = [math.exp(score - highest) for score in scores]
-  total = squad_metrics.sum_in_order(powers)
+  total = squad_scores.sum_in_order(powers)
   return [power / total for power in powers]
 
 

@@ -14,10 +14,7 @@ from bertlib import (
 )
 from bertlib.data import model_inputs
 from bertlib.reporting import html_report
-from bertlib.training import (
-  model_selection,
-  run_flags,
-)
+from bertlib.training import model_selection, multi_run, run_flags
 from bertlib.training.model_selection import Selection
 
 FLAGS = flags.FLAGS
@@ -68,7 +65,7 @@ def write_report(
 
 def _seeds_section() -> list[str]:
   """A section about the runs of --seeds, of which the results are the best."""
-  path = os.path.join(FLAGS.output_dir, model_selection.SEEDS_FILE)
+  path = os.path.join(FLAGS.output_dir, multi_run.SEEDS_FILE)
   if not (getattr(FLAGS, "seeds", 0) and tf.gfile.Exists(path)):
     return []
   found = json_files.read(

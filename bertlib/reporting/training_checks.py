@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 from bertlib import estimator_api
-from bertlib.checkpoints import checkpoint_files
+from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.reporting.doctor import Doctor, Lengths, check_disk, size_in_words
 from bertlib.training import memory_plan, run_flags, training_run
 
@@ -221,7 +221,7 @@ def check_training(
       num_rows = lengths.num_examples * lengths.num_rows
       num_bytes = 5 * num_rows * FLAGS.max_seq_length
     if num_steps:
-      num_bytes += checkpoint_bytes(memory_plan.num_weights(config), num_steps)
+      num_bytes += checkpoint_bytes(loading.num_weights(config), num_steps)
     check_disk(FLAGS.output_dir, num_bytes)
 
   def memory(config, plan, lengths):

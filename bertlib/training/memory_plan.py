@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import modeling
+from bertlib.checkpoints import loading
 
 
 class Plan(NamedTuple):
@@ -106,7 +107,9 @@ def step_bytes(
     layers = config.num_hidden_layers * layer + layer
   # Scores of the vocabulary, their softmax, both gradients.
   head = 4 * batch_size * num_predictions * config.vocab_size * 4
-  return int(0.9e9 + of_weight * num_weights(config) + 1.3 * (layers + head))
+  return int(
+    0.9e9 + of_weight * loading.num_weights(config) + 1.3 * (layers + head)
+  )
 
 
 def step_flops(
@@ -138,15 +141,3 @@ def step_flops(
   of_mask = width * width + width * config.vocab_size
   heads = batch_size * (width * width + num_predictions * of_mask)
   return 2 * ((4 if recomputes else 3) * layers + 3 * heads)
-
-
-def num_weights(config: modeling.BertConfig) -> int:
-  """How many numbers the encoder learns."""
-  width, inner = config.hidden_size, config.intermediate_size
-  rows = (
-    config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-  )
-  layer = 4 * width * (width + 1) + 2 * width * inner + inner + width
-  layer += 2 * 2 * width
-  pooler = width * (width + 1)
-  return (rows + 2) * width + config.num_hidden_layers * layer + pooler

@@ -10,9 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
@@ -20,14 +17,12 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import folder_lock, json_files
+from bertlib import json_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
-from bertlib.training import checkpoint_hook
 
 SCORES_FILE = "dev_scores.jsonl"
-SEEDS_FILE = "seeds.json"
 
 # Fewer predictions than this may be the same by chance.
 _FEW_PREDICTIONS = 20
@@ -343,173 +338,3 @@ def train(
     max_steps=num_train_steps,
     saving_listeners=listeners,
   )
-
-
-# Several runs
-
-
-def run_again(output_dir: str, flags: Sequence[str]) -> None:
-  """Runs this command in a subprocess, which is stopped when this one is.
-
-  The locks of this process stay held as long as either of the two runs.
-
-  Args:
-    output_dir: its folder.
-    flags: those that go before what this command was given.
-
-  Raises:
-    InputError: it failed.
-    SystemExit: it was stopped; with one of `checkpoint_hook.STOPPED_STATUSES`.
-  """
-  command = [sys.executable, *sys.argv, *flags, f"--output_dir={output_dir}"]
-  with (
-    checkpoint_hook.StopRequest() as stop,
-    subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
-  ):
-    while process.poll() is None and not stop.requested:
-      time.sleep(0.1)
-    if stop.requested:
-      process.terminate()
-  status = process.returncode
-  if status < 0:  # it ended before it could listen
-    status = 128 - status
-  if stop.requested or status in checkpoint_hook.STOPPED_STATUSES:
-    logging.warning("%s: stopped; the same command resumes it", output_dir)
-    sys.exit(stop.status if stop.requested else status)
-  if process.returncode:
-    raise InputError(
-      f"{output_dir}: the run failed, for the reason above. The same command"
-      " goes on from there"
-    )
-
-
-def train_seeds(
-  output_dir: str, seeds: Sequence[int], metric: str, also: Sequence[str] = ()
-) -> None:
-  """Runs this command once for each seed, and keeps the best as `best`.
-
-  Each run is a process with a folder of its own, `seed_N`; one that has ended
-  is not trained again. What is found goes to `seeds.json` and the log.
-
-  Args:
-    output_dir: the folder.
-    seeds: the seeds.
-    metric: the score of `eval_results.txt` that is compared.
-    also: further arguments of the runs.
-
-  Raises:
-    InputError: a run failed, or did not tell the score.
-    SystemExit: see `run_again`.
-  """
-  results = {}
-  for count, seed in enumerate(seeds, start=1):
-    folder = os.path.join(output_dir, f"seed_{seed}")
-    logging.info("Seed %d, %d of %d, in %s", seed, count, len(seeds), folder)
-    run_again(folder, [f"--seed={seed}", "--seeds=0", *also])
-    results[seed] = read_results(os.path.join(folder, "eval_results.txt"))
-  report = summarize_seeds(metric, results)
-  with write_whole(os.path.join(output_dir, SEEDS_FILE)) as file:
-    file.write(json.dumps(report, indent=2) + "\n")
-  for seed, score in zip(seeds, report["scores"]):
-    collapsed = seed in report["collapsed"]
-    note = "  collapsed: gives one answer to everything" if collapsed else ""
-    logging.info("  seed %d: %s %.4f%s", seed, metric, score, note)
-  logging.info(
-    "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence of the"
-    " mean %.4f to %.4f",
-    *(report[name] for name in ("median", "mean", "standard_deviation")),
-    *report["confidence_interval"],
-  )
-  best = os.path.join(output_dir, f"seed_{report['best_seed']}")
-  logging.info("  the best, of seed %d, is kept", report["best_seed"])
-  checkpoint_writer.keep_as_best(output_dir, finding.trained_checkpoint(best))
-
-
-def summarize_seeds(
-  metric: str, results: Mapping[int, Mapping[str, Any]]
-) -> dict[str, Any]:
-  """What several runs say together.
-
-  Args:
-    metric: the score.
-    results: of each seed's run, what its `eval_results.txt` has.
-
-  Returns:
-    The scores and their median, mean, standard deviation (that of a sample) and
-    95% confidence interval (Student's t), the seeds that collapsed, and the
-    best seed.
-
-  Raises:
-    InputError: a run did not tell the score.
-  """
-  import numpy as np
-  from scipy import stats
-
-  scores = []
-  for seed, found in results.items():
-    plain = {plain_name(name): value for name, value in found.items()}
-    if metric not in plain:
-      raise InputError(
-        f"the run from seed {seed} has no score {metric!r}; there are"
-        f" {', '.join(sorted(plain))}. Give one as --best_metric"
-      )
-    scores.append(float(plain[metric]))
-  mean, deviation = float(np.mean(scores)), float(np.std(scores, ddof=1))
-  margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
-  best = 0
-  for index, score in enumerate(scores):
-    if is_better(metric, score, scores[best]):
-      best = index
-  return {
-    "metric": metric,
-    "seeds": list(results),
-    "scores": scores,
-    "median": float(np.median(scores)),
-    "mean": mean,
-    "standard_deviation": deviation,
-    "confidence_interval": [mean - margin, mean + margin],
-    "collapsed": [seed for seed in results if has_collapsed(results[seed])],
-    "best_seed": list(results)[best],
-  }
-
-
-def has_collapsed(results: Mapping[str, Any]) -> bool:
-  """Whether a model gives one answer to everything.
-
-  Args:
-    results: what its `eval_results.txt` has.
-
-  Returns:
-    Whether its confusion matrix has one column alone or, without such, its F1
-    is 0: no entity found, no label given.
-  """
-  matrix = results.get("confusion_matrix")
-  if matrix:
-    return sum(any(column) for column in zip(*matrix)) == 1
-  return any(results.get(f"eval_{name}") == 0 for name in ("f1", "micro_f1"))
-
-
-def read_results(path: str) -> dict[str, Any]:
-  """What `training_run.write_results` wrote.
-
-  Args:
-    path: the file.
-
-  Returns:
-    Values by key; a text where a value is no JSON.
-
-  Raises:
-    InputError: the file is missing.
-  """
-  try:
-    with open_any(path) as file:
-      pairs = [line.rstrip("\n").split(" = ", 1) for line in file]
-  except (OSError, tf.errors.NotFoundError) as error:
-    raise InputError(f"{path}: is missing; add --do_eval") from error
-  results: dict[str, Any] = {}
-  for key, text in pairs:
-    try:
-      results[key] = json.loads(text)
-    except ValueError:
-      results[key] = text
-  return results

@@ -22,11 +22,7 @@ from bertlib.checkpoints import model_json
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError, english_list
 from bertlib.settings.common import CHOICES
-from bertlib.training import (
-  distribution,
-  model_selection,
-  tpu,
-)
+from bertlib.training import distribution, model_selection, tpu
 from bertlib.training.model_selection import Selection
 
 FLAGS = flags.FLAGS

@@ -6,16 +6,12 @@ import os
 
 from absl import flags, logging
 
-import download_model
 from bertlib import (
   published_models,
 )
-from bertlib.checkpoints import finding, loading, tfhub
+from bertlib.checkpoints import finding, loading, tfhub, zoo
 from bertlib.errors import InputError
-from bertlib.training import (
-  memory_plan,
-  run_flags,
-)
+from bertlib.training import run_flags
 
 FLAGS = flags.FLAGS
 
@@ -37,7 +33,7 @@ def fill_in_model_flags() -> None:
   if handle:
     brought = tfhub.flags_for(handle)
   elif checkpoint and published_models.is_name(checkpoint):
-    brought = download_model.flags_for(checkpoint)
+    brought = zoo.flags_for(checkpoint)
   elif checkpoint:
     FLAGS["init_checkpoint"].value = find_init_checkpoint(checkpoint)
     return
@@ -104,7 +100,7 @@ def load_config(least: int = 3):
     FLAGS.bert_config_file,
     config.num_hidden_layers,
     config.hidden_size,
-    f"{memory_plan.num_weights(config):,}",
+    f"{loading.num_weights(config):,}",
   )
   return config
 

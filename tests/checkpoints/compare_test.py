@@ -11,9 +11,13 @@ import reference_data
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
-import convert_checkpoint
 import export_model
-from bertlib.checkpoints import checkpoint_writer, compare, config_schema
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  compare,
+  config_schema,
+  convert,
+)
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -129,7 +133,7 @@ def huggingface(tiny, tmp_path):
     folder = tiny()
     if not has_pooler:
       without_pooler(folder)
-    convert_checkpoint.tensorflow_to_huggingface(
+    convert.tensorflow_to_huggingface(
       f"{folder}/bert_model.ckpt",
       f"{folder}/bert_config.json",
       f"{folder}/vocab.txt",

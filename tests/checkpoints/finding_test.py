@@ -22,7 +22,6 @@ from bertlib.checkpoints import (
 )
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
-from bertlib.training import memory_plan
 
 pytestmark = pytest.mark.graph
 
@@ -592,7 +591,7 @@ def test_constants_and_variables_agree_within_the_rounding(
 
   with load() as model:
     constants = model.run(rows)
-  monkeypatch.setattr(memory_plan, "num_weights", lambda config: 2**29)
+  monkeypatch.setattr(loading, "num_weights", lambda config: 2**29)
   with load() as model:
     variables = model.run(rows)
   # Kernels for constant weights may add in another order.

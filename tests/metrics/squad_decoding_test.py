@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 import reference_data
 
-import squad_metrics
 import tokenization
-from bertlib.data import squad
+from bertlib.data import squad, squad_files
 from bertlib.data.squad import Settings, SquadExample
 from bertlib.errors import InputError
-from bertlib.metrics import squad_decoding
+from bertlib.metrics import squad_decoding, squad_scores
 from bertlib.metrics.squad_decoding import AnswerFinder, Entry, RawResult
 
 pytestmark = pytest.mark.unit
@@ -243,9 +242,9 @@ def test_other_languages_are_decoded_and_scored(tmp_path, language):
   }
   for example in examples:
     assert found[example.qas_id] in " ".join(example.doc_tokens)
-  questions = squad_metrics.read_questions(path)[:200]
-  for score in (squad_metrics.score_v1, squad_metrics.score_chinese):
-    scores = squad_metrics.evaluate_v1(questions, found, score)
+  questions = squad_files.read_questions(path)[:200]
+  for score in (squad_scores.score_v1, squad_scores.score_chinese):
+    scores = squad_scores.evaluate_v1(questions, found, score)
     assert 0 < scores["f1"] < 50
 
 

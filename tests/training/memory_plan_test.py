@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import modeling
+from bertlib.checkpoints import loading
 from bertlib.training import memory_plan
 
 pytestmark = pytest.mark.unit
@@ -36,13 +37,13 @@ def test_weights_are_those_of_the_model(sizes):
   with tf.Graph().as_default():
     modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
     made = sum(v.shape.num_elements() for v in tf.trainable_variables())
-  assert memory_plan.num_weights(config) == made
+  assert loading.num_weights(config) == made
 
 
 def test_weights_of_the_released_models():
   # Devlin et al. 2019, section 3: 110M and 340M.
-  assert memory_plan.num_weights(BASE) == pytest.approx(110e6, rel=0.01)
-  assert memory_plan.num_weights(LARGE) == pytest.approx(340e6, rel=0.02)
+  assert loading.num_weights(BASE) == pytest.approx(110e6, rel=0.01)
+  assert loading.num_weights(LARGE) == pytest.approx(340e6, rel=0.02)
 
 
 @st.composite
@@ -158,7 +159,7 @@ def test_adding_gradients_up_takes_one_more_of_each_weight(task):
   one, other = (
     memory_plan.step_bytes(**task, accumulates=a) for a in (False, True)
   )
-  added = 4 * memory_plan.num_weights(task["config"])
+  added = 4 * loading.num_weights(task["config"])
   assert math.isclose(other - one, added, abs_tol=1)
 
 

@@ -18,7 +18,7 @@ import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import model_selection, training_run
+from bertlib.training import model_selection, multi_run, training_run
 from bertlib.training.model_selection import DevScores, Selection
 
 pytestmark = pytest.mark.unit
@@ -305,7 +305,7 @@ def test_seeds_are_summarized_as_by_hand():
     for index, value in enumerate(values)
   }
   results[10]["confusion_matrix"] = [[0, 2], [0, 1]]
-  summary = model_selection.summarize_seeds("f1", results)
+  summary = multi_run.summarize_seeds("f1", results)
   mean, deviation = statistics.mean(values), statistics.stdev(values)
   margin = 2.776445105 * deviation / math.sqrt(5)  # t for 4 degrees of freedom
   interval = summary.pop("confidence_interval")
@@ -335,14 +335,14 @@ def test_seeds_are_summarized_as_by_hand():
 )
 def test_the_best_seed(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
-  summary = model_selection.summarize_seeds(metric, results)
+  summary = multi_run.summarize_seeds(metric, results)
   assert summary["best_seed"] == best
 
 
 def test_a_score_that_a_run_does_not_tell_is_refused():
   results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
   with pytest.raises(InputError, match=r"seed 4 .*'f1'; there are loss"):
-    model_selection.summarize_seeds("f1", results)
+    multi_run.summarize_seeds("f1", results)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_score_that_a_run_does_not_tell_is_refused():
   ],
 )
 def test_what_has_collapsed(results, collapsed):
-  assert model_selection.has_collapsed(results) == collapsed
+  assert multi_run.has_collapsed(results) == collapsed
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
   }
   path = str(tmp_path / "eval_results.txt")
   training_run.write_results(path, results)
-  read = model_selection.read_results(path)
+  read = multi_run.read_results(path)
   assert read.pop("labels") == ["a", "\u00fc"]
   for name in ("eval_accuracy", "eval_loss"):
     assert np.float32(read.pop(name)) == results[name]
@@ -414,7 +414,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
 
 def test_results_that_are_missing(tmp_path):
   with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
-    model_selection.read_results(str(tmp_path / "none.txt"))
+    multi_run.read_results(str(tmp_path / "none.txt"))
 
 
 # The classifier, trained
@@ -512,7 +512,7 @@ def test_the_best_weights_are_kept_alone(stopped):
 
 @pytest.mark.train
 def test_the_score_reported_is_that_of_the_best(stopped):
-  results = model_selection.read_results(str(stopped / "eval_results.txt"))
+  results = multi_run.read_results(str(stopped / "eval_results.txt"))
   again = DevScores(str(stopped), Selection(2, "loss"))
   assert results["global_step"] == again.best["step"] == 2
   again.add(2, results)
@@ -589,7 +589,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
   main(tmp_path, *more)
 
   results = {
-    seed: model_selection.read_results(
+    seed: multi_run.read_results(
       str(tmp_path / f"seed_{seed}" / "eval_results.txt")
     )
     for seed in (5, 6)
@@ -601,7 +601,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
   best = 5 if losses[0] < losses[1] else 6
   assert summary["best_seed"] == best
   assert (
-    model_selection.read_results(str(tmp_path / "eval_results.txt"))
+    multi_run.read_results(str(tmp_path / "eval_results.txt"))
     == (results[best])
   )
   kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))

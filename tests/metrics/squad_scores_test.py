@@ -11,9 +11,10 @@ import hypothesis.strategies as st
 import pytest
 import reference_data
 
-import squad_metrics
+from bertlib.data import squad_files
+from bertlib.data.squad_files import Answer, Question
 from bertlib.errors import InputError
-from squad_metrics import Answer, Question
+from bertlib.metrics import squad_scores
 
 pytestmark = pytest.mark.unit
 
@@ -65,8 +66,8 @@ def published_predictions(name):
 def test_published_predictions_of_the_slice_of_1_1(
   tmp_path, predictions, exact, f1
 ):
-  results = squad_metrics.evaluate_v1(
-    squad_metrics.read_questions(unpacked(tmp_path, "v11_dev")),
+  results = squad_scores.evaluate_v1(
+    squad_files.read_questions(unpacked(tmp_path, "v11_dev")),
     published_predictions(predictions),
   )
   assert round(results["exact_match"], 4) == exact
@@ -83,8 +84,8 @@ def test_published_predictions_of_the_slice_of_1_1(
 def test_published_predictions_of_the_slice_of_2_0(
   tmp_path, name, exact, f1, has_exact, has_f1, none
 ):
-  results = squad_metrics.evaluate_v2(
-    squad_metrics.read_questions(unpacked(tmp_path, "v20_dev")),
+  results = squad_scores.evaluate_v2(
+    squad_files.read_questions(unpacked(tmp_path, "v20_dev")),
     published_predictions(f"squad/predictions/v2.0_{name}.json"),
   )
   assert {key: round(value, 4) for key, value in results.items()} == {
@@ -110,9 +111,9 @@ def test_published_predictions_of_the_slice_of_2_0(
   ],
 )
 def test_published_predictions_of_1_1(predictions, exact, f1):
-  results = squad_metrics.evaluate_v1(
-    squad_metrics.read_questions(reference_data.data("squad", "dev-v1.1.json")),
-    squad_metrics.read_by_id(reference_data.data(predictions), str),
+  results = squad_scores.evaluate_v1(
+    squad_files.read_questions(reference_data.data("squad", "dev-v1.1.json")),
+    squad_files.read_by_id(reference_data.data(predictions), str),
   )
   assert round(results["exact_match"], 4) == exact
   assert round(results["f1"], 4) == f1
@@ -131,9 +132,9 @@ def test_published_predictions_of_1_1(predictions, exact, f1):
 def test_published_predictions_of_2_0(name, exact, f1, has_exact, has_f1, none):
   data = reference_data.data("squad", "dev-v2.0.part.json")
   predictions = reference_data.data("squad", "predictions", f"v2.0_{name}.json")
-  results = squad_metrics.evaluate_v2(
-    squad_metrics.read_questions(data),
-    squad_metrics.read_by_id(predictions, str),
+  results = squad_scores.evaluate_v2(
+    squad_files.read_questions(data),
+    squad_files.read_by_id(predictions, str),
   )
   assert {key: round(value, 4) for key, value in results.items()} == {
     "exact": exact,
@@ -149,7 +150,7 @@ def test_published_predictions_of_2_0(name, exact, f1, has_exact, has_f1, none):
 
 
 def test_as_many_questions_as_the_dev_set_has_take_seconds(tmp_path):
-  slice_of_dev = squad_metrics.read_questions(unpacked(tmp_path, "v11_dev"))
+  slice_of_dev = squad_files.read_questions(unpacked(tmp_path, "v11_dev"))
   questions = [
     q._replace(id=f"{q.id}-{number}")
     for number in range(10570 // len(slice_of_dev) + 1)
@@ -157,7 +158,7 @@ def test_as_many_questions_as_the_dev_set_has_take_seconds(tmp_path):
   ]
   predictions = {q.id: q.context[:40] for q in questions}
   start = time.process_time()
-  squad_metrics.evaluate_v1(questions, predictions)
+  squad_scores.evaluate_v1(questions, predictions)
   assert time.process_time() - start < 3  # 0.4 s on the machine of its author
 
 
@@ -174,10 +175,10 @@ def test_chinese_answers_score_full_against_themselves(tmp_path, name):
     path = unpacked(tmp_path, name)
   else:
     path = reference_data.data("squad", f"{name}.json")
-  questions = squad_metrics.read_questions(path)
+  questions = squad_files.read_questions(path)
   first = {q.id: q.answers[0].text for q in questions}
-  results = squad_metrics.evaluate_v1(
-    questions, first, squad_metrics.score_chinese
+  results = squad_scores.evaluate_v1(
+    questions, first, squad_scores.score_chinese
   )
   assert results == {"exact_match": 100.0, "f1": 100.0}
 
@@ -200,7 +201,7 @@ def test_chinese_answers_score_full_against_themselves(tmp_path, name):
   ],
 )
 def test_scores_of_1_1(prediction, answers, exact, f1):
-  score = squad_metrics.score_v1(prediction, answers)
+  score = squad_scores.score_v1(prediction, answers)
   assert score == (exact, pytest.approx(f1))
 
 
@@ -217,7 +218,7 @@ def test_scores_of_1_1(prediction, answers, exact, f1):
   ],
 )
 def test_scores_of_2_0(prediction, answers, score):
-  assert squad_metrics.score_v2(prediction, answers) == (score, score)
+  assert squad_scores.score_v2(prediction, answers) == (score, score)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_scores_of_2_0(prediction, answers, score):
   ],
 )
 def test_scores_of_chinese(prediction, answers, exact, f1):
-  score = squad_metrics.score_chinese(prediction, answers)
+  score = squad_scores.score_chinese(prediction, answers)
   assert score == (exact, pytest.approx(f1))
 
 
@@ -247,7 +248,7 @@ def test_chinese_f1_is_of_the_longest_common_run(one, other):
   runs = [a[i:j] for i, j in itertools.combinations(range(len(a) + 1), 2)]
   longest = max((len(run) for run in runs if run in b), default=0)
   expected = 2 * longest / (len(a) + len(b)) if longest else 0
-  score = squad_metrics.score_chinese(one, [other])
+  score = squad_scores.score_chinese(one, [other])
   assert score == (a == b, pytest.approx(expected))
 
 
@@ -255,14 +256,14 @@ def test_chinese_f1_is_of_the_longest_common_run(one, other):
 
 
 def test_sums_are_added_in_order_on_every_python():
-  assert squad_metrics.sum_in_order([1.0, 1e100, 1.0, -1e100]) == 0.0
-  assert squad_metrics.sum_in_order([]) == 0.0
+  assert squad_scores.sum_in_order([1.0, 1e100, 1.0, -1e100]) == 0.0
+  assert squad_scores.sum_in_order([]) == 0.0
 
 
 def test_a_missing_answer_scores_nothing_and_is_named(caplog):
   questions = [question("q1", "cat"), question("q2", "dog")]
   answers = {"q1": "cat", "other": "dog"}
-  results = squad_metrics.evaluate_v1(questions, answers)
+  results = squad_scores.evaluate_v1(questions, answers)
   assert results == {"exact_match": 50.0, "f1": 50.0}
   assert "1 of 2 questions have no answer and score 0: q2" in caplog.text
   assert "1 answers are to none of these questions" in caplog.text
@@ -270,7 +271,7 @@ def test_a_missing_answer_scores_nothing_and_is_named(caplog):
 
 def test_a_missing_answer_is_not_no_answer():
   questions = [question("q1", "cat"), question("q2"), question("q3")]
-  results = squad_metrics.evaluate_v2(
+  results = squad_scores.evaluate_v2(
     questions, {"q1": "cat", "q2": ""}, {"q1": 0.0, "q2": 1.0, "q3": 1.0}, 0.5
   )
   assert results["exact"] == results["best_f1"] == pytest.approx(200 / 3)
@@ -288,17 +289,17 @@ ANSWERS = {"a": "cat", "b": "dog", "c": "mat", "d": ""}
 
 def test_a_threshold_makes_sure_questions_unanswered():
   odds = {"a": 0.1, "b": 0.9, "c": 0.9, "d": 0.2}
-  results = squad_metrics.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.5)
+  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.5)
   assert results["exact"] == results["f1"] == 75.0
   assert (results["HasAns_f1"], results["NoAns_f1"]) == (50.0, 100.0)
   # At the threshold itself the answer stays.
-  results = squad_metrics.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.9)
+  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.9)
   assert results["HasAns_f1"] == pytest.approx(100 * (1 + 2 / 3) / 2)
   assert results["NoAns_f1"] == 50.0
 
 
 def test_classes_that_do_not_occur_have_no_scores():
-  results = squad_metrics.evaluate_v2(QUESTIONS[2:], {"c": "", "d": "x"})
+  results = squad_scores.evaluate_v2(QUESTIONS[2:], {"c": "", "d": "x"})
   assert set(results) == {
     *("exact", "f1", "total", "NoAns_exact", "NoAns_f1", "NoAns_total")
   }
@@ -321,12 +322,12 @@ def test_the_best_threshold_is_the_best_of_all(rows):
     name = str(number)
     questions.append(question(name, *(["cat"] if has_answer else [])))
     predictions[name], odds[name] = prediction, odd
-  results = squad_metrics.evaluate_v2(
+  results = squad_scores.evaluate_v2(
     questions, predictions, odds, 100, answer_nothing=-100
   )
 
   def score_at(threshold):
-    return squad_metrics.evaluate_v2(questions, predictions, odds, threshold)
+    return squad_scores.evaluate_v2(questions, predictions, odds, threshold)
 
   for key in ("exact", "f1"):
     best = max(score_at(t)[key] for t in [-100, *odds.values()])
@@ -338,7 +339,7 @@ def test_the_best_threshold_is_the_best_of_all(rows):
 def test_of_equal_odds_the_first_come_first():
   # As the official evaluator does: "a" is answered, "c" not yet.
   odds = {"d": 5, "a": 1, "c": 1, "b": 2}
-  results = squad_metrics.evaluate_v2(QUESTIONS, ANSWERS, odds)
+  results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds)
   assert results["best_exact"] == 75.0
   assert results["best_exact_thresh"] == 1
 
@@ -397,7 +398,7 @@ def test_one_file_is_not_enough(tmp_path):
 
 def refuse(path):
   with pytest.raises(InputError) as refused:
-    squad_metrics.read_questions(str(path))
+    squad_files.read_questions(str(path))
   assert str(refused.value).startswith(f"{path}")
   return str(refused.value)
 
@@ -484,14 +485,14 @@ def test_a_file_without_questions(tmp_path):
 def test_answers_in_another_form(tmp_path, value, said):
   path = write(tmp_path / "predictions.json", value)
   with pytest.raises(InputError, match=said):
-    squad_metrics.read_by_id(str(path), str)
+    squad_files.read_by_id(str(path), str)
 
 
 def test_no_accepted_answer_for_the_scores_of_1_1():
   with pytest.raises(InputError, match="question c has no accepted answer"):
-    squad_metrics.evaluate_v1(QUESTIONS, ANSWERS)
+    squad_scores.evaluate_v1(QUESTIONS, ANSWERS)
 
 
 def test_odds_that_lack_a_question():
   with pytest.raises(InputError, match="question d has no no-answer prob"):
-    squad_metrics.evaluate_v2(QUESTIONS, ANSWERS, {"a": 1, "b": 2, "c": 3})
+    squad_scores.evaluate_v2(QUESTIONS, ANSWERS, {"a": 1, "b": 2, "c": 3})

@@ -28,6 +28,7 @@ import reference_data
 import download_model
 import tokenization
 from bertlib import published_models
+from bertlib.checkpoints import zoo
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -231,7 +232,7 @@ def fetch(cache):
   """Fetches "tiny" without waiting; `fetch.waits` has the seconds."""
 
   def fetch(name="tiny"):
-    return download_model.fetch(name, str(cache), fetch.waits.append)
+    return zoo.fetch(name, str(cache), fetch.waits.append)
 
   fetch.waits = []
   return fetch
@@ -383,11 +384,11 @@ def test_each_model_comes_out_of_the_archive_of_its_maker(
     TABLE[name], address=f"{site.url}{path}?dl=1", size=None, sha256=None
   )
   monkeypatch.setattr(published_models, "load_table", lambda: {name: model})
-  folder = download_model.fetch(name, str(cache))
+  folder = zoo.fetch(name, str(cache))
   assert folder == str(cache / name)
   assert contents(folder) == files
   checkpoint = str(cache / name / "bert_model.ckpt")
-  assert download_model.checkpoint_path(folder) == checkpoint
+  assert zoo.checkpoint_path(folder) == checkpoint
 
 
 def test_folders_that_are_not_packed_again_are_found_too(publish, fetch):
@@ -403,7 +404,7 @@ def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
   toy = functools.partial(reference_data.golden, "modeling", "tiny")
   files = {"vocab.txt": b"[PAD]\n", **contents(toy())}
   publish(tarred(within("m", renamed("model.ckpt-7", files))), ".tar.gz")
-  checkpoint = download_model.checkpoint_path(fetch())
+  checkpoint = zoo.checkpoint_path(fetch())
   assert tf.train.list_variables(checkpoint) == tf.train.list_variables(
     toy("bert_model.ckpt.index").removesuffix(".index")
   )
@@ -447,11 +448,11 @@ def test_nothing_but_the_model_and_its_hashes_stay(publish, fetch, cache):
 
 def test_the_cache_is_where_the_environment_says(monkeypatch):
   monkeypatch.setenv("HOME", "/h")
-  assert download_model.default_cache_dir() == "/h/.cache/bert-estimator"
+  assert zoo.default_cache_dir() == "/h/.cache/bert-estimator"
   monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-  assert download_model.default_cache_dir() == "/x/bert-estimator"
+  assert zoo.default_cache_dir() == "/x/bert-estimator"
   monkeypatch.setenv("BERT_CACHE_DIR", "/b")
-  assert download_model.default_cache_dir() == "/b"
+  assert zoo.default_cache_dir() == "/b"
 
 
 def test_a_folder_put_there_by_hand_is_taken(publish, fetch, cache, site):
@@ -460,7 +461,7 @@ def test_a_folder_put_there_by_hand_is_taken(publish, fetch, cache, site):
   folder.mkdir(parents=True)
   for name, content in renamed("model.ckpt-5").items():
     (folder / name).write_bytes(content)
-  assert download_model.checkpoint_path(fetch()) == str(folder / "model.ckpt-5")
+  assert zoo.checkpoint_path(fetch()) == str(folder / "model.ckpt-5")
   assert not site.seen
 
 
@@ -492,7 +493,7 @@ def test_a_folder_with_more_than_one_checkpoint_is_refused(others, tmp_path):
   for name in (*FILES, others):
     (tmp_path / name).write_bytes(b"")
   with pytest.raises(InputError, match=r"lacks a checkpoint \(one .index"):
-    download_model.checkpoint_path(str(tmp_path))
+    zoo.checkpoint_path(str(tmp_path))
 
 
 # Downloads that do not go well
@@ -668,7 +669,7 @@ def test_a_server_that_falls_silent_is_asked_again(
   publish, fetch, site, monkeypatch, log
 ):
   publish(archive_of(50000))
-  monkeypatch.setattr(download_model, "_TIMEOUT", 0.2)
+  monkeypatch.setattr(zoo, "_TIMEOUT", 0.2)
   done = threading.Event()
 
   def fall_silent(answer):
@@ -901,7 +902,7 @@ def test_the_index_of_one_and_the_data_of_another_is_no_checkpoint(
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_a_bomb_is_refused(pack, publish, fetch, monkeypatch, cache):
-  monkeypatch.setattr(download_model, "_MOST_BYTES", 2**22)
+  monkeypatch.setattr(zoo, "_MOST_BYTES", 2**22)
   bomb = [*WHOLE, ("m/zeros", bytes(2**22))]
   publish(pack(bomb), ".zip" if pack is zipped else ".tar.gz")
   with pytest.raises(InputError, match=r"unpacks to more than 4194304 bytes"):
@@ -952,7 +953,7 @@ def test_an_archive_cut_anywhere_is_refused(pack, publish, tmp_path):
     folder = tmp_path / str(cut)
     folder.mkdir()
     with pytest.raises(InputError, match=r"not a whole archive|lacks"):
-      download_model._unpack(path, None, str(folder))
+      zoo._unpack(path, None, str(folder))
 
 
 @pytest.mark.process

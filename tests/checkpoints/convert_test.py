@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
 import modeling
+from bertlib.checkpoints import convert
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.graph
@@ -145,7 +146,7 @@ def make_tensorflow(folder, shapes, vocab=VOCAB, **config):
 
 def tensorflow_shapes(*shapes):
   """The variables of those Hugging Face tensors; tested against modeling."""
-  table = convert_checkpoint.name_table(CONFIG["num_hidden_layers"])
+  table = convert.name_table(CONFIG["num_hidden_layers"])
   rows = {row.huggingface: row for part in table.values() for row in part}
   return {
     rows[name].tensorflow: shape[::-1] if rows[name].transposed else shape
@@ -163,14 +164,14 @@ def read_checkpoint(folder):
 
 def to_tensorflow(folder, tmp_path, **options):
   target = tmp_path / "tensorflow"
-  convert_checkpoint.huggingface_to_tensorflow(folder, str(target), **options)
+  convert.huggingface_to_tensorflow(folder, str(target), **options)
   return target
 
 
 def to_huggingface(checkpoint, tmp_path, **options):
   target = tmp_path / "huggingface"
   source = os.path.dirname(checkpoint)
-  convert_checkpoint.tensorflow_to_huggingface(
+  convert.tensorflow_to_huggingface(
     checkpoint,
     f"{source}/bert_config.json",
     f"{source}/vocab.txt",
@@ -230,7 +231,7 @@ def test_round_trip_from_tensorflow_gives_the_same_bits(tmp_path):
   golden = reference_data.golden("modeling", "tiny", "bert_config.json")
   folder = os.path.dirname(golden)
   (tmp_path / "vocab.txt").write_text(VOCAB)
-  convert_checkpoint.tensorflow_to_huggingface(
+  convert.tensorflow_to_huggingface(
     f"{folder}/bert_model.ckpt",
     golden,
     str(tmp_path / "vocab.txt"),

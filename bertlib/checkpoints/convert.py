@@ -1,0 +1,639 @@
+"""Converts between TensorFlow checkpoints and Hugging Face folders.
+
+Weights are renamed and turned, never computed with: there and back again
+gives the same bits. A tensor that has no place on the other side is an error,
+so that nothing of a model is lost unseen. PyTorch is needed only to read a
+`pytorch_model.bin`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib import app, files, text_files
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  compare,
+  config_schema,
+  finding,
+  rewrite,
+)
+from bertlib.checkpoints.rewrite import read_json
+from bertlib.errors import InputError
+
+# The name table
+
+
+class Row(NamedTuple):
+  """One tensor: its two names and how it lies on each side."""
+
+  tensorflow: str
+  huggingface: str
+  # In TensorFlow: V vocabulary, P positions, T segments, H hidden size,
+  # I intermediate size, L labels; a digit is the same for all models.
+  axes: str
+  # Whether Hugging Face has the axes in the other order.
+  transposed: bool = False
+
+
+def name_table(num_hidden_layers: int) -> dict[str, list[Row]]:
+  """All tensors that BERT and its heads can have.
+
+  Args:
+    num_hidden_layers: layers of the encoder.
+
+  Returns:
+    The rows of each part. A model has a part whole or not at all, and always
+    the encoder.
+  """
+  encoder = [
+    *_embedding("bert/embeddings/word_embeddings", "VH"),
+    *_embedding("bert/embeddings/position_embeddings", "PH"),
+    *_embedding("bert/embeddings/token_type_embeddings", "TH"),
+    *_layer_norm("bert/embeddings/LayerNorm"),
+  ]
+  for n in range(num_hidden_layers):
+    layer = f"bert/encoder/layer_{n}"
+    encoder += [
+      *_dense(f"{layer}/attention/self/query", "HH"),
+      *_dense(f"{layer}/attention/self/key", "HH"),
+      *_dense(f"{layer}/attention/self/value", "HH"),
+      *_dense(f"{layer}/attention/output/dense", "HH"),
+      *_layer_norm(f"{layer}/attention/output/LayerNorm"),
+      *_dense(f"{layer}/intermediate/dense", "HI"),
+      *_dense(f"{layer}/output/dense", "IH"),
+      *_layer_norm(f"{layer}/output/LayerNorm"),
+    ]
+  return {
+    "encoder": encoder,
+    "pooler": _dense("bert/pooler/dense", "HH"),
+    "masked LM head": [
+      *_dense("cls/predictions/transform/dense", "HH"),
+      *_layer_norm("cls/predictions/transform/LayerNorm"),
+      Row("cls/predictions/output_bias", "cls.predictions.bias", "V"),
+    ],
+    "next sentence head": _output(
+      "cls/seq_relationship/", "cls.seq_relationship", "2"
+    ),
+    "span head": _output("cls/squad/", "qa_outputs", "2"),
+    "label head": _output("", "classifier", "L"),
+  }
+
+
+def _embedding(scope: str, axes: str) -> list[Row]:
+  return [Row(scope, f"{_module(scope)}.weight", axes)]
+
+
+def _dense(scope: str, axes: str) -> list[Row]:
+  return [
+    Row(f"{scope}/kernel", f"{_module(scope)}.weight", axes, transposed=True),
+    Row(f"{scope}/bias", f"{_module(scope)}.bias", axes[1]),
+  ]
+
+
+def _layer_norm(scope: str) -> list[Row]:
+  return [
+    Row(f"{scope}/gamma", f"{_module(scope)}.weight", "H"),
+    Row(f"{scope}/beta", f"{_module(scope)}.bias", "H"),
+  ]
+
+
+def _output(prefix: str, module: str, num_outputs: str) -> list[Row]:
+  return [
+    Row(f"{prefix}output_weights", f"{module}.weight", f"{num_outputs}H"),
+    Row(f"{prefix}output_bias", f"{module}.bias", num_outputs),
+  ]
+
+
+def _module(scope: str) -> str:
+  return scope.replace("/layer_", "/layer.").replace("/", ".")
+
+
+# Hugging Face's classes and the heads that each has. Where several have the
+# same, the first is meant unless the config names another.
+_ARCHITECTURES = {
+  "BertModel": set(),
+  "BertForPreTraining": {"masked LM head", "next sentence head"},
+  "BertForMaskedLM": {"masked LM head"},
+  "BertForNextSentencePrediction": {"next sentence head"},
+  "BertForQuestionAnswering": {"span head"},
+  "BertForSequenceClassification": {"label head"},
+  "BertForTokenClassification": {"label head"},
+  "BertForMultipleChoice": {"label head"},
+}
+
+# Other spellings in Hugging Face files: LayerNorm's weights as they were
+# called in 2018, and the encoder of a bare BertModel.
+_OTHER_SPELLINGS = (
+  (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+  (r"LayerNorm\.beta$", "LayerNorm.bias"),
+  (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
+)
+
+# Second copies of a tensor that TensorFlow's graph has once.
+_TIED_COPIES = {
+  "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+  "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+
+_CONFIG_KEYS = (
+  "attention_probs_dropout_prob",
+  "hidden_act",
+  "hidden_dropout_prob",
+  "hidden_size",
+  "initializer_range",
+  "intermediate_size",
+  "max_position_embeddings",
+  "num_attention_heads",
+  "num_hidden_layers",
+  "type_vocab_size",
+  "vocab_size",
+)
+
+# What `config.json` says of its own folder and not of the model.
+_KEYS_OF_THE_FOLDER = (
+  "_name_or_path",
+  "dtype",
+  "torch_dtype",
+  "transformers_version",
+)
+
+# Hugging Face's name of each activation that modeling.py has.
+_ACTIVATIONS = {
+  "gelu": "gelu",
+  "gelu_new": "gelu_new",
+  "gelu_pytorch_tanh": "gelu_tanh",
+  "linear": "linear",
+  "relu": "relu",
+  "tanh": "tanh",
+}
+
+# Hugging Face to TensorFlow
+
+
+def huggingface_to_tensorflow(
+  source_dir: str,
+  target_dir: str,
+  vocab_file: str | None = None,
+  do_lower_case: bool | None = None,
+  overwrite: bool = False,
+) -> None:
+  """Writes a Hugging Face folder as a checkpoint; prints what it did.
+
+  `bert_config.json` keeps all that `config.json` says of the model, and gets
+  `do_lower_case`.
+
+  Args:
+    source_dir: has `config.json`, and weights as safetensors (in shards or
+      not) or `pytorch_model.bin`, whose pickled code is not run.
+    target_dir: gets `bert_model.ckpt.*` in float32, `bert_config.json` and
+      `vocab.txt`; made if need be.
+    vocab_file: one piece a line; None for the vocabulary in `source_dir`.
+    do_lower_case: None for what `source_dir` says or the vocabulary shows.
+    overwrite: whether files of those names may be replaced.
+
+  Raises:
+    InputError: something is missing, left over, of other shape or dtype, or
+      not BERT as TensorFlow's graph has it; or would be overwritten.
+  """
+  config = _read_huggingface_config(source_dir)
+  vocab, stated_case = _read_tokenizer(source_dir, vocab_file)
+  _check_vocab_size(vocab, config, vocab_file or source_dir)
+  config["do_lower_case"] = _lower_case(vocab, do_lower_case, stated_case)
+  for key in _KEYS_OF_THE_FOLDER:
+    config.pop(key, None)
+
+  variables, parts = _read_as_variables(source_dir, config)
+  inputs = [os.path.join(source_dir, name) for name in os.listdir(source_dir)]
+  if vocab_file:
+    inputs.append(vocab_file)
+  with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
+    checkpoint_writer.write_variables(
+      os.path.join(folder, "bert_model.ckpt"), variables
+    )
+    _write_json(os.path.join(folder, "bert_config.json"), config)
+    _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+  _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
+
+
+def _read_huggingface_config(folder: str) -> dict[str, Any]:
+  path = os.path.join(folder, "config.json")
+  config = _read_config(path, _ACTIVATIONS)
+  plain = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+  }
+  for key, value in plain.items():
+    if config.get(key, value) != value:
+      raise InputError(
+        f"{path}: {key} is {json.dumps(config[key])}; only"
+        f" {json.dumps(value)} can be converted"
+      )
+  return config
+
+
+def _read_as_variables(
+  folder: str, config: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, list[Row]]]:
+  """The weights of a Hugging Face folder as TensorFlow has them; its parts."""
+  tensors, file = rewrite.read_huggingface_weights(folder)
+  tensors = _without_copies(_respell(tensors, file), file)
+  tensors = _as_float32(tensors, file)
+  parts = _find_parts(tensors, "huggingface", config, file)
+  variables = {
+    row.tensorflow: _turn(tensors[row.huggingface], row)
+    for row in itertools.chain(*parts.values())
+  }
+  return variables, parts
+
+
+def _read_tokenizer(
+  folder: str, vocab_file: str | None
+) -> tuple[bytes, bool | None]:
+  """The vocabulary as `vocab.txt` has it; whether words are lower-cased."""
+  config, fast = (
+    read_json(path) if os.path.exists(path) else {}
+    for path in (
+      os.path.join(folder, "tokenizer_config.json"),
+      os.path.join(folder, "tokenizer.json"),
+    )
+  )
+  normalizer = fast.get("normalizer") or {}
+  do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
+  ours = {"strip_accents": do_lower_case, "tokenize_chinese_chars": True}
+  for key, value in ours.items():
+    if config.get(key) not in (None, value):
+      print(
+        f"note: tokenization.py does not follow {key}={config[key]} of"
+        " tokenizer_config.json; some words will be cut otherwise"
+      )
+  if vocab_file is None:
+    vocab_file = os.path.join(folder, "vocab.txt")
+    if not os.path.exists(vocab_file):
+      return _vocab_of_fast_tokenizer(fast, folder), do_lower_case
+  return _read_vocab(vocab_file), do_lower_case
+
+
+def _vocab_of_fast_tokenizer(fast: dict[str, Any], folder: str) -> bytes:
+  model = fast.get("model", {})
+  if model.get("type", "WordPiece") != "WordPiece" or "vocab" not in model:
+    raise InputError(
+      f"{folder}: has no vocab.txt and no tokenizer.json with WordPiece; name"
+      " a vocabulary with --vocab_file"
+    )
+  ids = {
+    token["content"]: token["id"] for token in fast.get("added_tokens", ())
+  }
+  ids.update(model["vocab"])
+  pieces = sorted(ids, key=ids.get)
+  if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+    raise InputError(
+      f"{folder}/tokenizer.json: the ids have gaps; name a vocabulary with"
+      " --vocab_file"
+    )
+  return "".join(f"{piece}\n" for piece in pieces).encode()
+
+
+def _respell(
+  tensors: dict[str, np.ndarray], source: str
+) -> dict[str, np.ndarray]:
+  """The same tensors as the name table spells them."""
+  respelled = {}
+  for old, tensor in tensors.items():
+    name = old
+    for pattern, replacement in _OTHER_SPELLINGS:
+      name = re.sub(pattern, replacement, name)
+    if name in respelled:
+      raise InputError(f"{source}: has {name} in two spellings, one is {old}")
+    respelled[name] = tensor
+  return respelled
+
+
+def _without_copies(
+  tensors: dict[str, np.ndarray], source: str
+) -> dict[str, np.ndarray]:
+  """Leaves out what holds no weights of its own."""
+  kept = {
+    name: tensor
+    for name, tensor in tensors.items()
+    if not name.endswith(".position_ids")
+  }
+  for copy, original in _TIED_COPIES.items():
+    if copy in kept:
+      tensor = kept.pop(copy)
+      if not np.array_equal(kept.setdefault(original, tensor), tensor):
+        raise InputError(
+          f"{source}: {copy} differs from {original}; TensorFlow's graph has"
+          " one tensor for both"
+        )
+  _print_left_out(tensors.keys() - kept.keys())
+  return kept
+
+
+# TensorFlow to Hugging Face
+
+
+def tensorflow_to_huggingface(
+  checkpoint: str,
+  config_file: str,
+  vocab_file: str,
+  target_dir: str,
+  architecture: str | None = None,
+  do_lower_case: bool | None = None,
+  overwrite: bool = False,
+) -> None:
+  """Writes a checkpoint as a Hugging Face folder; prints what it did.
+
+  Labels are called as in `model.json` beside the checkpoint, or else as in
+  `id2label` of `config_file`, where the head has as many.
+
+  Args:
+    checkpoint: path of a checkpoint without `.index`; the optimizer's state
+      is left out.
+    config_file: the model's `bert_config.json`.
+    vocab_file: one piece a line.
+    target_dir: gets `model.safetensors`, `config.json`, `vocab.txt` and
+      `tokenizer_config.json`; made if need be.
+    architecture: Hugging Face's class, whose heads alone are written; None
+      for what `config_file` says or the heads show.
+    do_lower_case: None for what `config_file` says or the vocabulary shows.
+    overwrite: whether files of those names may be replaced.
+
+  Raises:
+    InputError: something is missing, left over, or of other shape or dtype;
+      no class has all the heads; or something would be overwritten.
+  """
+  activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+  config = _read_config(config_file, activations)
+  vocab = _read_vocab(vocab_file)
+  _check_vocab_size(vocab, config, vocab_file)
+  stated_case = config.pop("do_lower_case", None)
+  do_lower_case = _lower_case(vocab, do_lower_case, stated_case)
+
+  variables = rewrite.read_weights(checkpoint)
+  variables = _as_float32(variables, checkpoint)
+  parts = _find_parts(variables, "tensorflow", config, checkpoint)
+  architecture = _choose_architecture(
+    parts.keys(), architecture, config.get("architectures"), checkpoint
+  )
+  wanted = {"encoder", "pooler"} | _ARCHITECTURES[architecture]
+  others = [parts.pop(name) for name in parts.keys() - wanted]
+  _print_left_out(row.tensorflow for row in itertools.chain(*others))
+  # A bare BertModel has no "bert." around it.
+  prefix = "bert." if architecture == "BertModel" else ""
+  tensors = {
+    row.huggingface[len(prefix) :]: _turn(variables[row.tensorflow], row)
+    for row in itertools.chain(*parts.values())
+  }
+  config.update(model_type="bert", architectures=[architecture])
+  _name_labels(config, variables, checkpoint)
+  tokenizer_config = {
+    "tokenizer_class": "BertTokenizer",
+    "do_lower_case": do_lower_case,
+    "model_max_length": config["max_position_embeddings"],
+  }
+  inputs = [
+    config_file,
+    vocab_file,
+    *files.checkpoint_files(checkpoint),
+  ]
+  with rewrite.whole_files(target_dir, overwrite, inputs) as folder:
+    rewrite.write_safetensors(
+      os.path.join(folder, "model.safetensors"), tensors
+    )
+    _write_json(os.path.join(folder, "config.json"), config)
+    _write_json(os.path.join(folder, "tokenizer_config.json"), tokenizer_config)
+    _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+  print(f"architecture: {architecture}")
+  _print_written(os.path.join(target_dir, "model.safetensors"), tensors, parts)
+
+
+def _choose_architecture(
+  parts: Iterable[str],
+  wanted: str | None,
+  stated: list[str] | None,
+  source: str,
+) -> str:
+  heads = set(parts) - {"encoder", "pooler"}
+  if wanted is not None:
+    missing = _ARCHITECTURES[wanted] - heads
+    if missing:
+      raise InputError(
+        f"{source}: has no {' and no '.join(sorted(missing))}, which {wanted}"
+        " needs"
+      )
+    return wanted
+  fitting = [name for name, has in _ARCHITECTURES.items() if has == heads]
+  if not fitting:
+    raise InputError(
+      f"{source}: has a {' and a '.join(sorted(heads))}, and no one class of"
+      " Hugging Face has all these; name the class with --architecture to"
+      " leave out the other heads"
+    )
+  return next((name for name in stated or () if name in fitting), fitting[0])
+
+
+def _name_labels(
+  config: dict[str, Any], variables: dict[str, np.ndarray], checkpoint: str
+) -> None:
+  """Sets `id2label` and `label2id`, by which Hugging Face sizes the head."""
+  id2label = config.pop("id2label", None) or {}
+  config.pop("label2id", None)
+  config.pop("num_labels", None)
+  if config["architectures"][0] not in (
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+  ):
+    return
+  num_labels = variables["output_bias"].size
+  labels = [f"LABEL_{i}" for i in range(num_labels)]
+  carried = [id2label[i] for i in sorted(id2label, key=int)]
+  if len(carried) == num_labels:
+    labels = carried
+  model_file = os.path.join(os.path.dirname(checkpoint), "model.json")
+  if os.path.exists(model_file):
+    trained = read_json(model_file).get("labels") or ()
+    if len(trained) == num_labels:
+      labels = [str(label) for label in trained]
+  config["id2label"] = dict(enumerate(labels))
+  config["label2id"] = {label: i for i, label in enumerate(labels)}
+  app.show(f"labels: {', '.join(labels)}")
+
+
+# Both ways
+
+
+def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
+  """A model's sizes and rates, its activation called as on the other side."""
+  config = read_json(path)
+  config_schema.check(path, config, _CONFIG_KEYS)
+  name = config["hidden_act"]
+  if name not in activations:
+    raise InputError(
+      f"{path}: hidden_act {json.dumps(name)} cannot be converted; these can:"
+      f" {', '.join(activations)}"
+    )
+  return {**config, "hidden_act": activations[name]}
+
+
+def _check_vocab_size(
+  vocab: bytes, config: dict[str, Any], source: str
+) -> None:
+  size = len(_pieces(vocab))
+  if size > config["vocab_size"]:
+    raise InputError(
+      f"{source}: the vocabulary has {size} pieces, the model only"
+      f" {config['vocab_size']}; name the model's own with --vocab_file"
+    )
+
+
+def _lower_case(vocab: bytes, *stated: bool | None) -> bool:
+  """The first that is not None; else what the vocabulary shows.
+
+  Where words are lower-cased, no piece has a capital letter but marks such as
+  [UNK].
+  """
+  for value in stated:
+    if value is not None:
+      return value
+  words = [piece for piece in _pieces(vocab) if piece[:1] not in ("[", "<")]
+  shown = all(word == word.lower() for word in words)
+  print(f"do_lower_case: {shown}, by the capital letters in the vocabulary")
+  return shown
+
+
+def _pieces(vocab: bytes) -> list[str]:
+  return [line.decode(errors="replace") for line in vocab.splitlines()]
+
+
+def _as_float32(
+  tensors: dict[str, np.ndarray], source: str
+) -> dict[str, np.ndarray]:
+  exact = ("float32", "float16", "bfloat16")
+  dtypes = {name: tensor.dtype.name for name, tensor in tensors.items()}
+  others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
+  if others:
+    raise InputError(f"{source}: no float32 can hold {', '.join(others)}")
+  rewrite.warn_if_not_finite(source, tensors)
+  narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
+  if narrow:
+    print(f"widened: {len(narrow)} tensors of 16 bits to float32, exactly")
+  return {n: t.astype(np.float32, copy=False) for n, t in tensors.items()}
+
+
+def _find_parts(
+  tensors: dict[str, np.ndarray],
+  side: str,
+  config: dict[str, Any],
+  source: str,
+) -> dict[str, list[Row]]:
+  """The parts of the model that `tensors` are.
+
+  Args:
+    tensors: under the names of `side`.
+    side: "tensorflow" or "huggingface".
+    config: sizes of the model.
+    source: file of the tensors.
+
+  Returns:
+    As `name_table`, without the parts that are not there.
+
+  Raises:
+    InputError: a tensor is of no part, a part is not whole or a tensor has
+      another shape than by `config`.
+  """
+  table = name_table(config["num_hidden_layers"])
+  names = {
+    part: {getattr(row, side): row for row in rows}
+    for part, rows in table.items()
+  }
+  unknown = tensors.keys() - set(itertools.chain(*names.values()))
+  if unknown:
+    raise InputError(
+      f"{source}: BERT has no place for {', '.join(sorted(unknown))}"
+    )
+  found = {
+    part: rows
+    for part, rows in names.items()
+    if part == "encoder" or not rows.keys().isdisjoint(tensors)
+  }
+  rows = {name: row for part in found.values() for name, row in part.items()}
+  missing = [name for name in rows if name not in tensors]
+  if missing:
+    raise InputError(f"{source}: has no {', '.join(missing)}")
+  sizes = {
+    "V": config["vocab_size"],
+    "P": config["max_position_embeddings"],
+    "T": config["type_vocab_size"],
+    "H": config["hidden_size"],
+    "I": config["intermediate_size"],
+    "L": max((tensors[n].size for n in rows if rows[n].axes == "L"), default=0),
+    "2": 2,
+  }
+  wrong = []
+  for name, row in rows.items():
+    shape = tuple(sizes[axis] for axis in row.axes)
+    if side == "huggingface" and row.transposed:
+      shape = shape[::-1]
+    if tensors[name].shape != shape:
+      wrong.append(f"{name} is {tensors[name].shape}, by the config {shape}")
+  if wrong:
+    raise InputError(f"{source}: {'; '.join(wrong)}")
+  return {part: table[part] for part in found}
+
+
+def _turn(tensor: np.ndarray, row: Row) -> np.ndarray:
+  # Contiguous, since safetensors writes memory as it lies.
+  return np.ascontiguousarray(tensor.T if row.transposed else tensor)
+
+
+def _read_vocab(path: str) -> bytes:
+  """A vocabulary, which has to be UTF-8, without a byte-order mark."""
+  return text_files.read_text(path).encode()
+
+
+def _write_json(path: str, value: dict[str, Any]) -> None:
+  text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+  _write_bytes(path, text.encode())
+
+
+def _write_bytes(path: str, content: bytes) -> None:
+  with open(path, "wb") as file:
+    file.write(content)
+
+
+def _print_left_out(names: Iterable[str]) -> None:
+  names = sorted(names)
+  if names:
+    app.show(f"left out: {', '.join(names)}")
+
+
+def _print_written(
+  path: str, tensors: dict[str, np.ndarray], parts: Iterable[str]
+) -> None:
+  size = sum(tensor.size for tensor in tensors.values())
+  pooler = "" if "pooler" in parts else ", no pooler"
+  print(
+    f"written: {path}, {len(tensors)} tensors, {size:,} parameters"
+    f" ({', '.join(parts)}{pooler})"
+  )
+
+
+def read_weights(path: str) -> dict[str, np.ndarray]:
+  """Reads a model of any kind as a TensorFlow checkpoint has it."""
+  kind = rewrite.kind_of(path)
+  if kind == "huggingface":
+    variables, _ = _read_as_variables(path, _read_huggingface_config(path))
+    return variables
+  if kind == "saved_model":
+    return compare.saved_model_weights(path)
+  return rewrite.read_weights(finding.find_checkpoint(path))

@@ -1,0 +1,99 @@
+"""Sections of the report: scores and errors of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertlib.data.classification import ChoiceExample, InputExample, Problem
+from bertlib.metrics import classification_scores
+from bertlib.reporting import html_report
+
+# What a report shows
+
+
+def sections(
+  problem: Problem,
+  examples: Sequence[InputExample | ChoiceExample],
+  label_ids: np.ndarray,
+  logits: np.ndarray,
+  num_errors: int = 30,
+) -> list[str]:
+  """What a report shows of a scored set.
+
+  Args:
+    problem: what was learnt.
+    examples: the set.
+    label_ids: see `score`.
+    logits: [A, L].
+    num_errors: errors shown, the worst ones.
+
+  Returns:
+    Sections of `report`.
+  """
+  said = classification_scores.probabilities(problem, logits)
+  if problem.kind == "regression":
+    wrong = np.abs(said[:, 0] - label_ids)
+    return [_errors(problem, examples, said, wrong, num_errors)]
+  if problem.kind == "multi_label":
+    truth = label_ids > 0
+    right = (said >= 0.5) == truth
+    sure = np.maximum(said, 1 - said)
+    rows = [
+      {"label": label, **_precision_and_recall(truth[:, i], said[:, i] >= 0.5)}
+      for i, label in enumerate(problem.labels)
+    ]
+    wrong = np.where(right, 0.0, sure).max(axis=1)
+    return [
+      html_report.table("Labels, at 0.5", rows),
+      html_report.calibration(sure.ravel(), right.ravel()),
+      _errors(problem, examples, said, wrong, num_errors),
+    ]
+  matrix = classification_scores.score((), label_ids, logits, problem)[
+    "confusion_matrix"
+  ]
+  right = said.argmax(axis=1) == label_ids
+  sure = said.max(axis=1)
+  return [
+    html_report.confusion_matrix(problem.labels, matrix),
+    html_report.calibration(sure, right),
+    _errors(problem, examples, said, np.where(right, 0.0, sure), num_errors),
+  ]
+
+
+def _precision_and_recall(truth, said) -> dict[str, float]:
+  from sklearn import metrics
+
+  values = metrics.precision_recall_fscore_support(
+    truth, said, average="binary", zero_division=0
+  )
+  names = ("precision", "recall", "f1")
+  return dict(zip(names, map(float, values))) | {"texts": int(truth.sum())}
+
+
+def _errors(problem, examples, said, wrong, num_errors: int) -> str:
+  """The examples that are most wrong, the worst first."""
+  worst = np.argsort(-wrong, kind="stable")[:num_errors]
+  rows = []
+  for index in worst[wrong[worst] > 0]:
+    example, told = (
+      examples[index],
+      classification_scores.prediction(problem, said[index]),
+    )
+    if isinstance(example, ChoiceExample):
+      texts = [example.choices[0][0], *(b for _, b in example.choices)]
+    else:
+      texts = [text for text in (example.text_a, example.text_b) if text]
+    rows.append(
+      {
+        "example": example.guid,
+        "is": classification_scores.answer_text(example.label),
+        "said": classification_scores.answer_text(told.label),
+        "off by" if problem.kind == "regression" else "probability": float(
+          wrong[index]
+        ),
+        "text": "\n".join(texts),
+      }
+    )
+  return html_report.errors(rows)
