@@ -15,7 +15,7 @@ import reference_data
 from absl import flags
 from absl.testing import flagsaver
 
-pytestmark = pytest.mark.train
+pytestmark = pytest.mark.unit
 
 # The differences that are on purpose, with the reason of each.
 # "module.--flag" is a command-line flag.
@@ -65,7 +65,6 @@ def test_name_binds_as_in_the_original(name):
     assert not differs, differs
 
 
-@pytest.mark.unit
 def test_exceptions_are_names_of_the_original():
   assert set(EXCEPTIONS) <= set(ORIGINAL)
 

@@ -1067,7 +1067,6 @@ def test_a_full_disk_costs_one_line(stopped, full_at, named):
 # The command line
 
 
-@pytest.mark.train
 def test_names_set_from_python_are_split_at_commas(tmp_path, vocab_file):
   text = [tmp_path / "a.txt", tmp_path / "b.txt"]
   for path in text:

@@ -528,6 +528,7 @@ def test_full_disk_leaves_nothing_new(tmp_path):
   assert (tmp_path / "new_config.json").read_text() == "earlier"
 
 
+@pytest.mark.graph
 def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
   def interrupt(*_, **__):
     raise KeyboardInterrupt
@@ -547,6 +548,7 @@ def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
   run_outputs.assert_same_bits(create_vocab.read_checkpoint(path, 30), tensors)
 
 
+@pytest.mark.graph
 def test_checkpoint_files_are_the_same_each_time(tmp_path):
   for name in ("a", "b"):
     create_vocab.write_checkpoint(str(tmp_path / name), random_tensors(9))

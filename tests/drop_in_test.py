@@ -19,7 +19,7 @@ import run_ner
 import run_pretraining
 import run_squad
 
-pytestmark = pytest.mark.train
+pytestmark = pytest.mark.unit
 
 PAGE = readme_test.ROOT / "docs" / "coming_from_google_research_bert.md"
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who went to rome ann ? . a b good bad"

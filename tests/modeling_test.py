@@ -1025,6 +1025,7 @@ def test_layers_are_recomputed_one_after_the_other():
 UNITS = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("is_lean", [False, True])
 @pytest.mark.parametrize("dtype", UNITS)
 def test_narrow_formats_learn_nearly_what_float32_does(dtype, is_lean):

@@ -825,6 +825,7 @@ ADAM = {"optimizer": "adam", "epsilon": 1e-3, "clip_norm": None}
 LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "compiles": True}]
 )
@@ -906,6 +907,7 @@ def test_the_norm_is_that_of_the_weights_that_train():
     assert session.run(step.gradient_norm) == 5.0
 
 
+@pytest.mark.train
 def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
   narrow = take_four_steps(
     FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True

@@ -254,7 +254,6 @@ def test_a_weighted_loss_of_several_labels_equals_numpy():
   assert loss == pytest.approx(mean, rel=1e-5)
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize(
   ("kind", "labels"),
   [

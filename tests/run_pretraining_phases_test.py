@@ -253,7 +253,6 @@ def run_code(monkeypatch, code):
   multi_run.run_again("out", ["--seed=3"])
 
 
-@pytest.mark.unit
 def test_a_command_run_again_has_other_flags(monkeypatch):
   run_code(
     monkeypatch,
@@ -354,7 +353,7 @@ def assert_equal(batch, expected):
     np.testing.assert_array_equal(batch[name], array, name)
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_record_all_processes_have_the_whole_batch(place, masking):
   steps, count, num_replicas = 7, 3, 2
@@ -410,7 +409,7 @@ def test_by_file_each_record_comes_once_an_epoch(
   assert epochs[0] != epochs[1]
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_by_file_batches_go_on_where_training_was(place, masking):
   shard = Shard(1, 2, 2)
@@ -462,7 +461,7 @@ def test_a_step_that_is_traced_is_that_which_was_trained(place, by_file):
   assert_equal(traced, joined(trained))
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 def test_what_is_told_of_a_step_by_file_is_of_the_process(place):
   sizes = {str(place / name): size for name, size in FILE_SIZES.items()}
   input_fn = run_pretraining.input_fn_builder(
@@ -548,7 +547,7 @@ def values_exchanged(monkeypatch, num_parts):
   return found
 
 
-@pytest.mark.graph
+@pytest.mark.train
 def test_parts_of_a_batch_cost_no_exchange_of_their_own(monkeypatch):
   whole = values_exchanged(monkeypatch, 1)
   assert max(whole) > 10  # the gradients, all at once

@@ -214,7 +214,6 @@ def test_reference_variables_train_like_resource_variables(place):
   assert losses[-1] < losses[0] - 0.1
 
 
-@pytest.mark.train
 def test_input_files_set_from_python_are_split_at_commas(place):
   files = [str(place / "train-1.tfrecord"), str(place / "held_out.tfrecord")]
   flag_values = absl.flags.FLAGS
@@ -374,7 +373,6 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
 # Stopped and started again
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("masking", [None, run_pretraining.Masking(VOCAB_IDS)])
 def test_batches_go_on_where_training_was(place, masking):
   def batches(first_step, last_step):

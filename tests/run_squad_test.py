@@ -248,7 +248,7 @@ def test_a_second_run_reads_its_windows_and_does_not_train_again(
   assert "is already at step 6 of 6: nothing is left to train" in caplog.text
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_the_audit_prints_a_table(answer, place, capsys):
   (place / "odd.json").write_text(
     json.dumps(make_data(False)).replace(
@@ -277,13 +277,13 @@ def test_the_audit_prints_a_table(answer, place, capsys):
   assert sorted(os.listdir(place)) == files
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_an_audit_needs_a_vocabulary(refuse):
   needless = dict.fromkeys(("vocab_file", "bert_config_file", "output_dir"))
   assert "--vocab_file" in refuse("--audit", **needless)
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_without_an_audit_a_folder_is_needed(answer):
   with pytest.raises(absl.flags.IllegalFlagValueError, match="--output_dir"):
     answer("--do_train", output_dir=None)
@@ -292,7 +292,7 @@ def test_without_an_audit_a_folder_is_needed(answer):
 # The reference's own results
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_flags_have_the_reference_s_defaults(main):
   defaults = {
     "bert_config_file": None,
@@ -330,6 +330,7 @@ def test_flags_have_the_reference_s_defaults(main):
   assert {name: FLAGS[name].default for name in defaults} == defaults
 
 
+@pytest.mark.smoke
 @pytest.mark.train
 @pytest.mark.parametrize("name", ["v11_dev", "v20_dev"])
 def test_program_equals_the_reference(main, tmp_path, name, golden):
@@ -516,13 +517,13 @@ def test_trimming_changes_nothing_where_padding_is_masked(batch):
 # What is refused, and how
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_nothing_to_do(refuse):
   line = refuse("--nodo_train")
   assert "nothing to do" in line and "--do_train, --do_predict" in line
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_flags_that_need_others(refuse):
   line = refuse("--do_train", "--do_eval")
   assert "no answers to score; add --do_predict" in line
@@ -542,7 +543,7 @@ def test_a_checkpoint_that_answers_no_questions(refuse, trained, tmp_path):
   assert f"{path}: was not trained on questions" in line
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_an_untrained_folder(refuse, place):
   line = refuse("--do_predict", output_dir=place / "nothing")
   assert f"{place}/nothing: holds no trained model; add --do_train" in line
@@ -568,7 +569,7 @@ def test_the_command_ends_with_one_line(place):
   assert f"{place}: cannot be read (Is a directory)" in line
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_broken_data_makes_no_folder(refuse, place):
   content = (place / "v1.json").read_text()
   (place / "cut.json").write_text(content[: content.index('"3-who"') + 9])
@@ -578,7 +579,7 @@ def test_broken_data_makes_no_folder(refuse, place):
   assert not os.path.exists(place / "not_made")
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_questions_without_answers_cannot_be_scored(refuse, place):
   data = make_data(False)
   del data["data"][0]["paragraphs"][0]["qas"][1]["answers"]
@@ -592,7 +593,7 @@ def test_questions_without_answers_cannot_be_scored(refuse, place):
   assert f"{place}/test.json, question 0-where: has no answer to score" in line
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_too_few_questions_for_a_step(refuse):
   line = refuse(train_batch_size=99)
   assert "12 training questions are not enough for one step" in line
@@ -601,7 +602,7 @@ def test_too_few_questions_for_a_step(refuse):
 # For code written for google-research/bert
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_flags_are_checked_against_each_other_and_the_model(place, main):
   del main  # it defines the flags
   values = absl.flags.FLAGS

@@ -8,9 +8,12 @@ import importlib
 from pathlib import Path
 
 import commands
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import wrong_input_world
+
+from bertlib.checkpoints import rewrite
 
 pytestmark = [pytest.mark.train, pytest.mark.smoke]
 
@@ -21,9 +24,10 @@ def run(world, tmp_path):
 
   def run(script, *more):
     given = (*wrong_input_world.COMMANDS[script], *more)
+    out = tmp_path / "out"
     with commands.in_process(importlib.import_module(script)) as main:
-      main(*(text.format(world=world, out=tmp_path / "out") for text in given))
-    return tmp_path / "out"
+      main(*(text.format(world=world, out=out) for text in given))
+    return out
 
   return run
 
@@ -58,6 +62,20 @@ def test_a_step_is_trained_and_its_model_used(run, script, actions, written):
   written = [*written, "model.ckpt-1.index", "model.json", "report.html"]
   assert [name for name in written if not (folder / name).is_file()] == []
   assert tf.train.latest_checkpoint(folder).endswith("model.ckpt-1")
+
+
+def test_a_run_killed_after_a_checkpoint_ends_with_the_same_weights(run):
+  four_steps = ["--num_train_steps=4", "--save_checkpoints_steps=2"]
+  folder = run("run_pretraining", *four_steps)
+  expected = rewrite.read_weights(str(folder / "model.ckpt-4"))
+  for path in folder.glob("model.ckpt-4.*"):
+    path.unlink()
+  (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+  run("run_pretraining", *four_steps)
+  found = rewrite.read_weights(str(folder / "model.ckpt-4"))
+  assert found.keys() == expected.keys()
+  for name, weights in expected.items():
+    np.testing.assert_array_equal(found[name], weights, err_msg=name)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def assert_outputs_of_the_reference(outputs, inputs):
     np.testing.assert_allclose(values, others, rtol=0, atol=1e-5)
 
 
+@pytest.mark.graph
 def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny):
   inputs = golden("inputs.npz")
   model = compare.load(tiny())
@@ -173,6 +174,7 @@ def torch_that(tmp_path, monkeypatch):
   return write
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
   "lines",
   [
@@ -237,6 +239,7 @@ def test_what_transformers_cannot_load_costs_one_line(tmp_path):
     compare.load(str(tmp_path))
 
 
+@pytest.mark.train
 def test_an_exported_encoder_gives_the_outputs_of_the_reference(tiny, tmp_path):
   folder = tiny()
   source = export_model.find_source(
@@ -511,6 +514,7 @@ def test_a_checkpoint_and_its_huggingface_folder_agree(
   }  # fmt: skip
 
 
+@pytest.mark.graph
 def test_texts_longer_than_a_model_are_cut(tiny, tmp_path, capsys):
   (tmp_path / "long.txt").write_text("cat " * 50)
   compare.compare_on_text([tiny()] * 2, str(tmp_path / "long.txt"))
@@ -519,6 +523,7 @@ def test_texts_longer_than_a_model_are_cut(tiny, tmp_path, capsys):
   assert "1 texts, 40 tokens\n" in out
 
 
+@pytest.mark.graph
 def test_a_vocabulary_larger_than_a_model_is_refused(tiny, text_file, tmp_path):
   vocab_file = write_vocab(tmp_path, [*WORDS, *map(str, range(91))])
   with pytest.raises(InputError, match="has 100 entries, the model's vocab"):

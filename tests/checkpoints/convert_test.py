@@ -444,7 +444,6 @@ def test_other_shapes_than_by_the_config_are_refused(tmp_path):
     to_tensorflow(source, tmp_path)
 
 
-@pytest.mark.unit
 def test_a_missing_pooler_is_said(tmp_path, capsys):
   tensors = random_normal(ENCODER)
   to_tensorflow(make_huggingface(tmp_path / "bare", tensors), tmp_path)
@@ -620,7 +619,6 @@ def test_a_config_without_a_size_is_refused(tmp_path):
     to_tensorflow(str(source), tmp_path)
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
   "theirs, ours",
   [
@@ -698,7 +696,6 @@ def make_tokenizer_json(folder, vocab, lowercase=True):
   )
 
 
-@pytest.mark.unit
 def test_vocabulary_is_taken_from_tokenizer_json(tmp_path):
   source = tmp_path / "fast"
   make_huggingface(source, random_normal(ENCODER))
@@ -739,7 +736,6 @@ def do_lower_case_of(folder, tmp_path, **options):
   return run_outputs.read_json(target / "bert_config.json")["do_lower_case"]
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
   source = tmp_path / "a"
@@ -748,7 +744,6 @@ def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
   assert do_lower_case_of(source, tmp_path) is lowercase
 
 
-@pytest.mark.unit
 def test_case_is_that_of_tokenizer_json(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -757,7 +752,6 @@ def test_case_is_that_of_tokenizer_json(tmp_path):
   assert do_lower_case_of(source, tmp_path) is False
 
 
-@pytest.mark.unit
 def test_case_is_that_of_the_argument(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -765,7 +759,6 @@ def test_case_is_that_of_the_argument(tmp_path):
   assert do_lower_case_of(source, tmp_path, do_lower_case=False) is False
 
 
-@pytest.mark.unit
 @pytest.mark.parametrize(
   "name, lowercase",
   [
@@ -794,7 +787,6 @@ def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
   assert config["do_lower_case"] is False
 
 
-@pytest.mark.unit
 def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
@@ -896,7 +888,6 @@ def test_files_are_not_replaced_unless_told(tmp_path):
   run_outputs.assert_same_bits(read_checkpoint(target), before)
 
 
-@pytest.mark.unit
 def test_files_are_replaced_when_told(tmp_path):
   first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
   other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
@@ -951,7 +942,6 @@ def main(tmp_path):
     yield main
 
 
-@pytest.mark.train
 def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
   make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER, POOLER))
   assert main(tmp_path / "run") == [
@@ -973,17 +963,14 @@ def both_kinds(tmp_path):
   return folder
 
 
-@pytest.mark.train
 def test_a_folder_of_both_kinds_is_taken_as_huggingface(main, both_kinds):
   assert "bert_model.ckpt.index" in main(both_kinds)
 
 
-@pytest.mark.train
 def test_a_folder_of_both_kinds_goes_where_told(main, both_kinds):
   assert "config.json" in main(both_kinds, "--to=huggingface")
 
 
-@pytest.mark.train
 def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
   checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
   os.remove(tmp_path / "run" / "bert_config.json")
@@ -991,7 +978,6 @@ def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
     main(checkpoint)
 
 
-@pytest.mark.train
 def test_several_checkpoints_of_which_none_is_the_last_are_refused(
   main, tmp_path
 ):
@@ -1048,14 +1034,12 @@ def beta_of(path):
   return tf.train.load_checkpoint(str(path)).get_tensor(BETA)
 
 
-@pytest.mark.train
 def test_the_optimizer_is_stripped(main, run_of_two_steps, tmp_path):
   assert "model.ckpt-2.index" in main(run_of_two_steps, "--strip_optimizer")
   names = dict(tf.train.list_variables(str(tmp_path / "output")))
   assert BETA in names and f"{BETA}/adam_m" not in names
 
 
-@pytest.mark.train
 @pytest.mark.parametrize("form", ["{0}/model.ckpt-1,{0}/model.ckpt-2", "{0}"])
 def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
   last = ["--last=2"] if form == "{0}" else []
@@ -1066,14 +1050,12 @@ def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
   )
 
 
-@pytest.mark.train
 def test_variables_are_renamed(main, run_of_two_steps, tmp_path):
   main(run_of_two_steps, "--rename=^bert/=>b/", "--rename=LayerNorm=>norm")
   names = dict(tf.train.list_variables(str(tmp_path / "output")))
   assert "b/embeddings/norm/beta" in names
 
 
-@pytest.mark.train
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
@@ -1093,7 +1075,6 @@ def test_flags_that_do_not_go_together_are_refused(
     main(run_of_two_steps, *flags)
 
 
-@pytest.mark.train
 def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   main, run_of_two_steps, tmp_path, capsys
 ):

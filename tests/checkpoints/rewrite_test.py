@@ -70,6 +70,7 @@ def test_weights_are_what_training_trains(tmp_path):
   assert rewrite.read_weights(path).keys() == weights
 
 
+@pytest.mark.graph
 def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
   checkpoint = rewrite.Checkpoint(trained)
   assert "bert/bias" in checkpoint and "bert" not in checkpoint
@@ -88,6 +89,7 @@ def flip_a_bit(data):
     file.write(bytes([first ^ 1]))
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("damage", [cut_off, flip_a_bit])
 def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
   damage(f"{trained}.data-00000-of-00001")
@@ -95,6 +97,7 @@ def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
     rewrite.read_weights(trained)
 
 
+@pytest.mark.graph
 def test_a_folder_means_its_best_checkpoint(trained):
   folder = os.path.dirname(trained)
   best = checkpoint_writer.keep_as_best(folder, trained)
@@ -133,6 +136,7 @@ def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
   )
 
 
+@pytest.mark.graph
 def test_what_was_stripped_is_counted(trained, tmp_path, capsys):
   rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
   # Two moments of twelve numbers, a scale and a counter, all of four bytes.
@@ -193,6 +197,7 @@ def test_integers_are_those_of_the_last(tmp_path):
   )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("other", "named"),
   [
@@ -219,6 +224,7 @@ def test_checkpoints_unlike_each_other_have_no_mean(other, named, tmp_path):
     rewrite.rewrite(sources, str(tmp_path / "out"))
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("name", "texts", "what"),
   [
@@ -279,6 +285,7 @@ def test_renaming_keeps_bits(trained, tmp_path):
   )
 
 
+@pytest.mark.graph
 def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
   before = sorted(os.listdir(tmp_path))
   rewrite.rewrite([trained], None, renames=["bias=>beta"])
@@ -311,6 +318,7 @@ def test_mean_without_moments_and_under_other_names(tmp_path):
   }
 
 
+@pytest.mark.graph
 def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
   description = {"script": "run_classifier", "labels": ["no", "yes"]}
   files = {

@@ -147,6 +147,7 @@ def exported(tmp_path_factory, weights, vocab_file):
   return str(folder / "model")
 
 
+@pytest.mark.train
 def test_an_export_comes_back_bit_by_bit(exported, weights, vocab_file):
   brought = tfhub.flags_for(exported)
   assert same(run_outputs.read_variables(brought["init_checkpoint"]), weights)

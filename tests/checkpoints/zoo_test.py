@@ -1110,7 +1110,6 @@ def test_who_made_it_and_how_it_may_be_used_is_said(publish, fetch, log):
   assert log[0].startswith("tiny by us, licence MIT, see arxiv.org/abs/1; from")
 
 
-@pytest.mark.train
 def test_the_command_lists_the_table(capsys):
   with commands.in_process(download_model) as main:
     main("--list")
@@ -1120,7 +1119,6 @@ def test_the_command_lists_the_table(capsys):
   assert lines[1].endswith("uncased  12      768    408   text of any kind")
 
 
-@pytest.mark.process
 def test_the_command_wants_one_name():
   assert "name one model" in commands.fail("download_model.py")
 

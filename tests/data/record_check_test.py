@@ -37,6 +37,7 @@ def write(path, **bad):
   return str(path)
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("name", "value"),
   [
@@ -67,11 +68,13 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value, number):
   assert record_check.find([good, bad], LAYOUT, number + 1) == found
 
 
+@pytest.mark.graph
 def test_a_record_of_other_lengths_is_found(tmp_path):
   path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
   assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("place", [3, 9, 40, -3])
 def test_a_flipped_byte_is_found(tmp_path, place):
   path = write(tmp_path / "bad")

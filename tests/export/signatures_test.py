@@ -28,7 +28,7 @@ from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
 from bertlib.metrics import squad_decoding
 
-pytestmark = pytest.mark.graph
+pytestmark = pytest.mark.train
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "home", "is", "it", "good", "bad"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!()中文", *WORDS]
@@ -534,7 +534,6 @@ def test_a_length_without_room_for_text_is_refused(models):
 # Masks
 
 
-@pytest.mark.train
 def test_masks_are_filled(models, tmp_path):
   folder, model, _ = models("pretraining")
   lines = [

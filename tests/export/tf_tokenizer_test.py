@@ -13,7 +13,7 @@ import tokenization
 from bertlib.data import model_inputs, ner, squad
 from bertlib.export import tf_tokenizer
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.graph
 
 PUBLISHED = ["uncased", "cased", "chinese", "multi_cased"]
 
@@ -105,7 +105,6 @@ def test_every_character_alone_and_between_letters(do_lower_case, tmp_path):
 # Properties.
 
 
-@pytest.mark.graph
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
 def test_any_texts(small, texts):
@@ -203,7 +202,6 @@ def test_only_core_operations(small):
   assert not {op for op in used if op.startswith(("PyFunc", "EagerPyFunc"))}
 
 
-@pytest.mark.graph
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
@@ -229,7 +227,6 @@ def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
 # Windows.
 
 
-@pytest.mark.graph
 @given(
   lengths=st.lists(st.integers(0, 40), max_size=4),
   room=st.integers(1, 12),

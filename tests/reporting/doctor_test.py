@@ -269,6 +269,7 @@ def examine(capsys, script, **changed):
 # What is found, before any training
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("script", FLAGS, ids=lambda script: script.__name__)
 def test_where_nothing_is_wrong_every_line_passes(place, capsys, script):
   found, status = examine(capsys, script)
@@ -482,6 +483,7 @@ def test_bad_input_is_found(place, capsys, script, changed, name, said):
   assert status == 1
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("script", "changed", "name", "said"),
   [
@@ -516,6 +518,7 @@ def test_what_would_not_stop_a_run_is_a_warning(
   assert status == 0
 
 
+@pytest.mark.graph
 def test_what_needs_a_failed_check_is_skipped_and_nothing_else(place, capsys):
   found, _ = examine(capsys, run_classifier, bert_config_file="gone.json")
   by_status = {"fail": set(), "skip": set(), "pass": set()}
@@ -526,6 +529,7 @@ def test_what_needs_a_failed_check_is_skipped_and_nothing_else(place, capsys):
   assert {"checkpoint", "data", "labels"} < by_status["pass"]
 
 
+@pytest.mark.graph
 def test_what_is_restored_is_told(place, capsys):
   found, _ = examine(capsys, run_classifier, init_checkpoint="bert.ckpt")
   text = found["weights"].text
@@ -533,6 +537,7 @@ def test_what_is_restored_is_told(place, capsys):
   assert "start at random: output_weights, output_bias" in text
 
 
+@pytest.mark.graph
 def test_too_little_disk(place, capsys, monkeypatch):
   usage = collections.namedtuple("usage", "total used free")
   monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(9, 4, 5))
@@ -541,6 +546,7 @@ def test_too_little_disk(place, capsys, monkeypatch):
   assert "--keep_checkpoint_max" in found["disk"].text
 
 
+@pytest.mark.graph
 def test_checkpoints_of_a_run(place):
   with commands.in_process(run_classifier):
     flags.FLAGS(["", *arguments(run_classifier, save_checkpoints_steps=10)])
@@ -550,6 +556,7 @@ def test_checkpoints_of_a_run(place):
     assert training_checks.checkpoint_bytes(100, 1000) == 3 * 12 * 100
 
 
+@pytest.mark.graph
 def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
   monkeypatch.setattr(training_checks, "available_memory", lambda: 5 * 10**8)
   found, status = examine(capsys, run_classifier)

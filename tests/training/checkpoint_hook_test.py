@@ -77,7 +77,7 @@ def numbered(tmp_path):
   return list(dict(places)), places
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("make_batches", "options"),
   [
@@ -109,7 +109,7 @@ def test_a_traced_batch_is_that_of_its_step_with_the_places(
       np.testing.assert_array_equal(traced[name], tensor)
 
 
-@pytest.mark.unit
+@pytest.mark.graph
 def test_a_batch_is_made_again_from_its_step(numbered):
   files, _ = numbered
   input_fn = input_pipeline.record_input_fn(

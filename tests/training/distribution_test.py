@@ -289,6 +289,7 @@ def test_replicas_score_and_predict_as_one(place, alone, main):
 # Bad input
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
   "more, environment, message",
   [

@@ -621,7 +621,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
 # What is refused
 
 
-@pytest.mark.train
+@pytest.mark.graph
 @pytest.mark.parametrize(
   ("more", "message"),
   [

@@ -542,7 +542,6 @@ def classify(place):
 NOBODY = "grpc://127.0.0.1:1"
 
 
-@pytest.mark.train
 @pytest.mark.parametrize(
   ("flags", "said"),
   [

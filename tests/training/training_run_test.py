@@ -283,7 +283,7 @@ def train_spec(loss_fn, **options):
   )
 
 
-@pytest.mark.train
+@pytest.mark.graph
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
 def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
   draws = []
@@ -305,7 +305,7 @@ def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
   assert sum(draws) == 2 ** (3 * num_parts) - 1
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
   def loss_fn(part, _):
     weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
@@ -321,7 +321,7 @@ def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
   assert "loss 1," in line and "loss scale 3.277e+04;" in line
 
 
-@pytest.mark.train
+@pytest.mark.graph
 def test_scalars_reach_tensorboard(tmp_path):
   def model_fn(features, labels, mode, params, config):
     del labels, mode
