@@ -28,6 +28,10 @@ import tensorflow as tf
 from absl import flags, logging
 
 import modeling
+import run_classifier
+import run_ner
+import run_pretraining
+import run_squad
 from bertlib import app
 from bertlib.checkpoints import finding, loading, model_json, rewrite
 from bertlib.compute import FastCompute
@@ -40,6 +44,14 @@ from bertlib.settings.export import ExportSettings
 from bertlib.training import setup
 
 FLAGS = flags.FLAGS
+
+# What is exported of the models of each script, and what builds their graphs.
+SERVED = {
+  "run_classifier": (signatures.Classifier, run_classifier.Predictor.build),
+  "run_ner": (signatures.Tagger, run_ner.Predictor.build),
+  "run_pretraining": (signatures.MaskedLM, run_pretraining.create_model),
+  "run_squad": (signatures.Reader, run_squad.Predictor.build),
+}
 
 
 class Source(NamedTuple):
@@ -134,7 +146,7 @@ def serve(
     InputError: its vocabulary does not fit.
   """
   script = None if encoder else source.description.get("script")
-  served = signatures.SERVED.get(script, signatures.Encoder)
+  served, build_model = SERVED.get(script, (signatures.Encoder, None))
   tokenizer = None
   if source.vocab_file:
     tokenizer = loading.load_tokenizer(
@@ -152,6 +164,7 @@ def serve(
     tokenizer,
     seq_length,
     tf.as_dtype(precision),
+    build_model,
   )
 
 

@@ -32,7 +32,7 @@ from bertlib import app, estimator_api, files, text_files
 from bertlib.checkpoints import finding, loading, model_json, predictor
 from bertlib.data import (
   classification,
-  input_pipeline,
+  classification_records,
   model_inputs,
   record_check,
   tf_records,
@@ -48,7 +48,14 @@ from bertlib.data.classification import (  # noqa: F401 (their names are also he
   Problem,
   XnliProcessor,
 )
-from bertlib.data.input_pipeline import shuffle_epochs
+from bertlib.data.classification_records import (  # noqa: F401
+  InputFeatures,
+  convert_examples_to_features,
+  convert_single_example,
+  file_based_convert_examples_to_features,
+  file_based_input_fn_builder,
+  input_fn_builder,
+)
 from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
 from bertlib.errors import InputError
 from bertlib.files import write_whole
@@ -74,306 +81,6 @@ from bertlib.training import (
 )
 
 FLAGS = flags.FLAGS
-
-
-# Examples to features
-
-
-class InputFeatures:
-  """An example as the model takes it."""
-
-  def __init__(
-    self, input_ids, input_mask, segment_ids, label_id, is_real_example=True
-  ):
-    """Takes each feature as it is.
-
-    Args:
-      input_ids: ids of the word pieces, padded with 0.
-      input_mask: 1 at word pieces, 0 at padding.
-      segment_ids: 1 in the second text, else 0.
-      label_id: index of the label; the number for regression; 1 or 0 for each
-        label where a text has any number of them.
-      is_real_example: false for padding of a batch.
-    """
-    self.input_ids = input_ids
-    self.input_mask = input_mask
-    self.segment_ids = segment_ids
-    self.label_id = label_id
-    self.is_real_example = is_real_example
-
-  def as_record(self) -> dict[str, Any]:
-    """The features under their names in a TFRecord."""
-    return {
-      "input_ids": self.input_ids,
-      "input_mask": self.input_mask,
-      "segment_ids": self.segment_ids,
-      "label_ids": self.label_id,
-      "is_real_example": int(self.is_real_example),
-    }
-
-
-def record_layout(
-  max_seq_length: int, problem: Problem | None = None
-) -> tf_records.Layout:
-  """The layout of the classifier's records.
-
-  Args:
-    max_seq_length: S, tokens of an example; of each choice of it, where there
-      are choices, whose axis stands before that of the tokens.
-    problem: what is learnt; None for classification.
-
-  Returns:
-    What `tf_records.write_records` and `input_pipeline.parse_records` take.
-  """
-  problem = problem or Problem()
-  tokens = tf_records.token_layout(max_seq_length)
-  if problem.kind == "multiple_choice":
-    shape = (problem.num_labels, max_seq_length)
-    tokens = {name: tf_records.Feature(shape) for name in tokens}
-  return tokens | {
-    "label_ids": tf_records.Feature(
-      (problem.num_labels,) if problem.kind == "multi_label" else (),
-      is_float=problem.kind in ("regression", "multi_label"),
-    ),
-    # Records of the first releases do not have it.
-    "is_real_example": tf_records.Feature(default=1),
-  }
-
-
-def convert_single_example(
-  ex_index: int,
-  example: InputExample | ChoiceExample | PaddingInputExample,
-  label_list: Sequence[str],
-  max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
-  problem: Problem | None = None,
-) -> InputFeatures:
-  """Makes the features of one example; logs its tokens if it is the first.
-
-  Args:
-    ex_index: the example's index.
-    example: the example.
-    label_list: the label set; empty for regression. An example without a
-      label gets the first one's index.
-    max_seq_length: length of the features, in tokens.
-    tokenizer: gives the ids.
-    problem: what is learnt; None for what `label_list` says.
-
-  Returns:
-    The features.
-
-  Raises:
-    InputError: the label is not in the label set.
-  """
-  problem = problem or _problem_of(label_list)
-  return _convert(ex_index, example, problem, max_seq_length, tokenizer)[0]
-
-
-def _problem_of(label_list: Sequence[str] | None) -> Problem:
-  """The problem of a label set; None for none, as for regression."""
-  labels = [] if label_list is None else list(label_list)
-  return Problem("classification" if labels else "regression", labels)
-
-
-def _convert(ex_index, example, problem: Problem, max_seq_length, tokenizer):
-  """The features, how many tokens they have, and how many did not fit."""
-  choices = problem.num_labels if problem.kind == "multiple_choice" else 1
-  if isinstance(example, PaddingInputExample):
-    nothing = [0] * (max_seq_length * choices)
-    label_id = 0
-    if problem.kind == "multi_label":
-      label_id = [0] * problem.num_labels
-    return InputFeatures(nothing, nothing, nothing, label_id, False), 0, 0
-  if isinstance(example, ChoiceExample):
-    pairs = example.choices
-  else:
-    pairs = [(example.text_a, example.text_b)]
-  encoded = [
-    model_inputs.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
-  ]
-  if ex_index == 0:
-    # The processors of test sets give a label that means nothing.
-    is_labelled = not str(example.guid).startswith("test-")
-    label = f", label {example.label}" if is_labelled and example.label else ""
-    logging.info("Example %s%s", example.guid, label)
-    for one in encoded:
-      used = one.input_ids[: sum(one.input_mask)]
-      tokens = tokenizer.convert_ids_to_tokens(used)
-      logging.info("  tokens: %s", " ".join(tokens))
-  converted = InputFeatures(
-    *(
-      list(itertools.chain.from_iterable(getattr(one, name) for one in encoded))
-      for name in model_inputs.TOKEN_FEATURES
-    ),
-    _label_id(example, problem),
-  )
-  num_tokens = max(sum(one.input_mask) for one in encoded)
-  return converted, num_tokens, sum(one.num_cut for one in encoded)
-
-
-def _label_id(example: InputExample | ChoiceExample, problem: Problem):
-  """The label as `InputFeatures` has it."""
-  if problem.kind == "multi_label":
-    return [float(label in (example.label or ())) for label in problem.labels]
-  if example.label is None:
-    return 0
-  if problem.kind == "regression":
-    return float(example.label)
-  if example.label not in problem.labels:
-    raise InputError(
-      f"example {example.guid}: unknown label {example.label!r}; the labels"
-      f" are {', '.join(map(repr, problem.labels))}"
-    )
-  return problem.labels.index(example.label)
-
-
-def convert_examples_to_features(
-  examples: Iterable[InputExample | PaddingInputExample],
-  label_list: Sequence[str],
-  max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
-) -> list[InputFeatures]:
-  """Makes the features of all examples, see `convert_single_example`."""
-  return [
-    convert_single_example(
-      index, example, label_list, max_seq_length, tokenizer
-    )
-    for index, example in enumerate(examples)
-  ]
-
-
-def file_based_convert_examples_to_features(
-  examples: Sequence[InputExample | ChoiceExample | PaddingInputExample],
-  label_list: Sequence[str],
-  max_seq_length: int,
-  tokenizer: tokenization.FullTokenizer,
-  output_file: str,
-  problem: Problem | None = None,
-) -> model_inputs.Lengths:
-  """Writes the features of all examples to a TFRecord file.
-
-  Says how many texts were cut, since what is cut the model does not see.
-
-  Args:
-    examples: the examples.
-    label_list: the label set; empty for regression.
-    max_seq_length: length of the features, in tokens.
-    tokenizer: gives the ids.
-    output_file: the file.
-    problem: what is learnt; None for what `label_list` says.
-
-  Returns:
-    How long they are.
-
-  Raises:
-    InputError: a label is not in the label set.
-  """
-  problem = problem or _problem_of(label_list)
-  lengths, num_cut = [], []
-
-  def records():
-    for index, example in enumerate(examples):
-      converted, length, cut = _convert(
-        index, example, problem, max_seq_length, tokenizer
-      )
-      if converted.is_real_example:
-        lengths.append(length)
-        num_cut.append(cut)
-      yield converted.as_record()
-
-  tf_records.write_records(
-    output_file, records(), record_layout(max_seq_length, problem)
-  )
-  logging.info(
-    "%d examples written to %s; %d were longer than %d tokens and lost %d"
-    " tokens in all",
-    len(examples),
-    output_file,
-    sum(cut > 0 for cut in num_cut),
-    max_seq_length,
-    sum(num_cut),
-  )
-  return model_inputs.Lengths(lengths, max_seq_length, num_cut)
-
-
-# Features to batches
-
-
-def file_based_input_fn_builder(
-  input_file: str,
-  seq_length: int,
-  is_training: bool,
-  drop_remainder: bool,
-  problem: Problem | None = None,
-  trim: bool = False,
-  seed: int = 0,
-  first_step: int = 0,
-  by_length: bool = False,
-):
-  """`input_pipeline.record_input_fn` over a file of this task.
-
-  Args:
-    input_file: the file.
-    seq_length: tokens of its examples.
-    is_training: see there.
-    drop_remainder: see there.
-    problem: what is learnt; None for classification.
-    trim: see there.
-    seed: see there.
-    first_step: see there.
-    by_length: see there.
-
-  Returns:
-    A function of `params`, which has the `batch_size`.
-  """
-  return input_pipeline.record_input_fn(
-    input_file,
-    record_layout(seq_length, problem),
-    is_training,
-    drop_remainder,
-    trim,
-    seed,
-    first_step,
-    by_length,
-  )
-
-
-def input_fn_builder(
-  features: Sequence[InputFeatures],
-  seq_length: int,
-  is_training: bool,
-  drop_remainder: bool,
-  seed: int = 0,
-):
-  """An `input_fn` over features in memory; for small sets and notebooks.
-
-  Args:
-    features: what `convert_examples_to_features` gives.
-    seq_length: tokens of each.
-    is_training: whether they are shuffled and repeated without end.
-    drop_remainder: whether a last, smaller batch is left out.
-    seed: of the shuffling.
-
-  Returns:
-    A function of `params`, which has the `batch_size`.
-  """
-  del seq_length  # the features have it
-  records = [feature.as_record() for feature in features]
-  arrays = {
-    name: np.array([record[name] for record in records]) for name in records[0]
-  }
-  arrays = {
-    name: array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
-    for name, array in arrays.items()
-  }
-
-  def input_fn(params):
-    dataset = tf.data.Dataset.from_tensor_slices(arrays)
-    if is_training:
-      dataset = shuffle_epochs(dataset, len(records), seed)
-    return dataset.batch(params["batch_size"], drop_remainder=drop_remainder)
-
-  return input_fn
 
 
 # The model
@@ -606,16 +313,6 @@ def model_fn_builder(
   return model_fn
 
 
-# A trained model from Python
-
-
-def problem_of(description: Mapping[str, Any]) -> Problem:
-  """What a model has learnt, by its description."""
-  labels = description["labels"]
-  usual = "classification" if labels else "regression"
-  return Problem(description.get("kind", usual), labels)
-
-
 class Predictor(predictor.LoadedModel):
   """A trained classifier, loaded once, that labels texts.
 
@@ -636,12 +333,12 @@ class Predictor(predictor.LoadedModel):
   @property
   def problem(self) -> Problem:
     """What was learnt."""
-    return problem_of(self.description)
+    return classification.problem_of(self.description)
 
   @staticmethod
   def build(description, config, inputs, compute):
     """See base class; of choices, the weight of each by itself."""
-    problem = problem_of(description)
+    problem = classification.problem_of(description)
     kind = problem.kind
     if kind == "multiple_choice":
       kind = "regression"
@@ -922,7 +619,7 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
       functools.partial(
         record_check.find,
         [os.path.join(FLAGS.output_dir, "train.tf_record")],
-        record_layout(FLAGS.max_seq_length, problem),
+        classification_records.record_layout(FLAGS.max_seq_length, problem),
       ),
     )
 
@@ -1132,7 +829,7 @@ def check_weights(
   training_checks.check_weights(
     trained or FLAGS.init_checkpoint,
     make_model_fn(config, problem),
-    record_layout(FLAGS.max_seq_length, problem),
+    classification_records.record_layout(FLAGS.max_seq_length, problem),
     FLAGS.output_dir,
   )
 
@@ -1172,7 +869,7 @@ def check_tokens(
 
   def encode(example):
     # Not as the first example, whose tokens are logged.
-    converted, num_tokens, num_cut = _convert(
+    converted, num_tokens, num_cut = classification_records.encode_example(
       1, example, processor.problem, FLAGS.max_seq_length, tokenizer
     )
     return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
@@ -1450,10 +1147,10 @@ def write_and_read(
     padding = [PaddingInputExample()] * (-len(examples) % batch_size)
     examples = [*examples, *padding]
   path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
-  lengths = file_based_convert_examples_to_features(
+  lengths = classification_records.file_based_convert_examples_to_features(
     examples, problem.labels, FLAGS.max_seq_length, tokenizer, path, problem
   )
-  input_fn = file_based_input_fn_builder(
+  input_fn = classification_records.file_based_input_fn_builder(
     path,
     FLAGS.max_seq_length,
     is_training,

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
@@ -38,10 +37,11 @@ from bertlib.data import (
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
 from bertlib.files import write_whole
+from bertlib.metrics import ner_decoding, ner_scores
 from bertlib.reporting import (
   doctor,
-  html_report,
   receipts,
+  report_sections,
   run_report,
   training_checks,
 )
@@ -58,9 +58,6 @@ from bertlib.training import (
 )
 
 FLAGS = flags.FLAGS
-
-# Scores over all entities; there are those of each type besides.
-METRICS = ("f1", "precision", "recall", "accuracy")
 
 
 # The model
@@ -219,101 +216,6 @@ def model_fn_builder(
   return model_fn
 
 
-# Scores
-
-
-def score(
-  true_tags: Sequence[Sequence[str]], said_tags: Sequence[Sequence[str]]
-) -> dict[str, float]:
-  """Precision, recall and F1 of whole entities, by seqeval.
-
-  Args:
-    true_tags: of each sentence, with prefixes as in BIO or BIOES.
-    said_tags: likewise.
-
-  Returns:
-    `precision`, `recall` and `f1` over all entities; `precision_X`, `recall_X`,
-    `f1_X` and `entities_X` of each type X that the data have; `accuracy` of the
-    tags.
-
-  Raises:
-    InputError: seqeval is not installed.
-  """
-  metrics = import_seqeval()
-  by_type = metrics.classification_report(
-    true_tags, said_tags, output_dict=True, zero_division=0
-  )
-  names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
-  scores = {
-    name: float(by_type["micro avg"][theirs]) for name, theirs in names.items()
-  }
-  scores["accuracy"] = float(metrics.accuracy_score(true_tags, said_tags))
-  for label, row in by_type.items():
-    if not label.endswith(" avg"):
-      for name, theirs in names.items():
-        scores[f"{name}_{label}"] = float(row[theirs])
-      scores[f"entities_{label}"] = int(row["support"])
-  return scores
-
-
-def import_seqeval():
-  """The package's metrics.
-
-  Raises:
-    InputError: it is not installed.
-  """
-  try:
-    from seqeval import metrics
-  except ModuleNotFoundError as error:
-    raise InputError(
-      "scoring entities needs the package seqeval: pip install -e '.[ner]'"
-    ) from error
-  return metrics
-
-
-# A trained model from Python
-
-
-class Found(NamedTuple):
-  """An entity in a text.
-
-  Attributes:
-    label: its type.
-    text: it, as it stands in the text.
-    start: its first character.
-    end: the character after its last.
-    probability: the lowest of its words' tags.
-  """
-
-  label: str
-  text: str
-  start: int
-  end: int
-  probability: float
-
-
-def found_in(
-  sentence: Sentence, tags: Sequence[str], probabilities: Sequence[float]
-) -> list[Found]:
-  """The entities that tags say are in a sentence.
-
-  Args:
-    sentence: the sentence.
-    tags: of its words.
-    probabilities: of these tags.
-
-  Returns:
-    The entities, in order.
-  """
-  found = []
-  for label, first, last in ner.entities_of(tags):
-    start, end = sentence.places[first][0], sentence.places[last - 1][1]
-    text = sentence.text[start:end]
-    sure = float(min(probabilities[first:last]))
-    found.append(Found(label, text, start, end, sure))
-  return found
-
-
 class Predictor(predictor.LoadedModel):
   """A trained model, loaded once, that finds entities.
 
@@ -339,7 +241,7 @@ class Predictor(predictor.LoadedModel):
     )
     return tf.nn.softmax(logits)
 
-  def predict(self, texts: Iterable[str]) -> list[list[Found]]:
+  def predict(self, texts: Iterable[str]) -> list[list[ner_decoding.Found]]:
     """Finds the entities of texts.
 
     Args:
@@ -358,38 +260,10 @@ class Predictor(predictor.LoadedModel):
       ]
     )
     labels = self.description["labels"]
-    said = decide(sentences, windows, enumerate(rows), labels)
-    return [found_in(s, *tagged) for s, tagged in zip(sentences, said)]
-
-
-def decide(
-  sentences: Sequence[Sentence],
-  windows: Sequence[ner.Window],
-  rows: Iterable[tuple[int, np.ndarray]],
-  labels: Sequence[str],
-) -> list[tuple[list[str], list[float]]]:
-  """The likeliest tag of each word.
-
-  Args:
-    sentences: the sentences.
-    windows: of these.
-    rows: number and probabilities [S, L] of each window.
-    labels: the tags.
-
-  Returns:
-    For each sentence its tags and their probabilities. A word that no window
-    decides is "O", for certain.
-  """
-  said = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
-  for index, probabilities in rows:
-    window = windows[index]
-    tags, sure = said[window.sentence]
-    for place, word in enumerate(window.words):
-      if word >= 0:
-        best = int(probabilities[place].argmax())
-        tags[word] = labels[best]
-        sure[word] = float(probabilities[place, best])
-  return said
+    said = ner_decoding.decide(sentences, windows, enumerate(rows), labels)
+    return [
+      ner_decoding.found_in(s, *tagged) for s, tagged in zip(sentences, said)
+    ]
 
 
 # The command line
@@ -497,7 +371,9 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
       f"{len(windows)} windows",
       "windows",
       selection,
-      lambda checkpoint: overall(score_tags(data.dev, tag_dev_set(checkpoint))),
+      lambda checkpoint: ner_scores.overall(
+        score_tags(data.dev, tag_dev_set(checkpoint))
+      ),
       functools.partial(
         record_check.find, [path], ner.record_layout(FLAGS.max_seq_length)
       ),
@@ -517,7 +393,7 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
     training_run.write_results(
       os.path.join(FLAGS.output_dir, "eval_results.txt"), results
     )
-    sections = report_sections(data.dev, said, results)
+    sections = report_sections.ner_sections(data.dev, said, results)
     warnings += run_report.point_out_collapse(
       answers(tags for tags, _ in said),
       answers(sentence.tags for sentence in data.dev),
@@ -556,7 +432,7 @@ def prepare(check: doctor.Check) -> Start:
   config = check("config", setup.load_config, 8)
   tokenizer = check("vocabulary", setup.load_tokenizer, config)
   trained = check("checkpoint", setup.find_model)
-  selection = check("scores", run_flags.read_selection, METRICS)
+  selection = check("scores", run_flags.read_selection, ner_scores.METRICS)
   tagged = check("sentences", read_training_set, after=seeds)
   labels = check("tags", find_labels, tagged, trained)
   model = check("folder", describe_model, config, labels, seeds)
@@ -666,7 +542,7 @@ def read_data(
   train_set = repair("train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if FLAGS.do_eval or selection.eval_steps:
-    import_seqeval()
+    ner_scores.import_seqeval()
     dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
   if FLAGS.do_predict:
     predict_set = ner.read_sentences(
@@ -1024,7 +900,7 @@ def tag(
     for row in session_hooks.follow(found, len(windows), "windows"):
       yield int(row["unique_ids"]), row["probabilities"]
 
-  return decide(sentences, windows, rows(), labels)
+  return ner_decoding.decide(sentences, windows, rows(), labels)
 
 
 def score_tags(
@@ -1032,7 +908,9 @@ def score_tags(
   said: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> dict[str, float]:
   """The results of tagged sentences, as their file has them; see `score`."""
-  scores = score([s.tags for s in sentences], [tags for tags, _ in said])
+  scores = ner_scores.score(
+    [s.tags for s in sentences], [tags for tags, _ in said]
+  )
   return {f"eval_{name}": value for name, value in scores.items()}
 
 
@@ -1040,66 +918,6 @@ def answers(tagged: Iterable[Sequence[str]]) -> list[str]:
   """The tags of each sentence as a text, by which a collapse is noticed."""
   return [
     " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
-  ]
-
-
-def overall(results: Mapping[str, float]) -> dict[str, float]:
-  """Those of the results that are not of one type of entity."""
-  return {f"eval_{name}": results[f"eval_{name}"] for name in METRICS}
-
-
-def report_sections(
-  sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
-  results: Mapping[str, float],
-  num_errors: int = 30,
-) -> list[str]:
-  """What a report shows of tagged sentences.
-
-  Args:
-    sentences: with their true tags.
-    said: the model's tags and their probabilities.
-    results: of `score_tags`.
-    num_errors: sentences shown, those with the most certain errors.
-
-  Returns:
-    Sections of `report`.
-  """
-  names = ("precision", "recall", "f1", "entities")
-  types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
-  rows = [
-    {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
-    for kind in types
-  ]
-  sure, right, errors = [], [], []
-  for sentence, (tags, probabilities) in zip(sentences, said):
-    correct = [a == b for a, b in zip(sentence.tags, tags)]
-    sure += probabilities
-    right += correct
-    wrong = [p for p, is_right in zip(probabilities, correct) if not is_right]
-    if wrong:
-      errors.append((max(wrong), sentence, tags, probabilities))
-  errors.sort(key=lambda error: -error[0])
-
-  def shown(sentence, tags, probabilities):
-    found = found_in(sentence, tags, probabilities)
-    return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
-
-  return [
-    html_report.table("Entities", rows),
-    html_report.calibration(sure, right),
-    html_report.errors(
-      [
-        {
-          "sentence": sentence.place,
-          "is": shown(sentence, sentence.tags, [1.0] * len(tags)),
-          "said": shown(sentence, tags, probabilities),
-          "probability": probability,
-          "text": sentence.text,
-        }
-        for probability, sentence, tags, probabilities in errors[:num_errors]
-      ]
-    ),
   ]
 
 
@@ -1127,7 +945,8 @@ def write_predictions(
       line: Mapping[str, Any] = {
         "text": sentence.text,
         "entities": [
-          found._asdict() for found in found_in(sentence, tags, probabilities)
+          found._asdict()
+          for found in ner_decoding.found_in(sentence, tags, probabilities)
         ],
       }
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -16,28 +16,31 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import copy
 import functools
 import itertools
-import json
-import math
 import os
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
-from google.protobuf.message import DecodeError
 
 import modeling
 import optimization
 import tokenization
 from bertlib import app, estimator_api, text_files
 from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
-from bertlib.data import input_pipeline, model_inputs, record_check, tf_records
+from bertlib.data import (
+  dynamic_masking,
+  input_pipeline,
+  pretraining_records,
+  record_check,
+  tf_records,
+)
 from bertlib.errors import InputError
-from bertlib.files import find_files, split_names, write_whole
+from bertlib.files import find_files, split_names
+from bertlib.metrics import fill_mask
 from bertlib.reporting import doctor, receipts, run_report, training_checks
 from bertlib.settings import option, rules
 from bertlib.settings.pretraining import PretrainingSettings
@@ -54,93 +57,6 @@ FLAGS = flags.FLAGS
 
 # Records that are looked at before a run writes anything, in all files.
 _NUM_LOOKED_AT = 2000
-
-
-# Records
-
-
-def count_records(
-  path: str,
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  vocab: Mapping[str, int] | None = None,
-) -> int:
-  """Counts the records of a file, and looks at the first of them.
-
-  Args:
-    path: a TFRecord file.
-    max_seq_length: tokens that each record has to have places for.
-    max_predictions_per_seq: masks that it has to have places for.
-    vocab: whose [CLS] each has to begin with; None: not looked at.
-
-  Returns:
-    How many records it has.
-
-  Raises:
-    InputError: the file is cut off, empty, of other lengths, of another
-      vocabulary or of another kind.
-  """
-  count = tf_records.count_records(path)
-  first = next(read_records(path))
-  check_lengths(path, first, max_seq_length, max_predictions_per_seq)
-  if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
-    raise InputError(
-      f"{path}: its first record does not begin with [CLS], so another"
-      " vocabulary made it. Name that one with --vocab_file"
-    )
-  return count
-
-
-def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
-  """The features of the records of a TFRecord file, one after the other.
-
-  Raises:
-    InputError: a record is corrupt.
-  """
-  for number, record in enumerate(tf_records.read_framed(path)):
-    if record is None:
-      raise InputError(
-        f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
-        " file again"
-      )
-    try:
-      yield tf.train.Example.FromString(record).features.feature
-    except DecodeError:
-      yield {}
-
-
-def check_lengths(
-  path: str,
-  record: Mapping[str, tf.train.Feature],
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-) -> None:
-  """Refuses a record of another kind, or of other lengths.
-
-  Args:
-    path: its file.
-    record: its features.
-    max_seq_length: tokens that it has to have places for.
-    max_predictions_per_seq: masks that it has to have places for.
-
-  Raises:
-    InputError: it is one.
-  """
-  for name, flag, expected in (
-    ("input_ids", "max_seq_length", max_seq_length),
-    ("masked_lm_ids", "max_predictions_per_seq", max_predictions_per_seq),
-  ):
-    length = len(record[name].int64_list.value) if name in record else 0
-    if not length:
-      raise InputError(
-        f"{path}: its records have no {name}. Name a file that"
-        " create_pretraining_data.py wrote"
-      )
-    if length != expected:
-      raise InputError(
-        f"{path}: its records were made with --{flag}={length}, not"
-        f" {expected}. Give --{flag}={length}"
-      )
 
 
 # Records to batches
@@ -164,7 +80,7 @@ def input_fn_builder(
   trim: bool = False,
   seed: int = 0,
   first_step: int = 0,
-  masking: Masking | None = None,
+  masking: dynamic_masking.Masking | None = None,
   num_records: int | None = None,
   by_file: Mapping[str, int] | None = None,
 ):
@@ -202,7 +118,9 @@ def input_fn_builder(
   )
   if num_records is None:
     num_records = sum(
-      count_records(path, max_seq_length, max_predictions_per_seq)
+      pretraining_records.count_records(
+        path, max_seq_length, max_predictions_per_seq
+      )
       for path in input_files
     )
 
@@ -222,7 +140,7 @@ def input_fn_builder(
       )
     files, total, size, read = input_files, num_records, batch_size, parts
     if by_file:
-      files = files_of(input_files, parts)
+      files = pretraining_records.files_of(input_files, parts)
       total = sum(by_file[path] for path in files)
       size = batch_size // parts.count
       read = input_pipeline.Shard(num_replicas=parts.num_replicas)
@@ -242,7 +160,7 @@ def input_fn_builder(
 
     def mask_anew(place, batch):
       numbers = parts.example_numbers(place, batch_size)
-      batch = remask(batch, numbers, masking)
+      batch = dynamic_masking.remask(batch, numbers, masking)
       return input_pipeline.trim_padding(batch) if trim else batch
 
     return (
@@ -252,181 +170,6 @@ def input_fn_builder(
     )
 
   return input_fn
-
-
-def files_of(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """The files that a process reads alone.
-
-  Args:
-    files: those of all processes.
-    shard: says which process of how many.
-
-  Returns:
-    Every so manieth of the sorted files.
-
-  Raises:
-    InputError: there are fewer files than processes.
-  """
-  if len(files) < shard.count:
-    raise InputError(
-      f"--shard_by=file: {len(files)} files cannot be shared by {shard.count}"
-      " processes. Make more of them (create_pretraining_data.py"
-      " --num_shards), or give --shard_by=record"
-    )
-  return sorted(files)[shard.index :: shard.count]
-
-
-# New masks
-
-
-class Masking(NamedTuple):
-  """How new masks are drawn.
-
-  Attributes:
-    vocab: entry -> id.
-    masked_lm_prob: share of an example's tokens that is masked.
-    do_whole_word_mask: whether the pieces of a word go together.
-    seed: of the draws.
-  """
-
-  vocab: Mapping[str, int]
-  masked_lm_prob: float = 0.15
-  do_whole_word_mask: bool = False
-  seed: int = 0
-
-
-def remask(batch: Mapping[str, Any], numbers, masking: Masking):
-  """Takes the masks of a batch away and draws new ones.
-
-  Of the tokens drawn, 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% stay as they are (Devlin et al. 2019, A.1).
-
-  Args:
-    batch: the features of `tf_records.pretraining_layout`, S and P known.
-    numbers: int64 [B], for each example its number over all epochs. The draws
-      are a function of it and the seed.
-    masking: what to draw.
-
-  Returns:
-    The batch with other `input_ids` and `masked_lm_*`; positions rise.
-  """
-  seq_length = batch["input_ids"].shape[1]
-  num_predictions = batch["masked_lm_positions"].shape[1]
-  draws = tf.map_fn(
-    lambda number: tf.random.stateless_uniform(
-      [3, seq_length], [masking.seed, number], dtype=tf.float64
-    ),
-    numbers,
-    fn_output_signature=tf.TensorSpec([3, seq_length], tf.float64),
-  )
-  word_order, fate, entry = tf.unstack(draws, axis=1)  # [B, S] each
-  input_ids = original_ids(batch)
-  is_masked = choose_masked(
-    input_ids, batch["input_mask"], word_order, num_predictions, masking
-  )
-
-  random_ids = tf.cast(entry * len(masking.vocab), tf.int32)
-  replaced = tf.where_v2(fate < 0.9, input_ids, random_ids)
-  replaced = tf.where_v2(fate < 0.8, masking.vocab["[MASK]"], replaced)
-
-  # The places of masks in rising order, then S for those left over.
-  places = tf.where_v2(is_masked, tf.range(seq_length), seq_length)
-  places = tf.sort(places, axis=1)[:, :num_predictions]
-  left_over = [[0, 0], [0, max(num_predictions - seq_length, 0)]]
-  places = tf.pad(places, left_over, constant_values=seq_length)
-  is_used = places < seq_length
-  positions = tf.where_v2(is_used, places, 0)
-  labels = tf.gather(input_ids, positions, batch_dims=1)
-  return {
-    **batch,
-    "input_ids": tf.where_v2(is_masked, replaced, input_ids),
-    "masked_lm_positions": positions,
-    "masked_lm_ids": tf.where_v2(is_used, labels, 0),
-    "masked_lm_weights": tf.cast(is_used, tf.float32),
-  }
-
-
-def original_ids(batch: Mapping[str, Any]):
-  """Puts the tokens back that the masks of a batch hide.
-
-  Args:
-    batch: as `tf_records.pretraining_layout` says; slots of weight 0 hold none.
-
-  Returns:
-    int32 [B, S].
-  """
-  slots = tf.where_v2(batch["masked_lm_weights"] > 0)  # [masks, 2]
-  positions = tf.gather_nd(batch["masked_lm_positions"], slots)
-  places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
-  ids = tf.gather_nd(batch["masked_lm_ids"], slots)
-  return tf.tensor_scatter_nd_update(batch["input_ids"], places, ids)
-
-
-def choose_masked(
-  input_ids,
-  input_mask,
-  word_order,
-  max_predictions_per_seq: int,
-  masking: Masking,
-):
-  """Picks tokens to mask, word by word in random order.
-
-  Of all tokens `masked_lm_prob` are picked, rounded to the nearest number, but
-  one at least and `max_predictions_per_seq` at most. A word that would exceed
-  the number is passed over. A word is a token other than [CLS] and [SEP]; with
-  `do_whole_word_mask` the "##" pieces that follow it belong to it.
-
-  Args:
-    input_ids: int32 [B, S], without masks.
-    input_mask: int32 [B, S].
-    word_order: float [B, S], random; smaller ones come first, w is of word w.
-    max_predictions_per_seq: tokens.
-    masking: how to draw.
-
-  Returns:
-    bool [B, S].
-  """
-  batch_size, seq_length = modeling.get_shape_list(input_ids)
-  vocab = masking.vocab
-  is_token = input_mask > 0
-  is_word = is_token
-  for special in ("[CLS]", "[SEP]"):
-    is_word &= tf.not_equal(input_ids, vocab[special])
-  starts_word = is_word
-  if masking.do_whole_word_mask:
-    pieces = np.zeros(max(vocab.values()) + 1, bool)
-    pieces[[i for word, i in vocab.items() if word.startswith("##")]] = True
-    follows_word = tf.pad(is_word[:, :-1], [[0, 0], [1, 0]])
-    starts_word &= ~(tf.gather(pieces, input_ids) & follows_word)
-
-  # The word of each place, and how many tokens each word has. Beyond the last
-  # word are words without tokens, which change nothing.
-  words = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
-  words = tf.maximum(words, 0)  # [B, S]
-  rows = tf.range(batch_size)[:, tf.newaxis] * seq_length
-  lengths = tf.math.unsorted_segment_sum(
-    tf.cast(is_word, tf.int32), rows + words, batch_size * seq_length
-  )
-  lengths = tf.reshape(lengths, [batch_size, seq_length])
-
-  num_tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=1)
-  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
-  num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
-
-  def take_if_it_fits(state, length):
-    num_taken, _ = state
-    fits = num_taken + length <= num_wanted
-    return num_taken + tf.where_v2(fits, length, 0), fits
-
-  order = tf.argsort(word_order, axis=1)
-  _, fits = tf.scan(
-    take_if_it_fits,
-    tf.transpose(tf.gather(lengths, order, batch_dims=1)),  # [S, B]
-    initializer=(tf.zeros_like(num_wanted), tf.zeros_like(num_wanted, tf.bool)),
-  )
-  # From the order in which they were drawn to that in which they stand.
-  is_taken = tf.gather(tf.transpose(fits), tf.argsort(order), batch_dims=1)
-  return is_word & tf.gather(is_taken, words, batch_dims=1)
 
 
 # The model
@@ -584,35 +327,8 @@ def gather_indexes(sequence_tensor, positions):
 
 def record_layout(config: modeling.BertConfig) -> tf_records.Layout:
   """The layout of pretraining records that go with a model and the flags."""
-  return limited_layout(
+  return pretraining_records.limited_layout(
     config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
-  )
-
-
-def limited_layout(
-  config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
-) -> tf_records.Layout:
-  """The layout of pretraining records, with the ranges of their values.
-
-  Args:
-    config: the encoder's sizes.
-    max_seq_length: S, tokens of an example.
-    max_predictions_per_seq: P, places for its masks.
-
-  Returns:
-    See `tf_records.pretraining_layout`.
-  """
-  limits = {
-    "input_ids": config.vocab_size,
-    "input_mask": 2,
-    "segment_ids": config.type_vocab_size,
-    "masked_lm_positions": max_seq_length,
-    "masked_lm_ids": config.vocab_size,
-    "next_sentence_labels": 2,
-  }
-  return input_pipeline.with_limits(
-    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq),
-    limits,
   )
 
 
@@ -663,7 +379,7 @@ def pretraining_loss(
   weights = tf.reshape(batch["masked_lm_weights"], [-1])
   ones = tf.ones_like(next_sentence_losses)
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
-  layout = limited_layout(bert_config, seq_length, 0)
+  layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
   mark = input_pipeline.range_mark(batch, layout)
   return masked_lm_loss + next_sentence_loss + mark, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
@@ -796,181 +512,6 @@ def model_fn_builder(
   return model_fn
 
 
-# Texts with masks, and without
-
-
-class Line(NamedTuple):
-  """A line of text to predict tokens of.
-
-  Attributes:
-    text: as it came.
-    encoded: the same as the model takes it.
-    positions: places whose tokens are asked for: its masks or, of a line
-      without them, all tokens but [CLS] and [SEP].
-  """
-
-  text: str
-  encoded: model_inputs.EncodedPair
-  positions: list[int]
-
-  @property
-  def has_masks(self) -> bool:
-    """Whether there are masks to fill."""
-    return "[MASK]" in self.text
-
-
-def read_lines(
-  path: str,
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  encoding: text_files.Encoding = text_files.UTF8,
-) -> list[Line]:
-  """Reads texts, one a line; " ||| " stands before the second of a pair.
-
-  Args:
-    path: the file; "-" for standard input.
-    tokenizer: never splits [MASK].
-    max_seq_length: tokens; what is longer is cut, and counted.
-    encoding: of the file.
-
-  Returns:
-    The lines, blank ones too.
-
-  Raises:
-    InputError: there are none.
-  """
-  special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
-  mask = tokenizer.vocab["[MASK]"]
-  lines = []
-  for row in text_files.read_lines(path, encoding):
-    text = row.strip()
-    apart = text.replace("[MASK]", " [MASK] ")
-    encoded = model_inputs.encode_pair(
-      tokenizer, *model_inputs.split_pair(apart), max_seq_length
-    )
-    tokens = encoded.input_ids[: sum(encoded.input_mask)]
-    positions = [
-      place
-      for place, token in enumerate(tokens)
-      if (token == mask if "[MASK]" in text else token not in special)
-    ]
-    lines.append(Line(text, encoded, positions))
-  if not lines:
-    raise InputError(f"{path}: has no lines")
-  num_cut = sum(line.encoded.num_cut > 0 for line in lines)
-  if num_cut:
-    logging.warning("%d lines cut to %d tokens", num_cut, max_seq_length)
-  return lines
-
-
-def prediction_records(
-  lines: Iterable[Line], mask_id: int
-) -> Iterator[dict[str, Any]]:
-  """Makes a record of each place that is asked for, with [MASK] there.
-
-  What [MASK]s the line has elsewhere stay.
-
-  Args:
-    lines: the lines.
-    mask_id: of [MASK].
-
-  Yields:
-    Its token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
-  """
-  for line in lines:
-    for position in line.positions:
-      row = line.encoded._asdict()
-      ids = list(line.encoded.input_ids)
-      label, ids[position] = ids[position], mask_id
-      yield row | {
-        "input_ids": ids,
-        "masked_lm_positions": [position],
-        "masked_lm_ids": [label],
-      }
-
-
-def predict_lines(
-  estimator,
-  lines: Iterable[Line],
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  trim: bool,
-  checkpoint: str | None = None,
-) -> Iterator[dict[str, Any]]:
-  """Fills the masks of lines; scores those that have none.
-
-  The score is the pseudo-perplexity (Salazar et al. 2020): each token is
-  masked in turn, and e to the mean of their losses taken.
-
-  Args:
-    estimator: of `model_fn_builder`.
-    lines: the lines.
-    tokenizer: names the tokens.
-    max_seq_length: of the lines.
-    trim: whether padding common to a batch is cut off; not for a TPU.
-    checkpoint: of the model; None for the Estimator's last.
-
-  Yields:
-    Of each line its `text` and either `masks`, for each one the likeliest
-    fillings with their probabilities, or `pseudo_perplexity` and `num_tokens`.
-  """
-  layout = tf_records.token_layout(max_seq_length) | {
-    "masked_lm_positions": tf_records.Feature((1,)),
-    "masked_lm_ids": tf_records.Feature((1,)),
-  }
-  with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "lines.tf_record")
-    records = prediction_records(lines, tokenizer.vocab["[MASK]"])
-    tf_records.write_records(path, records, layout)
-    rows = estimator.predict(
-      lambda params: input_pipeline.record_batches(
-        path, layout, params["batch_size"], drop_remainder=False, trim=trim
-      ),
-      checkpoint_path=checkpoint,
-    )
-    for line in lines:
-      said = list(itertools.islice(rows, len(line.positions)))
-      yield {"text": line.text} | (
-        {"masks": [fillings(row, tokenizer) for row in said]}
-        if line.has_masks
-        else pseudo_perplexity([row["log_prob"] for row in said])
-      )
-
-
-def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
-  """What a mask may stand for, the likeliest first."""
-  tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
-  return [
-    {"token": token, "probability": round(float(prob), 6)}
-    for token, prob in zip(tokens, row["top_probs"])
-  ]
-
-
-def pseudo_perplexity(log_probs: Sequence[float]) -> dict[str, Any]:
-  """That of tokens with these log probabilities; None of no tokens."""
-  value = math.exp(-np.mean(log_probs, dtype=float)) if log_probs else None
-  return {"pseudo_perplexity": value, "num_tokens": len(log_probs)}
-
-
-def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
-  """Writes what is said of each line as JSON lines, and prints it in short.
-
-  Args:
-    path: the file.
-    said: see `predict_lines`.
-  """
-  with write_whole(path) as file:
-    for line in said:
-      file.write(json.dumps(line, ensure_ascii=False) + "\n")
-      app.show(line["text"])
-      for filling in line.get("masks", ()):
-        told = (f"{f['token']} {f['probability']:.3f}" for f in filling)
-        app.show("", *told, sep="  ")
-      if line.get("pseudo_perplexity"):
-        print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
-  logging.info("Predictions in %s", path)
-
-
 # The command line
 
 # Steps of an evaluation unless --max_eval_steps is given.
@@ -999,7 +540,7 @@ class Data(NamedTuple):
 
   train_files: Sequence[str]
   eval_files: Sequence[str]
-  lines: Sequence[Line]
+  lines: Sequence[fill_mask.Line]
   num_records: Mapping[str, int]
 
 
@@ -1084,9 +625,9 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
   if FLAGS.do_train:
     run_report.write_report(results, start.selection, [], None)
   if FLAGS.do_predict:
-    write_predictions(
+    fill_mask.write_predictions(
       os.path.join(FLAGS.output_dir, "predictions.jsonl"),
-      predict_lines(
+      fill_mask.predict_lines(
         estimator,
         data.lines,
         start.tokenizer,
@@ -1361,13 +902,13 @@ def find_data(
         " the vocabulary. Give fewer"
       )
     path = needed("predict_file", "do_predict")
-    lines = read_lines(
+    lines = fill_mask.read_lines(
       path, tokenizer, FLAGS.max_seq_length, text_files.from_flags()
     )
     if any(max(line.encoded.segment_ids) for line in lines):
       loading.check_has_segments(config, FLAGS.bert_config_file)
   num_records = {
-    path: count_records(
+    path: pretraining_records.count_records(
       path,
       FLAGS.max_seq_length,
       FLAGS.max_predictions_per_seq,
@@ -1417,10 +958,12 @@ def check_records(
   def encoded():
     for path in data.num_records:
       of_file = -(-number // len(data.num_records))
-      records = itertools.islice(read_records(path), of_file)
+      records = itertools.islice(
+        pretraining_records.read_records(path), of_file
+      )
       for count, record in enumerate(records, start=1):
         where = f"{path}, record {count}"
-        check_lengths(
+        pretraining_records.check_lengths(
           where, record, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
         )
         for name in ("input_ids", "masked_lm_ids"):
@@ -1577,7 +1120,7 @@ def train(
   total = sum(num_records[path] for path in files)
   masking = None
   if FLAGS.remask:
-    masking = Masking(
+    masking = dynamic_masking.Masking(
       tokenizer.vocab,
       FLAGS.masked_lm_prob,
       FLAGS.do_whole_word_mask,

@@ -93,10 +93,10 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   import run_classifier
   from bertlib import estimator_api
   from bertlib.compute import FastCompute
-  from bertlib.data import tf_records
+  from bertlib.data import classification, classification_records, tf_records
 
   source = source_of(settings)
-  problem = run_classifier.problem_of(source.description)
+  problem = classification.problem_of(source.description)
   length = source.description["max_seq_length"]
   tokenizer = tokenizer_of(source)
   model = estimator_api.TPUEstimator(
@@ -124,10 +124,10 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
     ]
     with tempfile.TemporaryDirectory() as folder:
       path = os.path.join(folder, "records")
-      run_classifier.file_based_convert_examples_to_features(
+      classification_records.file_based_convert_examples_to_features(
         examples, problem.labels, length, tokenizer, path, problem
       )
-      input_fn = run_classifier.file_based_input_fn_builder(
+      input_fn = classification_records.file_based_input_fn_builder(
         path, length, False, False, problem, trim=True, by_length=True
       )
       rows = model.predict(input_fn, checkpoint_path=source.checkpoint)

@@ -10,7 +10,7 @@ from absl import flags
 
 import modeling
 import tokenization
-from bertlib.data import classification, input_pipeline, model_inputs
+from bertlib.data import input_pipeline, model_inputs, tables
 
 FLAGS = flags.FLAGS
 
@@ -39,7 +39,7 @@ def bert_file(name: str) -> str:
 
 def read_texts(split: str) -> tuple[list[str], np.ndarray]:
   """The texts of "train" or "dev", and int32 [texts], the labels of them."""
-  _, *rows = classification.read_tsv(f"demo/{split}.tsv")
+  _, *rows = tables.read_tsv(f"demo/{split}.tsv")
   texts, labels = zip(*(row.fields for row in rows))
   return list(texts), np.int32([LABELS.index(label) for label in labels])
 

@@ -20,7 +20,7 @@ import export_model
 import modeling
 import tokenization
 from bertlib import estimator_api  # noqa: F401 (before anything else uses tf.keras)
-from bertlib.data import classification, model_inputs
+from bertlib.data import model_inputs, tables
 from examples import custom_loop_tf2, demo_task, keras_model
 
 pytestmark = pytest.mark.train
@@ -259,7 +259,7 @@ def test_keras_trains_the_encoder(fitted):
 
 @pytest.mark.unit
 def test_pairs_are_balanced_and_dev_sentences_are_new():
-  _, *rows = classification.read_tsv(os.path.join(EXAMPLES, "pairs.tsv"))
+  _, *rows = tables.read_tsv(os.path.join(EXAMPLES, "pairs.tsv"))
   train, dev = rows[:72], rows[72:]
   for part, each in ((train, 36), (dev, 12)):
     labels = collections.Counter(row.fields[0] for row in part)

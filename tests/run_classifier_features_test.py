@@ -9,9 +9,13 @@ import pytest
 import reference_data
 import tensorflow as tf
 
-import run_classifier
 import tokenization
-from bertlib.data import classification, model_inputs, tf_records
+from bertlib.data import (
+  classification,
+  classification_records,
+  model_inputs,
+  tf_records,
+)
 from bertlib.data.classification import InputExample, PaddingInputExample
 from bertlib.errors import InputError
 
@@ -32,7 +36,7 @@ def convert(case, tokenizer):
   if "padding" not in case:
     texts = case["text_a"], case["text_b"]
     example = InputExample("guid", *texts, case["label"])
-  return run_classifier.convert_single_example(
+  return classification_records.convert_single_example(
     9, example, case.get("label_list"), case["max_seq_length"], tokenizer
   )
 
@@ -117,7 +121,7 @@ def test_records_equal_the_reference(tmp_path, name, golden):
   examples = read_dev_examples(runs, run["task"])[: run["examples"]]
   examples += [PaddingInputExample()] * run["padding_examples"]
   path = str(tmp_path / "records")
-  run_classifier.file_based_convert_examples_to_features(
+  classification_records.file_based_convert_examples_to_features(
     examples,
     run["labels"],
     run["max_seq_length"],
@@ -152,7 +156,7 @@ def test_records_equal_those_of_a_published_run(
   folder = reference_data.data("glue", "MRPC")
   examples = getattr(processor, f"get_{split}_examples")(folder)
   path = str(tmp_path / "records")
-  run_classifier.file_based_convert_examples_to_features(
+  classification_records.file_based_convert_examples_to_features(
     examples, ["0", "1"], 128, tokenizer, path
   )
   records, expected = list(read_records(path)), list(read_records(published))
@@ -179,7 +183,7 @@ def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
     name = "mrpc_dev_all_padded.tf_record.gz"
     with gzip.open(reference_data.golden("classifier", name)) as file:
       (tmp_path / "records").write_bytes(file.read())
-  input_fn = run_classifier.file_based_input_fn_builder(
+  input_fn = classification_records.file_based_input_fn_builder(
     path, seq_length=length, is_training=False, drop_remainder=False
   )
   batches = list(input_fn({"batch_size": sizes[0]}))
@@ -195,14 +199,14 @@ def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
 
 def test_records_of_the_first_releases_are_read(tmp_path):
   """They lack `is_real_example`, and all are real."""
-  layout = run_classifier.record_layout(4)
+  layout = classification_records.record_layout(4)
   del layout["is_real_example"]
   row = dict.fromkeys(model_inputs.TOKEN_FEATURES, (1, 1, 1, 0)) | {
     "label_ids": 2
   }
   path = str(tmp_path / "old")
   tf_records.write_records(path, [row] * 3, layout)
-  input_fn = run_classifier.file_based_input_fn_builder(
+  input_fn = classification_records.file_based_input_fn_builder(
     path, seq_length=4, is_training=False, drop_remainder=False
   )
   (batch,) = input_fn({"batch_size": 8})
@@ -219,7 +223,7 @@ def test_what_is_cut_is_counted(tmp_path, tokenizer, caplog):
   ]
   path = str(tmp_path / "records")
   with caplog.at_level("INFO", "absl"):
-    run_classifier.file_based_convert_examples_to_features(
+    classification_records.file_based_convert_examples_to_features(
       examples, ["0"], 6, tokenizer, path
     )
   assert (

@@ -18,7 +18,7 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib import estimator_api
-from bertlib.data import model_inputs
+from bertlib.data import classification_records, model_inputs
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.errors import InputError
 from bertlib.training import multi_run
@@ -514,7 +514,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
     for number, before in enumerate([1, 5, 2, 9, 3])
   ]
   path = str(tmp_path / "records")
-  lengths = run_classifier.file_based_convert_examples_to_features(
+  lengths = classification_records.file_based_convert_examples_to_features(
     examples,
     problem.labels,
     32,
@@ -524,7 +524,7 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
   )
 
   def read(trim):
-    input_fn = run_classifier.file_based_input_fn_builder(
+    input_fn = classification_records.file_based_input_fn_builder(
       path, 32, False, False, problem, trim, by_length=by_length
     )
     return list(input_fn({"batch_size": 2}).as_numpy_iterator())

@@ -18,6 +18,7 @@ from tiny_classifier import CONFIG, SENTENCES, SPECIAL, WORDS, flags
 import modeling
 import run_classifier
 import tokenization
+from bertlib.data import classification_records
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.process
@@ -327,10 +328,12 @@ def test_input_fn_builder_feeds_features_from_memory(place):
     run_classifier.InputExample(str(i), a, b, label)
     for i, (a, b, label) in enumerate(SENTENCES)
   ]
-  converted = run_classifier.convert_examples_to_features(
+  converted = classification_records.convert_examples_to_features(
     examples, ["0", "1"], 16, tokenizer_of(place)
   )
-  input_fn = run_classifier.input_fn_builder(converted, 16, False, False)
+  input_fn = classification_records.input_fn_builder(
+    converted, 16, False, False
+  )
   with tf.Graph().as_default(), tf.Session() as session:
     batch = tf.data.make_one_shot_iterator(
       input_fn({"batch_size": 3})
@@ -345,7 +348,7 @@ def test_input_fn_builder_feeds_features_from_memory(place):
 def test_an_unknown_label_is_named(place):
   example = run_classifier.InputExample("dev-7", "a cat", None, "maybe")
   with pytest.raises(InputError, match=r"dev-7.*'maybe'"):
-    run_classifier.convert_single_example(
+    classification_records.convert_single_example(
       0, example, ["0", "1"], 16, tokenizer_of(place)
     )
 
@@ -355,7 +358,7 @@ def test_an_unknown_label_is_named(place):
 def test_labels_may_be_integers(place, label_list):
   def convert(label):
     example = run_classifier.InputExample("dev-7", "a cat", None, label)
-    return run_classifier.convert_single_example(
+    return classification_records.convert_single_example(
       0, example, label_list, 16, tokenizer_of(place)
     )
 

@@ -16,6 +16,7 @@ from tiny_ner import columns, flags, training
 
 import run_ner
 from bertlib.data import input_pipeline, ner
+from bertlib.metrics import ner_scores
 
 pytestmark = pytest.mark.process
 
@@ -222,7 +223,7 @@ def test_the_loss_of_parts_adds_up():
 
 @pytest.mark.unit
 def test_scores_are_of_entities():
-  scores = run_ner.score(
+  scores = ner_scores.score(
     [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]
   )
   assert scores["f1"] == 0.5

@@ -21,7 +21,12 @@ from run_pretraining_test import CONFIG, NUM_PREDICTIONS, SEQ_LENGTH, VOCAB_IDS
 import optimization
 import run_pretraining
 from bertlib.checkpoints import checkpoint_writer, finding, model_json
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import (
+  dynamic_masking,
+  input_pipeline,
+  model_inputs,
+  tf_records,
+)
 from bertlib.data.input_pipeline import Shard
 from bertlib.errors import InputError
 from bertlib.training import checkpoint_hook, distribution, multi_run
@@ -314,7 +319,7 @@ FILE_SIZES = {
   "train-1.tfrecord": 13,
   "train-2.tfrecord": 9,
 }
-MASKINGS = [None, run_pretraining.Masking(VOCAB_IDS)]
+MASKINGS = [None, dynamic_masking.Masking(VOCAB_IDS)]
 
 
 def batches(

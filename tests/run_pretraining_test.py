@@ -39,8 +39,16 @@ import run_classifier
 import run_pretraining
 import tokenization
 from bertlib.checkpoints import initialize, model_json
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import (
+  classification_records,
+  dynamic_masking,
+  input_pipeline,
+  model_inputs,
+  pretraining_records,
+  tf_records,
+)
 from bertlib.errors import InputError
+from bertlib.metrics import fill_mask
 
 pytestmark = pytest.mark.graph
 
@@ -373,7 +381,7 @@ def test_fine_tuning_starts_from_the_checkpoint(trained):
 # Stopped and started again
 
 
-@pytest.mark.parametrize("masking", [None, run_pretraining.Masking(VOCAB_IDS)])
+@pytest.mark.parametrize("masking", [None, dynamic_masking.Masking(VOCAB_IDS)])
 def test_batches_go_on_where_training_was(place, masking):
   def batches(first_step, last_step):
     input_fn = run_pretraining.input_fn_builder(
@@ -666,8 +674,8 @@ def examples(num_examples, seed=0):
 
 
 def remask(batch, numbers, **changed):
-  masking = run_pretraining.Masking(VOCAB_IDS, **changed)
-  masked = tf.function(run_pretraining.remask)(
+  masking = dynamic_masking.Masking(VOCAB_IDS, **changed)
+  masked = tf.function(dynamic_masking.remask)(
     batch, tf.constant(numbers, tf.int64), masking
   )
   return {name: tensor.numpy() for name, tensor in masked.items()}
@@ -690,7 +698,7 @@ def words_of(ids):
 def test_original_tokens_come_back():
   ids, batch = examples(100)
   assert (ids != batch["input_ids"].numpy()).any(axis=1).mean() > 0.5
-  restored = run_pretraining.original_ids(batch).numpy()
+  restored = dynamic_masking.original_ids(batch).numpy()
   np.testing.assert_array_equal(restored, ids)
 
 
@@ -810,7 +818,7 @@ def test_shapes_are_static_for_a_tpu(place):
     SEQ_LENGTH,
     NUM_PREDICTIONS,
     is_training=True,
-    masking=run_pretraining.Masking(VOCAB_IDS, do_whole_word_mask=True),
+    masking=dynamic_masking.Masking(VOCAB_IDS, do_whole_word_mask=True),
   )
   layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
   shapes = {
@@ -835,7 +843,7 @@ def test_masks_go_by_the_number_of_a_record_over_all_epochs(place):
     )
     return input_fn({"batch_size": 4}).take(3)
 
-  seen = batches(run_pretraining.Masking(VOCAB_IDS, seed=7))
+  seen = batches(dynamic_masking.Masking(VOCAB_IDS, seed=7))
   for step, (batch, kept) in enumerate(zip(seen, batches(None)), start=2):
     expected = remask(kept, range(4 * step, 4 * step + 4), seed=7)
     for name, array in expected.items():
@@ -850,13 +858,13 @@ def test_training_sees_new_masks_each_epoch(place):
     NUM_PREDICTIONS,
     is_training=True,
     trim=True,
-    masking=run_pretraining.Masking(VOCAB_IDS),
+    masking=dynamic_masking.Masking(VOCAB_IDS),
   )
   seen = collections.defaultdict(set)
   for batch in input_fn({"batch_size": 5}).take(8):
     longest = int(tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=1)))
     assert batch["input_ids"].shape[1] == -(-longest // 8) * 8
-    originals = run_pretraining.original_ids(batch).numpy()
+    originals = dynamic_masking.original_ids(batch).numpy()
     for original, masked in zip(originals, batch["input_ids"].numpy()):
       tokens = tuple(original[original > 0])
       seen[tokens].add(tuple(masked[: len(tokens)]))
@@ -948,7 +956,7 @@ def test_the_vocabulary_is_that_of_the_folder(place, trained, tmp_path):
 
 
 def count(path):
-  return run_pretraining.count_records(
+  return pretraining_records.count_records(
     str(path), SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": CLS}
   )
 
@@ -979,13 +987,13 @@ def test_records_of_another_length(place, flag, lengths):
   theirs = {"max_seq_length": 24, "max_predictions_per_seq": 5}[flag]
   told = f"{path}: .*--{flag}={theirs}, not .* Give --{flag}={theirs}$"
   with pytest.raises(InputError, match=told):
-    run_pretraining.count_records(path, *lengths)
+    pretraining_records.count_records(path, *lengths)
 
 
 def test_records_of_another_kind(tmp_path):
   path = str(tmp_path / "classifier.tf_record")
-  layout = run_classifier.record_layout(SEQ_LENGTH)
-  row = run_classifier.convert_single_example(
+  layout = classification_records.record_layout(SEQ_LENGTH)
+  row = classification_records.convert_single_example(
     0, run_classifier.PaddingInputExample(), [], SEQ_LENGTH, None
   ).as_record()
   tf_records.write_records(path, [row], layout)
@@ -1001,7 +1009,7 @@ def test_records_of_another_kind(tmp_path):
 def test_records_of_another_vocabulary(place):
   path = str(place / "train-0.tfrecord")
   with pytest.raises(InputError, match="another vocabulary"):
-    run_pretraining.count_records(
+    pretraining_records.count_records(
       path, SEQ_LENGTH, NUM_PREDICTIONS, {"[CLS]": 101}
     )
 
@@ -1037,6 +1045,6 @@ def test_texts_that_are_too_long_are_cut_and_counted(place, caplog):
   )
   (place / "long.txt").write_text("the cat sat [MASK]\nthe cat\n")
   with caplog.at_level("WARNING"):
-    lines = run_pretraining.read_lines(str(place / "long.txt"), tokenizer, 5)
+    lines = fill_mask.read_lines(str(place / "long.txt"), tokenizer, 5)
   assert "1 lines cut to 5 tokens" in caplog.text
   assert [line.positions for line in lines] == [[], [1, 2]]

@@ -6,31 +6,19 @@ which scores are its own. A new one is a subclass with a table.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import functools
 import glob
-import io
 import itertools
 import json
 import math
 import os
-import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
 
-from bertlib import text_files
+from bertlib.data import tables
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
-
-# As in the original, what is not UTF-8 is left out of texts; labels need all.
-LENIENT = Encoding("utf-8", "surrogateescape")
-
-# White space around labels, also such as has no width.
-_AROUND_LABEL = re.compile(r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$")
 
 
 class InputExample:
@@ -99,63 +87,6 @@ class Problem(NamedTuple):
     return len(self.labels) or 1
 
 
-@dataclasses.dataclass(frozen=True)
-class Row(Sequence):
-  """A row of a table; also the sequence of its texts.
-
-  Attributes:
-    path: the file.
-    number: of the row, the first one 1.
-    fields: the text of each column, None where it has none; bytes that are
-      not UTF-8 are kept as lone surrogates.
-    fault: why it has none; None if there are just too few columns.
-  """
-
-  path: str
-  number: int
-  fields: list[str | None]
-  fault: str | None = None
-
-  @functools.cached_property
-  def texts(self) -> list[str]:
-    """The text of every column; none for a blank line."""
-    if self.fields == [""]:
-      return []
-    return [self.text(column) for column in range(len(self.fields))]
-
-  def __getitem__(self, column):
-    return self.texts[column]
-
-  def __len__(self) -> int:
-    return len(self.texts)
-
-  def text(self, column: int) -> str:
-    """The text of a column without what is not UTF-8."""
-    return self._field(column).encode("utf-8", "ignore").decode("utf-8")
-
-  def label(self, column: int) -> str:
-    """The text of a column, which has to be UTF-8, without space around it."""
-    label = self._field(column)
-    if not label.isprintable() and label != self.text(column):
-      raise self.error(f"the label {label!r} is not UTF-8")
-    return strip_label(label)
-
-  def error(self, message: str) -> InputError:
-    """An error that names this row."""
-    return InputError(f"{self.path}, row {self.number}: {message}")
-
-  def _field(self, column: int) -> str:
-    length = len(self.fields)
-    field = self.fields[column] if -length <= column < length else None
-    if field is None:
-      fault = f"has {length} columns, but column {column + 1} is needed"
-      raise self.error(
-        f"{self.fault or fault}. Mend the row, or leave such rows out with"
-        " --bad_rows=skip"
-      )
-    return field
-
-
 class Columns(NamedTuple):
   """Where a split of a data set keeps what.
 
@@ -187,7 +118,7 @@ class DataProcessor:
   # Whether a row that cannot be read is counted and left out.
   skip_bad_rows = False
   # Of its files.
-  encoding = LENIENT
+  encoding = tables.LENIENT
   # The task whose models it takes; None for its own.
   model_task: str | None = None
 
@@ -222,7 +153,7 @@ class DataProcessor:
   def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
     """The rows of a tab-separated file; for processors written elsewhere."""
     del quotechar  # the reference took it and did nothing with it
-    return [row.texts for row in read_tsv(input_file)]
+    return [row.texts for row in tables.read_tsv(input_file)]
 
 
 class TableProcessor(DataProcessor):
@@ -282,7 +213,9 @@ class TableProcessor(DataProcessor):
         f"{type(self).__name__}: this task has no {set_type} set"
       )
     path = os.path.join(data_dir, file or columns.file)
-    return self._create_examples(list(read_tsv(path, self.encoding)), set_type)
+    return self._create_examples(
+      list(tables.read_tsv(path, self.encoding)), set_type
+    )
 
   def _create_examples(
     self, lines: Sequence[Sequence[str]], set_type: str
@@ -303,7 +236,9 @@ class TableProcessor(DataProcessor):
     """
     columns = self.columns(set_type)
     rows = [
-      line if isinstance(line, Row) else Row(set_type, number, [*line])
+      line
+      if isinstance(line, tables.Row)
+      else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
     return collect_examples(
@@ -313,7 +248,9 @@ class TableProcessor(DataProcessor):
       self.skip_bad_rows,
     )
 
-  def example(self, row: Row, columns: Columns, split: str) -> InputExample:
+  def example(
+    self, row: tables.Row, columns: Columns, split: str
+  ) -> InputExample:
     """Makes an example of a row."""
     if columns.guid is None:
       guid = str(row.number - 1)
@@ -329,12 +266,12 @@ class TableProcessor(DataProcessor):
       label=label,
     )
 
-  def known_label(self, row: Row, label: str) -> str:
+  def known_label(self, row: tables.Row, label: str) -> str:
     """The label, if it is one of the task's."""
     check_label(row, label, self.problem)
     return label
 
-  def wanted(self, row: Row) -> bool:
+  def wanted(self, row: tables.Row) -> bool:
     """Whether a row belongs to the set."""
     del row
     return True
@@ -454,13 +391,13 @@ class XnliProcessor(TableProcessor):
     file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
     return Columns(file, text_a=0, text_b=1, label=2)
 
-  def known_label(self, row: Row, label: str) -> str:
+  def known_label(self, row: tables.Row, label: str) -> str:
     """See base class."""
     # The training files have a word of their own for one label.
     label = "contradiction" if label == "contradictory" else label
     return super().known_label(row, label)
 
-  def wanted(self, row: Row) -> bool:
+  def wanted(self, row: tables.Row) -> bool:
     """See base class."""
     is_training_file = row.path.endswith(f".train.{self.language}.tsv")
     return is_training_file or row.fields[0] == self.language
@@ -509,7 +446,7 @@ class SwagProcessor(SplitProcessor):
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     split = "val" if split == "dev" else split
     path = os.path.join(data_dir, f"{split}.csv")
-    rows = read_csv(path, self.encoding)
+    rows = tables.read_csv(path, self.encoding)
     header = next(rows)
     endings = [f"ending{label}" for label in self.labels]
     columns = {}
@@ -550,8 +487,10 @@ class RaceProcessor(SplitProcessor):
 
   def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
     """The questions about an article, which a file has as a JSON object."""
-    values = _json_object("\n".join(_read_lines(path, self.encoding)))
-    row = Row(path, 1, [])
+    values = tables.json_object(
+      "\n".join(tables.read_lines(path, self.encoding))
+    )
+    row = tables.Row(path, 1, [])
     article, questions, options, answers = map(
       values.get, ("article", "questions", "options", "answers")
     )
@@ -644,11 +583,11 @@ class OwnDataProcessor(SplitProcessor):
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
     ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-    reader = READERS.get(ending, read_tsv)
+    reader = tables.READERS.get(ending, tables.read_tsv)
     rows = reader(path, self.encoding)
     header = next(rows)
     columns, has_names = self._find_columns(header, split)
-    if not has_names and reader is not read_jsonl:
+    if not has_names and reader is not tables.read_jsonl:
       rows = itertools.chain([header], rows)
 
     def example(row):
@@ -681,7 +620,7 @@ class OwnDataProcessor(SplitProcessor):
     return collect_examples(path, rows, example, self.skip_bad_rows)
 
   def _find_columns(
-    self, header: Row, split: str
+    self, header: tables.Row, split: str
   ) -> tuple[dict[str, int | None], bool]:
     """Index of each column, and whether the first row names the columns."""
     found: dict[str, int | None] = {}
@@ -729,95 +668,9 @@ PROCESSORS = {
 }
 
 
-# Tables
-
-
-def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The rows of a tab-separated file, in which quotes mean nothing.
-
-  Args:
-    path: the file; a byte-order mark and CRLF are read.
-    encoding: of the file.
-
-  Yields:
-    A row a line.
-
-  Raises:
-    InputError: the file is missing or empty.
-  """
-  for number, line in enumerate(_read_lines(path, encoding), start=1):
-    yield Row(path, number, line.split("\t"))
-
-
-def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The rows of a comma-separated file, in which quoted fields may have lines.
-
-  Args:
-    path: the file; a byte-order mark and CRLF are read.
-    encoding: of the file.
-
-  Yields:
-    Its rows, numbered; blank lines are passed over.
-
-  Raises:
-    InputError: the file is missing or empty, or a quote is never closed.
-  """
-  text = io.StringIO("\n".join(_read_lines(path, encoding)))
-  rows = csv.reader(text, strict=True)
-  csv.field_size_limit(sys.maxsize)
-  number = 0
-  try:
-    for fields in rows:
-      number += 1
-      if fields:
-        yield Row(path, number, fields)
-  except csv.Error as error:
-    raise InputError(f"{path}, row {number + 1}: {error}") from error
-
-
-def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The objects of a JSON-lines file as a table: first a row with the keys.
-
-  Args:
-    path: the file; blank lines are passed over.
-    encoding: of the file.
-
-  Yields:
-    The keys of the first object; then, for each object, its values. A line
-    that is no object has none.
-
-  Raises:
-    InputError: the file is missing or empty, or its first line no object.
-  """
-  keys: list[str] = []
-  for number, line in enumerate(_read_lines(path, encoding), start=1):
-    if not line.strip():
-      continue
-    values = _json_object(line)
-    if not keys:
-      keys = list(values)
-      if not keys:
-        raise InputError(f"{path}, row {number}: is not a JSON object")
-      yield Row(path, number, keys)
-    missing = [key for key in keys if values.get(key) is None]
-    yield Row(
-      path,
-      number,
-      [_as_text(values.get(key)) for key in keys],
-      f"has no {', '.join(missing)}" if values else "is not a JSON object",
-    )
-
-
-READERS = {
-  ".tsv": read_tsv,
-  ".txt": read_tsv,
-  ".csv": read_csv,
-  ".jsonl": read_jsonl,
-  ".json": read_jsonl,
-}
-
-
-def read_texts(path: str, encoding: Encoding = LENIENT) -> list[InputExample]:
+def read_texts(
+  path: str, encoding: Encoding = tables.LENIENT
+) -> list[InputExample]:
   """Texts to label, one a line; a tab stands before the second of a pair.
 
   Args:
@@ -831,7 +684,7 @@ def read_texts(path: str, encoding: Encoding = LENIENT) -> list[InputExample]:
     InputError: there is no such file, or nothing in it.
   """
   examples = []
-  for row in read_tsv(path, encoding):
+  for row in tables.read_tsv(path, encoding):
     examples.append(
       InputExample(
         guid=f"text-{row.number}",
@@ -890,13 +743,8 @@ def split_labels(text: str, delimiter: str) -> list[str]:
     labels = None
   if not isinstance(labels, list):
     labels = text.split(delimiter)
-  labels = (strip_label(_as_text(label) or "") for label in labels)
+  labels = (tables.strip_label(tables.as_text(label) or "") for label in labels)
   return list(dict.fromkeys(filter(None, labels)))
-
-
-def strip_label(label: str) -> str:
-  """A label without white space around it, of any kind."""
-  return _AROUND_LABEL.sub("", label)
 
 
 def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
@@ -917,7 +765,9 @@ def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
     )
 
 
-def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
+def check_label(
+  row: tables.Row, label: str | Sequence[str], problem: Problem
+) -> None:
   """Refuses a label that the task does not have.
 
   Args:
@@ -943,32 +793,15 @@ def check_label(row: Row, label: str | Sequence[str], problem: Problem) -> None:
       )
 
 
-def _read_lines(path: str, encoding: Encoding) -> Iterator[str]:
-  """Lines without their ends, and without blank ones at the end."""
-  try:
-    lines = list(text_files.read_lines(path, encoding))
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-  while lines and lines[-1] in ("\n", "\r\n", "\r"):
-    del lines[-1]
-  if not lines:
-    raise InputError(f"{path}: is empty")
-  for line in lines:
-    yield line.removesuffix("\n").removesuffix("\r")
-
-
-def _json_object(line: str) -> dict[str, Any]:
-  """The object that a line holds; an empty one if it does not."""
-  try:
-    value = json.loads(line)
-  except ValueError:
-    return {}
-  return value if isinstance(value, dict) else {}
-
-
 def _are_texts(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
-def _as_text(value: Any) -> str | None:
-  return value if value is None or isinstance(value, str) else json.dumps(value)
+# A trained model from Python
+
+
+def problem_of(description: Mapping[str, Any]) -> Problem:
+  """What a model has learnt, by its description."""
+  labels = description["labels"]
+  usual = "classification" if labels else "regression"
+  return Problem(description.get("kind", usual), labels)

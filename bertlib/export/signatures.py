@@ -15,13 +15,9 @@ from typing import Any, Callable, NamedTuple
 import tensorflow as tf
 
 import modeling
-import run_classifier
-import run_ner
-import run_pretraining
-import run_squad
 import tokenization
 from bertlib.compute import FastCompute
-from bertlib.data import model_inputs, ner, squad
+from bertlib.data import classification, model_inputs, ner, squad
 from bertlib.export import tf_tokenizer
 from bertlib.metrics import squad_decoding
 
@@ -58,6 +54,7 @@ class Served:
     tokenizer: tokenization.FullTokenizer | None,
     seq_length: int | None = None,
     dtype=tf.float32,
+    build_model: Callable[..., Any] | None = None,
   ):
     """Takes a model.
 
@@ -67,8 +64,10 @@ class Served:
       tokenizer: of its texts; None where only ids can be taken.
       seq_length: S of every batch; None for any.
       dtype: see `compute.FastCompute`.
+      build_model: builds the graph of a task; None for the encoder alone.
     """
     self.description = description
+    self.build_model = build_model
     self.config = config
     self.tokenizer = tokenizer
     self.seq_length = seq_length
@@ -203,7 +202,7 @@ class Classifier(Served):
   def __init__(self, description, *args, **kwargs):
     """See base class."""
     super().__init__(description, *args, **kwargs)
-    self.problem = run_classifier.problem_of(description)
+    self.problem = classification.problem_of(description)
     if self.problem.kind == "multiple_choice":
       self.main = "choices"
     elif description.get("has_pairs"):
@@ -211,9 +210,7 @@ class Classifier(Served):
 
   def build(self, inputs):
     """See base class."""
-    return run_classifier.Predictor.build(
-      self.description, self.config, inputs, self.compute
-    )
+    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def signatures(self):
     """See base class; a choice is a pair of its own."""
@@ -273,7 +270,7 @@ class MaskedLM(Served):
 
   def build(self, inputs):
     """See base class; log probabilities of all words, and of the order."""
-    logits, order = run_pretraining.create_model(
+    logits, order = self.build_model(
       self.config,
       is_training=False,
       batch=inputs,
@@ -346,9 +343,7 @@ class Tagger(Served):
 
   def build(self, inputs):
     """See base class; probabilities, float32 [B, S, L]."""
-    return run_ner.Predictor.build(
-      self.description, self.config, inputs, self.compute
-    )
+    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs):
     """See base class."""
@@ -435,9 +430,7 @@ class Reader(Served):
 
   def build(self, inputs):
     """See base class; scores of starts and ends, float32 [B, 2, S]."""
-    return run_squad.Predictor.build(
-      self.description, self.config, inputs, self.compute
-    )
+    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs):
     """See base class."""
@@ -579,12 +572,3 @@ def _first_where(condition, segment, num_segments, number=None):
     number = tf.range(tf.size(condition))
   number = tf.where(condition, number, tf.int32.max)
   return tf.math.unsorted_segment_min(number, segment, num_segments)
-
-
-# By the script whose models they are.
-SERVED = {
-  "run_classifier": Classifier,
-  "run_ner": Tagger,
-  "run_pretraining": MaskedLM,
-  "run_squad": Reader,
-}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
-from bertlib.metrics import classification_scores
-from bertlib.reporting import html_report
+from bertlib.data.ner import Sentence
+from bertlib.metrics import classification_scores, ner_decoding
+from bertlib.reporting import (
+  html_report,
+)
 
 # What a report shows
 
@@ -97,3 +100,58 @@ def _errors(problem, examples, said, wrong, num_errors: int) -> str:
       }
     )
   return html_report.errors(rows)
+
+
+def ner_sections(
+  sentences: Sequence[Sentence],
+  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+  results: Mapping[str, float],
+  num_errors: int = 30,
+) -> list[str]:
+  """What a report shows of tagged sentences.
+
+  Args:
+    sentences: with their true tags.
+    said: the model's tags and their probabilities.
+    results: of `score_tags`.
+    num_errors: sentences shown, those with the most certain errors.
+
+  Returns:
+    Sections of `report`.
+  """
+  names = ("precision", "recall", "f1", "entities")
+  types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
+  rows = [
+    {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
+    for kind in types
+  ]
+  sure, right, errors = [], [], []
+  for sentence, (tags, probabilities) in zip(sentences, said):
+    correct = [a == b for a, b in zip(sentence.tags, tags)]
+    sure += probabilities
+    right += correct
+    wrong = [p for p, is_right in zip(probabilities, correct) if not is_right]
+    if wrong:
+      errors.append((max(wrong), sentence, tags, probabilities))
+  errors.sort(key=lambda error: -error[0])
+
+  def shown(sentence, tags, probabilities):
+    found = ner_decoding.found_in(sentence, tags, probabilities)
+    return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
+
+  return [
+    html_report.table("Entities", rows),
+    html_report.calibration(sure, right),
+    html_report.errors(
+      [
+        {
+          "sentence": sentence.place,
+          "is": shown(sentence, sentence.tags, [1.0] * len(tags)),
+          "said": shown(sentence, tags, probabilities),
+          "probability": probability,
+          "text": sentence.text,
+        }
+        for probability, sentence, tags, probabilities in errors[:num_errors]
+      ]
+    ),
+  ]

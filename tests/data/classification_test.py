@@ -12,7 +12,7 @@ import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.data import classification
+from bertlib.data import classification, tables
 from bertlib.data.classification import InputExample, OwnDataProcessor
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
@@ -653,7 +653,7 @@ def test_text_is_what_is_utf_8_of_its_bytes(tmp_path_factory, content):
   content = content.translate(None, delete=b"\t\r\n")
   path = tmp_path_factory.mktemp("bytes") / "x.tsv"
   path.write_bytes(b"first\t" + content)
-  (row,) = classification.read_tsv(str(path))
+  (row,) = tables.read_tsv(str(path))
   assert row.text(1) == content.decode("utf-8", "ignore")
 
 

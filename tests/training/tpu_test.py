@@ -22,7 +22,13 @@ import run_pretraining
 import run_squad
 from bertlib import estimator_api
 from bertlib.checkpoints import model_json
-from bertlib.data import input_pipeline, ner, squad, tf_records
+from bertlib.data import (
+  classification_records,
+  input_pipeline,
+  ner,
+  squad,
+  tf_records,
+)
 from bertlib.data.classification import Problem
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
@@ -111,7 +117,7 @@ def model_of(name, *flags):
     ),
     "--warmup_proportion=0",
     *flags,
-  ), run_classifier.record_layout(LENGTH, problem)
+  ), classification_records.record_layout(LENGTH, problem)
 
 
 def random_batch(layout, batch_size=BATCH_SIZE):
@@ -286,7 +292,7 @@ def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
   two_cores, tmp_path
 ):
   problem = Problem("classification", LABELS)
-  layout = run_classifier.record_layout(LENGTH, problem)
+  layout = classification_records.record_layout(LENGTH, problem)
   batch = random_batch(layout)
   path = str(tmp_path / "train.tf_record")
   tf_records.write_records(
@@ -441,7 +447,7 @@ def test_padding_examples_do_not_count():
 
 def test_one_hot_embeddings_are_those_that_are_gathered():
   problem = Problem("classification", LABELS)
-  batch = random_batch(run_classifier.record_layout(LENGTH, problem))
+  batch = random_batch(classification_records.record_layout(LENGTH, problem))
   gathered, looked_up = (
     evaluate(
       run_classifier.model_fn_builder(
