@@ -114,7 +114,7 @@ output/minilm/vocab.txt: | $(environment)-demo
 	  --input=$(minilm)
 
 # What the marks mean is in pyproject.toml.
-quick = -m "(unit or graph or smoke) and not slow"
+quick = -m "(unit or graph or smoke) and not slow and not needs_data"
 pytest = $(python) -m pytest -n auto --dist worksteal $(TESTS)
 
 test: $(environment)-test
