@@ -168,14 +168,6 @@ def saved_model_cli(*arguments, folder):
 
 
 @pytest.mark.process
-def test_saved_model_cli_shows_it(exported, tmp_path):
-  said = saved_model_cli("show", "--dir", exported, "--all", folder=tmp_path)
-  for name in ("ids", "text", "pair", "tokenize", "serving_default"):
-    assert f"signature_def['{name}']" in said
-  assert "inputs['text_a'] tensor_info:\n        dtype: DT_STRING" in said
-
-
-@pytest.mark.process
 def test_saved_model_cli_runs_it(exported, loaded, tmp_path):
   saved_model_cli(
     *("run", "--dir", exported, "--tag_set", "serve"),

@@ -80,6 +80,7 @@ _TRAINING = (
   "--max_seq_length=16",
   "--train_batch_size=4",
   "--num_train_epochs=1",
+  "--xla=off",  # compiling takes longer than a step
 )
 COMMANDS = {
   "run_classifier": (
@@ -113,6 +114,7 @@ COMMANDS = {
     "--input_file={world}/records.tfrecord",
     "--num_train_steps=2",
     "--num_warmup_steps=0",
+    "--xla=off",
     "--do_train",
   ),
   "create_pretraining_data": (
