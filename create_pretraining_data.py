@@ -21,31 +21,21 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(PretrainingDataSettings)
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import glob
-import hashlib
-import json
-import multiprocessing
 import os
 import random
-import shutil
-import signal
-import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags, logging
 
 import tokenization
-from bertlib import app, files, folder_lock, json_files, text_files
-from bertlib.data import tf_records, vocabulary
+from bertlib import app, files, folder_lock, text_files
+from bertlib.data import pretraining_text, tf_records, workers
 from bertlib.errors import InputError
-from bertlib.files import find_files, open_any, split_names, write_whole
+from bertlib.files import find_files, split_names
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
@@ -56,65 +46,6 @@ Document = list  # of sentences, each a non-empty list of tokens
 
 # A count: random next sentences of a text that has no other document.
 SAME_DOCUMENT = "random next sentences from the same document"
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-  """Everything that determines the records of a text.
-
-  Attributes:
-    vocab_file: the vocabulary.
-    do_lower_case: whether to lower-case the text, for an uncased model.
-    max_seq_length: tokens per record, [CLS] and both [SEP] included.
-    max_predictions_per_seq: maximum number of masked tokens per record.
-    masked_lm_prob: fraction of the tokens to mask.
-    short_seq_prob: fraction of the documents cut into shorter sequences.
-    dupe_factor: number of passes over the text, each with other masks.
-    random_seed: seed of all draws.
-    do_whole_word_mask: whether to mask all pieces of a word together.
-    whole_word_draw: see `create_masked_lm_predictions`.
-    word_boundaries: "pieces" if a word is a piece and the ## pieces after it;
-      "spaces" if it is what stands between spaces, in segmented text.
-    truncate_prob: fraction of the sentences truncated at a random position.
-    split_sentences: language of running text whose lines are yet to be split
-      into sentences ("en"); "" for none.
-  """
-
-  vocab_file: str
-  do_lower_case: bool = True
-  max_seq_length: int = 128
-  max_predictions_per_seq: int = 20
-  masked_lm_prob: float = 0.15
-  short_seq_prob: float = 0.1
-  dupe_factor: int = 10
-  random_seed: int = 12345
-  do_whole_word_mask: bool = False
-  whole_word_draw: str = "piece"
-  word_boundaries: str = "pieces"
-  truncate_prob: float = 0.0
-  split_sentences: str = ""
-  encoding: str = "utf-8"
-  encoding_errors: str = "strict"
-
-  @property
-  def text_encoding(self) -> text_files.Encoding:
-    """How the bytes of the text are read."""
-    return text_files.Encoding(self.encoding, self.encoding_errors)
-
-  def instance_settings(self) -> dict[str, Any]:
-    """The arguments of `create_training_instances` that a recipe has."""
-    names = (
-      "max_seq_length",
-      "dupe_factor",
-      "short_seq_prob",
-      "masked_lm_prob",
-      "max_predictions_per_seq",
-      "do_whole_word_mask",
-      "whole_word_draw",
-      "truncate_prob",
-      "split_sentences",
-    )
-    return {name: getattr(self, name) for name in names}
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -322,7 +253,7 @@ def read_documents(
     InputError: the package that splits sentences is missing.
   """
   counts = collections.Counter() if counts is None else counts
-  split = _sentence_splitter() if split_sentences else None
+  split = pretraining_text.sentence_splitter() if split_sentences else None
   documents: list[Document] = [[]]
   for line in lines:
     text = tokenization.convert_to_unicode(line).strip()
@@ -558,42 +489,6 @@ def _draw_words(
   return drawn
 
 
-class SegmentedTextTokenizer:
-  """Tokenizes text whose words stand between spaces, as Chinese can be made.
-
-  Every token that continues a word begins with "##", whether the entry of the
-  vocabulary does or not; those that do have it twice then.
-
-  Attributes:
-    vocab: token -> id of all entries, in the order of the vocabulary.
-  """
-
-  def __init__(self, tokenizer: tokenization.FullTokenizer):
-    vocab = tokenizer.vocab
-    self._tokenize = tokenizer.tokenize
-    self._continuations = {entry: "##" + entry for entry in vocab}
-    self.vocab = {
-      self._continuations[entry] if entry.startswith("##") else entry: index
-      for entry, index in vocab.items()
-    }
-    self._ids = self.vocab | {
-      self._continuations[entry]: index for entry, index in vocab.items()
-    }
-
-  def tokenize(self, text: str) -> list[str]:
-    """Tokens of `text`."""
-    continuations = self._continuations
-    return [
-      continuations[token] if position else token
-      for word in text.split()
-      for position, token in enumerate(self._tokenize(word))
-    ]
-
-  def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-    """Ids of `tokens`; KeyError for one that is not in the vocabulary."""
-    return tokenization.convert_by_vocab(self._ids, tokens)
-
-
 def truncate_seq_pair(
   tokens_a: list[str],
   tokens_b: list[str],
@@ -640,44 +535,6 @@ def shuffle(items: list, rng: random.Random) -> None:
     while j > i:
       j = getrandbits(num_bits)
     items[i], items[j] = items[j], items[i]
-
-
-@functools.lru_cache(maxsize=1)
-def load_tokenizer(
-  recipe: Recipe,
-) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
-  """The tokenizer of a recipe.
-
-  Raises:
-    InputError: the vocabulary is none or has no [MASK], or the package that
-      splits sentences is missing.
-  """
-  vocab_file = recipe.vocab_file
-  vocab = vocabulary.load(vocab_file)
-  vocabulary.check(vocab_file, vocab)
-  tokenizer = tokenization.FullTokenizer(vocab, recipe.do_lower_case)
-  if "[MASK]" not in tokenizer.vocab:
-    raise InputError(
-      f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"
-      " that has one"
-    )
-  if recipe.split_sentences:
-    _sentence_splitter()
-  if recipe.do_whole_word_mask and recipe.word_boundaries == "spaces":
-    return SegmentedTextTokenizer(tokenizer)
-  return tokenizer
-
-
-@functools.lru_cache(maxsize=1)
-def _sentence_splitter():
-  try:
-    from sentencex import segment
-  except ImportError as error:
-    raise InputError(
-      "--split_sentences needs the package sentencex: pip install -e"
-      " .[sentences]"
-    ) from error
-  return segment
 
 
 # Instances to records
@@ -793,7 +650,9 @@ def create_float_feature(values: Iterable[float]):
 
 
 def write_in_memory(
-  recipe: Recipe, input_files: Iterable[str], output_files: Sequence[str]
+  recipe: pretraining_text.Recipe,
+  input_files: Iterable[str],
+  output_files: Sequence[str],
 ) -> collections.Counter[str]:
   """Creates the records of a corpus with one stream of random numbers.
 
@@ -808,7 +667,7 @@ def write_in_memory(
   Raises:
     InputError: there is no text, or it cannot be read.
   """
-  tokenizer = load_tokenizer(recipe)
+  tokenizer = pretraining_text.load_tokenizer(recipe)
   counts: collections.Counter[str] = collections.Counter()
   records = create_training_instances(
     input_files,
@@ -827,68 +686,8 @@ def write_in_memory(
   return counts
 
 
-# Text in blocks
-
-# Of text, in a block. A pair of stretches that do not belong together is taken
-# from one block; a process holds one at a time, in some ten times its size.
-BLOCK_BYTES = 2**21
-
-
-def count_blocks(sizes: Mapping[str, int], num_outputs: int) -> int:
-  """How many blocks a corpus is dealt into.
-
-  Args:
-    sizes: bytes of each input file; of a gzip file, the text is guessed to be
-      three times as long.
-    num_outputs: output files.
-
-  Returns:
-    A multiple of `num_outputs`.
-  """
-  text = sum(n * 3 if p.endswith(".gz") else n for p, n in sizes.items())
-  return num_outputs * max(1, -(-text // (BLOCK_BYTES * num_outputs)))
-
-
-def deal_documents(
-  lines: Iterable[bytes], file_number: int, num_blocks: int, seed: int
-) -> Iterator[tuple[int, bytes]]:
-  """Deals the documents of a file to blocks, like cards to players.
-
-  Which block gets a document depends on these arguments alone. The next file
-  begins at the next player, so that files of one document are dealt evenly too.
-
-  Args:
-    lines: of the file.
-    file_number: its place among the input files.
-    num_blocks: how many there are.
-    seed: a number.
-
-  Yields:
-    A block's number and a document, its lines with a blank one at the end.
-  """
-  players = list(range(num_blocks))
-  random.Random(seed).shuffle(players)
-  for turn, document in enumerate(_raw_documents(lines), file_number):
-    yield players[turn % num_blocks], document
-
-
-def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
-  """Documents as they are; one that is longer than a block comes in parts."""
-  document: list[bytes] = []
-  size = 0
-  for line in lines:
-    if line.strip():
-      document.append(line.strip())
-      size += len(line)
-    if document and (not line.strip() or size >= BLOCK_BYTES):
-      yield b"\n".join([*document, b"\n"])
-      document, size = [], 0
-  if document:
-    yield b"\n".join([*document, b"\n"])
-
-
 def create_block_records(
-  recipe: Recipe,
+  recipe: pretraining_text.Recipe,
   tokenizer,
   block: int,
   lines: Iterable[bytes],
@@ -921,298 +720,6 @@ def create_block_records(
     yield records
 
 
-# What is noted of a run with workers, see `json_files`.
-_NOTED = {
-  "recipe": dict,
-  "input": list,
-  "output": [str],
-  "files": dict,
-}
-
-
-class BlockRun:
-  """Makes the records of a corpus block by block, in several processes.
-
-  The text of each block, and then its records, wait in a folder beside the
-  first output file. Output files take the blocks in turn; each is written when
-  all of its blocks are there, and noted in a receipt, so that a run that was
-  stopped does the others alone.
-  """
-
-  def __init__(
-    self, recipe: Recipe, input_files: Sequence[str], output_files: list[str]
-  ):
-    """Finds out what is left to do.
-
-    Args:
-      recipe: what to do.
-      input_files: the text.
-      output_files: get the records.
-    """
-    self._recipe = recipe
-    self._input_files = input_files
-    self._output_files = output_files
-    sizes = {path: _text_bytes(path, recipe) for path in input_files}
-    self._num_blocks = count_blocks(sizes, len(output_files))
-    self._receipt_file = _hidden_beside(output_files[0], ".receipt.json")
-    self._receipt = self._read_receipt()
-    self._blocks_of = {
-      path: range(place, self._num_blocks, len(output_files))
-      for place, path in enumerate(output_files)
-      if path not in self._receipt["files"]
-    }
-
-  def run(self, num_workers: int) -> collections.Counter[str]:
-    """Makes what is left.
-
-    Args:
-      num_workers: how many processes; what is made does not depend on it.
-
-    Returns:
-      Counts of what was read and created, over all output files.
-
-    Raises:
-      InputError: there is too little text, or a process died.
-    """
-    kept = len(self._output_files) - len(self._blocks_of)
-    if kept:
-      logging.info(
-        "%d of %d output files are there already, made by the same flags from"
-        " the same text",
-        kept,
-        len(self._output_files),
-      )
-    with self._scratch_folder() as folder:
-      if self._blocks_of:
-        num_bytes = self._deal(folder)
-        self._make(folder, num_workers, num_bytes)
-    counts: collections.Counter[str] = collections.Counter()
-    for state in self._receipt["files"].values():
-      counts.update(state["counts"])
-    return counts
-
-  def _read_receipt(self) -> dict:
-    with open_any(self._recipe.vocab_file, "rb") as file:
-      vocab = hashlib.sha256(file.read()).hexdigest()
-    wanted = {
-      "recipe": dataclasses.asdict(self._recipe) | {"vocab_file": vocab},
-      "input": [[path, *_file_state(path)] for path in self._input_files],
-      "output": self._output_files,
-    }
-    receipt = {"files": {}}
-    with contextlib.suppress(ValueError):  # empty, after a power failure
-      if _exists(self._receipt_file):
-        receipt = json_files.read(self._receipt_file, _NOTED, "")
-    files = receipt.pop("files")
-    if receipt != wanted:
-      files = {}
-    return wanted | {
-      "files": {
-        path: state
-        for path, state in files.items()
-        if _exists(path) and _file_state(path)[0] == state["bytes"]
-      }
-    }
-
-  @contextlib.contextmanager
-  def _scratch_folder(self) -> Iterator[str]:
-    """A folder for blocks; what a killed run left behind is removed."""
-    first = self._output_files[0]
-    folder = _hidden_beside(first, ".blocks")
-    if "://" in first:
-      folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
-    shutil.rmtree(folder, ignore_errors=True)
-    for path in [*self._output_files, self._receipt_file]:
-      for half_written in glob.glob(glob.escape(path) + ".*.tmp"):
-        os.remove(half_written)
-    os.makedirs(folder)
-    try:
-      yield folder
-    finally:
-      shutil.rmtree(folder, ignore_errors=True)
-
-  def _deal(self, folder: str) -> int:
-    """Writes the text of each block that is left; gives its bytes in all."""
-    wanted = {b for blocks in self._blocks_of.values() for b in blocks}
-    waiting: dict[int, list[bytes]] = collections.defaultdict(list)
-    waiting_bytes = total_bytes = 0
-    num_outputs = len(self._output_files)
-    documents_of: collections.Counter[int] = collections.Counter()  # an output
-
-    def flush():
-      for block, documents in waiting.items():
-        path = _text_file(folder, block)
-        try:
-          with open(path, "ab") as file:
-            file.writelines(documents)
-        except OSError as error:
-          error.filename = path
-          raise
-      waiting.clear()
-
-    for block in wanted:
-      open(_text_file(folder, block), "wb").close()
-
-    with app.progress(len(self._input_files), "files") as bar:
-      for number, path in enumerate(self._input_files):
-        for block, document in deal_documents(
-          text_files.read_utf8_lines(path, self._recipe.text_encoding),
-          number,
-          self._num_blocks,
-          self._recipe.random_seed,
-        ):
-          documents_of[block % num_outputs] += 1
-          if block in wanted:
-            waiting[block].append(document)
-            waiting_bytes += len(document)
-            total_bytes += len(document)
-          if waiting_bytes > 2**26:
-            flush()
-            waiting_bytes = 0
-        bar.update()
-    flush()
-    if len(documents_of) < num_outputs:
-      raise InputError(
-        f"--input_file: {sum(documents_of.values())} documents are too few for"
-        f" {num_outputs} output files; name fewer, or put a blank line after"
-        " each document"
-      )
-    return total_bytes
-
-  def _make(self, folder: str, num_workers: int, num_bytes: int) -> None:
-    """Makes all blocks that are left, and of them the output files."""
-    context = multiprocessing.get_context("spawn")
-    # Without locks, which a worker that is killed would never give back.
-    bytes_done = context.RawArray("q", self._num_blocks)
-    stop = context.RawValue("b", False)
-    pool = concurrent.futures.ProcessPoolExecutor(
-      num_workers, context, _start_worker, (bytes_done, stop)
-    )
-    unmade = {path: len(blocks) for path, blocks in self._blocks_of.items()}
-    counts = {path: collections.Counter() for path in unmade}
-    try:
-      with app.progress(
-        num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
-      ) as bar:
-        file_of = {
-          pool.submit(_work, self._recipe, folder, block): path
-          for path, blocks in self._blocks_of.items()
-          for block in blocks
-        }
-        pending = set(file_of)
-        while pending:
-          finished, pending = concurrent.futures.wait(
-            pending, 1, concurrent.futures.FIRST_COMPLETED
-          )
-          bar.update(sum(bytes_done) - bar.n)
-          for future in finished:
-            path = file_of[future]
-            counts[path].update(future.result())
-            unmade[path] -= 1
-            if not unmade[path]:
-              self._finish(path, folder, counts[path])
-    except BrokenProcessPool as error:
-      raise InputError(
-        "a worker died (killed, or out of memory). Run the same command"
-        " again, with fewer --num_workers if memory was short; output files"
-        " that are whole are kept"
-      ) from error
-    finally:
-      stop.value = True
-      pool.shutdown(cancel_futures=True)
-
-  def _finish(self, path: str, folder: str, counts) -> None:
-    """Joins the blocks of an output file, and notes it in the receipt."""
-    with write_whole(path, "wb") as file:
-      for block in self._blocks_of[path]:
-        with open(_records_file(folder, block), "rb") as records:
-          shutil.copyfileobj(records, file)
-        os.remove(_records_file(folder, block))
-    self._receipt["files"][path] = {
-      "bytes": _file_state(path)[0],
-      "counts": dict(counts),
-    }
-    with write_whole(self._receipt_file) as file:
-      file.write(json.dumps(self._receipt, indent=1) + "\n")
-
-
-def _hidden_beside(path: str, ending: str) -> str:
-  """A name that wildcards for the files beside `path` do not match."""
-  folder, name = os.path.split(path)
-  return os.path.join(folder, f".{name}{ending}")
-
-
-def _exists(path: str) -> bool:
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    return gfile.exists(path)
-  return os.path.exists(path)
-
-
-def _file_state(path: str) -> tuple[int, int]:
-  """Bytes of a file and, if it is local, when it was changed."""
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    return gfile.stat(path).length, 0
-  state = os.stat(path)
-  return state.st_size, state.st_mtime_ns
-
-
-def _text_bytes(path: str, recipe: Recipe) -> int:
-  """Bytes of a file, for `count_blocks`: the same ones in every encoding."""
-  if recipe.encoding == "utf-8" or path.endswith(".gz"):
-    return _file_state(path)[0]
-  return sum(map(len, text_files.read_utf8_lines(path, recipe.text_encoding)))
-
-
-def _text_file(folder: str, block: int) -> str:
-  return os.path.join(folder, f"{block}.txt")
-
-
-def _records_file(folder: str, block: int) -> str:
-  return os.path.join(folder, f"{block}.tfrecord")
-
-
-# In a worker: what it shares with the process that started it.
-_shared: tuple = ()
-
-
-def _start_worker(bytes_done, stop) -> None:
-  global _shared
-  _shared = bytes_done, stop
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-  parent = multiprocessing.parent_process()
-
-  def die_with_parent():
-    parent.join()
-    os._exit(1)
-
-  threading.Thread(target=die_with_parent, daemon=True).start()
-
-
-def _work(recipe: Recipe, folder: str, block: int) -> dict[str, int]:
-  """Makes the records of a block in the folder; gives the counts."""
-  bytes_done, stop = _shared
-  counts: collections.Counter[str] = collections.Counter()
-  text_file = _text_file(folder, block)
-
-  def records():
-    with open(text_file, "rb") as lines:
-      for one_pass in create_block_records(
-        recipe, load_tokenizer(recipe), block, lines, counts
-      ):
-        yield from one_pass
-        bytes_done[block] += os.path.getsize(text_file)
-        if stop.value:
-          raise InterruptedError
-
-  tf_records.write_serialized(_records_file(folder, block), records())
-  os.remove(text_file)
-  return dict(counts)
-
-
 # The command line
 
 
@@ -1221,14 +728,14 @@ def define_flags() -> None:
   option.define(PretrainingDataSettings)
 
 
-def recipe_of_flags() -> Recipe:
+def recipe_of_flags() -> pretraining_text.Recipe:
   """The recipe that the flags ask for.
 
   Raises:
     InputError: flags contradict each other.
   """
-  fields = [field.name for field in dataclasses.fields(Recipe)]
-  recipe = Recipe(
+  fields = [field.name for field in dataclasses.fields(pretraining_text.Recipe)]
+  recipe = pretraining_text.Recipe(
     **{name: FLAGS[name].value for name in fields}
     | {"encoding": text_files.from_flags().name}
   )
@@ -1315,7 +822,9 @@ def main(_) -> None:
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   with folders_for(outputs), folder_lock.lock_files(outputs):
     if FLAGS.num_workers:
-      counts = BlockRun(recipe, inputs, outputs).run(FLAGS.num_workers)
+      counts = workers.BlockRun(
+        recipe, inputs, outputs, create_block_records
+      ).run(FLAGS.num_workers)
     else:
       counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
@@ -1337,7 +846,7 @@ def prepare(check: doctor.Check):
     The recipe, its tokenizer, the files of the text and those of the records.
   """
   recipe = check("flags", recipe_of_flags)
-  tokenizer = check("vocabulary", load_tokenizer, recipe)
+  tokenizer = check("vocabulary", pretraining_text.load_tokenizer, recipe)
   inputs = check("input", find_files, split_names(FLAGS.input_file))
   outputs = check("output", output_files)
   check("overwriting", check_overwriting, recipe, inputs, outputs)
@@ -1345,12 +854,12 @@ def prepare(check: doctor.Check):
 
 
 def check_overwriting(
-  recipe: Recipe, inputs: Sequence[str], outputs: Sequence[str]
+  recipe: pretraining_text.Recipe, inputs: Sequence[str], outputs: Sequence[str]
 ) -> None:
   """Refuses outputs, or files beside them, that are inputs."""
   beside = [
     receipts.receipt_path(),
-    _hidden_beside(outputs[0], ".receipt.json"),
+    workers.hidden_beside(outputs[0], ".receipt.json"),
   ]
   files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
 
@@ -1367,7 +876,10 @@ def examine(doctor: doctor.Doctor) -> None:
 
 
 def check_text(
-  recipe: Recipe, tokenizer, inputs: Sequence[str], most: int = 2**27
+  recipe: pretraining_text.Recipe,
+  tokenizer,
+  inputs: Sequence[str],
+  most: int = 2**27,
 ) -> int:
   """Reads text; warns of what defeats its purpose.
 
@@ -1410,11 +922,13 @@ def check_text(
     )
   if len(documents) == 1:
     logging.warning("is there a blank line between documents?")
-  sizes = [_file_state(path)[0] for path in inputs]
+  sizes = [workers.file_state(path)[0] for path in inputs]
   return max(num_read, sum(sizes))
 
 
-def check_disk(recipe: Recipe, num_bytes: int, outputs: Sequence[str]) -> None:
+def check_disk(
+  recipe: pretraining_text.Recipe, num_bytes: int, outputs: Sequence[str]
+) -> None:
   """Refuses a place that has too little room for the records.
 
   Args:

@@ -31,7 +31,7 @@ from absl import flags, logging
 
 import create_pretraining_data
 from bertlib import app, files, folder_lock, text_files
-from bertlib.data import tf_records
+from bertlib.data import pretraining_text, tf_records, workers
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.reporting import doctor
@@ -55,7 +55,7 @@ COUNTS = "counts"  # the namespace of the pipeline's counters
 
 def build(
   pipeline: beam.Pipeline,
-  recipe: create_pretraining_data.Recipe,
+  recipe: pretraining_text.Recipe,
   vocab: bytes,
   input_files: Iterable[str],
   output_files: list[str],
@@ -85,13 +85,13 @@ def build(
 
 def _deal(
   file: tuple[int, str],
-  recipe: create_pretraining_data.Recipe,
+  recipe: pretraining_text.Recipe,
   num_blocks: int,
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
   """Gives each document of a file its block, and its place in the corpus."""
   file_number, path = file
   lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
-  dealt = create_pretraining_data.deal_documents(
+  dealt = workers.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )
   for document_number, (block, document) in enumerate(dealt):
@@ -117,7 +117,7 @@ class _MakeBlock(beam.DoFn):
       with open(vocab_file, "wb") as file:
         file.write(self._vocab)
       recipe = dataclasses.replace(self._recipe, vocab_file=vocab_file)
-      self._tokenizer = create_pretraining_data.load_tokenizer(recipe)
+      self._tokenizer = pretraining_text.load_tokenizer(recipe)
 
   def process(self, element):
     block, documents = element
@@ -170,9 +170,7 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
   return found
 
 
-def _text_bytes(
-  path: str, size: int, recipe: create_pretraining_data.Recipe
-) -> int:
+def _text_bytes(path: str, size: int, recipe: pretraining_text.Recipe) -> int:
   """The size that `count_blocks` takes: that of a text file as UTF-8."""
   if recipe.encoding == "utf-8" or path.endswith(".gz"):
     return size
@@ -209,14 +207,14 @@ def main(argv: list[str]) -> None:
     doctor.diagnose(create_pretraining_data.examine)
     return
   recipe = create_pretraining_data.recipe_of_flags()
-  create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
+  pretraining_text.load_tokenizer(recipe)  # refuses a bad vocabulary
   outputs = create_pretraining_data.output_files()
   sizes = find_files(files.split_names(FLAGS.input_file))
   create_pretraining_data.check_overwriting(recipe, list(sizes), outputs)
   sizes = {
     path: _text_bytes(path, size, recipe) for path, size in sizes.items()
   }
-  num_blocks = create_pretraining_data.count_blocks(sizes, len(outputs))
+  num_blocks = workers.count_blocks(sizes, len(outputs))
   with open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))

@@ -25,7 +25,9 @@ from hypothesis import strategies as st
 import create_pretraining_data
 import tokenization
 from bertlib import files
-from create_pretraining_data import BlockRun, Recipe
+from bertlib.data import pretraining_text, workers
+from bertlib.data.pretraining_text import Recipe
+from bertlib.data.workers import BlockRun
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +89,7 @@ def make(corpus, vocab_file, **options):
   recipe, counts = Recipe(vocab_file, **options), Counter()
   passes = create_pretraining_data.create_block_records(
     recipe,
-    create_pretraining_data.load_tokenizer(recipe),
+    pretraining_text.load_tokenizer(recipe),
     0,
     corpus.lines,
     counts,
@@ -717,9 +719,9 @@ def test_every_document_is_dealt_once_and_evenly(
   ]
   text = b"\n\n \n".join(b"\r\n".join(document) for document in lines)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(create_pretraining_data, "BLOCK_BYTES", block_bytes)
+    patch.setattr(workers, "BLOCK_BYTES", block_bytes)
     dealt = list(
-      create_pretraining_data.deal_documents(
+      workers.deal_documents(
         text.splitlines(keepends=True), file_number, num_blocks, 0
       )
     )
@@ -741,9 +743,7 @@ def test_files_of_one_document_are_dealt_evenly_too():
   blocks = Counter(
     block
     for number in range(23)
-    for block, _ in create_pretraining_data.deal_documents(
-      [b"word"], number, 5, 0
-    )
+    for block, _ in workers.deal_documents([b"word"], number, 5, 0)
   )
   assert sorted(blocks.values()) == [4, 4, 5, 5, 5]
 
@@ -752,8 +752,8 @@ def test_files_of_one_document_are_dealt_evenly_too():
 def small_blocks(monkeypatch, text_file):
   """Makes of the text six blocks for two output files."""
   size = os.path.getsize(text_file)
-  monkeypatch.setattr(create_pretraining_data, "BLOCK_BYTES", size // 5)
-  assert create_pretraining_data.count_blocks({text_file: size}, 2) == 6
+  monkeypatch.setattr(workers, "BLOCK_BYTES", size // 5)
+  assert workers.count_blocks({text_file: size}, 2) == 6
 
 
 def written(paths):
@@ -763,7 +763,12 @@ def written(paths):
 
 def run_blocks(recipe, text_file, outputs, num_workers=1):
   """Runs in this process; gives what each output file holds."""
-  counts = BlockRun(recipe, [text_file], [*map(str, outputs)]).run(num_workers)
+  counts = BlockRun(
+    recipe,
+    [text_file],
+    [*map(str, outputs)],
+    create_pretraining_data.create_block_records,
+  ).run(num_workers)
   content = [path.read_bytes() for path in outputs]
   assert counts["records"] == sum(len(read_file(path)) for path in outputs)
   return content
@@ -799,7 +804,7 @@ def test_no_more_than_a_pass_of_a_block_is_held_in_memory(vocab_file):
     Recipe(vocab_file, max_seq_length=16, dupe_factor=5),
     Counter(),
   )
-  tokenizer = create_pretraining_data.load_tokenizer(recipe)
+  tokenizer = pretraining_text.load_tokenizer(recipe)
   lines = Corpus([[[1, 1, 1]] * 12] * 8).lines * 40
   held = [
     sys.getallocatedblocks()
@@ -821,10 +826,20 @@ def test_other_file_systems_get_the_same_and_keep_it(
   (expected,) = run_blocks(recipe, text_file, [tmp_path / "local"])
   (remote_text,) = files.find_files([f"file://{text_file}*"])
   remote = f"file://{tmp_path}/remote"
-  BlockRun(recipe, [remote_text], [remote]).run(1)
+  BlockRun(
+    recipe,
+    [remote_text],
+    [remote],
+    create_pretraining_data.create_block_records,
+  ).run(1)
   assert (tmp_path / "remote").read_bytes() == expected
   before = written([tmp_path / "remote"])
-  BlockRun(recipe, [remote_text], [remote]).run(1)
+  BlockRun(
+    recipe,
+    [remote_text],
+    [remote],
+    create_pretraining_data.create_block_records,
+  ).run(1)
   assert written([tmp_path / "remote"]) == before
 
 
@@ -913,9 +928,10 @@ class Stopped:
           "import multiprocessing, os, signal",
           "import create_pretraining_data",
           "from bertlib import app",
+          "from bertlib.data import workers",
           "if __name__ == '__main__':",
           *(f"  {line}" for line in lines),
-          f"  create_pretraining_data.BLOCK_BYTES = {block_bytes}",
+          f"  workers.BLOCK_BYTES = {block_bytes}",
           "  create_pretraining_data.define_flags()",
           "  app.run(create_pretraining_data.main)",
         ]
@@ -1196,7 +1212,7 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
   found = set()
   for encoding in ("utf-8", "utf-8-sig", "utf-16", "gb18030"):
     (tmp_path / "text").write_bytes(text.encode(encoding))
-    recipe = create_pretraining_data.Recipe(
+    recipe = pretraining_text.Recipe(
       str(vocab_file), dupe_factor=2, encoding=encoding
     )
     files = [str(tmp_path / "text")], [str(tmp_path / "out")]

@@ -8,23 +8,18 @@ TensorFlow is not needed, so that the processes that share the work start fast.
 from __future__ import annotations
 
 import bisect
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import re
-import signal
-import sys
 import unicodedata
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -32,7 +27,7 @@ from absl import logging
 
 import tokenization
 from bertlib import app
-from bertlib.data import squad_files, tf_records
+from bertlib.data import squad_files, tf_records, workers
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
 from bertlib.settings import option
@@ -536,7 +531,9 @@ def make_windows(
   with contextlib.ExitStack() as stack:
     if min(num_workers, len(chunks)) > 1:
       made = stack.enter_context(
-        _make_in_workers(num_workers, chunks, tokenizer, settings)
+        workers.map_in_workers(
+          _make_chunk, chunks, num_workers, tokenizer, settings
+        )
       )
     else:
       made = (_make_chunk(tokenizer, settings, *chunk) for chunk in chunks)
@@ -546,47 +543,6 @@ def make_windows(
       parts.append(part)
       bar.update(len(chunk))
   return Windows(*map(np.concatenate, zip(*parts)))
-
-
-@contextlib.contextmanager
-def _make_in_workers(num_workers: int, chunks, *arguments: Any):
-  """Gives an iterator over what `_make_chunk` makes of each chunk."""
-  pool = concurrent.futures.ProcessPoolExecutor(
-    num_workers,
-    multiprocessing.get_context("spawn"),
-    _start_worker,
-    arguments,
-  )
-  # A new process imports the main module again; the script's would bring
-  # TensorFlow, so this one poses as it while they start.
-  main = sys.modules["__main__"]
-  sys.modules["__main__"] = sys.modules[__name__]
-  try:
-    made = pool.map(_work, chunks)
-  finally:
-    sys.modules["__main__"] = main
-  try:
-    yield made
-  except BrokenProcessPool as error:
-    raise InputError(
-      "a worker died (killed, or out of memory). Run the same command again,"
-      " with fewer --num_workers if memory was short"
-    ) from error
-  finally:
-    pool.shutdown(cancel_futures=True)
-
-
-_worker_arguments: tuple[Any, ...] = ()
-
-
-def _start_worker(*arguments: Any) -> None:
-  global _worker_arguments
-  _worker_arguments = arguments
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
-
-
-def _work(chunk: tuple[int, Sequence[SquadExample]]) -> Windows:
-  return _make_chunk(*_worker_arguments, *chunk)
 
 
 def _make_chunk(
