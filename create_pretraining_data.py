@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 import tokenization
 from bertlib import app, files, folder_lock, text_files
@@ -39,8 +39,6 @@ from bertlib.files import find_files, split_names
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
-
-FLAGS = flags.FLAGS
 
 Document = list  # of sentences, each a non-empty list of tokens
 
@@ -728,38 +726,41 @@ def define_flags() -> None:
   option.define(PretrainingDataSettings)
 
 
-def recipe_of_flags() -> pretraining_text.Recipe:
+def recipe_of_flags(
+  settings: PretrainingDataSettings,
+) -> pretraining_text.Recipe:
   """The recipe that the flags ask for.
 
   Raises:
     InputError: flags contradict each other.
   """
   fields = [field.name for field in dataclasses.fields(pretraining_text.Recipe)]
+  values = option.values_of(settings)
   recipe = pretraining_text.Recipe(
-    **{name: FLAGS[name].value for name in fields}
-    | {"encoding": text_files.from_flags().name}
+    **{name: values[name] for name in fields}
+    | {"encoding": text_files.encoding_of(settings.text).name}
   )
   for name in ("word_boundaries", "whole_word_draw"):
-    if not FLAGS[name].using_default_value and not recipe.do_whole_word_mask:
+    if name in settings.given and not recipe.do_whole_word_mask:
       raise InputError(
         f"--{name} is about whole words: give --do_whole_word_mask too"
       )
   return recipe
 
 
-def output_files() -> list[str]:
+def output_files(settings: PretrainingDataSettings) -> list[str]:
   """The files that `--output_file` and `--num_shards` name.
 
   Raises:
     InputError: no file, the same one twice, or several and `--num_shards`.
   """
-  names = split_names(FLAGS.output_file)
+  names = split_names(settings.output_file)
   if not all(names or [""]):
     raise InputError("--output_file: names no file, or an empty name")
-  if FLAGS.num_shards:
+  if settings.num_shards:
     if len(names) > 1:
       raise InputError("--num_shards goes with one --output_file")
-    number = FLAGS.num_shards
+    number = settings.num_shards
     names = [f"{names[0]}-{i:05}-of-{number:05}" for i in range(number)]
   if len(set(map(os.path.normpath, names))) < len(names):
     raise InputError("--output_file: names a file twice")
@@ -813,18 +814,19 @@ def report(counts: collections.Counter[str]) -> None:
 
 def main(_) -> None:
   """Makes the records of --input_file."""
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  settings = option.from_flags(PretrainingDataSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  receipt = receipts.begin(__file__)
-  recipe, _, inputs, outputs = prepare(doctor.simply)
-  receipt.start(inputs)
+  receipt = receipts.begin(__file__, settings)
+  recipe, _, inputs, outputs = prepare(settings, doctor.simply)
+  receipt.start(settings, inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
   with folders_for(outputs), folder_lock.lock_files(outputs):
-    if FLAGS.num_workers:
+    if settings.num_workers:
       counts = workers.BlockRun(
         recipe, inputs, outputs, create_block_records
-      ).run(FLAGS.num_workers)
+      ).run(settings.num_workers)
     else:
       counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
@@ -836,41 +838,46 @@ def main(_) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check):
+def prepare(settings: PretrainingDataSettings, check: doctor.Check):
   """Checks all that a run needs but the text itself.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
     The recipe, its tokenizer, the files of the text and those of the records.
   """
-  recipe = check("flags", recipe_of_flags)
+  recipe = check("flags", recipe_of_flags, settings)
   tokenizer = check("vocabulary", pretraining_text.load_tokenizer, recipe)
-  inputs = check("input", find_files, split_names(FLAGS.input_file))
-  outputs = check("output", output_files)
-  check("overwriting", check_overwriting, recipe, inputs, outputs)
+  inputs = check("input", find_files, split_names(settings.input_file))
+  outputs = check("output", output_files, settings)
+  check("overwriting", check_overwriting, settings, recipe, inputs, outputs)
   return recipe, tokenizer, inputs, outputs
 
 
 def check_overwriting(
-  recipe: pretraining_text.Recipe, inputs: Sequence[str], outputs: Sequence[str]
+  settings: PretrainingDataSettings,
+  recipe: pretraining_text.Recipe,
+  inputs: Sequence[str],
+  outputs: Sequence[str],
 ) -> None:
   """Refuses outputs, or files beside them, that are inputs."""
   beside = [
-    receipts.receipt_path(),
+    receipts.receipt_path(settings),
     workers.hidden_beside(outputs[0], ".receipt.json"),
   ]
   files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: PretrainingDataSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
-  recipe, tokenizer, inputs, outputs = prepare(doctor.check)
+  recipe, tokenizer, inputs, outputs = prepare(settings, doctor.check)
   num_bytes = doctor.check("text", check_text, recipe, tokenizer, inputs)
   doctor.check("disk", check_disk, recipe, num_bytes, outputs)
 

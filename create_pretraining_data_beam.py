@@ -27,7 +27,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 
-from absl import flags, logging
+from absl import logging
 
 import create_pretraining_data
 from bertlib import app, files, folder_lock, text_files
@@ -48,7 +48,6 @@ except ImportError as error:
     "create_pretraining_data_beam.py needs Apache Beam: pip install -e .[beam]"
   ) from error
 
-FLAGS = flags.FLAGS
 
 COUNTS = "counts"  # the namespace of the pipeline's counters
 
@@ -203,14 +202,17 @@ def define_flags() -> None:
 
 def main(argv: list[str]) -> None:
   """Makes the records of --input_file."""
-  if FLAGS.doctor:
-    doctor.diagnose(create_pretraining_data.examine)
+  settings = option.from_flags(PretrainingDataSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, create_pretraining_data.examine)
     return
-  recipe = create_pretraining_data.recipe_of_flags()
-  pretraining_text.load_tokenizer(recipe)  # refuses a bad vocabulary
-  outputs = create_pretraining_data.output_files()
-  sizes = find_files(files.split_names(FLAGS.input_file))
-  create_pretraining_data.check_overwriting(recipe, list(sizes), outputs)
+  recipe = create_pretraining_data.recipe_of_flags(settings)
+  create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
+  outputs = create_pretraining_data.output_files(settings)
+  sizes = find_files(files.split_names(settings.input_file))
+  create_pretraining_data.check_overwriting(
+    settings, recipe, list(sizes), outputs
+  )
   sizes = {
     path: _text_bytes(path, size, recipe) for path, size in sizes.items()
   }

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import flags, logging
+from absl import logging
 
 import modeling
 import run_classifier
@@ -42,8 +42,6 @@ from bertlib.files import whole_folder, write_whole
 from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
 from bertlib.training import setup
-
-FLAGS = flags.FLAGS
 
 # What is exported of the models of each script, and what builds their graphs.
 SERVED = {
@@ -426,20 +424,21 @@ def define_flags() -> None:
 
 def main(_) -> None:
   """Does what the flags say."""
-  setup.fill_in_model_flags()
+  settings = option.from_flags(ExportSettings)
+  model = setup.fetch_model(settings.model)
   source = find_source(
-    FLAGS.model_dir,
-    FLAGS.init_checkpoint,
-    FLAGS.bert_config_file,
-    FLAGS.vocab_file,
-    FLAGS.do_lower_case,
-    FLAGS.max_seq_length,
+    settings.model_dir,
+    model.init_checkpoint,
+    model.bert_config_file,
+    model.vocab_file,
+    model.do_lower_case,
+    model.max_seq_length,
   )
-  what = (source, FLAGS.export_dir, FLAGS.encoder, FLAGS.seq_length)
-  if FLAGS.quantize != "none":
+  what = (source, settings.export_dir, settings.encoder, settings.seq_length)
+  if settings.quantize != "none":
     export_quantized(*what)
   else:
-    export(*what, FLAGS.precision)
+    export(*what, settings.precision)
 
 
 if __name__ == "__main__":

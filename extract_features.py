@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 import modeling
 import tokenization
@@ -37,10 +37,13 @@ from bertlib.files import write_whole
 from bertlib.reporting import doctor, receipts, training_checks
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.training import run_flags, session_hooks, setup, training_run
-
-FLAGS = flags.FLAGS
-
+from bertlib.training import (
+  devices,
+  run_flags,
+  session_hooks,
+  setup,
+  training_run,
+)
 
 # Texts to records
 
@@ -83,12 +86,14 @@ def read_examples(input_file: str) -> list[InputExample]:
 
 
 def for_model(
-  examples: Iterable[InputExample], config: modeling.BertConfig
+  settings: FeatureSettings,
+  examples: Iterable[InputExample],
+  config: modeling.BertConfig,
 ) -> Iterator[InputExample]:
   """The examples; InputError at a pair, for a model without pairs."""
   for example in examples:
     if example.text_b is not None:
-      loading.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, settings.model.bert_config_file)
     yield example
 
 
@@ -440,46 +445,50 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  settings = option.from_flags(FeatureSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
-  )
-  config, tokenizer, layer_indexes = prepare(doctor.simply)
-  receipt.start([FLAGS.input_file])
-  run_flags.log_devices()
-  is_npz = FLAGS.output_format == "npz"
-  layout = record_layout(FLAGS.max_seq_length)
+  receipt = receipts.begin(__file__, settings)
+  settings, config, tokenizer, layer_indexes = prepare(settings, doctor.simply)
+  receipt.start(settings, [settings.input_file])
+  devices.log_devices(settings.devices, settings.compute)
+  is_npz = settings.output_format == "npz"
+  layout = record_layout(settings.model.max_seq_length)
 
   with (
-    folder_lock.lock_files([FLAGS.output_file]),
-    write_whole(FLAGS.output_file, "wb" if is_npz else "w") as output,
+    folder_lock.lock_files([settings.output_file]),
+    write_whole(settings.output_file, "wb" if is_npz else "w") as output,
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
     examples = for_model(
-      stream_examples(FLAGS.input_file, text_files.from_flags()), config
+      settings,
+      stream_examples(
+        settings.input_file, text_files.encoding_of(settings.text)
+      ),
+      config,
     )
     num_texts = tf_records.write_records(
       records,
-      encode_examples(examples, tokenizer, FLAGS.max_seq_length),
+      encode_examples(examples, tokenizer, settings.model.max_seq_length),
       layout,
     )
     if not num_texts:
-      raise InputError(f"{FLAGS.input_file}: has no lines")
+      raise InputError(f"{settings.input_file}: has no lines")
     estimator = training_run.build_estimator(
+      settings,
       model_fn_builder(
         config,
-        FLAGS.init_checkpoint,
+        settings.model.init_checkpoint,
         layer_indexes,
-        FLAGS.use_tpu,
-        FLAGS.use_one_hot_embeddings,
-        FLAGS.pooling,
-        run_flags.read_execution(),
+        settings.devices.on_tpu,
+        settings.use_one_hot_embeddings,
+        settings.pooling,
+        run_flags.read_execution(settings),
       ),
       model_dir=folder,  # without a checkpoint, which would go first
-      predict_batch_size=FLAGS.batch_size,
+      predict_batch_size=settings.batch_size,
     )
     rows = estimator.predict(
       lambda params: input_pipeline.record_batches(
@@ -487,8 +496,8 @@ def main(_) -> None:
         layout,
         params["batch_size"],
         drop_remainder=False,
-        trim=not FLAGS.use_tpu,
-        by_length=not FLAGS.use_tpu,
+        trim=not settings.devices.on_tpu,
+        by_length=not settings.devices.on_tpu,
       )
     )
     rows = tf_records.in_order(session_hooks.follow(rows, num_texts, "texts"))
@@ -497,11 +506,11 @@ def main(_) -> None:
       write_npz(output, rows, num_texts, width)
     else:
       write_jsonl(output, rows, layer_indexes, tokenizer)
-  logging.info("Features of %d texts in %s", num_texts, FLAGS.output_file)
+  logging.info("Features of %d texts in %s", num_texts, settings.output_file)
   receipt.finish(
     {
       "texts": num_texts,
-      "sha256": receipts.fingerprint(FLAGS.output_file)["sha256"],
+      "sha256": receipts.fingerprint(settings.output_file)["sha256"],
     }
   )
 
@@ -509,92 +518,113 @@ def main(_) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check):
+def prepare(settings: FeatureSettings, check: doctor.Check):
   """Checks and reads all that a run needs but the texts.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
-    The model's sizes, the tokenizer and the layers that are wanted.
+    The settings with nothing left to decide, the model's sizes, the tokenizer
+    and the layers that are wanted.
   """
-  check("flags", check_flags)
-  config = check("config", setup.load_config)
-  check("output", check_output, after=config)
-  tokenizer = check("vocabulary", setup.load_tokenizer, config)
-  check("checkpoint", finding.check_checkpoint, FLAGS.init_checkpoint)
-  layer_indexes = check("layers", find_layers, config)
-  return config, tokenizer, layer_indexes
+  check("flags", check_flags, settings)
+  model_files = check("model", setup.fetch_model, settings.model)
+  decided = check("devices", setup.find_devices, settings)
+  settings = setup.resolved(settings, model_files, decided)
+  config = check("config", setup.load_config, model_files)
+  check("output", check_output, settings, after=config)
+  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
+  check("checkpoint", finding.check_checkpoint, settings.model.init_checkpoint)
+  layer_indexes = check("layers", find_layers, settings, config)
+  return settings, config, tokenizer, layer_indexes
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
-  config, tokenizer, layer_indexes = prepare(doctor.check)
-  doctor.check("weights", check_weights, config, layer_indexes)
-  lengths = doctor.check("texts", check_texts, config, tokenizer)
-  doctor.check("disk", check_disk, config, layer_indexes, lengths)
+  settings, config, tokenizer, layer_indexes = prepare(settings, doctor.check)
+  doctor.check("weights", check_weights, settings, config, layer_indexes)
+  lengths = doctor.check("texts", check_texts, settings, config, tokenizer)
+  doctor.check("disk", check_disk, settings, config, layer_indexes, lengths)
 
 
-def check_flags() -> None:
+def check_flags(settings: FeatureSettings) -> None:
   """Refuses flags that do not go together."""
-  if FLAGS.output_format == "npz" and not FLAGS.pooling:
+  if settings.output_format == "npz" and not settings.pooling:
     raise InputError(
       "--output_format=npz holds one vector a text: say which with --pooling"
     )
 
 
-def check_output() -> None:
+def check_output(settings: FeatureSettings) -> None:
   """Refuses an --output_file that is an input."""
   files.check_outputs(
-    [FLAGS.output_file, receipts.receipt_path()],
+    [settings.output_file, receipts.receipt_path(settings)],
     [
-      FLAGS.input_file,
-      FLAGS.vocab_file,
-      FLAGS.bert_config_file,
-      *files.checkpoint_files(FLAGS.init_checkpoint),
+      settings.input_file,
+      settings.model.vocab_file,
+      settings.model.bert_config_file,
+      *files.checkpoint_files(settings.model.init_checkpoint),
     ],
   )
 
 
-def find_layers(config: modeling.BertConfig) -> list[int]:
+def find_layers(
+  settings: FeatureSettings, config: modeling.BertConfig
+) -> list[int]:
   """The layers that the flags want, see `parse_layers`."""
-  use_last_layer = FLAGS.pooling and FLAGS["layers"].using_default_value
+  use_last_layer = settings.pooling and "layers" not in settings.given
   return parse_layers(
-    "-1" if use_last_layer else FLAGS.layers, config.num_hidden_layers
+    "-1" if use_last_layer else settings.layers, config.num_hidden_layers
   )
 
 
 def check_weights(
-  config: modeling.BertConfig, layer_indexes: Sequence[int]
+  settings: FeatureSettings,
+  config: modeling.BertConfig,
+  layer_indexes: Sequence[int],
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   training_checks.check_weights(
-    FLAGS.init_checkpoint,
+    settings.model.init_checkpoint,
     model_fn_builder(
-      config, FLAGS.init_checkpoint, layer_indexes, False, False, FLAGS.pooling
+      config,
+      settings.model.init_checkpoint,
+      layer_indexes,
+      False,
+      False,
+      settings.pooling,
     ),
-    record_layout(FLAGS.max_seq_length),
+    record_layout(settings.model.max_seq_length),
     None,
   )
 
 
 def check_texts(
-  config: modeling.BertConfig, tokenizer: tokenization.FullTokenizer
+  settings: FeatureSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
 ) -> doctor.Lengths:
   """Encodes some of the texts; warns if many are cut."""
   examples = list(
     for_model(
-      stream_examples(FLAGS.input_file, text_files.from_flags()), config
+      settings,
+      stream_examples(
+        settings.input_file, text_files.encoding_of(settings.text)
+      ),
+      config,
     )
   )
   if not examples:
-    raise InputError(f"{FLAGS.input_file}: has no lines")
+    raise InputError(f"{settings.input_file}: has no lines")
   encoded = (
-    convert_single_example(example, FLAGS.max_seq_length, tokenizer)
+    convert_single_example(example, settings.model.max_seq_length, tokenizer)
     for example in doctor.sample(examples)
   )
   return doctor.check_encoded(
@@ -608,19 +638,20 @@ def check_texts(
 
 
 def check_disk(
+  settings: FeatureSettings,
   config: modeling.BertConfig,
   layer_indexes: Sequence[int],
   lengths: doctor.Lengths,
 ) -> None:
   """Refuses a place that has too little room for the results."""
   numbers = lengths.num_examples * len(layer_indexes) * config.hidden_size
-  if not FLAGS.pooling:
+  if not settings.pooling:
     numbers *= lengths.num_tokens
   # A number in JSON takes about ten characters, and a separator.
-  size = 4 if FLAGS.output_format == "npz" else 11
-  folder = os.path.dirname(FLAGS.output_file) or "."
+  size = 4 if settings.output_format == "npz" else 11
+  folder = os.path.dirname(settings.output_file) or "."
   if not tf.gfile.IsDirectory(folder):
-    raise InputError(f"{FLAGS.output_file}: {os.strerror(errno.ENOENT)}")
+    raise InputError(f"{settings.output_file}: {os.strerror(errno.ENOENT)}")
   doctor.check_disk(folder, int(numbers * size))
 
 

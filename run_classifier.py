@@ -71,6 +71,7 @@ from bertlib.reporting import (
 from bertlib.settings import option
 from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.training import (
+  devices,
   estimator_spec,
   model_selection,
   multi_run,
@@ -405,9 +406,9 @@ def define_flags(required: bool = True) -> None:
   option.define(ClassifierSettings, required=required)
 
 
-def task_name() -> str:
+def task_name(settings: ClassifierSettings) -> str:
   """The value of --task_name in lower case without hyphens."""
-  return _plain_task(FLAGS.task_name)
+  return _plain_task(settings.task_name)
 
 
 def _plain_task(name: str) -> str:
@@ -421,7 +422,7 @@ def _nearest_task(task: str) -> str:
   return " or ".join(names[name] for name in near or names)
 
 
-def make_processor() -> DataProcessor:
+def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """The processor that the flags ask for.
 
   Returns:
@@ -430,44 +431,50 @@ def make_processor() -> DataProcessor:
   Raises:
     InputError: there is no such task, or a flag that it needs is missing.
   """
-  task = task_name()
-  encoding = text_files.from_flags()
-  if FLAGS.data_dir and not tf.gfile.IsDirectory(FLAGS.data_dir):
-    raise InputError(f"--data_dir={FLAGS.data_dir}: no such folder")
+  task = task_name(settings)
+  encoding = text_files.encoding_of(settings.text)
+  if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
+    raise InputError(f"--data_dir={settings.data_dir}: no such folder")
   if task == "tsv":
-    check_label_set(FLAGS.labels, FLAGS.problem_type)
-    if not FLAGS.label_delimiter:
+    check_label_set(settings.labels, settings.problem_type)
+    if not settings.label_delimiter:
       raise InputError(
         "--label_delimiter is empty; name what is between labels"
       )
     processor = classification.OwnDataProcessor(
-      {name: FLAGS[f"{name}_file"].value for name in ("train", "dev", "test")},
-      FLAGS.text_a_column,
-      FLAGS.text_b_column,
-      FLAGS.label_column,
-      FLAGS.labels,
-      FLAGS.problem_type,
-      FLAGS.label_delimiter,
+      {
+        "train": settings.train_file,
+        "dev": settings.dev_file,
+        "test": settings.test_file,
+      },
+      settings.text_a_column,
+      settings.text_b_column,
+      settings.label_column,
+      settings.labels,
+      settings.problem_type,
+      settings.label_delimiter,
     )
     processor.encoding = encoding
-    if not FLAGS.labels and not FLAGS.do_train:
+    if not settings.labels and not settings.run.do_train:
       # A trained model knows its labels.
-      trained = model_json.load_description(FLAGS.output_dir)
+      trained = model_json.load_description(settings.run.output_dir)
       processor.labels = trained.get("labels", [])
     if not processor.labels and processor.kind != "regression":
-      processor.read_labels(FLAGS.data_dir)
+      processor.read_labels(settings.data_dir)
   elif task not in classification.PROCESSORS:
     raise InputError(
-      f"--task_name={FLAGS.task_name}: there is no such task; give"
+      f"--task_name={settings.task_name}: there is no such task; give"
       f" {_nearest_task(task)}"
     )
-  elif not FLAGS.data_dir:
-    raise InputError(f"--data_dir is needed with --task_name={FLAGS.task_name}")
+  elif not settings.data_dir:
+    raise InputError(
+      f"--data_dir is needed with --task_name={settings.task_name}"
+    )
   elif task == "xnli":
-    processor = XnliProcessor(FLAGS.language)
+    processor = XnliProcessor(settings.language)
   else:
     processor = classification.PROCESSORS[task]()
-  processor.skip_bad_rows = FLAGS.bad_rows == "skip"
+  processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = encoding
   return processor
 
@@ -514,6 +521,7 @@ class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
   Attributes:
+    settings: with nothing left to decide.
     config: the encoder's sizes.
     tokenizer: gives the ids.
     trained: the checkpoint that has all of the model; None for a new one.
@@ -526,6 +534,7 @@ class Start(NamedTuple):
     label_weights: see `create_model`.
   """
 
+  settings: ClassifierSettings
   config: modeling.BertConfig
   tokenizer: tokenization.FullTokenizer
   trained: str | None
@@ -540,56 +549,70 @@ class Start(NamedTuple):
 
 def main(_) -> None:
   """Does what the flags say: trains, scores, labels."""
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  settings = option.from_flags(ClassifierSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
-  )
-  start = prepare(doctor.simply)
+  receipt = receipts.begin(__file__, settings)
+  start = prepare(settings, doctor.simply)
+  settings = start.settings
   training_checks.check_start(
+    settings,
     start.config,
     start.trained,
-    lambda: check_weights(start.trained, start.config, start.processor),
+    lambda: check_weights(
+      settings, start.trained, start.config, start.processor
+    ),
   )
-  with run_flags.lock_output_dir():
-    carry_out(start, receipt)
+  with run_flags.lock_output_dir(settings):
+    carry_out(settings, start, receipt)
 
 
-def carry_out(start: Start, receipt: receipts.Receipt) -> None:
+def carry_out(
+  settings: ClassifierSettings, start: Start, receipt: receipts.Receipt
+) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
     receipt: of the run.
   """
   config, tokenizer, examples = start.config, start.tokenizer, start.examples
   processor, selection = start.processor, start.selection
   problem = processor.problem
-  receipt.start(start.data_files)
-  run_flags.log_devices()
-  if FLAGS.do_train:
+  receipt.start(settings, start.data_files)
+  devices.log_devices(settings.devices, settings.compute)
+  if settings.run.do_train:
     model = start.model | {"has_pairs": has_pairs(examples.train)}
-    model_json.claim(FLAGS.output_dir, model, config, FLAGS.vocab_file)
+    model_json.claim(
+      settings.run.output_dir, model, config, settings.model.vocab_file
+    )
   if start.seeds:
     multi_run.train_seeds(
-      FLAGS.output_dir,
+      settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *run_flags.choice_flags()],
+      ["--nodo_predict", *run_flags.choice_flags(settings.compute)],
     )
 
-  num_train_steps = count_steps(len(examples.train))
+  num_train_steps = count_steps(settings, len(examples.train))
   evaluated: dict[str, Any] = {}
   estimator = build_estimator(
-    config, problem, num_train_steps, evaluated, start.label_weights
+    settings, config, problem, num_train_steps, evaluated, start.label_weights
   )
   evaluations = {
     ending: functools.partial(
       evaluate,
+      settings,
       estimator,
       write_and_read(
-        problem, tokenizer, f"eval{ending}", of_set, FLAGS.eval_batch_size
+        settings,
+        problem,
+        tokenizer,
+        f"eval{ending}",
+        of_set,
+        settings.run.eval_batch_size,
       )[0],
       len(of_set),
       processor,
@@ -598,17 +621,19 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
     for ending, of_set in examples.eval_sets.items()
   }
   lengths = None
-  if FLAGS.do_train and not start.seeds:
+  if settings.run.do_train and not start.seeds:
     input_fn, lengths = write_and_read(
+      settings,
       problem,
       tokenizer,
       "train",
       examples.train,
-      FLAGS.train_batch_size,
-      finding.steps_done(FLAGS.output_dir),
-      FLAGS.group_by_length,
+      settings.run.train_batch_size,
+      finding.steps_done(settings.run.output_dir),
+      settings.run.group_by_length,
     )
     training_run.train(
+      settings,
       estimator,
       input_fn,
       num_train_steps,
@@ -618,60 +643,69 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
       evaluations.get(""),
       functools.partial(
         record_check.find,
-        [os.path.join(FLAGS.output_dir, "train.tf_record")],
-        classification_records.record_layout(FLAGS.max_seq_length, problem),
+        [os.path.join(settings.run.output_dir, "train.tf_record")],
+        classification_records.record_layout(
+          settings.model.max_seq_length, problem
+        ),
       ),
     )
 
-  checkpoint = training_run.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []
-  if FLAGS.do_eval:
+  if settings.run.do_eval:
     results, sections, warnings = score_sets(
-      problem, evaluations, examples.eval_sets, evaluated, checkpoint
+      settings, problem, evaluations, examples.eval_sets, evaluated, checkpoint
     )
   warnings += label_sets(
-    problem, tokenizer, estimator, examples.predict_sets, checkpoint
+    settings, problem, tokenizer, estimator, examples.predict_sets, checkpoint
   )
-  if FLAGS.do_train:
-    run_report.write_report(results, selection, sections, lengths, warnings)
+  if settings.run.do_train:
+    run_report.write_report(
+      settings, results, selection, sections, lengths, warnings
+    )
   receipt.finish(results, checkpoint)
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check) -> Start:
+def prepare(settings: ClassifierSettings, check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
     What the run begins with.
   """
-  seeds = check("flags", check_flags)
-  config = check("config", setup.load_config)
-  tokenizer = check("vocabulary", setup.load_tokenizer, config)
-  trained = check("checkpoint", setup.find_model)
-  processor = check("task", make_processor)
-  selection = check("scores", read_selection, processor)
-  model = check("folder", describe_model, config, processor, seeds)
+  seeds = check("flags", check_flags, settings)
+  model_files = check("model", setup.fetch_model, settings.model)
+  decided = check("devices", setup.find_devices, settings)
+  settings = setup.resolved(settings, model_files, decided)
+  config = check("config", setup.load_config, model_files)
+  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
+  trained = check("checkpoint", setup.find_model, settings)
+  processor = check("task", make_processor, settings)
+  selection = check("scores", read_selection, settings, processor)
+  model = check("folder", describe_model, settings, config, processor, seeds)
   with files.files_read() as data_files:
-    examples = check("data", read_examples, processor)
-  check("texts", check_pairs, config, processor, examples)
+    examples = check("data", read_examples, settings, processor)
+  check("texts", check_pairs, settings, config, processor, examples)
   check("encoding", check_encoding, processor, data_files, after=examples)
-  check("output", check_output, data_files, after=examples)
+  check("output", check_output, settings, data_files, after=examples)
   label_weights = None
-  if FLAGS.class_weights:
+  if settings.class_weights:
     label_weights = check(
       "classes",
-      lambda task, data: read_class_weights(task.problem, data.train),
+      lambda task, data: read_class_weights(settings, task.problem, data.train),
       processor,
       examples,
     )
   return Start(
+    settings,
     config,
     tokenizer,
     trained,
@@ -685,27 +719,37 @@ def prepare(check: doctor.Check) -> Start:
   )
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
   check = doctor.check
-  start = prepare(check)
+  start = prepare(settings, check)
+  settings = start.settings
   config, processor, examples = start.config, start.processor, start.examples
-  check("weights", check_weights, start.trained, config, processor)
+  check("weights", check_weights, settings, start.trained, config, processor)
   check("labels", check_labels, processor, examples)
   lengths = check(
-    "tokens", check_tokens, config, start.tokenizer, processor, examples
+    "tokens",
+    check_tokens,
+    settings,
+    config,
+    start.tokenizer,
+    processor,
+    examples,
   )
-  training_checks.check_training(doctor, config, lengths, count_steps)
+  training_checks.check_training(
+    settings, doctor, config, lengths, functools.partial(count_steps, settings)
+  )
 
 
-def check_flags() -> list[int]:
+def check_flags(settings: ClassifierSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  doctor.check_actions()
-  return run_flags.read_seeds()
+  doctor.check_actions(settings)
+  return run_flags.read_seeds(settings.run)
 
 
 def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
@@ -718,25 +762,34 @@ def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
       text_files.read_text(path)
 
 
-def check_output(data_files: Iterable[str]) -> None:
+def check_output(
+  settings: ClassifierSettings, data_files: Iterable[str]
+) -> None:
   """Refuses an --output_dir where data would be overwritten."""
   doctor.check_output_dir(
+    settings,
     ["*.tf_record", "predictions*", "test_results*"],
-    [*data_files, FLAGS.predict_file],
+    [*data_files, settings.predict_file],
   )
 
 
-def read_selection(processor: DataProcessor) -> model_selection.Selection:
+def read_selection(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> model_selection.Selection:
   """How the best weights are found, by scores of the task."""
-  return run_flags.read_selection([*processor.scores, "loss"])
+  return run_flags.read_selection(settings.run, [*processor.scores, "loss"])
 
 
 def describe_model(
-  config: modeling.BertConfig, processor: DataProcessor, seeds: Sequence[int]
+  settings: ClassifierSettings,
+  config: modeling.BertConfig,
+  processor: DataProcessor,
+  seeds: Sequence[int],
 ) -> dict[str, Any]:
   """What describes the model; refuses a folder of another.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     processor: of the task.
     seeds: of `--seeds`, each of which has a folder of its own.
@@ -750,24 +803,24 @@ def describe_model(
   problem = processor.problem
   model = {
     "script": "run_classifier",
-    "task": processor.model_task or task_name(),
+    "task": processor.model_task or task_name(settings),
     "kind": problem.kind,
     "labels": problem.labels,
-    "max_seq_length": FLAGS.max_seq_length,
-    "do_lower_case": FLAGS.do_lower_case,
-    **run_flags.compute_choices(),
+    "max_seq_length": settings.model.max_seq_length,
+    "do_lower_case": settings.model.do_lower_case,
+    **settings.compute.choices,
   }
   num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
   model_json.check(
-    FLAGS.output_dir,
+    settings.run.output_dir,
     model,
     config,
     ["script", "task", "kind", "labels", "do_lower_case"],
     num_outputs,
-    FLAGS.vocab_file,
+    settings.model.vocab_file,
   )
-  if FLAGS.do_train and not seeds:
-    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
+  if settings.run.do_train and not seeds:
+    finding.check_resume(settings.run.resume, settings.run.output_dir)
   return model
 
 
@@ -777,11 +830,15 @@ def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
 
 
 def check_pairs(
-  config: modeling.BertConfig, processor: DataProcessor, examples: Examples
+  settings: ClassifierSettings,
+  config: modeling.BertConfig,
+  processor: DataProcessor,
+  examples: Examples,
 ) -> None:
   """Refuses pairs for a model of single texts, and the other way round.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     processor: of the task.
     examples: the data.
@@ -791,11 +848,11 @@ def check_pairs(
       was trained on, or the model has no second segment.
   """
   if processor.kind == "multiple_choice":
-    loading.check_has_segments(config, FLAGS.bert_config_file)
+    loading.check_has_segments(config, settings.model.bert_config_file)
     return
   trained_on_pairs = None
-  if finding.trained_checkpoint(FLAGS.output_dir):
-    description = model_json.load_description(FLAGS.output_dir)
+  if finding.trained_checkpoint(settings.run.output_dir):
+    description = model_json.load_description(settings.run.output_dir)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, of_set in (
@@ -807,30 +864,37 @@ def check_pairs(
       continue
     is_pairs = has_pairs(of_set)
     if is_pairs:
-      loading.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, settings.model.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
       flag = "data_dir"
-      if split == "test" and FLAGS.predict_file:
+      if split == "test" and settings.predict_file:
         flag = "predict_file"
-      elif task_name() == "tsv":
+      elif task_name(settings) == "tsv":
         flag = f"{split}_file"
+      value = getattr(settings, flag)
       raise InputError(
-        f"--{flag}={FLAGS[flag].value}: has {kinds[is_pairs]}, but the model"
-        f" in {FLAGS.output_dir} was trained on {kinds[trained_on_pairs]}. Give"
-        " texts of that kind, or name another --output_dir"
+        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
+        f" in {settings.run.output_dir} was trained on"
+        f" {kinds[trained_on_pairs]}. Give texts of that kind, or name another"
+        " --output_dir"
       )
 
 
 def check_weights(
-  trained: str | None, config: modeling.BertConfig, processor: DataProcessor
+  settings: ClassifierSettings,
+  trained: str | None,
+  config: modeling.BertConfig,
+  processor: DataProcessor,
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   problem = processor.problem
   training_checks.check_weights(
-    trained or FLAGS.init_checkpoint,
-    make_model_fn(config, problem),
-    classification_records.record_layout(FLAGS.max_seq_length, problem),
-    FLAGS.output_dir,
+    trained or settings.model.init_checkpoint,
+    make_model_fn(settings, config, problem),
+    classification_records.record_layout(
+      settings.model.max_seq_length, problem
+    ),
+    settings.run.output_dir,
   )
 
 
@@ -858,6 +922,7 @@ def check_labels(processor: DataProcessor, examples: Examples) -> None:
 
 
 def check_tokens(
+  settings: ClassifierSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   processor: DataProcessor,
@@ -870,7 +935,11 @@ def check_tokens(
   def encode(example):
     # Not as the first example, whose tokens are logged.
     converted, num_tokens, num_cut = classification_records.encode_example(
-      1, example, processor.problem, FLAGS.max_seq_length, tokenizer
+      1,
+      example,
+      processor.problem,
+      settings.model.max_seq_length,
+      tokenizer,
     )
     return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
 
@@ -882,14 +951,17 @@ def check_tokens(
   return lengths
 
 
-def count_steps(num_examples: int) -> int:
+def count_steps(settings: ClassifierSettings, num_examples: int) -> int:
   """Steps of training on so many examples; 0 without --do_train."""
   return (
-    run_flags.count_steps(num_examples, "examples") if FLAGS.do_train else 0
+    run_flags.count_steps(settings.run, num_examples, "examples")
+    if settings.run.do_train
+    else 0
   )
 
 
 def score_sets(
+  settings: ClassifierSettings,
   problem: Problem,
   evaluations: Mapping[str, model_selection.Evaluate],
   eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
@@ -899,6 +971,7 @@ def score_sets(
   """Scores a checkpoint on all sets, and writes their results.
 
   Args:
+    settings: of the command.
     problem: what was learnt.
     evaluations: score a checkpoint on each set.
     eval_sets: the sets, by the ending of their results.
@@ -917,7 +990,7 @@ def score_sets(
     if evaluated and not ending:
       if problem.kind == "multi_label":
         model_json.add_to_description(
-          FLAGS.output_dir, thresholds=tune(problem, evaluated, results)
+          settings.run.output_dir, thresholds=tune(problem, evaluated, results)
         )
       sections = report_sections.sections(
         problem, examples, evaluated["label_ids"], evaluated["logits"]
@@ -928,15 +1001,17 @@ def score_sets(
         classification_scores.answers(problem, rows),
         classification_scores.gold_answers(examples),
       )
-    training_run.write_dev_scores(results, checkpoint, ending)
+    training_run.write_dev_scores(settings, results, checkpoint, ending)
     training_run.write_results(
-      os.path.join(FLAGS.output_dir, f"eval_results{ending}.txt"), results
+      os.path.join(settings.run.output_dir, f"eval_results{ending}.txt"),
+      results,
     )
     all_results |= {f"{name}{ending}": of for name, of in results.items()}
   return all_results, sections, warnings
 
 
 def label_sets(
+  settings: ClassifierSettings,
   problem: Problem,
   tokenizer: tokenization.FullTokenizer,
   estimator,
@@ -949,6 +1024,7 @@ def label_sets(
   set.
 
   Args:
+    settings: of the command.
     problem: what was learnt.
     tokenizer: gives the ids.
     estimator: the model.
@@ -958,19 +1034,22 @@ def label_sets(
   Returns:
     Warnings for the report.
   """
-  thresholds = model_json.load_description(FLAGS.output_dir).get("thresholds")
+  thresholds = model_json.load_description(settings.run.output_dir).get(
+    "thresholds"
+  )
   warnings: list[str] = []
   for ending, examples in predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
-    if FLAGS.predict_file:
-      results = training_run.predictions_name(FLAGS.predict_file)
+    if settings.predict_file:
+      results = training_run.predictions_name(settings.predict_file)
       records = f"predict_{results.removesuffix('_predictions')}"
     input_fn, _ = write_and_read(
+      settings,
       problem,
       tokenizer,
       records,
       examples,
-      FLAGS.predict_batch_size,
+      settings.run.predict_batch_size,
       by_length=True,
     )
     found = session_hooks.follow(
@@ -981,12 +1060,12 @@ def label_sets(
     rows = [row["probabilities"] for row in tf_records.in_order(found)]
     rows = rows[: len(examples)]  # a TPU has padding after them
     write_predictions(
-      os.path.join(FLAGS.output_dir, results),
+      os.path.join(settings.run.output_dir, results),
       examples,
       rows,
       problem,
       thresholds,
-      show=bool(FLAGS.predict_file),
+      show=bool(settings.predict_file),
     )
     warnings += run_report.point_out_collapse(
       classification_scores.answers(problem, rows, thresholds)
@@ -995,7 +1074,9 @@ def label_sets(
 
 
 def read_class_weights(
-  problem: Problem, examples: Sequence[InputExample | ChoiceExample]
+  settings: ClassifierSettings,
+  problem: Problem,
+  examples: Sequence[InputExample | ChoiceExample],
 ) -> list[float] | None:
   """What labels count in training, as --class_weights has it.
 
@@ -1005,6 +1086,7 @@ def read_class_weights(
   over the number of those that have it.
 
   Args:
+    settings: of the command.
     problem: what is learnt.
     examples: the training data.
 
@@ -1014,7 +1096,7 @@ def read_class_weights(
   Raises:
     InputError: a weight is none, or of no label.
   """
-  given = FLAGS.class_weights
+  given = settings.class_weights
   if not given or not examples:
     return None
   if problem.kind not in ("classification", "multi_label"):
@@ -1051,6 +1133,7 @@ def read_class_weights(
 
 
 def build_estimator(
+  settings: ClassifierSettings,
   config: modeling.BertConfig,
   problem: Problem,
   num_train_steps: int,
@@ -1060,6 +1143,7 @@ def build_estimator(
   """The Estimator of the model that the flags and the data describe.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     problem: what is learnt.
     num_train_steps: length of training; 0 where there is none.
@@ -1070,9 +1154,10 @@ def build_estimator(
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    run_flags.read_execution(), config, num_train_steps
+    settings, run_flags.read_execution(settings), config, num_train_steps
   )
   model_fn = make_model_fn(
+    settings,
     config,
     problem,
     num_train_steps,
@@ -1082,15 +1167,17 @@ def build_estimator(
     options,
   )
   return training_run.build_estimator(
+    settings,
     model_fn,
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    FLAGS.eval_batch_size,
-    FLAGS.predict_batch_size,
+    settings.run.output_dir,
+    settings.run.train_batch_size,
+    settings.run.eval_batch_size,
+    settings.run.predict_batch_size,
   )
 
 
 def make_model_fn(
+  settings: ClassifierSettings,
   config: modeling.BertConfig,
   problem: Problem,
   num_train_steps: int = 0,
@@ -1103,15 +1190,17 @@ def make_model_fn(
   return model_fn_builder(
     bert_config=config,
     num_labels=problem.num_labels,
-    init_checkpoint=FLAGS.init_checkpoint,
-    learning_rate=FLAGS.learning_rate,
+    init_checkpoint=settings.model.init_checkpoint,
+    learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
-    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
-    use_tpu=FLAGS.use_tpu,
-    use_one_hot_embeddings=FLAGS.use_tpu,
+    num_warmup_steps=int(
+      num_train_steps * settings.optimizer.warmup_proportion
+    ),
+    use_tpu=settings.devices.on_tpu,
+    use_one_hot_embeddings=settings.devices.on_tpu,
     kind=problem.kind,
-    seed=FLAGS.seed,
-    log_steps=FLAGS.log_steps,
+    seed=settings.run.seed,
+    log_steps=settings.run.log_steps,
     evaluated=evaluated,
     compute=compute,
     options=options,
@@ -1120,6 +1209,7 @@ def make_model_fn(
 
 
 def write_and_read(
+  settings: ClassifierSettings,
   problem: Problem,
   tokenizer: tokenization.FullTokenizer,
   name: str,
@@ -1131,6 +1221,7 @@ def write_and_read(
   """Writes the records of some examples, and reads them in batches.
 
   Args:
+    settings: of the command.
     problem: what is learnt.
     tokenizer: gives the ids.
     name: of the records' file in `--output_dir`, without `.tf_record`.
@@ -1143,31 +1234,39 @@ def write_and_read(
     An `input_fn`, and how long the examples are.
   """
   is_training = steps_done is not None
-  if FLAGS.use_tpu and not is_training:
+  if settings.devices.on_tpu and not is_training:
     padding = [PaddingInputExample()] * (-len(examples) % batch_size)
     examples = [*examples, *padding]
-  path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
-  lengths = classification_records.file_based_convert_examples_to_features(
-    examples, problem.labels, FLAGS.max_seq_length, tokenizer, path, problem
+  path = os.path.join(settings.run.output_dir, f"{name}.tf_record")
+  lengths = file_based_convert_examples_to_features(
+    examples,
+    problem.labels,
+    settings.model.max_seq_length,
+    tokenizer,
+    path,
+    problem,
   )
   input_fn = classification_records.file_based_input_fn_builder(
     path,
-    FLAGS.max_seq_length,
+    settings.model.max_seq_length,
     is_training,
-    drop_remainder=FLAGS.use_tpu,
+    drop_remainder=settings.devices.on_tpu,
     problem=problem,
-    trim=not FLAGS.use_tpu,
-    seed=FLAGS.seed,
+    trim=not settings.devices.on_tpu,
+    seed=settings.run.seed,
     first_step=steps_done or 0,
-    by_length=by_length and not FLAGS.use_tpu,
+    by_length=by_length and not settings.devices.on_tpu,
   )
   return input_fn, lengths
 
 
-def read_examples(processor: DataProcessor) -> Examples:
+def read_examples(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> Examples:
   """Reads the examples of everything that the flags ask for.
 
   Args:
+    settings: of the command.
     processor: reads them.
 
   Returns:
@@ -1177,33 +1276,36 @@ def read_examples(processor: DataProcessor) -> Examples:
     InputError: a file is missing, or something in it is wrong.
   """
   train_examples, eval_sets, predict_sets = [], {}, {}
-  if FLAGS.do_train:
-    train_examples = processor.get_train_examples(FLAGS.data_dir)
+  if settings.run.do_train:
+    train_examples = processor.get_train_examples(settings.data_dir)
     for example in train_examples:
       if example.label is None:
         raise InputError(f"{example.guid}: has no label to learn")
     if processor.kind == "classification":
-      path = FLAGS.train_file if task_name() == "tsv" else ""
+      path = settings.train_file if task_name(settings) == "tsv" else ""
       classification.check_several_labels(
-        os.path.join(FLAGS.data_dir or "", path), train_examples
+        os.path.join(settings.data_dir or "", path), train_examples
       )
-    count_steps(len(train_examples))
-  if FLAGS.do_eval or (FLAGS.do_train and FLAGS.eval_steps):
-    eval_sets = processor.sets(FLAGS.data_dir, "dev")
-  if FLAGS.do_predict and FLAGS.predict_file:
+    count_steps(settings, len(train_examples))
+  if settings.run.do_eval or (
+    settings.run.do_train and settings.run.eval_steps
+  ):
+    eval_sets = processor.sets(settings.data_dir, "dev")
+  if settings.run.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
         "--predict_file: texts without choices cannot be labelled"
       )
     predict_sets = {
-      "": classification.read_texts(FLAGS.predict_file, processor.encoding)
+      "": classification.read_texts(settings.predict_file, processor.encoding)
     }
-  elif FLAGS.do_predict:
-    predict_sets = processor.sets(FLAGS.data_dir, "test")
+  elif settings.run.do_predict:
+    predict_sets = processor.sets(settings.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)
 
 
 def evaluate(
+  settings: ClassifierSettings,
   estimator,
   input_fn,
   num_examples: int,
@@ -1214,6 +1316,7 @@ def evaluate(
   """Scores a checkpoint on a set.
 
   Args:
+    settings: of the command.
     estimator: the model.
     input_fn: of the set.
     num_examples: of the set.
@@ -1224,7 +1327,11 @@ def evaluate(
   Returns:
     Results by key, for the results file.
   """
-  steps = -(-num_examples // FLAGS.eval_batch_size) if FLAGS.use_tpu else None
+  steps = (
+    -(-num_examples // settings.run.eval_batch_size)
+    if settings.devices.on_tpu
+    else None
+  )
   logging.info("Evaluating on %d examples", num_examples)
   results = estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
   if not evaluated:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 import modeling
 import optimization
@@ -48,6 +48,7 @@ from bertlib.reporting import (
 from bertlib.settings import option
 from bertlib.settings.ner import NerSettings
 from bertlib.training import (
+  devices,
   estimator_spec,
   model_selection,
   multi_run,
@@ -57,7 +58,8 @@ from bertlib.training import (
   training_run,
 )
 
-FLAGS = flags.FLAGS
+# Scores over all entities; there are those of each type besides.
+METRICS = ("f1", "precision", "recall", "accuracy")
 
 
 # The model
@@ -297,6 +299,7 @@ class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
   Attributes:
+    settings: with nothing left to decide.
     config: the encoder's sizes.
     tokenizer: gives the ids.
     trained: the checkpoint that has all of the model; None for a new one.
@@ -307,6 +310,7 @@ class Start(NamedTuple):
     data: the sentences.
   """
 
+  settings: NerSettings
   config: modeling.BertConfig
   tokenizer: tokenization.FullTokenizer
   trained: str | None
@@ -319,54 +323,66 @@ class Start(NamedTuple):
 
 def main(_) -> None:
   """Does what the flags say: trains, scores, tags."""
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  settings = option.from_flags(NerSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
-  )
-  start = prepare(doctor.simply)
-  check_start(start)
-  with run_flags.lock_output_dir():
-    carry_out(start, receipt)
+  receipt = receipts.begin(__file__, settings)
+  start = prepare(settings, doctor.simply)
+  settings = start.settings
+  check_start(settings, start)
+  with run_flags.lock_output_dir(settings):
+    carry_out(settings, start, receipt)
 
 
-def carry_out(start: Start, receipt: receipts.Receipt) -> None:
+def carry_out(
+  settings: NerSettings, start: Start, receipt: receipts.Receipt
+) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
     receipt: of the run.
   """
   config, selection, labels = start.config, start.selection, start.labels
   data = start.data
-  files = FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file
-  receipt.start(path for path, used in zip(files, data) if used)
-  run_flags.log_devices()
-  if FLAGS.do_train:
-    model_json.claim(FLAGS.output_dir, start.model, config, FLAGS.vocab_file)
+  files = settings.train_file, settings.dev_file, settings.predict_file
+  receipt.start(settings, (path for path, used in zip(files, data) if used))
+  devices.log_devices(settings.devices, settings.compute)
+  if settings.run.do_train:
+    model_json.claim(
+      settings.run.output_dir, start.model, config, settings.model.vocab_file
+    )
   if start.seeds:
     multi_run.train_seeds(
-      FLAGS.output_dir,
+      settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *run_flags.choice_flags()],
+      ["--nodo_predict", *run_flags.choice_flags(settings.compute)],
     )
 
   def tagger(name, sentences):
-    windows, path = write_windows(name, sentences, start.tokenizer, labels)
-    batch_size = FLAGS[f"{name}_batch_size"].value
-    estimator = build_estimator(config, labels, 0, batch_size)
-    return functools.partial(tag, estimator, sentences, windows, path, labels)
+    windows, path = write_windows(
+      settings, name, sentences, start.tokenizer, labels
+    )
+    batch_size = getattr(settings.run, f"{name}_batch_size")
+    estimator = build_estimator(settings, config, labels, 0, batch_size)
+    return functools.partial(
+      tag, settings, estimator, sentences, windows, path, labels
+    )
 
   tag_dev_set = tagger("eval", data.dev) if data.dev else None
   lengths = None
-  if FLAGS.do_train and not start.seeds:
-    windows, path = write_windows("train", data.train, start.tokenizer, labels)
-    num_steps = count_steps(len(windows))
+  if settings.run.do_train and not start.seeds:
+    windows, path = write_windows(
+      settings, "train", data.train, start.tokenizer, labels
+    )
+    num_steps = count_steps(settings, len(windows))
     training_run.train(
-      build_estimator(config, labels, num_steps),
-      train_input_fn(path),
+      settings,
+      build_estimator(settings, config, labels, num_steps),
+      train_input_fn(settings, path),
       num_steps,
       f"{len(windows)} windows",
       "windows",
@@ -375,121 +391,143 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
         score_tags(data.dev, tag_dev_set(checkpoint))
       ),
       functools.partial(
-        record_check.find, [path], ner.record_layout(FLAGS.max_seq_length)
+        record_check.find,
+        [path],
+        ner.record_layout(settings.model.max_seq_length),
       ),
     )
     num_tokens = [len(window.input_ids) for window in windows]
     nothing_cut = [0] * len(windows)
     lengths = model_inputs.Lengths(
-      num_tokens, FLAGS.max_seq_length, nothing_cut
+      num_tokens, settings.model.max_seq_length, nothing_cut
     )
 
-  checkpoint = training_run.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []
-  if FLAGS.do_eval:
+  if settings.run.do_eval:
     said = tag_dev_set(checkpoint)
     results = score_tags(data.dev, said)
-    training_run.write_dev_scores(results, checkpoint)
+    training_run.write_dev_scores(settings, results, checkpoint)
     training_run.write_results(
-      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
+      os.path.join(settings.run.output_dir, "eval_results.txt"), results
     )
     sections = report_sections.ner_sections(data.dev, said, results)
     warnings += run_report.point_out_collapse(
       answers(tags for tags, _ in said),
       answers(sentence.tags for sentence in data.dev),
     )
-  if FLAGS.do_predict:
+  if settings.run.do_predict:
     said = tagger("predict", data.predict)(checkpoint)
     write_predictions(
       os.path.join(
-        FLAGS.output_dir, training_run.predictions_name(FLAGS.predict_file)
+        settings.run.output_dir,
+        training_run.predictions_name(settings.predict_file),
       ),
       data.predict,
       said,
     )
     warnings += run_report.point_out_collapse(answers(tags for tags, _ in said))
-  if FLAGS.do_train:
-    run_report.write_report(results, selection, sections, lengths, warnings)
+  if settings.run.do_train:
+    run_report.write_report(
+      settings, results, selection, sections, lengths, warnings
+    )
   receipt.finish(results, checkpoint)
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check) -> Start:
+def prepare(settings: NerSettings, check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
     What the run begins with.
   """
-  seeds = check("flags", check_flags)
-  check("output", check_output, after=seeds)
-  config = check("config", setup.load_config, 8)
-  tokenizer = check("vocabulary", setup.load_tokenizer, config)
-  trained = check("checkpoint", setup.find_model)
-  selection = check("scores", run_flags.read_selection, ner_scores.METRICS)
-  tagged = check("sentences", read_training_set, after=seeds)
-  labels = check("tags", find_labels, tagged, trained)
-  model = check("folder", describe_model, config, labels, seeds)
-  data = check("data", read_data, tagged, labels, selection)
+  seeds = check("flags", check_flags, settings)
+  check("output", check_output, settings, after=seeds)
+  model_files = check("model", setup.fetch_model, settings.model)
+  decided = check("devices", setup.find_devices, settings)
+  settings = setup.resolved(settings, model_files, decided)
+  config = check("config", setup.load_config, model_files, 8)
+  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
+  trained = check("checkpoint", setup.find_model, settings)
+  selection = check(
+    "scores", run_flags.read_selection, settings.run, ner_scores.METRICS
+  )
+  tagged = check("sentences", read_training_set, settings, after=seeds)
+  labels = check("tags", find_labels, settings, tagged, trained)
+  model = check("folder", describe_model, settings, config, labels, seeds)
+  data = check("data", read_data, settings, tagged, labels, selection)
   return Start(
-    config, tokenizer, trained, selection, seeds, labels, model, data
+    settings, config, tokenizer, trained, selection, seeds, labels, model, data
   )
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: NerSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
-  start = prepare(doctor.check)
+  start = prepare(settings, doctor.check)
+  settings = start.settings
   config, labels = start.config, start.labels
-  doctor.check("weights", check_weights, start.trained, config, labels)
+  doctor.check(
+    "weights", check_weights, settings, start.trained, config, labels
+  )
   doctor.check("labels", check_labels, labels, start.data)
   lengths = doctor.check(
-    "tokens", check_tokens, config, start.tokenizer, start.data
+    "tokens", check_tokens, settings, config, start.tokenizer, start.data
   )
-  training_checks.check_training(doctor, config, lengths, count_steps)
+  training_checks.check_training(
+    settings, doctor, config, lengths, functools.partial(count_steps, settings)
+  )
 
 
-def check_flags() -> list[int]:
+def check_flags(settings: NerSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  doctor.check_actions()
+  doctor.check_actions(settings)
   for flag, action in (
     ("train_file", "do_train"),
     ("dev_file", "do_eval"),
     ("predict_file", "do_predict"),
   ):
-    if FLAGS[action].value and not FLAGS[flag].value:
+    if getattr(settings.run, action) and not getattr(settings, flag):
       raise InputError(f"--{flag} is needed with --{action}")
-  return run_flags.read_seeds()
+  return run_flags.read_seeds(settings.run)
 
 
-def check_output() -> None:
+def check_output(settings: NerSettings) -> None:
   """Refuses an --output_dir where sentences would be overwritten."""
   doctor.check_output_dir(
+    settings,
     ["*.tf_record", "predictions*", "test_predictions*"],
-    [FLAGS.train_file, FLAGS.dev_file, FLAGS.predict_file],
+    [settings.train_file, settings.dev_file, settings.predict_file],
   )
 
 
-def read_training_set() -> list[Sentence]:
+def read_training_set(settings: NerSettings) -> list[Sentence]:
   """The tagged sentences to learn from; none without --do_train."""
-  return read_tagged("train_file") if FLAGS.do_train else []
+  return read_tagged(settings, "train_file") if settings.run.do_train else []
 
 
 def describe_model(
-  config: modeling.BertConfig, labels: Sequence[str], seeds: Sequence[int]
+  settings: NerSettings,
+  config: modeling.BertConfig,
+  labels: Sequence[str],
+  seeds: Sequence[int],
 ) -> dict[str, Any]:
   """What describes the model; refuses a folder of another.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     labels: the tags.
     seeds: of `--seeds`, each of which has a folder of its own.
@@ -503,24 +541,25 @@ def describe_model(
   model = {
     "script": "run_ner",
     "labels": labels,
-    "max_seq_length": FLAGS.max_seq_length,
-    "do_lower_case": FLAGS.do_lower_case,
-    **run_flags.compute_choices(),
+    "max_seq_length": settings.model.max_seq_length,
+    "do_lower_case": settings.model.do_lower_case,
+    **settings.compute.choices,
   }
   model_json.check(
-    FLAGS.output_dir,
+    settings.run.output_dir,
     model,
     config,
     ["script", "labels", "do_lower_case"],
     len(labels),
-    FLAGS.vocab_file,
+    settings.model.vocab_file,
   )
-  if FLAGS.do_train and not seeds:
-    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
+  if settings.run.do_train and not seeds:
+    finding.check_resume(settings.run.resume, settings.run.output_dir)
   return model
 
 
 def read_data(
+  settings: NerSettings,
   tagged: Sequence[Sentence],
   labels: Sequence[str],
   selection: model_selection.Selection,
@@ -528,6 +567,7 @@ def read_data(
   """Reads the sentences of everything that the flags ask for.
 
   Args:
+    settings: of the command.
     tagged: those to learn from.
     labels: the tags.
     selection: says whether training is scored on the way.
@@ -539,30 +579,35 @@ def read_data(
     InputError: a file is missing, or something in it is wrong.
   """
   scheme = ner.find_scheme(labels)
-  train_set = repair("train_file", tagged, scheme, labels)
+  train_set = repair(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
-  if FLAGS.do_eval or selection.eval_steps:
+  if settings.run.do_eval or selection.eval_steps:
     ner_scores.import_seqeval()
-    dev_set = repair("dev_file", read_tagged("dev_file"), scheme, labels)
-  if FLAGS.do_predict:
+    dev_set = repair(
+      settings, "dev_file", read_tagged(settings, "dev_file"), scheme, labels
+    )
+  if settings.run.do_predict:
     predict_set = ner.read_sentences(
-      FLAGS.predict_file,
-      columns()._replace(tag=None),
-      text_files.from_flags(),
+      settings.predict_file,
+      columns(settings)._replace(tag=None),
+      text_files.encoding_of(settings.text),
     )
   return Data(train_set, dev_set, predict_set)
 
 
 def check_weights(
-  trained: str | None, config: modeling.BertConfig, labels: Sequence[str]
+  settings: NerSettings,
+  trained: str | None,
+  config: modeling.BertConfig,
+  labels: Sequence[str],
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = ner.record_layout(FLAGS.max_seq_length)
+  layout = ner.record_layout(settings.model.max_seq_length)
   training_checks.check_weights(
-    trained or FLAGS.init_checkpoint,
-    make_model_fn(config, labels),
+    trained or settings.model.init_checkpoint,
+    make_model_fn(settings, config, labels),
     layout,
-    FLAGS.output_dir,
+    settings.run.output_dir,
   )
 
 
@@ -584,6 +629,7 @@ def check_labels(labels: Sequence[str], data: Data) -> None:
 
 
 def check_tokens(
+  settings: NerSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   data: Data,
@@ -591,7 +637,9 @@ def check_tokens(
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
   some = doctor.sample(sentences)
-  windows = list(ner.make_windows(some, tokenizer, FLAGS.max_seq_length))
+  windows = list(
+    ner.make_windows(some, tokenizer, settings.model.max_seq_length)
+  )
   return doctor.check_encoded(
     [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
     config.vocab_size,
@@ -599,24 +647,25 @@ def check_tokens(
   )
 
 
-def columns() -> ner.Columns:
+def columns(settings: NerSettings) -> ner.Columns:
   """Where the flags say that words and tags stand."""
 
   def character(text):
     return text and text.encode().decode("unicode_escape")
 
   return ner.Columns(
-    FLAGS.word_column,
-    FLAGS.tag_column,
-    character(FLAGS.delimiter),
-    character(FLAGS.item_delimiter),
+    settings.word_column,
+    settings.tag_column,
+    character(settings.delimiter),
+    character(settings.item_delimiter),
   )
 
 
-def read_tagged(flag: str) -> list[Sentence]:
+def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
   """The sentences of a file that has to have tags.
 
   Args:
+    settings: of the command.
     flag: names the file.
 
   Returns:
@@ -626,7 +675,9 @@ def read_tagged(flag: str) -> list[Sentence]:
     InputError: a sentence is without tags.
   """
   sentences = ner.read_sentences(
-    FLAGS[flag].value, columns(), text_files.from_flags()
+    getattr(settings, flag),
+    columns(settings),
+    text_files.encoding_of(settings.text),
   )
   for sentence in sentences:
     if sentence.tags is None:
@@ -637,11 +688,12 @@ def read_tagged(flag: str) -> list[Sentence]:
 
 
 def find_labels(
-  train_set: Sequence[Sentence], checkpoint: str | None
+  settings: NerSettings, train_set: Sequence[Sentence], checkpoint: str | None
 ) -> list[str]:
   """The tags to learn or, of a trained model, those that it has learnt.
 
   Args:
+    settings: of the command.
     train_set: the training data, if there are any.
     checkpoint: of the trained model.
 
@@ -653,7 +705,7 @@ def find_labels(
   """
   if not train_set:
     folder = os.path.dirname(checkpoint)
-    known = model_json.load_description(FLAGS.output_dir)
+    known = model_json.load_description(settings.run.output_dir)
     known = known or model_json.load_description(folder)
     if known.get("script") != "run_ner":
       raise InputError(
@@ -662,7 +714,7 @@ def find_labels(
       )
     return known["labels"]
   seen = {tag for sentence in train_set for tag in sentence.tags}
-  scheme = FLAGS.scheme if FLAGS.scheme != "data" else ""
+  scheme = settings.scheme if settings.scheme != "data" else ""
   scheme = scheme or ner.find_scheme(seen) or "BIO"
   found, _ = ner.repaired(train_set, scheme)
   tags = {tag for sentence in found for tag in sentence.tags} - {"O"}
@@ -676,6 +728,7 @@ def find_labels(
 
 
 def repair(
+  settings: NerSettings,
   flag: str,
   sentences: Sequence[Sentence],
   scheme: str,
@@ -684,6 +737,7 @@ def repair(
   """Sentences with tags that the model knows.
 
   Args:
+    settings: of the command.
     flag: names their file.
     sentences: the sentences.
     scheme: of the model's tags.
@@ -712,7 +766,7 @@ def repair(
     logging.warning(
       "%s: %d tags are not as %s has them, such as an I- that follows on"
       " nothing; taken as the beginning of an entity",
-      FLAGS[flag].value,
+      getattr(settings, flag),
       num_broken,
       was_scheme or "the data",
     )
@@ -725,6 +779,7 @@ def repair(
 
 
 def write_windows(
+  settings: NerSettings,
   name: str,
   sentences: Sequence[Sentence],
   tokenizer: tokenization.FullTokenizer,
@@ -733,6 +788,7 @@ def write_windows(
   """Makes the windows of sentences, and writes their records.
 
   Args:
+    settings: of the command.
     name: of the file in --output_dir, without `.tf_record`.
     sentences: the sentences.
     tokenizer: gives the ids.
@@ -741,22 +797,26 @@ def write_windows(
   Returns:
     The windows and the file.
   """
-  windows = list(ner.make_windows(sentences, tokenizer, FLAGS.max_seq_length))
+  windows = list(
+    ner.make_windows(sentences, tokenizer, settings.model.max_seq_length)
+  )
   number = {label: index for index, label in enumerate(labels)}
-  path = os.path.join(FLAGS.output_dir, f"{name}.tf_record")
+  path = os.path.join(settings.run.output_dir, f"{name}.tf_record")
   tag_ids = [
     [number.get(tag, -1) for tag in s.tags] if s.tags else None
     for s in sentences
   ]
   records = [
     ner.window_record(
-      window, index, FLAGS.max_seq_length, tag_ids[window.sentence]
+      window, index, settings.model.max_seq_length, tag_ids[window.sentence]
     )
     for index, window in enumerate(windows)
   ]
-  if FLAGS.use_tpu and name != "train":  # takes full batches alone
-    records += records[:1] * (-len(records) % FLAGS[f"{name}_batch_size"].value)
-  layout = ner.record_layout(FLAGS.max_seq_length)
+  if settings.devices.on_tpu and name != "train":  # takes full batches alone
+    records += records[:1] * (
+      -len(records) % getattr(settings.run, f"{name}_batch_size")
+    )
+  layout = ner.record_layout(settings.model.max_seq_length)
   tf_records.write_records(path, records, layout)
   per_sentence = Counter(window.sentence for window in windows)
   logging.info(
@@ -770,6 +830,7 @@ def write_windows(
 
 
 def build_estimator(
+  settings: NerSettings,
   config: modeling.BertConfig,
   labels: Sequence[str],
   num_train_steps: int,
@@ -778,6 +839,7 @@ def build_estimator(
   """The Estimator of the model that the flags describe.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     labels: the tags.
     num_train_steps: length of training; 0 where there is none.
@@ -787,17 +849,19 @@ def build_estimator(
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    run_flags.read_execution(), config, num_train_steps
+    settings, run_flags.read_execution(settings), config, num_train_steps
   )
   return training_run.build_estimator(
-    make_model_fn(config, labels, num_train_steps, compute, options),
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
+    settings,
+    make_model_fn(settings, config, labels, num_train_steps, compute, options),
+    settings.run.output_dir,
+    settings.run.train_batch_size,
     predict_batch_size=predict_batch_size,
   )
 
 
 def make_model_fn(
+  settings: NerSettings,
   config: modeling.BertConfig,
   labels: Sequence[str],
   num_train_steps: int = 0,
@@ -808,28 +872,31 @@ def make_model_fn(
   return model_fn_builder(
     bert_config=config,
     num_labels=len(labels),
-    init_checkpoint=FLAGS.init_checkpoint,
-    learning_rate=FLAGS.learning_rate,
+    init_checkpoint=settings.model.init_checkpoint,
+    learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
-    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
-    use_tpu=FLAGS.use_tpu,
-    use_one_hot_embeddings=FLAGS.use_tpu,
-    seed=FLAGS.seed,
-    log_steps=FLAGS.log_steps,
+    num_warmup_steps=int(
+      num_train_steps * settings.optimizer.warmup_proportion
+    ),
+    use_tpu=settings.devices.on_tpu,
+    use_one_hot_embeddings=settings.devices.on_tpu,
+    seed=settings.run.seed,
+    log_steps=settings.run.log_steps,
     compute=compute,
     options=options,
   )
 
 
-def count_steps(num_windows: int) -> int:
+def count_steps(settings: NerSettings, num_windows: int) -> int:
   """The steps of training on so many windows."""
-  return run_flags.count_steps(num_windows, "windows")
+  return run_flags.count_steps(settings.run, num_windows, "windows")
 
 
-def check_start(start: Start) -> None:
+def check_start(settings: NerSettings, start: Start) -> None:
   """Makes the last checks, before which nothing is written.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
 
   Raises:
@@ -837,35 +904,44 @@ def check_start(start: Start) -> None:
   """
   sentences = start.data.train
   # Each sentence makes a window at least.
-  if 0 < len(sentences) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
-    windows = ner.make_windows(sentences, start.tokenizer, FLAGS.max_seq_length)
-    count_steps(len(list(windows)))
+  if (
+    0
+    < len(sentences) * settings.run.num_train_epochs
+    < settings.run.train_batch_size
+  ):
+    windows = ner.make_windows(
+      sentences, start.tokenizer, settings.model.max_seq_length
+    )
+    count_steps(settings, len(list(windows)))
   training_checks.check_start(
+    settings,
     start.config,
     start.trained,
-    lambda: check_weights(start.trained, start.config, start.labels),
+    lambda: check_weights(settings, start.trained, start.config, start.labels),
   )
 
 
-def train_input_fn(path: str):
+def train_input_fn(settings: NerSettings, path: str):
   """The `input_fn` of training from the step on that has been reached.
 
   Args:
+    settings: of the command.
     path: of the records.
   """
   return input_pipeline.record_input_fn(
     path,
-    ner.record_layout(FLAGS.max_seq_length),
+    ner.record_layout(settings.model.max_seq_length),
     is_training=True,
     drop_remainder=True,
-    trim=not FLAGS.use_tpu,
-    seed=FLAGS.seed,
-    first_step=finding.steps_done(FLAGS.output_dir),
-    by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
+    trim=not settings.devices.on_tpu,
+    seed=settings.run.seed,
+    first_step=finding.steps_done(settings.run.output_dir),
+    by_length=settings.run.group_by_length and not settings.devices.on_tpu,
   )
 
 
 def tag(
+  settings: NerSettings,
   estimator,
   sentences: Sequence[Sentence],
   windows: Sequence[ner.Window],
@@ -876,6 +952,7 @@ def tag(
   """A model's tags of sentences; see `decide`.
 
   Args:
+    settings: of the command.
     estimator: the model.
     sentences: the sentences.
     windows: of these.
@@ -888,11 +965,11 @@ def tag(
   """
   input_fn = input_pipeline.record_input_fn(
     path,
-    ner.record_layout(FLAGS.max_seq_length),
+    ner.record_layout(settings.model.max_seq_length),
     is_training=False,
-    drop_remainder=FLAGS.use_tpu,
-    trim=not FLAGS.use_tpu,
-    by_length=not FLAGS.use_tpu,
+    drop_remainder=settings.devices.on_tpu,
+    trim=not settings.devices.on_tpu,
+    by_length=not settings.devices.on_tpu,
   )
 
   def rows():

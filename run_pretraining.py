@@ -13,7 +13,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(PretrainingSettings, imports_tensorflow=True)
 
-import copy
 import functools
 import itertools
 import os
@@ -42,9 +41,10 @@ from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
 from bertlib.metrics import fill_mask
 from bertlib.reporting import doctor, receipts, run_report, training_checks
-from bertlib.settings import option, rules
+from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training import (
+  devices,
   estimator_spec,
   model_selection,
   multi_run,
@@ -325,10 +325,12 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
-def record_layout(config: modeling.BertConfig) -> tf_records.Layout:
+def record_layout(
+  settings: PretrainingSettings, config: modeling.BertConfig
+) -> tf_records.Layout:
   """The layout of pretraining records that go with a model and the flags."""
   return pretraining_records.limited_layout(
-    config, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+    config, settings.model.max_seq_length, settings.max_predictions_per_seq
   )
 
 
@@ -548,6 +550,7 @@ class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
   Attributes:
+    settings: with nothing left to decide.
     config: the encoder's sizes.
     model: what else describes the model.
     selection: how the best weights are found.
@@ -556,6 +559,7 @@ class Start(NamedTuple):
     data: the data.
   """
 
+  settings: PretrainingSettings
   config: modeling.BertConfig
   model: dict[str, Any]
   selection: model_selection.Selection
@@ -566,46 +570,53 @@ class Start(NamedTuple):
 
 def main(_) -> None:
   """Does what the flags say: trains, scores, fills masks."""
-  if FLAGS.phases:
-    run_phases()
+  settings = option.from_flags(PretrainingSettings)
+  if settings.phases:
+    run_phases(settings)
     return
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
-  )
-  start = prepare(doctor.simply)
+  receipt = receipts.begin(__file__, settings)
+  start = prepare(settings, doctor.simply)
+  settings = start.settings
   training_checks.check_start(
+    settings,
     start.config,
     start.trained,
-    lambda: check_weights(start.trained, start.config),
-    FLAGS.max_predictions_per_seq,
+    lambda: check_weights(settings, start.trained, start.config),
+    settings.max_predictions_per_seq,
   )
-  with run_flags.lock_output_dir():
-    carry_out(start, receipt)
+  with run_flags.lock_output_dir(settings):
+    carry_out(settings, start, receipt)
 
 
-def carry_out(start: Start, receipt: receipts.Receipt) -> None:
+def carry_out(
+  settings: PretrainingSettings, start: Start, receipt: receipts.Receipt
+) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
     receipt: of the run.
   """
   config, data = start.config, start.data
-  predicted = [FLAGS.predict_file] if data.lines else []
-  receipt.start([*data.num_records, *predicted])
-  run_flags.log_devices()
+  predicted = [settings.predict_file] if data.lines else []
+  receipt.start(settings, [*data.num_records, *predicted])
+  devices.log_devices(settings.devices, settings.compute)
 
-  estimator = build_estimator(config)
+  estimator = build_estimator(settings, config)
   evaluate = None
   if data.eval_files:
-    evaluate = evaluation(estimator, config, data.eval_files, data.num_records)
-  if FLAGS.do_train:
-    vocab_file, _ = find_vocab()
-    model_json.claim(FLAGS.output_dir, start.model, config, vocab_file)
+    evaluate = evaluation(
+      settings, estimator, config, data.eval_files, data.num_records
+    )
+  if settings.run.do_train:
+    vocab_file, _ = find_vocab(settings)
+    model_json.claim(settings.run.output_dir, start.model, config, vocab_file)
     train(
+      settings,
       estimator,
       config,
       data.train_files,
@@ -614,25 +625,25 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
       start.selection,
       evaluate,
     )
-  checkpoint = training_run.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use(settings)
   results = {}
-  if FLAGS.do_eval:
+  if settings.run.do_eval:
     results = evaluate(checkpoint)
-    training_run.write_dev_scores(results, checkpoint)
+    training_run.write_dev_scores(settings, results, checkpoint)
     training_run.write_results(
-      os.path.join(FLAGS.output_dir, "eval_results.txt"), results
+      os.path.join(settings.run.output_dir, "eval_results.txt"), results
     )
-  if FLAGS.do_train:
-    run_report.write_report(results, start.selection, [], None)
-  if FLAGS.do_predict:
+  if settings.run.do_train:
+    run_report.write_report(settings, results, start.selection, [], None)
+  if settings.run.do_predict:
     fill_mask.write_predictions(
-      os.path.join(FLAGS.output_dir, "predictions.jsonl"),
+      os.path.join(settings.run.output_dir, "predictions.jsonl"),
       fill_mask.predict_lines(
         estimator,
         data.lines,
         start.tokenizer,
-        FLAGS.max_seq_length,
-        not FLAGS.use_tpu,
+        settings.model.max_seq_length,
+        not settings.devices.on_tpu,
         checkpoint,
       ),
     )
@@ -642,93 +653,100 @@ def carry_out(start: Start, receipt: receipts.Receipt) -> None:
 # Phases
 
 
-def run_phases() -> None:
+def run_phases(settings: PretrainingSettings) -> None:
   """Runs this command once for each file of --phases, as a process of its own.
 
   A phase begins with the weights of the one before, and with moments and a
   schedule of its own. One that has come to its end is not run again. The model
   of the last one becomes that of --output_dir.
   """
-  num_steps = check_phases()
-  if FLAGS.doctor:
-    run_each_phase(num_steps)
-    return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
+  num_steps = check_phases(settings)
+  settings = setup.resolved(
+    settings, settings.model, setup.find_devices(settings)
   )
-  with run_flags.lock_output_dir():
-    carry_out_phases(num_steps, receipt)
+  if settings.receipt.doctor:
+    run_each_phase(settings, num_steps)
+    return
+  receipt = receipts.begin(__file__, settings)
+  with run_flags.lock_output_dir(settings):
+    carry_out_phases(settings, num_steps, receipt)
 
 
 def carry_out_phases(
-  num_steps: Sequence[int], receipt: receipts.Receipt
+  settings: PretrainingSettings,
+  num_steps: Sequence[int],
+  receipt: receipts.Receipt,
 ) -> None:
   """Runs all phases, and makes the model of the last one that of the folder.
 
   Args:
+    settings: of the command.
     num_steps: the step at which each ends.
     receipt: of the run.
   """
-  receipt.start(FLAGS.phases)
-  last = run_each_phase(num_steps)
-  if not run_flags.is_chief():
+  receipt.start(settings, settings.phases)
+  last = run_each_phase(settings, num_steps)
+  if not settings.devices.is_chief:
     return
   vocab_file = os.path.join(last, loading.VOCAB_FILE)
   model_json.claim(
-    FLAGS.output_dir,
+    settings.run.output_dir,
     model_json.load_description(last),
     loading.load_config(os.path.join(last, loading.CONFIG_FILE)),
     vocab_file if tf.gfile.Exists(vocab_file) else None,
   )
   kept = checkpoint_writer.keep_as_best(
-    FLAGS.output_dir, finding.trained_checkpoint(last)
+    settings.run.output_dir, finding.trained_checkpoint(last)
   )
-  logging.info("The model of all phases is in %s", FLAGS.output_dir)
+  logging.info("The model of all phases is in %s", settings.run.output_dir)
   receipt.finish(read_phase_receipt(last)["results"], kept)
 
 
-def run_each_phase(num_steps: Sequence[int]) -> str:
+def run_each_phase(
+  settings: PretrainingSettings, num_steps: Sequence[int]
+) -> str:
   """Runs what is left of the phases; gives the folder of the last one.
 
   Args:
+    settings: of the command.
     num_steps: the step at which each ends.
   """
   checkpoint = None
-  for number, (file, steps) in enumerate(zip(FLAGS.phases, num_steps), start=1):
-    folder = os.path.join(FLAGS.output_dir, f"phase_{number}")
+  for number, (file, steps) in enumerate(
+    zip(settings.phases, num_steps), start=1
+  ):
+    folder = os.path.join(settings.run.output_dir, f"phase_{number}")
     told = f"Phase {number} of {len(num_steps)}, by {file}, in {folder}"
     if finding.steps_done(folder) >= steps and has_ended(folder):
       logging.info("%s: has ended, at step %d", told, steps)
     else:
       logging.info("%s", told)
       multi_run.run_again(folder, flags_of_phase(file, checkpoint))
-    if not (FLAGS.doctor or run_flags.is_chief()):
+    if not (settings.receipt.doctor or settings.devices.is_chief):
       wait_for_chief(folder)
     checkpoint = finding.last_checkpoint(folder)
   return folder
 
 
-def check_phases() -> list[int]:
+def check_phases(settings: PretrainingSettings) -> list[int]:
   """Refuses phases that could not be run; gives the last step of each."""
-  if not FLAGS.do_train:
+  if not settings.run.do_train:
     raise InputError("--phases is about training: add --do_train")
-  if finding.last_checkpoint(FLAGS.output_dir):
+  if finding.last_checkpoint(settings.run.output_dir):
     raise InputError(
-      f"{FLAGS.output_dir}: was trained without --phases; name another"
+      f"{settings.run.output_dir}: was trained without --phases; name another"
       " --output_dir"
     )
   num_steps = []
-  for number, file in enumerate(FLAGS.phases):
-    known = copy.deepcopy(FLAGS)
+  for number, file in enumerate(settings.phases):
     own = flags_of_phase(
-      file, f"{FLAGS.output_dir}/weights" if number else None
+      file, f"{settings.run.output_dir}/weights" if number else None
     )
     try:
-      known([*sys.argv, *own])
-      rules.check(known)
+      phase = option.parse_again(PretrainingSettings, [*sys.argv, *own])
     except (flags.Error, InputError) as error:
       raise InputError(f"{file}: {error}") from error
-    num_steps.append(known.num_train_steps)
+    num_steps.append(phase.num_train_steps)
   return num_steps
 
 
@@ -779,58 +797,70 @@ def wait_for_chief(folder: str, most_seconds: float = 3600.0) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check) -> Start:
+def prepare(settings: PretrainingSettings, check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
     What the run begins with.
   """
-  check("flags", doctor.check_actions)
-  config = check("config", setup.load_config)
-  model = check("folder", describe_model, config)
-  selection = check("scores", read_selection)
-  trained = check("checkpoint", find_weights)
-  tokenizer = check("vocabulary", load_tokenizer, config)
-  data = check("data", find_data, config, tokenizer, selection)
-  check("output", check_output, data)
-  return Start(config, model, selection, trained, tokenizer, data)
+  check("flags", doctor.check_actions, settings)
+  model_files = check("model", setup.fetch_model, settings.model)
+  decided = check("devices", setup.find_devices, settings)
+  settings = setup.resolved(settings, model_files, decided)
+  config = check("config", setup.load_config, model_files)
+  model = check("folder", describe_model, settings, config)
+  selection = check("scores", read_selection, settings)
+  trained = check("checkpoint", find_weights, settings)
+  tokenizer = check("vocabulary", load_tokenizer, settings, config)
+  data = check("data", find_data, settings, config, tokenizer, selection)
+  check("output", check_output, settings, data)
+  return Start(settings, config, model, selection, trained, tokenizer, data)
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
-  start = prepare(doctor.check)
-  doctor.check("weights", check_weights, start.trained, start.config)
-  lengths = doctor.check("records", check_records, start.config, start.data)
+  start = prepare(settings, doctor.check)
+  settings = start.settings
+  doctor.check("weights", check_weights, settings, start.trained, start.config)
+  lengths = doctor.check(
+    "records", check_records, settings, start.config, start.data
+  )
   training_checks.check_training(
+    settings,
     doctor,
     start.config,
     lengths,
-    lambda _: FLAGS.num_train_steps,
-    FLAGS.max_predictions_per_seq,
+    lambda _: settings.num_train_steps,
+    settings.max_predictions_per_seq,
     writes_records=False,
   )
 
 
-def check_output(data: Data) -> None:
+def check_output(settings: PretrainingSettings, data: Data) -> None:
   """Refuses an --output_dir where data would be overwritten."""
   doctor.check_output_dir(
-    ["predictions*"], [*data.num_records, FLAGS.predict_file]
+    settings, ["predictions*"], [*data.num_records, settings.predict_file]
   )
 
 
-def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
+def describe_model(
+  settings: PretrainingSettings, config: modeling.BertConfig
+) -> dict[str, Any]:
   """What describes the model; refuses a folder of another.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
 
   Returns:
@@ -841,36 +871,38 @@ def describe_model(config: modeling.BertConfig) -> dict[str, Any]:
   """
   model = {
     "script": "run_pretraining",
-    "max_seq_length": FLAGS.max_seq_length,
-    "do_lower_case": find_vocab()[1],
-    **run_flags.compute_choices(),
+    "max_seq_length": settings.model.max_seq_length,
+    "do_lower_case": find_vocab(settings)[1],
+    **settings.compute.choices,
   }
   model_json.check(
-    FLAGS.output_dir,
+    settings.run.output_dir,
     model,
     config,
     ["script"],
-    vocab_file=FLAGS.vocab_file,
+    vocab_file=settings.model.vocab_file,
   )
-  if FLAGS.do_train:
-    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
+  if settings.run.do_train:
+    finding.check_resume(settings.run.resume, settings.run.output_dir)
   return model
 
 
-def read_selection() -> model_selection.Selection:
+def read_selection(settings: PretrainingSettings) -> model_selection.Selection:
   """How the flags want the best weights found."""
   return run_flags.read_selection(
+    settings.run,
     [
       "masked_lm_loss",
       "masked_lm_accuracy",
       "next_sentence_loss",
       "next_sentence_accuracy",
       "loss",
-    ]
+    ],
   )
 
 
 def find_data(
+  settings: PretrainingSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer | None,
   selection: model_selection.Selection,
@@ -878,6 +910,7 @@ def find_data(
   """Finds and counts the data of everything that the flags ask for.
 
   Args:
+    settings: of the command.
     config: the model's sizes.
     tokenizer: None without a vocabulary.
     selection: says whether training is scored on the way.
@@ -889,29 +922,36 @@ def find_data(
     InputError: something is missing, or is not what it has to be.
   """
   train_files, eval_files, lines = [], [], []
-  if FLAGS.do_train:
-    train_files = find_files(split_names(needed("input_file", "do_train")))
-  if FLAGS.do_eval or selection.eval_steps:
-    eval_files = find_files(
-      split_names(FLAGS.eval_input_file or needed("input_file", "do_eval"))
+  if settings.run.do_train:
+    train_files = find_files(
+      split_names(needed(settings, "input_file", "do_train"))
     )
-  if FLAGS.do_predict:
-    if FLAGS.top_k > config.vocab_size:
-      raise InputError(
-        f"--top_k={FLAGS.top_k}: more than the {config.vocab_size} entries of"
-        " the vocabulary. Give fewer"
+  if settings.run.do_eval or selection.eval_steps:
+    eval_files = find_files(
+      split_names(
+        settings.eval_input_file or needed(settings, "input_file", "do_eval")
       )
-    path = needed("predict_file", "do_predict")
+    )
+  if settings.run.do_predict:
+    if settings.top_k > config.vocab_size:
+      raise InputError(
+        f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
+        " of the vocabulary. Give fewer"
+      )
+    path = needed(settings, "predict_file", "do_predict")
     lines = fill_mask.read_lines(
-      path, tokenizer, FLAGS.max_seq_length, text_files.from_flags()
+      path,
+      tokenizer,
+      settings.model.max_seq_length,
+      text_files.encoding_of(settings.text),
     )
     if any(max(line.encoded.segment_ids) for line in lines):
-      loading.check_has_segments(config, FLAGS.bert_config_file)
+      loading.check_has_segments(config, settings.model.bert_config_file)
   num_records = {
     path: pretraining_records.count_records(
       path,
-      FLAGS.max_seq_length,
-      FLAGS.max_predictions_per_seq,
+      settings.model.max_seq_length,
+      settings.max_predictions_per_seq,
       tokenizer and tokenizer.vocab,
     )
     for path in dict.fromkeys(train_files + eval_files)
@@ -919,31 +959,39 @@ def find_data(
   some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
   record_check.raise_bad_record(
     functools.partial(
-      record_check.find, num_records, record_layout(config), some
+      record_check.find, num_records, record_layout(settings, config), some
     )
   )
   return Data(train_files, eval_files, lines, num_records)
 
 
-def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
+def check_weights(
+  settings: PretrainingSettings,
+  trained: str | None,
+  config: modeling.BertConfig,
+) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
   layout = tf_records.pretraining_layout(
-    FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+    settings.model.max_seq_length, settings.max_predictions_per_seq
   )
   training_checks.check_weights(
-    trained or FLAGS.init_checkpoint,
-    make_model_fn(config),
+    trained or settings.model.init_checkpoint,
+    make_model_fn(settings, config),
     layout,
-    FLAGS.output_dir,
+    settings.run.output_dir,
   )
 
 
 def check_records(
-  config: modeling.BertConfig, data: Data, number: int = 2000
+  settings: PretrainingSettings,
+  config: modeling.BertConfig,
+  data: Data,
+  number: int = 2000,
 ) -> doctor.Lengths:
   """Looks at some of the records, each by itself.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     data: the files.
     number: of records, in all.
@@ -964,7 +1012,10 @@ def check_records(
       for count, record in enumerate(records, start=1):
         where = f"{path}, record {count}"
         pretraining_records.check_lengths(
-          where, record, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
+          where,
+          record,
+          settings.model.max_seq_length,
+          settings.max_predictions_per_seq,
         )
         for name in ("input_ids", "masked_lm_ids"):
           ids = record[name].int64_list.value
@@ -978,26 +1029,28 @@ def check_records(
   return doctor.check_encoded(encoded(), config.vocab_size, total)
 
 
-def needed(flag: str, action: str):
+def needed(settings: PretrainingSettings, flag: str, action: str):
   """The value of a flag that another makes necessary; InputError if none."""
-  if not FLAGS[flag].value:
+  value = getattr(settings, flag)
+  if not value:
     raise InputError(f"--{flag} is needed with --{action}")
-  return FLAGS[flag].value
+  return value
 
 
-def find_vocab() -> tuple[str | None, bool]:
+def find_vocab(settings: PretrainingSettings) -> tuple[str | None, bool]:
   """The vocabulary, if there is one, and whether text is lower-cased for it.
 
   Where the flags name none, it is the one that training left in the folder.
   """
-  path = os.path.join(FLAGS.output_dir, loading.VOCAB_FILE)
-  if FLAGS.vocab_file or not tf.gfile.Exists(path):
-    return FLAGS.vocab_file, FLAGS.do_lower_case
-  description = model_json.load_description(FLAGS.output_dir)
-  return path, description.get("do_lower_case", FLAGS.do_lower_case)
+  path = os.path.join(settings.run.output_dir, loading.VOCAB_FILE)
+  if settings.model.vocab_file or not tf.gfile.Exists(path):
+    return settings.model.vocab_file, settings.model.do_lower_case
+  description = model_json.load_description(settings.run.output_dir)
+  return path, description.get("do_lower_case", settings.model.do_lower_case)
 
 
 def load_tokenizer(
+  settings: PretrainingSettings,
   config: modeling.BertConfig,
 ) -> tokenization.FullTokenizer | None:
   """A tokenizer that leaves [MASK] whole; None without a vocabulary.
@@ -1006,33 +1059,40 @@ def load_tokenizer(
     InputError: the vocabulary does not fit the model, or is needed and missing
       or without [MASK].
   """
-  if FLAGS.do_whole_word_mask and not FLAGS.remask:
+  if settings.do_whole_word_mask and not settings.remask:
     raise InputError(
       "--do_whole_word_mask is about new masks: add --remask, or give it to"
       " create_pretraining_data.py"
     )
-  vocab_file, do_lower_case = find_vocab()
-  uses = [name for name in ("remask", "do_predict") if FLAGS[name].value]
+  vocab_file, do_lower_case = find_vocab(settings)
+  values = option.values_of(settings)
+  uses = [name for name in ("remask", "do_predict") if values[name]]
   if not vocab_file:
     if uses:
       raise InputError(f"--vocab_file is needed with --{uses[0]}")
     return None
   tokenizer = loading.load_tokenizer(
-    vocab_file, do_lower_case, config, FLAGS.init_checkpoint, ["[MASK]"]
+    vocab_file,
+    do_lower_case,
+    config,
+    settings.model.init_checkpoint,
+    ["[MASK]"],
   )
   if uses and "[MASK]" not in tokenizer.vocab:
     raise InputError(f"{vocab_file}: has no [MASK], needed with --{uses[0]}")
   return tokenizer
 
 
-def find_weights() -> str | None:
+def find_weights(settings: PretrainingSettings) -> str | None:
   """The checkpoint that has all of the model; None for a new one.
 
   Raises:
     InputError: there is no checkpoint, or it lacks the masked LM.
   """
   checkpoint = finding.find_model(
-    FLAGS.init_checkpoint, FLAGS.output_dir, may_be_new=FLAGS.do_train
+    settings.model.init_checkpoint,
+    settings.run.output_dir,
+    may_be_new=settings.run.do_train,
   )
   if checkpoint and "cls/predictions/output_bias" not in dict(
     tf.train.list_variables(checkpoint)
@@ -1044,31 +1104,35 @@ def find_weights() -> str | None:
   return checkpoint
 
 
-def build_estimator(config: modeling.BertConfig):
+def build_estimator(settings: PretrainingSettings, config: modeling.BertConfig):
   """The Estimator of the model that the flags describe.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
 
   Returns:
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    run_flags.read_execution(),
+    settings,
+    run_flags.read_execution(settings),
     config,
-    FLAGS.num_train_steps if FLAGS.do_train else 0,
-    FLAGS.max_predictions_per_seq,
+    settings.num_train_steps if settings.run.do_train else 0,
+    settings.max_predictions_per_seq,
   )
   return training_run.build_estimator(
-    make_model_fn(config, compute, options),
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    FLAGS.eval_batch_size,
-    FLAGS.predict_batch_size,
+    settings,
+    make_model_fn(settings, config, compute, options),
+    settings.run.output_dir,
+    settings.run.train_batch_size,
+    settings.run.eval_batch_size,
+    settings.run.predict_batch_size,
   )
 
 
 def make_model_fn(
+  settings: PretrainingSettings,
   config: modeling.BertConfig,
   compute: modeling.Compute | None = None,
   options: optimization.StepOptions | None = None,
@@ -1076,21 +1140,22 @@ def make_model_fn(
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
   return model_fn_builder(
     bert_config=config,
-    init_checkpoint=FLAGS.init_checkpoint,
-    learning_rate=FLAGS.learning_rate,
-    num_train_steps=FLAGS.num_train_steps,
-    num_warmup_steps=FLAGS.num_warmup_steps,
-    use_tpu=FLAGS.use_tpu,
-    use_one_hot_embeddings=FLAGS.use_tpu,
-    seed=FLAGS.seed,
-    log_steps=FLAGS.log_steps,
-    top_k=FLAGS.top_k,
+    init_checkpoint=settings.model.init_checkpoint,
+    learning_rate=settings.optimizer.learning_rate,
+    num_train_steps=settings.num_train_steps,
+    num_warmup_steps=settings.num_warmup_steps,
+    use_tpu=settings.devices.on_tpu,
+    use_one_hot_embeddings=settings.devices.on_tpu,
+    seed=settings.run.seed,
+    log_steps=settings.run.log_steps,
+    top_k=settings.top_k,
     compute=compute,
     options=options,
   )
 
 
 def train(
+  settings: PretrainingSettings,
   estimator,
   config: modeling.BertConfig,
   files: Sequence[str],
@@ -1102,6 +1167,7 @@ def train(
   """Trains from the last checkpoint on to `--num_train_steps`.
 
   Args:
+    settings: of the command.
     estimator: the model.
     config: the encoder's sizes.
     files: TFRecord files.
@@ -1110,48 +1176,52 @@ def train(
     selection: how it is scored on the way.
     evaluate: scores a checkpoint, if it is scored on the way.
   """
-  if FLAGS.num_warmup_steps >= FLAGS.num_train_steps:
+  if settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
       "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"
       " does not come to its height",
-      FLAGS.num_warmup_steps,
-      FLAGS.num_train_steps,
+      settings.num_warmup_steps,
+      settings.num_train_steps,
     )
   total = sum(num_records[path] for path in files)
   masking = None
-  if FLAGS.remask:
+  if settings.remask:
     masking = dynamic_masking.Masking(
       tokenizer.vocab,
-      FLAGS.masked_lm_prob,
-      FLAGS.do_whole_word_mask,
-      FLAGS.seed,
+      settings.masked_lm_prob,
+      settings.do_whole_word_mask,
+      settings.run.seed,
     )
   input_fn = input_fn_builder(
     files,
-    FLAGS.max_seq_length,
-    FLAGS.max_predictions_per_seq,
+    settings.model.max_seq_length,
+    settings.max_predictions_per_seq,
     is_training=True,
-    trim=not FLAGS.use_tpu,
-    seed=FLAGS.seed,
-    first_step=finding.steps_done(FLAGS.output_dir),
+    trim=not settings.devices.on_tpu,
+    seed=settings.run.seed,
+    first_step=finding.steps_done(settings.run.output_dir),
     masking=masking,
     num_records=total,
-    by_file=num_records if FLAGS.shard_by == "file" else None,
+    by_file=num_records if settings.shard_by == "file" else None,
   )
-  epochs = FLAGS.num_train_steps * FLAGS.train_batch_size / total
+  epochs = settings.num_train_steps * settings.run.train_batch_size / total
   training_run.train(
+    settings,
     estimator,
     input_fn,
-    FLAGS.num_train_steps,
+    settings.num_train_steps,
     f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
     "records",
     selection,
     evaluate,
-    functools.partial(record_check.find, files, record_layout(config)),
+    functools.partial(
+      record_check.find, files, record_layout(settings, config)
+    ),
   )
 
 
 def evaluation(
+  settings: PretrainingSettings,
   estimator,
   config: modeling.BertConfig,
   files: Sequence[str],
@@ -1160,6 +1230,7 @@ def evaluation(
   """What scores a checkpoint on the first records of the files.
 
   Args:
+    settings: of the command.
     estimator: the model.
     config: the encoder's sizes.
     files: TFRecord files.
@@ -1169,31 +1240,30 @@ def evaluation(
     A function of a checkpoint's path, or of None for the Estimator's last.
   """
   total = sum(num_records[path] for path in files)
-  if not FLAGS.eval_input_file:
+  if not settings.eval_input_file:
     logging.warning(
       "Evaluating on --input_file, which is training data: the scores include"
       " memorized text. Name held-out records with --eval_input_file"
     )
-  given = FLAGS["max_eval_steps"]
   num_steps, num_passes = plan_evaluation(
     total,
-    FLAGS.eval_batch_size,
-    given.value if given.present else None,
-    FLAGS.use_tpu,
+    settings.run.eval_batch_size,
+    settings.max_eval_steps if "max_eval_steps" in settings.given else None,
+    settings.devices.on_tpu,
   )
   input_fn = input_fn_builder(
     [*files] * num_passes,
-    FLAGS.max_seq_length,
-    FLAGS.max_predictions_per_seq,
+    settings.model.max_seq_length,
+    settings.max_predictions_per_seq,
     is_training=False,
-    drop_remainder=FLAGS.use_tpu,
-    trim=not FLAGS.use_tpu,
+    drop_remainder=settings.devices.on_tpu,
+    trim=not settings.devices.on_tpu,
     num_records=total,
   )
   find_bad_record = functools.partial(
-    record_check.find, files, record_layout(config)
+    record_check.find, files, record_layout(settings, config)
   )
-  number = min(num_steps * FLAGS.eval_batch_size, total * num_passes)
+  number = min(num_steps * settings.run.eval_batch_size, total * num_passes)
   which = f" of {total}" if number < total else ""
   if number > total:
     which = f", {total} of them different"

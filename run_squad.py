@@ -67,6 +67,7 @@ from bertlib.reporting import (
 from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
 from bertlib.training import (
+  devices,
   estimator_spec,
   model_selection,
   multi_run,
@@ -337,7 +338,7 @@ class Predictor(predictor.LoadedModel):
       description["max_seq_length"],
       description["version_2_with_negative"],
     )
-    settings = squad.Settings(
+    windows_of = squad.Settings(
       length,
       description["doc_stride"],
       description["max_query_length"],
@@ -345,7 +346,7 @@ class Predictor(predictor.LoadedModel):
     )
     windows = list(
       squad.iterate_features(
-        squad.make_windows(examples, self.tokenizer, settings),
+        squad.make_windows(examples, self.tokenizer, windows_of),
         length,
         self.tokenizer.inv_vocab,
       )
@@ -411,6 +412,7 @@ class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
   Attributes:
+    settings: with nothing left to decide.
     config: the encoder's sizes.
     tokenizer: gives the ids.
     trained: the checkpoint that has all of the model; None for a new one.
@@ -420,6 +422,7 @@ class Start(NamedTuple):
     data: the questions.
   """
 
+  settings: SquadSettings
   config: modeling.BertConfig
   tokenizer: tokenization.FullTokenizer
   trained: str | None
@@ -431,155 +434,192 @@ class Start(NamedTuple):
 
 def main(_) -> None:
   """Does what the flags say: trains, answers, scores."""
-  if FLAGS.doctor:
-    doctor.diagnose(examine)
+  settings = option.from_flags(SquadSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
     return
-  if FLAGS.audit:
-    check_flags()
-    print_audit(load_audit_tokenizer())
+  if settings.audit:
+    check_flags(settings)
+    print_audit(settings, load_audit_tokenizer(settings))
     return
-  receipt = receipts.begin(
-    __file__, run_flags.is_chief, run_flags.compute_choices
-  )
-  start = prepare(doctor.simply)
-  check_start(start)
-  with run_flags.lock_output_dir():
-    carry_out(start, receipt)
+  receipt = receipts.begin(__file__, settings)
+  start = prepare(settings, doctor.simply)
+  settings = start.settings
+  check_start(settings, start)
+  with run_flags.lock_output_dir(settings):
+    carry_out(settings, start, receipt)
 
 
-def carry_out(start: Start, receipt: receipts.Receipt) -> None:
+def carry_out(
+  settings: SquadSettings, start: Start, receipt: receipts.Receipt
+) -> None:
   """Trains, evaluates and predicts as the flags say, all of it checked.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
     receipt: of the run.
   """
   config, tokenizer, selection = start.config, start.tokenizer, start.selection
   data, model = start.data, start.model
-  files = FLAGS.train_file, FLAGS.predict_file
-  receipt.start(path for path, used in zip(files, data) if used)
-  run_flags.log_devices()
-  if FLAGS.do_train or not model_json.load_description(FLAGS.output_dir):
+  files = settings.train_file, settings.predict_file
+  receipt.start(settings, (path for path, used in zip(files, data) if used))
+  devices.log_devices(settings.devices, settings.compute)
+  if settings.run.do_train or not model_json.load_description(
+    settings.run.output_dir
+  ):
     model_json.claim(
-      FLAGS.output_dir, model, config, FLAGS.vocab_file, FLAGS.do_train
+      settings.run.output_dir,
+      model,
+      config,
+      settings.model.vocab_file,
+      settings.run.do_train,
     )
   if start.seeds:
     multi_run.train_seeds(
-      FLAGS.output_dir,
+      settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nointeractive", *run_flags.choice_flags()],
+      ["--nointeractive", *run_flags.choice_flags(settings.compute)],
     )
 
   predict_windows, key = [], ""
   if data.predict:
     arrays, key = load_windows(
-      FLAGS.predict_file, data.predict, tokenizer, is_training=False
+      settings,
+      settings.predict_file,
+      data.predict,
+      tokenizer,
+      is_training=False,
     )
     predict_windows = list(
-      squad.iterate_features(arrays, FLAGS.max_seq_length, tokenizer.inv_vocab)
+      squad.iterate_features(
+        arrays, settings.model.max_seq_length, tokenizer.inv_vocab
+      )
     )
   compute_logits = functools.partial(
-    predict, config, predict_windows, len(data.predict)
+    predict, settings, config, predict_windows, len(data.predict)
   )
   lengths = None
-  if FLAGS.do_train and not start.seeds:
-    write_unaligned(data.unaligned)
+  if settings.run.do_train and not start.seeds:
+    write_unaligned(settings, data.unaligned)
     lengths = train(
+      settings,
       config,
       tokenizer,
       data.train,
       selection,
       lambda checkpoint: score_logits(
+        settings,
         data.predict,
         predict_windows,
         compute_logits(checkpoint),
         data.questions,
       ),
     )
-  checkpoint = training_run.checkpoint_to_use()
+  checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []
-  if answers_questions():
-    if FLAGS.from_logits:
-      logits = squad_decoding.load_logits(FLAGS.from_logits, key)
+  if answers_questions(settings):
+    if settings.from_logits:
+      logits = squad_decoding.load_logits(settings.from_logits, key)
     else:
       logits = compute_logits(checkpoint)
-    if FLAGS.save_logits:
-      squad_decoding.save_logits(FLAGS.save_logits, key, logits)
-    results = decode(data.predict, predict_windows, logits, data.questions)
-    if FLAGS.do_eval:
-      training_run.write_dev_scores(results, checkpoint)
-      sections = report_sections(data.questions)
-    warnings = run_report.point_out_collapse(
-      *answers_to_compare(data.questions)
+    if settings.save_logits:
+      squad_decoding.save_logits(settings.save_logits, key, logits)
+    results = decode(
+      settings, data.predict, predict_windows, logits, data.questions
     )
-  if FLAGS.do_train:
-    run_report.write_report(results, selection, sections, lengths, warnings)
+    if settings.run.do_eval:
+      training_run.write_dev_scores(settings, results, checkpoint)
+      sections = report_sections(settings, data.questions)
+    warnings = run_report.point_out_collapse(
+      *answers_to_compare(settings, data.questions)
+    )
+  if settings.run.do_train:
+    run_report.write_report(
+      settings, results, selection, sections, lengths, warnings
+    )
   receipt.finish(results, checkpoint)
-  if FLAGS.interactive:
-    precision = run_flags.read_execution().dtype.name
+  if settings.interactive:
+    precision = settings.compute.precision
     with Predictor(
-      FLAGS.output_dir, checkpoint or FLAGS.init_checkpoint, precision=precision
+      settings.run.output_dir,
+      checkpoint or settings.model.init_checkpoint,
+      precision=precision,
     ) as predictor:
       lines = text_files.decode_lines(
-        sys.stdin.buffer, "standard input", text_files.from_flags()
+        sys.stdin.buffer,
+        "standard input",
+        text_files.encoding_of(settings.text),
       )
-      converse(predictor, lines)
+      converse(settings, predictor, lines)
 
 
 # What is asked for, and whether it can be
 
 
-def prepare(check: doctor.Check) -> Start:
+def prepare(settings: SquadSettings, check: doctor.Check) -> Start:
   """Checks and reads all that a run needs; nothing is written yet.
 
   Whatever is wrong with folders and data is said now, not after training.
 
   Args:
+    settings: of the command.
     check: makes each check.
 
   Returns:
     What the run begins with.
   """
-  seeds = check("flags", check_flags)
-  check("output", check_output, after=seeds)
-  config = check("config", setup.load_config)
-  tokenizer = check("vocabulary", setup.load_tokenizer, config)
-  trained = check("checkpoint", find_model)
-  selection = check("scores", read_selection)
-  model = check("folder", describe_model, config, seeds)
-  data = check("data", read_data, selection, after=seeds)
-  return Start(config, tokenizer, trained, selection, seeds, model, data)
+  seeds = check("flags", check_flags, settings)
+  check("output", check_output, settings, after=seeds)
+  model_files = check("model", setup.fetch_model, settings.model)
+  decided = check("devices", setup.find_devices, settings)
+  settings = setup.resolved(settings, model_files, decided)
+  config = check("config", setup.load_config, model_files)
+  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
+  trained = check("checkpoint", find_model, settings)
+  selection = check("scores", read_selection, settings)
+  model = check("folder", describe_model, settings, config, seeds)
+  data = check("data", read_data, settings, selection, after=seeds)
+  return Start(
+    settings, config, tokenizer, trained, selection, seeds, model, data
+  )
 
 
-def examine(doctor: doctor.Doctor) -> None:
+def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
+    settings: of the command.
     doctor: makes each check.
   """
-  start = prepare(doctor.check)
-  doctor.check("weights", check_weights, start.trained, start.config)
+  start = prepare(settings, doctor.check)
+  settings = start.settings
+  doctor.check("weights", check_weights, settings, start.trained, start.config)
   lengths = doctor.check(
-    "tokens", check_tokens, start.config, start.tokenizer, start.data
+    "tokens", check_tokens, settings, start.config, start.tokenizer, start.data
   )
   training_checks.check_training(
+    settings,
     doctor,
     start.config,
     lengths,
-    lambda num_windows: count_steps(len(start.data.train), num_windows),
+    lambda num_windows: count_steps(
+      settings, len(start.data.train), num_windows
+    ),
   )
 
 
-def check_output() -> None:
+def check_output(settings: SquadSettings) -> None:
   """Refuses outputs that would overwrite data, a passage or logits."""
   inputs = [
-    FLAGS.train_file,
-    FLAGS.predict_file,
-    FLAGS.passage_file,
-    FLAGS.from_logits,
+    settings.train_file,
+    settings.predict_file,
+    settings.passage_file,
+    settings.from_logits,
   ]
   doctor.check_output_dir(
+    settings,
     [
       "*.tf_record",
       "*predictions.json",
@@ -588,28 +628,30 @@ def check_output() -> None:
     ],
     inputs,
   )
-  if FLAGS.save_logits:
-    model_files = [FLAGS.vocab_file, FLAGS.bert_config_file]
-    files.check_outputs([FLAGS.save_logits], inputs + model_files)
-  if FLAGS.interactive and FLAGS.passage_file:
-    read_passage()
+  if settings.save_logits:
+    model_files = [settings.model.vocab_file, settings.model.bert_config_file]
+    files.check_outputs([settings.save_logits], inputs + model_files)
+  if settings.interactive and settings.passage_file:
+    read_passage(settings)
 
 
-def read_selection() -> model_selection.Selection:
+def read_selection(settings: SquadSettings) -> model_selection.Selection:
   """How the flags want the best weights found."""
   return run_flags.read_selection(
+    settings.run,
     ["best_f1", "f1", "exact", "best_exact"]
-    if FLAGS.version_2_with_negative
-    else ["f1", "exact_match"]
+    if settings.version_2_with_negative
+    else ["f1", "exact_match"],
   )
 
 
 def describe_model(
-  config: modeling.BertConfig, seeds: Sequence[int]
+  settings: SquadSettings, config: modeling.BertConfig, seeds: Sequence[int]
 ) -> dict[str, Any]:
   """What describes the model; refuses a folder of another.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     seeds: of `--seeds`, each of which has a folder of its own.
 
@@ -619,35 +661,38 @@ def describe_model(
   Raises:
     InputError: --output_dir is another model's, or not as --resume wants it.
   """
-  loading.check_has_segments(config, FLAGS.bert_config_file)
+  loading.check_has_segments(config, settings.model.bert_config_file)
   model = {
     "script": "run_squad",
-    "version_2_with_negative": FLAGS.version_2_with_negative,
-    "max_seq_length": FLAGS.max_seq_length,
-    "doc_stride": FLAGS.doc_stride,
-    "max_query_length": FLAGS.max_query_length,
-    "do_lower_case": FLAGS.do_lower_case,
-    **run_flags.compute_choices(),
+    "version_2_with_negative": settings.version_2_with_negative,
+    "max_seq_length": settings.model.max_seq_length,
+    "doc_stride": settings.doc_stride,
+    "max_query_length": settings.max_query_length,
+    "do_lower_case": settings.model.do_lower_case,
+    **settings.compute.choices,
   }
   must_agree = ["script", "do_lower_case"]
-  if FLAGS.do_train:
+  if settings.run.do_train:
     must_agree.append("version_2_with_negative")
   model_json.check(
-    FLAGS.output_dir,
+    settings.run.output_dir,
     model,
     config,
     must_agree,
-    vocab_file=FLAGS.vocab_file,
+    vocab_file=settings.model.vocab_file,
   )
-  if FLAGS.do_train and not seeds:
-    finding.check_resume(FLAGS.resume, FLAGS.output_dir)
+  if settings.run.do_train and not seeds:
+    finding.check_resume(settings.run.resume, settings.run.output_dir)
   return model
 
 
-def read_data(selection: model_selection.Selection) -> Data:
+def read_data(
+  settings: SquadSettings, selection: model_selection.Selection
+) -> Data:
   """Reads the questions of everything that the flags ask for.
 
   Args:
+    settings: of the command.
     selection: says whether training is scored on the way.
 
   Returns:
@@ -657,25 +702,29 @@ def read_data(selection: model_selection.Selection) -> Data:
     InputError: a file is missing, or something in it is wrong.
   """
   data = Data([], [], [], [])
-  if FLAGS.do_train:
+  if settings.run.do_train:
     train = read_squad_examples(
-      FLAGS.train_file, True, FLAGS.version_2_with_negative, data.unaligned
+      settings.train_file,
+      True,
+      settings.version_2_with_negative,
+      data.unaligned,
     )
     data = data._replace(train=train)
-  if answers_questions() or selection.eval_steps:
+  if answers_questions(settings) or selection.eval_steps:
     predict = read_squad_examples(
-      FLAGS.predict_file, False, FLAGS.version_2_with_negative
+      settings.predict_file, False, settings.version_2_with_negative
     )
     data = data._replace(predict=predict)
-  if FLAGS.do_eval or selection.eval_steps or sweeps():
-    data = data._replace(questions=read_answered_questions())
+  if settings.run.do_eval or selection.eval_steps or sweeps(settings):
+    data = data._replace(questions=read_answered_questions(settings))
   return data
 
 
-def check_start(start: Start) -> None:
+def check_start(settings: SquadSettings, start: Start) -> None:
   """Makes the last checks, before which nothing is written.
 
   Args:
+    settings: of the command.
     start: what the run begins with.
 
   Raises:
@@ -683,34 +732,42 @@ def check_start(start: Start) -> None:
       devices or weights do not fit.
   """
   questions = start.data.train
-  if 0 < len(questions) * FLAGS.num_train_epochs < FLAGS.train_batch_size:
+  if (
+    0
+    < len(questions) * settings.run.num_train_epochs
+    < settings.run.train_batch_size
+  ):
     # There may be more windows, and making them takes no time.
     windows = squad.make_windows(
-      questions, start.tokenizer, settings(is_training=True)
+      questions, start.tokenizer, window_settings(settings, is_training=True)
     )
-    count_steps(len(questions), len(windows.length))
-  if FLAGS.from_logits:
-    key = windows_key(FLAGS.predict_file, is_training=False)
-    squad_decoding.load_logits(FLAGS.from_logits, key)
+    count_steps(settings, len(questions), len(windows.length))
+  if settings.from_logits:
+    key = windows_key(settings, settings.predict_file, is_training=False)
+    squad_decoding.load_logits(settings.from_logits, key)
   training_checks.check_start(
+    settings,
     start.config,
     start.trained,
-    lambda: check_weights(start.trained, start.config),
+    lambda: check_weights(settings, start.trained, start.config),
   )
 
 
-def check_weights(trained: str | None, config: modeling.BertConfig) -> None:
+def check_weights(
+  settings: SquadSettings, trained: str | None, config: modeling.BertConfig
+) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = squad.record_layout(FLAGS.max_seq_length, is_training=False)
+  layout = squad.record_layout(settings.model.max_seq_length, is_training=False)
   training_checks.check_weights(
-    trained or FLAGS.init_checkpoint,
-    make_model_fn(config),
+    trained or settings.model.init_checkpoint,
+    make_model_fn(settings, config),
     layout,
-    FLAGS.output_dir,
+    settings.run.output_dir,
   )
 
 
 def check_tokens(
+  settings: SquadSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   data: Data,
@@ -719,7 +776,7 @@ def check_tokens(
   questions = data.train or data.predict
   some = doctor.sample(questions)
   windows = squad.make_windows(
-    some, tokenizer, settings(is_training=bool(data.train))
+    some, tokenizer, window_settings(settings, is_training=bool(data.train))
   )
   cut, lost = squad.find_losses(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):
@@ -736,35 +793,50 @@ def check_tokens(
   )
 
 
-def check_flags() -> list[int]:
+def check_flags(settings: SquadSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`.
 
   Raises:
     InputError: something is missing, or has no sense.
   """
   if not (
-    FLAGS.do_train or answers_questions() or FLAGS.audit or FLAGS.interactive
+    settings.run.do_train
+    or answers_questions(settings)
+    or settings.audit
+    or settings.interactive
   ):
     raise InputError(
       "nothing to do; give one or more of --do_train, --do_predict, --audit,"
       " --interactive"
     )
   for flag, needed, why in (
-    ("train_file", FLAGS.do_train or FLAGS.audit, "--do_train and --audit"),
-    ("predict_file", answers_questions(), "--do_predict"),
-    ("predict_file", FLAGS.do_train and FLAGS.eval_steps, "--eval_steps"),
+    (
+      "train_file",
+      settings.run.do_train or settings.audit,
+      "--do_train and --audit",
+    ),
+    ("predict_file", answers_questions(settings), "--do_predict"),
+    (
+      "predict_file",
+      settings.run.do_train and settings.run.eval_steps,
+      "--eval_steps",
+    ),
   ):
-    if needed and not FLAGS[flag].value:
+    if needed and not getattr(settings, flag):
       raise InputError(f"--{flag} is needed with {why}")
-  if (FLAGS.do_eval or sweeps()) and not answers_questions():
+  if (settings.run.do_eval or sweeps(settings)) and not answers_questions(
+    settings
+  ):
     raise InputError("there are no answers to score; add --do_predict")
-  if FLAGS.interactive and FLAGS.passage_file:
-    find_files([FLAGS.passage_file])
-  folder = os.path.dirname(FLAGS.save_logits or "")
+  if settings.interactive and settings.passage_file:
+    find_files([settings.passage_file])
+  folder = os.path.dirname(settings.save_logits or "")
   if folder and not tf.gfile.IsDirectory(folder):
-    raise InputError(f"--save_logits={FLAGS.save_logits}: there is no {folder}")
-  squad.check_settings(settings(is_training=False))
-  return run_flags.read_seeds()
+    raise InputError(
+      f"--save_logits={settings.save_logits}: there is no {folder}"
+    )
+  squad.check_settings(window_settings(settings, is_training=False))
+  return run_flags.read_seeds(settings.run)
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
@@ -776,38 +848,45 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   Raises:
     InputError: something is missing, or contradicts something else.
   """
-  check_flags()
-  loading.check_max_seq_length(FLAGS.max_seq_length, bert_config)
+  settings = option.from_flags(SquadSettings)
+  check_flags(settings)
+  loading.check_max_seq_length(settings.model.max_seq_length, bert_config)
   tokenization.validate_case_matches_checkpoint(
-    FLAGS.do_lower_case, FLAGS.init_checkpoint
+    settings.model.do_lower_case, settings.model.init_checkpoint
   )
 
 
-def answers_questions() -> bool:
+def answers_questions(settings: SquadSettings) -> bool:
   """Whether --predict_file is to be answered."""
-  return bool(FLAGS.do_predict or FLAGS.from_logits)
+  return bool(settings.run.do_predict or settings.from_logits)
 
 
-def sweeps() -> bool:
+def sweeps(settings: SquadSettings) -> bool:
   """Whether several settings are to be tried."""
   return bool(
-    numbers("sweep_n_best_size")
-    or numbers("sweep_max_answer_length")
-    or numbers("sweep_null_threshold", float)
+    numbers(settings, "sweep_n_best_size")
+    or numbers(settings, "sweep_max_answer_length")
+    or numbers(settings, "sweep_null_threshold", float)
   )
 
 
-def settings(is_training: bool) -> squad.Settings:
+def window_settings(
+  settings: SquadSettings, is_training: bool
+) -> squad.Settings:
   """How the flags want windows made."""
   return squad.Settings(
-    FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length, is_training
+    settings.model.max_seq_length,
+    settings.doc_stride,
+    settings.max_query_length,
+    is_training,
   )
 
 
-def numbers(flag: str, kind: type = int) -> list[Any]:
+def numbers(settings: SquadSettings, flag: str, kind: type = int) -> list[Any]:
   """The numbers of a list flag.
 
   Args:
+    settings: of the command.
     flag: its name.
     kind: int or float.
 
@@ -817,7 +896,7 @@ def numbers(flag: str, kind: type = int) -> list[Any]:
   Raises:
     InputError: one is none, or an integer below 1.
   """
-  values = FLAGS[flag].value or []
+  values = getattr(settings, flag) or []
   try:
     read = [kind(value) for value in values]
   except ValueError:
@@ -829,17 +908,17 @@ def numbers(flag: str, kind: type = int) -> list[Any]:
   return read
 
 
-def find_model() -> str | None:
+def find_model(settings: SquadSettings) -> str | None:
   """The checkpoint that has all of the model; None for a new one.
 
   Raises:
     InputError: it is not there, or of a model for something else.
   """
-  needs_no_model = FLAGS.from_logits and not FLAGS.interactive
+  needs_no_model = settings.from_logits and not settings.interactive
   checkpoint = finding.find_model(
-    FLAGS.init_checkpoint,
-    FLAGS.output_dir,
-    may_be_new=FLAGS.do_train or needs_no_model,
+    settings.model.init_checkpoint,
+    settings.run.output_dir,
+    may_be_new=settings.run.do_train or needs_no_model,
   )
   if checkpoint:
     check_has_head(checkpoint)
@@ -863,25 +942,29 @@ def check_has_head(checkpoint: str) -> None:
     )
 
 
-def read_answered_questions() -> list[squad_files.Question]:
+def read_answered_questions(
+  settings: SquadSettings,
+) -> list[squad_files.Question]:
   """The questions of --predict_file, with answers to score by.
 
   Raises:
     InputError: one has none, and data of 1.1 has no such questions.
   """
-  questions = squad_files.read_questions(FLAGS.predict_file)
+  questions = squad_files.read_questions(settings.predict_file)
   for question in questions:
-    if not question.answers and not FLAGS.version_2_with_negative:
+    if not question.answers and not settings.version_2_with_negative:
       raise InputError(
-        f"{FLAGS.predict_file}, question {question.id}: has no answer to score"
-        " by. Leave out --do_eval, or give --version_2_with_negative"
+        f"{settings.predict_file}, question {question.id}: has no answer to"
+        " score by. Leave out --do_eval, or give --version_2_with_negative"
       )
   return questions
 
 
-def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
+def write_unaligned(
+  settings: SquadSettings, unaligned: Sequence[Mapping[str, Any]]
+) -> None:
   """Lists the answers that could not be used, in --output_dir."""
-  path = in_output_dir("unaligned_answers.jsonl")
+  path = in_output_dir(settings, "unaligned_answers.jsonl")
   with write_whole(path) as file:
     for answer in unaligned:
       file.write(json.dumps(answer, ensure_ascii=False) + "\n")
@@ -889,28 +972,33 @@ def write_unaligned(unaligned: Sequence[Mapping[str, Any]]) -> None:
     logging.info("Answers that could not be used are listed in %s", path)
 
 
-def load_audit_tokenizer() -> tokenization.FullTokenizer:
+def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
   """The tokenizer of --audit, which needs neither a model nor a folder."""
-  setup.fill_in_model_flags()
-  if not FLAGS.vocab_file:
+  model = setup.fetch_model(settings.model)
+  if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
   return loading.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, None, FLAGS.init_checkpoint
+    model.vocab_file,
+    model.do_lower_case,
+    None,
+    model.init_checkpoint,
   )
 
 
-def print_audit(tokenizer: tokenization.FullTokenizer) -> None:
+def print_audit(
+  settings: SquadSettings, tokenizer: tokenization.FullTokenizer
+) -> None:
   """Prints what settings would cut off --train_file."""
   unaligned: list[dict[str, Any]] = []
   examples = read_squad_examples(
-    FLAGS.train_file, True, FLAGS.version_2_with_negative, unaligned
+    settings.train_file, True, settings.version_2_with_negative, unaligned
   )
   rows = squad.audit(
     examples,
     tokenizer,
-    numbers("audit_max_seq_lengths"),
-    numbers("audit_doc_strides"),
-    FLAGS.max_query_length,
+    numbers(settings, "audit_max_seq_lengths"),
+    numbers(settings, "audit_doc_strides"),
+    settings.max_query_length,
   )
   print_table([row | {"unaligned answers": len(unaligned)} for row in rows])
 
@@ -930,20 +1018,21 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 # Training and answering
 
 
-def windows_key(path: str, is_training: bool) -> str:
+def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
   """The key in the cache of a data set's windows."""
   return squad.cache_key(
     path,
-    FLAGS.vocab_file,
-    settings(is_training)._asdict()
+    settings.model.vocab_file,
+    window_settings(settings, is_training)._asdict()
     | {
-      "do_lower_case": FLAGS.do_lower_case,
-      "version_2_with_negative": FLAGS.version_2_with_negative,
+      "do_lower_case": settings.model.do_lower_case,
+      "version_2_with_negative": settings.version_2_with_negative,
     },
   )
 
 
 def load_windows(
+  settings: SquadSettings,
   path: str,
   examples: Sequence[SquadExample],
   tokenizer: tokenization.FullTokenizer,
@@ -952,6 +1041,7 @@ def load_windows(
   """The windows of a data set, made or from the cache; says what they lose.
 
   Args:
+    settings: of the command.
     path: the data set.
     examples: its questions.
     tokenizer: gives the ids.
@@ -960,14 +1050,20 @@ def load_windows(
   Returns:
     The windows and the key of the cache.
   """
-  key = windows_key(path, is_training)
+  key = windows_key(settings, path, is_training)
   # Starting a process takes as long as some thousand questions.
-  num_workers = FLAGS.num_workers or min(os.cpu_count(), len(examples) // 5000)
+  num_workers = settings.num_workers or min(
+    os.cpu_count(), len(examples) // 5000
+  )
   windows = squad.cached_windows(
-    FLAGS.cache_dir or FLAGS.output_dir,
+    settings.cache_dir or settings.run.output_dir,
     key,
     lambda: squad.make_windows(
-      examples, tokenizer, settings(is_training), num_workers, True
+      examples,
+      tokenizer,
+      window_settings(settings, is_training),
+      num_workers,
+      True,
     ),
   )
   cut, lost = squad.find_losses(windows)
@@ -978,20 +1074,23 @@ def load_windows(
     len(examples),
     len(windows.length),
     len(cut),
-    FLAGS.max_query_length,
+    settings.max_query_length,
     len(lost),
   )
-  if FLAGS.verbose_logging:
+  if settings.verbose_logging:
     for what, indexes in (("cut", cut), ("answer in no window", lost)):
       for index in indexes:
         logging.info("question %s: %s", examples[index].qas_id, what)
   return windows, key
 
 
-def count_steps(num_questions: int, num_windows: int) -> int:
+def count_steps(
+  settings: SquadSettings, num_questions: int, num_windows: int
+) -> int:
   """The steps that the flags ask for, which it says in windows too.
 
   Args:
+    settings: of the command.
     num_questions: of the training set.
     num_windows: made of them.
 
@@ -1001,26 +1100,29 @@ def count_steps(num_questions: int, num_windows: int) -> int:
   Raises:
     InputError: there are not enough for one.
   """
-  count = num_questions if FLAGS.steps_from == "questions" else num_windows
-  num_steps = run_flags.count_steps(count, FLAGS.steps_from)
+  count = num_questions if settings.steps_from == "questions" else num_windows
+  num_steps = run_flags.count_steps(settings.run, count, settings.steps_from)
   logging.info(
     "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
     " the %d windows",
-    FLAGS.steps_from,
-    FLAGS.num_train_epochs,
+    settings.steps_from,
+    settings.run.num_train_epochs,
     count,
-    FLAGS.steps_from,
+    settings.steps_from,
     num_steps,
-    num_steps * FLAGS.train_batch_size / num_windows,
+    num_steps * settings.run.train_batch_size / num_windows,
     num_windows,
   )
   return num_steps
 
 
-def build_estimator(config: modeling.BertConfig, num_train_steps: int):
+def build_estimator(
+  settings: SquadSettings, config: modeling.BertConfig, num_train_steps: int
+):
   """The Estimator of the model that the flags describe.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     num_train_steps: length of training; 0 where there is none.
 
@@ -1028,17 +1130,22 @@ def build_estimator(config: modeling.BertConfig, num_train_steps: int):
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    run_flags.read_execution(unpad=FLAGS.mask_padding), config, num_train_steps
+    settings,
+    run_flags.read_execution(settings, unpad=settings.mask_padding),
+    config,
+    num_train_steps,
   )
   return training_run.build_estimator(
-    make_model_fn(config, num_train_steps, compute, options),
-    FLAGS.output_dir,
-    FLAGS.train_batch_size,
-    predict_batch_size=FLAGS.predict_batch_size,
+    settings,
+    make_model_fn(settings, config, num_train_steps, compute, options),
+    settings.run.output_dir,
+    settings.run.train_batch_size,
+    predict_batch_size=settings.run.predict_batch_size,
   )
 
 
 def make_model_fn(
+  settings: SquadSettings,
   config: modeling.BertConfig,
   num_train_steps: int = 0,
   compute: modeling.Compute | None = None,
@@ -1047,21 +1154,24 @@ def make_model_fn(
   """The `model_fn` as the flags want it, see `model_fn_builder`."""
   return model_fn_builder(
     bert_config=config,
-    init_checkpoint=FLAGS.init_checkpoint,
-    learning_rate=FLAGS.learning_rate,
+    init_checkpoint=settings.model.init_checkpoint,
+    learning_rate=settings.optimizer.learning_rate,
     num_train_steps=num_train_steps,
-    num_warmup_steps=int(num_train_steps * FLAGS.warmup_proportion),
-    use_tpu=FLAGS.use_tpu,
-    use_one_hot_embeddings=FLAGS.use_tpu,
-    mask_padding=FLAGS.mask_padding,
-    seed=FLAGS.seed,
-    log_steps=FLAGS.log_steps,
+    num_warmup_steps=int(
+      num_train_steps * settings.optimizer.warmup_proportion
+    ),
+    use_tpu=settings.devices.on_tpu,
+    use_one_hot_embeddings=settings.devices.on_tpu,
+    mask_padding=settings.mask_padding,
+    seed=settings.run.seed,
+    log_steps=settings.run.log_steps,
     compute=compute,
     options=options,
   )
 
 
 def train(
+  settings: SquadSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   examples: Sequence[SquadExample],
@@ -1071,6 +1181,7 @@ def train(
   """Trains, or goes on where training was stopped.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     tokenizer: gives the ids.
     examples: the questions of --train_file.
@@ -1081,30 +1192,31 @@ def train(
     How long the windows are, of which nothing is cut.
   """
   windows, _ = load_windows(
-    FLAGS.train_file, examples, tokenizer, is_training=True
+    settings, settings.train_file, examples, tokenizer, is_training=True
   )
-  num_steps = count_steps(len(examples), len(windows.length))
-  path = in_output_dir("train.tf_record")
+  num_steps = count_steps(settings, len(examples), len(windows.length))
+  path = in_output_dir(settings, "train.tf_record")
   with FeatureWriter(path, is_training=True) as writer:
     for window in squad.iterate_features(
       windows,
-      FLAGS.max_seq_length,
+      settings.model.max_seq_length,
       tokenizer.inv_vocab,
       squad.reference_order(len(examples)),
     ):
       writer.process_feature(window)
   input_fn = input_fn_builder(
     path,
-    FLAGS.max_seq_length,
+    settings.model.max_seq_length,
     is_training=True,
     drop_remainder=True,
-    trim=FLAGS.mask_padding and not FLAGS.use_tpu,
-    seed=FLAGS.seed,
-    first_step=finding.steps_done(FLAGS.output_dir),
-    by_length=FLAGS.group_by_length and not FLAGS.use_tpu,
+    trim=settings.mask_padding and not settings.devices.on_tpu,
+    seed=settings.run.seed,
+    first_step=finding.steps_done(settings.run.output_dir),
+    by_length=settings.run.group_by_length and not settings.devices.on_tpu,
   )
   training_run.train(
-    build_estimator(config, num_steps),
+    settings,
+    build_estimator(settings, config, num_steps),
     input_fn,
     num_steps,
     f"{len(examples)} questions in {len(windows.length)} windows",
@@ -1114,15 +1226,18 @@ def train(
     functools.partial(
       record_check.find,
       [path],
-      squad.record_layout(FLAGS.max_seq_length, is_training=True),
+      squad.record_layout(settings.model.max_seq_length, is_training=True),
     ),
   )
   num_tokens = [int(length) for length in windows.length]
   nothing_cut = [0] * len(num_tokens)
-  return model_inputs.Lengths(num_tokens, FLAGS.max_seq_length, nothing_cut)
+  return model_inputs.Lengths(
+    num_tokens, settings.model.max_seq_length, nothing_cut
+  )
 
 
 def predict(
+  settings: SquadSettings,
   config: modeling.BertConfig,
   windows: Sequence[squad.Window],
   num_questions: int,
@@ -1131,6 +1246,7 @@ def predict(
   """The model's scores of all windows.
 
   Args:
+    settings: of the command.
     config: the encoder's sizes.
     windows: the windows.
     num_questions: of which they are made.
@@ -1141,27 +1257,27 @@ def predict(
     at padding that was left out.
   """
   logits = np.full(
-    [2, len(windows), FLAGS.max_seq_length], np.finfo("f").min, "f"
+    [2, len(windows), settings.model.max_seq_length], np.finfo("f").min, "f"
   )
-  trim = FLAGS.mask_padding and not FLAGS.use_tpu
+  trim = settings.mask_padding and not settings.devices.on_tpu
   batches = list(windows)
-  if FLAGS.use_tpu:
-    batches += batches[:1] * (-len(batches) % FLAGS.predict_batch_size)
+  if settings.devices.on_tpu:
+    batches += batches[:1] * (-len(batches) % settings.run.predict_batch_size)
   if not batches:
     return logits
-  path = in_output_dir("eval.tf_record")
+  path = in_output_dir(settings, "eval.tf_record")
   with FeatureWriter(path, is_training=False) as writer:
     for window in batches:
       writer.process_feature(window)
   input_fn = input_fn_builder(
     path,
-    FLAGS.max_seq_length,
+    settings.model.max_seq_length,
     is_training=False,
-    drop_remainder=FLAGS.use_tpu,
+    drop_remainder=settings.devices.on_tpu,
     trim=trim,
     by_length=trim,
   )
-  rows = build_estimator(config, 0).predict(
+  rows = build_estimator(settings, config, 0).predict(
     input_fn, checkpoint_path=checkpoint
   )
   start = time.time()
@@ -1184,6 +1300,7 @@ def predict(
 
 
 def find_answers(
+  settings: SquadSettings,
   examples: Sequence[SquadExample],
   windows: Sequence[squad.Window],
   logits: np.ndarray,
@@ -1191,6 +1308,7 @@ def find_answers(
   """What finds the answers that the model's scores say.
 
   Args:
+    settings: of the command.
     examples: the questions.
     windows: their windows.
     logits: [2, windows, max_seq_length], the model's scores.
@@ -1200,29 +1318,32 @@ def find_answers(
     for window, *scores in zip(windows, *logits)
   ]
   return squad_decoding.AnswerFinder(
-    examples, windows, results, FLAGS.do_lower_case
+    examples, windows, results, settings.model.do_lower_case
   )
 
 
 def score_logits(
+  settings: SquadSettings,
   examples: Sequence[SquadExample],
   windows: Sequence[squad.Window],
   logits: np.ndarray,
   questions: Sequence[squad_files.Question],
 ) -> dict[str, float]:
   """The scores of the answers, with nothing written; see `decode`."""
-  finder = find_answers(examples, windows, logits)
+  finder = find_answers(settings, examples, windows, logits)
   return score_best(
+    settings,
     examples,
     finder,
     questions,
-    FLAGS.n_best_size,
-    FLAGS.max_answer_length,
-    FLAGS.null_score_diff_threshold,
+    settings.n_best_size,
+    settings.max_answer_length,
+    settings.null_score_diff_threshold,
   )
 
 
 def decode(
+  settings: SquadSettings,
   examples: Sequence[SquadExample],
   windows: Sequence[squad.Window],
   logits: np.ndarray,
@@ -1231,6 +1352,7 @@ def decode(
   """Writes the answers; scores them, and tries other settings, if so asked.
 
   Args:
+    settings: of the command.
     examples: the questions.
     windows: their windows.
     logits: [2, windows, max_seq_length], the model's scores.
@@ -1239,19 +1361,21 @@ def decode(
   Returns:
     The scores by name; none if they are not asked for.
   """
-  finder = find_answers(examples, windows, logits)
+  finder = find_answers(settings, examples, windows, logits)
   answers, odds = squad_decoding.write_answers(
     examples,
     finder,
-    FLAGS.n_best_size,
-    FLAGS.max_answer_length,
-    in_output_dir("predictions.json"),
-    in_output_dir("nbest_predictions.json"),
-    in_output_dir("null_odds.json"),
-    FLAGS.version_2_with_negative,
-    FLAGS.null_score_diff_threshold,
+    settings.n_best_size,
+    settings.max_answer_length,
+    in_output_dir(settings, "predictions.json"),
+    in_output_dir(settings, "nbest_predictions.json"),
+    in_output_dir(settings, "null_odds.json"),
+    settings.version_2_with_negative,
+    settings.null_score_diff_threshold,
   )
-  logging.info("Answers to %d questions in %s", len(examples), FLAGS.output_dir)
+  logging.info(
+    "Answers to %d questions in %s", len(examples), settings.run.output_dir
+  )
   impossible = [
     name for name, odd in odds.items() if odd == squad_decoding.CERTAIN_ODDS
   ]
@@ -1262,28 +1386,33 @@ def decode(
       impossible[0],
     )
   scores = {}
-  if FLAGS.do_eval:
-    scores = score(questions, answers, odds, FLAGS.null_score_diff_threshold)
-    training_run.write_results(in_output_dir("eval_results.txt"), scores)
-    if FLAGS.version_2_with_negative:
+  if settings.run.do_eval:
+    scores = score(
+      settings, questions, answers, odds, settings.null_score_diff_threshold
+    )
+    training_run.write_results(
+      in_output_dir(settings, "eval_results.txt"), scores
+    )
+    if settings.version_2_with_negative:
       logging.info(
         "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
         scores["f1"],
-        FLAGS.null_score_diff_threshold,
+        settings.null_score_diff_threshold,
         scores["best_f1"],
         scores["best_f1_thresh"],
       )
-  if sweeps():
-    print_table(list(sweep(examples, finder, questions)))
+  if sweeps(settings):
+    print_table(list(sweep(settings, examples, finder, questions)))
   return scores
 
 
-def in_output_dir(name: str) -> str:
+def in_output_dir(settings: SquadSettings, name: str) -> str:
   """The path of a file in --output_dir."""
-  return os.path.join(FLAGS.output_dir, name)
+  return os.path.join(settings.run.output_dir, name)
 
 
 def score(
+  settings: SquadSettings,
   questions: Sequence[squad_files.Question],
   answers: Mapping[str, str],
   odds: Mapping[str, float],
@@ -1292,6 +1421,7 @@ def score(
   """The scores that the flags ask for.
 
   Args:
+    settings: of the command.
     questions: the accepted answers.
     answers: the model's by question id, whatever the odds of none.
     odds: of none, by question id.
@@ -1300,17 +1430,18 @@ def score(
   Returns:
     Scores by name.
   """
-  if FLAGS.version_2_with_negative:
+  if settings.version_2_with_negative:
     return squad_scores.evaluate_v2(
       questions, answers, odds, threshold, answer_nothing=-math.inf
     )
   score_one = squad_scores.score_v1
-  if FLAGS.eval_metric == "chinese":
+  if settings.eval_metric == "chinese":
     score_one = squad_scores.score_chinese
   return squad_scores.evaluate_v1(questions, answers, score_one)
 
 
 def sweep(
+  settings: SquadSettings,
   examples: Sequence[SquadExample],
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question],
@@ -1318,6 +1449,7 @@ def sweep(
   """Scores with all combinations of the settings that the flags list.
 
   Args:
+    settings: of the command.
     examples: the questions.
     finder: finds their answers.
     questions: the accepted answers.
@@ -1326,24 +1458,26 @@ def sweep(
     The settings with their scores.
   """
   for size, length in itertools.product(
-    numbers("sweep_n_best_size") or [FLAGS.n_best_size],
-    numbers("sweep_max_answer_length") or [FLAGS.max_answer_length],
+    numbers(settings, "sweep_n_best_size") or [settings.n_best_size],
+    numbers(settings, "sweep_max_answer_length")
+    or [settings.max_answer_length],
   ):
     row = {"n_best_size": size, "max_answer_length": length}
     best = functools.partial(
-      score_best, examples, finder, questions, size, length
+      score_best, settings, examples, finder, questions, size, length
     )
-    if not FLAGS.version_2_with_negative:
+    if not settings.version_2_with_negative:
       yield row | best(0.0)
       continue
-    thresholds = numbers("sweep_null_threshold", float)
-    for threshold in thresholds or [FLAGS.null_score_diff_threshold]:
+    thresholds = numbers(settings, "sweep_null_threshold", float)
+    for threshold in thresholds or [settings.null_score_diff_threshold]:
       scores = best(threshold)
       shown = ("exact", "f1", "best_f1", "best_f1_thresh")
       yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}
 
 
 def score_best(
+  settings: SquadSettings,
   examples: Sequence[SquadExample],
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question],
@@ -1354,6 +1488,7 @@ def score_best(
   """The scores of the answers that one setting of the decoder finds.
 
   Args:
+    settings: of the command.
     examples: the questions.
     finder: finds their answers.
     questions: the accepted answers.
@@ -1367,18 +1502,20 @@ def score_best(
   names = [example.qas_id for example in examples]
   texts, odds = zip(*finder.best(n_best_size, max_answer_length))
   by_name = dict(zip(names, texts)), dict(zip(names, odds))
-  return score(questions, *by_name, threshold)
+  return score(settings, questions, *by_name, threshold)
 
 
 def answers_to_compare(
+  settings: SquadSettings,
   questions: Sequence[squad_files.Question],
 ) -> tuple[list[str], list[str] | None]:
   """Predicted answers, and the gold ones where they are known.
 
   Args:
+    settings: of the command.
     questions: with the accepted answers; none if these were not read.
   """
-  predicted = squad_files.read_json(in_output_dir("predictions.json"))
+  predicted = squad_files.read_json(in_output_dir(settings, "predictions.json"))
   gold = [
     next((answer.text for answer in question.answers), "")
     for question in questions
@@ -1390,23 +1527,28 @@ def answers_to_compare(
 
 
 def report_sections(
-  questions: Sequence[squad_files.Question], num_errors: int = 30
+  settings: SquadSettings,
+  questions: Sequence[squad_files.Question],
+  num_errors: int = 30,
 ) -> list[str]:
   """What a report shows of the answers in --output_dir.
 
   Args:
+    settings: of the command.
     questions: with the accepted answers.
     num_errors: wrong answers shown, the most certain ones.
 
   Returns:
     Sections of `report`.
   """
-  answers = squad_files.read_json(in_output_dir("predictions.json"))
-  listed = squad_files.read_json(in_output_dir("nbest_predictions.json"))
+  answers = squad_files.read_json(in_output_dir(settings, "predictions.json"))
+  listed = squad_files.read_json(
+    in_output_dir(settings, "nbest_predictions.json")
+  )
   score_one = squad_scores.score_v1
-  if FLAGS.version_2_with_negative:
+  if settings.version_2_with_negative:
     score_one = squad_scores.score_v2
-  elif FLAGS.eval_metric == "chinese":
+  elif settings.eval_metric == "chinese":
     score_one = squad_scores.score_chinese
   sure, right, errors = [], [], []
   for question in questions:
@@ -1438,22 +1580,27 @@ def report_sections(
 # Conversation
 
 
-def read_passage() -> str:
+def read_passage(settings: SquadSettings) -> str:
   """The text of --passage_file.
 
   Raises:
     InputError: it has none, or is not of --encoding.
   """
-  passage = text_files.read_text(FLAGS.passage_file, text_files.from_flags())
+  passage = text_files.read_text(
+    settings.passage_file, text_files.encoding_of(settings.text)
+  )
   if not passage.strip():
-    raise InputError(f"{FLAGS.passage_file}: has no passage in it")
+    raise InputError(f"{settings.passage_file}: has no passage in it")
   return passage
 
 
-def converse(predictor: Predictor, lines: Iterable[str]) -> None:
+def converse(
+  settings: SquadSettings, predictor: Predictor, lines: Iterable[str]
+) -> None:
   """Answers questions about one passage, and prints the answers.
 
   Args:
+    settings: of the command.
     predictor: the model.
     lines: a question each; before them, if there is no --passage_file, the
       passage and a blank line.
@@ -1463,8 +1610,8 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
   """
   lines = iter(lines)
   say = print if sys.stdin.isatty() else lambda *_, **__: None
-  if FLAGS.passage_file:
-    passage = read_passage()
+  if settings.passage_file:
+    passage = read_passage(settings)
   else:
     say("The passage, and a blank line after it:")
     passage = "".join(itertools.takewhile(str.strip, lines))
@@ -1476,9 +1623,9 @@ def converse(predictor: Predictor, lines: Iterable[str]) -> None:
       continue
     (answers,) = predictor.predict(
       [(line.strip(), passage)],
-      FLAGS.n_best_size,
-      FLAGS.max_answer_length,
-      FLAGS.null_score_diff_threshold,
+      settings.n_best_size,
+      settings.max_answer_length,
+      settings.null_score_diff_threshold,
     )
     for answer in answers[:3]:
       place = f"{answer.start}-{answer.end}" if answer.text else "-"

@@ -76,14 +76,17 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our epoch."""
   from bertlib.training import run_flags, training_run
 
-  training_step.set_flags(
+  own = training_step.training_settings(
     train_batch_size=settings.batch_size,
     max_seq_length=settings.max_seq_length,
     precision=settings.precision,
     xla=settings.xla,
   )
   compute, options = training_run.plan_training(
-    run_flags.read_execution(), read_config(settings), num_train_steps=1000
+    own,
+    run_flags.read_execution(own),
+    read_config(settings),
+    num_train_steps=1000,
   )
   how = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(

@@ -148,7 +148,7 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   import modeling
   from bertlib.training import run_flags, training_run
 
-  set_flags(
+  ours = training_settings(
     train_batch_size=settings.batch_size,
     max_seq_length=settings.seq_length,
     precision=settings.precision,
@@ -159,19 +159,19 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   )
   config = modeling.BertConfig(**sizes(settings))
   compute, options = training_run.plan_training(
-    run_flags.read_execution(), config, num_train_steps=1000
+    ours, run_flags.read_execution(ours), config, num_train_steps=1000
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 
 
-def set_flags(**values: Any) -> None:
-  """Gives the flags of run_classifier.py values, without its command line."""
-  import run_classifier
+def training_settings(**values: Any):
+  """Settings of run_classifier.py, with values of flags by name."""
+  from bertlib.settings import option
+  from bertlib.settings.classifier import ClassifierSettings
+  from bertlib.training import setup
 
-  run_classifier.define_flags()
-  for name, value in values.items():
-    FLAGS[name].value = value
-  FLAGS.mark_as_parsed()
+  settings = option.make(ClassifierSettings, **values)
+  return setup.resolved(settings, settings.model, setup.find_devices(settings))
 
 
 def describe(how: dict[str, Any]) -> str:

@@ -25,7 +25,6 @@ from absl import logging
 
 from bertlib.errors import InputError
 from bertlib.files import open_any
-from bertlib.settings import option
 from bertlib.settings.common import TextSettings
 
 _BLOCK_BYTES = 2**16  # fits a processor's cache, which is faster
@@ -56,11 +55,6 @@ def encoding_of(settings: TextSettings) -> Encoding:
   """The encoding that settings name."""
   name = codecs.lookup(settings.encoding).name
   return Encoding(name, settings.encoding_errors)
-
-
-def from_flags() -> Encoding:
-  """The encoding that the flags name."""
-  return encoding_of(option.from_flags(TextSettings))
 
 
 # Reading

@@ -4,7 +4,6 @@ import collections
 import csv
 import itertools
 import json
-import types
 
 import commands
 import numpy as np
@@ -21,6 +20,7 @@ from bertlib import estimator_api
 from bertlib.data import classification_records, model_inputs
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.errors import InputError
+from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import multi_run
 from optimization import StepOptions
 
@@ -311,10 +311,8 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
 
 def read_class_weights(problem, labels, *given):
   examples = [InputExample("", "", None, label) for label in labels]
-  with pytest.MonkeyPatch.context() as patch:
-    flags = types.SimpleNamespace(class_weights=list(given))
-    patch.setattr(run_classifier, "FLAGS", flags)
-    return run_classifier.read_class_weights(problem, examples)
+  settings = ClassifierSettings(class_weights=list(given))
+  return run_classifier.read_class_weights(settings, problem, examples)
 
 
 @pytest.mark.unit

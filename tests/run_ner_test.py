@@ -17,6 +17,7 @@ from tiny_ner import columns, flags, training
 import run_ner
 from bertlib.data import input_pipeline, ner
 from bertlib.metrics import ner_scores
+from bertlib.settings.ner import NerSettings
 
 pytestmark = pytest.mark.process
 
@@ -64,15 +65,20 @@ def test_the_report_has_entities_and_lengths(trained):
 def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
   bar = contextlib.nullcontext(types.SimpleNamespace(update=lambda: True))
   monkeypatch.setattr(run_ner.app, "progress", lambda *_: bar)
-  monkeypatch.setattr(
-    run_ner, "FLAGS", types.SimpleNamespace(max_seq_length=8, use_tpu=False)
-  )
   monkeypatch.setattr(input_pipeline, "record_input_fn", lambda *_, **__: None)
   sentences = [ner.from_text("ann left")]
   windows = [ner.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
   row = {"unique_ids": 0, "probabilities": np.eye(2)[[0, 1, 0, 0]]}
   estimator = types.SimpleNamespace(predict=lambda *_, **__: iter([row]))
-  said = run_ner.tag(estimator, sentences, windows, "", ["O", "B-PER"], None)
+  said = run_ner.tag(
+    NerSettings(),
+    estimator,
+    sentences,
+    windows,
+    "",
+    ["O", "B-PER"],
+    None,
+  )
   assert said == [(["B-PER", "O"], [1.0, 1.0])]
 
 

@@ -49,6 +49,8 @@ from bertlib.data import (
 )
 from bertlib.errors import InputError
 from bertlib.metrics import fill_mask
+from bertlib.settings import option
+from bertlib.settings.pretraining import PretrainingSettings
 
 pytestmark = pytest.mark.graph
 
@@ -230,8 +232,9 @@ def test_input_files_set_from_python_are_split_at_commas(place):
       ["run_pretraining.py", *flags(place, input_file="", do_train=True)]
     )
     flag_values.input_file = ", ".join(files)
+    settings = option.from_flags(PretrainingSettings)
     data = run_pretraining.find_data(
-      CONFIG, None, run_pretraining.read_selection()
+      settings, CONFIG, None, run_pretraining.read_selection(settings)
     )
   assert data.train_files == files
   assert list(data.num_records.values()) == [13, 10]

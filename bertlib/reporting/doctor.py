@@ -15,13 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 from bertlib import files
 from bertlib.errors import InputError, mendable
 from bertlib.reporting import receipts
-
-FLAGS = flags.FLAGS
+from bertlib.settings.common import TrainingSettings
 
 _WARNING = logging.converter.STANDARD_WARNING
 
@@ -127,16 +126,19 @@ def _collect_log() -> Iterator[list]:
     logger.removeFilter(keep)
 
 
-def diagnose(examine: Callable[[Doctor], Any]) -> None:
+def diagnose(
+  settings: TrainingSettings, examine: Callable[[Any, Doctor], Any]
+) -> None:
   """Makes the checks of a script; ends with status 1 if one of them fails.
 
   Args:
+    settings: of the command.
     examine: makes them.
   """
   doctor = Doctor()
-  if FLAGS.rerun:
-    doctor.check("rerun", receipts.check_rerun)
-  examine(doctor)
+  if settings.receipt.rerun:
+    doctor.check("rerun", receipts.check_rerun, settings)
+  examine(settings, doctor)
   if doctor.num_failed:
     logging.info("%d checks failed", doctor.num_failed)
     sys.exit(1)
@@ -146,21 +148,24 @@ def diagnose(examine: Callable[[Doctor], Any]) -> None:
 
 
 def check_output_dir(
-  names: Iterable[str], inputs: Iterable[str | None]
+  settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
   """Refuses an --output_dir where what a run writes would replace its inputs.
 
   Args:
+    settings: of the command.
     names: patterns of the files that the script writes, beside those of every
       run.
     inputs: the data files.
   """
-  files.check_output_dir(FLAGS.output_dir, [*_RUN_FILES, *names], inputs)
+  files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
 
 
-def check_actions() -> None:
+def check_actions(settings: TrainingSettings) -> None:
   """Refuses a run that would do nothing."""
-  if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+  if not (
+    settings.run.do_train or settings.run.do_eval or settings.run.do_predict
+  ):
     raise InputError(
       "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
     )

@@ -17,16 +17,15 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from absl import flags, logging
+from absl import logging
 
 from bertlib import app, files
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
-
-FLAGS = flags.FLAGS
+from bertlib.settings import option
 
 ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -55,59 +54,61 @@ class Receipt:
   it had the same flags: then it is this one.
   """
 
-  def __init__(
-    self,
-    script: str,
-    is_chief: Callable[[], bool] = lambda: True,
-    compute_choices: Callable[[], Mapping[str, str]] = dict,
-  ):
-    """Notes what was given, before anything changes it.
+  def __init__(self, script: str, settings: Any):
+    """Notes what was given.
 
     Args:
       script: the file that is run.
-      is_chief: whether this process is the one that writes what all have done.
-      compute_choices: what --precision and --xla stand for.
+      settings: of the command, with `receipt`.
     """
-    self._is_chief, self._compute_choices = is_chief, compute_choices
-    self._path = receipt_path()
-    self._repeated = app.read_receipt(FLAGS.rerun) if FLAGS.rerun else {}
+    rerun = settings.receipt.rerun
+    self._path = receipt_path(settings)
+    self._repeated = app.read_receipt(rerun) if rerun else {}
+    self._writes = True
     self._content: dict[str, Any] = {
       "script": os.path.basename(script),
       "path": os.path.abspath(self._path),
-      "given": given_flags(),
+      "given": list(settings.receipt.command_line),
       "command": list(sys.argv),
       "folder": os.getcwd(),
       "started": _now(),
     }
 
-  def start(self, data_files: Iterable[str]) -> None:
+  def start(self, settings: Any, data_files: Iterable[str]) -> None:
     """Notes what the run is made from, and makes the folder for it.
 
     Args:
+      settings: of the command, with nothing left to decide.
       data_files: those read, but for a model's.
     """
-    if "output_dir" in FLAGS:
-      _make_folder(FLAGS.output_dir)
-    if not self._is_chief():
+    has_folder = hasattr(settings, "run")
+    if has_folder:
+      _make_folder(settings.run.output_dir)
+    if hasattr(settings, "devices"):
+      self._writes = settings.devices.is_chief
+    if not self._writes:
       return
+    compute = getattr(settings, "compute", None)
+    values = option.values_of(settings)
     self._content |= {
-      "flags": {name: flag.value for name, flag in _own_flags().items()},
+      "flags": values
+      | dict.fromkeys(compute.automatic if compute else (), "auto"),
       "seeds": {
-        name: FLAGS[name].value
+        name: values[name]
         for name in ("seed", "random_seed", "seeds")
-        if name in FLAGS
+        if name in values
       },
       "versions": versions(),
       "device": device(),
-      **self._compute_choices(),
+      **(compute.choices if compute else {}),
       "code": code_hashes(),
       "files": [
-        *_model_files(self._content["given"]),
-        *_data_files(data_files),
+        *_model_files(settings),
+        *_data_files(data_files, values),
       ],
       "results": None,
     }
-    if "output_dir" in FLAGS:
+    if has_folder:
       self._keep_earlier()
       self._write()
 
@@ -120,7 +121,7 @@ class Receipt:
       results: by name.
       checkpoint: the model's; None without any.
     """
-    if not self._is_chief():
+    if not self._writes:
       return
     self._content |= {
       "ended": _now(),
@@ -152,17 +153,12 @@ class Receipt:
       file.write("\n")
 
 
-def begin(
-  script: str,
-  is_chief: Callable[[], bool] = lambda: True,
-  compute_choices: Callable[[], Mapping[str, str]] = dict,
-) -> Receipt:
+def begin(script: str, settings: Any) -> Receipt:
   """Begins the receipt of a run; of one that repeats another, checks first.
 
   Args:
     script: the file that is run.
-    is_chief: see `Receipt`.
-    compute_choices: see `Receipt`.
+    settings: of the command.
 
   Returns:
     The receipt, of which nothing is written yet.
@@ -170,42 +166,45 @@ def begin(
   Raises:
     InputError: see `check_rerun`.
   """
-  if FLAGS.rerun:
-    check_rerun()
-  return Receipt(script, is_chief, compute_choices)
+  if settings.receipt.rerun:
+    check_rerun(settings)
+  return Receipt(script, settings)
 
 
-def receipt_path() -> str:
-  """Where the flags want the receipt: in the folder, or beside the file."""
-  if "output_dir" in FLAGS:
-    return os.path.join(FLAGS.output_dir, "run.json")
-  file = FLAGS.output_file
-  if "num_shards" in FLAGS:  # the script that writes several files
+def receipt_path(settings: Any) -> str:
+  """Where a command writes its receipt: in the folder, or beside the file."""
+  if hasattr(settings, "run"):
+    return os.path.join(settings.run.output_dir, "run.json")
+  file = settings.output_file
+  if hasattr(settings, "num_shards"):  # the command that writes several files
     file = "".join(files.split_names(file)[:1])
   return f"{file}.run.json"
 
 
-def check_rerun() -> None:
+def check_rerun(settings: Any) -> None:
   """Compares what --rerun repeats a run from with what is there now.
 
   Each difference is told in the log. Files of flags that are given anew may be
   others.
 
+  Args:
+    settings: of the command.
+
   Raises:
     InputError: data, vocabulary, config or checkpoint have changed, or what
       comes out would take the place of what the run left.
   """
-  before = app.read_receipt(FLAGS.rerun)
-  places = {os.path.abspath(path) for path in (FLAGS.rerun, before["path"])}
-  if os.path.abspath(receipt_path()) in places:
-    flag = "output_dir" if "output_dir" in FLAGS else "output_file"
+  rerun = settings.receipt.rerun
+  before = app.read_receipt(rerun)
+  places = {os.path.abspath(path) for path in (rerun, before["path"])}
+  if os.path.abspath(receipt_path(settings)) in places:
+    flag = "output_dir" if hasattr(settings, "run") else "output_file"
     raise InputError(
-      f"--rerun={FLAGS.rerun}: give another --{flag}; there is what that run"
-      " left"
+      f"--rerun={rerun}: give another --{flag}; there is what that run left"
     )
   changed = []
   for file in before["files"]:
-    if any(_is_overridden(flag, before) for flag in file["flags"]):
+    if any(_is_overridden(flag, settings, before) for flag in file["flags"]):
       continue
     if not _exists(file["path"]):
       changed.append(file)
@@ -224,7 +223,7 @@ def check_rerun() -> None:
   if changed:
     flag = (changed[0]["flags"] or ["data_dir"])[0]
     raise InputError(
-      f"{changed[0]['path']}: is not what it was in {FLAGS.rerun}. Bring that"
+      f"{changed[0]['path']}: is not what it was in {rerun}. Bring that"
       f" back, or name what to take now by --{flag}"
     )
 
@@ -258,15 +257,6 @@ def tell_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
       "The weights are %s of before",
       "those" if same else "not those",
     )
-
-
-def given_flags() -> list[str]:
-  """The flags of the command line, as it would have them."""
-  return [
-    flag.serialize()
-    for name, flag in _own_flags().items()
-    if flag.present and name not in ("doctor", "rerun")
-  ]
 
 
 def fingerprint(path: str) -> dict[str, Any]:
@@ -354,18 +344,19 @@ def code_hashes() -> dict[str, str]:
   return {"all": hashlib.sha256(together.encode()).hexdigest(), **hashes}
 
 
-def _model_files(given: Sequence[str]) -> list[dict[str, Any]]:
+def _model_files(settings: Any) -> list[dict[str, Any]]:
   """Fingerprints of vocabulary, config and first checkpoint."""
+  values = option.values_of(settings)
   found = []
   for what, flag in (
     ("vocabulary", "vocab_file"),
     ("config", "bert_config_file"),
     ("checkpoint", "init_checkpoint"),
   ):
-    value = FLAGS[flag].value if flag in FLAGS else None
+    value = values.get(flag)
     if not value:
       continue
-    is_given = any(one.startswith(f"--{flag}=") for one in given)
+    is_given = flag in settings.receipt.times_given
     by = {"flags": [flag] if is_given else list(_MODEL_FLAGS)}
     if what == "checkpoint":
       from tensorflow.io import gfile
@@ -379,20 +370,22 @@ def _model_files(given: Sequence[str]) -> list[dict[str, Any]]:
   return found
 
 
-def _data_files(paths: Iterable[str]) -> list[dict[str, Any]]:
+def _data_files(
+  paths: Iterable[str], values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
   """Fingerprints of data, and which flags name them."""
   return [
-    {"what": "data", "flags": _flags_naming(path), **fingerprint(path)}
+    {"what": "data", "flags": _flags_naming(path, values), **fingerprint(path)}
     for path in dict.fromkeys(paths)
     if "://" in path or os.path.isfile(path)
   ]
 
 
-def _flags_naming(path: str) -> list[str]:
+def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
   """The flags whose value is a file, or a folder or pattern that has it."""
   names = []
-  for name, flag in _own_flags().items():
-    values = flag.value if isinstance(flag.value, list) else [flag.value]
+  for name, flag_value in sorted(flag_values.items()):
+    values = flag_value if isinstance(flag_value, list) else [flag_value]
     for value in values:
       is_text = isinstance(value, str) and bool(value)
       if (
@@ -409,23 +402,13 @@ def _flags_naming(path: str) -> list[str]:
   return names
 
 
-def _is_overridden(flag: str, before: Mapping[str, Any]) -> bool:
+def _is_overridden(flag: str, settings: Any, before: Mapping[str, Any]) -> bool:
   """Whether a flag is given anew, beside what --rerun gives."""
   pattern = rf"--(no)?{flag}(=.*)?"
   repeated = sum(
     bool(re.fullmatch(pattern, one, re.S)) for one in before["given"]
   )
-  return flag in FLAGS and FLAGS[flag].present > repeated
-
-
-def _own_flags() -> dict[str, flags.Flag]:
-  """The flags of the project, without those of libraries."""
-  return {
-    name: FLAGS[name]
-    for module, of_module in sorted(FLAGS.flags_by_module_dict().items())
-    if not module.startswith(("absl", "tensorflow"))
-    for name in sorted(flag.name for flag in of_module)
-  }
+  return settings.receipt.times_given.get(flag, 0) > repeated
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -7,20 +7,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 from bertlib import (
   json_files,
 )
 from bertlib.data import model_inputs
 from bertlib.reporting import html_report
-from bertlib.training import model_selection, multi_run, run_flags
+from bertlib.settings import option
+from bertlib.settings.common import TrainingSettings
+from bertlib.training import model_selection, multi_run
 from bertlib.training.model_selection import Selection
-
-FLAGS = flags.FLAGS
 
 
 def write_report(
+  settings: TrainingSettings,
   results: Mapping[str, Any],
   selection: Selection,
   sections: Sequence[str],
@@ -30,22 +31,23 @@ def write_report(
   """Writes the `report.html` of a training run.
 
   Args:
+    settings: of the command.
     results: of scoring the trained model, by name.
     selection: how it was scored on the way.
     sections: what the script has to show of the results, made by `report`.
     lengths: of the training examples, where they are known.
     warnings: sections of `point_out_collapse`, which come first.
   """
-  scores = model_selection.DevScores(FLAGS.output_dir, selection)
+  scores = model_selection.DevScores(settings.run.output_dir, selection)
   best = scores.best
   marked = best and (best["step"], f"best {selection.metric}")
   made = list(warnings)
-  scalars = html_report.read_scalars(FLAGS.output_dir)
+  scalars = html_report.read_scalars(settings.run.output_dir)
   if scalars:
     made.append(html_report.curves("Training", scalars, marked))
   if scores.rows:
     made.append(html_report.curves("Dev scores", scores.by_name(), marked))
-  made += _seeds_section()
+  made += _seeds_section(settings)
   made += sections
   if lengths:
     made.append(
@@ -56,17 +58,17 @@ def write_report(
         sum(lengths.num_cut),
       )
     )
-  made.append(html_report.table("Settings", _settings()))
-  path = os.path.join(FLAGS.output_dir, "report.html")
-  folder = os.path.basename(os.path.abspath(FLAGS.output_dir))
+  made.append(html_report.table("Settings", _settings(settings)))
+  path = os.path.join(settings.run.output_dir, "report.html")
+  folder = os.path.basename(os.path.abspath(settings.run.output_dir))
   html_report.write(path, folder, model_selection.plain_scores(results), made)
   logging.info("How the run went, to look at: %s", path)
 
 
-def _seeds_section() -> list[str]:
+def _seeds_section(settings: TrainingSettings) -> list[str]:
   """A section about the runs of --seeds, of which the results are the best."""
-  path = os.path.join(FLAGS.output_dir, multi_run.SEEDS_FILE)
-  if not (getattr(FLAGS, "seeds", 0) and tf.gfile.Exists(path)):
+  path = os.path.join(settings.run.output_dir, multi_run.SEEDS_FILE)
+  if not (settings.run.seeds and tf.gfile.Exists(path)):
     return []
   found = json_files.read(
     path,
@@ -103,12 +105,12 @@ def _seeds_section() -> list[str]:
   return [html_report.table("Seeds", rows)]
 
 
-def _settings() -> list[dict[str, Any]]:
+def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
   """Rows of the flags that were given, and of what `auto` stood for."""
-  given = {n: FLAGS[n].value for n in sorted(FLAGS) if FLAGS[n].present}
-  for name, value in run_flags.compute_choices().items():
-    if FLAGS[name].value == "auto":
-      given[name] = f"auto: {value}"
+  values = option.values_of(settings)
+  given = {name: values[name] for name in sorted(settings.receipt.times_given)}
+  for name in sorted(settings.compute.automatic):
+    given[name] = f"auto: {values[name]}"
   return [{"flag": f"--{n}", "value": value} for n, value in given.items()]
 
 

@@ -15,14 +15,13 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 from bertlib import estimator_api
 from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.reporting.doctor import Doctor, Lengths, check_disk, size_in_words
+from bertlib.settings.common import TrainingSettings
 from bertlib.training import memory_plan, run_flags, training_run
-
-FLAGS = flags.FLAGS
 
 
 def check_weights(
@@ -58,6 +57,7 @@ def check_weights(
 
 
 def check_start(
+  settings: TrainingSettings,
   config,
   trained: str | None,
   check_weights: Callable[[], Any],
@@ -68,6 +68,7 @@ def check_start(
   What they log is logged again when the run comes to it, but for warnings.
 
   Args:
+    settings: of the command.
     config: the model's sizes.
     trained: the checkpoint that has all of the model; None for a new one.
     check_weights: checks it, or else --init_checkpoint, against the model.
@@ -79,11 +80,14 @@ def check_start(
   verbosity = logging.get_verbosity()
   logging.set_verbosity(min(verbosity, logging.WARNING))
   try:
-    run_flags.read_replicas()
     training_run.plan_training(
-      run_flags.read_execution(), config, int(FLAGS.do_train), num_predictions
+      settings,
+      run_flags.read_execution(settings),
+      config,
+      int(settings.run.do_train),
+      num_predictions,
     )
-    if trained or FLAGS.init_checkpoint:
+    if trained or settings.model.init_checkpoint:
       check_weights()
   finally:
     logging.set_verbosity(verbosity)
@@ -182,6 +186,7 @@ def product_rate(
 
 
 def check_training(
+  settings: TrainingSettings,
   doctor: Doctor,
   config,
   lengths: Lengths,
@@ -192,6 +197,7 @@ def check_training(
   """Checks what training takes: steps, disk, memory, time. Reads the flags.
 
   Args:
+    settings: of the command.
     doctor: makes the checks.
     config: the model's sizes, or `SKIPPED`.
     lengths: of the examples, likewise.
@@ -205,31 +211,39 @@ def check_training(
     logging.info(
       "%d, of %d each, on %d",
       num_steps,
-      FLAGS.train_batch_size,
+      settings.run.train_batch_size,
       lengths.num_examples,
     )
     return num_steps
 
   def plan(config, num_steps):
     return training_run.plan_training(
-      run_flags.read_execution(), config, num_steps, num_predictions
+      settings,
+      run_flags.read_execution(settings),
+      config,
+      num_steps,
+      num_predictions,
     )
 
   def disk(config, num_steps, lengths):
     num_bytes = 0
     if writes_records:
       num_rows = lengths.num_examples * lengths.num_rows
-      num_bytes = 5 * num_rows * FLAGS.max_seq_length
+      num_bytes = 5 * num_rows * settings.model.max_seq_length
     if num_steps:
-      num_bytes += checkpoint_bytes(loading.num_weights(config), num_steps)
-    check_disk(FLAGS.output_dir, num_bytes)
+      num_bytes += checkpoint_bytes(
+        settings, loading.num_weights(config), num_steps
+      )
+    check_disk(settings.run.output_dir, num_bytes)
 
   def memory(config, plan, lengths):
     compute, options = plan
     needed = memory_plan.step_bytes(
       config,
-      FLAGS.train_batch_size // options.num_micro_batches * lengths.num_rows,
-      FLAGS.max_seq_length,
+      settings.run.train_batch_size
+      // options.num_micro_batches
+      * lengths.num_rows,
+      settings.model.max_seq_length,
       compute.recompute,
       options.num_micro_batches > 1,
       compute.dtype.size,
@@ -239,7 +253,7 @@ def check_training(
 
   def duration(config, plan, num_steps, lengths):
     compute, _ = plan
-    batch_size = FLAGS.train_batch_size * lengths.num_rows
+    batch_size = settings.run.train_batch_size * lengths.num_rows
     seq_length = max(round(lengths.num_tokens), 1)
     num_flops = memory_plan.step_flops(
       config, batch_size, seq_length, compute.recompute, num_predictions
@@ -252,7 +266,7 @@ def check_training(
     )
     tell_time(num_steps * num_flops, rate)
 
-  if not FLAGS.do_train:
+  if not settings.run.do_train:
     doctor.check("disk", disk, config, 0, lengths)
     return
   num_steps = doctor.check("steps", steps, lengths)
@@ -262,13 +276,15 @@ def check_training(
   doctor.check("time", duration, config, planned, num_steps, lengths)
 
 
-def checkpoint_bytes(num_weights: int, num_train_steps: int) -> int:
+def checkpoint_bytes(
+  settings: TrainingSettings, num_weights: int, num_train_steps: int
+) -> int:
   """Bytes of the checkpoints that are kept, as the flags have it.
 
   A weight has two moments, but among the best ones. The folder has one more of
   each while it is written.
   """
-  every = FLAGS.eval_steps or FLAGS.save_checkpoints_steps
-  kept = min(FLAGS.keep_checkpoint_max, num_train_steps // every + 1) + 1
-  best = 2 if FLAGS.eval_steps else 0
+  every = settings.run.eval_steps or settings.run.save_checkpoints_steps
+  kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1
+  best = 2 if settings.run.eval_steps else 0
   return num_weights * 4 * (3 * kept + best)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from bertlib.settings import option
 from bertlib.settings.ranges import (
@@ -123,6 +124,13 @@ class ComputeSettings:
     "Whether Adam's moments are kept in the host's memory and not on the GPU.",
   )
 
+  automatic: frozenset[str] = frozenset()  # flags that were "auto"
+
+  @property
+  def choices(self) -> dict[str, str]:
+    """Values of the flags of which one is "auto"."""
+    return {name: getattr(self, name) for name in CHOICES}
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings:
@@ -220,10 +228,24 @@ class DeviceSettings:
     1000, "Steps between two visits to the host.", AT_LEAST_1
   )
 
+  # Found by `bertlib.training.devices.find`, once for a run.
+  replicas: Any = None  # `distribution.Replicas` that share a batch, or None
+  tpu_cluster: Any = None  # cluster resolver of the TPU, or None
+
   @property
   def on_tpu(self) -> bool:
     """Whether the flags ask for a TPU."""
     return self.use_tpu or self.distribution == "tpu"
+
+  @property
+  def num_replicas_in_sync(self) -> int:
+    """Replicas that share a batch, without the cores of a TPU."""
+    return self.replicas.count if self.replicas else 1
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this process writes what all workers have computed."""
+    return not self.replicas or self.replicas.is_chief
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,6 +349,11 @@ class ReceiptSettings:
     "The run.json that a run left, to repeat it: gives the flags of that run"
     " but for those given here, among them another place for what comes out.",
   )
+
+  # The flags of the command line, as it would have them, and how often each
+  # is given, by name.
+  command_line: Sequence[str] = ()
+  times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class TrainingSettings(Protocol):

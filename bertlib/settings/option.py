@@ -7,8 +7,8 @@ commands share. `define` makes the flags, `from_flags` the settings from them.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, TypeVar
@@ -17,6 +17,7 @@ from absl import flags
 
 from bertlib import published_models
 from bertlib.errors import english_list
+from bertlib.settings import rules
 from bertlib.settings.ranges import Range
 
 Settings = TypeVar("Settings")
@@ -148,7 +149,7 @@ def define(
     required: whether parsing fails where a required flag is missing.
   """
   values.set_gnu_getopt(getattr(settings, "FLAGS_MAY_FOLLOW_ARGUMENTS", False))
-  command = os.path.basename(sys.argv[0])
+  command = sys.argv[0]  # absl's name for the module that is run
   for name, flag in declarations(settings):
     others = {} if flag.choices is None else {"enum_values": flag.choices}
     flag.define(
@@ -210,25 +211,101 @@ def from_flags(
 ) -> Settings:
   """Makes the settings of a command from its parsed flags.
 
-  A field `given`, where a class has one, holds the names of the flags that the
-  command line gives.
+  Fields that are no flags are filled too, where a class has them: `given`, the
+  names of the flags on the command line; `times_given`, how often each is
+  there; and `command_line`, these flags as a command line has them, without
+  `--doctor` and `--rerun`.
   """
-  given = frozenset(name for name in values if values[name].present)
+  own = dict(declarations(settings))
+  times = {name: values[name].present for name in own if values[name].present}
+  filled = {
+    "given": frozenset(times),
+    "times_given": times,
+    "command_line": tuple(
+      values[name].serialize()
+      for name in sorted(times)
+      if name not in ("doctor", "rerun")
+    ),
+  }
 
-  def make(cls: type, names: dict[str, str], **others: Any) -> Any:
+  def make(cls: type, names: Mapping[str, str], **groups: Any) -> Any:
+    fields = {field.name for field in dataclasses.fields(cls)}
     found = {field: values[name].value for field, name in names.items()}
-    if any(field.name == "given" for field in dataclasses.fields(cls)):
-      others["given"] = given
-    return cls(**found, **others)
+    others = {name: of for name, of in filled.items() if name in fields}
+    return cls(**found, **others, **groups)
 
-  own, groups = {}, {}
+  names, groups = {}, {}
   for field in dataclasses.fields(settings):
     if "flag" in field.metadata:
-      own[field.name] = field.metadata["flag"].name or field.name
+      names[field.name] = field.metadata["flag"].name or field.name
     elif "group" in field.metadata:
-      names = {name: name for name in field.metadata["flags"]}
-      groups[field.name] = make(field.metadata["group"], names)
-  return make(settings, own, **groups)
+      of_group = {name: name for name in field.metadata["flags"]}
+      groups[field.name] = make(field.metadata["group"], of_group)
+  return make(settings, names, **groups)
+
+
+def make(settings: type[Settings], **values: Any) -> Settings:
+  """Makes settings without a command line.
+
+  Args:
+    settings: class of the command.
+    **values: values of flags by name; the others have their defaults.
+  """
+  own, groups = {}, {}
+  for field in dataclasses.fields(settings):
+    if field.name in values and "flag" in field.metadata:
+      own[field.name] = values.pop(field.name)
+    of_group = {
+      name: values.pop(name)
+      for name in field.metadata.get("flags", {})
+      if name in values
+    }
+    if of_group:
+      groups[field.name] = of_group
+  if values:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(values)}")
+  made = settings(**own)
+  return dataclasses.replace(
+    made,
+    **{
+      name: dataclasses.replace(getattr(made, name), **of_group)
+      for name, of_group in groups.items()
+    },
+  )
+
+
+def parse_again(
+  settings: type[Settings],
+  argv: Sequence[str],
+  values: flags.FlagValues = flags.FLAGS,
+) -> Settings:
+  """Makes the settings of another command line of the same command.
+
+  Args:
+    settings: class of the command.
+    argv: program and arguments.
+    values: the flags of the command, which stay as they are.
+
+  Raises:
+    absl.flags.Error: flags are unknown or missing.
+    InputError: see `rules.check`.
+  """
+  others = copy.deepcopy(values)
+  others(argv)
+  rules.check(others)
+  return from_flags(settings, others)
+
+
+def values_of(settings: Any) -> dict[str, Any]:
+  """Values of the flags of a command by name, as its settings have them."""
+  found = {}
+  for field in dataclasses.fields(settings):
+    value = getattr(settings, field.name)
+    if "flag" in field.metadata:
+      found[field.metadata["flag"].name or field.name] = value
+    for name in field.metadata.get("flags", {}):
+      found[name] = getattr(value, name)
+  return found
 
 
 def value_of(name: str, default: Any) -> Any:

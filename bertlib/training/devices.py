@@ -1,4 +1,4 @@
-"""Devices of a run: TPU, replicas and the chief, decided once."""
+"""Devices of a run, and the precision and compiler that suit them."""
 
 from __future__ import annotations
 
@@ -18,41 +18,11 @@ from bertlib.settings.common import CHOICES, ComputeSettings, DeviceSettings
 from bertlib.training import distribution, tpu
 
 
-@dataclasses.dataclass(frozen=True)
-class Devices:
-  """What a run computes on.
-
-  Attributes:
-    settings: flags of devices.
-    replicas: replicas that share a batch; None for one device or a TPU.
-    tpu_cluster: cluster resolver of the TPU; None without a TPU.
-  """
-
-  settings: DeviceSettings
-  replicas: distribution.Replicas | None = None
-  tpu_cluster: Any = None
-
-  @property
-  def use_tpu(self) -> bool:
-    """Whether the run is on a TPU."""
-    return self.settings.on_tpu
-
-  @property
-  def num_replicas(self) -> int:
-    """Replicas that share a batch, without the cores of a TPU."""
-    return self.replicas.count if self.replicas else 1
-
-  @property
-  def is_chief(self) -> bool:
-    """Whether this process writes what all workers have computed."""
-    return not self.replicas or self.replicas.is_chief
-
-
 def find(
   settings: DeviceSettings,
   trains: bool = False,
   remote_paths: Mapping[str, str | None] | None = None,
-) -> Devices:
+) -> DeviceSettings:
   """Finds the devices that the flags name; connects to a TPU.
 
   Args:
@@ -61,7 +31,7 @@ def find(
     remote_paths: paths by flag that a TPU has to reach.
 
   Returns:
-    The devices.
+    The settings with `replicas` or `tpu_cluster`.
 
   Raises:
     InputError: there are no such devices, or flags and environment contradict
@@ -75,8 +45,10 @@ def find(
       settings.gcp_project,
       dict(remote_paths or {}),
     )
-    return Devices(settings, tpu_cluster=cluster)
-  return Devices(settings, _find_replicas(settings, trains))
+    return dataclasses.replace(settings, use_tpu=True, tpu_cluster=cluster)
+  return dataclasses.replace(
+    settings, replicas=_find_replicas(settings, trains)
+  )
 
 
 def _find_replicas(
@@ -120,7 +92,7 @@ def _find_replicas(
   return replicas if replicas.count > 1 else None
 
 
-def log_devices(devices: Devices, compute: ComputeSettings) -> None:
+def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
   """Logs what a run computes on, and in which precision.
 
   Args:
@@ -128,8 +100,8 @@ def log_devices(devices: Devices, compute: ComputeSettings) -> None:
     compute: without "auto", see `choose`.
   """
   gpus = tf.config.list_physical_devices("GPU")
-  if devices.use_tpu:
-    shown = f"TPU with {devices.settings.num_tpu_cores} cores"
+  if devices.on_tpu:
+    shown = f"TPU with {devices.num_tpu_cores} cores"
   elif gpus:
     names = Counter(map(_gpu_name, gpus))
     shown = english_list([f"{n} x {name}" for name, n in names.items()])
@@ -139,12 +111,12 @@ def log_devices(devices: Devices, compute: ComputeSettings) -> None:
   logging.info(
     "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",
     shown,
-    devices.settings.num_tpu_cores if devices.use_tpu else devices.num_replicas,
+    devices.num_tpu_cores if devices.on_tpu else devices.num_replicas_in_sync,
     replicas.num_processes if replicas else 1,
     compute.precision,
     compute.xla,
   )
-  if devices.use_tpu:
+  if devices.on_tpu:
     return
   if not gpus and shutil.which("nvidia-smi"):
     logging.warning(
@@ -166,7 +138,7 @@ def _gpu_name(gpu) -> str:
 
 def choose(
   compute: ComputeSettings,
-  devices: Devices,
+  devices: DeviceSettings,
   recorded: Mapping[str, Any] | None = None,
 ) -> ComputeSettings:
   """Replaces "auto" by what this machine, or an earlier run, makes of it.
@@ -187,27 +159,28 @@ def choose(
     "precision": lambda: _fastest_precision(devices),
     "xla": _xla_without_gpu,
   }
-  chosen = {}
+  chosen, automatic = {}, set()
   for name, choose_value in choose_one.items():
     value = getattr(compute, name)
     if value == "auto":
+      automatic.add(name)
       value = (recorded or {}).get(name)
       if value not in CHOICES[name]:
         value = choose_value()
     chosen[name] = value
-  if chosen["precision"] == "float16" and devices.use_tpu:
+  if chosen["precision"] == "float16" and devices.on_tpu:
     raise InputError(
       "--precision=float16 does not go with --use_tpu: TPUs have no fast"
       " float16; give --precision=bfloat16"
     )
-  return dataclasses.replace(compute, **chosen)
+  return dataclasses.replace(compute, **chosen, automatic=frozenset(automatic))
 
 
-def _fastest_precision(devices: Devices) -> str:
-  if devices.use_tpu:
+def _fastest_precision(devices: DeviceSettings) -> str:
+  if devices.on_tpu:
     return "bfloat16"
   # Workers that measure may come to different choices.
-  measures = devices.settings.distribution != "multi_worker"
+  measures = devices.distribution != "multi_worker"
   return precision.fastest_dtype(measures=measures)
 
 

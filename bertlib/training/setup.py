@@ -1,30 +1,43 @@
-"""What a run starts from: the model that its flags name."""
+"""What a run starts from: its model, tokenizer and devices."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
-from absl import flags, logging
+from absl import logging
 
+import modeling
 from bertlib import (
+  app,
   published_models,
 )
-from bertlib.checkpoints import finding, loading, tfhub, zoo
+from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
 from bertlib.errors import InputError
-from bertlib.training import run_flags
+from bertlib.settings.common import (
+  ComputeSettings,
+  DeviceSettings,
+  ModelSettings,
+  TrainingSettings,
+)
+from bertlib.training import devices
 
-FLAGS = flags.FLAGS
 
+def fetch_model(model: ModelSettings) -> ModelSettings:
+  """Fetches a model that the flags name, and names its files.
 
-def fill_in_model_flags() -> None:
-  """Fetches a model that the flags name; its files become those of the flags.
+  What the command line says of a model goes before what the model brings.
 
-  What else the command line says of a model stays.
+  Args:
+    model: flags of the model.
+
+  Returns:
+    The settings with the files of the model.
 
   Raises:
     InputError: it cannot be had, has no vocabulary, or is named twice.
   """
-  handle, checkpoint = FLAGS.bert_hub_module_handle, FLAGS.init_checkpoint
+  handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   if handle and checkpoint:
     raise InputError(
       "--bert_hub_module_handle and --init_checkpoint both say where to start;"
@@ -35,16 +48,22 @@ def fill_in_model_flags() -> None:
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint:
-    FLAGS["init_checkpoint"].value = find_init_checkpoint(checkpoint)
-    return
+    return dataclasses.replace(
+      model, init_checkpoint=find_init_checkpoint(checkpoint)
+    )
   else:
-    return
-  for name, value in brought.items():
-    # Not by assigning to FLAGS, which would ask what is required again.
-    if name == "init_checkpoint" or not FLAGS[name].present:
-      FLAGS[name].value = value
-  if not FLAGS.vocab_file:
+    return model
+  model = dataclasses.replace(
+    model,
+    **{
+      name: value
+      for name, value in brought.items()
+      if name == "init_checkpoint" or name not in model.given
+    },
+  )
+  if not model.vocab_file:
     raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")
+  return model
 
 
 def find_init_checkpoint(value: str) -> str:
@@ -72,32 +91,79 @@ def find_init_checkpoint(value: str) -> str:
     ) from error
 
 
-def find_model() -> str | None:
+def find_model(settings: TrainingSettings) -> str | None:
   """The checkpoint of the flags; see `finding.find_model`."""
   return finding.find_model(
-    FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.do_train
+    settings.model.init_checkpoint,
+    settings.run.output_dir,
+    settings.run.do_train,
   )
 
 
-def load_config(least: int = 3):
-  """The config of the flags, and of a model that they name, which is fetched.
+def find_devices(
+  settings: TrainingSettings,
+) -> tuple[DeviceSettings, ComputeSettings]:
+  """Finds the devices of a run, and what "auto" stands for on them.
+
+  Where a run resumes, or evaluates what another has trained, "auto" is what
+  that run recorded in its folder; with --rerun, what the receipt says.
 
   Args:
-    least: see `loading.check_max_seq_length`.
+    settings: of the command.
 
   Returns:
-    The `modeling.BertConfig`.
+    Its settings of devices and computation, with nothing left to decide.
+
+  Raises:
+    InputError: see `devices.find` and `devices.choose`.
+  """
+  run = getattr(settings, "run", None)
+  paths = {"init_checkpoint": settings.model.init_checkpoint}
+  recorded = {}
+  if run and run.output_dir:
+    paths["output_dir"] = run.output_dir
+    recorded = model_json.load_description(run.output_dir)
+  if settings.receipt.rerun:
+    recorded |= app.read_receipt(settings.receipt.rerun)
+  found = devices.find(settings.devices, bool(run and run.do_train), paths)
+  return found, devices.choose(settings.compute, found, recorded)
+
+
+def resolved(
+  settings: TrainingSettings,
+  model: ModelSettings,
+  decided: tuple[DeviceSettings, ComputeSettings],
+) -> TrainingSettings:
+  """Settings with the model and the devices that were found.
+
+  Args:
+    settings: of the command.
+    model: of `fetch_model`; anything else where that has failed.
+    decided: of `find_devices`; likewise.
+  """
+  if isinstance(model, ModelSettings):
+    settings = dataclasses.replace(settings, model=model)
+  if isinstance(decided, tuple):
+    found, compute = decided
+    settings = dataclasses.replace(settings, devices=found, compute=compute)
+  return settings
+
+
+def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
+  """The config of a model.
+
+  Args:
+    model: settings of `fetch_model`.
+    least: see `loading.check_max_seq_length`.
 
   Raises:
     InputError: there is none, or it has no room for --max_seq_length.
   """
-  fill_in_model_flags()
-  run_flags.find_tpu()
-  config = loading.load_config(FLAGS.bert_config_file)
-  loading.check_max_seq_length(FLAGS.max_seq_length, config, least)
+  config = loading.load_config(model.bert_config_file)
+  loading.check_max_seq_length(model.max_seq_length, config, least)
   logging.info(
     "%s: %d layers, %d wide, %s weights",
-    FLAGS.bert_config_file,
+    model.bert_config_file,
     config.num_hidden_layers,
     config.hidden_size,
     f"{loading.num_weights(config):,}",
@@ -105,15 +171,15 @@ def load_config(least: int = 3):
   return config
 
 
-def load_tokenizer(config):
-  """The tokenizer of the flags; see `loading.load_tokenizer`."""
+def load_tokenizer(model: ModelSettings, config: modeling.BertConfig):
+  """The tokenizer of a model; see `loading.load_tokenizer`."""
   tokenizer = loading.load_tokenizer(
-    FLAGS.vocab_file, FLAGS.do_lower_case, config, FLAGS.init_checkpoint
+    model.vocab_file, model.do_lower_case, config, model.init_checkpoint
   )
   logging.info(
     "%s: %d entries, text %s",
-    FLAGS.vocab_file,
+    model.vocab_file,
     len(tokenizer.vocab),
-    "is lower-cased" if FLAGS.do_lower_case else "keeps its case",
+    "is lower-cased" if model.do_lower_case else "keeps its case",
   )
   return tokenizer

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 import modeling
 import optimization
@@ -22,19 +22,18 @@ from bertlib.compute import FastCompute
 from bertlib.data import record_check
 from bertlib.errors import InputError
 from bertlib.files import write_whole
+from bertlib.settings.common import TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
   distribution,
   memory_plan,
   model_selection,
-  run_flags,
 )
 from bertlib.training.model_selection import Selection
 
-FLAGS = flags.FLAGS
-
 
 def build_estimator(
+  settings: TrainingSettings,
   model_fn,
   model_dir: str,
   train_batch_size: int | None = None,
@@ -44,6 +43,7 @@ def build_estimator(
   """The Estimator of a script, on the devices that the flags name.
 
   Args:
+    settings: of the command.
     model_fn: of the script.
     model_dir: folder of its checkpoints.
     train_batch_size: examples a step, where it trains.
@@ -62,26 +62,28 @@ def build_estimator(
   run_config = {}
   if train_batch_size:
     run_config = {
-      "tf_random_seed": FLAGS.seed,
-      "save_checkpoints_steps": run_flags.save_checkpoints_steps(),
-      "keep_checkpoint_max": FLAGS.keep_checkpoint_max,
+      "tf_random_seed": settings.run.seed,
+      "save_checkpoints_steps": settings.run.steps_per_checkpoint,
+      "keep_checkpoint_max": settings.run.keep_checkpoint_max,
       # On a TPU it shows examples a second; else `ProgressHook` does.
-      "save_summary_steps": FLAGS.log_steps if FLAGS.use_tpu else 0,
+      "save_summary_steps": settings.run.log_steps
+      if settings.devices.on_tpu
+      else 0,
     }
-  replicas = run_flags.read_replicas()
+  replicas = settings.devices.replicas
   if replicas:
     return distribution.ReplicatedEstimator(
       model_fn, model_dir, replicas, run_config, **sizes
     )
-  cluster = run_flags.find_tpu()
+  cluster = settings.devices.tpu_cluster
   with distribution.without_tf_config():
     config = estimator_api.RunConfig(
       cluster=cluster,
-      master=FLAGS.master,
+      master=settings.devices.master,
       model_dir=model_dir,
       tpu_config=estimator_api.TPUConfig(
-        iterations_per_loop=FLAGS.iterations_per_loop,
-        num_shards=FLAGS.num_tpu_cores,
+        iterations_per_loop=settings.devices.iterations_per_loop,
+        num_shards=settings.devices.num_tpu_cores,
         per_host_input_for_training=(
           estimator_api.InputPipelineConfig.PER_HOST_V2
         ),
@@ -89,7 +91,7 @@ def build_estimator(
       **run_config,
     )
   estimator = estimator_api.TPUEstimator(
-    use_tpu=FLAGS.use_tpu, model_fn=model_fn, config=config, **sizes
+    use_tpu=settings.devices.on_tpu, model_fn=model_fn, config=config, **sizes
   )
   # What it writes for TensorBoard is dropped: `write_dev_scores` writes the
   # same under the names that training has.
@@ -98,6 +100,7 @@ def build_estimator(
 
 
 def plan_training(
+  settings: TrainingSettings,
   compute: FastCompute,
   config: modeling.BertConfig,
   num_train_steps: int,
@@ -106,6 +109,7 @@ def plan_training(
   """How the flags want a step of training made.
 
   Args:
+    settings: of the command.
     compute: from `read_execution`.
     config: the model's sizes.
     num_train_steps: length of training; 0 where there is none to plan.
@@ -120,35 +124,37 @@ def plan_training(
   """
   if not num_train_steps:
     return compute, optimization.StepOptions()
-  replicas = run_flags.read_replicas()
-  if replicas and FLAGS.optimizer_on_cpu:
+  replicas = settings.devices.replicas
+  if replicas and settings.compute.optimizer_on_cpu:
     raise InputError(
       "--optimizer_on_cpu is for one device: it cannot be with"
       f" {replicas.count} replicas"
     )
-  batch_size = FLAGS.train_batch_size // (replicas.count if replicas else 1)
-  num_parts = FLAGS.gradient_accumulation_steps
-  recomputes = FLAGS.recompute_activations
-  if FLAGS.memory_gb is not None:
+  batch_size = settings.run.train_batch_size // (
+    replicas.count if replicas else 1
+  )
+  num_parts = settings.compute.gradient_accumulation_steps
+  recomputes = settings.compute.recompute_activations
+  if settings.compute.memory_gb is not None:
     plan = memory_plan.fit(
       config,
       batch_size,
-      FLAGS.max_seq_length,
-      int(FLAGS.memory_gb * 10**9),
+      settings.model.max_seq_length,
+      int(settings.compute.memory_gb * 10**9),
       compute.dtype.size,
       num_predictions,
     )
     if plan is None:
       raise InputError(
-        f"--memory_gb={FLAGS.memory_gb:g}: not even one sequence of"
-        f" {FLAGS.max_seq_length} tokens fits. Give more, or a lower"
+        f"--memory_gb={settings.compute.memory_gb:g}: not even one sequence of"
+        f" {settings.model.max_seq_length} tokens fits. Give more, or a lower"
         " --max_seq_length"
       )
     num_parts, recomputes = plan.num_micro_batches, plan.recomputes
     logging.info(
       "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
       " --%srecompute_activations; takes %.1f GB at most",
-      FLAGS.memory_gb,
+      settings.compute.memory_gb,
       num_parts,
       batch_size // num_parts,
       "" if recomputes else "no",
@@ -157,30 +163,32 @@ def plan_training(
   if batch_size % num_parts:
     raise InputError(
       f"--gradient_accumulation_steps={num_parts} does not divide"
-      f" --train_batch_size={FLAGS.train_batch_size}"
+      f" --train_batch_size={settings.run.train_batch_size}"
       + (f" shared by {replicas.count} replicas" if replicas else "")
     )
-  if FLAGS.freeze_layers > config.num_hidden_layers:
+  if settings.optimizer.freeze_layers > config.num_hidden_layers:
     raise InputError(
-      f"--freeze_layers={FLAGS.freeze_layers}: the model has"
+      f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
       f" {config.num_hidden_layers} layers"
     )
   compute = dataclasses.replace(compute, recompute=recomputes)
   return compute, optimization.StepOptions(
-    schedule=FLAGS.schedule,
-    power=FLAGS.schedule_power,
-    optimizer=FLAGS.optimizer,
-    weight_decay=FLAGS.weight_decay,
-    bias_correction=FLAGS.bias_correction,
-    beta_1=FLAGS.beta_1,
-    beta_2=FLAGS.beta_2,
-    epsilon=FLAGS.epsilon,
-    clip_norm=FLAGS.clip_norm,
-    layer_decay=FLAGS.layer_decay,
-    frozen=optimization.Frozen(FLAGS.freeze_layers, FLAGS.freeze_embeddings),
+    schedule=settings.optimizer.schedule,
+    power=settings.optimizer.schedule_power,
+    optimizer=settings.optimizer.optimizer,
+    weight_decay=settings.optimizer.weight_decay,
+    bias_correction=settings.optimizer.bias_correction,
+    beta_1=settings.optimizer.beta_1,
+    beta_2=settings.optimizer.beta_2,
+    epsilon=settings.optimizer.epsilon,
+    clip_norm=settings.optimizer.clip_norm,
+    layer_decay=settings.optimizer.layer_decay,
+    frozen=optimization.Frozen(
+      settings.optimizer.freeze_layers, settings.optimizer.freeze_embeddings
+    ),
     num_micro_batches=num_parts,
-    compiles=compute.jit_compile and not FLAGS.optimizer_on_cpu,
-    on_cpu=FLAGS.optimizer_on_cpu,
+    compiles=compute.jit_compile and not settings.compute.optimizer_on_cpu,
+    on_cpu=settings.compute.optimizer_on_cpu,
     scales_loss=compute.dtype == tf.float16,
   )
 
@@ -189,6 +197,7 @@ def plan_training(
 
 
 def train(
+  settings: TrainingSettings,
   estimator,
   input_fn,
   num_train_steps: int,
@@ -201,6 +210,7 @@ def train(
   """Trains, or goes on where training was stopped, as the flags say.
 
   Args:
+    settings: of the command.
     estimator: the model.
     input_fn: of the training data, from the step on that has been reached.
     num_train_steps: the step at which training ends.
@@ -210,14 +220,14 @@ def train(
     evaluate: scores a checkpoint, if it is scored on the way.
     find_bad_record: looks for the record at fault when training fails.
   """
-  replicas, writes = run_flags.read_replicas(), run_flags.is_chief()
+  replicas, writes = settings.devices.replicas, settings.devices.is_chief
   if writes:
-    finding.go_on_in(FLAGS.output_dir)
-  done = finding.steps_done(FLAGS.output_dir)
+    finding.go_on_in(settings.run.output_dir)
+  done = finding.steps_done(settings.run.output_dir)
   if done >= num_train_steps:
     logging.info(
       "%s is already at step %d of %d: nothing is left to train",
-      FLAGS.output_dir,
+      settings.run.output_dir,
       done,
       num_train_steps,
     )
@@ -227,7 +237,7 @@ def train(
       what,
       done,
       num_train_steps,
-      FLAGS.train_batch_size,
+      settings.run.train_batch_size,
       unit,
     )
   with checkpoint_hook.StopRequest() as own:
@@ -235,16 +245,16 @@ def train(
     if replicas and replicas.num_processes > 1:
       stop = checkpoint_hook.StopRequest()
       hooks = [checkpoint_hook.SharedStop(own, stop)]
-    if writes and not FLAGS.use_tpu:
+    if writes and not settings.devices.on_tpu:
       params = {
-        "batch_size": FLAGS.train_batch_size,
+        "batch_size": settings.run.train_batch_size,
         "shard": replicas and replicas.shard,
       }
       hooks.append(
         checkpoint_hook.CheckpointHook(
-          FLAGS.output_dir,
-          run_flags.save_checkpoints_steps(),
-          FLAGS.save_checkpoints_secs,
+          settings.run.output_dir,
+          settings.run.steps_per_checkpoint,
+          settings.run.save_checkpoints_secs,
           stop,
           own,
           functools.partial(checkpoint_hook.batch_at, input_fn, params),
@@ -260,10 +270,10 @@ def train(
         evaluate if writes else None,
         hooks,
       )
-  stop.exit_if_requested(FLAGS.output_dir)
+  stop.exit_if_requested(settings.run.output_dir)
 
 
-def checkpoint_to_use() -> str | None:
+def checkpoint_to_use(settings: TrainingSettings) -> str | None:
   """The checkpoint to score and predict with; says which it is.
 
   Processes that are for training alone end here.
@@ -271,10 +281,10 @@ def checkpoint_to_use() -> str | None:
   Returns:
     See `finding.trained_checkpoint`.
   """
-  if not run_flags.is_chief():
+  if not settings.devices.is_chief:
     logging.info("This worker is done; the first one does the rest")
     sys.exit(0)
-  checkpoint = finding.trained_checkpoint(FLAGS.output_dir)
+  checkpoint = finding.trained_checkpoint(settings.run.output_dir)
   if checkpoint:
     logging.info("The weights are those of %s", checkpoint)
   return checkpoint
@@ -284,11 +294,15 @@ def checkpoint_to_use() -> str | None:
 
 
 def write_dev_scores(
-  results: Mapping[str, Any], checkpoint: str | None, ending: str = ""
+  settings: TrainingSettings,
+  results: Mapping[str, Any],
+  checkpoint: str | None,
+  ending: str = "",
 ) -> None:
   """Writes the scores of a dev set for TensorBoard, to `dev/`.
 
   Args:
+    settings: of the command.
     results: see `model_selection.plain_scores`.
     checkpoint: what was evaluated; None for a model without training.
     ending: of the folder's name, for a second dev set.
@@ -298,7 +312,7 @@ def write_dev_scores(
     reader = tf.train.load_checkpoint(checkpoint)
     step = int(reader.get_tensor("global_step"))
   model_selection.write_events(
-    os.path.join(FLAGS.output_dir, f"dev{ending}"),
+    os.path.join(settings.run.output_dir, f"dev{ending}"),
     step,
     model_selection.plain_scores(results),
   )

@@ -12,7 +12,7 @@ import commands
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from absl import flags, logging
+from absl import logging
 
 import create_pretraining_data
 import extract_features
@@ -26,6 +26,8 @@ from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.reporting import doctor, receipts, training_checks
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
 
 pytestmark = pytest.mark.train
 
@@ -546,14 +548,13 @@ def test_too_little_disk(place, capsys, monkeypatch):
   assert "--keep_checkpoint_max" in found["disk"].text
 
 
-@pytest.mark.graph
-def test_checkpoints_of_a_run(place):
-  with commands.in_process(run_classifier):
-    flags.FLAGS(["", *arguments(run_classifier, save_checkpoints_steps=10)])
-    # Those that are kept and one that is being written.
-    assert training_checks.checkpoint_bytes(100, 5) == 2 * 12 * 100
-    assert training_checks.checkpoint_bytes(100, 15) == 3 * 12 * 100
-    assert training_checks.checkpoint_bytes(100, 1000) == 3 * 12 * 100
+@pytest.mark.unit
+def test_checkpoints_of_a_run():
+  settings = option.make(ClassifierSettings, save_checkpoints_steps=10)
+  # Those that are kept and one that is being written.
+  for num_steps, number in ((5, 2), (15, 3), (1000, 3)):
+    num_bytes = training_checks.checkpoint_bytes(settings, 100, num_steps)
+    assert num_bytes == number * 12 * 100
 
 
 @pytest.mark.graph

@@ -5,6 +5,7 @@ it compiles here, of tensors of known shapes and nothing that is the host's, is
 one that a TPU could take; whether it gives the same numbers is seen here too.
 """
 
+import dataclasses
 import socket
 import sys
 import time
@@ -14,6 +15,7 @@ import commands
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from absl import flags
 
 import modeling
 import run_classifier
@@ -32,7 +34,12 @@ from bertlib.data import (
 from bertlib.data.classification import Problem
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
-from bertlib.training import run_flags, tpu, training_run
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.ner import NerSettings
+from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.settings.squad import SquadSettings
+from bertlib.training import devices, run_flags, setup, tpu, training_run
 
 pytestmark = pytest.mark.graph
 
@@ -55,69 +62,53 @@ LABELS = ("a", "b", "c")
 # The scripts' models, as their flags make them for a TPU
 
 
-def with_flags(script, function, *flags):
-  """What a function of no arguments gives while a script's flags are set."""
-  given = []
-  stand_in = types.SimpleNamespace(
-    define_flags=script.define_flags,
-    main=lambda _: given.append(function()),
-    __file__=script.__file__,
-  )
-  with commands.in_process(stand_in) as main:
-    main(
+def settings_of(command, *arguments):
+  """Settings of a command on a TPU, which nobody looks for."""
+  values = flags.FlagValues()
+  option.define(command, values, required=False)
+  values(
+    [
+      "command",
       "--use_tpu",
-      "--task_name=tsv" if script is run_classifier else "--log_steps=1",
-      "--vocab_file=vocab.txt",
-      "--bert_config_file=bert_config.json",
       "--output_dir=out",
       f"--max_seq_length={LENGTH}",
       f"--train_batch_size={BATCH_SIZE}",
       "--learning_rate=1e-2",
-      *flags,
-    )
-  return given[0]
+      *arguments,
+    ]
+  )
+  made = option.from_flags(command, values)
+  chosen = devices.choose(made.compute, made.devices)
+  return dataclasses.replace(made, compute=chosen)
 
 
-def model_of(name, *flags):
+def model_of(name, *arguments):
   """A task's `model_fn` and the layout of its features."""
   steps = 50
 
-  def plan():
-    return training_run.plan_training(run_flags.read_execution(), CONFIG, steps)
+  def make(script, command, *others):
+    settings = settings_of(command, *arguments)
+    compute = run_flags.read_execution(settings)
+    planned = training_run.plan_training(settings, compute, CONFIG, steps)
+    return script.make_model_fn(settings, CONFIG, *others, *planned)
 
+  arguments = ["--warmup_proportion=0", *arguments]
   if name == "squad":
-    return with_flags(
-      run_squad,
-      lambda: run_squad.make_model_fn(CONFIG, steps, *plan()),
-      "--warmup_proportion=0",
-      *flags,
-    ), squad.record_layout(LENGTH, is_training=True)
+    layout = squad.record_layout(LENGTH, is_training=True)
+    return make(run_squad, SquadSettings, steps), layout
   if name == "ner":
-    return with_flags(
-      run_ner,
-      lambda: run_ner.make_model_fn(CONFIG, LABELS, steps, *plan()),
-      "--warmup_proportion=0",
-      *flags,
-    ), ner.record_layout(LENGTH)
+    return make(run_ner, NerSettings, LABELS, steps), ner.record_layout(LENGTH)
   if name == "pretraining":
-    return with_flags(
-      run_pretraining,
-      lambda: run_pretraining.make_model_fn(CONFIG, *plan()),
-      f"--num_train_steps={steps}",
-      "--num_warmup_steps=0",
-      *flags,
-    ), tf_records.pretraining_layout(LENGTH, 3)
+    arguments[0] = "--num_warmup_steps=0"
+    arguments.append(f"--num_train_steps={steps}")
+    layout = tf_records.pretraining_layout(LENGTH, 3)
+    return make(run_pretraining, PretrainingSettings), layout
   kind, _, weighted = name.partition(" ")
   problem = Problem(kind, () if kind == "regression" else LABELS)
   weights = [0.5, 1.0, 2.0] if weighted else None
-  return with_flags(
-    run_classifier,
-    lambda: run_classifier.make_model_fn(
-      CONFIG, problem, steps, None, weights, *plan()
-    ),
-    "--warmup_proportion=0",
-    *flags,
-  ), classification_records.record_layout(LENGTH, problem)
+  return make(
+    run_classifier, ClassifierSettings, problem, steps, None, weights
+  ), run_classifier.record_layout(LENGTH, problem)
 
 
 def random_batch(layout, batch_size=BATCH_SIZE):
@@ -275,15 +266,16 @@ def two_cores(monkeypatch):
     yield f"--tpu_name=grpc://127.0.0.1:{server.getsockname()[1]}"
 
 
-def estimator_of(folder, *flags):
+def estimator_of(folder, *arguments):
   """A classifier's Estimator, as its flags make it for a TPU."""
-  return with_flags(
-    run_classifier,
-    lambda: run_classifier.build_estimator(
-      CONFIG, Problem("classification", LABELS), 50, {}, None
-    ),
-    f"--output_dir={folder}",
-    *flags,
+  settings = settings_of(
+    ClassifierSettings, f"--output_dir={folder}", *arguments
+  )
+  settings = setup.resolved(
+    settings, settings.model, setup.find_devices(settings)
+  )
+  return run_classifier.build_estimator(
+    settings, CONFIG, Problem("classification", LABELS), 50, {}, None
   )
 
 

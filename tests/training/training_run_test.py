@@ -15,10 +15,15 @@ from bertlib import estimator_api, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.reporting import html_report
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
+  distribution,
   estimator_spec,
   run_flags,
   session_hooks,
+  setup,
+  tpu,
   training_run,
 )
 from optimization import Frozen, StepOptions
@@ -41,42 +46,27 @@ CONFIG = modeling.BertConfig(
 
 @pytest.fixture
 def flags(monkeypatch):
-  """Flags of a training run, as if nobody had set any."""
-  values = types.SimpleNamespace(
-    precision="float32",
-    xla="auto",
-    use_tpu=False,
-    distribution="off",
-    num_replicas=None,
-    train_batch_size=24,
-    max_seq_length=384,
-    gradient_accumulation_steps=1,
-    recompute_activations=False,
-    memory_gb=None,
-    optimizer_on_cpu=False,
-    optimizer="adamw",
-    bias_correction=False,
-    beta_1=0.9,
-    beta_2=0.999,
-    epsilon=1e-6,
-    weight_decay=None,
-    clip_norm=1.0,
-    schedule="linear",
-    schedule_power=1.0,
-    layer_decay=1.0,
-    freeze_layers=0,
-    freeze_embeddings=False,
-  )
-  monkeypatch.setattr(run_flags, "FLAGS", values)
-  monkeypatch.setattr(training_run, "FLAGS", values)
+  """Values of flags of a training run, on a machine without a GPU."""
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [])
-  return values
+  monkeypatch.setattr(tpu, "find_cluster", lambda *_: None)
+  return types.SimpleNamespace(train_batch_size=24, max_seq_length=384)
+
+
+def settings_of(flags):
+  """Settings of a command with nothing left to decide."""
+  made = option.make(ClassifierSettings, **vars(flags))
+  return setup.resolved(made, made.model, setup.find_devices(made))
+
+
+def plan(flags):
+  """How training is computed, and the options of a step."""
+  settings = settings_of(flags)
+  compute = run_flags.read_execution(settings)
+  return training_run.plan_training(settings, compute, CONFIG, 10)
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
-  how, options = training_run.plan_training(
-    run_flags.read_execution(), CONFIG, 10
-  )
+  how, options = plan(flags)
   assert how == FastCompute(unpad=True, jit_compile=True)
   assert options == StepOptions(compiles=True)
 
@@ -90,9 +80,7 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.schedule, flags.schedule_power = "polynomial", 2.0
   flags.layer_decay, flags.freeze_layers = 0.75, 1
   flags.freeze_embeddings = True
-  how, options = training_run.plan_training(
-    run_flags.read_execution(), CONFIG, 10
-  )
+  how, options = plan(flags)
   assert how.recompute
   assert options == StepOptions(
     schedule="polynomial",
@@ -115,8 +103,11 @@ def test_every_flag_of_a_step_arrives(flags):
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
-  how = run_flags.read_execution()
-  assert training_run.plan_training(how, CONFIG, 0) == (how, StepOptions())
+  how = run_flags.read_execution(settings_of(flags))
+  assert training_run.plan_training(settings_of(flags), how, CONFIG, 0) == (
+    how,
+    StepOptions(),
+  )
 
 
 def test_more_layers_than_there_are_cannot_be_frozen(flags):
@@ -124,7 +115,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
   with pytest.raises(
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
-    training_run.plan_training(FastCompute(), CONFIG, 10)
+    training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +124,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
 )
 def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
   flags.precision = precision
-  how, options = training_run.plan_training(
-    run_flags.read_execution(), CONFIG, 10
-  )
+  how, options = plan(flags)
   assert how.dtype == tf.as_dtype(precision)
   assert options.scales_loss == scales_loss
 
@@ -144,17 +133,25 @@ def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert run_flags.read_execution().dtype == tf.as_dtype(fastest)
+  assert run_flags.read_execution(settings_of(flags)).dtype == tf.as_dtype(
+    fastest
+  )
 
 
 def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   flags.precision, flags.distribution = "auto", "multi_worker"
+  flags.do_train = True
+  monkeypatch.setattr(
+    distribution,
+    "read_cluster",
+    lambda _: distribution.Cluster(["a:1", "b:1"], 0),
+  )
   monkeypatch.setattr(
     precision,
     "fastest_dtype",
     lambda measures: "float32" if measures else "bfloat16",
   )
-  assert run_flags.compute_choices()["precision"] == "bfloat16"
+  assert settings_of(flags).compute.choices["precision"] == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -177,15 +174,18 @@ def test_auto_is_what_an_earlier_run_recorded(
     content = {"script": "run_classifier.py", "given": [], "results": None}
     content |= {"path": "", "files": [], "code": {}, "versions": {}} | receipt
     (tmp_path / "run.json").write_text(json.dumps(content))
-  found = run_flags.compute_choices()
+  found = settings_of(flags).compute.choices
   assert (found["precision"], found["xla"]) == chosen
-  assert run_flags.choice_flags()[0] == f"--precision={chosen[0]}"
+  assert (
+    run_flags.choice_flags(settings_of(flags).compute)[0]
+    == f"--precision={chosen[0]}"
+  )
 
 
 def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
   flags.precision, flags.output_dir = "float32", str(tmp_path)
   (tmp_path / "model.json").write_text('{"precision": "bfloat16"}')
-  assert run_flags.compute_choices()["precision"] == "float32"
+  assert settings_of(flags).compute.choices["precision"] == "float32"
 
 
 @pytest.mark.parametrize(
@@ -200,25 +200,25 @@ def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
 def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
   flags.xla = xla
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
-  how, options = training_run.plan_training(
-    run_flags.read_execution(), CONFIG, 10
-  )
+  how, options = plan(flags)
   assert how.jit_compile == options.compiles == compiles
 
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert run_flags.read_execution() == FastCompute(tf.bfloat16)
+  assert run_flags.read_execution(settings_of(flags)) == FastCompute(
+    tf.bfloat16
+  )
 
 
 def test_a_tpu_is_not_asked_for_float16(flags):
   flags.use_tpu, flags.precision = True, "float16"
   with pytest.raises(InputError, match="--precision=bfloat16"):
-    run_flags.read_execution()
+    run_flags.read_execution(settings_of(flags))
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not run_flags.read_execution(unpad=False).unpad
+  assert not run_flags.read_execution(settings_of(flags), unpad=False).unpad
 
 
 @pytest.mark.parametrize("num_parts", [5, 48])
@@ -228,7 +228,7 @@ def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
     InputError,
     match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
   ):
-    training_run.plan_training(FastCompute(), CONFIG, 10)
+    training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
 
 
 LARGE = modeling.BertConfig(
@@ -242,7 +242,9 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_over_parts_and_tells(flags, log):
   flags.memory_gb = 12.0
-  how, options = training_run.plan_training(FastCompute(tf.bfloat16), LARGE, 10)
+  how, options = training_run.plan_training(
+    settings_of(flags), FastCompute(tf.bfloat16), LARGE, 10
+  )
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
   assert "--memory_gb=12: " in line
@@ -253,7 +255,9 @@ def test_memory_decides_over_parts_and_tells(flags, log):
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = training_run.plan_training(FastCompute(), LARGE, 10)
+  how, options = training_run.plan_training(
+    settings_of(flags), FastCompute(), LARGE, 10
+  )
   assert not how.recompute and options.num_micro_batches == 1
 
 
@@ -262,7 +266,7 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    training_run.plan_training(FastCompute(), LARGE, 10)
+    training_run.plan_training(settings_of(flags), FastCompute(), LARGE, 10)
 
 
 def train_spec(loss_fn, **options):
