@@ -1,0 +1,248 @@
+"""Rules of the layout: what imports what, and what stays small."""
+
+import ast
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import commands
+import pytest
+
+ROOT = Path(commands.ROOT)
+
+# The libraries of google-research/bert, which import nothing of this project.
+LIBRARIES = ("modeling", "optimization", "tokenization")
+
+# Modules and folders of bertlib/; each imports only from those before it.
+ORDER = (
+  "errors",
+  "files",
+  "published_models",
+  "settings",
+  "text_files",
+  "json_files",
+  "folder_lock",
+  "tensorflow_log",
+  "app",
+  "compute",
+  "precision",
+  "estimator_api",
+  "data",
+  "metrics",
+  "checkpoints",
+  "training",
+  "reporting",
+  "export",
+)
+
+# Importing these does not import TensorFlow.
+WITHOUT_TENSORFLOW = (
+  "create_pretraining_data",
+  "create_vocab",
+  "download_model",
+  "squad_metrics",
+  "tokenization",
+  "bertlib.app",
+  "bertlib.checkpoints.huggingface_runner",
+  "bertlib.data.classification",
+  "bertlib.data.ner",
+  "bertlib.data.squad",
+  "bertlib.data.workers",
+  "bertlib.metrics.squad_decoding",
+  "bertlib.reporting.doctor",
+  "bertlib.reporting.html_report",
+  "bertlib.reporting.receipts",
+)
+
+MAX_LINES = {"modeling": 1200}
+
+# Parses flags, or defines one of TensorFlow's log.
+PARSES_FLAGS = ("bertlib.app", "bertlib.tensorflow_log")
+
+# Functions in which a command may read its flags.
+READS_FLAGS = ("main", "define_flags", "from_flags")
+
+# Still to come. A test that passes has to leave its list.
+TOO_LONG = ("run_classifier", "run_ner", "run_pretraining", "run_squad")
+# It needs TensorFlow only to add words to a model, and is quick without.
+IMPORTS_IN_FUNCTIONS = ("create_vocab",)
+
+MODULES = {
+  ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+  for path in sorted([*ROOT.glob("*.py"), *ROOT.glob("bertlib/**/[!_]*.py")])
+}
+COMMANDS = {
+  name for name in MODULES if "." not in name and name not in LIBRARIES
+}
+
+pytestmark = pytest.mark.unit
+
+
+def each_module(*expected_to_fail):
+  """Runs a test of each module; of some it is known to fail."""
+  xfail = pytest.mark.xfail(strict=True, reason="still to come")
+  return pytest.mark.parametrize(
+    "module",
+    [
+      pytest.param(name, marks=[xfail] if name in expected_to_fail else [])
+      for name in MODULES
+    ],
+  )
+
+
+@functools.cache
+def parse(module):
+  return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def modules_of(statement):
+  """Names of the modules that an import statement imports."""
+  if isinstance(statement, ast.Import):
+    return {alias.name for alias in statement.names}
+  found = {f"{statement.module}.{alias.name}" for alias in statement.names}
+  return {
+    name if name in MODULES else name.rpartition(".")[0] for name in found
+  }
+
+
+def imports_of(module):
+  """Modules that are imported when `module` is, of any project."""
+  return set().union(
+    *(
+      modules_of(statement)
+      for statement in parse(module).body
+      if isinstance(statement, (ast.Import, ast.ImportFrom))
+    )
+  )
+
+
+def own_imports_of(module):
+  return {
+    name
+    for node in ast.walk(parse(module))
+    if isinstance(node, (ast.Import, ast.ImportFrom))
+    for name in modules_of(node)
+    if name in MODULES
+  }
+
+
+def rank(module):
+  """Its place in the order: libraries, bertlib/, commands."""
+  if module in LIBRARIES:
+    return -1
+  if module in COMMANDS:
+    return len(ORDER)
+  return ORDER.index(module.split(".")[1])
+
+
+def chain_to(target, module, seen=None):
+  """How `module` comes to import a package; None if it does not."""
+  seen = {module} if seen is None else seen
+  for name in sorted(imports_of(module) - seen):
+    if name.split(".")[0] == target:
+      return [module, name]
+    if name in MODULES:
+      seen.add(name)
+      rest = chain_to(target, name, seen)
+      if rest:
+        return [module, *rest]
+  return None
+
+
+@each_module()
+def test_a_module_imports_only_from_what_comes_before_it(module):
+  too_late = {n for n in own_imports_of(module) if rank(n) > rank(module)}
+  assert not too_late
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_of_the_original_imports_nothing_of_ours(library):
+  assert not own_imports_of(library)
+
+
+@each_module()
+def test_nothing_in_bertlib_imports_a_command(module):
+  if module.startswith("bertlib."):
+    assert not own_imports_of(module) & COMMANDS
+
+
+@each_module()
+def test_imports_have_no_cycle(module):
+  reached, ahead = set(), [module]
+  while ahead:
+    new = own_imports_of(ahead.pop()) - reached
+    reached |= new
+    ahead += new
+  assert module not in reached
+
+
+@each_module(*IMPORTS_IN_FUNCTIONS)
+def test_no_function_imports_a_module_of_the_project(module):
+  hidden = {
+    name
+    for function in ast.walk(parse(module))
+    if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+    for node in ast.walk(function)
+    if isinstance(node, (ast.Import, ast.ImportFrom))
+    for name in modules_of(node)
+    if name in MODULES
+  }
+  assert not hidden
+
+
+@each_module(*TOO_LONG)
+def test_a_module_is_not_too_long(module):
+  num_lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
+  assert num_lines <= MAX_LINES.get(module, 1000)
+
+
+def flag_reads(node, function=None):
+  """Lines that use FLAGS elsewhere than in `READS_FLAGS`."""
+  if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    function = function or node.name
+  is_flags = (isinstance(node, ast.Name) and node.id == "FLAGS") or (
+    isinstance(node, ast.Attribute) and node.attr == "FLAGS"
+  )
+  if is_flags and function and function not in READS_FLAGS:
+    yield node.lineno
+  for child in ast.iter_child_nodes(node):
+    yield from flag_reads(child, function)
+
+
+@each_module()
+def test_flags_are_read_by_main_and_settings_alone(module):
+  if module not in PARSES_FLAGS and not module.startswith("bertlib.settings."):
+    assert not [*flag_reads(parse(module))]
+
+
+@each_module()
+def test_importing_a_module_defines_no_flag(module):
+  calls = [
+    ast.unparse(node.func)
+    for statement in parse(module).body
+    if isinstance(statement, ast.Expr)
+    for node in ast.walk(statement)
+    if isinstance(node, ast.Call)
+  ]
+  assert not [name for name in calls if "DEFINE" in name or "define" in name]
+
+
+@pytest.mark.parametrize("module", WITHOUT_TENSORFLOW)
+def test_no_import_leads_to_tensorflow(module):
+  assert chain_to("tensorflow", module) is None
+
+
+@pytest.mark.process
+def test_data_making_starts_without_tensorflow():
+  code = "import sys\n"
+  code += "".join(f"import {module}\n" for module in WITHOUT_TENSORFLOW)
+  code += "print('tensorflow' in sys.modules)"
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    capture_output=True,
+    check=True,
+    cwd=ROOT,
+    text=True,
+  )
+  assert done.stdout == "False\n"
