@@ -79,7 +79,6 @@ PARAGRAPHS = {
   "xquad_mixed": range(25),
 }
 
-
 PREDICTIONS = [
   "squad/predictions/v1.1_bert_ensemble_google.json",
   "squad/predictions/v1.1_logistic_regression.json",
