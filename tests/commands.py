@@ -36,6 +36,11 @@ _FLAGS_AT_START = set(absl.flags.FLAGS)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
+def as_flags(values):
+  """The arguments `--name=value` of a dict, without those that are None."""
+  return [f"--{k}={v}" for k, v in values.items() if v is not None]
+
+
 def run(script, *flags, own_process=False, largest_file=None, **options):
   """Runs a script of the repository.
 

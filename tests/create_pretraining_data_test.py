@@ -1113,7 +1113,7 @@ def flags(tmp_path, text_file, vocab_file):
       "vocab_file": vocab_file,
       "dupe_factor": 2,
     }
-    return [f"--{name}={value}" for name, value in (values | changed).items()]
+    return commands.as_flags(values | changed)
 
   return write
 

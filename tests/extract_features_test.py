@@ -63,11 +63,7 @@ def flags(place, **changed):
     "max_seq_length": 16,
     "batch_size": 4,
   }
-  return [
-    f"--{name}={value}"
-    for name, value in (values | changed).items()
-    if value is not None
-  ]
+  return commands.as_flags(values | changed)
 
 
 def extract(output_file, place, standard_input=None, **changed):

@@ -344,7 +344,7 @@ def test_program_equals_the_reference(main, tmp_path, name, golden):
   run["predict_file"] = tmp_path / "data.json"
   checkpoint = program("bert_model.ckpt.index").removesuffix(".index")
   main(
-    *(f"--{flag}={value}" for flag, value in run.items()),
+    *commands.as_flags(run),
     f"--vocab_file={reference_data.vocab(runs['vocab'])}",
     f"--bert_config_file={program('bert_config.json')}",
     f"--init_checkpoint={checkpoint}",

@@ -82,7 +82,7 @@ def flags(place, **changed):
     "num_warmup_steps": 5,
     "save_checkpoints_steps": 10,
   }
-  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+  return commands.as_flags(values | changed)
 
 
 REMASKED = ["--do_train", "--remask", "--do_whole_word_mask"]

@@ -65,7 +65,7 @@ def flags(place, **changed):
     "learning_rate": 1e-3,
     "log_steps": 2,
   }
-  return [f"--{k}={v}" for k, v in (values | changed).items() if v is not None]
+  return commands.as_flags(values | changed)
 
 
 V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")

@@ -11,6 +11,7 @@ import string
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 from absl import logging
 
@@ -234,8 +235,7 @@ FLAGS = {
 
 
 def arguments(script, **changed):
-  values = FLAGS[script] | changed
-  return [f"--{name}={v}" for name, v in values.items() if v is not None]
+  return commands.as_flags(FLAGS[script] | changed)
 
 
 def call(script, *given):
@@ -663,15 +663,10 @@ def rerun(place, receipt, *more, script=run_classifier):
   call(script, f"--rerun={path}", *argv[1:])
 
 
-def read(path):
-  with open(path) as file:
-    return json.load(file)
-
-
 @pytest.fixture(scope="module")
 def receipt(place):
   train(place, "--seed=3", output_dir="run", init_checkpoint="bert.ckpt")
-  return read("run/run.json")
+  return run_outputs.read_json("run/run.json")
 
 
 def test_a_receipt_has_what_the_run_was_made_from(receipt):
@@ -708,8 +703,7 @@ def test_a_receipt_knows_the_files(receipt):
 
 
 def test_a_receipt_has_the_results(receipt):
-  with open("run/eval_results.txt") as file:
-    written = dict(line.rstrip("\n").split(" = ") for line in file)
+  written = run_outputs.read_results("run/eval_results.txt")
   assert set(receipt["results"]) == set(written)
   assert np.float32(written["eval_loss"]) == receipt["results"]["eval_loss"]
   assert receipt["checkpoint"]["path"] == "run/model.ckpt-9.index"
@@ -722,7 +716,7 @@ def test_a_killed_run_has_a_receipt_without_results(place, monkeypatch):
   monkeypatch.setattr(run_classifier, "build_estimator", die)
   with pytest.raises(KeyboardInterrupt):
     train(place, output_dir="killed")
-  assert read("killed/run.json")["results"] is None
+  assert run_outputs.read_json("killed/run.json")["results"] is None
 
 
 def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
@@ -733,7 +727,9 @@ def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
   monkeypatch.setattr(run_classifier, "build_estimator", open)
   with pytest.raises(TypeError):
     train(place, "--distribution=off", output_dir="by_itself")
-  assert read("by_itself/run.json")["script"] == "run_classifier.py"
+  assert (
+    run_outputs.read_json("by_itself/run.json")["script"] == "run_classifier.py"
+  )
 
 
 def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
@@ -742,7 +738,11 @@ def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
     with pytest.raises(TypeError):
       train(place, *more, output_dir="several")
   given = [
-    [one for one in read(f"several/{name}.json")["given"] if "seed" in one]
+    [
+      one
+      for one in run_outputs.read_json(f"several/{name}.json")["given"]
+      if "seed" in one
+    ]
     for name in ("run-1", "run-2", "run")
   ]
   assert given == [[], ["--seed=1"], ["--seed=2"]]
@@ -751,7 +751,7 @@ def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
 def test_a_rerun_repeats_bit_for_bit(place, receipt, caplog):
   with caplog.at_level(python_logging.INFO, logger="absl"):
     rerun(place, "run/run.json", "--output_dir=again")
-  again = read("again/run.json")
+  again = run_outputs.read_json("again/run.json")
   assert again["results"] == receipt["results"]
   assert "results are those of before, exactly" in caplog.text
   assert "The weights are those of before" in caplog.text
@@ -765,7 +765,7 @@ def test_a_rerun_repeats_bit_for_bit(place, receipt, caplog):
 def test_a_rerun_with_another_flag_says_what_differs(place, receipt, caplog):
   more = ["--output_dir=other", "--seed=4", "--num_train_epochs=1"]
   rerun(place, "run/run.json", *more)
-  assert read("other/run.json")["flags"]["seed"] == 4
+  assert run_outputs.read_json("other/run.json")["flags"]["seed"] == 4
   assert "global_step was 9, and is 3, 6 apart" in caplog.text
   assert "The weights are not those of before" in caplog.text
 
@@ -865,7 +865,7 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
 def test_the_command_repeats_itself(place):
   given = arguments(create_pretraining_data)
   commands.succeed("create_pretraining_data.py", *given)
-  made = read("made.tf_record.run.json")
+  made = run_outputs.read_json("made.tf_record.run.json")
   assert made["given"] == sorted(given)
   done = commands.succeed(
     "create_pretraining_data.py",

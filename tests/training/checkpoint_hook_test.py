@@ -16,6 +16,7 @@ import threading
 import commands
 import numpy as np
 import pytest
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
@@ -421,7 +422,7 @@ def pretraining(place, folder, **changed):
     "save_checkpoints_steps": 20,
     "xla": "off",
   }
-  return [f"--{key}={value}" for key, value in (values | changed).items()]
+  return commands.as_flags(values | changed)
 
 
 def classification(place, folder):
@@ -438,7 +439,7 @@ def classification(place, folder):
     "save_checkpoints_steps": 20,
     "xla": "off",
   }
-  return [f"--{key}={value}" for key, value in values.items()]
+  return commands.as_flags(values)
 
 
 @contextlib.contextmanager
@@ -493,8 +494,7 @@ def disturbed(place):
 
 
 def weights(folder):
-  reader = tf.train.load_checkpoint(finding.last_checkpoint(str(folder)))
-  return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
+  return run_outputs.read_variables(finding.last_checkpoint(str(folder)))
 
 
 @pytest.fixture(scope="module")
@@ -512,10 +512,8 @@ def assert_the_same_command_ends_with(expected, script, arguments, folder):
     main(*arguments)
   assert not [path for path in folder.iterdir() if "temp" in path.name]
   found = weights(folder)
-  assert found.keys() == expected.keys()
   assert found["global_step"] == NUM_STEPS
-  for name, weight in expected.items():
-    np.testing.assert_array_equal(found[name], weight, err_msg=name)
+  run_outputs.assert_same_bits(found, expected)
 
 
 @pytest.mark.process
