@@ -12,10 +12,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(ClassifierSettings, imports_tensorflow=True)
 
-import collections
-import difflib
 import functools
-import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +25,8 @@ from absl import flags, logging
 import modeling
 import optimization
 import tokenization
-from bertlib import app, estimator_api, files, text_files
-from bertlib.checkpoints import finding, loading, model_json, predictor
+from bertlib import app, estimator_api, files
+from bertlib.checkpoints import finding, model_json, predictor
 from bertlib.data import (
   classification,
   classification_records,
@@ -57,20 +54,24 @@ from bertlib.data.classification_records import (  # noqa: F401
   input_fn_builder,
 )
 from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
-from bertlib.errors import InputError
-from bertlib.files import write_whole
-from bertlib.metrics import classification_scores
+from bertlib.metrics import (
+  classification_results,
+  classification_scores,
+  result_files,
+)
 from bertlib.metrics.classification_scores import Prediction, prediction
 from bertlib.reporting import (
   doctor,
   receipts,
   report_sections,
   run_report,
+  task_checks,
   training_checks,
 )
 from bertlib.settings import option
-from bertlib.settings.classifier import TASKS, ClassifierSettings
+from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
+  classifier_inputs,
   devices,
   estimator_spec,
   model_selection,
@@ -406,117 +407,6 @@ def define_flags(required: bool = True) -> None:
   option.define(ClassifierSettings, required=required)
 
 
-def task_name(settings: ClassifierSettings) -> str:
-  """The value of --task_name in lower case without hyphens."""
-  return _plain_task(settings.task_name)
-
-
-def _plain_task(name: str) -> str:
-  return name.lower().replace("-", "").replace("_", "")
-
-
-def _nearest_task(task: str) -> str:
-  """The tasks whose names are near to one that is none; else all of them."""
-  names = {_plain_task(name): name for name in (*TASKS, "tsv")}
-  near = difflib.get_close_matches(task, names)
-  return " or ".join(names[name] for name in near or names)
-
-
-def make_processor(settings: ClassifierSettings) -> DataProcessor:
-  """The processor that the flags ask for.
-
-  Returns:
-    The processor.
-
-  Raises:
-    InputError: there is no such task, or a flag that it needs is missing.
-  """
-  task = task_name(settings)
-  encoding = text_files.encoding_of(settings.text)
-  if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
-    raise InputError(f"--data_dir={settings.data_dir}: no such folder")
-  if task == "tsv":
-    check_label_set(settings.labels, settings.problem_type)
-    if not settings.label_delimiter:
-      raise InputError(
-        "--label_delimiter is empty; name what is between labels"
-      )
-    processor = classification.OwnDataProcessor(
-      {
-        "train": settings.train_file,
-        "dev": settings.dev_file,
-        "test": settings.test_file,
-      },
-      settings.text_a_column,
-      settings.text_b_column,
-      settings.label_column,
-      settings.labels,
-      settings.problem_type,
-      settings.label_delimiter,
-    )
-    processor.encoding = encoding
-    if not settings.labels and not settings.run.do_train:
-      # A trained model knows its labels.
-      trained = model_json.load_description(settings.run.output_dir)
-      processor.labels = trained.get("labels", [])
-    if not processor.labels and processor.kind != "regression":
-      processor.read_labels(settings.data_dir)
-  elif task not in classification.PROCESSORS:
-    raise InputError(
-      f"--task_name={settings.task_name}: there is no such task; give"
-      f" {_nearest_task(task)}"
-    )
-  elif not settings.data_dir:
-    raise InputError(
-      f"--data_dir is needed with --task_name={settings.task_name}"
-    )
-  elif task == "xnli":
-    processor = XnliProcessor(settings.language)
-  else:
-    processor = classification.PROCESSORS[task]()
-  processor.skip_bad_rows = settings.bad_rows == "skip"
-  processor.encoding = encoding
-  return processor
-
-
-def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
-  """Refuses --labels that no model can tell apart.
-
-  Args:
-    labels: the flag's value; None where it is not given.
-    kind: see `Problem`.
-
-  Raises:
-    InputError: one is empty or comes twice, or there is only one.
-  """
-  if labels is None or kind == "regression":
-    return
-  repeated = len(set(labels)) < len(labels)
-  if (
-    not all(labels)
-    or repeated
-    or (kind == "classification" and labels[1:] == [])
-  ):
-    raise InputError(
-      f"--labels={','.join(labels)}: give two labels or more with commas"
-      " between, each once and none of them empty"
-    )
-
-
-class Examples(NamedTuple):
-  """The data of everything that the flags ask for.
-
-  Attributes:
-    train: to learn from.
-    eval_sets: to score on, by the ending of the files for their results.
-    predict_sets: to label, likewise.
-  """
-
-  train: Sequence[InputExample | ChoiceExample]
-  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
-  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
-
-
 class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
@@ -542,7 +432,7 @@ class Start(NamedTuple):
   selection: model_selection.Selection
   seeds: list[int]
   model: dict[str, Any]
-  examples: Examples
+  examples: classifier_inputs.Examples
   data_files: Iterable[str]
   label_weights: list[float] | None
 
@@ -584,7 +474,9 @@ def carry_out(
   receipt.start(settings, start.data_files)
   devices.log_devices(settings.devices, settings.compute)
   if settings.run.do_train:
-    model = start.model | {"has_pairs": has_pairs(examples.train)}
+    model = start.model | {
+      "has_pairs": classifier_inputs.has_pairs(examples.train)
+    }
     model_json.claim(
       settings.run.output_dir, model, config, settings.model.vocab_file
     )
@@ -596,7 +488,7 @@ def carry_out(
       ["--nodo_predict", *run_flags.choice_flags(settings.compute)],
     )
 
-  num_train_steps = count_steps(settings, len(examples.train))
+  num_train_steps = classifier_inputs.count_steps(settings, len(examples.train))
   evaluated: dict[str, Any] = {}
   estimator = build_estimator(
     settings, config, problem, num_train_steps, evaluated, start.label_weights
@@ -606,7 +498,7 @@ def carry_out(
       evaluate,
       settings,
       estimator,
-      write_and_read(
+      classifier_inputs.write_and_read(
         settings,
         problem,
         tokenizer,
@@ -622,7 +514,7 @@ def carry_out(
   }
   lengths = None
   if settings.run.do_train and not start.seeds:
-    input_fn, lengths = write_and_read(
+    input_fn, lengths = classifier_inputs.write_and_read(
       settings,
       problem,
       tokenizer,
@@ -688,19 +580,36 @@ def prepare(settings: ClassifierSettings, check: doctor.Check) -> Start:
   config = check("config", setup.load_config, model_files)
   tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
   trained = check("checkpoint", setup.find_model, settings)
-  processor = check("task", make_processor, settings)
+  processor = check("task", classifier_inputs.make_processor, settings)
   selection = check("scores", read_selection, settings, processor)
   model = check("folder", describe_model, settings, config, processor, seeds)
   with files.files_read() as data_files:
-    examples = check("data", read_examples, settings, processor)
-  check("texts", check_pairs, settings, config, processor, examples)
-  check("encoding", check_encoding, processor, data_files, after=examples)
+    examples = check(
+      "data", classifier_inputs.read_examples, settings, processor
+    )
+  check(
+    "texts",
+    classifier_inputs.check_pairs,
+    settings,
+    config,
+    processor,
+    examples,
+  )
+  check(
+    "encoding",
+    classifier_inputs.check_encoding,
+    processor,
+    data_files,
+    after=examples,
+  )
   check("output", check_output, settings, data_files, after=examples)
   label_weights = None
   if settings.class_weights:
     label_weights = check(
       "classes",
-      lambda task, data: read_class_weights(settings, task.problem, data.train),
+      lambda task, data: classifier_inputs.read_class_weights(
+        settings, task.problem, data.train
+      ),
       processor,
       examples,
     )
@@ -731,10 +640,10 @@ def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   settings = start.settings
   config, processor, examples = start.config, start.processor, start.examples
   check("weights", check_weights, settings, start.trained, config, processor)
-  check("labels", check_labels, processor, examples)
+  check("labels", task_checks.check_class_labels, processor, examples)
   lengths = check(
     "tokens",
-    check_tokens,
+    task_checks.check_texts,
     settings,
     config,
     start.tokenizer,
@@ -742,7 +651,11 @@ def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
     examples,
   )
   training_checks.check_training(
-    settings, doctor, config, lengths, functools.partial(count_steps, settings)
+    settings,
+    doctor,
+    config,
+    lengths,
+    functools.partial(classifier_inputs.count_steps, settings),
   )
 
 
@@ -750,16 +663,6 @@ def check_flags(settings: ClassifierSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
   doctor.check_actions(settings)
   return run_flags.read_seeds(settings.run)
-
-
-def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
-  """Refuses files from which another's processor dropped bytes.
-
-  `DataProcessor._read_tsv` does so, as in the original.
-  """
-  if type(processor).__module__ != classification.__name__:
-    for path in data_files:
-      text_files.read_text(path)
 
 
 def check_output(
@@ -803,7 +706,7 @@ def describe_model(
   problem = processor.problem
   model = {
     "script": "run_classifier",
-    "task": processor.model_task or task_name(settings),
+    "task": processor.model_task or classifier_inputs.task_name(settings),
     "kind": problem.kind,
     "labels": problem.labels,
     "max_seq_length": settings.model.max_seq_length,
@@ -824,62 +727,6 @@ def describe_model(
   return model
 
 
-def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
-  """Whether any of some examples is a pair of texts."""
-  return any(getattr(example, "text_b", None) for example in examples)
-
-
-def check_pairs(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  processor: DataProcessor,
-  examples: Examples,
-) -> None:
-  """Refuses pairs for a model of single texts, and the other way round.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    processor: of the task.
-    examples: the data.
-
-  Raises:
-    InputError: a set is of another kind than what the model in --output_dir
-      was trained on, or the model has no second segment.
-  """
-  if processor.kind == "multiple_choice":
-    loading.check_has_segments(config, settings.model.bert_config_file)
-    return
-  trained_on_pairs = None
-  if finding.trained_checkpoint(settings.run.output_dir):
-    description = model_json.load_description(settings.run.output_dir)
-    trained_on_pairs = description.get("has_pairs")
-  kinds = {True: "pairs of texts", False: "single texts"}
-  for split, of_set in (
-    ("train", examples.train),
-    *(("dev", of_set) for of_set in examples.eval_sets.values()),
-    *(("test", of_set) for of_set in examples.predict_sets.values()),
-  ):
-    if not of_set:
-      continue
-    is_pairs = has_pairs(of_set)
-    if is_pairs:
-      loading.check_has_segments(config, settings.model.bert_config_file)
-    if trained_on_pairs not in (None, is_pairs):
-      flag = "data_dir"
-      if split == "test" and settings.predict_file:
-        flag = "predict_file"
-      elif task_name(settings) == "tsv":
-        flag = f"{split}_file"
-      value = getattr(settings, flag)
-      raise InputError(
-        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
-        f" in {settings.run.output_dir} was trained on"
-        f" {kinds[trained_on_pairs]}. Give texts of that kind, or name another"
-        " --output_dir"
-      )
-
-
 def check_weights(
   settings: ClassifierSettings,
   trained: str | None,
@@ -895,68 +742,6 @@ def check_weights(
       settings.model.max_seq_length, problem
     ),
     settings.run.output_dir,
-  )
-
-
-def check_labels(processor: DataProcessor, examples: Examples) -> None:
-  """Warns of labels that are missing or rare."""
-  labels = processor.problem.labels
-  sets = {"the training set": examples.train}
-  sets |= {f"the dev set{end}": of for end, of in examples.eval_sets.items()}
-  doctor.check_labels(
-    labels,
-    {
-      name: [
-        label
-        for example in of_set
-        for label in (
-          [example.label]
-          if isinstance(example.label, str)
-          else example.label or ()
-        )
-      ]
-      for name, of_set in sets.items()
-      if labels and of_set
-    },
-  )
-
-
-def check_tokens(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  processor: DataProcessor,
-  examples: Examples,
-) -> doctor.Lengths:
-  """Encodes some of the examples; warns if many are cut."""
-  others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
-  found = examples.train or list(itertools.chain.from_iterable(others))
-
-  def encode(example):
-    # Not as the first example, whose tokens are logged.
-    converted, num_tokens, num_cut = classification_records.encode_example(
-      1,
-      example,
-      processor.problem,
-      settings.model.max_seq_length,
-      tokenizer,
-    )
-    return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
-
-  lengths = doctor.check_encoded(
-    map(encode, doctor.sample(found)), config.vocab_size, len(found)
-  )
-  if processor.kind == "multiple_choice":
-    return lengths._replace(num_rows=processor.problem.num_labels)
-  return lengths
-
-
-def count_steps(settings: ClassifierSettings, num_examples: int) -> int:
-  """Steps of training on so many examples; 0 without --do_train."""
-  return (
-    run_flags.count_steps(settings.run, num_examples, "examples")
-    if settings.run.do_train
-    else 0
   )
 
 
@@ -990,7 +775,8 @@ def score_sets(
     if evaluated and not ending:
       if problem.kind == "multi_label":
         model_json.add_to_description(
-          settings.run.output_dir, thresholds=tune(problem, evaluated, results)
+          settings.run.output_dir,
+          thresholds=classification_results.tune(problem, evaluated, results),
         )
       sections = report_sections.sections(
         problem, examples, evaluated["label_ids"], evaluated["logits"]
@@ -1002,7 +788,7 @@ def score_sets(
         classification_scores.gold_answers(examples),
       )
     training_run.write_dev_scores(settings, results, checkpoint, ending)
-    training_run.write_results(
+    result_files.write_results(
       os.path.join(settings.run.output_dir, f"eval_results{ending}.txt"),
       results,
     )
@@ -1041,9 +827,9 @@ def label_sets(
   for ending, examples in predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
     if settings.predict_file:
-      results = training_run.predictions_name(settings.predict_file)
+      results = result_files.predictions_name(settings.predict_file)
       records = f"predict_{results.removesuffix('_predictions')}"
-    input_fn, _ = write_and_read(
+    input_fn, _ = classifier_inputs.write_and_read(
       settings,
       problem,
       tokenizer,
@@ -1059,7 +845,7 @@ def label_sets(
     )
     rows = [row["probabilities"] for row in tf_records.in_order(found)]
     rows = rows[: len(examples)]  # a TPU has padding after them
-    write_predictions(
+    classification_results.write_predictions(
       os.path.join(settings.run.output_dir, results),
       examples,
       rows,
@@ -1071,65 +857,6 @@ def label_sets(
       classification_scores.answers(problem, rows, thresholds)
     )
   return warnings
-
-
-def read_class_weights(
-  settings: ClassifierSettings,
-  problem: Problem,
-  examples: Sequence[InputExample | ChoiceExample],
-) -> list[float] | None:
-  """What labels count in training, as --class_weights has it.
-
-  Balanced, all labels count alike in the training data: a label's weight is the
-  number of examples over the number of labels and of examples that have it.
-  Where a text has any number of labels, it is the number of those that lack it
-  over the number of those that have it.
-
-  Args:
-    settings: of the command.
-    problem: what is learnt.
-    examples: the training data.
-
-  Returns:
-    L weights; None for all alike.
-
-  Raises:
-    InputError: a weight is none, or of no label.
-  """
-  given = settings.class_weights
-  if not given or not examples:
-    return None
-  if problem.kind not in ("classification", "multi_label"):
-    raise InputError(f"--class_weights: a {problem.kind} has no classes")
-  if given == ["balanced"]:
-    has_several = problem.kind == "multi_label"
-    counts = collections.Counter()
-    for example in examples:
-      counts.update(example.label if has_several else [example.label])
-    weights = [
-      (len(examples) - counts[label]) / max(counts[label], 1)
-      if has_several
-      else len(examples) / len(problem.labels) / max(counts[label], 1)
-      for label in problem.labels
-    ]
-  else:
-    by_label = dict.fromkeys(problem.labels, 1.0)
-    for pair in given:
-      label, _, text = pair.rpartition(":")
-      try:
-        weight = float(text)
-      except ValueError:
-        weight = -1.0
-      if label not in by_label or not 0 <= weight < float("inf"):
-        raise InputError(
-          f"--class_weights={pair}: give LABEL:WEIGHT, a label of"
-          f" {', '.join(problem.labels)} and a number, or balanced"
-        )
-      by_label[label] = weight
-    weights = list(by_label.values())
-  shown = (f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights))
-  logging.info("Weight of each label in the loss: %s", ", ".join(shown))
-  return weights
 
 
 def build_estimator(
@@ -1208,102 +935,6 @@ def make_model_fn(
   )
 
 
-def write_and_read(
-  settings: ClassifierSettings,
-  problem: Problem,
-  tokenizer: tokenization.FullTokenizer,
-  name: str,
-  examples: Sequence[InputExample | ChoiceExample],
-  batch_size: int,
-  steps_done: int | None = None,
-  by_length: bool = False,
-):
-  """Writes the records of some examples, and reads them in batches.
-
-  Args:
-    settings: of the command.
-    problem: what is learnt.
-    tokenizer: gives the ids.
-    name: of the records' file in `--output_dir`, without `.tf_record`.
-    examples: the examples.
-    batch_size: examples a step.
-    steps_done: for training, the step to go on from; else None.
-    by_length: see `input_pipeline.record_input_fn`; not on a TPU.
-
-  Returns:
-    An `input_fn`, and how long the examples are.
-  """
-  is_training = steps_done is not None
-  if settings.devices.on_tpu and not is_training:
-    padding = [PaddingInputExample()] * (-len(examples) % batch_size)
-    examples = [*examples, *padding]
-  path = os.path.join(settings.run.output_dir, f"{name}.tf_record")
-  lengths = file_based_convert_examples_to_features(
-    examples,
-    problem.labels,
-    settings.model.max_seq_length,
-    tokenizer,
-    path,
-    problem,
-  )
-  input_fn = classification_records.file_based_input_fn_builder(
-    path,
-    settings.model.max_seq_length,
-    is_training,
-    drop_remainder=settings.devices.on_tpu,
-    problem=problem,
-    trim=not settings.devices.on_tpu,
-    seed=settings.run.seed,
-    first_step=steps_done or 0,
-    by_length=by_length and not settings.devices.on_tpu,
-  )
-  return input_fn, lengths
-
-
-def read_examples(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> Examples:
-  """Reads the examples of everything that the flags ask for.
-
-  Args:
-    settings: of the command.
-    processor: reads them.
-
-  Returns:
-    The examples.
-
-  Raises:
-    InputError: a file is missing, or something in it is wrong.
-  """
-  train_examples, eval_sets, predict_sets = [], {}, {}
-  if settings.run.do_train:
-    train_examples = processor.get_train_examples(settings.data_dir)
-    for example in train_examples:
-      if example.label is None:
-        raise InputError(f"{example.guid}: has no label to learn")
-    if processor.kind == "classification":
-      path = settings.train_file if task_name(settings) == "tsv" else ""
-      classification.check_several_labels(
-        os.path.join(settings.data_dir or "", path), train_examples
-      )
-    count_steps(settings, len(train_examples))
-  if settings.run.do_eval or (
-    settings.run.do_train and settings.run.eval_steps
-  ):
-    eval_sets = processor.sets(settings.data_dir, "dev")
-  if settings.run.do_predict and settings.predict_file:
-    if processor.kind == "multiple_choice":
-      raise InputError(
-        "--predict_file: texts without choices cannot be labelled"
-      )
-    predict_sets = {
-      "": classification.read_texts(settings.predict_file, processor.encoding)
-    }
-  elif settings.run.do_predict:
-    predict_sets = processor.sets(settings.data_dir, "test")
-  return Examples(train_examples, eval_sets, predict_sets)
-
-
 def evaluate(
   settings: ClassifierSettings,
   estimator,
@@ -1352,82 +983,6 @@ def evaluate(
     results["confusion_matrix"] = matrix
     results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
   return results
-
-
-def tune(
-  problem: Problem,
-  evaluated: Mapping[str, np.ndarray],
-  results: dict[str, Any],
-) -> dict[str, float]:
-  """Finds the threshold of each label, and adds what they give to results.
-
-  Args:
-    problem: what was learnt.
-    evaluated: as `model_fn_builder` fills it.
-    results: gets the scores with the thresholds, on the set that they are from.
-
-  Returns:
-    The thresholds by label.
-  """
-  label_ids = evaluated["label_ids"]
-  said = classification_scores.probabilities(problem, evaluated["logits"])
-  thresholds = classification_scores.tune_thresholds(label_ids, said)
-  for name in ("micro_f1", "macro_f1"):
-    value = classification_scores.SCORES[name](
-      label_ids > 0, said >= thresholds
-    )
-    results[f"eval_{name}_tuned"] = np.float32(value)
-  by_label = dict(zip(problem.labels, map(float, thresholds)))
-  results["thresholds"] = json.dumps(by_label, ensure_ascii=False)
-  return by_label
-
-
-def label_columns(said: Prediction) -> list[str]:
-  """The label of a prediction and its probability; for regression the number.
-
-  Where a text has any number of labels, these have commas between, and so have
-  their probabilities.
-  """
-  if not said.probabilities:
-    return [str(said.label)]
-  labels = said.label if isinstance(said.label, list) else [said.label]
-  shown = (f"{said.probabilities[label]:.3f}" for label in labels)
-  return [",".join(labels), ",".join(shown)]
-
-
-def write_predictions(
-  path: str,
-  examples: Sequence[InputExample | ChoiceExample],
-  rows: Iterable[np.ndarray],
-  problem: Problem,
-  thresholds: Mapping[str, float] | None,
-  show: bool = False,
-) -> None:
-  """Writes what the model says of each example, as it says it.
-
-  Args:
-    path: of both files without their endings: `.tsv` gets the probabilities
-      alone, `.jsonl` guid, label and probabilities by label.
-    examples: the examples.
-    rows: the model's output for each, and maybe for padding after them.
-    problem: what was learnt.
-    thresholds: see `classification_scores.prediction`.
-    show: whether label, its probability and the text also go to standard
-      output.
-  """
-  with (
-    write_whole(path + ".tsv") as table,
-    write_whole(path + ".jsonl") as lines,
-  ):
-    for example, row in zip(examples, rows):
-      table.write("\t".join(str(value) for value in row) + "\n")
-      said = prediction(problem, row, thresholds)
-      line = {"guid": example.guid, **said._asdict()}
-      lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-      if show:
-        texts = filter(None, [example.text_a, example.text_b])
-        app.show(*label_columns(said), *texts)
-  logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)
 
 
 if __name__ == "__main__":

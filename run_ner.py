@@ -13,10 +13,9 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(NerSettings, imports_tensorflow=True)
 
 import functools
-import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -36,13 +35,13 @@ from bertlib.data import (
 )
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
-from bertlib.files import write_whole
-from bertlib.metrics import ner_decoding, ner_scores
+from bertlib.metrics import ner_decoding, ner_scores, result_files
 from bertlib.reporting import (
   doctor,
   receipts,
   report_sections,
   run_report,
+  task_checks,
   training_checks,
 )
 from bertlib.settings import option
@@ -52,6 +51,7 @@ from bertlib.training import (
   estimator_spec,
   model_selection,
   multi_run,
+  ner_inputs,
   run_flags,
   session_hooks,
   setup,
@@ -281,20 +281,6 @@ def define_flags(required: bool = True) -> None:
   option.define(NerSettings, required=required)
 
 
-class Data(NamedTuple):
-  """The sentences of everything that the flags ask for.
-
-  Attributes:
-    train: to learn from.
-    dev: to score on.
-    predict: to tag.
-  """
-
-  train: Sequence[Sentence]
-  dev: Sequence[Sentence]
-  predict: Sequence[Sentence]
-
-
 class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
@@ -318,7 +304,7 @@ class Start(NamedTuple):
   seeds: list[int]
   labels: list[str]
   model: dict[str, Any]
-  data: Data
+  data: ner_inputs.Data
 
 
 def main(_) -> None:
@@ -388,7 +374,7 @@ def carry_out(
       "windows",
       selection,
       lambda checkpoint: ner_scores.overall(
-        score_tags(data.dev, tag_dev_set(checkpoint))
+        ner_decoding.score_tags(data.dev, tag_dev_set(checkpoint))
       ),
       functools.partial(
         record_check.find,
@@ -406,27 +392,29 @@ def carry_out(
   results, sections, warnings = {}, [], []
   if settings.run.do_eval:
     said = tag_dev_set(checkpoint)
-    results = score_tags(data.dev, said)
+    results = ner_decoding.score_tags(data.dev, said)
     training_run.write_dev_scores(settings, results, checkpoint)
-    training_run.write_results(
+    result_files.write_results(
       os.path.join(settings.run.output_dir, "eval_results.txt"), results
     )
     sections = report_sections.ner_sections(data.dev, said, results)
     warnings += run_report.point_out_collapse(
-      answers(tags for tags, _ in said),
-      answers(sentence.tags for sentence in data.dev),
+      ner_decoding.answers(tags for tags, _ in said),
+      ner_decoding.answers(sentence.tags for sentence in data.dev),
     )
   if settings.run.do_predict:
     said = tagger("predict", data.predict)(checkpoint)
-    write_predictions(
+    ner_decoding.write_predictions(
       os.path.join(
         settings.run.output_dir,
-        training_run.predictions_name(settings.predict_file),
+        result_files.predictions_name(settings.predict_file),
       ),
       data.predict,
       said,
     )
-    warnings += run_report.point_out_collapse(answers(tags for tags, _ in said))
+    warnings += run_report.point_out_collapse(
+      ner_decoding.answers(tags for tags, _ in said)
+    )
   if settings.run.do_train:
     run_report.write_report(
       settings, results, selection, sections, lengths, warnings
@@ -460,7 +448,9 @@ def prepare(settings: NerSettings, check: doctor.Check) -> Start:
   selection = check(
     "scores", run_flags.read_selection, settings.run, ner_scores.METRICS
   )
-  tagged = check("sentences", read_training_set, settings, after=seeds)
+  tagged = check(
+    "sentences", ner_inputs.read_training_set, settings, after=seeds
+  )
   labels = check("tags", find_labels, settings, tagged, trained)
   model = check("folder", describe_model, settings, config, labels, seeds)
   data = check("data", read_data, settings, tagged, labels, selection)
@@ -482,9 +472,14 @@ def examine(settings: NerSettings, doctor: doctor.Doctor) -> None:
   doctor.check(
     "weights", check_weights, settings, start.trained, config, labels
   )
-  doctor.check("labels", check_labels, labels, start.data)
+  doctor.check("labels", task_checks.check_tags, labels, start.data)
   lengths = doctor.check(
-    "tokens", check_tokens, settings, config, start.tokenizer, start.data
+    "tokens",
+    task_checks.check_sentences,
+    settings,
+    config,
+    start.tokenizer,
+    start.data,
   )
   training_checks.check_training(
     settings, doctor, config, lengths, functools.partial(count_steps, settings)
@@ -511,11 +506,6 @@ def check_output(settings: NerSettings) -> None:
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
   )
-
-
-def read_training_set(settings: NerSettings) -> list[Sentence]:
-  """The tagged sentences to learn from; none without --do_train."""
-  return read_tagged(settings, "train_file") if settings.run.do_train else []
 
 
 def describe_model(
@@ -563,7 +553,7 @@ def read_data(
   tagged: Sequence[Sentence],
   labels: Sequence[str],
   selection: model_selection.Selection,
-) -> Data:
+) -> ner_inputs.Data:
   """Reads the sentences of everything that the flags ask for.
 
   Args:
@@ -584,15 +574,19 @@ def read_data(
   if settings.run.do_eval or selection.eval_steps:
     ner_scores.import_seqeval()
     dev_set = repair(
-      settings, "dev_file", read_tagged(settings, "dev_file"), scheme, labels
+      settings,
+      "dev_file",
+      ner_inputs.read_tagged(settings, "dev_file"),
+      scheme,
+      labels,
     )
   if settings.run.do_predict:
     predict_set = ner.read_sentences(
       settings.predict_file,
-      columns(settings)._replace(tag=None),
+      ner_inputs.columns(settings)._replace(tag=None),
       text_files.encoding_of(settings.text),
     )
-  return Data(train_set, dev_set, predict_set)
+  return ner_inputs.Data(train_set, dev_set, predict_set)
 
 
 def check_weights(
@@ -609,82 +603,6 @@ def check_weights(
     layout,
     settings.run.output_dir,
   )
-
-
-def check_labels(labels: Sequence[str], data: Data) -> None:
-  """Warns of types of entities that are missing or rare."""
-  sets = {"the training set": data.train, "the dev set": data.dev}
-  doctor.check_labels(
-    sorted({label[2:] or label for label in labels} - {"O"}),
-    {
-      name: [
-        entity.label
-        for sentence in sentences
-        for entity in ner.entities_of(sentence.tags)
-      ]
-      for name, sentences in sets.items()
-      if sentences
-    },
-  )
-
-
-def check_tokens(
-  settings: NerSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  data: Data,
-) -> doctor.Lengths:
-  """Makes windows of some of the sentences."""
-  sentences = data.train or data.dev or data.predict
-  some = doctor.sample(sentences)
-  windows = list(
-    ner.make_windows(some, tokenizer, settings.model.max_seq_length)
-  )
-  return doctor.check_encoded(
-    [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
-    config.vocab_size,
-    len(sentences) * len(windows) // len(some),
-  )
-
-
-def columns(settings: NerSettings) -> ner.Columns:
-  """Where the flags say that words and tags stand."""
-
-  def character(text):
-    return text and text.encode().decode("unicode_escape")
-
-  return ner.Columns(
-    settings.word_column,
-    settings.tag_column,
-    character(settings.delimiter),
-    character(settings.item_delimiter),
-  )
-
-
-def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
-  """The sentences of a file that has to have tags.
-
-  Args:
-    settings: of the command.
-    flag: names the file.
-
-  Returns:
-    The sentences.
-
-  Raises:
-    InputError: a sentence is without tags.
-  """
-  sentences = ner.read_sentences(
-    getattr(settings, flag),
-    columns(settings),
-    text_files.encoding_of(settings.text),
-  )
-  for sentence in sentences:
-    if sentence.tags is None:
-      raise InputError(
-        f"{sentence.place}: has words without tags, which --{flag} needs"
-      )
-  return sentences
 
 
 def find_labels(
@@ -978,56 +896,6 @@ def tag(
       yield int(row["unique_ids"]), row["probabilities"]
 
   return ner_decoding.decide(sentences, windows, rows(), labels)
-
-
-def score_tags(
-  sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
-) -> dict[str, float]:
-  """The results of tagged sentences, as their file has them; see `score`."""
-  scores = ner_scores.score(
-    [s.tags for s in sentences], [tags for tags, _ in said]
-  )
-  return {f"eval_{name}": value for name, value in scores.items()}
-
-
-def answers(tagged: Iterable[Sequence[str]]) -> list[str]:
-  """The tags of each sentence as a text, by which a collapse is noticed."""
-  return [
-    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
-  ]
-
-
-def write_predictions(
-  path: str,
-  sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
-) -> None:
-  """Writes the tags as columns, and the entities as JSON lines.
-
-  Args:
-    path: of both files without their endings: `.conll` gets a word and its tag
-      a line, `.jsonl` a sentence with its entities, places in characters.
-    sentences: the sentences.
-    said: of each its tags and their probabilities.
-  """
-  with (
-    write_whole(path + ".conll") as table,
-    write_whole(path + ".jsonl") as lines,
-  ):
-    for sentence, (tags, probabilities) in zip(sentences, said):
-      for word, word_tag in zip(sentence.words, tags):
-        table.write(f"{word}\t{word_tag}\n")
-      table.write("\n")
-      line: Mapping[str, Any] = {
-        "text": sentence.text,
-        "entities": [
-          found._asdict()
-          for found in ner_decoding.found_in(sentence, tags, probabilities)
-        ],
-      }
-      lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-  logging.info("%d sentences tagged in %s.conll and .jsonl", len(said), path)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import functools
 import itertools
 import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +26,7 @@ from absl import flags, logging
 import modeling
 import optimization
 import tokenization
-from bertlib import app, estimator_api, text_files
+from bertlib import app, estimator_api
 from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
 from bertlib.data import (
   dynamic_masking,
@@ -37,26 +35,28 @@ from bertlib.data import (
   record_check,
   tf_records,
 )
-from bertlib.errors import InputError
-from bertlib.files import find_files, split_names
-from bertlib.metrics import fill_mask
-from bertlib.reporting import doctor, receipts, run_report, training_checks
+from bertlib.metrics import fill_mask, result_files
+from bertlib.reporting import (
+  doctor,
+  receipts,
+  run_report,
+  task_checks,
+  training_checks,
+)
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training import (
   devices,
   estimator_spec,
   model_selection,
-  multi_run,
+  phases,
+  pretraining_inputs,
   run_flags,
   setup,
   training_run,
 )
 
 FLAGS = flags.FLAGS
-
-# Records that are looked at before a run writes anything, in all files.
-_NUM_LOOKED_AT = 2000
 
 
 # Records to batches
@@ -325,15 +325,6 @@ def gather_indexes(sequence_tensor, positions):
   return modeling.gather_positions(sequence_tensor, positions)
 
 
-def record_layout(
-  settings: PretrainingSettings, config: modeling.BertConfig
-) -> tf_records.Layout:
-  """The layout of pretraining records that go with a model and the flags."""
-  return pretraining_records.limited_layout(
-    config, settings.model.max_seq_length, settings.max_predictions_per_seq
-  )
-
-
 def pretraining_loss(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
@@ -530,22 +521,6 @@ def define_flags(required: bool = True) -> None:
   option.define(PretrainingSettings, required=required)
 
 
-class Data(NamedTuple):
-  """The data of everything that the flags ask for.
-
-  Attributes:
-    train_files: TFRecord files to learn from.
-    eval_files: likewise, to score on.
-    lines: whose masks are to be filled.
-    num_records: of each file.
-  """
-
-  train_files: Sequence[str]
-  eval_files: Sequence[str]
-  lines: Sequence[fill_mask.Line]
-  num_records: Mapping[str, int]
-
-
 class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
@@ -565,7 +540,7 @@ class Start(NamedTuple):
   selection: model_selection.Selection
   trained: str | None
   tokenizer: tokenization.FullTokenizer | None
-  data: Data
+  data: pretraining_inputs.Data
 
 
 def main(_) -> None:
@@ -613,7 +588,7 @@ def carry_out(
       settings, estimator, config, data.eval_files, data.num_records
     )
   if settings.run.do_train:
-    vocab_file, _ = find_vocab(settings)
+    vocab_file, _ = pretraining_inputs.find_vocab(settings)
     model_json.claim(settings.run.output_dir, start.model, config, vocab_file)
     train(
       settings,
@@ -630,7 +605,7 @@ def carry_out(
   if settings.run.do_eval:
     results = evaluate(checkpoint)
     training_run.write_dev_scores(settings, results, checkpoint)
-    training_run.write_results(
+    result_files.write_results(
       os.path.join(settings.run.output_dir, "eval_results.txt"), results
     )
   if settings.run.do_train:
@@ -660,12 +635,12 @@ def run_phases(settings: PretrainingSettings) -> None:
   schedule of its own. One that has come to its end is not run again. The model
   of the last one becomes that of --output_dir.
   """
-  num_steps = check_phases(settings)
+  num_steps = phases.check_phases(settings)
   settings = setup.resolved(
     settings, settings.model, setup.find_devices(settings)
   )
   if settings.receipt.doctor:
-    run_each_phase(settings, num_steps)
+    phases.run_each_phase(settings, num_steps)
     return
   receipt = receipts.begin(__file__, settings)
   with run_flags.lock_output_dir(settings):
@@ -685,7 +660,7 @@ def carry_out_phases(
     receipt: of the run.
   """
   receipt.start(settings, settings.phases)
-  last = run_each_phase(settings, num_steps)
+  last = phases.run_each_phase(settings, num_steps)
   if not settings.devices.is_chief:
     return
   vocab_file = os.path.join(last, loading.VOCAB_FILE)
@@ -699,99 +674,7 @@ def carry_out_phases(
     settings.run.output_dir, finding.trained_checkpoint(last)
   )
   logging.info("The model of all phases is in %s", settings.run.output_dir)
-  receipt.finish(read_phase_receipt(last)["results"], kept)
-
-
-def run_each_phase(
-  settings: PretrainingSettings, num_steps: Sequence[int]
-) -> str:
-  """Runs what is left of the phases; gives the folder of the last one.
-
-  Args:
-    settings: of the command.
-    num_steps: the step at which each ends.
-  """
-  checkpoint = None
-  for number, (file, steps) in enumerate(
-    zip(settings.phases, num_steps), start=1
-  ):
-    folder = os.path.join(settings.run.output_dir, f"phase_{number}")
-    told = f"Phase {number} of {len(num_steps)}, by {file}, in {folder}"
-    if finding.steps_done(folder) >= steps and has_ended(folder):
-      logging.info("%s: has ended, at step %d", told, steps)
-    else:
-      logging.info("%s", told)
-      multi_run.run_again(folder, flags_of_phase(file, checkpoint))
-    if not (settings.receipt.doctor or settings.devices.is_chief):
-      wait_for_chief(folder)
-    checkpoint = finding.last_checkpoint(folder)
-  return folder
-
-
-def check_phases(settings: PretrainingSettings) -> list[int]:
-  """Refuses phases that could not be run; gives the last step of each."""
-  if not settings.run.do_train:
-    raise InputError("--phases is about training: add --do_train")
-  if finding.last_checkpoint(settings.run.output_dir):
-    raise InputError(
-      f"{settings.run.output_dir}: was trained without --phases; name another"
-      " --output_dir"
-    )
-  num_steps = []
-  for number, file in enumerate(settings.phases):
-    own = flags_of_phase(
-      file, f"{settings.run.output_dir}/weights" if number else None
-    )
-    try:
-      phase = option.parse_again(PretrainingSettings, [*sys.argv, *own])
-    except (flags.Error, InputError) as error:
-      raise InputError(f"{file}: {error}") from error
-    num_steps.append(phase.num_train_steps)
-  return num_steps
-
-
-def flags_of_phase(file: str, init_checkpoint: str | None) -> list[str]:
-  """What a phase is told beside what the command line says.
-
-  Args:
-    file: its flags.
-    init_checkpoint: the weights of the phase before; None for the first one.
-  """
-  own = [f"--flagfile={file}", "--phases="]
-  if init_checkpoint:
-    own += [f"--init_checkpoint={init_checkpoint}", "--bert_hub_module_handle="]
-  return own
-
-
-def has_ended(folder: str) -> bool:
-  """Whether a phase has done all that it was to do."""
-  return read_phase_receipt(folder).get("results") is not None
-
-
-def read_phase_receipt(folder: str) -> dict[str, Any]:
-  """The receipt of a phase; an empty one where it has not begun."""
-  path = os.path.join(folder, "run.json")
-  return app.read_receipt(path) if tf.gfile.Exists(path) else {}
-
-
-def wait_for_chief(folder: str, most_seconds: float = 3600.0) -> None:
-  """Waits until the first process, which scores too, has ended a phase.
-
-  Args:
-    folder: of the phase.
-    most_seconds: to wait.
-
-  Raises:
-    InputError: it has not.
-  """
-  deadline = time.monotonic() + most_seconds
-  while not has_ended(folder):
-    if time.monotonic() > deadline:
-      raise InputError(
-        f"{folder}: the first worker did not come to its end there. Start the"
-        " same command on all machines again"
-      )
-    time.sleep(1)
+  receipt.finish(phases.read_phase_receipt(last)["results"], kept)
 
 
 # What is asked for, and whether it can be
@@ -814,11 +697,15 @@ def prepare(settings: PretrainingSettings, check: doctor.Check) -> Start:
   decided = check("devices", setup.find_devices, settings)
   settings = setup.resolved(settings, model_files, decided)
   config = check("config", setup.load_config, model_files)
-  model = check("folder", describe_model, settings, config)
+  model = check("folder", pretraining_inputs.describe_model, settings, config)
   selection = check("scores", read_selection, settings)
-  trained = check("checkpoint", find_weights, settings)
-  tokenizer = check("vocabulary", load_tokenizer, settings, config)
-  data = check("data", find_data, settings, config, tokenizer, selection)
+  trained = check("checkpoint", pretraining_inputs.find_weights, settings)
+  tokenizer = check(
+    "vocabulary", pretraining_inputs.load_tokenizer, settings, config
+  )
+  data = check(
+    "data", pretraining_inputs.find_data, settings, config, tokenizer, selection
+  )
   check("output", check_output, settings, data)
   return Start(settings, config, model, selection, trained, tokenizer, data)
 
@@ -834,7 +721,11 @@ def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
   settings = start.settings
   doctor.check("weights", check_weights, settings, start.trained, start.config)
   lengths = doctor.check(
-    "records", check_records, settings, start.config, start.data
+    "records",
+    task_checks.check_pretraining_records,
+    settings,
+    start.config,
+    start.data,
   )
   training_checks.check_training(
     settings,
@@ -847,44 +738,13 @@ def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
   )
 
 
-def check_output(settings: PretrainingSettings, data: Data) -> None:
+def check_output(
+  settings: PretrainingSettings, data: pretraining_inputs.Data
+) -> None:
   """Refuses an --output_dir where data would be overwritten."""
   doctor.check_output_dir(
     settings, ["predictions*"], [*data.num_records, settings.predict_file]
   )
-
-
-def describe_model(
-  settings: PretrainingSettings, config: modeling.BertConfig
-) -> dict[str, Any]:
-  """What describes the model; refuses a folder of another.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-
-  Returns:
-    What `model_json.claim` takes.
-
-  Raises:
-    InputError: --output_dir is another model's, or not as --resume wants it.
-  """
-  model = {
-    "script": "run_pretraining",
-    "max_seq_length": settings.model.max_seq_length,
-    "do_lower_case": find_vocab(settings)[1],
-    **settings.compute.choices,
-  }
-  model_json.check(
-    settings.run.output_dir,
-    model,
-    config,
-    ["script"],
-    vocab_file=settings.model.vocab_file,
-  )
-  if settings.run.do_train:
-    finding.check_resume(settings.run.resume, settings.run.output_dir)
-  return model
 
 
 def read_selection(settings: PretrainingSettings) -> model_selection.Selection:
@@ -899,70 +759,6 @@ def read_selection(settings: PretrainingSettings) -> model_selection.Selection:
       "loss",
     ],
   )
-
-
-def find_data(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer | None,
-  selection: model_selection.Selection,
-) -> Data:
-  """Finds and counts the data of everything that the flags ask for.
-
-  Args:
-    settings: of the command.
-    config: the model's sizes.
-    tokenizer: None without a vocabulary.
-    selection: says whether training is scored on the way.
-
-  Returns:
-    The data.
-
-  Raises:
-    InputError: something is missing, or is not what it has to be.
-  """
-  train_files, eval_files, lines = [], [], []
-  if settings.run.do_train:
-    train_files = find_files(
-      split_names(needed(settings, "input_file", "do_train"))
-    )
-  if settings.run.do_eval or selection.eval_steps:
-    eval_files = find_files(
-      split_names(
-        settings.eval_input_file or needed(settings, "input_file", "do_eval")
-      )
-    )
-  if settings.run.do_predict:
-    if settings.top_k > config.vocab_size:
-      raise InputError(
-        f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
-        " of the vocabulary. Give fewer"
-      )
-    path = needed(settings, "predict_file", "do_predict")
-    lines = fill_mask.read_lines(
-      path,
-      tokenizer,
-      settings.model.max_seq_length,
-      text_files.encoding_of(settings.text),
-    )
-    if any(max(line.encoded.segment_ids) for line in lines):
-      loading.check_has_segments(config, settings.model.bert_config_file)
-  num_records = {
-    path: pretraining_records.count_records(
-      path,
-      settings.model.max_seq_length,
-      settings.max_predictions_per_seq,
-      tokenizer and tokenizer.vocab,
-    )
-    for path in dict.fromkeys(train_files + eval_files)
-  }
-  some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
-  record_check.raise_bad_record(
-    functools.partial(
-      record_check.find, num_records, record_layout(settings, config), some
-    )
-  )
-  return Data(train_files, eval_files, lines, num_records)
 
 
 def check_weights(
@@ -980,128 +776,6 @@ def check_weights(
     layout,
     settings.run.output_dir,
   )
-
-
-def check_records(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-  data: Data,
-  number: int = 2000,
-) -> doctor.Lengths:
-  """Looks at some of the records, each by itself.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    data: the files.
-    number: of records, in all.
-
-  Returns:
-    How many there are to learn from, and how long they are.
-
-  Raises:
-    InputError: one is of other lengths, or of a larger vocabulary.
-  """
-
-  def encoded():
-    for path in data.num_records:
-      of_file = -(-number // len(data.num_records))
-      records = itertools.islice(
-        pretraining_records.read_records(path), of_file
-      )
-      for count, record in enumerate(records, start=1):
-        where = f"{path}, record {count}"
-        pretraining_records.check_lengths(
-          where,
-          record,
-          settings.model.max_seq_length,
-          settings.max_predictions_per_seq,
-        )
-        for name in ("input_ids", "masked_lm_ids"):
-          ids = record[name].int64_list.value
-          doctor.check_ids(ids, config.vocab_size, where)
-        yield doctor.Encoded(
-          record["input_ids"].int64_list.value,
-          sum(record["input_mask"].int64_list.value),
-        )
-
-  total = sum(data.num_records[path] for path in data.train_files)
-  return doctor.check_encoded(encoded(), config.vocab_size, total)
-
-
-def needed(settings: PretrainingSettings, flag: str, action: str):
-  """The value of a flag that another makes necessary; InputError if none."""
-  value = getattr(settings, flag)
-  if not value:
-    raise InputError(f"--{flag} is needed with --{action}")
-  return value
-
-
-def find_vocab(settings: PretrainingSettings) -> tuple[str | None, bool]:
-  """The vocabulary, if there is one, and whether text is lower-cased for it.
-
-  Where the flags name none, it is the one that training left in the folder.
-  """
-  path = os.path.join(settings.run.output_dir, loading.VOCAB_FILE)
-  if settings.model.vocab_file or not tf.gfile.Exists(path):
-    return settings.model.vocab_file, settings.model.do_lower_case
-  description = model_json.load_description(settings.run.output_dir)
-  return path, description.get("do_lower_case", settings.model.do_lower_case)
-
-
-def load_tokenizer(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-) -> tokenization.FullTokenizer | None:
-  """A tokenizer that leaves [MASK] whole; None without a vocabulary.
-
-  Raises:
-    InputError: the vocabulary does not fit the model, or is needed and missing
-      or without [MASK].
-  """
-  if settings.do_whole_word_mask and not settings.remask:
-    raise InputError(
-      "--do_whole_word_mask is about new masks: add --remask, or give it to"
-      " create_pretraining_data.py"
-    )
-  vocab_file, do_lower_case = find_vocab(settings)
-  values = option.values_of(settings)
-  uses = [name for name in ("remask", "do_predict") if values[name]]
-  if not vocab_file:
-    if uses:
-      raise InputError(f"--vocab_file is needed with --{uses[0]}")
-    return None
-  tokenizer = loading.load_tokenizer(
-    vocab_file,
-    do_lower_case,
-    config,
-    settings.model.init_checkpoint,
-    ["[MASK]"],
-  )
-  if uses and "[MASK]" not in tokenizer.vocab:
-    raise InputError(f"{vocab_file}: has no [MASK], needed with --{uses[0]}")
-  return tokenizer
-
-
-def find_weights(settings: PretrainingSettings) -> str | None:
-  """The checkpoint that has all of the model; None for a new one.
-
-  Raises:
-    InputError: there is no checkpoint, or it lacks the masked LM.
-  """
-  checkpoint = finding.find_model(
-    settings.model.init_checkpoint,
-    settings.run.output_dir,
-    may_be_new=settings.run.do_train,
-  )
-  if checkpoint and "cls/predictions/output_bias" not in dict(
-    tf.train.list_variables(checkpoint)
-  ):
-    raise InputError(
-      f"{checkpoint}: has no masked LM. Name a checkpoint of pretraining, not"
-      " of fine-tuning"
-    )
-  return checkpoint
 
 
 def build_estimator(settings: PretrainingSettings, config: modeling.BertConfig):
@@ -1215,7 +889,9 @@ def train(
     selection,
     evaluate,
     functools.partial(
-      record_check.find, files, record_layout(settings, config)
+      record_check.find,
+      files,
+      pretraining_inputs.record_layout(settings, config),
     ),
   )
 
@@ -1261,7 +937,7 @@ def evaluation(
     num_records=total,
   )
   find_bad_record = functools.partial(
-    record_check.find, files, record_layout(settings, config)
+    record_check.find, files, pretraining_inputs.record_layout(settings, config)
   )
   number = min(num_steps * settings.run.eval_batch_size, total * num_passes)
   which = f" of {total}" if number < total else ""

@@ -14,12 +14,10 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import itertools
-import json
-import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +34,6 @@ from bertlib.data import (
   model_inputs,
   record_check,
   squad,
-  squad_files,
 )
 from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
@@ -48,8 +45,11 @@ from bertlib.data.squad import (  # noqa: F401
   read_squad_examples,
 )
 from bertlib.errors import InputError
-from bertlib.files import find_files, write_whole
-from bertlib.metrics import squad_decoding, squad_scores
+from bertlib.files import find_files
+from bertlib.metrics import (
+  squad_decoding,
+  squad_results,
+)
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
   RawResult,
   _compute_softmax,
@@ -59,9 +59,10 @@ from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also
 )
 from bertlib.reporting import (
   doctor,
-  html_report,
   receipts,
+  report_sections,
   run_report,
+  task_checks,
   training_checks,
 )
 from bertlib.settings import option
@@ -74,6 +75,7 @@ from bertlib.training import (
   run_flags,
   session_hooks,
   setup,
+  squad_inputs,
   training_run,
 )
 
@@ -392,22 +394,6 @@ def define_flags(required: bool = True) -> None:
   option.define(SquadSettings, required=required)
 
 
-class Data(NamedTuple):
-  """The questions of everything that the flags ask for.
-
-  Attributes:
-    train: to learn from.
-    predict: to answer.
-    questions: to score by: the same with their answers.
-    unaligned: those of the training set that are left out.
-  """
-
-  train: Sequence[SquadExample]
-  predict: Sequence[SquadExample]
-  questions: Sequence[squad_files.Question]
-  unaligned: Sequence[Mapping[str, Any]]
-
-
 class Start(NamedTuple):
   """What a run begins with, all of it checked.
 
@@ -429,7 +415,7 @@ class Start(NamedTuple):
   selection: model_selection.Selection
   seeds: list[int]
   model: dict[str, Any]
-  data: Data
+  data: squad_inputs.Data
 
 
 def main(_) -> None:
@@ -440,7 +426,9 @@ def main(_) -> None:
     return
   if settings.audit:
     check_flags(settings)
-    print_audit(settings, load_audit_tokenizer(settings))
+    squad_inputs.print_audit(
+      settings, squad_inputs.load_audit_tokenizer(settings)
+    )
     return
   receipt = receipts.begin(__file__, settings)
   start = prepare(settings, doctor.simply)
@@ -485,7 +473,7 @@ def carry_out(
 
   predict_windows, key = [], ""
   if data.predict:
-    arrays, key = load_windows(
+    arrays, key = squad_inputs.load_windows(
       settings,
       settings.predict_file,
       data.predict,
@@ -502,14 +490,14 @@ def carry_out(
   )
   lengths = None
   if settings.run.do_train and not start.seeds:
-    write_unaligned(settings, data.unaligned)
+    squad_results.write_unaligned(settings, data.unaligned)
     lengths = train(
       settings,
       config,
       tokenizer,
       data.train,
       selection,
-      lambda checkpoint: score_logits(
+      lambda checkpoint: squad_results.score_logits(
         settings,
         data.predict,
         predict_windows,
@@ -519,21 +507,21 @@ def carry_out(
     )
   checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []
-  if answers_questions(settings):
+  if squad_inputs.answers_questions(settings):
     if settings.from_logits:
       logits = squad_decoding.load_logits(settings.from_logits, key)
     else:
       logits = compute_logits(checkpoint)
     if settings.save_logits:
       squad_decoding.save_logits(settings.save_logits, key, logits)
-    results = decode(
+    results = squad_results.decode(
       settings, data.predict, predict_windows, logits, data.questions
     )
     if settings.run.do_eval:
       training_run.write_dev_scores(settings, results, checkpoint)
-      sections = report_sections(settings, data.questions)
+      sections = report_sections.squad_sections(settings, data.questions)
     warnings = run_report.point_out_collapse(
-      *answers_to_compare(settings, data.questions)
+      *squad_results.answers_to_compare(settings, data.questions)
     )
   if settings.run.do_train:
     run_report.write_report(
@@ -577,10 +565,10 @@ def prepare(settings: SquadSettings, check: doctor.Check) -> Start:
   settings = setup.resolved(settings, model_files, decided)
   config = check("config", setup.load_config, model_files)
   tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
-  trained = check("checkpoint", find_model, settings)
+  trained = check("checkpoint", squad_inputs.find_model, settings)
   selection = check("scores", read_selection, settings)
-  model = check("folder", describe_model, settings, config, seeds)
-  data = check("data", read_data, settings, selection, after=seeds)
+  model = check("folder", squad_inputs.describe_model, settings, config, seeds)
+  data = check("data", squad_inputs.read_data, settings, selection, after=seeds)
   return Start(
     settings, config, tokenizer, trained, selection, seeds, model, data
   )
@@ -597,14 +585,19 @@ def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
   settings = start.settings
   doctor.check("weights", check_weights, settings, start.trained, start.config)
   lengths = doctor.check(
-    "tokens", check_tokens, settings, start.config, start.tokenizer, start.data
+    "tokens",
+    task_checks.check_questions,
+    settings,
+    start.config,
+    start.tokenizer,
+    start.data,
   )
   training_checks.check_training(
     settings,
     doctor,
     start.config,
     lengths,
-    lambda num_windows: count_steps(
+    lambda num_windows: squad_inputs.count_steps(
       settings, len(start.data.train), num_windows
     ),
   )
@@ -632,7 +625,7 @@ def check_output(settings: SquadSettings) -> None:
     model_files = [settings.model.vocab_file, settings.model.bert_config_file]
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
-    read_passage(settings)
+    squad_inputs.read_passage(settings)
 
 
 def read_selection(settings: SquadSettings) -> model_selection.Selection:
@@ -643,81 +636,6 @@ def read_selection(settings: SquadSettings) -> model_selection.Selection:
     if settings.version_2_with_negative
     else ["f1", "exact_match"],
   )
-
-
-def describe_model(
-  settings: SquadSettings, config: modeling.BertConfig, seeds: Sequence[int]
-) -> dict[str, Any]:
-  """What describes the model; refuses a folder of another.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    seeds: of `--seeds`, each of which has a folder of its own.
-
-  Returns:
-    What `model_json.claim` takes.
-
-  Raises:
-    InputError: --output_dir is another model's, or not as --resume wants it.
-  """
-  loading.check_has_segments(config, settings.model.bert_config_file)
-  model = {
-    "script": "run_squad",
-    "version_2_with_negative": settings.version_2_with_negative,
-    "max_seq_length": settings.model.max_seq_length,
-    "doc_stride": settings.doc_stride,
-    "max_query_length": settings.max_query_length,
-    "do_lower_case": settings.model.do_lower_case,
-    **settings.compute.choices,
-  }
-  must_agree = ["script", "do_lower_case"]
-  if settings.run.do_train:
-    must_agree.append("version_2_with_negative")
-  model_json.check(
-    settings.run.output_dir,
-    model,
-    config,
-    must_agree,
-    vocab_file=settings.model.vocab_file,
-  )
-  if settings.run.do_train and not seeds:
-    finding.check_resume(settings.run.resume, settings.run.output_dir)
-  return model
-
-
-def read_data(
-  settings: SquadSettings, selection: model_selection.Selection
-) -> Data:
-  """Reads the questions of everything that the flags ask for.
-
-  Args:
-    settings: of the command.
-    selection: says whether training is scored on the way.
-
-  Returns:
-    The questions.
-
-  Raises:
-    InputError: a file is missing, or something in it is wrong.
-  """
-  data = Data([], [], [], [])
-  if settings.run.do_train:
-    train = read_squad_examples(
-      settings.train_file,
-      True,
-      settings.version_2_with_negative,
-      data.unaligned,
-    )
-    data = data._replace(train=train)
-  if answers_questions(settings) or selection.eval_steps:
-    predict = read_squad_examples(
-      settings.predict_file, False, settings.version_2_with_negative
-    )
-    data = data._replace(predict=predict)
-  if settings.run.do_eval or selection.eval_steps or sweeps(settings):
-    data = data._replace(questions=read_answered_questions(settings))
-  return data
 
 
 def check_start(settings: SquadSettings, start: Start) -> None:
@@ -739,11 +657,15 @@ def check_start(settings: SquadSettings, start: Start) -> None:
   ):
     # There may be more windows, and making them takes no time.
     windows = squad.make_windows(
-      questions, start.tokenizer, window_settings(settings, is_training=True)
+      questions,
+      start.tokenizer,
+      squad_inputs.window_settings(settings, is_training=True),
     )
-    count_steps(settings, len(questions), len(windows.length))
+    squad_inputs.count_steps(settings, len(questions), len(windows.length))
   if settings.from_logits:
-    key = windows_key(settings, settings.predict_file, is_training=False)
+    key = squad_inputs.windows_key(
+      settings, settings.predict_file, is_training=False
+    )
     squad_decoding.load_logits(settings.from_logits, key)
   training_checks.check_start(
     settings,
@@ -766,33 +688,6 @@ def check_weights(
   )
 
 
-def check_tokens(
-  settings: SquadSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  data: Data,
-) -> doctor.Lengths:
-  """Makes windows of some of the questions; warns if answers get lost."""
-  questions = data.train or data.predict
-  some = doctor.sample(questions)
-  windows = squad.make_windows(
-    some, tokenizer, window_settings(settings, is_training=bool(data.train))
-  )
-  cut, lost = squad.find_losses(windows)
-  for what, which in (("questions are cut", cut), ("answers get lost", lost)):
-    if len(which) > len(some) / 20:
-      logging.warning("%d of %d %s", len(which), len(some), what)
-  ends = np.cumsum(windows.length)
-  return doctor.check_encoded(
-    [
-      doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
-      for end, length in zip(ends, windows.length)
-    ],
-    config.vocab_size,
-    len(questions) * len(ends) // max(len(some), 1),
-  )
-
-
 def check_flags(settings: SquadSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`.
 
@@ -801,7 +696,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
   """
   if not (
     settings.run.do_train
-    or answers_questions(settings)
+    or squad_inputs.answers_questions(settings)
     or settings.audit
     or settings.interactive
   ):
@@ -815,7 +710,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
       settings.run.do_train or settings.audit,
       "--do_train and --audit",
     ),
-    ("predict_file", answers_questions(settings), "--do_predict"),
+    ("predict_file", squad_inputs.answers_questions(settings), "--do_predict"),
     (
       "predict_file",
       settings.run.do_train and settings.run.eval_steps,
@@ -824,9 +719,9 @@ def check_flags(settings: SquadSettings) -> list[int]:
   ):
     if needed and not getattr(settings, flag):
       raise InputError(f"--{flag} is needed with {why}")
-  if (settings.run.do_eval or sweeps(settings)) and not answers_questions(
-    settings
-  ):
+  if (
+    settings.run.do_eval or squad_results.sweeps(settings)
+  ) and not squad_inputs.answers_questions(settings):
     raise InputError("there are no answers to score; add --do_predict")
   if settings.interactive and settings.passage_file:
     find_files([settings.passage_file])
@@ -835,7 +730,9 @@ def check_flags(settings: SquadSettings) -> list[int]:
     raise InputError(
       f"--save_logits={settings.save_logits}: there is no {folder}"
     )
-  squad.check_settings(window_settings(settings, is_training=False))
+  squad.check_settings(
+    squad_inputs.window_settings(settings, is_training=False)
+  )
   return run_flags.read_seeds(settings.run)
 
 
@@ -854,266 +751,6 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   tokenization.validate_case_matches_checkpoint(
     settings.model.do_lower_case, settings.model.init_checkpoint
   )
-
-
-def answers_questions(settings: SquadSettings) -> bool:
-  """Whether --predict_file is to be answered."""
-  return bool(settings.run.do_predict or settings.from_logits)
-
-
-def sweeps(settings: SquadSettings) -> bool:
-  """Whether several settings are to be tried."""
-  return bool(
-    numbers(settings, "sweep_n_best_size")
-    or numbers(settings, "sweep_max_answer_length")
-    or numbers(settings, "sweep_null_threshold", float)
-  )
-
-
-def window_settings(
-  settings: SquadSettings, is_training: bool
-) -> squad.Settings:
-  """How the flags want windows made."""
-  return squad.Settings(
-    settings.model.max_seq_length,
-    settings.doc_stride,
-    settings.max_query_length,
-    is_training,
-  )
-
-
-def numbers(settings: SquadSettings, flag: str, kind: type = int) -> list[Any]:
-  """The numbers of a list flag.
-
-  Args:
-    settings: of the command.
-    flag: its name.
-    kind: int or float.
-
-  Returns:
-    The numbers; none if the flag is not given.
-
-  Raises:
-    InputError: one is none, or an integer below 1.
-  """
-  values = getattr(settings, flag) or []
-  try:
-    read = [kind(value) for value in values]
-  except ValueError:
-    read = [None]
-  if None in read or (kind is int and any(value < 1 for value in read)):
-    raise InputError(
-      f"--{flag}={','.join(values)}: give numbers with commas between"
-    )
-  return read
-
-
-def find_model(settings: SquadSettings) -> str | None:
-  """The checkpoint that has all of the model; None for a new one.
-
-  Raises:
-    InputError: it is not there, or of a model for something else.
-  """
-  needs_no_model = settings.from_logits and not settings.interactive
-  checkpoint = finding.find_model(
-    settings.model.init_checkpoint,
-    settings.run.output_dir,
-    may_be_new=settings.run.do_train or needs_no_model,
-  )
-  if checkpoint:
-    check_has_head(checkpoint)
-  return checkpoint
-
-
-def check_has_head(checkpoint: str) -> None:
-  """Refuses a checkpoint of a model that does not answer questions.
-
-  Args:
-    checkpoint: its path.
-
-  Raises:
-    InputError: it lacks the weights for that.
-  """
-  name = "cls/squad/output_weights"
-  if name not in dict(tf.train.list_variables(checkpoint)):
-    raise InputError(
-      f"{checkpoint}: was not trained on questions (it has no {name}). Train"
-      " it with --do_train into another --output_dir, or name one that was"
-    )
-
-
-def read_answered_questions(
-  settings: SquadSettings,
-) -> list[squad_files.Question]:
-  """The questions of --predict_file, with answers to score by.
-
-  Raises:
-    InputError: one has none, and data of 1.1 has no such questions.
-  """
-  questions = squad_files.read_questions(settings.predict_file)
-  for question in questions:
-    if not question.answers and not settings.version_2_with_negative:
-      raise InputError(
-        f"{settings.predict_file}, question {question.id}: has no answer to"
-        " score by. Leave out --do_eval, or give --version_2_with_negative"
-      )
-  return questions
-
-
-def write_unaligned(
-  settings: SquadSettings, unaligned: Sequence[Mapping[str, Any]]
-) -> None:
-  """Lists the answers that could not be used, in --output_dir."""
-  path = in_output_dir(settings, "unaligned_answers.jsonl")
-  with write_whole(path) as file:
-    for answer in unaligned:
-      file.write(json.dumps(answer, ensure_ascii=False) + "\n")
-  if unaligned:
-    logging.info("Answers that could not be used are listed in %s", path)
-
-
-def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
-  """The tokenizer of --audit, which needs neither a model nor a folder."""
-  model = setup.fetch_model(settings.model)
-  if not model.vocab_file:
-    raise InputError("--vocab_file is needed with --audit")
-  return loading.load_tokenizer(
-    model.vocab_file,
-    model.do_lower_case,
-    None,
-    model.init_checkpoint,
-  )
-
-
-def print_audit(
-  settings: SquadSettings, tokenizer: tokenization.FullTokenizer
-) -> None:
-  """Prints what settings would cut off --train_file."""
-  unaligned: list[dict[str, Any]] = []
-  examples = read_squad_examples(
-    settings.train_file, True, settings.version_2_with_negative, unaligned
-  )
-  rows = squad.audit(
-    examples,
-    tokenizer,
-    numbers(settings, "audit_max_seq_lengths"),
-    numbers(settings, "audit_doc_strides"),
-    settings.max_query_length,
-  )
-  print_table([row | {"unaligned answers": len(unaligned)} for row in rows])
-
-
-def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-  """Prints rows with the same keys as a table."""
-  cells = [list(rows[0])]
-  for row in rows:
-    cells.append(
-      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
-    )
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  for row in cells:
-    print("  ".join(map(str.rjust, row, widths)))
-
-
-# Training and answering
-
-
-def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
-  """The key in the cache of a data set's windows."""
-  return squad.cache_key(
-    path,
-    settings.model.vocab_file,
-    window_settings(settings, is_training)._asdict()
-    | {
-      "do_lower_case": settings.model.do_lower_case,
-      "version_2_with_negative": settings.version_2_with_negative,
-    },
-  )
-
-
-def load_windows(
-  settings: SquadSettings,
-  path: str,
-  examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
-  is_training: bool,
-) -> tuple[squad.Windows, str]:
-  """The windows of a data set, made or from the cache; says what they lose.
-
-  Args:
-    settings: of the command.
-    path: the data set.
-    examples: its questions.
-    tokenizer: gives the ids.
-    is_training: whether they need answers.
-
-  Returns:
-    The windows and the key of the cache.
-  """
-  key = windows_key(settings, path, is_training)
-  # Starting a process takes as long as some thousand questions.
-  num_workers = settings.num_workers or min(
-    os.cpu_count(), len(examples) // 5000
-  )
-  windows = squad.cached_windows(
-    settings.cache_dir or settings.run.output_dir,
-    key,
-    lambda: squad.make_windows(
-      examples,
-      tokenizer,
-      window_settings(settings, is_training),
-      num_workers,
-      True,
-    ),
-  )
-  cut, lost = squad.find_losses(windows)
-  logging.info(
-    "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
-    " in no window",
-    path,
-    len(examples),
-    len(windows.length),
-    len(cut),
-    settings.max_query_length,
-    len(lost),
-  )
-  if settings.verbose_logging:
-    for what, indexes in (("cut", cut), ("answer in no window", lost)):
-      for index in indexes:
-        logging.info("question %s: %s", examples[index].qas_id, what)
-  return windows, key
-
-
-def count_steps(
-  settings: SquadSettings, num_questions: int, num_windows: int
-) -> int:
-  """The steps that the flags ask for, which it says in windows too.
-
-  Args:
-    settings: of the command.
-    num_questions: of the training set.
-    num_windows: made of them.
-
-  Returns:
-    The steps, at least one.
-
-  Raises:
-    InputError: there are not enough for one.
-  """
-  count = num_questions if settings.steps_from == "questions" else num_windows
-  num_steps = run_flags.count_steps(settings.run, count, settings.steps_from)
-  logging.info(
-    "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
-    " the %d windows",
-    settings.steps_from,
-    settings.run.num_train_epochs,
-    count,
-    settings.steps_from,
-    num_steps,
-    num_steps * settings.run.train_batch_size / num_windows,
-    num_windows,
-  )
-  return num_steps
 
 
 def build_estimator(
@@ -1191,11 +828,13 @@ def train(
   Returns:
     How long the windows are, of which nothing is cut.
   """
-  windows, _ = load_windows(
+  windows, _ = squad_inputs.load_windows(
     settings, settings.train_file, examples, tokenizer, is_training=True
   )
-  num_steps = count_steps(settings, len(examples), len(windows.length))
-  path = in_output_dir(settings, "train.tf_record")
+  num_steps = squad_inputs.count_steps(
+    settings, len(examples), len(windows.length)
+  )
+  path = squad_results.in_output_dir(settings, "train.tf_record")
   with FeatureWriter(path, is_training=True) as writer:
     for window in squad.iterate_features(
       windows,
@@ -1265,7 +904,7 @@ def predict(
     batches += batches[:1] * (-len(batches) % settings.run.predict_batch_size)
   if not batches:
     return logits
-  path = in_output_dir(settings, "eval.tf_record")
+  path = squad_results.in_output_dir(settings, "eval.tf_record")
   with FeatureWriter(path, is_training=False) as writer:
     for window in batches:
       writer.process_feature(window)
@@ -1296,304 +935,6 @@ def predict(
   return logits
 
 
-# Decoding
-
-
-def find_answers(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
-  logits: np.ndarray,
-) -> squad_decoding.AnswerFinder:
-  """What finds the answers that the model's scores say.
-
-  Args:
-    settings: of the command.
-    examples: the questions.
-    windows: their windows.
-    logits: [2, windows, max_seq_length], the model's scores.
-  """
-  results = [
-    RawResult(window.unique_id, *scores)
-    for window, *scores in zip(windows, *logits)
-  ]
-  return squad_decoding.AnswerFinder(
-    examples, windows, results, settings.model.do_lower_case
-  )
-
-
-def score_logits(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
-  logits: np.ndarray,
-  questions: Sequence[squad_files.Question],
-) -> dict[str, float]:
-  """The scores of the answers, with nothing written; see `decode`."""
-  finder = find_answers(settings, examples, windows, logits)
-  return score_best(
-    settings,
-    examples,
-    finder,
-    questions,
-    settings.n_best_size,
-    settings.max_answer_length,
-    settings.null_score_diff_threshold,
-  )
-
-
-def decode(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
-  logits: np.ndarray,
-  questions: Sequence[squad_files.Question] | None,
-) -> dict[str, float]:
-  """Writes the answers; scores them, and tries other settings, if so asked.
-
-  Args:
-    settings: of the command.
-    examples: the questions.
-    windows: their windows.
-    logits: [2, windows, max_seq_length], the model's scores.
-    questions: the accepted answers, if they are needed.
-
-  Returns:
-    The scores by name; none if they are not asked for.
-  """
-  finder = find_answers(settings, examples, windows, logits)
-  answers, odds = squad_decoding.write_answers(
-    examples,
-    finder,
-    settings.n_best_size,
-    settings.max_answer_length,
-    in_output_dir(settings, "predictions.json"),
-    in_output_dir(settings, "nbest_predictions.json"),
-    in_output_dir(settings, "null_odds.json"),
-    settings.version_2_with_negative,
-    settings.null_score_diff_threshold,
-  )
-  logging.info(
-    "Answers to %d questions in %s", len(examples), settings.run.output_dir
-  )
-  impossible = [
-    name for name, odd in odds.items() if odd == squad_decoding.CERTAIN_ODDS
-  ]
-  if impossible:
-    logging.warning(
-      "%d questions have no span that could be an answer, such as %s",
-      len(impossible),
-      impossible[0],
-    )
-  scores = {}
-  if settings.run.do_eval:
-    scores = score(
-      settings, questions, answers, odds, settings.null_score_diff_threshold
-    )
-    training_run.write_results(
-      in_output_dir(settings, "eval_results.txt"), scores
-    )
-    if settings.version_2_with_negative:
-      logging.info(
-        "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
-        scores["f1"],
-        settings.null_score_diff_threshold,
-        scores["best_f1"],
-        scores["best_f1_thresh"],
-      )
-  if sweeps(settings):
-    print_table(list(sweep(settings, examples, finder, questions)))
-  return scores
-
-
-def in_output_dir(settings: SquadSettings, name: str) -> str:
-  """The path of a file in --output_dir."""
-  return os.path.join(settings.run.output_dir, name)
-
-
-def score(
-  settings: SquadSettings,
-  questions: Sequence[squad_files.Question],
-  answers: Mapping[str, str],
-  odds: Mapping[str, float],
-  threshold: float,
-) -> dict[str, float]:
-  """The scores that the flags ask for.
-
-  Args:
-    settings: of the command.
-    questions: the accepted answers.
-    answers: the model's by question id, whatever the odds of none.
-    odds: of none, by question id.
-    threshold: above which there is none.
-
-  Returns:
-    Scores by name.
-  """
-  if settings.version_2_with_negative:
-    return squad_scores.evaluate_v2(
-      questions, answers, odds, threshold, answer_nothing=-math.inf
-    )
-  score_one = squad_scores.score_v1
-  if settings.eval_metric == "chinese":
-    score_one = squad_scores.score_chinese
-  return squad_scores.evaluate_v1(questions, answers, score_one)
-
-
-def sweep(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  finder: squad_decoding.AnswerFinder,
-  questions: Sequence[squad_files.Question],
-) -> Iterator[dict[str, float]]:
-  """Scores with all combinations of the settings that the flags list.
-
-  Args:
-    settings: of the command.
-    examples: the questions.
-    finder: finds their answers.
-    questions: the accepted answers.
-
-  Yields:
-    The settings with their scores.
-  """
-  for size, length in itertools.product(
-    numbers(settings, "sweep_n_best_size") or [settings.n_best_size],
-    numbers(settings, "sweep_max_answer_length")
-    or [settings.max_answer_length],
-  ):
-    row = {"n_best_size": size, "max_answer_length": length}
-    best = functools.partial(
-      score_best, settings, examples, finder, questions, size, length
-    )
-    if not settings.version_2_with_negative:
-      yield row | best(0.0)
-      continue
-    thresholds = numbers(settings, "sweep_null_threshold", float)
-    for threshold in thresholds or [settings.null_score_diff_threshold]:
-      scores = best(threshold)
-      shown = ("exact", "f1", "best_f1", "best_f1_thresh")
-      yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}
-
-
-def score_best(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  finder: squad_decoding.AnswerFinder,
-  questions: Sequence[squad_files.Question],
-  n_best_size: int,
-  max_answer_length: int,
-  threshold: float,
-) -> dict[str, float]:
-  """The scores of the answers that one setting of the decoder finds.
-
-  Args:
-    settings: of the command.
-    examples: the questions.
-    finder: finds their answers.
-    questions: the accepted answers.
-    n_best_size: see `squad_decoding.AnswerFinder`.
-    max_answer_length: likewise.
-    threshold: see `score`.
-
-  Returns:
-    Scores by name.
-  """
-  names = [example.qas_id for example in examples]
-  texts, odds = zip(*finder.best(n_best_size, max_answer_length))
-  by_name = dict(zip(names, texts)), dict(zip(names, odds))
-  return score(settings, questions, *by_name, threshold)
-
-
-def answers_to_compare(
-  settings: SquadSettings,
-  questions: Sequence[squad_files.Question],
-) -> tuple[list[str], list[str] | None]:
-  """Predicted answers, and the gold ones where they are known.
-
-  Args:
-    settings: of the command.
-    questions: with the accepted answers; none if these were not read.
-  """
-  predicted = squad_files.read_json(in_output_dir(settings, "predictions.json"))
-  gold = [
-    next((answer.text for answer in question.answers), "")
-    for question in questions
-  ]
-  return (
-    [text or "no answer" for text in predicted.values()],
-    [text or "no answer" for text in gold] if questions else None,
-  )
-
-
-def report_sections(
-  settings: SquadSettings,
-  questions: Sequence[squad_files.Question],
-  num_errors: int = 30,
-) -> list[str]:
-  """What a report shows of the answers in --output_dir.
-
-  Args:
-    settings: of the command.
-    questions: with the accepted answers.
-    num_errors: wrong answers shown, the most certain ones.
-
-  Returns:
-    Sections of `report`.
-  """
-  answers = squad_files.read_json(in_output_dir(settings, "predictions.json"))
-  listed = squad_files.read_json(
-    in_output_dir(settings, "nbest_predictions.json")
-  )
-  score_one = squad_scores.score_v1
-  if settings.version_2_with_negative:
-    score_one = squad_scores.score_v2
-  elif settings.eval_metric == "chinese":
-    score_one = squad_scores.score_chinese
-  sure, right, errors = [], [], []
-  for question in questions:
-    said = answers[question.id]
-    accepted = [answer.text for answer in question.answers]
-    probability = next(
-      (n["probability"] for n in listed[question.id] if n["text"] == said), 0.0
-    )
-    found = score_one(said, accepted)
-    sure.append(probability)
-    right.append(found.exact == 1)
-    if found.f1 < 0.5:
-      errors.append(
-        {
-          "question": question.text,
-          "is": " / ".join(dict.fromkeys(accepted)) or "no answer",
-          "said": said or "no answer",
-          "probability": probability,
-          "text": question.context,
-        }
-      )
-  errors.sort(key=lambda error: -error["probability"])
-  return [
-    html_report.calibration(sure, right),
-    html_report.errors(errors[:num_errors]),
-  ]
-
-
-# Conversation
-
-
-def read_passage(settings: SquadSettings) -> str:
-  """The text of --passage_file.
-
-  Raises:
-    InputError: it has none, or is not of --encoding.
-  """
-  passage = text_files.read_text(
-    settings.passage_file, text_files.encoding_of(settings.text)
-  )
-  if not passage.strip():
-    raise InputError(f"{settings.passage_file}: has no passage in it")
-  return passage
-
-
 def converse(
   settings: SquadSettings, predictor: Predictor, lines: Iterable[str]
 ) -> None:
@@ -1611,7 +952,7 @@ def converse(
   lines = iter(lines)
   say = print if sys.stdin.isatty() else lambda *_, **__: None
   if settings.passage_file:
-    passage = read_passage(settings)
+    passage = squad_inputs.read_passage(settings)
   else:
     say("The passage, and a blank line after it:")
     passage = "".join(itertools.takewhile(str.strip, lines))

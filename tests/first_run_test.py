@@ -12,13 +12,12 @@ from absl import logging
 
 import modeling
 import run_classifier
-import run_ner
 import run_pretraining
-import run_squad
 from bertlib import precision
 from bertlib.checkpoints import finding
 from bertlib.data import squad_files
 from bertlib.errors import InputError
+from bertlib.metrics import ner_decoding, squad_results
 from bertlib.reporting import html_report
 from bertlib.training import multi_run
 
@@ -187,18 +186,18 @@ def test_a_model_with_one_answer_is_in_log_and_report(
 @pytest.mark.unit
 def test_sentences_without_entities_are_one_answer():
   tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
-  assert run_ner.answers(tagged) == ["no entity", "B-PER O", "no entity"]
+  assert ner_decoding.answers(tagged) == ["no entity", "B-PER O", "no entity"]
 
 
 @pytest.mark.unit
 def test_questions_without_answers_are_one_answer(tmp_path, monkeypatch):
   (tmp_path / "predictions.json").write_text('{"1": "", "2": ""}')
   monkeypatch.setattr(
-    run_squad, "in_output_dir", lambda name: str(tmp_path / name)
+    squad_results, "in_output_dir", lambda name: str(tmp_path / name)
   )
   question = squad_files.Question("1", "?", "", (), None)
-  assert run_squad.answers_to_compare([]) == (["no answer"] * 2, None)
-  assert run_squad.answers_to_compare([question])[1] == ["no answer"]
+  assert squad_results.answers_to_compare([]) == (["no answer"] * 2, None)
+  assert squad_results.answers_to_compare([question])[1] == ["no answer"]
 
 
 def test_a_run_logs_its_devices_and_steps(place, classify, log):

@@ -29,7 +29,7 @@ from bertlib.data import (
 )
 from bertlib.data.input_pipeline import Shard
 from bertlib.errors import InputError
-from bertlib.training import checkpoint_hook, distribution, multi_run
+from bertlib.training import checkpoint_hook, distribution, multi_run, phases
 
 pytestmark = pytest.mark.process
 
@@ -243,10 +243,10 @@ def test_a_worker_waits_until_the_first_one_has_ended(tmp_path, monkeypatch):
   monkeypatch.setattr(
     time, "sleep", lambda _: path.write_text(json.dumps(contents.pop(0)))
   )
-  run_pretraining.wait_for_chief(str(tmp_path))
+  phases.wait_for_chief(str(tmp_path))
   assert not contents
   with pytest.raises(InputError, match="the first worker did not"):
-    run_pretraining.wait_for_chief(str(tmp_path / "silent"), most_seconds=-1)
+    phases.wait_for_chief(str(tmp_path / "silent"), most_seconds=-1)
 
 
 # A command run again

@@ -51,6 +51,7 @@ from bertlib.errors import InputError
 from bertlib.metrics import fill_mask
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.training import pretraining_inputs
 
 pytestmark = pytest.mark.graph
 
@@ -233,7 +234,7 @@ def test_input_files_set_from_python_are_split_at_commas(place):
     )
     flag_values.input_file = ", ".join(files)
     settings = option.from_flags(PretrainingSettings)
-    data = run_pretraining.find_data(
+    data = pretraining_inputs.find_data(
       settings, CONFIG, None, run_pretraining.read_selection(settings)
     )
   assert data.train_files == files

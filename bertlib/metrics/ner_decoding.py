@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from absl import logging
 
 from bertlib.data import (
   ner,
 )
 from bertlib.data.ner import Sentence
+from bertlib.files import write_whole
+from bertlib.metrics import ner_scores
 
 # A trained model from Python
 
@@ -83,3 +87,52 @@ def decide(
         tags[word] = labels[best]
         sure[word] = float(probabilities[place, best])
   return said
+
+
+def score_tags(
+  sentences: Sequence[Sentence],
+  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> dict[str, float]:
+  """The results of tagged sentences, as their file has them; see `score`."""
+  scores = ner_scores.score(
+    [s.tags for s in sentences], [tags for tags, _ in said]
+  )
+  return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def answers(tagged: Iterable[Sequence[str]]) -> list[str]:
+  """The tags of each sentence as a text, by which a collapse is noticed."""
+  return [
+    " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
+  ]
+
+
+def write_predictions(
+  path: str,
+  sentences: Sequence[Sentence],
+  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> None:
+  """Writes the tags as columns, and the entities as JSON lines.
+
+  Args:
+    path: of both files without their endings: `.conll` gets a word and its tag
+      a line, `.jsonl` a sentence with its entities, places in characters.
+    sentences: the sentences.
+    said: of each its tags and their probabilities.
+  """
+  with (
+    write_whole(path + ".conll") as table,
+    write_whole(path + ".jsonl") as lines,
+  ):
+    for sentence, (tags, probabilities) in zip(sentences, said):
+      for word, word_tag in zip(sentence.words, tags):
+        table.write(f"{word}\t{word_tag}\n")
+      table.write("\n")
+      line: Mapping[str, Any] = {
+        "text": sentence.text,
+        "entities": [
+          found._asdict() for found in found_in(sentence, tags, probabilities)
+        ],
+      }
+      lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+  logging.info("%d sentences tagged in %s.conll and .jsonl", len(said), path)

@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from bertlib.data import (
+  squad_files,
+)
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.data.ner import Sentence
-from bertlib.metrics import classification_scores, ner_decoding
+from bertlib.metrics import (
+  classification_scores,
+  ner_decoding,
+  squad_results,
+  squad_scores,
+)
 from bertlib.reporting import (
   html_report,
 )
+from bertlib.settings.squad import SquadSettings
 
 # What a report shows
 
@@ -154,4 +163,57 @@ def ner_sections(
         for probability, sentence, tags, probabilities in errors[:num_errors]
       ]
     ),
+  ]
+
+
+def squad_sections(
+  settings: SquadSettings,
+  questions: Sequence[squad_files.Question],
+  num_errors: int = 30,
+) -> list[str]:
+  """What a report shows of the answers in --output_dir.
+
+  Args:
+    settings: of the command.
+    questions: with the accepted answers.
+    num_errors: wrong answers shown, the most certain ones.
+
+  Returns:
+    Sections of `report`.
+  """
+  answers = squad_files.read_json(
+    squad_results.in_output_dir(settings, "predictions.json")
+  )
+  listed = squad_files.read_json(
+    squad_results.in_output_dir(settings, "nbest_predictions.json")
+  )
+  score_one = squad_scores.score_v1
+  if settings.version_2_with_negative:
+    score_one = squad_scores.score_v2
+  elif settings.eval_metric == "chinese":
+    score_one = squad_scores.score_chinese
+  sure, right, errors = [], [], []
+  for question in questions:
+    said = answers[question.id]
+    accepted = [answer.text for answer in question.answers]
+    probability = next(
+      (n["probability"] for n in listed[question.id] if n["text"] == said), 0.0
+    )
+    found = score_one(said, accepted)
+    sure.append(probability)
+    right.append(found.exact == 1)
+    if found.f1 < 0.5:
+      errors.append(
+        {
+          "question": question.text,
+          "is": " / ".join(dict.fromkeys(accepted)) or "no answer",
+          "said": said or "no answer",
+          "probability": probability,
+          "text": question.context,
+        }
+      )
+  errors.sort(key=lambda error: -error["probability"])
+  return [
+    html_report.calibration(sure, right),
+    html_report.errors(errors[:num_errors]),
   ]

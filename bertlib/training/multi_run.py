@@ -169,7 +169,7 @@ def has_collapsed(results: Mapping[str, Any]) -> bool:
 
 
 def read_results(path: str) -> dict[str, Any]:
-  """What `training_run.write_results` wrote.
+  """What `result_files.write_results` wrote.
 
   Args:
     path: the file.

@@ -21,7 +21,6 @@ from bertlib.checkpoints import finding
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
 from bertlib.errors import InputError
-from bertlib.files import write_whole
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
@@ -316,27 +315,3 @@ def write_dev_scores(
     step,
     model_selection.plain_scores(results),
   )
-
-
-def predictions_name(path: str) -> str:
-  """What files with predictions of a text file are called, without endings.
-
-  Args:
-    path: the text file; "-" for standard input.
-  """
-  stem = os.path.splitext(os.path.basename(path))[0]
-  return f"{'stdin' if path == '-' else stem}_predictions"
-
-
-def write_results(path: str, results: Mapping[str, Any]) -> None:
-  """Writes an `eval_results.txt` and logs it: `key = value`, keys sorted.
-
-  Args:
-    path: the file.
-    results: values by key.
-  """
-  lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
-  for line in lines:
-    logging.info("  %s", line)
-  with write_whole(path) as file:
-    file.writelines(line + "\n" for line in lines)

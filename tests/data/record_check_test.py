@@ -12,6 +12,7 @@ import wrong_input_world
 import run_pretraining
 from bertlib.data import input_pipeline, record_check, tf_records
 from bertlib.errors import InputError
+from bertlib.training import pretraining_inputs
 
 pytestmark = pytest.mark.unit
 
@@ -138,7 +139,7 @@ def test_training_and_evaluation_name_the_record(
   world, tmp_path, monkeypatch, name, action
 ):
   # As if the record were not among the first.
-  monkeypatch.setattr(run_pretraining, "_NUM_LOOKED_AT", 0)
+  monkeypatch.setattr(pretraining_inputs, "_NUM_LOOKED_AT", 0)
   path = str(tmp_path / "records")
   row = {
     "input_ids": [2, *[5] * 14, 3],

@@ -17,8 +17,9 @@ import modeling
 import run_classifier
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
+from bertlib.metrics import result_files
 from bertlib.reporting import html_report
-from bertlib.training import model_selection, multi_run, training_run
+from bertlib.training import model_selection, multi_run
 from bertlib.training.model_selection import DevScores, Selection
 
 pytestmark = pytest.mark.unit
@@ -402,7 +403,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
     "labels": '["a", "\u00fc"]',
   }
   path = str(tmp_path / "eval_results.txt")
-  training_run.write_results(path, results)
+  result_files.write_results(path, results)
   read = multi_run.read_results(path)
   assert read.pop("labels") == ["a", "\u00fc"]
   for name in ("eval_accuracy", "eval_loss"):

@@ -14,6 +14,7 @@ import modeling
 from bertlib import estimator_api, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
+from bertlib.metrics import result_files
 from bertlib.reporting import html_report
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
@@ -459,7 +460,7 @@ def test_no_predictions_are_followed_too():
   ],
 )
 def test_predictions_are_named_after_their_texts(path, name):
-  assert training_run.predictions_name(path) == name
+  assert result_files.predictions_name(path) == name
 
 
 @pytest.mark.graph
@@ -494,7 +495,7 @@ def test_collected_batches_are_joined():
 
 def test_results_have_the_form_of_the_reference(tmp_path, log):
   path = tmp_path / "eval_results.txt"
-  training_run.write_results(
+  result_files.write_results(
     str(path), {"loss": np.float32(2 / 3), "eval_accuracy": 1, "a": [[1, 2]]}
   )
   assert (

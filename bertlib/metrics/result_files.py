@@ -1,0 +1,35 @@
+"""Files of results: `eval_results.txt`, and names of predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bertlib.files import write_whole
+
+
+def predictions_name(path: str) -> str:
+  """What files with predictions of a text file are called, without endings.
+
+  Args:
+    path: the text file; "-" for standard input.
+  """
+  stem = os.path.splitext(os.path.basename(path))[0]
+  return f"{'stdin' if path == '-' else stem}_predictions"
+
+
+def write_results(path: str, results: Mapping[str, Any]) -> None:
+  """Writes an `eval_results.txt` and logs it: `key = value`, keys sorted.
+
+  Args:
+    path: the file.
+    results: values by key.
+  """
+  lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
+  for line in lines:
+    logging.info("  %s", line)
+  with write_whole(path) as file:
+    file.writelines(line + "\n" for line in lines)

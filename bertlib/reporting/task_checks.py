@@ -1,0 +1,201 @@
+"""The doctor's checks of the examples of each task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from absl import logging
+
+import modeling
+import tokenization
+from bertlib.data import (
+  classification_records,
+  ner,
+  pretraining_records,
+  squad,
+)
+from bertlib.data.classification import (
+  DataProcessor,
+)
+from bertlib.reporting import (
+  doctor,
+)
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.ner import NerSettings
+from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.settings.squad import SquadSettings
+from bertlib.training import (
+  classifier_inputs,
+  ner_inputs,
+  pretraining_inputs,
+  squad_inputs,
+)
+
+
+def check_questions(
+  settings: SquadSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  data: squad_inputs.Data,
+) -> doctor.Lengths:
+  """Makes windows of some of the questions; warns if answers get lost."""
+  questions = data.train or data.predict
+  some = doctor.sample(questions)
+  windows = squad.make_windows(
+    some,
+    tokenizer,
+    squad_inputs.window_settings(settings, is_training=bool(data.train)),
+  )
+  cut, lost = squad.find_losses(windows)
+  for what, which in (("questions are cut", cut), ("answers get lost", lost)):
+    if len(which) > len(some) / 20:
+      logging.warning("%d of %d %s", len(which), len(some), what)
+  ends = np.cumsum(windows.length)
+  return doctor.check_encoded(
+    [
+      doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
+      for end, length in zip(ends, windows.length)
+    ],
+    config.vocab_size,
+    len(questions) * len(ends) // max(len(some), 1),
+  )
+
+
+def check_class_labels(
+  processor: DataProcessor, examples: classifier_inputs.Examples
+) -> None:
+  """Warns of labels that are missing or rare."""
+  labels = processor.problem.labels
+  sets = {"the training set": examples.train}
+  sets |= {f"the dev set{end}": of for end, of in examples.eval_sets.items()}
+  doctor.check_labels(
+    labels,
+    {
+      name: [
+        label
+        for example in of_set
+        for label in (
+          [example.label]
+          if isinstance(example.label, str)
+          else example.label or ()
+        )
+      ]
+      for name, of_set in sets.items()
+      if labels and of_set
+    },
+  )
+
+
+def check_texts(
+  settings: ClassifierSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  processor: DataProcessor,
+  examples: classifier_inputs.Examples,
+) -> doctor.Lengths:
+  """Encodes some of the examples; warns if many are cut."""
+  others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
+  found = examples.train or list(itertools.chain.from_iterable(others))
+
+  def encode(example):
+    # Not as the first example, whose tokens are logged.
+    converted, num_tokens, num_cut = classification_records.encode_example(
+      1,
+      example,
+      processor.problem,
+      settings.model.max_seq_length,
+      tokenizer,
+    )
+    return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
+
+  lengths = doctor.check_encoded(
+    map(encode, doctor.sample(found)), config.vocab_size, len(found)
+  )
+  if processor.kind == "multiple_choice":
+    return lengths._replace(num_rows=processor.problem.num_labels)
+  return lengths
+
+
+def check_pretraining_records(
+  settings: PretrainingSettings,
+  config: modeling.BertConfig,
+  data: pretraining_inputs.Data,
+  number: int = 2000,
+) -> doctor.Lengths:
+  """Looks at some of the records, each by itself.
+
+  Args:
+    settings: of the command.
+    config: the encoder's sizes.
+    data: the files.
+    number: of records, in all.
+
+  Returns:
+    How many there are to learn from, and how long they are.
+
+  Raises:
+    InputError: one is of other lengths, or of a larger vocabulary.
+  """
+
+  def encoded():
+    for path in data.num_records:
+      of_file = -(-number // len(data.num_records))
+      records = itertools.islice(
+        pretraining_records.read_records(path), of_file
+      )
+      for count, record in enumerate(records, start=1):
+        where = f"{path}, record {count}"
+        pretraining_records.check_lengths(
+          where,
+          record,
+          settings.model.max_seq_length,
+          settings.max_predictions_per_seq,
+        )
+        for name in ("input_ids", "masked_lm_ids"):
+          ids = record[name].int64_list.value
+          doctor.check_ids(ids, config.vocab_size, where)
+        yield doctor.Encoded(
+          record["input_ids"].int64_list.value,
+          sum(record["input_mask"].int64_list.value),
+        )
+
+  total = sum(data.num_records[path] for path in data.train_files)
+  return doctor.check_encoded(encoded(), config.vocab_size, total)
+
+
+def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
+  """Warns of types of entities that are missing or rare."""
+  sets = {"the training set": data.train, "the dev set": data.dev}
+  doctor.check_labels(
+    sorted({label[2:] or label for label in labels} - {"O"}),
+    {
+      name: [
+        entity.label
+        for sentence in sentences
+        for entity in ner.entities_of(sentence.tags)
+      ]
+      for name, sentences in sets.items()
+      if sentences
+    },
+  )
+
+
+def check_sentences(
+  settings: NerSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  data: ner_inputs.Data,
+) -> doctor.Lengths:
+  """Makes windows of some of the sentences."""
+  sentences = data.train or data.dev or data.predict
+  some = doctor.sample(sentences)
+  windows = list(
+    ner.make_windows(some, tokenizer, settings.model.max_seq_length)
+  )
+  return doctor.check_encoded(
+    [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
+    config.vocab_size,
+    len(sentences) * len(windows) // len(some),
+  )

@@ -1,0 +1,378 @@
+"""Inputs of run_classifier.py: its task, examples and records."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+import tokenization
+from bertlib import text_files
+from bertlib.checkpoints import finding, loading, model_json
+from bertlib.data import (
+  classification,
+  classification_records,
+)
+from bertlib.data.classification import (
+  ChoiceExample,
+  DataProcessor,
+  InputExample,
+  PaddingInputExample,
+  Problem,
+  XnliProcessor,
+)
+from bertlib.data.classification_records import (
+  file_based_convert_examples_to_features,
+)
+from bertlib.errors import InputError
+from bertlib.settings.classifier import TASKS, ClassifierSettings
+from bertlib.training import (
+  run_flags,
+)
+
+
+def task_name(settings: ClassifierSettings) -> str:
+  """The value of --task_name in lower case without hyphens."""
+  return _plain_task(settings.task_name)
+
+
+def _plain_task(name: str) -> str:
+  return name.lower().replace("-", "").replace("_", "")
+
+
+def _nearest_task(task: str) -> str:
+  """The tasks whose names are near to one that is none; else all of them."""
+  names = {_plain_task(name): name for name in (*TASKS, "tsv")}
+  near = difflib.get_close_matches(task, names)
+  return " or ".join(names[name] for name in near or names)
+
+
+def make_processor(settings: ClassifierSettings) -> DataProcessor:
+  """The processor that the flags ask for.
+
+  Returns:
+    The processor.
+
+  Raises:
+    InputError: there is no such task, or a flag that it needs is missing.
+  """
+  task = task_name(settings)
+  encoding = text_files.encoding_of(settings.text)
+  if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
+    raise InputError(f"--data_dir={settings.data_dir}: no such folder")
+  if task == "tsv":
+    check_label_set(settings.labels, settings.problem_type)
+    if not settings.label_delimiter:
+      raise InputError(
+        "--label_delimiter is empty; name what is between labels"
+      )
+    processor = classification.OwnDataProcessor(
+      {
+        "train": settings.train_file,
+        "dev": settings.dev_file,
+        "test": settings.test_file,
+      },
+      settings.text_a_column,
+      settings.text_b_column,
+      settings.label_column,
+      settings.labels,
+      settings.problem_type,
+      settings.label_delimiter,
+    )
+    processor.encoding = encoding
+    if not settings.labels and not settings.run.do_train:
+      # A trained model knows its labels.
+      trained = model_json.load_description(settings.run.output_dir)
+      processor.labels = trained.get("labels", [])
+    if not processor.labels and processor.kind != "regression":
+      processor.read_labels(settings.data_dir)
+  elif task not in classification.PROCESSORS:
+    raise InputError(
+      f"--task_name={settings.task_name}: there is no such task; give"
+      f" {_nearest_task(task)}"
+    )
+  elif not settings.data_dir:
+    raise InputError(
+      f"--data_dir is needed with --task_name={settings.task_name}"
+    )
+  elif task == "xnli":
+    processor = XnliProcessor(settings.language)
+  else:
+    processor = classification.PROCESSORS[task]()
+  processor.skip_bad_rows = settings.bad_rows == "skip"
+  processor.encoding = encoding
+  return processor
+
+
+def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
+  """Refuses --labels that no model can tell apart.
+
+  Args:
+    labels: the flag's value; None where it is not given.
+    kind: see `Problem`.
+
+  Raises:
+    InputError: one is empty or comes twice, or there is only one.
+  """
+  if labels is None or kind == "regression":
+    return
+  repeated = len(set(labels)) < len(labels)
+  if (
+    not all(labels)
+    or repeated
+    or (kind == "classification" and labels[1:] == [])
+  ):
+    raise InputError(
+      f"--labels={','.join(labels)}: give two labels or more with commas"
+      " between, each once and none of them empty"
+    )
+
+
+class Examples(NamedTuple):
+  """The data of everything that the flags ask for.
+
+  Attributes:
+    train: to learn from.
+    eval_sets: to score on, by the ending of the files for their results.
+    predict_sets: to label, likewise.
+  """
+
+  train: Sequence[InputExample | ChoiceExample]
+  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
+
+
+def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
+  """Refuses files from which another's processor dropped bytes.
+
+  `DataProcessor._read_tsv` does so, as in the original.
+  """
+  if type(processor).__module__ != classification.__name__:
+    for path in data_files:
+      text_files.read_text(path)
+
+
+def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
+  """Whether any of some examples is a pair of texts."""
+  return any(getattr(example, "text_b", None) for example in examples)
+
+
+def check_pairs(
+  settings: ClassifierSettings,
+  config: modeling.BertConfig,
+  processor: DataProcessor,
+  examples: Examples,
+) -> None:
+  """Refuses pairs for a model of single texts, and the other way round.
+
+  Args:
+    settings: of the command.
+    config: the encoder's sizes.
+    processor: of the task.
+    examples: the data.
+
+  Raises:
+    InputError: a set is of another kind than what the model in --output_dir
+      was trained on, or the model has no second segment.
+  """
+  if processor.kind == "multiple_choice":
+    loading.check_has_segments(config, settings.model.bert_config_file)
+    return
+  trained_on_pairs = None
+  if finding.trained_checkpoint(settings.run.output_dir):
+    description = model_json.load_description(settings.run.output_dir)
+    trained_on_pairs = description.get("has_pairs")
+  kinds = {True: "pairs of texts", False: "single texts"}
+  for split, of_set in (
+    ("train", examples.train),
+    *(("dev", of_set) for of_set in examples.eval_sets.values()),
+    *(("test", of_set) for of_set in examples.predict_sets.values()),
+  ):
+    if not of_set:
+      continue
+    is_pairs = has_pairs(of_set)
+    if is_pairs:
+      loading.check_has_segments(config, settings.model.bert_config_file)
+    if trained_on_pairs not in (None, is_pairs):
+      flag = "data_dir"
+      if split == "test" and settings.predict_file:
+        flag = "predict_file"
+      elif task_name(settings) == "tsv":
+        flag = f"{split}_file"
+      value = getattr(settings, flag)
+      raise InputError(
+        f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
+        f" in {settings.run.output_dir} was trained on"
+        f" {kinds[trained_on_pairs]}. Give texts of that kind, or name another"
+        " --output_dir"
+      )
+
+
+def count_steps(settings: ClassifierSettings, num_examples: int) -> int:
+  """Steps of training on so many examples; 0 without --do_train."""
+  return (
+    run_flags.count_steps(settings.run, num_examples, "examples")
+    if settings.run.do_train
+    else 0
+  )
+
+
+def read_class_weights(
+  settings: ClassifierSettings,
+  problem: Problem,
+  examples: Sequence[InputExample | ChoiceExample],
+) -> list[float] | None:
+  """What labels count in training, as --class_weights has it.
+
+  Balanced, all labels count alike in the training data: a label's weight is the
+  number of examples over the number of labels and of examples that have it.
+  Where a text has any number of labels, it is the number of those that lack it
+  over the number of those that have it.
+
+  Args:
+    settings: of the command.
+    problem: what is learnt.
+    examples: the training data.
+
+  Returns:
+    L weights; None for all alike.
+
+  Raises:
+    InputError: a weight is none, or of no label.
+  """
+  given = settings.class_weights
+  if not given or not examples:
+    return None
+  if problem.kind not in ("classification", "multi_label"):
+    raise InputError(f"--class_weights: a {problem.kind} has no classes")
+  if given == ["balanced"]:
+    has_several = problem.kind == "multi_label"
+    counts = collections.Counter()
+    for example in examples:
+      counts.update(example.label if has_several else [example.label])
+    weights = [
+      (len(examples) - counts[label]) / max(counts[label], 1)
+      if has_several
+      else len(examples) / len(problem.labels) / max(counts[label], 1)
+      for label in problem.labels
+    ]
+  else:
+    by_label = dict.fromkeys(problem.labels, 1.0)
+    for pair in given:
+      label, _, text = pair.rpartition(":")
+      try:
+        weight = float(text)
+      except ValueError:
+        weight = -1.0
+      if label not in by_label or not 0 <= weight < float("inf"):
+        raise InputError(
+          f"--class_weights={pair}: give LABEL:WEIGHT, a label of"
+          f" {', '.join(problem.labels)} and a number, or balanced"
+        )
+      by_label[label] = weight
+    weights = list(by_label.values())
+  shown = (f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights))
+  logging.info("Weight of each label in the loss: %s", ", ".join(shown))
+  return weights
+
+
+def write_and_read(
+  settings: ClassifierSettings,
+  problem: Problem,
+  tokenizer: tokenization.FullTokenizer,
+  name: str,
+  examples: Sequence[InputExample | ChoiceExample],
+  batch_size: int,
+  steps_done: int | None = None,
+  by_length: bool = False,
+):
+  """Writes the records of some examples, and reads them in batches.
+
+  Args:
+    settings: of the command.
+    problem: what is learnt.
+    tokenizer: gives the ids.
+    name: of the records' file in `--output_dir`, without `.tf_record`.
+    examples: the examples.
+    batch_size: examples a step.
+    steps_done: for training, the step to go on from; else None.
+    by_length: see `input_pipeline.record_input_fn`; not on a TPU.
+
+  Returns:
+    An `input_fn`, and how long the examples are.
+  """
+  is_training = steps_done is not None
+  if settings.devices.on_tpu and not is_training:
+    padding = [PaddingInputExample()] * (-len(examples) % batch_size)
+    examples = [*examples, *padding]
+  path = os.path.join(settings.run.output_dir, f"{name}.tf_record")
+  lengths = file_based_convert_examples_to_features(
+    examples,
+    problem.labels,
+    settings.model.max_seq_length,
+    tokenizer,
+    path,
+    problem,
+  )
+  input_fn = classification_records.file_based_input_fn_builder(
+    path,
+    settings.model.max_seq_length,
+    is_training,
+    drop_remainder=settings.devices.on_tpu,
+    problem=problem,
+    trim=not settings.devices.on_tpu,
+    seed=settings.run.seed,
+    first_step=steps_done or 0,
+    by_length=by_length and not settings.devices.on_tpu,
+  )
+  return input_fn, lengths
+
+
+def read_examples(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> Examples:
+  """Reads the examples of everything that the flags ask for.
+
+  Args:
+    settings: of the command.
+    processor: reads them.
+
+  Returns:
+    The examples.
+
+  Raises:
+    InputError: a file is missing, or something in it is wrong.
+  """
+  train_examples, eval_sets, predict_sets = [], {}, {}
+  if settings.run.do_train:
+    train_examples = processor.get_train_examples(settings.data_dir)
+    for example in train_examples:
+      if example.label is None:
+        raise InputError(f"{example.guid}: has no label to learn")
+    if processor.kind == "classification":
+      path = settings.train_file if task_name(settings) == "tsv" else ""
+      classification.check_several_labels(
+        os.path.join(settings.data_dir or "", path), train_examples
+      )
+    count_steps(settings, len(train_examples))
+  if settings.run.do_eval or (
+    settings.run.do_train and settings.run.eval_steps
+  ):
+    eval_sets = processor.sets(settings.data_dir, "dev")
+  if settings.run.do_predict and settings.predict_file:
+    if processor.kind == "multiple_choice":
+      raise InputError(
+        "--predict_file: texts without choices cannot be labelled"
+      )
+    predict_sets = {
+      "": classification.read_texts(settings.predict_file, processor.encoding)
+    }
+  elif settings.run.do_predict:
+    predict_sets = processor.sets(settings.data_dir, "test")
+  return Examples(train_examples, eval_sets, predict_sets)
