@@ -22,20 +22,17 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(VocabularySettings)
 
-import contextlib
 import json
-import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib import app, files, folder_lock, text_files
+from bertlib import app, files, folder_lock, lazy_module, text_files
 from bertlib.checkpoints import config_schema
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -43,6 +40,9 @@ from bertlib.files import write_whole
 from bertlib.settings import option
 from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
+
+# With it comes TensorFlow, which only a model with new words needs.
+embeddings = lazy_module.load("bertlib.checkpoints.embeddings")
 
 # Text to words
 
@@ -329,45 +329,6 @@ def place_words(
 
 # Words into a checkpoint
 
-_EMBEDDINGS = "bert/embeddings/word_embeddings"
-
-# What has a row for each entry: a weight, or a slot that the optimizer has
-# for one.
-_BY_ENTRY = re.compile(rf"({_EMBEDDINGS}|cls/predictions/output_bias)(/.+)?")
-
-
-def grow_tensors(
-  tensors: Mapping[str, np.ndarray],
-  pieces: Mapping[int, Sequence[int]],
-  num_entries: int,
-) -> dict[str, np.ndarray]:
-  """Gives new words their rows in the tensors of a model.
-
-  Embedding and output bias start as the mean of those of the word's pieces.
-  The optimizer's moments start at 0, as in a new training.
-
-  Args:
-    tensors: by their names in a checkpoint.
-    pieces: for the id of each new word, the ids of its pieces.
-    num_entries: of the vocabulary afterwards; as many rows there are, or as
-      many as before where that is more.
-
-  Returns:
-    All tensors. Those without a row for each entry are the same, and so are
-    the rows of old entries.
-  """
-  grown = dict(tensors)
-  for name, old in tensors.items():
-    match = _BY_ENTRY.fullmatch(name)
-    if match:
-      num_rows = max(len(old), num_entries)
-      new = np.zeros((num_rows, *old.shape[1:]), old.dtype)
-      new[: len(old)] = old
-      for place, ids in pieces.items():
-        new[place] = 0 if match[2] else old[ids].mean(axis=0, dtype=np.float64)
-      grown[name] = new
-  return grown
-
 
 def read_config(path: str) -> dict[str, Any]:
   """Reads a `bert_config.json` as it is.
@@ -376,53 +337,6 @@ def read_config(path: str) -> dict[str, Any]:
     InputError: it is not one.
   """
   return config_schema.read(path, required=["vocab_size"])
-
-
-def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
-  """Reads all tensors of a checkpoint, the optimizer's state among them.
-
-  Args:
-    path: named without `.index`.
-    vocab_size: V, which the model has to have.
-
-  Returns:
-    The tensors by name.
-
-  Raises:
-    InputError: it is no checkpoint of BERT, or has another V.
-  """
-  from bertlib.checkpoints import finding, rewrite
-
-  path = finding.find_checkpoint(path)
-  tensors = dict(rewrite.Checkpoint(path))
-  if _EMBEDDINGS not in tensors:
-    raise InputError(f"{path}: not a checkpoint of BERT, has no {_EMBEDDINGS}")
-  for name, tensor in tensors.items():
-    if _BY_ENTRY.fullmatch(name) and len(tensor) != vocab_size:
-      raise InputError(
-        f"{path}: {name} has {len(tensor)} rows, and vocab_size in the config"
-        f" is {vocab_size}; name the config of this checkpoint"
-      )
-  return tensors
-
-
-def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
-  """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
-  from tensorflow.io import gfile
-
-  from bertlib.checkpoints import checkpoint_writer
-
-  beside = f"{path}.{os.getpid()}.tmp"
-  try:
-    checkpoint_writer.write_variables(beside, tensors)
-    # The index last, for with it the checkpoint is there.
-    for part in (".data-00000-of-00001", ".index"):
-      gfile.rename(beside + part, path + part, overwrite=True)
-  except BaseException:
-    with contextlib.suppress(Exception):
-      for file in gfile.glob(f"{beside}*"):
-        gfile.remove(file)
-    raise
 
 
 # The command line
@@ -518,13 +432,15 @@ def _add(settings: VocabularySettings) -> None:
   with write_whole(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
-      tensors = read_checkpoint(settings.init_checkpoint, config["vocab_size"])
-      tensors = grow_tensors(tensors, pieces, len(entries))
-      config["vocab_size"] = len(tensors[_EMBEDDINGS])
+      tensors = embeddings.read_checkpoint(
+        settings.init_checkpoint, config["vocab_size"]
+      )
+      tensors = embeddings.grow_tensors(tensors, pieces, len(entries))
+      config["vocab_size"] = len(tensors[embeddings.WORD_EMBEDDINGS])
       with write_whole(settings.output_config) as config_file:
         text = json.dumps(config, indent=2, ensure_ascii=False)
         config_file.write(f"{text}\n")
-        write_checkpoint(settings.output_checkpoint, tensors)
+        embeddings.write_checkpoint(settings.output_checkpoint, tensors)
 
   appended = len(entries) - len(vocab)
   logging.info(

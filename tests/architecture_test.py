@@ -19,6 +19,7 @@ ORDER = (
   "errors",
   "files",
   "published_models",
+  "lazy_module",
   "settings",
   "text_files",
   "json_files",
@@ -62,9 +63,6 @@ PARSES_FLAGS = ("bertlib.app", "bertlib.tensorflow_log")
 
 # Functions in which a command may read its flags.
 READS_FLAGS = ("main", "define_flags", "from_flags")
-
-# It needs TensorFlow only to add words to a model, and is quick without.
-IMPORTS_IN_FUNCTIONS = ("create_vocab",)
 
 MODULES = {
   ".".join(path.relative_to(ROOT).with_suffix("").parts): path
@@ -116,12 +114,19 @@ def imports_of(module):
 
 
 def own_imports_of(module):
-  return {
+  nodes = [*ast.walk(parse(module))]
+  found = {
     name
-    for node in ast.walk(parse(module))
+    for node in nodes
     if isinstance(node, (ast.Import, ast.ImportFrom))
     for name in modules_of(node)
     if name in MODULES
+  }
+  return found | {
+    node.args[0].value
+    for node in nodes
+    if isinstance(node, ast.Call)
+    and ast.unparse(node.func) == "lazy_module.load"
   }
 
 
@@ -175,7 +180,7 @@ def test_imports_have_no_cycle(module):
   assert module not in reached
 
 
-@each_module(*IMPORTS_IN_FUNCTIONS)
+@each_module()
 def test_no_function_imports_a_module_of_the_project(module):
   hidden = {
     name

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import create_vocab
 import tokenization
 from bertlib import files
+from bertlib.checkpoints import embeddings
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -481,7 +482,7 @@ def test_new_rows_are_means_and_all_else_stays(num_spare):
     len(ENTRIES) + 1: [places["the"], places["##a"]],
   }
   assert pieces == rows
-  grown = create_vocab.grow_tensors(tensors, pieces, len(entries))
+  grown = embeddings.grow_tensors(tensors, pieces, len(entries))
   new_size = len(ENTRIES) + max(2, num_spare)
   run_outputs.assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
 
@@ -503,7 +504,7 @@ def test_command_grows_a_model(tmp_path):
     18: [old["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    create_vocab.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
+    embeddings.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
   )
   assert "Of 4 words 1 were entries, 2 took [unusedN] places, 1 came" in (
     done.stderr
@@ -533,9 +534,9 @@ def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
   def interrupt(*_, **__):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr("tensorflow.io.gfile.rename", interrupt)
+  monkeypatch.setattr("tensorflow.compat.v1.gfile.Rename", interrupt)
   with pytest.raises(KeyboardInterrupt):
-    create_vocab.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
+    embeddings.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
   assert os.listdir(tmp_path) == []
 
 
@@ -544,14 +545,14 @@ def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30)
-  create_vocab.write_checkpoint(path, tensors)
-  run_outputs.assert_same_bits(create_vocab.read_checkpoint(path, 30), tensors)
+  embeddings.write_checkpoint(path, tensors)
+  run_outputs.assert_same_bits(embeddings.read_checkpoint(path, 30), tensors)
 
 
 @pytest.mark.graph
 def test_checkpoint_files_are_the_same_each_time(tmp_path):
   for name in ("a", "b"):
-    create_vocab.write_checkpoint(str(tmp_path / name), random_tensors(9))
+    embeddings.write_checkpoint(str(tmp_path / name), random_tensors(9))
   for part in ("index", "data-00000-of-00001"):
     same = {(tmp_path / f"{name}.{part}").read_bytes() for name in "ab"}
     assert len(same) == 1
@@ -562,14 +563,14 @@ def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
   with pytest.raises(InputError, match=r"has 20 rows, and vocab_size .* is 21"):
-    create_vocab.read_checkpoint(path, 21)
+    embeddings.read_checkpoint(path, 21)
   with pytest.raises(InputError, match="no such checkpoint"):
-    create_vocab.read_checkpoint(f"{path}-1", 20)
+    embeddings.read_checkpoint(f"{path}-1", 20)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
-  create_vocab.write_checkpoint(path, {"w": np.zeros(20)})
+  embeddings.write_checkpoint(path, {"w": np.zeros(20)})
   with pytest.raises(InputError, match="not a checkpoint of BERT"):
-    create_vocab.read_checkpoint(path, 20)
+    embeddings.read_checkpoint(path, 20)
 
 
 @pytest.mark.graph
@@ -578,7 +579,7 @@ def test_checkpoint_that_was_cut_short_is_refused(tmp_path):
   data = tmp_path / "model.ckpt.data-00000-of-00001"
   data.write_bytes(data.read_bytes()[:100])
   with pytest.raises(InputError, match=f"^{data}: "):
-    create_vocab.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
+    embeddings.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"vocab_size": "9"}'])

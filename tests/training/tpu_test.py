@@ -108,7 +108,7 @@ def model_of(name, *arguments):
   weights = [0.5, 1.0, 2.0] if weighted else None
   return make(
     run_classifier, ClassifierSettings, problem, steps, None, weights
-  ), run_classifier.record_layout(LENGTH, problem)
+  ), classification_records.record_layout(LENGTH, problem)
 
 
 def random_batch(layout, batch_size=BATCH_SIZE):
