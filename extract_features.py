@@ -39,7 +39,6 @@ from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import (
   devices,
-  run_flags,
   session_hooks,
   setup,
   training_run,
@@ -485,7 +484,7 @@ def main(_) -> None:
         settings.devices.on_tpu,
         settings.use_one_hot_embeddings,
         settings.pooling,
-        run_flags.read_execution(settings),
+        training_run.read_execution(settings),
       ),
       model_dir=folder,  # without a checkpoint, which would go first
       predict_batch_size=settings.batch_size,

@@ -76,7 +76,6 @@ from bertlib.training import (
   estimator_spec,
   model_selection,
   multi_run,
-  run_flags,
   session_hooks,
   setup,
   training_run,
@@ -454,7 +453,7 @@ def main(_) -> None:
       settings, start.trained, start.config, start.processor
     ),
   )
-  with run_flags.lock_output_dir(settings):
+  with training_run.lock_output_dir(settings):
     carry_out(settings, start, receipt)
 
 
@@ -485,7 +484,7 @@ def carry_out(
       settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *run_flags.choice_flags(settings.compute)],
+      ["--nodo_predict", *training_run.choice_flags(settings.compute)],
     )
 
   num_train_steps = classifier_inputs.count_steps(settings, len(examples.train))
@@ -662,7 +661,7 @@ def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
 def check_flags(settings: ClassifierSettings) -> list[int]:
   """Refuses flags that do not go together; gives the seeds of `--seeds`."""
   doctor.check_actions(settings)
-  return run_flags.read_seeds(settings.run)
+  return training_run.read_seeds(settings.run)
 
 
 def check_output(
@@ -680,7 +679,7 @@ def read_selection(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> model_selection.Selection:
   """How the best weights are found, by scores of the task."""
-  return run_flags.read_selection(settings.run, [*processor.scores, "loss"])
+  return training_run.read_selection(settings.run, [*processor.scores, "loss"])
 
 
 def describe_model(
@@ -881,7 +880,7 @@ def build_estimator(
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    settings, run_flags.read_execution(settings), config, num_train_steps
+    settings, training_run.read_execution(settings), config, num_train_steps
   )
   model_fn = make_model_fn(
     settings,

@@ -52,7 +52,6 @@ from bertlib.training import (
   model_selection,
   multi_run,
   ner_inputs,
-  run_flags,
   session_hooks,
   setup,
   training_run,
@@ -317,7 +316,7 @@ def main(_) -> None:
   start = prepare(settings, doctor.simply)
   settings = start.settings
   check_start(settings, start)
-  with run_flags.lock_output_dir(settings):
+  with training_run.lock_output_dir(settings):
     carry_out(settings, start, receipt)
 
 
@@ -345,7 +344,7 @@ def carry_out(
       settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nodo_predict", *run_flags.choice_flags(settings.compute)],
+      ["--nodo_predict", *training_run.choice_flags(settings.compute)],
     )
 
   def tagger(name, sentences):
@@ -446,7 +445,7 @@ def prepare(settings: NerSettings, check: doctor.Check) -> Start:
   tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
   trained = check("checkpoint", setup.find_model, settings)
   selection = check(
-    "scores", run_flags.read_selection, settings.run, ner_scores.METRICS
+    "scores", training_run.read_selection, settings.run, ner_scores.METRICS
   )
   tagged = check(
     "sentences", ner_inputs.read_training_set, settings, after=seeds
@@ -496,7 +495,7 @@ def check_flags(settings: NerSettings) -> list[int]:
   ):
     if getattr(settings.run, action) and not getattr(settings, flag):
       raise InputError(f"--{flag} is needed with --{action}")
-  return run_flags.read_seeds(settings.run)
+  return training_run.read_seeds(settings.run)
 
 
 def check_output(settings: NerSettings) -> None:
@@ -767,7 +766,7 @@ def build_estimator(
     An `estimator_api.TPUEstimator`.
   """
   compute, options = training_run.plan_training(
-    settings, run_flags.read_execution(settings), config, num_train_steps
+    settings, training_run.read_execution(settings), config, num_train_steps
   )
   return training_run.build_estimator(
     settings,
@@ -807,7 +806,7 @@ def make_model_fn(
 
 def count_steps(settings: NerSettings, num_windows: int) -> int:
   """The steps of training on so many windows."""
-  return run_flags.count_steps(settings.run, num_windows, "windows")
+  return training_run.count_steps(settings.run, num_windows, "windows")
 
 
 def check_start(settings: NerSettings, start: Start) -> None:

@@ -51,7 +51,6 @@ from bertlib.training import (
   model_selection,
   phases,
   pretraining_inputs,
-  run_flags,
   setup,
   training_run,
 )
@@ -562,7 +561,7 @@ def main(_) -> None:
     lambda: check_weights(settings, start.trained, start.config),
     settings.max_predictions_per_seq,
   )
-  with run_flags.lock_output_dir(settings):
+  with training_run.lock_output_dir(settings):
     carry_out(settings, start, receipt)
 
 
@@ -643,7 +642,7 @@ def run_phases(settings: PretrainingSettings) -> None:
     phases.run_each_phase(settings, num_steps)
     return
   receipt = receipts.begin(__file__, settings)
-  with run_flags.lock_output_dir(settings):
+  with training_run.lock_output_dir(settings):
     carry_out_phases(settings, num_steps, receipt)
 
 
@@ -749,7 +748,7 @@ def check_output(
 
 def read_selection(settings: PretrainingSettings) -> model_selection.Selection:
   """How the flags want the best weights found."""
-  return run_flags.read_selection(
+  return training_run.read_selection(
     settings.run,
     [
       "masked_lm_loss",
@@ -790,7 +789,7 @@ def build_estimator(settings: PretrainingSettings, config: modeling.BertConfig):
   """
   compute, options = training_run.plan_training(
     settings,
-    run_flags.read_execution(settings),
+    training_run.read_execution(settings),
     config,
     settings.num_train_steps if settings.run.do_train else 0,
     settings.max_predictions_per_seq,

@@ -72,7 +72,6 @@ from bertlib.training import (
   estimator_spec,
   model_selection,
   multi_run,
-  run_flags,
   session_hooks,
   setup,
   squad_inputs,
@@ -434,7 +433,7 @@ def main(_) -> None:
   start = prepare(settings, doctor.simply)
   settings = start.settings
   check_start(settings, start)
-  with run_flags.lock_output_dir(settings):
+  with training_run.lock_output_dir(settings):
     carry_out(settings, start, receipt)
 
 
@@ -468,7 +467,7 @@ def carry_out(
       settings.run.output_dir,
       start.seeds,
       selection.metric,
-      ["--nointeractive", *run_flags.choice_flags(settings.compute)],
+      ["--nointeractive", *training_run.choice_flags(settings.compute)],
     )
 
   predict_windows, key = [], ""
@@ -630,7 +629,7 @@ def check_output(settings: SquadSettings) -> None:
 
 def read_selection(settings: SquadSettings) -> model_selection.Selection:
   """How the flags want the best weights found."""
-  return run_flags.read_selection(
+  return training_run.read_selection(
     settings.run,
     ["best_f1", "f1", "exact", "best_exact"]
     if settings.version_2_with_negative
@@ -733,7 +732,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
   squad.check_settings(
     squad_inputs.window_settings(settings, is_training=False)
   )
-  return run_flags.read_seeds(settings.run)
+  return training_run.read_seeds(settings.run)
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
@@ -768,7 +767,7 @@ def build_estimator(
   """
   compute, options = training_run.plan_training(
     settings,
-    run_flags.read_execution(settings, unpad=settings.mask_padding),
+    training_run.read_execution(settings, unpad=settings.mask_padding),
     config,
     num_train_steps,
   )

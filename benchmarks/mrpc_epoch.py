@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our epoch."""
-  from bertlib.training import run_flags, training_run
+  from bertlib.training import training_run
 
   own = training_step.training_settings(
     train_batch_size=settings.batch_size,
@@ -84,7 +84,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   )
   compute, options = training_run.plan_training(
     own,
-    run_flags.read_execution(own),
+    training_run.read_execution(own),
     read_config(settings),
     num_train_steps=1000,
   )

@@ -146,7 +146,7 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Our config, and how our flags have a step made, as keywords."""
   import modeling
-  from bertlib.training import run_flags, training_run
+  from bertlib.training import training_run
 
   ours = training_settings(
     train_batch_size=settings.batch_size,
@@ -159,7 +159,7 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   )
   config = modeling.BertConfig(**sizes(settings))
   compute, options = training_run.plan_training(
-    ours, run_flags.read_execution(ours), config, num_train_steps=1000
+    ours, training_run.read_execution(ours), config, num_train_steps=1000
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 

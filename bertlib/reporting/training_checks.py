@@ -21,7 +21,7 @@ from bertlib import estimator_api
 from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.reporting.doctor import Doctor, Lengths, check_disk, size_in_words
 from bertlib.settings.common import TrainingSettings
-from bertlib.training import memory_plan, run_flags, training_run
+from bertlib.training import memory_plan, training_run
 
 
 def check_weights(
@@ -82,7 +82,7 @@ def check_start(
   try:
     training_run.plan_training(
       settings,
-      run_flags.read_execution(settings),
+      training_run.read_execution(settings),
       config,
       int(settings.run.do_train),
       num_predictions,
@@ -219,7 +219,7 @@ def check_training(
   def plan(config, num_steps):
     return training_run.plan_training(
       settings,
-      run_flags.read_execution(settings),
+      training_run.read_execution(settings),
       config,
       num_steps,
       num_predictions,

@@ -33,7 +33,7 @@ from bertlib.data.classification_records import (
 from bertlib.errors import InputError
 from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.training import (
-  run_flags,
+  training_run,
 )
 
 
@@ -217,7 +217,7 @@ def check_pairs(
 def count_steps(settings: ClassifierSettings, num_examples: int) -> int:
   """Steps of training on so many examples; 0 without --do_train."""
   return (
-    run_flags.count_steps(settings.run, num_examples, "examples")
+    training_run.count_steps(settings.run, num_examples, "examples")
     if settings.run.do_train
     else 0
   )

@@ -28,8 +28,8 @@ from bertlib.metrics import (
 from bertlib.settings.squad import SquadSettings
 from bertlib.training import (
   model_selection,
-  run_flags,
   setup,
+  training_run,
 )
 
 
@@ -316,7 +316,7 @@ def count_steps(
     InputError: there are not enough for one.
   """
   count = num_questions if settings.steps_from == "questions" else num_windows
-  num_steps = run_flags.count_steps(settings.run, count, settings.steps_from)
+  num_steps = training_run.count_steps(settings.run, count, settings.steps_from)
   logging.info(
     "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
     " the %d windows",

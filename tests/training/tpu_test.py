@@ -39,7 +39,7 @@ from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import devices, run_flags, setup, tpu, training_run
+from bertlib.training import devices, setup, tpu, training_run
 
 pytestmark = pytest.mark.graph
 
@@ -88,7 +88,7 @@ def model_of(name, *arguments):
 
   def make(script, command, *others):
     settings = settings_of(command, *arguments)
-    compute = run_flags.read_execution(settings)
+    compute = training_run.read_execution(settings)
     planned = training_run.plan_training(settings, compute, CONFIG, steps)
     return script.make_model_fn(settings, CONFIG, *others, *planned)
 

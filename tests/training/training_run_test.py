@@ -21,7 +21,6 @@ from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
   estimator_spec,
-  run_flags,
   session_hooks,
   setup,
   tpu,
@@ -62,7 +61,7 @@ def settings_of(flags):
 def plan(flags):
   """How training is computed, and the options of a step."""
   settings = settings_of(flags)
-  compute = run_flags.read_execution(settings)
+  compute = training_run.read_execution(settings)
   return training_run.plan_training(settings, compute, CONFIG, 10)
 
 
@@ -104,7 +103,7 @@ def test_every_flag_of_a_step_arrives(flags):
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
-  how = run_flags.read_execution(settings_of(flags))
+  how = training_run.read_execution(settings_of(flags))
   assert training_run.plan_training(settings_of(flags), how, CONFIG, 0) == (
     how,
     StepOptions(),
@@ -134,7 +133,7 @@ def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert run_flags.read_execution(settings_of(flags)).dtype == tf.as_dtype(
+  assert training_run.read_execution(settings_of(flags)).dtype == tf.as_dtype(
     fastest
   )
 
@@ -178,7 +177,7 @@ def test_auto_is_what_an_earlier_run_recorded(
   found = settings_of(flags).compute.choices
   assert (found["precision"], found["xla"]) == chosen
   assert (
-    run_flags.choice_flags(settings_of(flags).compute)[0]
+    training_run.choice_flags(settings_of(flags).compute)[0]
     == f"--precision={chosen[0]}"
   )
 
@@ -207,7 +206,7 @@ def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert run_flags.read_execution(settings_of(flags)) == FastCompute(
+  assert training_run.read_execution(settings_of(flags)) == FastCompute(
     tf.bfloat16
   )
 
@@ -215,11 +214,11 @@ def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
 def test_a_tpu_is_not_asked_for_float16(flags):
   flags.use_tpu, flags.precision = True, "float16"
   with pytest.raises(InputError, match="--precision=bfloat16"):
-    run_flags.read_execution(settings_of(flags))
+    training_run.read_execution(settings_of(flags))
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not run_flags.read_execution(settings_of(flags), unpad=False).unpad
+  assert not training_run.read_execution(settings_of(flags), unpad=False).unpad
 
 
 @pytest.mark.parametrize("num_parts", [5, 48])
