@@ -989,6 +989,7 @@ def test_a_dropout_may_drop_everything(compiles):
   assert run(x).tolist() == [0.0] * 5
 
 
+@pytest.mark.train
 @pytest.mark.parametrize(
   "compute", [PLAIN, FastCompute(unpad=True, jit_compile=True)]
 )

@@ -212,6 +212,7 @@ def train_steps(place, num_steps):
     return losses, {variable.op.type for variable in tf.trainable_variables()}
 
 
+@pytest.mark.train
 def test_reference_variables_train_like_resource_variables(place):
   losses, kinds = train_steps(place, 6)
   assert kinds == {"VarHandleOp"}

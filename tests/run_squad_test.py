@@ -488,7 +488,7 @@ def batch():
   }
 
 
-@pytest.mark.graph
+@pytest.mark.train
 def test_masked_padding_has_no_part_in_the_loss(batch):
   loss, *logits = loss_and_logits(True, 24, batch)
   _, *unmasked = loss_and_logits(False, 24, batch)
@@ -505,7 +505,7 @@ def test_masked_padding_has_no_part_in_the_loss(batch):
   assert loss == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-@pytest.mark.graph
+@pytest.mark.train
 def test_trimming_changes_nothing_where_padding_is_masked(batch):
   loss, *logits = loss_and_logits(True, 24, batch)
   trimmed_loss, *trimmed = loss_and_logits(True, 16, batch)
