@@ -28,6 +28,7 @@ import tokenization
 from bertlib import app, estimator_api, files
 from bertlib.checkpoints import finding, model_json, predictor
 from bertlib.data import (
+  class_weights,
   classification,
   classification_records,
   model_inputs,
@@ -606,8 +607,8 @@ def prepare(settings: ClassifierSettings, check: doctor.Check) -> Start:
   if settings.class_weights:
     label_weights = check(
       "classes",
-      lambda task, data: classifier_inputs.read_class_weights(
-        settings, task.problem, data.train
+      lambda task, data: class_weights.read(
+        settings.class_weights, task.problem, data.train
       ),
       processor,
       examples,

@@ -73,18 +73,7 @@ COMMANDS = {
 }
 
 pytestmark = pytest.mark.unit
-
-
-def each_module(*expected_to_fail):
-  """Runs a test of each module; of some it is known to fail."""
-  xfail = pytest.mark.xfail(strict=True, reason="a known exception")
-  return pytest.mark.parametrize(
-    "module",
-    [
-      pytest.param(name, marks=[xfail] if name in expected_to_fail else [])
-      for name in MODULES
-    ],
-  )
+each_module = pytest.mark.parametrize("module", MODULES)
 
 
 @functools.cache
@@ -153,7 +142,7 @@ def chain_to(target, module, seen=None):
   return None
 
 
-@each_module()
+@each_module
 def test_a_module_imports_only_from_what_comes_before_it(module):
   too_late = {n for n in own_imports_of(module) if rank(n) > rank(module)}
   assert not too_late
@@ -164,13 +153,13 @@ def test_a_library_of_the_original_imports_nothing_of_ours(library):
   assert not own_imports_of(library)
 
 
-@each_module()
+@each_module
 def test_nothing_in_bertlib_imports_a_command(module):
   if module.startswith("bertlib."):
     assert not own_imports_of(module) & COMMANDS
 
 
-@each_module()
+@each_module
 def test_imports_have_no_cycle(module):
   reached, ahead = set(), [module]
   while ahead:
@@ -180,7 +169,7 @@ def test_imports_have_no_cycle(module):
   assert module not in reached
 
 
-@each_module()
+@each_module
 def test_no_function_imports_a_module_of_the_project(module):
   hidden = {
     name
@@ -194,7 +183,7 @@ def test_no_function_imports_a_module_of_the_project(module):
   assert not hidden
 
 
-@each_module()
+@each_module
 def test_a_module_is_not_too_long(module):
   num_lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
   assert num_lines <= MAX_LINES.get(module, 1000)
@@ -213,13 +202,13 @@ def flag_reads(node, function=None):
     yield from flag_reads(child, function)
 
 
-@each_module()
+@each_module
 def test_flags_are_read_by_main_and_settings_alone(module):
   if module not in PARSES_FLAGS and not module.startswith("bertlib.settings."):
     assert not [*flag_reads(parse(module))]
 
 
-@each_module()
+@each_module
 def test_importing_a_module_defines_no_flag(module):
   calls = [
     ast.unparse(node.func)

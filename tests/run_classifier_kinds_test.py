@@ -17,11 +17,10 @@ import modeling
 import run_classifier
 import tokenization
 from bertlib import estimator_api
-from bertlib.data import classification_records, model_inputs
+from bertlib.data import class_weights, classification_records, model_inputs
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.errors import InputError
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.training import classifier_inputs, multi_run
+from bertlib.training import multi_run
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train
@@ -311,8 +310,7 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
 
 def read_class_weights(problem, labels, *given):
   examples = [InputExample("", "", None, label) for label in labels]
-  settings = ClassifierSettings(class_weights=list(given))
-  return classifier_inputs.read_class_weights(settings, problem, examples)
+  return class_weights.read(list(given), problem, examples)
 
 
 @pytest.mark.unit
