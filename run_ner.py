@@ -568,11 +568,11 @@ def read_data(
     InputError: a file is missing, or something in it is wrong.
   """
   scheme = ner.find_scheme(labels)
-  train_set = repair(settings, "train_file", tagged, scheme, labels)
+  train_set = ner_inputs.repair(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if settings.run.do_eval or selection.eval_steps:
     ner_scores.import_seqeval()
-    dev_set = repair(
+    dev_set = ner_inputs.repair(
       settings,
       "dev_file",
       ner_inputs.read_tagged(settings, "dev_file"),
@@ -642,54 +642,6 @@ def find_labels(
       f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
     ),
   ]
-
-
-def repair(
-  settings: NerSettings,
-  flag: str,
-  sentences: Sequence[Sentence],
-  scheme: str,
-  labels: Sequence[str],
-) -> list[Sentence]:
-  """Sentences with tags that the model knows.
-
-  Args:
-    settings: of the command.
-    flag: names their file.
-    sentences: the sentences.
-    scheme: of the model's tags.
-    labels: the model's tags.
-
-  Returns:
-    The sentences, well tagged; how many tags were not is in the log.
-
-  Raises:
-    InputError: a tag is not of the model's.
-  """
-  kinds = {label[2:] for label in labels if label != "O"}
-  for sentence in sentences:
-    for entity in ner.entities_of(sentence.tags):
-      if entity.label not in kinds:
-        raise InputError(
-          f"{sentence.place}: {entity.label!r} (at"
-          f" {sentence.words[entity.start]!r}) is no label of the training"
-          f" data, which has {', '.join(sorted(kinds))}"
-        )
-  was_scheme = ner.find_scheme(
-    tag for sentence in sentences for tag in sentence.tags
-  )
-  mended, num_broken = ner.repaired(sentences, was_scheme)
-  if num_broken:
-    logging.warning(
-      "%s: %d tags are not as %s has them, such as an I- that follows on"
-      " nothing; taken as the beginning of an entity",
-      getattr(settings, flag),
-      num_broken,
-      was_scheme or "the data",
-    )
-  if scheme != was_scheme:
-    mended, _ = ner.repaired(mended, scheme)
-  return mended
 
 
 # Training and tagging

@@ -13,7 +13,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(SquadSettings, imports_tensorflow=True)
 
 import functools
-import itertools
 import os
 import sys
 import time
@@ -34,6 +33,9 @@ from bertlib.data import (
   model_inputs,
   record_check,
   squad,
+  squad_audit,
+  squad_questions,
+  squad_windows,
 )
 from bertlib.data.squad import (  # noqa: F401
   FeatureWriter,
@@ -46,10 +48,7 @@ from bertlib.data.squad import (  # noqa: F401
 )
 from bertlib.errors import InputError
 from bertlib.files import find_files
-from bertlib.metrics import (
-  squad_decoding,
-  squad_results,
-)
+from bertlib.metrics import squad_decoding, squad_evaluation, squad_results
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
   RawResult,
   _compute_softmax,
@@ -58,6 +57,7 @@ from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also
   write_predictions,
 )
 from bertlib.reporting import (
+  conversation,
   doctor,
   receipts,
   report_sections,
@@ -414,7 +414,7 @@ class Start(NamedTuple):
   selection: model_selection.Selection
   seeds: list[int]
   model: dict[str, Any]
-  data: squad_inputs.Data
+  data: squad_questions.Data
 
 
 def main(_) -> None:
@@ -425,7 +425,7 @@ def main(_) -> None:
     return
   if settings.audit:
     check_flags(settings)
-    squad_inputs.print_audit(
+    squad_audit.print_audit(
       settings, squad_inputs.load_audit_tokenizer(settings)
     )
     return
@@ -472,7 +472,7 @@ def carry_out(
 
   predict_windows, key = [], ""
   if data.predict:
-    arrays, key = squad_inputs.load_windows(
+    arrays, key = squad_windows.load_windows(
       settings,
       settings.predict_file,
       data.predict,
@@ -489,14 +489,14 @@ def carry_out(
   )
   lengths = None
   if settings.run.do_train and not start.seeds:
-    squad_results.write_unaligned(settings, data.unaligned)
+    squad_questions.write_unaligned(settings.run.output_dir, data.unaligned)
     lengths = train(
       settings,
       config,
       tokenizer,
       data.train,
       selection,
-      lambda checkpoint: squad_results.score_logits(
+      lambda checkpoint: squad_evaluation.score_logits(
         settings,
         data.predict,
         predict_windows,
@@ -506,7 +506,7 @@ def carry_out(
     )
   checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []
-  if squad_inputs.answers_questions(settings):
+  if settings.answers_questions:
     if settings.from_logits:
       logits = squad_decoding.load_logits(settings.from_logits, key)
     else:
@@ -520,7 +520,7 @@ def carry_out(
       training_run.write_dev_scores(settings, results, checkpoint)
       sections = report_sections.squad_sections(settings, data.questions)
     warnings = run_report.point_out_collapse(
-      *squad_results.answers_to_compare(settings, data.questions)
+      *squad_results.answers_to_compare(settings.run.output_dir, data.questions)
     )
   if settings.run.do_train:
     run_report.write_report(
@@ -539,7 +539,7 @@ def carry_out(
         "standard input",
         text_files.encoding_of(settings.text),
       )
-      converse(settings, predictor, lines)
+      conversation.converse(settings, predictor, lines)
 
 
 # What is asked for, and whether it can be
@@ -624,7 +624,7 @@ def check_output(settings: SquadSettings) -> None:
     model_files = [settings.model.vocab_file, settings.model.bert_config_file]
     files.check_outputs([settings.save_logits], inputs + model_files)
   if settings.interactive and settings.passage_file:
-    squad_inputs.read_passage(settings)
+    conversation.read_passage(settings)
 
 
 def read_selection(settings: SquadSettings) -> model_selection.Selection:
@@ -658,11 +658,11 @@ def check_start(settings: SquadSettings, start: Start) -> None:
     windows = squad.make_windows(
       questions,
       start.tokenizer,
-      squad_inputs.window_settings(settings, is_training=True),
+      squad_windows.window_settings(settings, is_training=True),
     )
     squad_inputs.count_steps(settings, len(questions), len(windows.length))
   if settings.from_logits:
-    key = squad_inputs.windows_key(
+    key = squad_windows.windows_key(
       settings, settings.predict_file, is_training=False
     )
     squad_decoding.load_logits(settings.from_logits, key)
@@ -695,7 +695,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
   """
   if not (
     settings.run.do_train
-    or squad_inputs.answers_questions(settings)
+    or settings.answers_questions
     or settings.audit
     or settings.interactive
   ):
@@ -709,7 +709,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
       settings.run.do_train or settings.audit,
       "--do_train and --audit",
     ),
-    ("predict_file", squad_inputs.answers_questions(settings), "--do_predict"),
+    ("predict_file", settings.answers_questions, "--do_predict"),
     (
       "predict_file",
       settings.run.do_train and settings.run.eval_steps,
@@ -719,8 +719,8 @@ def check_flags(settings: SquadSettings) -> list[int]:
     if needed and not getattr(settings, flag):
       raise InputError(f"--{flag} is needed with {why}")
   if (
-    settings.run.do_eval or squad_results.sweeps(settings)
-  ) and not squad_inputs.answers_questions(settings):
+    settings.run.do_eval or settings.sweeps
+  ) and not settings.answers_questions:
     raise InputError("there are no answers to score; add --do_predict")
   if settings.interactive and settings.passage_file:
     find_files([settings.passage_file])
@@ -730,7 +730,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
       f"--save_logits={settings.save_logits}: there is no {folder}"
     )
   squad.check_settings(
-    squad_inputs.window_settings(settings, is_training=False)
+    squad_windows.window_settings(settings, is_training=False)
   )
   return training_run.read_seeds(settings.run)
 
@@ -827,13 +827,13 @@ def train(
   Returns:
     How long the windows are, of which nothing is cut.
   """
-  windows, _ = squad_inputs.load_windows(
+  windows, _ = squad_windows.load_windows(
     settings, settings.train_file, examples, tokenizer, is_training=True
   )
   num_steps = squad_inputs.count_steps(
     settings, len(examples), len(windows.length)
   )
-  path = squad_results.in_output_dir(settings, "train.tf_record")
+  path = os.path.join(settings.run.output_dir, "train.tf_record")
   with FeatureWriter(path, is_training=True) as writer:
     for window in squad.iterate_features(
       windows,
@@ -903,7 +903,7 @@ def predict(
     batches += batches[:1] * (-len(batches) % settings.run.predict_batch_size)
   if not batches:
     return logits
-  path = squad_results.in_output_dir(settings, "eval.tf_record")
+  path = os.path.join(settings.run.output_dir, "eval.tf_record")
   with FeatureWriter(path, is_training=False) as writer:
     for window in batches:
       writer.process_feature(window)
@@ -932,46 +932,6 @@ def predict(
     num_questions / seconds,
   )
   return logits
-
-
-def converse(
-  settings: SquadSettings, predictor: Predictor, lines: Iterable[str]
-) -> None:
-  """Answers questions about one passage, and prints the answers.
-
-  Args:
-    settings: of the command.
-    predictor: the model.
-    lines: a question each; before them, if there is no --passage_file, the
-      passage and a blank line.
-
-  Raises:
-    InputError: there is no passage.
-  """
-  lines = iter(lines)
-  say = print if sys.stdin.isatty() else lambda *_, **__: None
-  if settings.passage_file:
-    passage = squad_inputs.read_passage(settings)
-  else:
-    say("The passage, and a blank line after it:")
-    passage = "".join(itertools.takewhile(str.strip, lines))
-  if not passage.strip():
-    raise InputError("standard input: has no passage in it")
-  say("Questions, one a line:")
-  for line in lines:
-    if not line.strip():
-      continue
-    (answers,) = predictor.predict(
-      [(line.strip(), passage)],
-      settings.n_best_size,
-      settings.max_answer_length,
-      settings.null_score_diff_threshold,
-    )
-    for answer in answers[:3]:
-      place = f"{answer.start}-{answer.end}" if answer.text else "-"
-      text = answer.text or "(no answer)"
-      app.show(f"{answer.probability:.3f}", f"{place:>11}", text, sep="  ")
-    print(flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from logging import Formatter
 from typing import Any, Callable
 
@@ -219,6 +219,18 @@ def show(*fields: str, sep: str = "\t") -> None:
   if sys.stdout.isatty():
     fields = tuple(map(errors.printable, fields))
   print(*fields, sep=sep, flush=True)
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+  """Prints rows with the same keys as a table."""
+  cells = [list(rows[0])]
+  for row in rows:
+    cells.append(
+      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
+    )
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  for row in cells:
+    print("  ".join(map(str.rjust, row, widths)))
 
 
 class _LogFormatter(Formatter):

@@ -190,14 +190,17 @@ def test_sentences_without_entities_are_one_answer():
 
 
 @pytest.mark.unit
-def test_questions_without_answers_are_one_answer(tmp_path, monkeypatch):
+def test_questions_without_answers_are_one_answer(tmp_path):
   (tmp_path / "predictions.json").write_text('{"1": "", "2": ""}')
-  monkeypatch.setattr(
-    squad_results, "in_output_dir", lambda name: str(tmp_path / name)
-  )
   question = squad_files.Question("1", "?", "", (), None)
-  assert squad_results.answers_to_compare([]) == (["no answer"] * 2, None)
-  assert squad_results.answers_to_compare([question])[1] == ["no answer"]
+  folder = str(tmp_path)
+  assert squad_results.answers_to_compare(folder, []) == (
+    ["no answer"] * 2,
+    None,
+  )
+  assert squad_results.answers_to_compare(folder, [question])[1] == [
+    "no answer"
+  ]
 
 
 def test_a_run_logs_its_devices_and_steps(place, classify, log):

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -847,58 +846,3 @@ def cached_windows(
   with write_whole(path, "wb") as file:
     np.savez(file, key=key, **windows._asdict())
   return windows
-
-
-# The audit
-
-
-def audit(
-  examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_lengths: Sequence[int],
-  doc_strides: Sequence[int],
-  max_query_length: int,
-) -> list[dict[str, int]]:
-  """Counts what each way to make windows would cut.
-
-  Args:
-    examples: the questions, with answers.
-    tokenizer: gives the ids.
-    max_seq_lengths: lengths to try, in tokens.
-    doc_strides: strides to try.
-    max_query_length: tokens of a question.
-
-  Returns:
-    For each pair of length and stride: both, how many questions and windows
-    there are, how many questions are cut, and how many answers are in no
-    window.
-
-  Raises:
-    InputError: a length leaves no room for text.
-  """
-  encoded = [
-    (len(e.query), len(e.document.ids), e.start, e.end)
-    for e in encode_examples(examples, tokenizer, is_training=True)
-  ]
-  rows = []
-  for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    check_settings(Settings(length, stride, max_query_length, True))
-    num_windows = num_lost = 0
-    for query_length, num_tokens, start, end in encoded:
-      room = length - min(query_length, max_query_length) - 3
-      spans = window_spans(num_tokens, room, stride)
-      num_windows += len(spans)
-      num_lost += start >= 0 and not any(
-        first <= start and end < first + size for first, size in spans
-      )
-    rows.append(
-      {
-        "max_seq_length": length,
-        "doc_stride": stride,
-        "questions": len(examples),
-        "windows": num_windows,
-        "questions cut": sum(row[0] > max_query_length for row in encoded),
-        "answers in no window": num_lost,
-      }
-    )
-  return rows

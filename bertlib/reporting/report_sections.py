@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +15,6 @@ from bertlib.data.ner import Sentence
 from bertlib.metrics import (
   classification_scores,
   ner_decoding,
-  squad_results,
   squad_scores,
 )
 from bertlib.reporting import (
@@ -182,10 +182,10 @@ def squad_sections(
     Sections of `report`.
   """
   answers = squad_files.read_json(
-    squad_results.in_output_dir(settings, "predictions.json")
+    os.path.join(settings.run.output_dir, "predictions.json")
   )
   listed = squad_files.read_json(
-    squad_results.in_output_dir(settings, "nbest_predictions.json")
+    os.path.join(settings.run.output_dir, "nbest_predictions.json")
   )
   score_one = squad_scores.score_v1
   if settings.version_2_with_negative:

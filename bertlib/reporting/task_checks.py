@@ -15,6 +15,8 @@ from bertlib.data import (
   ner,
   pretraining_records,
   squad,
+  squad_questions,
+  squad_windows,
 )
 from bertlib.data.classification import (
   DataProcessor,
@@ -30,7 +32,6 @@ from bertlib.training import (
   classifier_inputs,
   ner_inputs,
   pretraining_inputs,
-  squad_inputs,
 )
 
 
@@ -38,7 +39,7 @@ def check_questions(
   settings: SquadSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
-  data: squad_inputs.Data,
+  data: squad_questions.Data,
 ) -> doctor.Lengths:
   """Makes windows of some of the questions; warns if answers get lost."""
   questions = data.train or data.predict
@@ -46,7 +47,7 @@ def check_questions(
   windows = squad.make_windows(
     some,
     tokenizer,
-    squad_inputs.window_settings(settings, is_training=bool(data.train)),
+    squad_windows.window_settings(settings, is_training=bool(data.train)),
   )
   cut, lost = squad.find_losses(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):

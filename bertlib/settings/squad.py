@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.common import (
   ComputeSettings,
@@ -157,3 +158,41 @@ class SquadSettings:
   num_workers: int = option.integer(
     0, "Processes that make windows; 0 for one a core.", COUNT
   )
+
+  @property
+  def answers_questions(self) -> bool:
+    """Whether --predict_file is to be answered."""
+    return bool(self.run.do_predict or self.from_logits)
+
+  @property
+  def sweeps(self) -> bool:
+    """Whether several settings are to be tried."""
+    return bool(
+      self.numbers("sweep_n_best_size")
+      or self.numbers("sweep_max_answer_length")
+      or self.numbers("sweep_null_threshold", float)
+    )
+
+  def numbers(self, flag: str, kind: type = int) -> list[Any]:
+    """The numbers of a list flag.
+
+    Args:
+      flag: its name.
+      kind: int or float.
+
+    Returns:
+      The numbers; none if the flag is not given.
+
+    Raises:
+      InputError: one is none, or an integer below 1.
+    """
+    values = getattr(self, flag) or []
+    try:
+      read = [kind(value) for value in values]
+    except ValueError:
+      read = [None]
+    if None in read or (kind is int and any(value < 1 for value in read)):
+      raise InputError(
+        f"--{flag}={','.join(values)}: give numbers with commas between"
+      )
+    return read

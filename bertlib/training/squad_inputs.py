@@ -1,52 +1,21 @@
-"""Inputs of run_squad.py: questions, windows, and where weights are from."""
+"""Inputs of run_squad.py: its model, questions and steps."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
 import tokenization
-from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import (
-  squad,
-  squad_files,
-)
-from bertlib.data.squad import (
-  SquadExample,
-  read_squad_examples,
-)
+from bertlib.data import squad_questions
+from bertlib.data.squad import read_squad_examples
 from bertlib.errors import InputError
-from bertlib.metrics import (
-  squad_results,
-)
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import (
-  model_selection,
-  setup,
-  training_run,
-)
-
-
-class Data(NamedTuple):
-  """The questions of everything that the flags ask for.
-
-  Attributes:
-    train: to learn from.
-    predict: to answer.
-    questions: to score by: the same with their answers.
-    unaligned: those of the training set that are left out.
-  """
-
-  train: Sequence[SquadExample]
-  predict: Sequence[SquadExample]
-  questions: Sequence[squad_files.Question]
-  unaligned: Sequence[Mapping[str, Any]]
+from bertlib.training import model_selection, setup, training_run
 
 
 def describe_model(
@@ -92,7 +61,7 @@ def describe_model(
 
 def read_data(
   settings: SquadSettings, selection: model_selection.Selection
-) -> Data:
+) -> squad_questions.Data:
   """Reads the questions of everything that the flags ask for.
 
   Args:
@@ -105,7 +74,7 @@ def read_data(
   Raises:
     InputError: a file is missing, or something in it is wrong.
   """
-  data = Data([], [], [], [])
+  data = squad_questions.Data([], [], [], [])
   if settings.run.do_train:
     train = read_squad_examples(
       settings.train_file,
@@ -114,35 +83,16 @@ def read_data(
       data.unaligned,
     )
     data = data._replace(train=train)
-  if answers_questions(settings) or selection.eval_steps:
+  if settings.answers_questions or selection.eval_steps:
     predict = read_squad_examples(
       settings.predict_file, False, settings.version_2_with_negative
     )
     data = data._replace(predict=predict)
-  if (
-    settings.run.do_eval
-    or selection.eval_steps
-    or squad_results.sweeps(settings)
-  ):
-    data = data._replace(questions=read_answered_questions(settings))
+  if settings.run.do_eval or selection.eval_steps or settings.sweeps:
+    data = data._replace(
+      questions=squad_questions.read_answered_questions(settings)
+    )
   return data
-
-
-def answers_questions(settings: SquadSettings) -> bool:
-  """Whether --predict_file is to be answered."""
-  return bool(settings.run.do_predict or settings.from_logits)
-
-
-def window_settings(
-  settings: SquadSettings, is_training: bool
-) -> squad.Settings:
-  """How the flags want windows made."""
-  return squad.Settings(
-    settings.model.max_seq_length,
-    settings.doc_stride,
-    settings.max_query_length,
-    is_training,
-  )
 
 
 def find_model(settings: SquadSettings) -> str | None:
@@ -179,24 +129,6 @@ def check_has_head(checkpoint: str) -> None:
     )
 
 
-def read_answered_questions(
-  settings: SquadSettings,
-) -> list[squad_files.Question]:
-  """The questions of --predict_file, with answers to score by.
-
-  Raises:
-    InputError: one has none, and data of 1.1 has no such questions.
-  """
-  questions = squad_files.read_questions(settings.predict_file)
-  for question in questions:
-    if not question.answers and not settings.version_2_with_negative:
-      raise InputError(
-        f"{settings.predict_file}, question {question.id}: has no answer to"
-        " score by. Leave out --do_eval, or give --version_2_with_negative"
-      )
-  return questions
-
-
 def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
   """The tokenizer of --audit, which needs neither a model nor a folder."""
   model = setup.fetch_model(settings.model)
@@ -208,95 +140,6 @@ def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
     None,
     model.init_checkpoint,
   )
-
-
-def print_audit(
-  settings: SquadSettings, tokenizer: tokenization.FullTokenizer
-) -> None:
-  """Prints what settings would cut off --train_file."""
-  unaligned: list[dict[str, Any]] = []
-  examples = read_squad_examples(
-    settings.train_file, True, settings.version_2_with_negative, unaligned
-  )
-  rows = squad.audit(
-    examples,
-    tokenizer,
-    squad_results.numbers(settings, "audit_max_seq_lengths"),
-    squad_results.numbers(settings, "audit_doc_strides"),
-    settings.max_query_length,
-  )
-  squad_results.print_table(
-    [row | {"unaligned answers": len(unaligned)} for row in rows]
-  )
-
-
-# Training and answering
-
-
-def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
-  """The key in the cache of a data set's windows."""
-  return squad.cache_key(
-    path,
-    settings.model.vocab_file,
-    window_settings(settings, is_training)._asdict()
-    | {
-      "do_lower_case": settings.model.do_lower_case,
-      "version_2_with_negative": settings.version_2_with_negative,
-    },
-  )
-
-
-def load_windows(
-  settings: SquadSettings,
-  path: str,
-  examples: Sequence[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
-  is_training: bool,
-) -> tuple[squad.Windows, str]:
-  """The windows of a data set, made or from the cache; says what they lose.
-
-  Args:
-    settings: of the command.
-    path: the data set.
-    examples: its questions.
-    tokenizer: gives the ids.
-    is_training: whether they need answers.
-
-  Returns:
-    The windows and the key of the cache.
-  """
-  key = windows_key(settings, path, is_training)
-  # Starting a process takes as long as some thousand questions.
-  num_workers = settings.num_workers or min(
-    os.cpu_count(), len(examples) // 5000
-  )
-  windows = squad.cached_windows(
-    settings.cache_dir or settings.run.output_dir,
-    key,
-    lambda: squad.make_windows(
-      examples,
-      tokenizer,
-      window_settings(settings, is_training),
-      num_workers,
-      True,
-    ),
-  )
-  cut, lost = squad.find_losses(windows)
-  logging.info(
-    "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
-    " in no window",
-    path,
-    len(examples),
-    len(windows.length),
-    len(cut),
-    settings.max_query_length,
-    len(lost),
-  )
-  if settings.verbose_logging:
-    for what, indexes in (("cut", cut), ("answer in no window", lost)):
-      for index in indexes:
-        logging.info("question %s: %s", examples[index].qas_id, what)
-  return windows, key
 
 
 def count_steps(
@@ -329,20 +172,3 @@ def count_steps(
     num_windows,
   )
   return num_steps
-
-
-# Conversation
-
-
-def read_passage(settings: SquadSettings) -> str:
-  """The text of --passage_file.
-
-  Raises:
-    InputError: it has none, or is not of --encoding.
-  """
-  passage = text_files.read_text(
-    settings.passage_file, text_files.encoding_of(settings.text)
-  )
-  if not passage.strip():
-    raise InputError(f"{settings.passage_file}: has no passage in it")
-  return passage

@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib.data import input_pipeline, squad, tf_records
+from bertlib.data import input_pipeline, squad, squad_audit, tf_records
 from bertlib.data.squad import Settings, SquadExample
 from bertlib.errors import InputError
 
@@ -393,7 +393,7 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
   run = golden_run("v20_one_answer_128", golden)
   examples = read_golden_examples(run, tmp_path, golden)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
-  rows = squad.audit(examples, tokenizer, [48, 128], [24, 64], 12)
+  rows = squad_audit.audit(examples, tokenizer, [48, 128], [24, 64], 12)
   assert len(rows) == 4
   for row in rows:
     windows = squad.make_windows(

@@ -1,0 +1,83 @@
+"""Counts what lengths and strides of windows would cut off a data set."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tokenization
+from bertlib import app
+from bertlib.data import squad
+from bertlib.data.squad import SquadExample
+from bertlib.settings.squad import SquadSettings
+
+
+def print_audit(
+  settings: SquadSettings, tokenizer: tokenization.FullTokenizer
+) -> None:
+  """Prints what settings would cut off --train_file."""
+  unaligned: list[dict[str, Any]] = []
+  examples = squad.read_squad_examples(
+    settings.train_file, True, settings.version_2_with_negative, unaligned
+  )
+  rows = audit(
+    examples,
+    tokenizer,
+    settings.numbers("audit_max_seq_lengths"),
+    settings.numbers("audit_doc_strides"),
+    settings.max_query_length,
+  )
+  app.print_table([row | {"unaligned answers": len(unaligned)} for row in rows])
+
+
+def audit(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_lengths: Sequence[int],
+  doc_strides: Sequence[int],
+  max_query_length: int,
+) -> list[dict[str, int]]:
+  """Counts what each way to make windows would cut.
+
+  Args:
+    examples: the questions, with answers.
+    tokenizer: gives the ids.
+    max_seq_lengths: lengths to try, in tokens.
+    doc_strides: strides to try.
+    max_query_length: tokens of a question.
+
+  Returns:
+    For each pair of length and stride: both, how many questions and windows
+    there are, how many questions are cut, and how many answers are in no
+    window.
+
+  Raises:
+    InputError: a length leaves no room for text.
+  """
+  encoded = [
+    (len(e.query), len(e.document.ids), e.start, e.end)
+    for e in squad.encode_examples(examples, tokenizer, is_training=True)
+  ]
+  rows = []
+  for length, stride in itertools.product(max_seq_lengths, doc_strides):
+    squad.check_settings(squad.Settings(length, stride, max_query_length, True))
+    num_windows = num_lost = 0
+    for query_length, num_tokens, start, end in encoded:
+      room = length - min(query_length, max_query_length) - 3
+      spans = squad.window_spans(num_tokens, room, stride)
+      num_windows += len(spans)
+      num_lost += start >= 0 and not any(
+        first <= start and end < first + size for first, size in spans
+      )
+    rows.append(
+      {
+        "max_seq_length": length,
+        "doc_stride": stride,
+        "questions": len(examples),
+        "windows": num_windows,
+        "questions cut": sum(row[0] > max_query_length for row in encoded),
+        "answers in no window": num_lost,
+      }
+    )
+  return rows

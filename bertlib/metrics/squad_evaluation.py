@@ -1,0 +1,152 @@
+"""Evaluation of the answers that a model's logits give."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from bertlib.data import squad, squad_files
+from bertlib.data.squad import SquadExample
+from bertlib.metrics import squad_decoding, squad_scores
+from bertlib.metrics.squad_decoding import RawResult
+from bertlib.settings.squad import SquadSettings
+
+
+def find_answers(
+  settings: SquadSettings,
+  examples: Sequence[SquadExample],
+  windows: Sequence[squad.Window],
+  logits: np.ndarray,
+) -> squad_decoding.AnswerFinder:
+  """What finds the answers that the model's scores say.
+
+  Args:
+    settings: of the command.
+    examples: the questions.
+    windows: their windows.
+    logits: [2, windows, max_seq_length], the model's scores.
+  """
+  results = [
+    RawResult(window.unique_id, *scores)
+    for window, *scores in zip(windows, *logits)
+  ]
+  return squad_decoding.AnswerFinder(
+    examples, windows, results, settings.model.do_lower_case
+  )
+
+
+def score_logits(
+  settings: SquadSettings,
+  examples: Sequence[SquadExample],
+  windows: Sequence[squad.Window],
+  logits: np.ndarray,
+  questions: Sequence[squad_files.Question],
+) -> dict[str, float]:
+  """The scores of the answers, with nothing written."""
+  finder = find_answers(settings, examples, windows, logits)
+  return score_best(
+    settings,
+    examples,
+    finder,
+    questions,
+    settings.n_best_size,
+    settings.max_answer_length,
+    settings.null_score_diff_threshold,
+  )
+
+
+def score_best(
+  settings: SquadSettings,
+  examples: Sequence[SquadExample],
+  finder: squad_decoding.AnswerFinder,
+  questions: Sequence[squad_files.Question],
+  n_best_size: int,
+  max_answer_length: int,
+  threshold: float,
+) -> dict[str, float]:
+  """The scores of the answers that one setting of the decoder finds.
+
+  Args:
+    settings: of the command.
+    examples: the questions.
+    finder: finds their answers.
+    questions: the accepted answers.
+    n_best_size: see `squad_decoding.AnswerFinder`.
+    max_answer_length: likewise.
+    threshold: see `score`.
+
+  Returns:
+    Scores by name.
+  """
+  names = [example.qas_id for example in examples]
+  texts, odds = zip(*finder.best(n_best_size, max_answer_length))
+  by_name = dict(zip(names, texts)), dict(zip(names, odds))
+  return score(settings, questions, *by_name, threshold)
+
+
+def score(
+  settings: SquadSettings,
+  questions: Sequence[squad_files.Question],
+  answers: Mapping[str, str],
+  odds: Mapping[str, float],
+  threshold: float,
+) -> dict[str, float]:
+  """The scores that the flags ask for.
+
+  Args:
+    settings: of the command.
+    questions: the accepted answers.
+    answers: the model's by question id, whatever the odds of none.
+    odds: of none, by question id.
+    threshold: above which there is none.
+
+  Returns:
+    Scores by name.
+  """
+  if settings.version_2_with_negative:
+    return squad_scores.evaluate_v2(
+      questions, answers, odds, threshold, answer_nothing=-math.inf
+    )
+  score_one = squad_scores.score_v1
+  if settings.eval_metric == "chinese":
+    score_one = squad_scores.score_chinese
+  return squad_scores.evaluate_v1(questions, answers, score_one)
+
+
+def sweep(
+  settings: SquadSettings,
+  examples: Sequence[SquadExample],
+  finder: squad_decoding.AnswerFinder,
+  questions: Sequence[squad_files.Question],
+) -> Iterator[dict[str, float]]:
+  """Scores with all combinations of the settings that the flags list.
+
+  Args:
+    settings: of the command.
+    examples: the questions.
+    finder: finds their answers.
+    questions: the accepted answers.
+
+  Yields:
+    The settings with their scores.
+  """
+  for size, length in itertools.product(
+    settings.numbers("sweep_n_best_size") or [settings.n_best_size],
+    settings.numbers("sweep_max_answer_length") or [settings.max_answer_length],
+  ):
+    row = {"n_best_size": size, "max_answer_length": length}
+    best = functools.partial(
+      score_best, settings, examples, finder, questions, size, length
+    )
+    if not settings.version_2_with_negative:
+      yield row | best(0.0)
+      continue
+    thresholds = settings.numbers("sweep_null_threshold", float)
+    for threshold in thresholds or [settings.null_score_diff_threshold]:
+      scores = best(threshold)
+      shown = ("exact", "f1", "best_f1", "best_f1_thresh")
+      yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}
