@@ -29,7 +29,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from absl import logging
+from absl import flags, logging
 
 import tokenization
 from bertlib import app, files, folder_lock, text_files
@@ -39,6 +39,8 @@ from bertlib.files import find_files, split_names
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
+
+FLAGS = flags.FLAGS
 
 Document = list  # of sentences, each a non-empty list of tokens
 

@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from absl import logging
+from absl import flags, logging
 
 import modeling
 import tokenization
@@ -43,6 +43,8 @@ from bertlib.training import (
   setup,
   training_run,
 )
+
+FLAGS = flags.FLAGS
 
 # Texts to records
 

@@ -57,10 +57,6 @@ from bertlib.training import (
   training_run,
 )
 
-# Scores over all entities; there are those of each type besides.
-METRICS = ("f1", "precision", "recall", "accuracy")
-
-
 # The model
 
 
