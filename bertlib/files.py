@@ -116,11 +116,11 @@ def whole_folder(path: str) -> Iterator[str]:
   Raises:
     InputError: it is there.
   """
-  exists, rename, remove = os.path.exists, os.replace, shutil.rmtree
+  rename, remove = os.replace, shutil.rmtree
   if "://" in path:
     from tensorflow.io import gfile
 
-    exists, rename, remove = gfile.exists, gfile.rename, gfile.rmtree
+    rename, remove = gfile.rename, gfile.rmtree
   path = path.rstrip("/")
   if exists(path):
     raise InputError(f"{path}: is there already; name a folder that is not")
@@ -193,6 +193,15 @@ def files_read() -> Iterator[dict[str, None]]:
     yield paths
   finally:
     _watchers.pop()
+
+
+def exists(path: str) -> bool:
+  """Whether there is a file or a folder, local or remote."""
+  if "://" in path:
+    from tensorflow.io import gfile
+
+    return gfile.exists(path)
+  return os.path.exists(path)
 
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:

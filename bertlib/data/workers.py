@@ -29,7 +29,7 @@ from absl import logging
 from bertlib import app, json_files, text_files
 from bertlib.data import pretraining_text, tf_records
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import exists, open_any, write_whole
 
 # Text in blocks
 
@@ -181,7 +181,7 @@ class BlockRun:
     }
     receipt = {"files": {}}
     with contextlib.suppress(ValueError):  # empty, after a power failure
-      if _exists(self._receipt_file):
+      if exists(self._receipt_file):
         receipt = json_files.read(self._receipt_file, _NOTED, "")
     files = receipt.pop("files")
     if receipt != wanted:
@@ -190,7 +190,7 @@ class BlockRun:
       "files": {
         path: state
         for path, state in files.items()
-        if _exists(path) and file_state(path)[0] == state["bytes"]
+        if exists(path) and file_state(path)[0] == state["bytes"]
       }
     }
 
@@ -322,14 +322,6 @@ def hidden_beside(path: str, ending: str) -> str:
   """A name that wildcards for the files beside `path` do not match."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f".{name}{ending}")
-
-
-def _exists(path: str) -> bool:
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    return gfile.exists(path)
-  return os.path.exists(path)
 
 
 def file_state(path: str) -> tuple[int, int]:

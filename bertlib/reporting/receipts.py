@@ -134,7 +134,7 @@ class Receipt:
 
   def _keep_earlier(self) -> None:
     """Gives another name to the receipt of a run that is not this one."""
-    if not _exists(self._path):
+    if not files.exists(self._path):
       return
     with open_any(self._path) as file:
       earlier = file.read()
@@ -142,7 +142,7 @@ class Receipt:
       if json.loads(earlier)["given"] == self._content["given"]:
         return  # one that is damaged is kept too
     stem, number = self._path.removesuffix(".json"), 1
-    while _exists(f"{stem}-{number}.json"):
+    while files.exists(f"{stem}-{number}.json"):
       number += 1
     with write_whole(f"{stem}-{number}.json") as file:
       file.write(earlier)
@@ -206,7 +206,7 @@ def check_rerun(settings: Any) -> None:
   for file in before["files"]:
     if any(_is_overridden(flag, settings, before) for flag in file["flags"]):
       continue
-    if not _exists(file["path"]):
+    if not files.exists(file["path"]):
       changed.append(file)
       logging.warning("%s %s: is no longer there", file["what"], file["path"])
     elif any(v != file[k] for k, v in fingerprint(file["path"]).items()):
@@ -365,7 +365,7 @@ def _model_files(settings: Any) -> list[dict[str, Any]]:
       data = [gfile.stat(path) for path in gfile.glob(f"{value}.data-*")]
       by["data_bytes"] = sum(of.length for of in data)
       value = f"{value}.index"
-    if _exists(value):
+    if files.exists(value):
       found.append({"what": what, **by, **fingerprint(value)})
   return found
 
@@ -415,14 +415,6 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
   """Names whose values are not equal in both; `all` is of all the others."""
   names = sorted({*one, *other} - {"all"})
   return [name for name in names if one.get(name) != other.get(name)]
-
-
-def _exists(path: str) -> bool:
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    return gfile.exists(path)
-  return os.path.exists(path)
 
 
 def _make_folder(path: str) -> None:

@@ -128,7 +128,7 @@ class ComputeSettings:
 
   @property
   def choices(self) -> dict[str, str]:
-    """Values of the flags of which one is "auto"."""
+    """Values of the flags that accept "auto", by name."""
     return {name: getattr(self, name) for name in CHOICES}
 
 
@@ -338,7 +338,7 @@ class RunSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ReceiptSettings:
-  """What is done in place of a run: checks alone, or an earlier run again."""
+  """Checks without a run, and repetition of an earlier run."""
 
   doctor: bool = option.boolean(
     False,

@@ -122,7 +122,7 @@ def group(settings: type, omit: Sequence[str] = (), **others: Any) -> Any:
     default_factory=lambda: settings(
       **{name: flag.default for name, flag in declared.items()}
     ),
-    metadata={"group": settings, "flags": declared},
+    metadata={"flags": declared},
   )
 
 
@@ -146,7 +146,7 @@ def define(
     settings: the class. Flags named in its `REQUIRED` must be given, unless
       the flag named in its `REQUIRED_UNLESS` is; `EXAMPLE` shows how.
     values: where to define them.
-    required: whether parsing fails where a required flag is missing.
+    required: whether parsing fails if a required flag is missing.
   """
   values.set_gnu_getopt(getattr(settings, "FLAGS_MAY_FOLLOW_ARGUMENTS", False))
   command = sys.argv[0]  # absl's name for the module that is run
@@ -175,13 +175,15 @@ _MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
 
 
 def _require(settings: type, values: flags.FlagValues) -> None:
-  """Has parsing fail where required flags are missing."""
+  """Makes parsing fail if a required flag is missing."""
   unless = getattr(settings, "REQUIRED_UNLESS", None)
 
   def check(found: Mapping[str, Any]) -> bool:
     if unless and found[unless]:
       return True
     missing = [name for name in settings.REQUIRED if found[name] is None]
+    if not missing:
+      return True
     is_named = found.get("bert_hub_module_handle") or (
       published_models.is_name(found.get("init_checkpoint") or "")
     )
@@ -227,21 +229,20 @@ def from_flags(
       if name not in ("doctor", "rerun")
     ),
   }
+  return _fill(
+    make(settings, **{name: values[name].value for name in own}), filled
+  )
 
-  def make(cls: type, names: Mapping[str, str], **groups: Any) -> Any:
-    fields = {field.name for field in dataclasses.fields(cls)}
-    found = {field: values[name].value for field, name in names.items()}
-    others = {name: of for name, of in filled.items() if name in fields}
-    return cls(**found, **others, **groups)
 
-  names, groups = {}, {}
+def _fill(settings: Settings, filled: Mapping[str, Any]) -> Settings:
+  """Sets the fields of these names, in the groups too."""
+  changed = {}
   for field in dataclasses.fields(settings):
-    if "flag" in field.metadata:
-      names[field.name] = field.metadata["flag"].name or field.name
-    elif "group" in field.metadata:
-      of_group = {name: name for name in field.metadata["flags"]}
-      groups[field.name] = make(field.metadata["group"], of_group)
-  return make(settings, names, **groups)
+    if field.name in filled:
+      changed[field.name] = filled[field.name]
+    elif "flags" in field.metadata:
+      changed[field.name] = _fill(getattr(settings, field.name), filled)
+  return dataclasses.replace(settings, **changed)
 
 
 def make(settings: type[Settings], **values: Any) -> Settings:
@@ -250,28 +251,27 @@ def make(settings: type[Settings], **values: Any) -> Settings:
   Args:
     settings: class of the command.
     **values: values of flags by name; the others have their defaults.
+
+  Raises:
+    TypeError: the command has no such flag.
   """
-  own, groups = {}, {}
+  found = {}
   for field in dataclasses.fields(settings):
-    if field.name in values and "flag" in field.metadata:
-      own[field.name] = values.pop(field.name)
+    flag = field.metadata.get("flag")
+    if flag and (name := flag.name or field.name) in values:
+      found[field.name] = values.pop(name)
     of_group = {
       name: values.pop(name)
       for name in field.metadata.get("flags", {})
       if name in values
     }
     if of_group:
-      groups[field.name] = of_group
+      found[field.name] = dataclasses.replace(
+        field.default_factory(), **of_group
+      )
   if values:
     raise TypeError(f"{settings.__name__} has no flag {', '.join(values)}")
-  made = settings(**own)
-  return dataclasses.replace(
-    made,
-    **{
-      name: dataclasses.replace(getattr(made, name), **of_group)
-      for name, of_group in groups.items()
-    },
-  )
+  return settings(**found)
 
 
 def parse_again(

@@ -146,8 +146,8 @@ def choose(
   Args:
     compute: flags of the computation.
     devices: of the run.
-    recorded: what the run that is resumed, evaluated or repeated has recorded,
-      by flag; its choices go before those for this machine.
+    recorded: choices by flag of the run that is resumed, evaluated or
+      repeated; they take precedence over those for this machine.
 
   Returns:
     The settings with a `precision` and an `xla` other than "auto".

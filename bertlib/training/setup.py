@@ -8,10 +8,7 @@ import os
 from absl import logging
 
 import modeling
-from bertlib import (
-  app,
-  published_models,
-)
+from bertlib import app, published_models
 from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
 from bertlib.errors import InputError
 from bertlib.settings.common import (
@@ -35,7 +32,7 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
     The settings with the files of the model.
 
   Raises:
-    InputError: it cannot be had, has no vocabulary, or is named twice.
+    InputError: it cannot be downloaded, has no vocabulary, or is named twice.
   """
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   if handle and checkpoint:
