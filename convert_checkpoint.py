@@ -23,12 +23,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import os
 
 from bertlib import app, text_files
-from bertlib.checkpoints import (
-  compare,
-  convert,
-  finding,
-  rewrite,
-)
+from bertlib.checkpoints import compare, convert, finding, rewrite
 from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.conversion import ConversionSettings

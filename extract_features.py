@@ -37,12 +37,7 @@ from bertlib.files import write_whole
 from bertlib.reporting import doctor, receipts, training_checks
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.training import (
-  devices,
-  session_hooks,
-  setup,
-  training_run,
-)
+from bertlib.training import devices, session_hooks, setup, training_run
 
 FLAGS = flags.FLAGS
 

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import (
-  finding,
-  loading,
-  model_json,
-)
+from bertlib.checkpoints import finding, loading, model_json
 
 # Weights
 

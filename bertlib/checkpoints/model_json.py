@@ -12,11 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import json_files
-from bertlib.checkpoints import (
-  config_schema,
-  finding,
-  loading,
-)
+from bertlib.checkpoints import config_schema, finding, loading
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole

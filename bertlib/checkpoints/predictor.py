@@ -11,12 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from bertlib.checkpoints import (
-  checkpoint_files,
-  finding,
-  loading,
-  model_json,
-)
+from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError

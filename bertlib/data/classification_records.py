@@ -11,11 +11,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import tokenization
-from bertlib.data import (
-  input_pipeline,
-  model_inputs,
-  tf_records,
-)
+from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.classification import (
   ChoiceExample,
   InputExample,

@@ -10,11 +10,7 @@ import numpy as np
 from absl import logging
 
 from bertlib import app
-from bertlib.data.classification import (
-  ChoiceExample,
-  InputExample,
-  Problem,
-)
+from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.files import write_whole
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.data import (
-  ner,
-)
+from bertlib.data import ner
 from bertlib.data.ner import Sentence
 from bertlib.files import write_whole
 from bertlib.metrics import ner_scores

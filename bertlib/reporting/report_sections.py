@@ -7,19 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.data import (
-  squad_files,
-)
+from bertlib.data import squad_files
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.data.ner import Sentence
-from bertlib.metrics import (
-  classification_scores,
-  ner_decoding,
-  squad_scores,
-)
-from bertlib.reporting import (
-  html_report,
-)
+from bertlib.metrics import classification_scores, ner_decoding, squad_scores
+from bertlib.reporting import html_report
 from bertlib.settings.squad import SquadSettings
 
 # What a report shows

@@ -9,9 +9,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import (
-  json_files,
-)
+from bertlib import json_files
 from bertlib.data import model_inputs
 from bertlib.reporting import html_report
 from bertlib.settings import option

@@ -18,21 +18,13 @@ from bertlib.data import (
   squad_questions,
   squad_windows,
 )
-from bertlib.data.classification import (
-  DataProcessor,
-)
-from bertlib.reporting import (
-  doctor,
-)
+from bertlib.data.classification import DataProcessor
+from bertlib.reporting import doctor
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import (
-  classifier_inputs,
-  ner_inputs,
-  pretraining_inputs,
-)
+from bertlib.training import classifier_inputs, ner_inputs, pretraining_inputs
 
 
 def check_questions(

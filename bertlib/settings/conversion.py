@@ -7,14 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  TextSettings,
-)
-from bertlib.settings.ranges import (
-  AT_LEAST_2,
-  NOT_NEGATIVE,
-  SEQ_LENGTH,
-)
+from bertlib.settings.common import TextSettings
+from bertlib.settings.ranges import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
 
 # Classes of Hugging Face.
 ARCHITECTURES = (

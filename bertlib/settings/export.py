@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  ModelSettings,
-)
-from bertlib.settings.ranges import (
-  SEQ_LENGTH,
-)
+from bertlib.settings.common import ModelSettings
+from bertlib.settings.ranges import SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,7 @@ from bertlib.settings.common import (
   ReceiptSettings,
   TextSettings,
 )
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-)
+from bertlib.settings.ranges import AT_LEAST_1
 
 
 @dataclasses.dataclass(frozen=True)

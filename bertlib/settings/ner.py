@@ -16,10 +16,7 @@ from bertlib.settings.common import (
   RunSettings,
   TextSettings,
 )
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-  COLUMN,
-)
+from bertlib.settings.ranges import AT_LEAST_1, COLUMN
 
 
 @dataclasses.dataclass(frozen=True)

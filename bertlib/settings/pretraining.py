@@ -16,11 +16,7 @@ from bertlib.settings.common import (
   RunSettings,
   TextSettings,
 )
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-  COUNT,
-  FRACTION,
-)
+from bertlib.settings.ranges import AT_LEAST_1, COUNT, FRACTION
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  ReceiptSettings,
-  TextSettings,
-)
+from bertlib.settings.common import ReceiptSettings, TextSettings
 from bertlib.settings.ranges import (
   AT_LEAST_1,
   COUNT,

@@ -17,12 +17,7 @@ from bertlib.settings.common import (
   RunSettings,
   TextSettings,
 )
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-  COUNT,
-  FINITE,
-  SEQ_LENGTH,
-)
+from bertlib.settings.ranges import AT_LEAST_1, COUNT, FINITE, SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,7 @@ import dataclasses
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.ranges import (
-  FINITE,
-)
+from bertlib.settings.ranges import FINITE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  TextSettings,
-)
-from bertlib.settings.ranges import (
-  AT_LEAST_1,
-  COUNT,
-)
+from bertlib.settings.common import TextSettings
+from bertlib.settings.ranges import AT_LEAST_1, COUNT
 
 
 @dataclasses.dataclass(frozen=True)

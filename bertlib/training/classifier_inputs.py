@@ -13,10 +13,7 @@ import modeling
 import tokenization
 from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import (
-  classification,
-  classification_records,
-)
+from bertlib.data import classification, classification_records
 from bertlib.data.classification import (
   ChoiceExample,
   DataProcessor,
@@ -30,9 +27,7 @@ from bertlib.data.classification_records import (
 )
 from bertlib.errors import InputError
 from bertlib.settings.classifier import TASKS, ClassifierSettings
-from bertlib.training import (
-  training_run,
-)
+from bertlib.training import training_run
 
 
 def task_name(settings: ClassifierSettings) -> str:

@@ -9,15 +9,9 @@ import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
 import optimization
-from bertlib import (
-  estimator_api,
-)
+from bertlib import estimator_api
 from bertlib.checkpoints import finding, initialize
-from bertlib.training import (
-  checkpoint_hook,
-  distribution,
-  session_hooks,
-)
+from bertlib.training import checkpoint_hook, distribution, session_hooks
 
 # While it runs
 

@@ -16,9 +16,7 @@ from bertlib.checkpoints import finding
 from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import (
-  multi_run,
-)
+from bertlib.training import multi_run
 
 
 def run_each_phase(

@@ -13,19 +13,13 @@ import modeling
 import tokenization
 from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import (
-  pretraining_records,
-  record_check,
-  tf_records,
-)
+from bertlib.data import pretraining_records, record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
 from bertlib.metrics import fill_mask
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import (
-  model_selection,
-)
+from bertlib.training import model_selection
 
 # Records that are looked at before a run writes anything, in all files.
 _NUM_LOOKED_AT = 2000
