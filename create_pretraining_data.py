@@ -35,7 +35,7 @@ import tokenization
 from bertlib import app, files, folder_lock, text_files
 from bertlib.data import pretraining_text, tf_records, workers
 from bertlib.errors import InputError
-from bertlib.files import find_files, split_names
+from bertlib.files import find_files, is_remote, split_names
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
@@ -774,7 +774,7 @@ def folders_for(paths: Iterable[str]) -> Iterator[None]:
   """Makes the folders that files need; if the block fails, they are removed."""
   made = []
   for folder in map(os.path.dirname, paths):
-    while folder and "://" not in folder and not os.path.exists(folder):
+    while folder and not is_remote(folder) and not os.path.exists(folder):
       made.append(folder)
       folder = os.path.dirname(folder)
   for folder in made:

@@ -1,4 +1,8 @@
-"""Local and remote files: opened, found, and written whole or not at all."""
+"""Local and remote files: opened, found, and written whole or not at all.
+
+A remote path has a scheme (`gs://bucket/file`); TensorFlow's file systems, and
+TensorFlow itself, are imported for no other.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import IO, Any, Callable
 
 from bertlib import errors
@@ -22,6 +27,43 @@ from bertlib.errors import InputError
 
 # Of each `files_read` that is open, the files read so far.
 _watchers: list[dict[str, None]] = []
+
+
+def is_remote(path: str) -> bool:
+  """True for a path with a scheme, such as `gs://bucket/file`."""
+  return "://" in path
+
+
+def _file_system(path: str) -> Any:
+  """Functions for local files, or the same of TensorFlow for remote ones."""
+  if not is_remote(path):
+    return SimpleNamespace(
+      exists=os.path.exists,
+      glob=glob.glob,
+      listdir=os.listdir,
+      makedirs=functools.partial(os.makedirs, exist_ok=True),
+      open=_open_local,
+      remove=os.remove,
+      replace=os.replace,
+      rmtree=shutil.rmtree,
+    )
+  from tensorflow.io import gfile
+
+  return SimpleNamespace(
+    exists=gfile.exists,
+    glob=gfile.glob,
+    listdir=gfile.listdir,
+    makedirs=gfile.makedirs,
+    open=gfile.GFile,
+    remove=gfile.remove,
+    replace=functools.partial(gfile.rename, overwrite=True),
+    rmtree=gfile.rmtree,
+  )
+
+
+def _open_local(path: str, mode: str) -> IO[Any]:
+  text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+  return open(path, mode, **text)
 
 
 # Files that appear whole or not at all
@@ -39,7 +81,7 @@ def remove_strays(pattern: str) -> None:
     pattern: of the complete files, with wildcards. Those of another machine
       have to be a day old: whether their process is alive cannot be asked.
   """
-  if "://" in pattern:
+  if is_remote(pattern):
     return
   for path in glob.glob(f"{pattern}.*.*.tmp"):
     name = re.search(r"\.([^/]+?)\.(\d+)\.tmp$", path)
@@ -75,9 +117,8 @@ def whole_file(path: str) -> Iterator[str]:
   the block fails it is removed, and an earlier file at `path` is untouched.
 
   Args:
-    path: file to write; where it has a scheme (`gs://bucket/file`),
-      TensorFlow's file systems rename it. A device or a pipe (`/dev/stdout`)
-      is written as it is.
+    path: file to write, local or remote. A device or a pipe (`/dev/stdout`) is
+      written as it is.
 
   Yields:
     The name to write to.
@@ -85,21 +126,8 @@ def whole_file(path: str) -> Iterator[str]:
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  remove_strays(glob.escape(path))
-  beside = temporary_name(path)
-  replace, remove = os.replace, os.remove
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    replace = functools.partial(gfile.rename, overwrite=True)
-    remove = gfile.remove
-  try:
+  with _moved_when_whole(path, _file_system(path).remove) as beside:
     yield beside
-    replace(beside, path)
-  except BaseException:
-    with contextlib.suppress(Exception):
-      remove(beside)
-    raise
 
 
 @contextlib.contextmanager
@@ -107,8 +135,7 @@ def whole_folder(path: str) -> Iterator[str]:
   """Gives a name beside `path`, for a folder that appears whole or not at all.
 
   Args:
-    path: the folder, which must not be there; where it has a scheme,
-      TensorFlow's file systems are used.
+    path: the folder, local or remote, which must not be there.
 
   Yields:
     The name to write to.
@@ -116,23 +143,79 @@ def whole_folder(path: str) -> Iterator[str]:
   Raises:
     InputError: it is there.
   """
-  rename, remove = os.replace, shutil.rmtree
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    rename, remove = gfile.rename, gfile.rmtree
   path = path.rstrip("/")
   if exists(path):
     raise InputError(f"{path}: is there already; name a folder that is not")
+  with _moved_when_whole(path, _file_system(path).rmtree) as beside:
+    yield beside
+
+
+@contextlib.contextmanager
+def _moved_when_whole(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
+  """A temporary name, renamed to `path` after the block, or removed."""
   remove_strays(glob.escape(path))
   beside = temporary_name(path)
   try:
     yield beside
-    rename(beside, path)
+    _file_system(path).replace(beside, path)
   except BaseException:
     with contextlib.suppress(Exception):
       remove(beside)
     raise
+
+
+@contextlib.contextmanager
+def whole_files(
+  folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
+) -> Iterator[str]:
+  """Gives a folder whose files move into another when all are written.
+
+  Args:
+    folder: where they are to be, local or remote; made if it is missing.
+    overwrite: whether files of the same names there may be replaced.
+    inputs: files that may not be replaced in any case.
+
+  Yields:
+    The folder to write to. Its files are moved in the order of their names.
+
+  Raises:
+    InputError: a file is there and may not be replaced; nothing is written.
+  """
+  if not is_remote(folder):
+    folder = os.path.abspath(folder)
+  system = _file_system(folder)
+  # Within a folder that is there, which may be a file system of its own.
+  whole = os.path.join(folder, "files") if system.exists(folder) else folder
+  remove_strays(glob.escape(whole))
+  beside = temporary_name(whole)
+  system.makedirs(beside)
+  try:
+    yield beside
+    names = sorted(system.listdir(beside))
+    paths = {name: os.path.join(folder, name) for name in names}
+    check_outputs(paths.values(), inputs)
+    there = [name for name in names if system.exists(paths[name])]
+    if there and not overwrite:
+      raise InputError(
+        f"{folder}: has {', '.join(there)} already; name another folder or"
+        " add --overwrite"
+      )
+    system.makedirs(folder)
+    for name, path in paths.items():
+      system.replace(os.path.join(beside, name), path)
+  finally:
+    system.rmtree(beside)
+
+
+@contextlib.contextmanager
+def resumable_file(path: str) -> Iterator[str]:
+  """Gives the name `path` + ".part" for a file that several runs may write.
+
+  As of `whole_file`, but what a failed block has written stays for the next.
+  """
+  part = f"{path}.part"
+  yield part
+  os.replace(part, path)
 
 
 @contextlib.contextmanager
@@ -158,10 +241,10 @@ def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def open_any(path: str, mode: str = "r") -> IO[Any]:
-  """`open` with UTF-8 and line ends as they are; a TensorFlow path too.
+  """`open` with UTF-8 and line ends as they are, for remote files too.
 
   Args:
-    path: a local path, or one with a scheme (`gs://bucket/file`).
+    path: of the file, local or remote.
     mode: as for `open`.
 
   Returns:
@@ -170,12 +253,7 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
   if "r" in mode:
     for paths in _watchers:
       paths[path] = None
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    return gfile.GFile(path, mode)
-  text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-  return open(path, mode, **text)
+  return _file_system(path).open(path, mode)
 
 
 @contextlib.contextmanager
@@ -197,11 +275,17 @@ def files_read() -> Iterator[dict[str, None]]:
 
 def exists(path: str) -> bool:
   """Whether there is a file or a folder, local or remote."""
-  if "://" in path:
-    from tensorflow.io import gfile
+  return _file_system(path).exists(path)
 
-    return gfile.exists(path)
-  return os.path.exists(path)
+
+def make_folder(path: str) -> None:
+  """Makes a folder, local or remote, and those that it is in.
+
+  Args:
+    path: the folder, which may be there; "" for the current one.
+  """
+  if path:
+    _file_system(path).makedirs(path)
 
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
@@ -239,18 +323,14 @@ def check_output_dir(
   Raises:
     InputError: an input is a file of such a name, or linked to one.
   """
-  find: Callable[[str], list[str]] = glob.glob
-  if "://" in folder:
-    from tensorflow.io import gfile
-
-    find = gfile.glob
+  find = _file_system(folder).glob
   for name in names:
     check_outputs(find(os.path.join(glob.escape(folder), name)), inputs)
 
 
 def checkpoint_files(prefix: str | None) -> list[str]:
   """The files of a checkpoint, which is named without their endings."""
-  if not prefix or "://" in prefix:
+  if not prefix or is_remote(prefix):
     return []
   return glob.glob(f"{glob.escape(prefix)}.index") + glob.glob(
     f"{glob.escape(prefix)}.data-*"
@@ -260,7 +340,7 @@ def checkpoint_files(prefix: str | None) -> list[str]:
 def _identity(path: str) -> Any:
   """Equal for paths of the same file; None where there is no such file."""
   path = path.removeprefix("file://")
-  if "://" in path:
+  if is_remote(path):
     scheme, _, rest = path.partition("://")
     return scheme, os.path.normpath(rest)
   try:
@@ -341,12 +421,10 @@ def find_files(patterns: Iterable[str]) -> list[str]:
   """
   found = []
   for pattern in patterns:
-    if "://" in pattern:
-      from tensorflow.io import gfile
-
-      names = gfile.glob(pattern)
+    if not is_remote(pattern) and os.path.exists(pattern):
+      names = [pattern]
     else:
-      names = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
+      names = _file_system(pattern).glob(pattern)
     names = [
       name
       for name in names

@@ -52,18 +52,13 @@ def lock_folder(folder: str) -> Iterator[None]:
   removed.
 
   Args:
-    folder: the `--output_dir`. One with a scheme (`gs://...`), or on a file
-      system without locks, is used without, after a warning.
+    folder: the `--output_dir`. A remote one, or one on a file system without
+      locks, is used without, after a warning.
 
   Raises:
     InputError: another process holds it.
   """
-  if "://" in folder:
-    from tensorflow.io import gfile
-
-    gfile.makedirs(folder)
-  elif folder:
-    os.makedirs(folder, exist_ok=True)
+  files.make_folder(folder)
   with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
     files.remove_strays(os.path.join(glob.escape(folder), "*"))
     yield
@@ -92,7 +87,8 @@ def lock_files(paths: Iterable[str]) -> Iterator[None]:
 
 def _is_file(path: str) -> bool:
   """True for local files, present or not, but not for devices and pipes."""
-  if "://" in path or not os.path.isdir(os.path.dirname(path) or "."):
+  in_folder = os.path.isdir(os.path.dirname(path) or ".")
+  if files.is_remote(path) or not in_folder:
     return False
   return os.path.isfile(path) or not os.path.exists(path)
 
@@ -117,7 +113,7 @@ def _lock(lock_file: str, target: str, flag: str) -> Iterator[None]:
 
 def _acquire(lock_file: str, target: str, flag: str) -> int | None:
   """Descriptor of the locked file; None where nothing can be locked."""
-  if fcntl is None or "://" in lock_file:
+  if fcntl is None or files.is_remote(lock_file):
     _warn_unlocked(target)
     return None
   while True:

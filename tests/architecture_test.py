@@ -61,6 +61,10 @@ MAX_LINES = {"modeling": 1200}
 # Parses flags, or defines one of TensorFlow's log.
 PARSES_FLAGS = ("bertlib.app", "bertlib.tensorflow_log")
 
+# May look for the scheme of a path: the module of files, and a library of the
+# original, which works without this project.
+KNOWS_SCHEMES = ("bertlib.files", "tokenization")
+
 # Functions in which a command may read its flags.
 READS_FLAGS = ("main", "define_flags", "from_flags")
 
@@ -218,6 +222,16 @@ def test_importing_a_module_defines_no_flag(module):
     if isinstance(node, ast.Call)
   ]
   assert not [name for name in calls if "DEFINE" in name or "define" in name]
+
+
+@each_module
+def test_what_a_remote_path_looks_like_is_known_in_one_place(module):
+  texts = [
+    node.value
+    for node in ast.walk(parse(module))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str)
+  ]
+  assert "://" not in texts or module in KNOWS_SCHEMES
 
 
 @pytest.mark.parametrize("module", WITHOUT_TENSORFLOW)

@@ -534,7 +534,7 @@ def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
   def interrupt(*_, **__):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr("tensorflow.compat.v1.gfile.Rename", interrupt)
+  monkeypatch.setattr(os, "replace", interrupt)
   with pytest.raises(KeyboardInterrupt):
     embeddings.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
   assert os.listdir(tmp_path) == []

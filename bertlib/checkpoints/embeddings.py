@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow.compat.v1 as tf
 
+from bertlib import files
 from bertlib.checkpoints import checkpoint_writer, finding, rewrite
 from bertlib.errors import InputError
 
@@ -85,14 +84,7 @@ def read_checkpoint(path: str, vocab_size: int) -> dict[str, np.ndarray]:
 
 def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
-  beside = f"{path}.{os.getpid()}.tmp"
-  try:
-    checkpoint_writer.write_variables(beside, tensors)
-    # The index last, for with it the checkpoint is there.
-    for part in (".data-00000-of-00001", ".index"):
-      tf.gfile.Rename(beside + part, path + part, overwrite=True)
-  except BaseException:
-    with contextlib.suppress(Exception):
-      for file in tf.gfile.Glob(f"{beside}*"):
-        tf.gfile.Remove(file)
-    raise
+  folder, name = os.path.split(path)
+  # The index is moved last, for with it the checkpoint is there.
+  with files.whole_files(folder) as beside:
+    checkpoint_writer.write_variables(os.path.join(beside, name), tensors)

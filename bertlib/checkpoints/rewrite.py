@@ -7,8 +7,6 @@ once, if need be. Memory holds one model meanwhile, however many are averaged.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import itertools
 import os
 import re
@@ -207,7 +205,7 @@ def rewrite(
     *(_beside(last, companion) for companion in _COMPANIONS),
     *itertools.chain.from_iterable(map(files.checkpoint_files, checkpoints)),
   ]
-  with whole_files(target_dir, overwrite, inputs) as folder:
+  with files.whole_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, "checkpoint"), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
@@ -460,47 +458,7 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
     file.write(save(tensors, metadata=pytorch))
 
 
-# Folders and JSON
-
-
-@contextlib.contextmanager
-def whole_files(
-  target_dir: str, overwrite: bool, inputs: Iterable[str]
-) -> Iterator[str]:
-  """Gives a folder whose files move into another when all are written.
-
-  Args:
-    target_dir: where they are to be; made if need be.
-    overwrite: whether files of the same names there may be replaced.
-    inputs: files that may not be replaced in any case.
-
-  Yields:
-    The folder to write to.
-
-  Raises:
-    InputError: a file is there and may not be replaced; nothing is written.
-  """
-  target_dir = os.path.abspath(target_dir)
-  files.remove_strays(glob.escape(target_dir))
-  beside = files.temporary_name(target_dir)
-  os.makedirs(beside)
-  try:
-    yield beside
-    names = sorted(os.listdir(beside))
-    files.check_outputs(
-      [os.path.join(target_dir, name) for name in names], inputs
-    )
-    there = [n for n in names if os.path.exists(os.path.join(target_dir, n))]
-    if there and not overwrite:
-      raise InputError(
-        f"{target_dir}: has {', '.join(there)} already; name another folder or"
-        " add --overwrite"
-      )
-    os.makedirs(target_dir, exist_ok=True)
-    for name in names:
-      os.replace(os.path.join(beside, name), os.path.join(target_dir, name))
-  finally:
-    shutil.rmtree(beside)
+# JSON
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import json
 import os
 import posixpath
 import re
-import shutil
 import stat
 import tarfile
 import time
@@ -30,7 +29,7 @@ from typing import IO, Any, Callable
 
 from absl import logging
 
-from bertlib import app, json_files, published_models
+from bertlib import app, files, json_files, published_models
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 
@@ -127,9 +126,9 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 def _missing(names: Collection[str]) -> str:
   """What a model still needs, beside files of these names."""
   missing = [name for name in (_CONFIG, _VOCAB) if name not in names]
-  files = [m for m in map(_CHECKPOINT_FILE.fullmatch, names) if m]
-  whole = [m["prefix"] for m in files if m["part"] == ".index"]
-  parts = [m["parts"] for m in files if m["parts"] and [m["prefix"]] == whole]
+  found = [m for m in map(_CHECKPOINT_FILE.fullmatch, names) if m]
+  whole = [m["prefix"] for m in found if m["part"] == ".index"]
+  parts = [m["parts"] for m in found if m["parts"] and [m["prefix"]] == whole]
   if not parts or len(parts) != int(parts[0]):
     missing.append("a checkpoint (one .index and all of its .data)")
   return " and ".join(missing)
@@ -157,21 +156,17 @@ def _install(
   archive = folder + (".zip" if is_zip else ".tar.gz")
   if not os.path.exists(archive):
     _download(model, folder, archive, sleep)
-  beside = folder + ".tmp"
-  shutil.rmtree(beside, ignore_errors=True)  # of a run that was killed
-  os.mkdir(beside)
   try:
-    hashes = _unpack(archive, model.folder, beside)
-    _check_hashes(model, folder, hashes)
-    os.rename(beside, folder)
+    with files.whole_folder(folder) as beside:
+      os.mkdir(beside)
+      hashes = _unpack(archive, model.folder, beside)
+      _check_hashes(model, folder, hashes)
   except InputError as error:
     os.remove(archive)
     raise InputError(
       f"{archive}: {error}. It is removed; have it fetched again, or put files"
       f" that you trust into {folder}"
     ) from error
-  finally:
-    shutil.rmtree(beside, ignore_errors=True)
   os.remove(archive)
 
 
@@ -234,24 +229,24 @@ def _download(
   licence = model.licence or "not known"
   told = model.name, model.maker, licence, model.paper, model.address, folder
   logging.info("%s by %s, licence %s, see %s; from %s to %s", *told)
-  part = archive + ".part"
   most = tries = 0
-  while True:
-    try:
-      _receive(model, folder, part)
-      break
-    except _Failed as error:
-      size = os.path.getsize(part) if os.path.exists(part) else 0
-      tries = 1 if size > most else tries + 1
-      most = max(size, most)
-      if tries == _TRIES or not error.may_pass:
-        raise InputError(
-          f"{model.address}: {error}. Get it by other means, and put it as"
-          f" {archive} or its files into {folder}"
-        ) from error
-      logging.info("%s: %s; trying again in %d s", model.name, error, 2**tries)
-      sleep(2**tries)
-  os.replace(part, archive)
+  with files.resumable_file(archive) as part:
+    while True:
+      try:
+        _receive(model, folder, part)
+        return
+      except _Failed as error:
+        size = os.path.getsize(part) if os.path.exists(part) else 0
+        tries = 1 if size > most else tries + 1
+        most = max(size, most)
+        if tries == _TRIES or not error.may_pass:
+          raise InputError(
+            f"{model.address}: {error}. Get it by other means, and put it as"
+            f" {archive} or its files into {folder}"
+          ) from error
+        wait = 2**tries
+        logging.info("%s: %s; trying again in %d s", model.name, error, wait)
+        sleep(wait)
 
 
 def _receive(model: published_models.Model, folder: str, part: str) -> None:

@@ -29,7 +29,7 @@ from absl import logging
 from bertlib import app, json_files, text_files
 from bertlib.data import pretraining_text, tf_records
 from bertlib.errors import InputError
-from bertlib.files import exists, open_any, write_whole
+from bertlib.files import exists, is_remote, open_any, write_whole
 
 # Text in blocks
 
@@ -199,7 +199,7 @@ class BlockRun:
     """A folder for blocks; what a killed run left behind is removed."""
     first = self._output_files[0]
     folder = hidden_beside(first, ".blocks")
-    if "://" in first:
+    if is_remote(first):
       folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
     shutil.rmtree(folder, ignore_errors=True)
     for path in [*self._output_files, self._receipt_file]:
@@ -326,7 +326,7 @@ def hidden_beside(path: str, ending: str) -> str:
 
 def file_state(path: str) -> tuple[int, int]:
   """Bytes of a file and, if it is local, when it was changed."""
-  if "://" in path:
+  if is_remote(path):
     from tensorflow.io import gfile
 
     return gfile.stat(path).length, 0

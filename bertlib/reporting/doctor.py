@@ -302,7 +302,7 @@ def check_disk(path: str, num_bytes: int) -> None:
     InputError: there is less.
     OSError: it cannot be written.
   """
-  if "://" in path:
+  if files.is_remote(path):
     logging.info("%s: takes about %s", path, size_in_words(num_bytes))
     return
   folder = os.path.abspath(path)

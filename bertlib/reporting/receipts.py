@@ -83,7 +83,7 @@ class Receipt:
     """
     has_folder = hasattr(settings, "run")
     if has_folder:
-      _make_folder(settings.run.output_dir)
+      files.make_folder(settings.run.output_dir)
     if hasattr(settings, "devices"):
       self._writes = settings.devices.is_chief
     if not self._writes:
@@ -377,7 +377,7 @@ def _data_files(
   return [
     {"what": "data", "flags": _flags_naming(path, values), **fingerprint(path)}
     for path in dict.fromkeys(paths)
-    if "://" in path or os.path.isfile(path)
+    if files.is_remote(path) or os.path.isfile(path)
   ]
 
 
@@ -415,15 +415,6 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
   """Names whose values are not equal in both; `all` is of all the others."""
   names = sorted({*one, *other} - {"all"})
   return [name for name in names if one.get(name) != other.get(name)]
-
-
-def _make_folder(path: str) -> None:
-  if "://" in path:
-    from tensorflow.io import gfile
-
-    gfile.makedirs(path)
-  elif path:
-    os.makedirs(path, exist_ok=True)
 
 
 def _now() -> str:

@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib import estimator_api
 from bertlib.errors import InputError
+from bertlib.files import is_remote
 
 # The TPU
 
@@ -50,7 +51,7 @@ def find_cluster(
       " local on the TPU's own machine"
     )
   for flag, path in (files or {}).items():
-    if path and "://" not in path and not _is_here(named):
+    if path and not is_remote(path) and not _is_here(named):
       raise InputError(
         f"--{flag}={path}: is on this machine, where the TPU {named} cannot"
         " see it. Give a path in Cloud Storage, gs://BUCKET/..."

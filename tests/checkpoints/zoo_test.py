@@ -1038,11 +1038,14 @@ def test_a_process_killed_while_unpacking_leaves_no_half_model(
   publish, fetch, cache
 ):
   publish(zipped(FILES.items()))
-  (cache / "tiny.tmp").mkdir(parents=True)
-  (cache / "tiny.tmp" / "vocab.txt").write_bytes(b"half")
+  ended = subprocess.Popen(["true"])
+  ended.wait()
+  half = cache / f"tiny.{socket.gethostname()}.{ended.pid}.tmp"
+  half.mkdir(parents=True)
+  (half / "vocab.txt").write_bytes(b"half")
   (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
   assert contents(fetch()) == FILES
-  assert not (cache / "tiny.tmp").exists()
+  assert not half.exists()
 
 
 @pytest.mark.process
