@@ -1,15 +1,15 @@
-"""Makes the records that BERT is pretrained on, from plain text.
+"""Creates the records that BERT is pretrained on, from plain text.
 
-The text has a sentence a line and a blank line between documents. A record is
-a pair of stretches of text, of which the second follows the first or is of
-another place, with some tokens masked (Devlin et al. 2019, section 3.1 and
-appendix A.2).
+The text has one sentence per line and a blank line between documents. A record
+is a pair of segments, the second of which follows the first or comes from
+another document, with some tokens masked (Devlin et al. 2019, section 3.1 and
+appendix A.2). `bertlib.data.pretraining_instances` creates them.
 
-By default all text is held in memory and one stream of random numbers makes
-what google-research/bert makes of the same flags, record for record. With
-`--num_workers` the text is dealt into blocks, each a stream of its own, so
-that a corpus of any size is worked on by any number of processes, with the
-same result. TensorFlow is not imported.
+By default all text is held in memory, and one stream of random numbers creates
+the records of google-research/bert for the same flags. With `--num_workers`
+the text is dealt into blocks, each with a stream of its own, so that any number
+of processes can create the records of a corpus of any size, with the same
+result. TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -23,704 +23,38 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import collections
 import contextlib
 import dataclasses
-import functools
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
 
 from absl import flags, logging
 
-import tokenization
 from bertlib import app, files, folder_lock, text_files
-from bertlib.data import pretraining_text, tf_records, workers
+from bertlib.data import (
+  pretraining_blocks,
+  pretraining_instances,
+  pretraining_text,
+)
+from bertlib.data.pretraining_instances import (  # noqa: F401 (their names are also here)
+  MaskedLmInstance,
+  TrainingInstance,
+  create_float_feature,
+  create_instances_from_document,
+  create_int_feature,
+  create_masked_lm_predictions,
+  create_training_instances,
+  truncate_seq_pair,
+  write_instance_to_example_files,
+)
 from bertlib.errors import InputError
-from bertlib.files import find_files, is_remote, split_names
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 FLAGS = flags.FLAGS
 
-Document = list  # of sentences, each a non-empty list of tokens
 
-# A count: random next sentences of a text that has no other document.
-SAME_DOCUMENT = "random next sentences from the same document"
-
-
-@dataclasses.dataclass(eq=False, repr=False)
-class TrainingInstance:
-  """Two segments of text with masked tokens: what becomes one record.
-
-  Attributes:
-    tokens: [CLS] A [SEP] B [SEP], some of them masked.
-    segment_ids: 0 at [CLS] A [SEP], 1 at B [SEP].
-    masked_lm_positions: positions of the masked tokens, ascending.
-    masked_lm_labels: the original token at each of these positions.
-    is_random_next: whether B comes from another place than after A.
-  """
-
-  tokens: list[str]
-  segment_ids: list[int]
-  masked_lm_positions: list[int]
-  masked_lm_labels: list[str]
-  is_random_next: bool
-
-  def __str__(self) -> str:
-    shown = {
-      "tokens": map(tokenization.printable_text, self.tokens),
-      "segment_ids": map(str, self.segment_ids),
-      "is_random_next": [str(self.is_random_next)],
-      "masked_lm_positions": map(str, self.masked_lm_positions),
-      "masked_lm_labels": map(
-        tokenization.printable_text, self.masked_lm_labels
-      ),
-    }
-    lines = [f"{name}: {' '.join(values)}\n" for name, values in shown.items()]
-    return "".join([*lines, "\n"])
-
-  __repr__ = __str__
-
-
-class MaskedLmInstance(NamedTuple):
-  """A masked token.
-
-  Attributes:
-    index: its position.
-    label: the original token.
-  """
-
-  index: int
-  label: str
-
-
-# Text to instances
-
-
-def create_training_instances(
-  input_files: Iterable[str],
-  tokenizer,
-  max_seq_length: int,
-  dupe_factor: int,
-  short_seq_prob: float,
-  masked_lm_prob: float,
-  max_predictions_per_seq: int,
-  rng: random.Random,
-  do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
-  truncate_prob: float = 0.0,
-  split_sentences: str = "",
-  counts: collections.Counter[str] | None = None,
-  convert: Callable[[TrainingInstance], Any] | None = None,
-  encoding: text_files.Encoding = text_files.AS_ORIGINAL,
-) -> list[TrainingInstance]:
-  """Creates the instances of a corpus that fits in memory.
-
-  Args:
-    input_files: text, one sentence per line, a blank line between documents;
-      a document may continue in the next file. A name that ends in .gz is
-      unpacked.
-    tokenizer: has `tokenize` and the dictionary `vocab`.
-    max_seq_length: maximum number of tokens per instance.
-    dupe_factor: number of passes over the documents, each with other masks.
-    short_seq_prob: see `create_instances_from_document`.
-    masked_lm_prob: see `create_masked_lm_predictions`.
-    max_predictions_per_seq: maximum number of masked tokens per instance.
-    rng: source of all draws.
-    do_whole_word_mask: see `create_masked_lm_predictions`.
-    whole_word_draw: see `create_masked_lm_predictions`.
-    truncate_prob: see `read_documents`.
-    split_sentences: see `read_documents`.
-    counts: incremented by what was read and created.
-    convert: computes what to keep of each instance, such as its record, which
-      takes a third of the memory; None to keep the instance.
-    encoding: of the files; by default bytes that are not UTF-8 are dropped.
-
-  Returns:
-    The instances, or what they are converted to, shuffled. An empty list if
-    there is no text.
-
-  Raises:
-    InputError: a byte is not of the encoding, or a file is not a complete gzip
-      file, though its name says so.
-  """
-  lines = read_corpus(input_files, encoding)
-  instances: list[TrainingInstance] = []
-  with app.progress(dupe_factor, "passes") as bar:
-    for one_pass in _create_passes(
-      lines,
-      tokenizer,
-      max_seq_length,
-      dupe_factor,
-      short_seq_prob,
-      masked_lm_prob,
-      max_predictions_per_seq,
-      rng,
-      do_whole_word_mask,
-      whole_word_draw,
-      truncate_prob,
-      split_sentences,
-      counts,
-      convert,
-    ):
-      instances += one_pass
-      bar.update()
-  rng.shuffle(instances)
-  return instances
-
-
-def read_corpus(
-  input_files: Iterable[str], encoding: text_files.Encoding
-) -> Iterator[bytes]:
-  """The lines of files as UTF-8, with their ends."""
-  for path in input_files:
-    yield from text_files.read_utf8_lines(path, encoding)
-
-
-def _create_passes(
-  lines: Iterable[bytes],
-  tokenizer,
-  max_seq_length: int,
-  dupe_factor: int,
-  short_seq_prob: float,
-  masked_lm_prob: float,
-  max_predictions_per_seq: int,
-  rng: random.Random,
-  do_whole_word_mask: bool,
-  whole_word_draw: str,
-  truncate_prob: float,
-  split_sentences: str,
-  counts: collections.Counter[str] | None,
-  convert: Callable[[TrainingInstance], Any] | None,
-) -> Iterator[list[TrainingInstance]]:
-  """Yields the instances of each pass, in the order of the documents."""
-  counts = collections.Counter() if counts is None else counts
-  documents = read_documents(
-    lines, tokenizer, rng, truncate_prob, split_sentences, counts
-  )
-  rng.shuffle(documents)
-  vocab_words = list(tokenizer.vocab)
-  for _ in range(dupe_factor):
-    one_pass: list[TrainingInstance] = []
-    for document_index in range(len(documents)):
-      instances = create_instances_from_document(
-        documents,
-        document_index,
-        max_seq_length,
-        short_seq_prob,
-        masked_lm_prob,
-        max_predictions_per_seq,
-        vocab_words,
-        rng,
-        do_whole_word_mask,
-        whole_word_draw,
-      )
-      for instance in instances:
-        counts["records"] += 1
-        counts["tokens"] += len(instance.tokens)
-        counts["masked tokens"] += len(instance.masked_lm_positions)
-        counts["random next sentences"] += instance.is_random_next
-        if len(documents) == 1:
-          counts[SAME_DOCUMENT] += instance.is_random_next
-      one_pass += map(convert, instances) if convert else instances
-    yield one_pass
-
-
-def read_documents(
-  lines: Iterable[bytes],
-  tokenizer,
-  rng: random.Random,
-  truncate_prob: float = 0.0,
-  split_sentences: str = "",
-  counts: collections.Counter[str] | None = None,
-) -> list[Document]:
-  """Tokenizes text.
-
-  Args:
-    lines: UTF-8, other bytes are dropped; a blank line ends a document.
-    tokenizer: has `tokenize`.
-    rng: draws which sentences are truncated, and where.
-    truncate_prob: fraction of the sentences that are truncated.
-    split_sentences: language of lines that are yet to be split into sentences;
-      "" if each line is one.
-    counts: incremented by what was read.
-
-  Returns:
-    The documents that have tokens, each a list of sentences, each a list of
-    tokens.
-
-  Raises:
-    InputError: the package that splits sentences is missing.
-  """
-  counts = collections.Counter() if counts is None else counts
-  split = pretraining_text.sentence_splitter() if split_sentences else None
-  documents: list[Document] = [[]]
-  for line in lines:
-    text = tokenization.convert_to_unicode(line).strip()
-    if not text:
-      documents.append([])
-    for sentence in split(split_sentences, text) if split else [text]:
-      tokens = tokenizer.tokenize(sentence)
-      if truncate_prob and len(tokens) > 1 and rng.random() < truncate_prob:
-        counts["sentences truncated"] += 1
-        tokens = tokens[: rng.randint(1, len(tokens) - 1)]
-      if tokens:
-        documents[-1].append(tokens)
-  documents = [document for document in documents if document]
-  counts["documents"] += len(documents)
-  counts["sentences"] += sum(map(len, documents))
-  counts["documents of one sentence"] += sum(
-    len(document) == 1 for document in documents
-  )
-  return documents
-
-
-def create_instances_from_document(
-  all_documents: Sequence[Document],
-  document_index: int,
-  max_seq_length: int,
-  short_seq_prob: float,
-  masked_lm_prob: float,
-  max_predictions_per_seq: int,
-  vocab_words: Sequence[str],
-  rng: random.Random,
-  do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
-) -> list[TrainingInstance]:
-  """Cuts one document into pairs of segments, and masks each pair.
-
-  Args:
-    all_documents: lists of sentences, each a list of tokens. The random next
-      sentences come from the others.
-    document_index: which document to cut.
-    max_seq_length: maximum number of tokens per instance, [CLS] and both [SEP]
-      included.
-    short_seq_prob: probability that the document's instances get a random,
-      shorter target length.
-    masked_lm_prob: see `create_masked_lm_predictions`.
-    max_predictions_per_seq: see `create_masked_lm_predictions`.
-    vocab_words: see `create_masked_lm_predictions`.
-    rng: source of all draws.
-    do_whole_word_mask: see `create_masked_lm_predictions`.
-    whole_word_draw: see `create_masked_lm_predictions`.
-
-  Returns:
-    The instances, in the order of the document.
-  """
-  instances = []
-  for tokens_a, tokens_b, is_random_next in _segment_pairs(
-    all_documents, document_index, max_seq_length, short_seq_prob, rng
-  ):
-    tokens, masked_lm_positions, masked_lm_labels = (
-      create_masked_lm_predictions(
-        ["[CLS]", *tokens_a, "[SEP]", *tokens_b, "[SEP]"],
-        masked_lm_prob,
-        max_predictions_per_seq,
-        vocab_words,
-        rng,
-        do_whole_word_mask,
-        whole_word_draw,
-      )
-    )
-    instances.append(
-      TrainingInstance(
-        tokens,
-        [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1),
-        masked_lm_positions,
-        masked_lm_labels,
-        is_random_next,
-      )
-    )
-  return instances
-
-
-def _segment_pairs(
-  all_documents: Sequence[Document],
-  document_index: int,
-  max_seq_length: int,
-  short_seq_prob: float,
-  rng: random.Random,
-) -> Iterator[tuple[list[str], list[str], bool]]:
-  """Cuts a document into pairs of segments that fit one instance together.
-
-  Sentences are gathered until they fill an instance, and divided between two
-  sentences at random. One time in two the second part is put back, and
-  sentences of another document take its place.
-  """
-  document = all_documents[document_index]
-  max_num_tokens = max_seq_length - 3  # [CLS], [SEP] and [SEP]
-  target_length = max_num_tokens
-  if rng.random() < short_seq_prob:
-    target_length = rng.randint(2, max_num_tokens)
-  chunk: list[list[str]] = []
-  length = position = 0
-  while position < len(document):
-    chunk.append(document[position])
-    length += len(document[position])
-    position += 1
-    if length < target_length and position < len(document):
-      continue
-    end = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-    tokens_a = [token for sentence in chunk[:end] for token in sentence]
-    is_random_next = len(chunk) == 1 or rng.random() < 0.5
-    if is_random_next:
-      tokens_b = _random_next_tokens(
-        all_documents, document_index, target_length - len(tokens_a), rng
-      )
-      position -= len(chunk) - end
-    else:
-      tokens_b = [token for sentence in chunk[end:] for token in sentence]
-    truncate_seq_pair(tokens_a, tokens_b, max_num_tokens, rng)
-    yield tokens_a, tokens_b, is_random_next
-    chunk, length = [], 0
-
-
-def _random_next_tokens(
-  all_documents: Sequence[Document],
-  document_index: int,
-  length: int,
-  rng: random.Random,
-) -> list[str]:
-  """Sentences, about `length` tokens, from a random place in another document.
-
-  With one document they come from the same.
-  """
-  for _ in range(10):
-    other = rng.randint(0, len(all_documents) - 1)
-    if other != document_index:
-      break
-  document = all_documents[other]
-  tokens: list[str] = []
-  for position in range(rng.randint(0, len(document) - 1), len(document)):
-    tokens += document[position]
-    if len(tokens) >= length:
-      break
-  return tokens
-
-
-def create_masked_lm_predictions(
-  tokens: Sequence[str],
-  masked_lm_prob: float,
-  max_predictions_per_seq: int,
-  vocab_words: Sequence[str],
-  rng: random.Random,
-  do_whole_word_mask: bool = False,
-  whole_word_draw: str = "piece",
-) -> tuple[list[str], list[int], list[str]]:
-  """Masks tokens at random.
-
-  Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% stay as they are.
-
-  Args:
-    tokens: an instance; its [CLS] and [SEP] are never masked.
-    masked_lm_prob: fraction of the tokens to mask; at least one is masked.
-    max_predictions_per_seq: maximum number of masked tokens.
-    vocab_words: all entries of the vocabulary.
-    rng: source of all draws.
-    do_whole_word_mask: whether to mask all pieces of a word together. Words
-      that would exceed the number of tokens to mask are skipped.
-    whole_word_draw: "piece" if each piece of a masked word is drawn to become
-      [MASK], another or itself; "word" for one draw per word.
-
-  Returns:
-    The tokens after masking; the positions of the masked ones, ascending; and
-    the original token at each of these positions.
-  """
-  num_to_predict = max(1, round(len(tokens) * masked_lm_prob))
-  num_to_predict = min(num_to_predict, max_predictions_per_seq)
-  draw_words = _draw_words if do_whole_word_mask else _draw_single_tokens
-  draw_each = whole_word_draw == "piece"
-  uniform = rng.random
-  output_tokens = list(tokens)
-  masked_lms: list[MaskedLmInstance] = []
-  for word in draw_words(tokens, num_to_predict, rng):
-    for index in word:
-      if draw_each or index == word[0]:
-        is_mask = uniform() < 0.8
-        is_kept = not is_mask and uniform() < 0.5
-      if is_mask:
-        output_tokens[index] = "[MASK]"
-      elif not is_kept:
-        output_tokens[index] = vocab_words[rng.randint(0, len(vocab_words) - 1)]
-      masked_lms.append(MaskedLmInstance(index, tokens[index]))
-  masked_lms.sort()
-  return (
-    output_tokens,
-    [masked_lm.index for masked_lm in masked_lms],
-    [masked_lm.label for masked_lm in masked_lms],
-  )
-
-
-_NEVER_MASKED = frozenset(["[CLS]", "[SEP]"])
-
-
-def _draw_single_tokens(
-  tokens: Sequence[str], num_to_predict: int, rng: random.Random
-) -> list[list[int]]:
-  """Draws positions, each as a word of its own."""
-  positions = [
-    index for index, token in enumerate(tokens) if token not in _NEVER_MASKED
-  ]
-  shuffle(positions, rng)
-  return [[index] for index in positions[:num_to_predict]]
-
-
-def _draw_words(
-  tokens: Sequence[str], num_to_predict: int, rng: random.Random
-) -> list[list[int]]:
-  """Draws whole words, each the positions of its tokens, while they fit."""
-  words: list[list[int]] = []
-  for index, token in enumerate(tokens):
-    # `in` takes a third of the time of `startswith`, and most lack "##".
-    if "##" in token and words and token.startswith("##"):
-      words[-1].append(index)
-    elif token not in _NEVER_MASKED:
-      words.append([index])
-  shuffle(words, rng)
-  drawn = []
-  room = num_to_predict
-  for word in words:
-    if not room:
-      break
-    if len(word) <= room:
-      drawn.append(word)
-      room -= len(word)
-  return drawn
-
-
-def truncate_seq_pair(
-  tokens_a: list[str],
-  tokens_b: list[str],
-  max_num_tokens: int,
-  rng: random.Random,
-) -> None:
-  """Removes tokens from the longer segment, at either end, until both fit.
-
-  Args:
-    tokens_a: the first segment; truncated in place.
-    tokens_b: the second segment; truncated in place.
-    max_num_tokens: maximum length of both together.
-    rng: draws the end.
-  """
-  starts, ends = [0, 0], [len(tokens_a), len(tokens_b)]
-  length_a, length_b = ends
-  while length_a + length_b > max_num_tokens:
-    longer = 0 if length_a > length_b else 1
-    if rng.random() < 0.5:
-      starts[longer] += 1
-    else:
-      ends[longer] -= 1
-    if longer:
-      length_b -= 1
-    else:
-      length_a -= 1
-  tokens_a[:] = tokens_a[starts[0] : ends[0]]
-  tokens_b[:] = tokens_b[starts[1] : ends[1]]
-
-
-@functools.lru_cache(maxsize=1024)
-def _shuffle_steps(length: int) -> list[tuple[int, int]]:
-  return [(i, (i + 1).bit_length()) for i in range(length - 1, 0, -1)]
-
-
-def shuffle(items: list, rng: random.Random) -> None:
-  """Does what `rng.shuffle` does, draw for draw, in less than half the time.
-
-  For short lists: the steps of each length are remembered.
-  """
-  getrandbits = rng.getrandbits
-  for i, num_bits in _shuffle_steps(len(items)):
-    j = getrandbits(num_bits)
-    while j > i:
-      j = getrandbits(num_bits)
-    items[i], items[j] = items[j], items[i]
-
-
-# Instances to records
-
-
-def write_instance_to_example_files(
-  instances: Iterable[TrainingInstance],
-  tokenizer,
-  max_seq_length: int,
-  max_predictions_per_seq: int,
-  output_files: Sequence[str],
-) -> None:
-  """Writes instances as TFRecord files, one record to each file in turn.
-
-  Args:
-    instances: what to write.
-    tokenizer: has `convert_tokens_to_ids`.
-    max_seq_length: tokens per record; shorter instances are padded.
-    max_predictions_per_seq: masked tokens per record, likewise.
-    output_files: the files. Each appears complete or not at all.
-
-  Raises:
-    ValueError: an instance is longer than a record.
-  """
-  encode = instance_encoder(tokenizer, max_seq_length, max_predictions_per_seq)
-  _write_in_turn(list(map(encode, instances)), output_files)
-
-
-def _write_in_turn(
-  records: Sequence[bytes], output_files: Sequence[str]
-) -> None:
-  """Writes the first record to the first file, the next one to the next."""
-  for number, path in enumerate(output_files):
-    tf_records.write_serialized(path, records[number :: len(output_files)])
-
-
-def instance_encoder(
-  tokenizer, max_seq_length: int, max_predictions_per_seq: int
-) -> Callable[[TrainingInstance], bytes]:
-  """Builds the function that serializes instances as `tf.train.Example`.
-
-  Args:
-    tokenizer: has `convert_tokens_to_ids`.
-    max_seq_length: tokens per record.
-    max_predictions_per_seq: masked tokens per record.
-
-  Returns:
-    A function of an instance that raises ValueError if it does not fit.
-  """
-  encode_record = tf_records.record_encoder(
-    tf_records.pretraining_layout(max_seq_length, max_predictions_per_seq)
-  )
-
-  varints = _TokenVarints(tokenizer)
-
-  def encode_tokens(tokens: Iterable[str]) -> bytes:
-    return b"".join(map(varints.__getitem__, tokens))
-
-  def encode(instance: TrainingInstance) -> bytes:
-    num_tokens = len(instance.tokens)
-    num_masked = len(instance.masked_lm_positions)
-    if num_tokens > max_seq_length or num_masked > max_predictions_per_seq:
-      raise ValueError(
-        f"an instance of {num_tokens} tokens, {num_masked} of them masked, does"
-        f" not fit a record of {max_seq_length} and {max_predictions_per_seq}"
-      )
-    padding = [0] * (max_seq_length - num_tokens)
-    no_prediction = [0] * (max_predictions_per_seq - num_masked)
-    return encode_record(
-      {
-        "input_ids": encode_tokens(instance.tokens) + bytes(padding),
-        "input_mask": b"\1" * num_tokens + bytes(padding),
-        "segment_ids": instance.segment_ids + padding,
-        "masked_lm_positions": instance.masked_lm_positions + no_prediction,
-        "masked_lm_ids": (
-          encode_tokens(instance.masked_lm_labels) + bytes(no_prediction)
-        ),
-        "masked_lm_weights": [1.0] * num_masked + no_prediction,
-        "next_sentence_labels": [int(instance.is_random_next)],
-      }
-    )
-
-  return encode
-
-
-class _TokenVarints(dict):
-  """Token -> its id as `tf_records.varint` encodes it."""
-
-  def __init__(self, tokenizer):
-    super().__init__()
-    self._convert_tokens_to_ids = tokenizer.convert_tokens_to_ids
-
-  def __missing__(self, token):
-    (token_id,) = self._convert_tokens_to_ids([token])
-    return self.setdefault(token, tf_records.varint(token_id))
-
-
-def create_int_feature(values: Iterable[int]):
-  """Builds the int64 `tf.train.Feature` of some values."""
-  import tensorflow as tf
-
-  return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
-
-
-def create_float_feature(values: Iterable[float]):
-  """Builds the float32 `tf.train.Feature` of some values."""
-  import tensorflow as tf
-
-  return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
-
-
-# All text in memory
-
-
-def write_in_memory(
-  recipe: pretraining_text.Recipe,
-  input_files: Iterable[str],
-  output_files: Sequence[str],
-) -> collections.Counter[str]:
-  """Creates the records of a corpus with one stream of random numbers.
-
-  Args:
-    recipe: what to do.
-    input_files: see `create_training_instances`.
-    output_files: get one record each in turn.
-
-  Returns:
-    Counts of what was read and created.
-
-  Raises:
-    InputError: there is no text, or it cannot be read.
-  """
-  tokenizer = pretraining_text.load_tokenizer(recipe)
-  counts: collections.Counter[str] = collections.Counter()
-  records = create_training_instances(
-    input_files,
-    tokenizer,
-    rng=random.Random(recipe.random_seed),
-    counts=counts,
-    convert=instance_encoder(
-      tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
-    ),
-    encoding=recipe.text_encoding,
-    **recipe.instance_settings(),
-  )
-  if not records:
-    raise InputError("--input_file: there is no text in it")
-  _write_in_turn(records, output_files)
-  return counts
-
-
-def create_block_records(
-  recipe: pretraining_text.Recipe,
-  tokenizer,
-  block: int,
-  lines: Iterable[bytes],
-  counts: collections.Counter[str],
-) -> Iterator[list[bytes]]:
-  """Creates the records of a block with a stream of random numbers of its own.
-
-  Args:
-    recipe: what to do.
-    tokenizer: that of the recipe, see `load_tokenizer`.
-    block: the block's number.
-    lines: its text.
-    counts: incremented by what was read and created.
-
-  Yields:
-    The serialized records of each pass, shuffled.
-  """
-  rng = random.Random(f"{recipe.random_seed} {block}")
-  for records in _create_passes(
-    lines,
-    tokenizer,
-    rng=rng,
-    counts=counts,
-    convert=instance_encoder(
-      tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
-    ),
-    **recipe.instance_settings(),
-  ):
-    rng.shuffle(records)
-    yield records
-
-
-# The command line
+# A run
 
 
 def define_flags() -> None:
@@ -728,10 +62,52 @@ def define_flags() -> None:
   option.define(PretrainingDataSettings)
 
 
-def recipe_of_flags(
+def main(_) -> None:
+  """Creates the records of --input_file."""
+  settings = option.from_flags(PretrainingDataSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
+    return
+  receipt = receipts.begin(__file__, settings)
+  recipe, inputs, outputs = setup(settings)
+  receipt.start(settings, inputs)
+  logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
+  with folders_for(outputs), folder_lock.lock_files(outputs):
+    if settings.num_workers:
+      run = pretraining_blocks.BlockRun(recipe, inputs, outputs)
+      counts = run.run(settings.num_workers)
+    else:
+      counts = write_in_memory(recipe, inputs, outputs)
+  report(counts)
+  logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
+  hashes = [receipts.fingerprint(path)["sha256"] for path in outputs]
+  receipt.finish({**counts, "sha256": hashes})
+
+
+def setup(
   settings: PretrainingDataSettings,
-) -> pretraining_text.Recipe:
-  """The recipe that the flags ask for.
+) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
+  """Finds the files of a run; checks everything but the text itself.
+
+  Args:
+    settings: settings of the command.
+
+  Returns:
+    The recipe, the input files and the output files.
+
+  Raises:
+    InputError: a check failed.
+  """
+  recipe = make_recipe(settings)
+  pretraining_text.load_tokenizer(recipe)
+  inputs = files.find_files(files.split_names(settings.input_file))
+  outputs = output_paths(settings)
+  check_overwriting(settings, recipe, inputs, outputs)
+  return recipe, inputs, outputs
+
+
+def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
+  """Makes the recipe that the flags ask for.
 
   Raises:
     InputError: flags contradict each other.
@@ -750,13 +126,13 @@ def recipe_of_flags(
   return recipe
 
 
-def output_files(settings: PretrainingDataSettings) -> list[str]:
-  """The files that `--output_file` and `--num_shards` name.
+def output_paths(settings: PretrainingDataSettings) -> list[str]:
+  """Paths of the files that `--output_file` and `--num_shards` name.
 
   Raises:
     InputError: no file, the same one twice, or several and `--num_shards`.
   """
-  names = split_names(settings.output_file)
+  names = files.split_names(settings.output_file)
   if not all(names or [""]):
     raise InputError("--output_file: names no file, or an empty name")
   if settings.num_shards:
@@ -769,12 +145,26 @@ def output_files(settings: PretrainingDataSettings) -> list[str]:
   return names
 
 
+def check_overwriting(
+  settings: PretrainingDataSettings,
+  recipe: pretraining_text.Recipe,
+  inputs: Iterable[str],
+  outputs: Sequence[str],
+) -> None:
+  """Refuses outputs, or receipts beside them, that are inputs."""
+  beside = [
+    receipts.receipt_path(settings),
+    pretraining_blocks.receipt_file(outputs),
+  ]
+  files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
+
+
 @contextlib.contextmanager
 def folders_for(paths: Iterable[str]) -> Iterator[None]:
-  """Makes the folders that files need; if the block fails, they are removed."""
+  """Makes the folders of files; removes them if the block fails."""
   made = []
   for folder in map(os.path.dirname, paths):
-    while folder and not is_remote(folder) and not os.path.exists(folder):
+    while folder and not files.is_remote(folder) and not os.path.exists(folder):
       made.append(folder)
       folder = os.path.dirname(folder)
   for folder in made:
@@ -788,15 +178,51 @@ def folders_for(paths: Iterable[str]) -> Iterator[None]:
     raise
 
 
-def report(counts: collections.Counter[str]) -> None:
-  """Logs what was made, and what of the text defeats its purpose.
+def write_in_memory(
+  recipe: pretraining_text.Recipe,
+  input_files: Iterable[str],
+  output_files: Sequence[str],
+) -> collections.Counter[str]:
+  """Creates the records of a corpus with one stream of random numbers.
 
   Args:
-    counts: what was read and created.
+    recipe: how to create them.
+    input_files: see `create_training_instances`.
+    output_files: files to write, one record to each in turn.
+
+  Returns:
+    Counts of what was read and created.
+
+  Raises:
+    InputError: there is no text, or it cannot be read.
   """
+  tokenizer = pretraining_text.load_tokenizer(recipe)
+  counts: collections.Counter[str] = collections.Counter()
+  records = create_training_instances(
+    input_files,
+    tokenizer,
+    dupe_factor=recipe.dupe_factor,
+    rng=random.Random(recipe.random_seed),
+    truncate_prob=recipe.truncate_prob,
+    split_sentences=recipe.split_sentences,
+    counts=counts,
+    convert=pretraining_instances.instance_encoder(
+      tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
+    ),
+    encoding=recipe.text_encoding,
+    **recipe.instance_settings(),
+  )
+  if not records:
+    raise InputError("--input_file: there is no text in it")
+  pretraining_instances.write_in_turn(records, output_files)
+  return counts
+
+
+def report(counts: collections.Counter[str]) -> None:
+  """Logs the counts; warns of text that defeats next sentence prediction."""
   for name, count in counts.items():
     logging.info("  %s: %d", name, count)
-  same = counts[SAME_DOCUMENT]
+  same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(
       "%d of %d random next sentences come from the same document, so that"
@@ -814,72 +240,26 @@ def report(counts: collections.Counter[str]) -> None:
     )
 
 
-def main(_) -> None:
-  """Makes the records of --input_file."""
-  settings = option.from_flags(PretrainingDataSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
-    return
-  receipt = receipts.begin(__file__, settings)
-  recipe, _, inputs, outputs = prepare(settings, doctor.simply)
-  receipt.start(settings, inputs)
-  logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
-  with folders_for(outputs), folder_lock.lock_files(outputs):
-    if settings.num_workers:
-      counts = workers.BlockRun(
-        recipe, inputs, outputs, create_block_records
-      ).run(settings.num_workers)
-    else:
-      counts = write_in_memory(recipe, inputs, outputs)
-  report(counts)
-  logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
-  hashes = [receipts.fingerprint(path)["sha256"] for path in outputs]
-  receipt.finish({**counts, "sha256": hashes})
-
-
-# What is asked for, and whether it can be
-
-
-def prepare(settings: PretrainingDataSettings, check: doctor.Check):
-  """Checks all that a run needs but the text itself.
-
-  Args:
-    settings: of the command.
-    check: makes each check.
-
-  Returns:
-    The recipe, its tokenizer, the files of the text and those of the records.
-  """
-  recipe = check("flags", recipe_of_flags, settings)
-  tokenizer = check("vocabulary", pretraining_text.load_tokenizer, recipe)
-  inputs = check("input", find_files, split_names(settings.input_file))
-  outputs = check("output", output_files, settings)
-  check("overwriting", check_overwriting, settings, recipe, inputs, outputs)
-  return recipe, tokenizer, inputs, outputs
-
-
-def check_overwriting(
-  settings: PretrainingDataSettings,
-  recipe: pretraining_text.Recipe,
-  inputs: Sequence[str],
-  outputs: Sequence[str],
-) -> None:
-  """Refuses outputs, or files beside them, that are inputs."""
-  beside = [
-    receipts.receipt_path(settings),
-    workers.hidden_beside(outputs[0], ".receipt.json"),
-  ]
-  files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
+# --doctor
 
 
 def examine(settings: PretrainingDataSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
+  """Makes the checks of `setup`, and more.
 
   Args:
-    settings: of the command.
-    doctor: makes each check.
+    settings: settings of the command.
+    doctor: reports each check.
   """
-  recipe, tokenizer, inputs, outputs = prepare(settings, doctor.check)
+  recipe = doctor.check("flags", make_recipe, settings)
+  tokenizer = doctor.check(
+    "vocabulary", pretraining_text.load_tokenizer, recipe
+  )
+  names = files.split_names(settings.input_file)
+  inputs = doctor.check("input", files.find_files, names)
+  outputs = doctor.check("output", output_paths, settings)
+  doctor.check(
+    "overwriting", check_overwriting, settings, recipe, inputs, outputs
+  )
   num_bytes = doctor.check("text", check_text, recipe, tokenizer, inputs)
   doctor.check("disk", check_disk, recipe, num_bytes, outputs)
 
@@ -888,39 +268,39 @@ def check_text(
   recipe: pretraining_text.Recipe,
   tokenizer,
   inputs: Sequence[str],
-  most: int = 2**27,
+  max_bytes: int = 2**27,
 ) -> int:
-  """Reads text; warns of what defeats its purpose.
+  """Reads text; warns if it defeats next sentence prediction.
 
   Args:
-    recipe: what the run is to do.
-    tokenizer: that of the recipe.
-    inputs: the files.
-    most: of the text, in bytes, that is read.
+    recipe: recipe of the run.
+    tokenizer: tokenizer of the recipe.
+    inputs: the input files.
+    max_bytes: how much of the text to read.
 
   Returns:
-    How much text there is, in bytes.
+    The size of the text in bytes.
 
   Raises:
     InputError: there is none, or it cannot be read.
   """
-  some: list[bytes] = []
+  sample: list[bytes] = []
   num_read = 0
-  for line in read_corpus(inputs, recipe.text_encoding):
+  for line in pretraining_text.read_corpus(inputs, recipe.text_encoding):
     num_read += len(line)
-    if len(some) < 5000:
-      some.append(line)
-    if num_read > most:
+    if len(sample) < 5000:
+      sample.append(line)
+    if num_read > max_bytes:
       break
-  documents = read_documents(
-    some, tokenizer, random.Random(0), split_sentences=recipe.split_sentences
+  documents = pretraining_text.read_documents(
+    sample, tokenizer, random.Random(0), split_sentences=recipe.split_sentences
   )
   if not documents:
     raise InputError("--input_file: there is no text in it")
   logging.info(
     "%.1f MB read; of %d lines, %d documents",
     num_read / 1e6,
-    len(some),
+    len(sample),
     len(documents),
   )
   alone = sum(len(document) == 1 for document in documents)
@@ -931,25 +311,25 @@ def check_text(
     )
   if len(documents) == 1:
     logging.warning("is there a blank line between documents?")
-  sizes = [workers.file_state(path)[0] for path in inputs]
+  sizes = [pretraining_blocks.file_state(path)[0] for path in inputs]
   return max(num_read, sum(sizes))
 
 
 def check_disk(
   recipe: pretraining_text.Recipe, num_bytes: int, outputs: Sequence[str]
 ) -> None:
-  """Refuses a place that has too little room for the records.
+  """Refuses an output folder that has too little room for the records.
 
   Args:
-    recipe: how they are made.
-    num_bytes: of the text.
-    outputs: the files.
+    recipe: how they are created.
+    num_bytes: size of the text.
+    outputs: the output files.
   """
-  # A token is some four characters of text, and five bytes of a record.
-  of_record = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
+  # A token is about four characters of text, and five bytes of a record.
+  record_bytes = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
   num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length
   doctor.check_disk(
-    os.path.dirname(outputs[0]) or ".", int(num_records * of_record)
+    os.path.dirname(outputs[0]) or ".", int(num_records * record_bytes)
   )
 
 

@@ -31,7 +31,7 @@ from absl import logging
 
 import create_pretraining_data
 from bertlib import app, files, folder_lock, text_files
-from bertlib.data import pretraining_text, tf_records, workers
+from bertlib.data import pretraining_blocks, pretraining_text, tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.reporting import doctor
@@ -90,7 +90,7 @@ def _deal(
   """Gives each document of a file its block, and its place in the corpus."""
   file_number, path = file
   lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
-  dealt = workers.deal_documents(
+  dealt = pretraining_blocks.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )
   for document_number, (block, document) in enumerate(dealt):
@@ -122,7 +122,7 @@ class _MakeBlock(beam.DoFn):
     block, documents = element
     counts = collections.Counter()
     lines = io.BytesIO(b"".join(text for *_, text in sorted(documents)))
-    passes = create_pretraining_data.create_block_records(
+    passes = pretraining_blocks.create_block_records(
       self._recipe, self._tokenizer, block, lines, counts
     )
     content = b"".join(
@@ -169,14 +169,6 @@ def find_files(patterns: Iterable[str]) -> dict[str, int]:
   return found
 
 
-def _text_bytes(path: str, size: int, recipe: pretraining_text.Recipe) -> int:
-  """The size that `count_blocks` takes: that of a text file as UTF-8."""
-  if recipe.encoding == "utf-8" or path.endswith(".gz"):
-    return size
-  lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
-  return sum(map(len, lines))
-
-
 @contextlib.contextmanager
 def _input_errors() -> Iterator[None]:
   """Raises an InputError of a worker as one of this process.
@@ -206,17 +198,16 @@ def main(argv: list[str]) -> None:
   if settings.receipt.doctor:
     doctor.diagnose(settings, create_pretraining_data.examine)
     return
-  recipe = create_pretraining_data.recipe_of_flags(settings)
-  create_pretraining_data.load_tokenizer(recipe)  # refuses a bad vocabulary
-  outputs = create_pretraining_data.output_files(settings)
+  recipe = create_pretraining_data.make_recipe(settings)
+  pretraining_text.load_tokenizer(recipe)  # refuses a bad vocabulary
+  outputs = create_pretraining_data.output_paths(settings)
   sizes = find_files(files.split_names(settings.input_file))
   create_pretraining_data.check_overwriting(
     settings, recipe, list(sizes), outputs
   )
-  sizes = {
-    path: _text_bytes(path, size, recipe) for path, size in sizes.items()
-  }
-  num_blocks = workers.count_blocks(sizes, len(outputs))
+  num_blocks = pretraining_blocks.count_blocks(
+    sizes, len(outputs), recipe.text_encoding, _open
+  )
   with open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))

@@ -48,6 +48,8 @@ WITHOUT_TENSORFLOW = (
   "bertlib.checkpoints.huggingface_runner",
   "bertlib.data.classification",
   "bertlib.data.ner",
+  "bertlib.data.pretraining_blocks",
+  "bertlib.data.pretraining_instances",
   "bertlib.data.squad",
   "bertlib.data.workers",
   "bertlib.metrics.squad_decoding",

@@ -25,9 +25,13 @@ from hypothesis import strategies as st
 import create_pretraining_data
 import tokenization
 from bertlib import files
-from bertlib.data import pretraining_text, workers
+from bertlib.data import (
+  pretraining_blocks,
+  pretraining_instances,
+  pretraining_text,
+)
+from bertlib.data.pretraining_blocks import BlockRun
 from bertlib.data.pretraining_text import Recipe
-from bertlib.data.workers import BlockRun
 
 pytestmark = pytest.mark.unit
 
@@ -87,7 +91,7 @@ class Corpus:
 def make(corpus, vocab_file, **options):
   """The records of a corpus, and the counts."""
   recipe, counts = Recipe(vocab_file, **options), Counter()
-  passes = create_pretraining_data.create_block_records(
+  passes = pretraining_blocks.create_block_records(
     recipe,
     pretraining_text.load_tokenizer(recipe),
     0,
@@ -261,7 +265,7 @@ def test_the_command_of_the_readme_equals_the_reference(tmp_path):
 def test_shuffle_equals_that_of_python(length, seed):
   ours, theirs = random.Random(seed), random.Random(seed)
   mine, yours = list(range(length)), list(range(length))
-  create_pretraining_data.shuffle(mine, ours)
+  pretraining_instances.shuffle(mine, ours)
   theirs.shuffle(yours)
   assert mine == yours
   assert ours.getstate() == theirs.getstate()
@@ -272,7 +276,7 @@ def test_shuffle_equals_that_of_python(length, seed):
 
 def read(lines, vocab_file, **options):
   counts = Counter()
-  documents = create_pretraining_data.read_documents(
+  documents = pretraining_text.read_documents(
     lines,
     tokenization.FullTokenizer(vocab_file),
     random.Random(0),
@@ -435,7 +439,7 @@ def test_parts_are_stretches_that_follow_each_other_or_of_two_documents(
   )
   if len(documents) > 1:
     same_document = 0  # but for chance
-  assert counts[create_pretraining_data.SAME_DOCUMENT] == same_document
+  assert counts[pretraining_instances.SAME_DOCUMENT] == same_document
 
 
 def test_one_in_two_second_parts_is_of_another_document(vocab_file):
@@ -448,7 +452,7 @@ def test_one_in_two_second_parts_is_of_another_document(vocab_file):
   follow = sum(not record["next_sentence_labels"][0] for record in records)
   assert_share(follow, 2000, 0.5)
   assert len(records) == follow + 2 * (2000 - follow)
-  assert not counts[create_pretraining_data.SAME_DOCUMENT]
+  assert not counts[pretraining_instances.SAME_DOCUMENT]
 
 
 # Ten documents of five sentences of five words of three pieces.
@@ -719,9 +723,9 @@ def test_every_document_is_dealt_once_and_evenly(
   ]
   text = b"\n\n \n".join(b"\r\n".join(document) for document in lines)
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(workers, "BLOCK_BYTES", block_bytes)
+    patch.setattr(pretraining_blocks, "BLOCK_BYTES", block_bytes)
     dealt = list(
-      workers.deal_documents(
+      pretraining_blocks.deal_documents(
         text.splitlines(keepends=True), file_number, num_blocks, 0
       )
     )
@@ -743,7 +747,7 @@ def test_files_of_one_document_are_dealt_evenly_too():
   blocks = Counter(
     block
     for number in range(23)
-    for block, _ in workers.deal_documents([b"word"], number, 5, 0)
+    for block, _ in pretraining_blocks.deal_documents([b"word"], number, 5, 0)
   )
   assert sorted(blocks.values()) == [4, 4, 5, 5, 5]
 
@@ -752,8 +756,8 @@ def test_files_of_one_document_are_dealt_evenly_too():
 def small_blocks(monkeypatch, text_file):
   """Makes of the text six blocks for two output files."""
   size = os.path.getsize(text_file)
-  monkeypatch.setattr(workers, "BLOCK_BYTES", size // 5)
-  assert workers.count_blocks({text_file: size}, 2) == 6
+  monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", size // 5)
+  assert pretraining_blocks.count_blocks({text_file: size}, 2) == 6
 
 
 def written(paths):
@@ -767,7 +771,6 @@ def run_blocks(recipe, text_file, outputs, num_workers=1):
     recipe,
     [text_file],
     [*map(str, outputs)],
-    create_pretraining_data.create_block_records,
   ).run(num_workers)
   content = [path.read_bytes() for path in outputs]
   assert counts["records"] == sum(len(read_file(path)) for path in outputs)
@@ -809,7 +812,7 @@ def test_no_more_than_a_pass_of_a_block_is_held_in_memory(vocab_file):
   held = [
     sys.getallocatedblocks()
     for number in range(3)
-    for _ in create_pretraining_data.create_block_records(
+    for _ in pretraining_blocks.create_block_records(
       recipe, tokenizer, number, lines, counts
     )
   ]
@@ -830,7 +833,6 @@ def test_other_file_systems_get_the_same_and_keep_it(
     recipe,
     [remote_text],
     [remote],
-    create_pretraining_data.create_block_records,
   ).run(1)
   assert (tmp_path / "remote").read_bytes() == expected
   before = written([tmp_path / "remote"])
@@ -838,7 +840,6 @@ def test_other_file_systems_get_the_same_and_keep_it(
     recipe,
     [remote_text],
     [remote],
-    create_pretraining_data.create_block_records,
   ).run(1)
   assert written([tmp_path / "remote"]) == before
 
@@ -928,10 +929,10 @@ class Stopped:
           "import multiprocessing, os, signal",
           "import create_pretraining_data",
           "from bertlib import app",
-          "from bertlib.data import workers",
+          "from bertlib.data import pretraining_blocks",
           "if __name__ == '__main__':",
           *(f"  {line}" for line in lines),
-          f"  workers.BLOCK_BYTES = {block_bytes}",
+          f"  pretraining_blocks.BLOCK_BYTES = {block_bytes}",
           "  create_pretraining_data.define_flags()",
           "  app.run(create_pretraining_data.main)",
         ]

@@ -1,16 +1,23 @@
-"""Text for pretraining data: what is made of it, and its tokenizer."""
+"""Text of pretraining data: its recipe, its tokenizer, its documents.
+
+Imports no TensorFlow.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenization
 from bertlib import text_files
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
+
+Document = list  # of sentences, each a non-empty list of tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,10 +36,12 @@ class Recipe:
     do_whole_word_mask: whether to mask all pieces of a word together.
     whole_word_draw: see `create_masked_lm_predictions`.
     word_boundaries: "pieces" if a word is a piece and the ## pieces after it;
-      "spaces" if it is what stands between spaces, in segmented text.
+      "spaces" if words are separated by spaces, in segmented text.
     truncate_prob: fraction of the sentences truncated at a random position.
-    split_sentences: language of running text whose lines are yet to be split
-      into sentences ("en"); "" for none.
+    split_sentences: language of running text, which is split into sentences
+      ("en"); "" if each line is a sentence.
+    encoding: codec of the text.
+    encoding_errors: see `text_files.Encoding`.
   """
 
   vocab_file: str
@@ -53,21 +62,18 @@ class Recipe:
 
   @property
   def text_encoding(self) -> text_files.Encoding:
-    """How the bytes of the text are read."""
+    """Encoding of the text."""
     return text_files.Encoding(self.encoding, self.encoding_errors)
 
   def instance_settings(self) -> dict[str, Any]:
-    """The arguments of `create_training_instances` that a recipe has."""
+    """Arguments of `create_instances_from_document` that a recipe has."""
     names = (
       "max_seq_length",
-      "dupe_factor",
       "short_seq_prob",
       "masked_lm_prob",
       "max_predictions_per_seq",
       "do_whole_word_mask",
       "whole_word_draw",
-      "truncate_prob",
-      "split_sentences",
     )
     return {name: getattr(self, name) for name in names}
 
@@ -144,3 +150,59 @@ def sentence_splitter():
       " .[sentences]"
     ) from error
   return segment
+
+
+def read_corpus(
+  input_files: Iterable[str], encoding: text_files.Encoding
+) -> Iterator[bytes]:
+  """Reads the lines of text files, with their ends, as UTF-8."""
+  for path in input_files:
+    yield from text_files.read_utf8_lines(path, encoding)
+
+
+def read_documents(
+  lines: Iterable[bytes],
+  tokenizer,
+  rng: random.Random,
+  truncate_prob: float = 0.0,
+  split_sentences: str = "",
+  counts: collections.Counter[str] | None = None,
+) -> list[Document]:
+  """Tokenizes text.
+
+  Args:
+    lines: UTF-8; other bytes are dropped. A blank line ends a document.
+    tokenizer: has `tokenize`.
+    rng: draws which sentences are truncated, and where.
+    truncate_prob: fraction of the sentences that are truncated.
+    split_sentences: language of running text, which is split into sentences;
+      "" if each line is a sentence.
+    counts: incremented by what was read.
+
+  Returns:
+    The documents that have tokens: lists of sentences, each a list of tokens.
+
+  Raises:
+    InputError: the package that splits sentences is missing.
+  """
+  counts = collections.Counter() if counts is None else counts
+  split = sentence_splitter() if split_sentences else None
+  documents: list[Document] = [[]]
+  for line in lines:
+    text = tokenization.convert_to_unicode(line).strip()
+    if not text:
+      documents.append([])
+    for sentence in split(split_sentences, text) if split else [text]:
+      tokens = tokenizer.tokenize(sentence)
+      if truncate_prob and len(tokens) > 1 and rng.random() < truncate_prob:
+        counts["sentences truncated"] += 1
+        tokens = tokens[: rng.randint(1, len(tokens) - 1)]
+      if tokens:
+        documents[-1].append(tokens)
+  documents = [document for document in documents if document]
+  counts["documents"] += len(documents)
+  counts["sentences"] += sum(map(len, documents))
+  counts["documents of one sentence"] += sum(
+    len(document) == 1 for document in documents
+  )
+  return documents

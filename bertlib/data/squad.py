@@ -529,11 +529,11 @@ def make_windows(
   parts = []
   with contextlib.ExitStack() as stack:
     if min(num_workers, len(chunks)) > 1:
-      made = stack.enter_context(
-        workers.map_in_workers(
-          _make_chunk, chunks, num_workers, tokenizer, settings
-        )
+      submit = stack.enter_context(
+        workers.worker_pool(num_workers, _make_chunk, tokenizer, settings)
       )
+      futures = [submit(*chunk) for chunk in chunks]
+      made = (future.result() for future in futures)
     else:
       made = (_make_chunk(tokenizer, settings, *chunk) for chunk in chunks)
     bar = app.progress(len(examples), "questions", disable=not show_progress)

@@ -1,0 +1,438 @@
+"""Pretraining data block by block, in any number of processes.
+
+The documents of a corpus are dealt into blocks. A block has a stream of random
+numbers of its own, so that its records depend neither on the other blocks nor
+on who makes them. Imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import glob
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from multiprocessing import sharedctypes
+
+from absl import logging
+
+from bertlib import app, json_files, text_files
+from bertlib.data import (
+  pretraining_instances,
+  pretraining_text,
+  tf_records,
+  workers,
+)
+from bertlib.errors import InputError
+from bertlib.files import exists, is_remote, open_any, write_whole
+
+# Size of a block's text. A process holds one block at a time, in some ten times
+# its size. The random next sentences of a block come from the same block.
+BLOCK_BYTES = 2**21
+
+
+# Dealing documents into blocks
+
+
+def count_blocks(
+  sizes: Mapping[str, int],
+  num_outputs: int,
+  encoding: text_files.Encoding = text_files.UTF8,
+  open_file=open_any,
+) -> int:
+  """Counts the blocks of a corpus; the same in every encoding.
+
+  Args:
+    sizes: bytes of each input file by its path. The text of a gzip file is
+      assumed to be three times as long.
+    num_outputs: number of output files.
+    encoding: of the input files.
+    open_file: opens an input file, given the path and "rb".
+
+  Returns:
+    A multiple of `num_outputs`.
+  """
+  text_bytes = 0
+  for path, size in sizes.items():
+    if path.endswith(".gz"):
+      text_bytes += 3 * size
+    elif encoding.name == "utf-8":
+      text_bytes += size
+    else:
+      lines = text_files.read_utf8_lines(path, encoding, open_file)
+      text_bytes += sum(map(len, lines))
+  return num_outputs * max(1, -(-text_bytes // (BLOCK_BYTES * num_outputs)))
+
+
+def deal_documents(
+  lines: Iterable[bytes], file_number: int, num_blocks: int, seed: int
+) -> Iterator[tuple[int, bytes]]:
+  """Deals the documents of a file into blocks, in turn.
+
+  The block of a document depends on these arguments only. Each file begins
+  with another block, so that files of one document are dealt evenly too.
+
+  Args:
+    lines: lines of the file, as UTF-8.
+    file_number: position of the file among the input files.
+    num_blocks: number of blocks.
+    seed: seed of the order of the blocks.
+
+  Yields:
+    The number of a block and a document, its lines with a blank one at the end.
+  """
+  blocks = list(range(num_blocks))
+  random.Random(seed).shuffle(blocks)
+  for turn, document in enumerate(_raw_documents(lines), file_number):
+    yield blocks[turn % num_blocks], document
+
+
+def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
+  """Yields untokenized documents; one longer than a block comes in parts."""
+  document: list[bytes] = []
+  size = 0
+  for line in lines:
+    if line.strip():
+      document.append(line.strip())
+      size += len(line)
+    if document and (not line.strip() or size >= BLOCK_BYTES):
+      yield b"\n".join([*document, b"\n"])
+      document, size = [], 0
+  if document:
+    yield b"\n".join([*document, b"\n"])
+
+
+# Records of a block
+
+
+def create_block_records(
+  recipe: pretraining_text.Recipe,
+  tokenizer,
+  block: int,
+  lines: Iterable[bytes],
+  counts: collections.Counter[str],
+) -> Iterator[list[bytes]]:
+  """Creates the records of a block with a stream of random numbers of its own.
+
+  Args:
+    recipe: how to create them.
+    tokenizer: tokenizer of the recipe, see `pretraining_text.load_tokenizer`.
+    block: number of the block.
+    lines: its text, as UTF-8.
+    counts: incremented by what was read and created.
+
+  Yields:
+    The serialized records of each pass, shuffled.
+  """
+  rng = random.Random(f"{recipe.random_seed} {block}")
+  documents = pretraining_text.read_documents(
+    lines, tokenizer, rng, recipe.truncate_prob, recipe.split_sentences, counts
+  )
+  rng.shuffle(documents)
+  settings = recipe.instance_settings() | {"vocab_words": [*tokenizer.vocab]}
+  encode = pretraining_instances.instance_encoder(
+    tokenizer, recipe.max_seq_length, recipe.max_predictions_per_seq
+  )
+  for _ in range(recipe.dupe_factor):
+    instances = pretraining_instances.create_pass(
+      documents, rng, counts, **settings
+    )
+    records = list(map(encode, instances))
+    rng.shuffle(records)
+    yield records
+
+
+# A run
+
+
+# Fields of the receipt of finished files and their types, see `json_files`.
+_RECEIPT = {
+  "recipe": dict,
+  "input": list,
+  "output": [str],
+  "files": dict,
+}
+
+
+class BlockRun:
+  """Creates the records of a corpus block by block, in several processes.
+
+  A folder beside the first output file holds the text of each block, and then
+  its records. Output files take the blocks in turn. Each one is written when
+  all of its blocks are complete, and listed in a hidden receipt: a run that was
+  stopped resumes with the files that are missing.
+  """
+
+  def __init__(
+    self,
+    recipe: pretraining_text.Recipe,
+    input_files: Sequence[str],
+    output_files: list[str],
+  ):
+    """Finds the output files that are not finished.
+
+    Args:
+      recipe: how to create the records.
+      input_files: the text.
+      output_files: files to write.
+    """
+    self._recipe = recipe
+    self._input_files = input_files
+    self._output_files = output_files
+    self._num_blocks = count_blocks(
+      {path: file_state(path)[0] for path in input_files},
+      len(output_files),
+      recipe.text_encoding,
+    )
+    self._receipt_file = receipt_file(output_files)
+    self._receipt = self._read_receipt()
+    self._blocks_of = {
+      path: range(index, self._num_blocks, len(output_files))
+      for index, path in enumerate(output_files)
+      if path not in self._receipt["files"]
+    }
+
+  def run(self, num_workers: int) -> collections.Counter[str]:
+    """Writes the output files that are not finished.
+
+    Args:
+      num_workers: number of processes; the files do not depend on it.
+
+    Returns:
+      Counts of what was read and created, over all output files.
+
+    Raises:
+      InputError: there are fewer documents than output files, or a worker died.
+    """
+    kept = len(self._output_files) - len(self._blocks_of)
+    if kept:
+      logging.info(
+        "%d of %d output files are there already, made by the same flags from"
+        " the same text",
+        kept,
+        len(self._output_files),
+      )
+    with self._scratch_folder() as folder:
+      if self._blocks_of:
+        num_bytes = self._write_texts(folder)
+        self._write_outputs(folder, num_workers, num_bytes)
+    counts: collections.Counter[str] = collections.Counter()
+    for state in self._receipt["files"].values():
+      counts.update(state["counts"])
+    return counts
+
+  def _read_receipt(self) -> dict:
+    """The receipt of this run, with the output files that are finished."""
+    with open_any(self._recipe.vocab_file, "rb") as file:
+      vocab = hashlib.sha256(file.read()).hexdigest()
+    wanted = {
+      "recipe": dataclasses.asdict(self._recipe) | {"vocab_file": vocab},
+      "input": [[path, *file_state(path)] for path in self._input_files],
+      "output": self._output_files,
+    }
+    receipt = {"files": {}}
+    with contextlib.suppress(ValueError):  # empty, after a power failure
+      if exists(self._receipt_file):
+        receipt = json_files.read(self._receipt_file, _RECEIPT, "")
+    files = receipt.pop("files")
+    if receipt != wanted:
+      files = {}
+    return wanted | {
+      "files": {
+        path: state
+        for path, state in files.items()
+        if exists(path) and file_state(path)[0] == state["bytes"]
+      }
+    }
+
+  @contextlib.contextmanager
+  def _scratch_folder(self) -> Iterator[str]:
+    """Makes a folder for blocks; removes what a killed run left behind."""
+    first = self._output_files[0]
+    folder = _hidden_beside(first, ".blocks")
+    if is_remote(first):
+      folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in [*self._output_files, self._receipt_file]:
+      for half_written in glob.glob(glob.escape(path) + ".*.tmp"):
+        os.remove(half_written)
+    os.makedirs(folder)
+    try:
+      yield folder
+    finally:
+      shutil.rmtree(folder, ignore_errors=True)
+
+  def _write_texts(self, folder: str) -> int:
+    """Writes the text of each unfinished block; returns the bytes of all."""
+    wanted = {b for blocks in self._blocks_of.values() for b in blocks}
+    waiting: dict[int, list[bytes]] = collections.defaultdict(list)
+    waiting_bytes = total_bytes = 0
+    num_outputs = len(self._output_files)
+    num_documents: collections.Counter[int] = collections.Counter()
+
+    def flush():
+      for block, documents in waiting.items():
+        path = _text_file(folder, block)
+        try:
+          with open(path, "ab") as file:
+            file.writelines(documents)
+        except OSError as error:
+          error.filename = path
+          raise
+      waiting.clear()
+
+    for block in wanted:
+      open(_text_file(folder, block), "wb").close()
+
+    with app.progress(len(self._input_files), "files") as bar:
+      for number, path in enumerate(self._input_files):
+        for block, document in deal_documents(
+          text_files.read_utf8_lines(path, self._recipe.text_encoding),
+          number,
+          self._num_blocks,
+          self._recipe.random_seed,
+        ):
+          num_documents[block % num_outputs] += 1
+          if block in wanted:
+            waiting[block].append(document)
+            waiting_bytes += len(document)
+            total_bytes += len(document)
+          if waiting_bytes > 2**26:
+            flush()
+            waiting_bytes = 0
+        bar.update()
+    flush()
+    if len(num_documents) < num_outputs:
+      raise InputError(
+        f"--input_file: {sum(num_documents.values())} documents are too few for"
+        f" {num_outputs} output files; name fewer, or put a blank line after"
+        " each document"
+      )
+    return total_bytes
+
+  def _write_outputs(
+    self, folder: str, num_workers: int, num_bytes: int
+  ) -> None:
+    """Creates the records of the unfinished blocks; joins them in files."""
+    # Without locks, which a worker that is killed would never release.
+    bytes_done = sharedctypes.RawArray("q", self._num_blocks)
+    stop = sharedctypes.RawValue("b", False)
+    unmade = {path: len(blocks) for path, blocks in self._blocks_of.items()}
+    counts = {path: collections.Counter() for path in unmade}
+    with (
+      app.progress(
+        num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
+      ) as bar,
+      workers.worker_pool(
+        num_workers,
+        _make_block,
+        self._recipe,
+        folder,
+        bytes_done,
+        stop,
+        kept="; output files that are whole are kept",
+      ) as submit,
+    ):
+      try:
+        output_of = {
+          submit(block): path
+          for path, blocks in self._blocks_of.items()
+          for block in blocks
+        }
+        pending = set(output_of)
+        while pending:
+          finished, pending = concurrent.futures.wait(
+            pending, 1, concurrent.futures.FIRST_COMPLETED
+          )
+          bar.update(sum(bytes_done) - bar.n)
+          for future in finished:
+            path = output_of[future]
+            counts[path].update(future.result())
+            unmade[path] -= 1
+            if not unmade[path]:
+              self._finish(path, folder, counts[path])
+      finally:
+        stop.value = True
+
+  def _finish(self, path: str, folder: str, counts) -> None:
+    """Joins the blocks of an output file; adds the file to the receipt."""
+    with write_whole(path, "wb") as file:
+      for block in self._blocks_of[path]:
+        with open(_records_file(folder, block), "rb") as records:
+          shutil.copyfileobj(records, file)
+        os.remove(_records_file(folder, block))
+    self._receipt["files"][path] = {
+      "bytes": file_state(path)[0],
+      "counts": dict(counts),
+    }
+    with write_whole(self._receipt_file) as file:
+      file.write(json.dumps(self._receipt, indent=1) + "\n")
+
+
+def receipt_file(output_files: Sequence[str]) -> str:
+  """Path of the hidden receipt that lists the finished output files."""
+  return _hidden_beside(output_files[0], ".receipt.json")
+
+
+def _hidden_beside(path: str, ending: str) -> str:
+  """A name that wildcards for the files beside `path` do not match."""
+  folder, name = os.path.split(path)
+  return os.path.join(folder, f".{name}{ending}")
+
+
+def file_state(path: str) -> tuple[int, int]:
+  """Size of a file in bytes and, if it is local, its modification time."""
+  if is_remote(path):
+    from tensorflow.io import gfile
+
+    return gfile.stat(path).length, 0
+  state = os.stat(path)
+  return state.st_size, state.st_mtime_ns
+
+
+def _text_file(folder: str, block: int) -> str:
+  return os.path.join(folder, f"{block}.txt")
+
+
+def _records_file(folder: str, block: int) -> str:
+  return os.path.join(folder, f"{block}.tfrecord")
+
+
+# In a worker
+
+
+def _make_block(
+  recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
+) -> dict[str, int]:
+  """Writes the records of a block into the folder; returns the counts.
+
+  Args:
+    recipe: how to create them.
+    folder: holds the text of the block, which is removed.
+    bytes_done: shared array; the text of each pass is added to the block's.
+    stop: shared flag; set if the run ends early.
+    block: number of the block.
+  """
+  counts: collections.Counter[str] = collections.Counter()
+  text_file = _text_file(folder, block)
+
+  def records():
+    with open(text_file, "rb") as lines:
+      for one_pass in create_block_records(
+        recipe, pretraining_text.load_tokenizer(recipe), block, lines, counts
+      ):
+        yield from one_pass
+        bytes_done[block] += os.path.getsize(text_file)
+        if stop.value:
+          raise InterruptedError
+
+  tf_records.write_serialized(_records_file(folder, block), records())
+  os.remove(text_file)
+  return dict(counts)
