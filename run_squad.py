@@ -32,29 +32,36 @@ from bertlib.data import (
   input_pipeline,
   model_inputs,
   record_check,
-  squad,
   squad_audit,
+  squad_examples,
+  squad_features,
   squad_questions,
   squad_windows,
 )
-from bertlib.data.squad import (  # noqa: F401
+from bertlib.data.squad_examples import (  # noqa: F401
+  SquadExample,
+  read_squad_examples,
+)
+from bertlib.data.squad_features import (  # noqa: F401
   FeatureWriter,
   InputFeatures,
-  SquadExample,
-  _check_is_max_context,
   _improve_answer_span,
   convert_examples_to_features,
-  read_squad_examples,
+)
+from bertlib.data.squad_features import (  # noqa: F401
+  check_is_max_context as _check_is_max_context,
 )
 from bertlib.errors import InputError
 from bertlib.files import find_files
 from bertlib.metrics import squad_decoding, squad_evaluation, squad_results
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
   RawResult,
-  _compute_softmax,
   _get_best_indexes,
   get_final_text,
   write_predictions,
+)
+from bertlib.metrics.squad_decoding import (
+  compute_softmax as _compute_softmax,
 )
 from bertlib.reporting import (
   conversation,
@@ -111,7 +118,7 @@ def input_fn_builder(
   """
   return input_pipeline.record_input_fn(
     input_file,
-    squad.record_layout(seq_length, is_training),
+    squad_features.record_layout(seq_length, is_training),
     is_training,
     drop_remainder,
     trim,
@@ -329,7 +336,7 @@ class Predictor(predictor.LoadedModel):
       has none.
     """
     pairs = list(pairs)
-    split = [squad.split_words(passage) for _, passage in pairs]
+    split = [squad_examples.split_words(passage) for _, passage in pairs]
     examples = [
       SquadExample(str(index), question, words)
       for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
@@ -339,21 +346,21 @@ class Predictor(predictor.LoadedModel):
       description["max_seq_length"],
       description["version_2_with_negative"],
     )
-    windows_of = squad.Settings(
+    windows_of = squad_features.WindowSettings(
       length,
       description["doc_stride"],
       description["max_query_length"],
       is_training=False,
     )
+    windows = squad_features.convert_examples_to_windows(
+      examples, self.tokenizer, windows_of
+    )
     windows = list(
-      squad.iterate_features(
-        squad.make_windows(examples, self.tokenizer, windows_of),
-        length,
-        self.tokenizer.inv_vocab,
-      )
+      squad_features.iterate_features(windows, length, self.tokenizer.inv_vocab)
     )
     logits = np.full([len(windows), 2, length], np.finfo("f").min)
-    for index, row in enumerate(self.run(list(map(squad.as_record, windows)))):
+    records = list(map(squad_features.as_record, windows))
+    for index, row in enumerate(self.run(records)):
       logits[index, :, : row.shape[1]] = row
     finder = squad_decoding.AnswerFinder(
       examples,
@@ -361,16 +368,18 @@ class Predictor(predictor.LoadedModel):
       [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)],
       description["do_lower_case"],
     )
-    found = finder.n_best(n_best_size, max_answer_length, may_be_none)
+    found = finder.nbest_predictions(
+      n_best_size, max_answer_length, may_be_none
+    )
     answers = []
-    for (entries, best, odds), (words, starts) in zip(found, split):
+    for (predictions, best, odds), (words, starts) in zip(found, split):
       if not best and not may_be_none:
         answers.append([])
         continue
       listed = [
-        Answer(entry.text, probability, *entry.place_in(words, starts))
-        for entry, probability in zip(
-          entries, squad_decoding.probabilities(entries)
+        Answer(found.text, probability, *found.span_in_paragraph(words, starts))
+        for found, probability in zip(
+          predictions, _compute_softmax([p.score for p in predictions])
         )
       ]
       if may_be_none:
@@ -480,7 +489,7 @@ def carry_out(
       is_training=False,
     )
     predict_windows = list(
-      squad.iterate_features(
+      squad_features.iterate_features(
         arrays, settings.model.max_seq_length, tokenizer.inv_vocab
       )
     )
@@ -655,7 +664,7 @@ def check_start(settings: SquadSettings, start: Start) -> None:
     < settings.run.train_batch_size
   ):
     # There may be more windows, and making them takes no time.
-    windows = squad.make_windows(
+    windows = squad_features.convert_examples_to_windows(
       questions,
       start.tokenizer,
       squad_windows.window_settings(settings, is_training=True),
@@ -678,7 +687,9 @@ def check_weights(
   settings: SquadSettings, trained: str | None, config: modeling.BertConfig
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = squad.record_layout(settings.model.max_seq_length, is_training=False)
+  layout = squad_features.record_layout(
+    settings.model.max_seq_length, is_training=False
+  )
   training_checks.check_weights(
     trained or settings.model.init_checkpoint,
     make_model_fn(settings, config),
@@ -729,7 +740,7 @@ def check_flags(settings: SquadSettings) -> list[int]:
     raise InputError(
       f"--save_logits={settings.save_logits}: there is no {folder}"
     )
-  squad.check_settings(
+  squad_features.check_settings(
     squad_windows.window_settings(settings, is_training=False)
   )
   return training_run.read_seeds(settings.run)
@@ -835,11 +846,11 @@ def train(
   )
   path = os.path.join(settings.run.output_dir, "train.tf_record")
   with FeatureWriter(path, is_training=True) as writer:
-    for window in squad.iterate_features(
+    for window in squad_features.iterate_features(
       windows,
       settings.model.max_seq_length,
       tokenizer.inv_vocab,
-      squad.reference_order(len(examples)),
+      squad_features.reference_order(len(examples)),
     ):
       writer.process_feature(window)
   input_fn = input_fn_builder(
@@ -864,7 +875,9 @@ def train(
     functools.partial(
       record_check.find,
       [path],
-      squad.record_layout(settings.model.max_seq_length, is_training=True),
+      squad_features.record_layout(
+        settings.model.max_seq_length, is_training=True
+      ),
     ),
   )
   num_tokens = [int(length) for length in windows.length]
@@ -877,7 +890,7 @@ def train(
 def predict(
   settings: SquadSettings,
   config: modeling.BertConfig,
-  windows: Sequence[squad.Window],
+  windows: Sequence[squad_features.Window],
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
@@ -920,7 +933,7 @@ def predict(
   )
   start = time.time()
   for row in session_hooks.follow(rows, len(batches), "windows"):
-    index = row["unique_ids"] - squad.FIRST_UNIQUE_ID
+    index = row["unique_ids"] - squad_features.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
   seconds = time.time() - start

@@ -50,7 +50,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.data.ner",
   "bertlib.data.pretraining_blocks",
   "bertlib.data.pretraining_instances",
-  "bertlib.data.squad",
+  "bertlib.data.squad_features",
   "bertlib.data.workers",
   "bertlib.metrics.squad_decoding",
   "bertlib.reporting.doctor",

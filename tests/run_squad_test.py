@@ -21,7 +21,7 @@ from tiny_squad import CONFIG, V2, VOCAB, flags, make_data
 import modeling
 import run_squad
 from bertlib import estimator_api
-from bertlib.data import input_pipeline, squad, squad_files
+from bertlib.data import input_pipeline, squad_features, squad_files
 from bertlib.errors import InputError
 from bertlib.metrics import squad_scores
 
@@ -104,10 +104,10 @@ def test_checkpoint_has_the_reference_variables(trained):
 
 
 def test_training_records_are_in_the_reference_s_order(trained):
-  order = squad.reference_order(12)
+  order = squad_features.reference_order(12)
   (batch,) = input_pipeline.record_input_fn(
     str(trained.folder / "train.tf_record"),
-    squad.record_layout(24, is_training=False),
+    squad_features.record_layout(24, is_training=False),
     is_training=False,
     drop_remainder=False,
   )({"batch_size": 99})

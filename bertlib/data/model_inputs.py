@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tokenization
@@ -73,14 +74,31 @@ def encode_pair(
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   first = [cls, *ids_a[:keep_a], sep]
   second = [*ids_b[:keep_b], sep] if keep_b else []
-  used = len(first) + len(second)
-  padding = [0] * (max_seq_length - used)
-  return EncodedPair(
-    first + second + padding,
-    [1] * used + padding,
-    [0] * len(first) + [1] * len(second) + padding,
-    num_cut,
-  )
+  features = token_features(first, second, max_seq_length)
+  return EncodedPair(**features, num_cut=num_cut)
+
+
+def token_features(
+  first: Sequence[int], second: Sequence[int], length: int
+) -> dict[str, list[int]]:
+  """The `TOKEN_FEATURES` of one or two segments, padded with 0.
+
+  Args:
+    first: ids of the first segment, with [CLS] and [SEP].
+    second: ids of the second, with [SEP]; empty for none.
+    length: of the result, in tokens.
+  """
+  segment_ids = [0] * len(first) + [1] * len(second)
+  return {
+    "input_ids": pad([*first, *second], length),
+    "input_mask": pad([1] * len(segment_ids), length),
+    "segment_ids": pad(segment_ids, length),
+  }
+
+
+def pad(values: list[int], length: int, filler: int = 0) -> list[int]:
+  """The values with `filler` after them, up to a length."""
+  return values + [filler] * (length - len(values))
 
 
 class Lengths(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any
 
 import tokenization
 from bertlib import app
-from bertlib.data import squad
-from bertlib.data.squad import SquadExample
+from bertlib.data import squad_examples, squad_features
+from bertlib.data.squad_examples import SquadExample
 from bertlib.settings.squad import SquadSettings
 
 
@@ -18,7 +18,7 @@ def print_audit(
 ) -> None:
   """Prints what settings would cut off --train_file."""
   unaligned: list[dict[str, Any]] = []
-  examples = squad.read_squad_examples(
+  examples = squad_examples.read_squad_examples(
     settings.train_file, True, settings.version_2_with_negative, unaligned
   )
   rows = audit(
@@ -57,15 +57,19 @@ def audit(
   """
   encoded = [
     (len(e.query), len(e.document.ids), e.start, e.end)
-    for e in squad.encode_examples(examples, tokenizer, is_training=True)
+    for e in squad_features.encode_examples(
+      examples, tokenizer, is_training=True
+    )
   ]
   rows = []
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
-    squad.check_settings(squad.Settings(length, stride, max_query_length, True))
+    squad_features.check_settings(
+      squad_features.WindowSettings(length, stride, max_query_length, True)
+    )
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
       room = length - min(query_length, max_query_length) - 3
-      spans = squad.window_spans(num_tokens, room, stride)
+      spans = squad_features.make_doc_spans(num_tokens, room, stride)
       num_windows += len(spans)
       num_lost += start >= 0 and not any(
         first <= start and end < first + size for first, size in spans

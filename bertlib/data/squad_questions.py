@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bertlib.data import squad_files
-from bertlib.data.squad import SquadExample
+from bertlib.data.squad_examples import SquadExample
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 from bertlib.settings.squad import SquadSettings

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+import unicodedata
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
+import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib.data import squad
-from bertlib.data.squad import SquadExample
+from bertlib.data import squad_examples, squad_features
+from bertlib.data.squad_examples import SquadExample
+from bertlib.data.squad_features import Windows, WindowSettings
+from bertlib.files import open_any, write_whole
 from bertlib.settings.squad import SquadSettings
 
 
 def window_settings(
   settings: SquadSettings, is_training: bool
-) -> squad.Settings:
-  """How the flags want windows made."""
-  return squad.Settings(
+) -> WindowSettings:
+  """The settings of windows that the flags give."""
+  return WindowSettings(
     settings.model.max_seq_length,
     settings.doc_stride,
     settings.max_query_length,
@@ -27,7 +35,7 @@ def window_settings(
 
 def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
   """The key in the cache of a data set's windows."""
-  return squad.cache_key(
+  return cache_key(
     path,
     settings.model.vocab_file,
     window_settings(settings, is_training)._asdict()
@@ -44,28 +52,28 @@ def load_windows(
   examples: Sequence[SquadExample],
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
-) -> tuple[squad.Windows, str]:
-  """The windows of a data set, made or from the cache; says what they lose.
+) -> tuple[Windows, str]:
+  """The windows of a data set, made or from the cache; logs what they lose.
 
   Args:
     settings: of the command.
     path: the data set.
     examples: its questions.
-    tokenizer: gives the ids.
+    tokenizer: a WordPiece tokenizer.
     is_training: whether they need answers.
 
   Returns:
-    The windows and the key of the cache.
+    The windows and their key in the cache.
   """
   key = windows_key(settings, path, is_training)
   # Starting a process takes as long as some thousand questions.
   num_workers = settings.num_workers or min(
     os.cpu_count(), len(examples) // 5000
   )
-  windows = squad.cached_windows(
+  windows = cached_windows(
     settings.cache_dir or settings.run.output_dir,
     key,
-    lambda: squad.make_windows(
+    lambda: squad_features.convert_examples_to_windows(
       examples,
       tokenizer,
       window_settings(settings, is_training),
@@ -73,7 +81,7 @@ def load_windows(
       True,
     ),
   )
-  cut, lost = squad.find_losses(windows)
+  cut, lost = squad_features.find_losses(windows)
   logging.info(
     "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
     " in no window",
@@ -89,3 +97,57 @@ def load_windows(
       for index in indexes:
         logging.info("question %s: %s", examples[index].qas_id, what)
   return windows, key
+
+
+def cache_key(
+  data_file: str, vocab_file: str, settings: Mapping[str, Any]
+) -> str:
+  """The key of a data set's windows in the cache.
+
+  Args:
+    data_file: the data set.
+    vocab_file: the vocabulary.
+    settings: all else that windows depend on.
+
+  Returns:
+    A hash of these files' bytes and the settings; also of the code that makes
+    windows, and of Python's version of Unicode.
+  """
+  digest = hashlib.sha256()
+  code = [m.__file__ for m in (squad_examples, squad_features, tokenization)]
+  for path in (data_file, vocab_file, *code):
+    with open_any(path, "rb") as file:
+      digest.update(hashlib.sha256(file.read()).digest())
+  digest.update(json.dumps(settings, sort_keys=True).encode())
+  digest.update(unicodedata.unidata_version.encode())
+  return digest.hexdigest()
+
+
+def cached_windows(
+  folder: str, key: str, make: Callable[[], Windows]
+) -> Windows:
+  """Reads windows from the cache, or makes and caches them.
+
+  Args:
+    folder: of the cache.
+    key: see `cache_key`.
+    make: makes the windows.
+
+  Returns:
+    The windows.
+  """
+  path = os.path.join(folder, f"windows-{key[:16]}.npz")
+  try:
+    with open_any(path, "rb") as file, np.load(file) as arrays:
+      if arrays["key"].item() == key:
+        windows = Windows(*(arrays[name] for name in Windows._fields))
+        logging.info("Windows read from %s", path)
+        return windows
+  except FileNotFoundError:
+    pass
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    logging.warning("%s: is damaged (%s) and made again", path, error)
+  windows = make()
+  with write_whole(path, "wb") as file:
+    np.savez(file, key=key, **windows._asdict())
+  return windows

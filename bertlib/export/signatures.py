@@ -17,7 +17,7 @@ import tensorflow as tf
 import modeling
 import tokenization
 from bertlib.compute import FastCompute
-from bertlib.data import classification, model_inputs, ner, squad
+from bertlib.data import classification, model_inputs, ner, squad_features
 from bertlib.export import tf_tokenizer
 from bertlib.metrics import squad_decoding
 
@@ -419,8 +419,8 @@ class Reader(Served):
   def __init__(self, description, *args, **kwargs):
     """See base class; InputError where a question leaves no room for text."""
     super().__init__(description, *args, **kwargs)
-    squad.check_settings(
-      squad.Settings(
+    squad_features.check_settings(
+      squad_features.WindowSettings(
         self.max_seq_length,
         description["doc_stride"],
         description["max_query_length"],

@@ -1,8 +1,8 @@
-"""From the scores of tokens to answers: the search for spans, and their text.
+"""Answers from the logits of tokens: the search for spans, and their text.
 
 A model scores every token of every window as the start and as the end of the
-answer. Here the best spans of a question are found over all of its windows,
-and their word pieces turned back into the paragraph's own characters.
+answer. The best spans of a question are found over all of its windows, and
+their word pieces turned back into the paragraph's own characters.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tokenization
-from bertlib.data import squad
-from bertlib.data.squad import InputFeatures, SquadExample, Window
+from bertlib.data import squad_features
+from bertlib.data.squad_examples import SquadExample
+from bertlib.data.squad_features import InputFeatures, Window
 from bertlib.errors import InputError
 from bertlib.files import open_any, write_whole
 from bertlib.metrics import squad_scores
 from bertlib.settings import option
 
-# What a model says of a window, with a score for each token.
+# The logits of a window's tokens.
 RawResult = collections.namedtuple(
   "RawResult", ["unique_id", "start_logits", "end_logits"]
 )
@@ -37,15 +38,33 @@ RawResult = collections.namedtuple(
 CERTAIN_ODDS = 1e6
 
 
-class Entry(NamedTuple):
+class PrelimPrediction(NamedTuple):
+  """A span of tokens that could be an answer.
+
+  Attributes:
+    feature_index: index of the window among those of the finder.
+    start_index: its first token in the window.
+    end_index: its last token.
+    start_logit: logit of its first token.
+    end_logit: logit of its last token.
+  """
+
+  feature_index: int
+  start_index: int
+  end_index: int
+  start_logit: float
+  end_logit: float
+
+
+class NbestPrediction(NamedTuple):
   """A possible answer.
 
   Attributes:
-    text: it, in the paragraph's characters; "" for no answer.
-    start_logit: score of its first token.
-    end_logit: score of its last token.
-    words: its first word in the paragraph, and its last.
-    place: its first character and the one after its last, in these words with
+    text: the answer, in the paragraph's characters; "" for no answer.
+    start_logit: logit of its first token.
+    end_logit: logit of its last token.
+    words: indexes of its first and last word in the paragraph.
+    span: its first character and the one after its last, in these words with
       a space between each two.
   """
 
@@ -53,17 +72,17 @@ class Entry(NamedTuple):
   start_logit: float
   end_logit: float
   words: tuple[int, int] = (0, -1)
-  place: tuple[int, int] = (0, 0)
+  span: tuple[int, int] = (0, 0)
 
   @property
   def score(self) -> float:
-    """The sum by which answers are ordered."""
+    """The sum of logits by which answers are ordered."""
     return self.start_logit + self.end_logit
 
-  def place_in(
+  def span_in_paragraph(
     self, words: Sequence[str], starts: Sequence[int]
   ) -> tuple[int, int]:
-    """Where in the paragraph it stands.
+    """The characters of the answer in the paragraph.
 
     Args:
       words: the paragraph's words.
@@ -74,19 +93,19 @@ class Entry(NamedTuple):
     """
     if not self.text:
       return 0, 0
-    places = []
+    characters = []
     for index in range(self.words[0], self.words[1] + 1):
       # One more than the word has, for the space after it.
-      places += range(starts[index], starts[index] + len(words[index]) + 1)
-    start, stop = self.place
-    return places[start], places[stop - 1] + 1
+      characters += range(starts[index], starts[index] + len(words[index]) + 1)
+    start, stop = self.span
+    return characters[start], characters[stop - 1] + 1
 
 
 # The texts of spans
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
-  """Finds what an answer made of word pieces was in the text itself.
+  """Projects an answer made of word pieces back to the original text.
 
   Args:
     pred_text: the pieces joined to words, lower-cased if the tokens are.
@@ -96,14 +115,16 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
   Returns:
     The part of `orig_text` that became `pred_text`; all of it if none did.
   """
-  start, stop = _find_text(pred_text, orig_text, do_lower_case)
+  start, stop = get_final_text_span(pred_text, orig_text, do_lower_case)
   return orig_text[start:stop]
 
 
 @functools.lru_cache(maxsize=2**14)
-def _find_text(pred_text, orig_text, do_lower_case) -> tuple[int, int]:
-  """Where `get_final_text` is in `orig_text`: first character, end."""
-  tok_text = _tokenized(orig_text, do_lower_case)
+def get_final_text_span(
+  pred_text: str, orig_text: str, do_lower_case: bool
+) -> tuple[int, int]:
+  """First and end character of `get_final_text` in `orig_text`."""
+  tok_text = _tokenize(orig_text, do_lower_case)
   start = tok_text.find(pred_text)
   if (
     start < 0
@@ -119,22 +140,22 @@ def _find_text(pred_text, orig_text, do_lower_case) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=2**12)
-def _tokenized(text: str, do_lower_case: bool) -> str:
+def _tokenize(text: str, do_lower_case: bool) -> str:
   """The text's words with a space between each two."""
   return " ".join(tokenization.BasicTokenizer(do_lower_case).tokenize(text))
 
 
 def _num_characters(text: str) -> int:
-  """How many characters are no spaces."""
+  """Number of characters that are no spaces."""
   return len(text) - text.count(" ")
 
 
 def _nth_character(text: str, n: int) -> int:
-  """Where the n-th character, from 0, that is no space stands."""
-  place = n
-  while place != n + text.count(" ", 0, place + 1):
-    place = n + text.count(" ", 0, place + 1)
-  return place
+  """Index of the n-th character, from 0, that is no space."""
+  index = n
+  while index != n + text.count(" ", 0, index + 1):
+    index = n + text.count(" ", 0, index + 1)
+  return index
 
 
 def _join_pieces(tokens: Sequence[str]) -> str:
@@ -146,8 +167,37 @@ def _join_pieces(tokens: Sequence[str]) -> str:
 # The search
 
 
+def get_best_indexes(
+  logits: np.ndarray, n_best_size: int | None = None
+) -> np.ndarray:
+  """Indexes of the highest logits, best first; of equal ones the first.
+
+  Args:
+    logits: [..., S].
+    n_best_size: the number of indexes at most; None for all.
+
+  Returns:
+    int32 [..., min(n_best_size, S)].
+  """
+  order = np.argsort(-logits, axis=-1, kind="stable")
+  return order[..., :n_best_size].astype(np.int32)
+
+
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+  """`get_best_indexes` of lists, as in google-research/bert."""
+  return get_best_indexes(np.array(logits), n_best_size).tolist()
+
+
+def compute_softmax(scores: Sequence[float]) -> list[float]:
+  """Probabilities of scores, added up in order."""
+  highest = max(scores, default=0.0)
+  powers = [math.exp(score - highest) for score in scores]
+  total = squad_scores.sum_in_order(powers)
+  return [power / total for power in powers]
+
+
 class _Tokens(NamedTuple):
-  """What the search reads of `InputFeatures`: those of a `Window`'s names."""
+  """What the search reads of `InputFeatures`, under the names of `Window`."""
 
   unique_id: int
   example_index: int
@@ -176,9 +226,9 @@ def _searchable(feature: InputFeatures | Window) -> _Tokens | Window:
 
 
 class AnswerFinder:
-  """Finds the answers to questions in the scores of their windows' tokens.
+  """Finds the answers to questions in the logits of their windows' tokens.
 
-  Made once, it decodes with one setting after the other.
+  One finder decodes with any number of settings.
   """
 
   def __init__(
@@ -188,16 +238,16 @@ class AnswerFinder:
     results: Sequence[RawResult],
     do_lower_case: bool,
   ):
-    """Takes windows and the model's scores of them.
+    """Takes windows and their logits.
 
     Args:
       examples: the questions.
       features: their windows; those of other questions are left out.
-      results: the scores of each window, in any order.
+      results: the logits of each window, in any order.
       do_lower_case: whether the tokenizer lower-cases.
 
     Raises:
-      InputError: a window of these questions has no scores.
+      InputError: a window of these questions has no logits.
     """
     self._examples = examples
     self._features = [
@@ -206,11 +256,11 @@ class AnswerFinder:
       if feature.example_index < len(examples)
     ]
     self._do_lower_case = do_lower_case
-    self._starts, self._ends = self._find_scores(results)
-    self._start_order = best_first(self._starts)
-    self._end_order = best_first(self._ends)
-    self._may_start = np.zeros(self._starts.shape, bool)
-    self._may_end = np.zeros(self._starts.shape, bool)
+    self._start_logits, self._end_logits = self._find_logits(results)
+    self._start_indexes = get_best_indexes(self._start_logits)
+    self._end_indexes = get_best_indexes(self._end_logits)
+    self._may_start = np.zeros(self._start_logits.shape, bool)
+    self._may_end = np.zeros(self._start_logits.shape, bool)
     for row, feature in enumerate(self._features):
       part = slice(len(feature.words))
       self._may_start[row, part] = feature.is_max_context
@@ -218,10 +268,10 @@ class AnswerFinder:
     self._example_index = np.array(
       [feature.example_index for feature in self._features], int
     )
-    self._null_scores, self._null_entries = self._find_null()
+    self._null_scores, self._null_predictions = self._find_null()
 
-  def _find_scores(self, results) -> Iterator[np.ndarray]:
-    """The scores as start, then those as end: [windows, tokens]."""
+  def _find_logits(self, results) -> Iterator[np.ndarray]:
+    """The start logits, then the end logits: [windows, tokens]."""
     by_id = {result.unique_id: result for result in results}
     for feature in self._features:
       if feature.unique_id not in by_id:
@@ -230,46 +280,46 @@ class AnswerFinder:
           f"question {question}: there is no RawResult for its window"
           f" {feature.unique_id}. Give the results of all windows of a question"
         )
-    scores = [by_id[feature.unique_id] for feature in self._features]
+    of_windows = [by_id[feature.unique_id] for feature in self._features]
     for name in ("start_logits", "end_logits"):
-      rows = [getattr(result, name) for result in scores]
+      rows = [getattr(result, name) for result in of_windows]
       width = max(map(len, rows), default=0)
       for index, row in enumerate(rows):
         if len(row) < width:
           rows[index] = [*row, *[-math.inf] * (width - len(row))]
       yield np.array(rows).reshape(len(rows), width)
 
-  def _find_null(self) -> tuple[list[float], list[Entry]]:
-    """Of each question the lowest score of its windows' [CLS], no answer."""
+  def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
+    """No answer to each question: the lowest score of its windows' [CLS]."""
     scores = [1e6] * len(self._examples)
-    entries = [Entry("", 0.0, 0.0)] * len(self._examples)
+    predictions = [NbestPrediction("", 0.0, 0.0)] * len(self._examples)
     for row, index in enumerate(self._example_index.tolist()):
-      entry = Entry("", self._starts[row, 0].item(), self._ends[row, 0].item())
-      if entry.score < scores[index]:
-        scores[index], entries[index] = entry.score, entry
-    return scores, entries
+      null = NbestPrediction(
+        "", self._start_logits[row, 0].item(), self._end_logits[row, 0].item()
+      )
+      if null.score < scores[index]:
+        scores[index], predictions[index] = null.score, null
+    return scores, predictions
 
-  def find_spans(
+  def prelim_predictions(
     self, n_best_size: int, max_answer_length: int
-  ) -> Iterator[Iterator[Entry]]:
+  ) -> Iterator[Iterator[PrelimPrediction]]:
     """Finds the spans that could be answers, for one question after the other.
 
-    Their ends are among the `n_best_size` best scored tokens of the window.
-
     Args:
-      n_best_size: tokens that are considered as start and as end.
+      n_best_size: spans start and end at these many best tokens of a window.
       max_answer_length: tokens of an answer, at most.
 
     Yields:
-      For each question its spans, the best first; of equal ones that with the
+      The spans of each question, the best first; of equal ones that with the
       earlier window, then the better start, then the better end.
     """
     parts = [np.zeros([3, 0], int)]
     block_size = 1024  # windows at a time, for the sake of memory
     for first in range(0, len(self._features), block_size):
       block = slice(first, first + block_size)
-      starts = self._start_order[block, :n_best_size]
-      ends = self._end_order[block, :n_best_size]
+      starts = self._start_indexes[block, :n_best_size]
+      ends = self._end_indexes[block, :n_best_size]
       may_start = np.take_along_axis(self._may_start[block], starts, axis=1)
       may_end = np.take_along_axis(self._may_end[block], ends, axis=1)
       lengths = ends[:, None, :] - starts[:, :, None] + 1  # [windows, n, n]
@@ -278,9 +328,9 @@ class AnswerFinder:
       row, i, j = np.nonzero(is_span)
       parts.append(np.stack([row + first, starts[row, i], ends[row, j]]))
     rows, starts, ends = np.concatenate(parts, axis=1)
-    # Sums are made in double precision, as the reference makes them.
-    start_logits = self._starts[rows, starts].astype(np.float64)
-    end_logits = self._ends[rows, ends].astype(np.float64)
+    # Sums are made in double precision, as google-research/bert makes them.
+    start_logits = self._start_logits[rows, starts].astype(np.float64)
+    end_logits = self._end_logits[rows, ends].astype(np.float64)
     questions = self._example_index[rows]
     order = np.lexsort([-(start_logits + end_logits), questions])  # is stable
     bounds = np.searchsorted(
@@ -289,110 +339,103 @@ class AnswerFinder:
     columns = rows, starts, ends, start_logits, end_logits
     for first, stop in zip(bounds, bounds[1:]):
       chosen = order[first:stop]
-      yield map(self._entry, *(column[chosen].tolist() for column in columns))
+      yield map(PrelimPrediction, *(c[chosen].tolist() for c in columns))
 
-  def _entry(self, row, start, end, start_logit, end_logit) -> Entry:
-    feature = self._features[row]
+  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """The answer that a span of tokens stands for."""
+    feature = self._features[prelim.feature_index]
+    start, end = prelim.start_index, prelim.end_index
     first, last = int(feature.words[start]), int(feature.words[end])
     doc_tokens = self._examples[feature.example_index].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
-    place = _find_text(
-      _join_pieces(feature.tokens[start : end + 1]),
-      orig_text,
-      self._do_lower_case,
+    tok_text = _join_pieces(feature.tokens[start : end + 1])
+    span = get_final_text_span(tok_text, orig_text, self._do_lower_case)
+    return NbestPrediction(
+      orig_text[slice(*span)],
+      prelim.start_logit,
+      prelim.end_logit,
+      (first, last),
+      span,
     )
-    text = orig_text[slice(*place)]
-    return Entry(text, start_logit, end_logit, (first, last), place)
 
-  def n_best(
+  def nbest_predictions(
     self,
     n_best_size: int,
     max_answer_length: int,
     version_2_with_negative: bool = False,
-  ) -> Iterator[tuple[list[Entry], str, float]]:
+  ) -> Iterator[tuple[list[NbestPrediction], str, float]]:
     """Lists the best answers, for one question after the other.
 
     Args:
-      n_best_size: how many, at most; see `find_spans` too.
+      n_best_size: their number, at most; see `prelim_predictions` too.
       max_answer_length: tokens of an answer, at most.
       version_2_with_negative: whether no answer is one of them.
 
     Yields:
-      For each question its best answers, each text once; and what `best`
-      gives.
+      The best answers of each question, each text once; and what
+      `best_predictions` gives.
     """
-    spans = self.find_spans(n_best_size, max_answer_length)
-    for entries, null, null_score in zip(
-      spans, self._null_entries, self._null_scores
+    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    for of_question, null, null_score in zip(
+      prelims, self._null_predictions, self._null_scores
     ):
-      best = next(entries, None)
+      predictions = map(self.with_text, of_question)
+      best = next(predictions, None)
       if best is not None:
-        entries = itertools.chain([best], entries)
+        predictions = itertools.chain([best], predictions)
       if version_2_with_negative:
-        entries = _with_null(entries, null)
-      by_text: dict[str, Entry] = {}
-      for entry in entries:
-        by_text.setdefault(entry.text, entry)
+        predictions = _with_null(predictions, null)
+      by_text: dict[str, NbestPrediction] = {}
+      for prediction in predictions:
+        by_text.setdefault(prediction.text, prediction)
         if len(by_text) == n_best_size:
           break
       if version_2_with_negative:
         by_text.setdefault("", null)
       elif not by_text:
-        by_text["empty"] = Entry("empty", 0.0, 0.0)
+        by_text["empty"] = NbestPrediction("empty", 0.0, 0.0)
       yield list(by_text.values()), *_text_and_odds(best, null_score)
 
-  def best(
+  def best_predictions(
     self, n_best_size: int, max_answer_length: int
   ) -> Iterator[tuple[str, float]]:
     """Gives the best answer alone, for one question after the other.
 
     Args:
-      n_best_size: see `find_spans`.
+      n_best_size: see `prelim_predictions`.
       max_answer_length: tokens of an answer, at most.
 
     Yields:
-      For each question the best answer, "" where no span could be one; and the
-      odds of no answer: by how much that scores better.
+      The best answer of each question, "" where no span could be one; and the
+      odds of no answer: its score minus that of the best answer.
     """
-    spans = self.find_spans(n_best_size, max_answer_length)
-    for entries, null_score in zip(spans, self._null_scores):
-      yield _text_and_odds(next(entries, None), null_score)
+    prelims = self.prelim_predictions(n_best_size, max_answer_length)
+    for of_question, null_score in zip(prelims, self._null_scores):
+      best = next(map(self.with_text, of_question), None)
+      yield _text_and_odds(best, null_score)
 
 
-def best_first(scores: np.ndarray) -> np.ndarray:
-  """Indexes of the scores, the highest first; of equal ones the first.
-
-  Args:
-    scores: [..., tokens].
-
-  Returns:
-    int32 [..., tokens].
-  """
-  return np.argsort(-scores, axis=-1, kind="stable").astype(np.int32)
-
-
-def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
-  """The first indexes of `best_first`, at most `n_best_size`."""
-  return best_first(np.array(logits))[:n_best_size].tolist()
-
-
-def _text_and_odds(best: Entry | None, null_score: float) -> tuple[str, float]:
+def _text_and_odds(
+  best: NbestPrediction | None, null_score: float
+) -> tuple[str, float]:
   if best is None:
     return "", CERTAIN_ODDS
   return best.text, null_score - best.score
 
 
-def _with_null(entries: Iterator[Entry], null: Entry) -> Iterator[Entry]:
+def _with_null(
+  predictions: Iterator[NbestPrediction], null: NbestPrediction
+) -> Iterator[NbestPrediction]:
   """Puts no answer where its score belongs; of equal ones it is the last."""
-  for entry in entries:
-    if entry.score < null.score:
+  for prediction in predictions:
+    if prediction.score < null.score:
       yield null
-      yield entry
+      yield prediction
       break
-    yield entry
+    yield prediction
   else:
     yield null
-  yield from entries
+  yield from predictions
 
 
 # To files
@@ -400,7 +443,7 @@ def _with_null(entries: Iterator[Entry], null: Entry) -> Iterator[Entry]:
 
 def write_predictions(
   all_examples: Sequence[SquadExample],
-  all_features: Sequence[InputFeatures],
+  all_features: Sequence[InputFeatures | Window],
   all_results: Sequence[RawResult],
   n_best_size: int,
   max_answer_length: int,
@@ -410,25 +453,28 @@ def write_predictions(
   output_null_log_odds_file: str,
   version_2_with_negative: bool | None = None,
   null_score_diff_threshold: float | None = None,
-) -> None:
+) -> tuple[dict[str, str], dict[str, float]]:
   """Finds the answers to all questions and writes them.
 
   Args:
     all_examples: the questions.
     all_features: their windows, and any of other questions.
-    all_results: the scores of each window of these questions, in any order.
-    n_best_size: how many answers a question gets in the second file, at most.
+    all_results: the logits of each window of these questions, in any order.
+    n_best_size: the number of answers per question in the second file, at most.
     max_answer_length: tokens of an answer, at most.
     do_lower_case: whether the tokenizer lower-cases.
     output_prediction_file: gets the answer by question id.
-    output_nbest_file: gets the best answers with probabilities and scores.
+    output_nbest_file: gets the best answers with probabilities and logits.
     output_null_log_odds_file: gets the odds of no answer, for 2.0 alone.
     version_2_with_negative: whether there may be no answer; None for what
       `option.value_of` gives.
     null_score_diff_threshold: above these odds there is none; likewise.
 
+  Returns:
+    By question id the answer, whatever the odds of none; and these odds.
+
   Raises:
-    InputError: a window of these questions has no scores.
+    InputError: a window of these questions has no logits.
   """
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
@@ -436,65 +482,34 @@ def write_predictions(
     null_score_diff_threshold = option.value_of(
       "null_score_diff_threshold", 0.0
     )
-  write_answers(
-    all_examples,
-    AnswerFinder(all_examples, all_features, all_results, do_lower_case),
-    n_best_size,
-    max_answer_length,
-    output_prediction_file,
-    output_nbest_file,
-    output_null_log_odds_file,
-    version_2_with_negative,
-    null_score_diff_threshold,
+  finder = AnswerFinder(all_examples, all_features, all_results, do_lower_case)
+  found = finder.nbest_predictions(
+    n_best_size, max_answer_length, version_2_with_negative
   )
-
-
-def write_answers(
-  examples: Sequence[SquadExample],
-  finder: AnswerFinder,
-  n_best_size: int,
-  max_answer_length: int,
-  output_prediction_file: str,
-  output_nbest_file: str,
-  output_null_log_odds_file: str,
-  version_2_with_negative: bool,
-  null_score_diff_threshold: float,
-) -> tuple[dict[str, str], dict[str, float]]:
-  """Writes the answers that `finder` finds, see `write_predictions`.
-
-  Returns:
-    By question id the answer, whatever the odds of none; and these odds.
-  """
-  predictions, n_best, answers, odds = {}, {}, {}, {}
-  found = finder.n_best(n_best_size, max_answer_length, version_2_with_negative)
-  for example, (entries, best, null_odds) in zip(examples, found):
+  predictions, nbest, answers, odds = {}, {}, {}, {}
+  for example, (nbest_predictions, best, null_odds) in zip(all_examples, found):
     name = example.qas_id
-    n_best[name] = entries
+    nbest[name] = nbest_predictions
     odds[name] = null_odds
-    answers[name] = best if version_2_with_negative else entries[0].text
+    answers[name] = best if version_2_with_negative else nbest[name][0].text
     is_none = version_2_with_negative and null_odds > null_score_diff_threshold
     predictions[name] = "" if is_none else answers[name]
   write_json(output_prediction_file, predictions)
-  write_n_best(output_nbest_file, n_best)
+  write_nbest_predictions(output_nbest_file, nbest)
   if version_2_with_negative:
     write_json(output_null_log_odds_file, odds)
   return answers, odds
 
 
 def write_json(path: str, values: Any) -> None:
-  """Writes an indented JSON file.
-
-  Args:
-    path: the file.
-    values: what it shall hold.
-  """
+  """Writes values to an indented JSON file."""
   _write_text(path, json.dumps(values, indent=4) + "\n")
 
 
 def _write_text(path: str, text: str) -> None:
-  """Writes a file whole; an empty one that somebody holds open gets the text.
+  """Writes a file atomically; an empty one that is held open gets the text.
 
-  A handle of a temporary file that was made for the purpose can thus be read.
+  So the handle of a temporary file made for the purpose can be read.
   """
   with contextlib.ExitStack() as stack:
     held = None
@@ -506,54 +521,45 @@ def _write_text(path: str, text: str) -> None:
       held.write(text)
 
 
-def write_n_best(path: str, n_best: Mapping[str, Sequence[Entry]]) -> None:
+def write_nbest_predictions(
+  path: str, nbest: Mapping[str, Sequence[NbestPrediction]]
+) -> None:
   """Writes lists of answers with their probabilities.
 
   Args:
     path: the file.
-    n_best: the best answers by question id, each at least one.
+    nbest: the best answers by question id, at least one each.
   """
   # As `write_json` would, which takes a third of all of decoding for this.
   questions = []
-  for name, entries in n_best.items():
+  for name, predictions in nbest.items():
+    probabilities = compute_softmax([p.score for p in predictions])
     lines = [
       f"""        {{
-            "text": {json.dumps(entry.text)},
+            "text": {json.dumps(prediction.text)},
             "probability": {probability!r},
-            "start_logit": {entry.start_logit!r},
-            "end_logit": {entry.end_logit!r}
+            "start_logit": {prediction.start_logit!r},
+            "end_logit": {prediction.end_logit!r}
         }}"""
-      for entry, probability in zip(entries, probabilities(entries))
+      for prediction, probability in zip(predictions, probabilities)
     ]
     listed = ",\n".join(lines)
     questions.append(f"    {json.dumps(name)}: [\n{listed}\n    ]")
   _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
 
 
-def probabilities(entries: Sequence[Entry]) -> list[float]:
-  """The softmax of the entries' scores."""
-  return _compute_softmax([entry.score for entry in entries])
-
-
-def _compute_softmax(scores: Sequence[float]) -> list[float]:
-  highest = max(scores, default=0.0)
-  powers = [math.exp(score - highest) for score in scores]
-  total = squad_scores.sum_in_order(powers)
-  return [power / total for power in powers]
-
-
-# The scores of tokens, kept to decode them again
+# Logits, kept to decode them again
 
 
 def save_logits(path: str, key: str, logits: np.ndarray) -> None:
-  """Writes what a model says of windows.
+  """Writes the logits of windows.
 
   Args:
     path: the file, npz.
-    key: names the windows, see `squad.cache_key`.
-    logits: float32 [2, windows, tokens], scores of starts and of ends.
+    key: the windows' key, see `squad_windows.cache_key`.
+    logits: float32 [2, windows, tokens], of starts and of ends.
   """
-  unique_ids = np.arange(logits.shape[1]) + squad.FIRST_UNIQUE_ID
+  unique_ids = np.arange(logits.shape[1]) + squad_features.FIRST_UNIQUE_ID
   with write_whole(path, "wb") as file:
     np.savez(
       file,
@@ -569,7 +575,7 @@ def load_logits(path: str, key: str) -> np.ndarray:
 
   Args:
     path: the file.
-    key: names the windows.
+    key: the windows' key.
 
   Returns:
     float32 [2, windows, tokens].

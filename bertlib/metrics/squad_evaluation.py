@@ -9,45 +9,42 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bertlib.data import squad, squad_files
-from bertlib.data.squad import SquadExample
+from bertlib.data import squad_features, squad_files
+from bertlib.data.squad_examples import SquadExample
 from bertlib.metrics import squad_decoding, squad_scores
 from bertlib.metrics.squad_decoding import RawResult
 from bertlib.settings.squad import SquadSettings
 
 
-def find_answers(
-  settings: SquadSettings,
-  examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
-  logits: np.ndarray,
-) -> squad_decoding.AnswerFinder:
-  """What finds the answers that the model's scores say.
+def raw_results(
+  windows: Sequence[squad_features.Window], logits: np.ndarray
+) -> list[RawResult]:
+  """The logits of each window.
 
   Args:
-    settings: of the command.
-    examples: the questions.
-    windows: their windows.
-    logits: [2, windows, max_seq_length], the model's scores.
+    windows: the windows.
+    logits: [2, windows, max_seq_length], of starts and of ends.
   """
-  results = [
+  return [
     RawResult(window.unique_id, *scores)
     for window, *scores in zip(windows, *logits)
   ]
-  return squad_decoding.AnswerFinder(
-    examples, windows, results, settings.model.do_lower_case
-  )
 
 
 def score_logits(
   settings: SquadSettings,
   examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
+  windows: Sequence[squad_features.Window],
   logits: np.ndarray,
   questions: Sequence[squad_files.Question],
 ) -> dict[str, float]:
   """The scores of the answers, with nothing written."""
-  finder = find_answers(settings, examples, windows, logits)
+  finder = squad_decoding.AnswerFinder(
+    examples,
+    windows,
+    raw_results(windows, logits),
+    settings.model.do_lower_case,
+  )
   return score_best(
     settings,
     examples,
@@ -83,7 +80,7 @@ def score_best(
     Scores by name.
   """
   names = [example.qas_id for example in examples]
-  texts, odds = zip(*finder.best(n_best_size, max_answer_length))
+  texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
   by_name = dict(zip(names, texts)), dict(zip(names, odds))
   return score(settings, questions, *by_name, threshold)
 

@@ -9,8 +9,8 @@ import numpy as np
 from absl import logging
 
 from bertlib import app
-from bertlib.data import squad, squad_files
-from bertlib.data.squad import SquadExample
+from bertlib.data import squad_features, squad_files
+from bertlib.data.squad_examples import SquadExample
 from bertlib.metrics import result_files, squad_decoding, squad_evaluation
 from bertlib.settings.squad import SquadSettings
 
@@ -18,7 +18,7 @@ from bertlib.settings.squad import SquadSettings
 def decode(
   settings: SquadSettings,
   examples: Sequence[SquadExample],
-  windows: Sequence[squad.Window],
+  windows: Sequence[squad_features.Window],
   logits: np.ndarray,
   questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
@@ -34,12 +34,16 @@ def decode(
   Returns:
     The scores by name; none if they are not asked for.
   """
-  finder = squad_evaluation.find_answers(settings, examples, windows, logits)
-  answers, odds = squad_decoding.write_answers(
+  features = (
     examples,
-    finder,
+    windows,
+    squad_evaluation.raw_results(windows, logits),
+  )
+  answers, odds = squad_decoding.write_predictions(
+    *features,
     settings.n_best_size,
     settings.max_answer_length,
+    settings.model.do_lower_case,
     os.path.join(settings.run.output_dir, "predictions.json"),
     os.path.join(settings.run.output_dir, "nbest_predictions.json"),
     os.path.join(settings.run.output_dir, "null_odds.json"),
@@ -75,6 +79,9 @@ def decode(
         scores["best_f1_thresh"],
       )
   if settings.sweeps:
+    finder = squad_decoding.AnswerFinder(
+      *features, settings.model.do_lower_case
+    )
     app.print_table(
       list(squad_evaluation.sweep(settings, examples, finder, questions))
     )

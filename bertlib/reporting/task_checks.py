@@ -14,7 +14,7 @@ from bertlib.data import (
   classification_records,
   ner,
   pretraining_records,
-  squad,
+  squad_features,
   squad_questions,
   squad_windows,
 )
@@ -36,12 +36,12 @@ def check_questions(
   """Makes windows of some of the questions; warns if answers get lost."""
   questions = data.train or data.predict
   some = doctor.sample(questions)
-  windows = squad.make_windows(
+  windows = squad_features.convert_examples_to_windows(
     some,
     tokenizer,
     squad_windows.window_settings(settings, is_training=bool(data.train)),
   )
-  cut, lost = squad.find_losses(windows)
+  cut, lost = squad_features.find_losses(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):
     if len(which) > len(some) / 20:
       logging.warning("%d of %d %s", len(which), len(some), what)

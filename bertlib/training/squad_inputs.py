@@ -12,7 +12,7 @@ import modeling
 import tokenization
 from bertlib.checkpoints import finding, loading, model_json
 from bertlib.data import squad_questions
-from bertlib.data.squad import read_squad_examples
+from bertlib.data.squad_examples import read_squad_examples
 from bertlib.errors import InputError
 from bertlib.settings.squad import SquadSettings
 from bertlib.training import model_selection, setup, training_run

@@ -19,8 +19,16 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib.data import input_pipeline, squad, squad_audit, tf_records
-from bertlib.data.squad import Settings, SquadExample
+from bertlib.data import (
+  input_pipeline,
+  squad_audit,
+  squad_examples,
+  squad_features,
+  squad_windows,
+  tf_records,
+)
+from bertlib.data.squad_examples import SquadExample
+from bertlib.data.squad_features import WindowSettings as Settings
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -54,7 +62,7 @@ def read_golden_examples(run, folder, golden):
   path = folder / "data.json"
   with gzip.open(golden("squad", run["input"])) as file:
     path.write_bytes(file.read())
-  return squad.read_squad_examples(
+  return squad_examples.read_squad_examples(
     str(path), run["is_training"], run["version_2_with_negative"]
   )
 
@@ -122,7 +130,7 @@ def test_features_equal_the_reference(tmp_path, name, golden):
   run = golden_run(name, golden)
   length = run["max_seq_length"]
   made = []
-  squad.convert_examples_to_features(
+  squad_features.convert_examples_to_features(
     read_golden_examples(run, tmp_path, golden),
     tokenization.FullTokenizer(
       reference_data.vocab(run["vocab"]), run["do_lower_case"]
@@ -146,7 +154,7 @@ def test_features_equal_the_reference(tmp_path, name, golden):
     assert ours.token_is_max_context == best
 
   path = str(tmp_path / "features.tf_record")
-  writer = squad.FeatureWriter(path, run["is_training"])
+  writer = squad_features.FeatureWriter(path, run["is_training"])
   for feature in made:
     writer.process_feature(feature)
   writer.close()
@@ -165,7 +173,7 @@ def test_best_windows_equal_the_reference():
       best = [
         index
         for index in range(len(spans))
-        if squad._check_is_max_context(spans, index, position)
+        if squad_features.check_is_max_context(spans, index, position)
       ]
       assert best == expected, case
 
@@ -174,7 +182,7 @@ def test_improved_answers_equal_the_reference():
   for case in helper_cases("_improve_answer_span"):
     expected = case.pop("result")
     del case["function"]
-    span = squad._improve_answer_span(
+    span = squad_features._improve_answer_span(
       **case, tokenizer=tokenization.BasicTokenizer()
     )
     assert list(span) == expected, case
@@ -182,7 +190,7 @@ def test_improved_answers_equal_the_reference():
 
 def test_order_of_training_records_equals_the_reference():
   for case in helper_cases("shuffle of the training examples"):
-    assert squad.reference_order(case["n"]) == case["result"]
+    assert squad_features.reference_order(case["n"]) == case["result"]
 
 
 # Windows
@@ -190,7 +198,7 @@ def test_order_of_training_records_equals_the_reference():
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_windows_show_every_token(num_tokens, room, stride):
-  spans = squad.window_spans(num_tokens, room, stride)
+  spans = squad_features.make_doc_spans(num_tokens, room, stride)
   shown = {
     token for start, length in spans for token in range(start, start + length)
   }
@@ -210,10 +218,14 @@ def test_windows_come_in_any_order_of_questions(tokenizer):
   order = [2, 0, 1]
 
   def as_dicts(examples, order=None):
-    windows = squad.make_windows(examples, tokenizer, settings)
+    windows = squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings
+    )
     return [
-      (squad.as_record(f), f.example_index, f.doc_span_index, f.tokens)
-      for f in squad.iterate_features(windows, 8, tokenizer.inv_vocab, order)
+      (squad_features.as_record(f), f.example_index, f.doc_span_index, f.tokens)
+      for f in squad_features.iterate_features(
+        windows, 8, tokenizer.inv_vocab, order
+      )
     ]
 
   shuffled = [examples[index] for index in order]
@@ -225,11 +237,15 @@ def test_a_long_question_is_cut_and_counted(tokenizer):
     SquadExample("q1", "what a b", ["c"]),
     SquadExample("q2", "what a", ["c"]),
   ]
-  windows = squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
-  first, second = squad.iterate_features(windows, 8, tokenizer.inv_vocab)
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 4, 2, False)
+  )
+  first, second = squad_features.iterate_features(
+    windows, 8, tokenizer.inv_vocab
+  )
   assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
   assert first.input_ids == second.input_ids
-  cut, _ = squad.find_losses(windows)
+  cut, _ = squad_features.find_losses(windows)
   assert cut.tolist() == [0]
 
 
@@ -240,16 +256,20 @@ def test_an_answer_in_no_window_is_found(tokenizer):
     SquadExample("short", "what", words, "b c", 1, 2),
     SquadExample("none", "what", words, "", -1, -1, is_impossible=True),
   ]
-  windows = squad.make_windows(examples, tokenizer, Settings(7, 1, 3, True))
-  _, lost = squad.find_losses(windows)
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(7, 1, 3, True)
+  )
+  _, lost = squad_features.find_losses(windows)
   assert lost.tolist() == [0]
 
 
 def test_an_empty_paragraph_has_no_windows(tokenizer):
   examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
-  windows = squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 4, 2, False)
+  )
   assert windows.example_index.tolist() == [1]
-  nothing = squad.make_windows(
+  nothing = squad_features.convert_examples_to_windows(
     examples[:1], tokenizer, Settings(8, 4, 2, False)
   )
   assert [len(column) for column in nothing] == [0] * len(nothing)
@@ -260,17 +280,19 @@ import sys
 sys.path.insert(0, {commands.ROOT!r})
 print("imported")
 import tokenization
-from bertlib.data import squad
+from bertlib.data import squad_examples, squad_features
 
 if __name__ == "__main__":
   tokenizer = tokenization.FullTokenizer(sys.argv[1])
   examples = [
-    squad.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
+    squad_examples.SquadExample(str(i), "what a", list("abcdefgh") * (i % 4))
     for i in range(1600)
   ]
-  settings = squad.Settings(16, 4, 8, False)
+  settings = squad_features.WindowSettings(16, 4, 8, False)
   one, two = (
-    squad.make_windows(examples, tokenizer, settings, num_workers)
+    squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings, num_workers
+    )
     for num_workers in (1, 2)
   )
   assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(one, two))
@@ -306,7 +328,7 @@ class Deadly(str):
 def test_a_worker_that_dies_is_told(tokenizer):
   examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
   with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
-    squad.make_windows(
+    squad_features.convert_examples_to_windows(
       examples, tokenizer, Settings(8, 4, 2, False), num_workers=2
     )
 
@@ -322,17 +344,19 @@ def cached(tmp_path, tokenizer):
 
   def make():
     made.append(
-      squad.make_windows(examples, tokenizer, Settings(8, 4, 2, False))
+      squad_features.convert_examples_to_windows(
+        examples, tokenizer, Settings(8, 4, 2, False)
+      )
     )
     return made[-1]
 
-  squad.cached_windows(str(tmp_path), "a key", make)
+  squad_windows.cached_windows(str(tmp_path), "a key", make)
   return tmp_path, made, make
 
 
 def test_windows_are_made_once(cached):
   folder, made, make = cached
-  windows = squad.cached_windows(str(folder), "a key", make)
+  windows = squad_windows.cached_windows(str(folder), "a key", make)
   assert len(made) == 1
   for ours, theirs in zip(windows, made[0]):
     np.testing.assert_array_equal(ours, theirs, strict=True)
@@ -340,7 +364,7 @@ def test_windows_are_made_once(cached):
 
 def test_another_key_is_not_served(cached):
   folder, made, make = cached
-  squad.cached_windows(str(folder), "b key", make)
+  squad_windows.cached_windows(str(folder), "b key", make)
   assert len(made) == 2
 
 
@@ -348,7 +372,7 @@ def test_a_file_that_has_the_name_of_another_key_is_not_served(cached):
   folder, made, make = cached
   (path,) = folder.iterdir()
   path.rename(folder / "windows-b key.npz")
-  squad.cached_windows(str(folder), "b key", make)
+  squad_windows.cached_windows(str(folder), "b key", make)
   assert len(made) == 2
 
 
@@ -361,11 +385,11 @@ def test_a_damaged_file_is_made_again(cached, damage, caplog):
     content[content.index(made[0].ids.tobytes())] ^= 1
   damaged = {"empty": b"", "cut": content[:-9], "other": b"{}"}
   path.write_bytes(damaged.get(damage, content))
-  windows = squad.cached_windows(str(folder), "a key", make)
+  windows = squad_windows.cached_windows(str(folder), "a key", make)
   assert len(made) == 2
   assert "is damaged" in caplog.text
   np.testing.assert_array_equal(windows.ids, made[0].ids)
-  squad.cached_windows(str(folder), "a key", make)
+  squad_windows.cached_windows(str(folder), "a key", make)
   assert len(made) == 2
 
 
@@ -380,9 +404,9 @@ def test_the_key_changes_with_data_vocabulary_and_settings(tmp_path):
   ):
     data.write_text(content)
     vocab.write_text(words)
-    keys.add(squad.cache_key(str(data), str(vocab), {"length": length}))
+    keys.add(squad_windows.cache_key(str(data), str(vocab), {"length": length}))
   assert len(keys) == 4
-  again = squad.cache_key(str(data), str(vocab), {"length": length})
+  again = squad_windows.cache_key(str(data), str(vocab), {"length": length})
   assert again in keys
 
 
@@ -396,12 +420,12 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
   rows = squad_audit.audit(examples, tokenizer, [48, 128], [24, 64], 12)
   assert len(rows) == 4
   for row in rows:
-    windows = squad.make_windows(
+    windows = squad_features.convert_examples_to_windows(
       examples,
       tokenizer,
       Settings(row["max_seq_length"], row["doc_stride"], 12, True),
     )
-    cut, lost = squad.find_losses(windows)
+    cut, lost = squad_features.find_losses(windows)
     assert row["questions"] == run["count_examples"]
     assert row["windows"] == len(windows.length)
     assert row["questions cut"] == len(cut) > 0
@@ -413,7 +437,9 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
 
 
 def test_words_part_at_the_reference_s_white_space():
-  words, starts = squad.split_words("\u202f ab\tc\u00a0d\u3000e\r\nf \n")
+  words, starts = squad_examples.split_words(
+    "\u202f ab\tc\u00a0d\u3000e\r\nf \n"
+  )
   assert words == ["ab", "c\u00a0d\u3000e", "f"]
   assert starts == [2, 5, 12]
 
@@ -423,7 +449,7 @@ def test_answers_that_are_not_at_their_place_are_listed(tmp_path, caplog):
     tmp_path, ("good", [("b", 2)]), ("off", [("d", 2)]), ("split", [("x", 3)])
   )
   unaligned = []
-  examples = squad.read_squad_examples(path, True, unaligned=unaligned)
+  examples = squad_examples.read_squad_examples(path, True, unaligned=unaligned)
   assert [example.qas_id for example in examples] == ["good"]
   assert unaligned == [
     {"id": "off", "answer": "d", "found": "b"},
@@ -434,7 +460,7 @@ def test_answers_that_are_not_at_their_place_are_listed(tmp_path, caplog):
 
 def test_answers_are_not_needed_to_predict(tmp_path):
   path = write_data(tmp_path, {"id": "q", "question": "who"})
-  (example,) = squad.read_squad_examples(path, is_training=False)
+  (example,) = squad_examples.read_squad_examples(path, is_training=False)
   assert example.orig_answer_text is None
 
 
@@ -442,7 +468,7 @@ def test_data_of_1_1_can_be_trained_on_with_that_of_2_0(tmp_path):
   impossible = {"id": "n", "question": "who", "answers": []}
   impossible["is_impossible"] = True
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
-  examples = squad.read_squad_examples(path, True, True)
+  examples = squad_examples.read_squad_examples(path, True, True)
   assert [e.is_impossible for e in examples] == [False, True]
 
 
@@ -454,7 +480,7 @@ def test_data_of_2_0_without_its_flag(tmp_path, is_training):
   impossible = {"id": "n", "question": "who", "is_impossible": True}
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
   with pytest.raises(InputError) as refused:
-    squad.read_squad_examples(path, is_training)
+    squad_examples.read_squad_examples(path, is_training)
   assert str(refused.value) == (
     f"{path}, question n: has no answer (is_impossible), as in SQuAD 2.0. Give"
     " --version_2_with_negative"
@@ -475,7 +501,7 @@ def test_data_of_2_0_without_its_flag(tmp_path, is_training):
 def test_answers_that_cannot_be_learnt(tmp_path, answers, said):
   path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
   with pytest.raises(InputError) as refused:
-    squad.read_squad_examples(path, is_training=True)
+    squad_examples.read_squad_examples(path, is_training=True)
   assert str(refused.value).startswith(f"{path}, question bad: ")
   assert said in str(refused.value)
 
@@ -483,7 +509,7 @@ def test_answers_that_cannot_be_learnt(tmp_path, answers, said):
 def test_nothing_left_to_train_on(tmp_path):
   path = write_data(tmp_path, ("off", [("d", 2)]))
   with pytest.raises(InputError, match="no questions left to train on"):
-    squad.read_squad_examples(path, is_training=True)
+    squad_examples.read_squad_examples(path, is_training=True)
 
 
 @pytest.mark.parametrize(
@@ -495,19 +521,21 @@ def test_nothing_left_to_train_on(tmp_path):
 )
 def test_windows_without_text(tokenizer, settings, said):
   with pytest.raises(InputError, match=said):
-    squad.make_windows([], tokenizer, settings)
+    squad_features.convert_examples_to_windows([], tokenizer, settings)
 
 
 def test_records_are_read_back(tmp_path, tokenizer):
   example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
-  windows = squad.make_windows([example], tokenizer, Settings(8, 4, 2, True))
-  (feature,) = squad.iterate_features(windows, 8, tokenizer.inv_vocab)
+  windows = squad_features.convert_examples_to_windows(
+    [example], tokenizer, Settings(8, 4, 2, True)
+  )
+  (feature,) = squad_features.iterate_features(windows, 8, tokenizer.inv_vocab)
   path = str(tmp_path / "records")
-  layout = squad.record_layout(8, is_training=True)
-  tf_records.write_records(path, [squad.as_record(feature)], layout)
+  layout = squad_features.record_layout(8, is_training=True)
+  tf_records.write_records(path, [squad_features.as_record(feature)], layout)
   (batch,) = input_pipeline.record_batches(path, layout, 4, False, trim=False)
   assert {name: value.numpy().tolist() for name, value in batch.items()} == {
-    name: [value] for name, value in squad.as_record(feature).items()
+    name: [value] for name, value in squad_features.as_record(feature).items()
   }
 
 
@@ -516,7 +544,7 @@ def test_records_are_read_back(tmp_path, tokenizer):
 
 def make_features(examples, tokenizer, *settings):
   made = []
-  squad.convert_examples_to_features(
+  squad_features.convert_examples_to_features(
     examples, tokenizer, *settings, made.append
   )
   return made
@@ -529,18 +557,18 @@ def test_features_are_plain_values_that_can_be_set(tokenizer):
   feature.unique_id = 7
   feature.input_ids[-1] = 3
   feature.token_is_max_context[3] = False
-  assert squad.as_record(feature)["unique_ids"] == 7
-  assert squad.as_record(feature)["input_ids"][-1] == 3
+  assert squad_features.as_record(feature)["unique_ids"] == 7
+  assert squad_features.as_record(feature)["input_ids"][-1] == 3
   assert feature.token_is_max_context == {3: False, 4: True}
 
 
 @pytest.mark.graph
 def test_features_made_by_callers_are_written(tmp_path):
   path = str(tmp_path / "features.tf_record")
-  feature = squad.InputFeatures(
+  feature = squad_features.InputFeatures(
     5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
   )
-  with squad.FeatureWriter(path, is_training=True) as writer:
+  with squad_features.FeatureWriter(path, is_training=True) as writer:
     writer.process_feature(feature)
   assert list(read_records(path)) == [
     {
@@ -560,7 +588,7 @@ def test_a_file_of_features_appears_whole_or_not_at_all(tmp_path):
   path.write_bytes(b"before")
   with (
     pytest.raises(AttributeError),
-    squad.FeatureWriter(str(path), is_training=False) as writer,
+    squad_features.FeatureWriter(str(path), is_training=False) as writer,
   ):
     writer.process_feature("no features")
   assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -575,7 +603,7 @@ def test_examples_show_all_that_they_hold():
 
 
 def test_a_position_of_no_window_is_best_in_none():
-  assert not squad._check_is_max_context([Span(0, 3)], 0, 5)
+  assert not squad_features.check_is_max_context([Span(0, 3)], 0, 5)
 
 
 def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
@@ -587,11 +615,11 @@ def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
   }
   path = write_data(tmp_path, question)
   with pytest.raises(InputError, match="question q"):
-    squad.read_squad_examples(path, False)
+    squad_examples.read_squad_examples(path, False)
   values = flags.FlagValues()
   flags.DEFINE_bool(
     "version_2_with_negative", True, "Help.", flag_values=values
   )
   with mock.patch.object(flags, "FLAGS", values):
-    (example,) = squad.read_squad_examples(path, False)
+    (example,) = squad_examples.read_squad_examples(path, False)
   assert example.qas_id == "q"

@@ -23,7 +23,7 @@ import run_squad
 import tokenization
 from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.compute import FastCompute
-from bertlib.data import model_inputs, ner, squad
+from bertlib.data import model_inputs, ner, squad_examples
 from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
 from bertlib.metrics import squad_decoding
@@ -488,7 +488,7 @@ def test_answers_end_where_their_pieces_end(models):
     starts, ends = zip(*host.tokenizer.tokenize_with_offsets(passage)[1])
     assert start in starts and end in ends
     # The host puts one space between words, and may fall back on whole ones.
-    words, _ = squad.split_words(text)
+    words, _ = squad_examples.split_words(text)
     assert " ".join(words) in listed[0].text
   assert sum(map(bool, expected)) > 50
 

@@ -13,11 +13,16 @@ import pytest
 import reference_data
 
 import tokenization
-from bertlib.data import squad, squad_files
-from bertlib.data.squad import Settings, SquadExample
+from bertlib.data import squad_examples, squad_features, squad_files
+from bertlib.data.squad_examples import SquadExample
+from bertlib.data.squad_features import WindowSettings as Settings
 from bertlib.errors import InputError
 from bertlib.metrics import squad_decoding, squad_scores
-from bertlib.metrics.squad_decoding import AnswerFinder, Entry, RawResult
+from bertlib.metrics.squad_decoding import (
+  AnswerFinder,
+  NbestPrediction,
+  RawResult,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +51,7 @@ def tokenizer(tmp_path_factory):
 
 def make_features(examples, tokenizer, settings):
   made = []
-  squad.convert_examples_to_features(
+  squad_features.convert_examples_to_features(
     examples, tokenizer, *settings, made.append
   )
   return made
@@ -80,7 +85,7 @@ def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
   ]
   with gzip.open(golden("squad", made["input"])) as file:
     (tmp_path / "data.json").write_bytes(file.read())
-  examples = squad.read_squad_examples(
+  examples = squad_examples.read_squad_examples(
     str(tmp_path / "data.json"),
     made["is_training"],
     made["version_2_with_negative"],
@@ -133,7 +138,7 @@ def test_the_order_of_scores_equals_the_reference():
 
 def test_probabilities_equal_the_reference():
   for case in helper_cases("_compute_softmax"):
-    assert squad_decoding._compute_softmax(case["scores"]) == case["result"]
+    assert squad_decoding.compute_softmax(case["scores"]) == case["result"]
 
 
 def odd_case(version_2_with_negative):
@@ -226,7 +231,7 @@ def test_other_languages_are_decoded_and_scored(tmp_path, language):
       (tmp_path / "data.json").write_bytes(file.read())
   else:
     path = reference_data.data("squad", "xquad", f"xquad.{language}.json")
-  examples = squad.read_squad_examples(path, is_training=False)[:200]
+  examples = squad_examples.read_squad_examples(path, is_training=False)[:200]
   tokenizer = tokenization.FullTokenizer(
     reference_data.vocab("multi_cased"), do_lower_case=False
   )
@@ -238,7 +243,7 @@ def test_other_languages_are_decoded_and_scored(tmp_path, language):
   finder = AnswerFinder(examples, windows, results, False)
   found = {
     example.qas_id: text
-    for example, (text, _) in zip(examples, finder.best(20, 30))
+    for example, (text, _) in zip(examples, finder.best_predictions(20, 30))
   }
   for example in examples:
     assert found[example.qas_id] in " ".join(example.doc_tokens)
@@ -315,7 +320,7 @@ def test_files_that_are_held_open_can_be_read(tmp_path, tokenizer):
 def find_naively(examples, windows, results, n_best_size, max_answer_length):
   """Spans of each question, by trying all of them; no texts."""
   found = [[] for _ in examples]
-  for window, result in zip(windows, results):
+  for index, (window, result) in enumerate(zip(windows, results)):
     starts, ends = (
       sorted(range(len(scores)), key=lambda i: -scores[i])[:n_best_size]
       for scores in result[1:]
@@ -330,12 +335,14 @@ def find_naively(examples, windows, results, n_best_size, max_answer_length):
         if window.token_is_max_context[start]:
           found[window.example_index].append(
             (
+              index,
+              start,
+              end,
               result.start_logits[start],
               result.end_logits[end],
-              (words[start], words[end]),
             )
           )
-  return [sorted(spans, key=lambda s: -(s[0] + s[1])) for spans in found]
+  return [sorted(spans, key=lambda s: -(s[3] + s[4])) for spans in found]
 
 
 @hypothesis.settings(deadline=None)
@@ -355,10 +362,7 @@ def test_spans_are_those_of_a_naive_search(tokenizer, data):
   ]
   sizes = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
   finder = AnswerFinder(examples, windows, results, True)
-  found = [
-    [(entry.start_logit, entry.end_logit, entry.words) for entry in entries]
-    for entries in finder.find_spans(*sizes)
-  ]
+  found = list(map(list, finder.prelim_predictions(*sizes)))
   assert found == find_naively(examples, windows, results, *sizes)
 
 
@@ -373,9 +377,9 @@ def test_one_finder_decodes_with_many_settings(tokenizer):
   finder = AnswerFinder(examples, windows, results, True)
   for sizes in ((1, 5), (20, 2), (20, 30)):
     other = AnswerFinder(examples, windows, results, True)
-    entries, best, odds = next(finder.n_best(*sizes, True))
-    assert (entries, best, odds) == next(other.n_best(*sizes, True))
-    assert (best, odds) == next(finder.best(*sizes))
+    entries, best, odds = next(finder.nbest_predictions(*sizes, True))
+    assert (entries, best, odds) == next(other.nbest_predictions(*sizes, True))
+    assert (best, odds) == next(finder.best_predictions(*sizes))
     texts = [entry.text for entry in entries]
     assert len(set(texts)) == len(texts)
     assert "" in texts and best in texts
@@ -390,22 +394,22 @@ def test_one_finder_decodes_with_many_settings(tokenizer):
 )
 def test_answers_stand_at_their_place_in_the_passage(tokenizer, passage, seed):
   rng = np.random.default_rng(seed)
-  words, starts = squad.split_words(passage)
+  words, starts = squad_examples.split_words(passage)
   examples = [SquadExample("q", "who", words)]
   windows = make_features(examples, tokenizer, Settings(12, 3, 2, False))
   results = [
     RawResult(w.unique_id, *rng.normal(size=[2, 12]).tolist()) for w in windows
   ]
   finder = AnswerFinder(examples, windows, results, True)
-  (entries,) = finder.find_spans(20, 30)
-  for entry in entries:
-    start, stop = entry.place_in(words, starts)
-    found, _ = squad.split_words(passage[start:stop])
-    assert found == entry.text.split(" ")
+  (prelims,) = finder.prelim_predictions(20, 30)
+  for prediction in map(finder.with_text, prelims):
+    start, stop = prediction.span_in_paragraph(words, starts)
+    found, _ = squad_examples.split_words(passage[start:stop])
+    assert found == prediction.text.split(" ")
 
 
 def test_no_answer_has_no_place():
-  assert Entry("", 0.0, 0.0).place_in(["a"], [0]) == (0, 0)
+  assert NbestPrediction("", 0.0, 0.0).span_in_paragraph(["a"], [0]) == (0, 0)
 
 
 # To files and back
@@ -416,7 +420,7 @@ def test_no_answer_has_no_place():
     st.text(),
     st.lists(
       st.builds(
-        Entry,
+        NbestPrediction,
         st.text(),
         *[st.floats(-1e4, 1e4, width=32)] * 2,
       ),
@@ -431,7 +435,7 @@ def test_lists_of_answers_are_written_as_json_writes_them(
   tmp_path_factory, n_best
 ):
   path = tmp_path_factory.getbasetemp() / "n_best.json"
-  squad_decoding.write_n_best(str(path), n_best)
+  squad_decoding.write_nbest_predictions(str(path), n_best)
   written = json.loads(path.read_text())
   assert path.read_text() == json.dumps(written, indent=4) + "\n"
   assert {

@@ -28,7 +28,7 @@ from bertlib.data import (
   classification_records,
   input_pipeline,
   ner,
-  squad,
+  squad_features,
   tf_records,
 )
 from bertlib.data.classification import Problem
@@ -94,7 +94,7 @@ def model_of(name, *arguments):
 
   arguments = ["--warmup_proportion=0", *arguments]
   if name == "squad":
-    layout = squad.record_layout(LENGTH, is_training=True)
+    layout = squad_features.record_layout(LENGTH, is_training=True)
     return make(run_squad, SquadSettings, steps), layout
   if name == "ner":
     return make(run_ner, NerSettings, LABELS, steps), ner.record_layout(LENGTH)

@@ -1,0 +1,156 @@
+"""SQuAD questions as examples, with each answer aligned to words."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from bertlib.data import squad_files
+from bertlib.errors import InputError
+from bertlib.settings import option
+
+
+@dataclasses.dataclass(eq=False)
+class SquadExample:
+  """A question about a paragraph, with its answer where that is known.
+
+  Attributes:
+    qas_id: the question's id.
+    question_text: the question.
+    doc_tokens: the paragraph's words; questions of one paragraph share the
+      list.
+    orig_answer_text: the answer; "" where there is none.
+    start_position: index of the answer's first word; -1 where there is none.
+    end_position: index of its last word.
+    is_impossible: whether the question has no answer.
+  """
+
+  qas_id: str
+  question_text: str
+  doc_tokens: list[str]
+  orig_answer_text: str | None = None
+  start_position: int | None = None
+  end_position: int | None = None
+  is_impossible: bool = False
+
+
+def split_words(context: str) -> tuple[list[str], list[int]]:
+  """The words of a paragraph, and the character at which each begins."""
+  words = list(re.finditer(r"[^ \t\r\n\u202f]+", context))
+  return [word.group() for word in words], [word.start() for word in words]
+
+
+def read_squad_examples(
+  input_file: str,
+  is_training: bool,
+  version_2_with_negative: bool | None = None,
+  unaligned: list[dict[str, Any]] | None = None,
+) -> list[SquadExample]:
+  """Reads a data set.
+
+  Args:
+    input_file: JSON in SQuAD's format.
+    is_training: whether answers are needed. A question whose answer is not
+      found in the words at its `answer_start` is left out, and counted in the
+      log.
+    version_2_with_negative: whether there may be questions without an answer;
+      None for what `option.value_of` gives.
+    unaligned: gets the questions left out: id, answer, and the words found.
+
+  Returns:
+    The questions, in order.
+
+  Raises:
+    InputError: the file is not such a file, or a question cannot be used;
+      both are named.
+  """
+  if version_2_with_negative is None:
+    version_2_with_negative = option.value_of("version_2_with_negative", False)
+  examples, left_out = [], []
+  context, words, starts = None, [], []
+  for question in squad_files.read_questions(input_file):
+    where = f"{input_file}, question {question.id}"
+    if question.is_impossible and not version_2_with_negative:
+      raise InputError(
+        f"{where}: has no answer (is_impossible), as in SQuAD 2.0. Give"
+        " --version_2_with_negative"
+      )
+    if question.context is not context:
+      context = question.context
+      words, starts = split_words(context)
+    if is_training:
+      example = _align_answer(question, words, starts, where)
+      found = " ".join(words[example.start_position : example.end_position + 1])
+      if " ".join(example.orig_answer_text.split()) not in found:
+        answer = example.orig_answer_text
+        left_out.append({"id": question.id, "answer": answer, "found": found})
+        continue
+    else:
+      example = SquadExample(question.id, question.text, words)
+    examples.append(example)
+  if left_out:
+    _log_unaligned(input_file, left_out, len(examples))
+  if unaligned is not None:
+    unaligned += left_out
+  if not examples:
+    raise InputError(f"{input_file}: has no questions left to train on")
+  return examples
+
+
+def _align_answer(
+  question: squad_files.Question,
+  words: list[str],
+  starts: Sequence[int],
+  where: str,
+) -> SquadExample:
+  """The question with the words that hold its answer."""
+  if question.is_impossible:
+    return SquadExample(question.id, question.text, words, "", -1, -1, True)
+  answer = _only_answer(question, where)
+  last = answer.start + len(answer.text) - 1
+  return SquadExample(
+    question.id,
+    question.text,
+    words,
+    answer.text,
+    bisect.bisect_right(starts, answer.start) - 1,
+    bisect.bisect_right(starts, last) - 1,
+  )
+
+
+def _only_answer(
+  question: squad_files.Question, where: str
+) -> squad_files.Answer:
+  """The answer to train on, which has to be the only one."""
+  if len(question.answers) != 1:
+    raise InputError(
+      f"{where}: has {len(question.answers)} answers, but training takes one"
+      " each. Keep one, or give --version_2_with_negative where there is none"
+    )
+  (answer,) = question.answers
+  if not answer.text:
+    raise InputError(f"{where}: its answer is empty")
+  if not 0 <= answer.start <= len(question.context) - len(answer.text):
+    raise InputError(
+      f"{where}: answer_start {answer.start} puts the answer outside the"
+      f" context, which has {len(question.context)} characters"
+    )
+  return answer
+
+
+def _log_unaligned(
+  input_file: str, left_out: Sequence[Mapping[str, Any]], num_examples: int
+) -> None:
+  logging.warning(
+    "%s: %d of %d questions left out, whose answers are not where they are"
+    " said to be; the first is %s",
+    input_file,
+    len(left_out),
+    len(left_out) + num_examples,
+    left_out[0]["id"],
+  )

@@ -1,0 +1,682 @@
+"""SQuAD examples to features: windows that the model can take, and records.
+
+A question's features are one window or several, each with as much of the
+paragraph as fits beside the question (Devlin et al. 2019, section 4.2).
+TensorFlow is not needed, so that the processes that share the work start fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+import tokenization
+from bertlib import app
+from bertlib.data import model_inputs, tf_records, workers
+from bertlib.data.squad_examples import SquadExample
+from bertlib.errors import InputError
+from bertlib.files import write_whole
+
+# Unique ids of windows begin here, as in google-research/bert.
+FIRST_UNIQUE_ID = 1000000000
+
+
+# Windows
+
+
+class Windows(NamedTuple):
+  """The windows of many questions, column by column.
+
+  [N] columns have one number per window. [T] columns have one per token,
+  `length` of each window, without padding, one window after the other.
+
+  Attributes:
+    example_index: [N], index of the question.
+    doc_span_index: [N], index of the window among those of the question.
+    query_length: [N], tokens of the question.
+    query_cut: [N], tokens by which the question was truncated.
+    length: [N], tokens of the window: [CLS] question [SEP] paragraph [SEP].
+    start_position: [N], the answer's first token; 0 where this window has no
+      answer, -1 where that is not known.
+    end_position: [N], its last token, likewise.
+    is_impossible: [N], whether the question has no answer.
+    ids: [T], token ids.
+    word: [T], index of the token's word in the paragraph; -1 at tokens that
+      are not of the paragraph.
+    is_max_context: [T], see `check_is_max_context`.
+  """
+
+  example_index: np.ndarray
+  doc_span_index: np.ndarray
+  query_length: np.ndarray
+  query_cut: np.ndarray
+  length: np.ndarray
+  start_position: np.ndarray
+  end_position: np.ndarray
+  is_impossible: np.ndarray
+  ids: np.ndarray
+  word: np.ndarray
+  is_max_context: np.ndarray
+
+
+@dataclasses.dataclass(eq=False)
+class InputFeatures:
+  """A window as the model takes it.
+
+  Attributes:
+    unique_id: the window's number.
+    example_index: index of the question.
+    doc_span_index: index of the window among those of the question.
+    tokens: its word pieces, without padding.
+    token_to_orig_map: position of a token -> index of its word in the
+      paragraph, for the tokens of the paragraph.
+    token_is_max_context: position of such a token -> whether no other window
+      of the question has more context around it.
+    input_ids: ids of the word pieces, padded with 0.
+    input_mask: 1 at word pieces, 0 at padding.
+    segment_ids: 1 at the part of the paragraph and its [SEP], else 0.
+    start_position: the answer's first token; 0 where this window has no
+      answer, None where that is not known.
+    end_position: its last token, likewise.
+    is_impossible: whether the question has no answer.
+  """
+
+  unique_id: int
+  example_index: int
+  doc_span_index: int
+  tokens: list[str]
+  token_to_orig_map: dict[int, int]
+  token_is_max_context: dict[int, bool]
+  input_ids: list[int]
+  input_mask: list[int]
+  segment_ids: list[int]
+  start_position: int | None = None
+  end_position: int | None = None
+  is_impossible: bool | None = None
+
+
+class Window:
+  """A row of `Windows`, with the attributes of `InputFeatures` and columns.
+
+  Lists and dictionaries are made on access, which keeps a data set in a tenth
+  of the memory.
+
+  Attributes:
+    words: int32 [tokens], index of each token's word in the paragraph; -1 at
+      tokens that are not of the paragraph.
+    is_max_context: bool [tokens], see `check_is_max_context`.
+  """
+
+  def __init__(
+    self,
+    unique_id: int,
+    windows: Windows,
+    row: int,
+    tokens: slice,
+    max_seq_length: int,
+    inv_vocab: Mapping[int, str],
+  ):
+    """Reads row `row` of `windows`.
+
+    Args:
+      unique_id: the window's number.
+      windows: the columns.
+      row: index of the window.
+      tokens: where its tokens are in the [T] columns.
+      max_seq_length: length of the features, in tokens.
+      inv_vocab: tokens by id.
+    """
+    self.unique_id = unique_id
+    self.example_index = int(windows.example_index[row])
+    self.doc_span_index = int(windows.doc_span_index[row])
+    self.is_impossible = bool(windows.is_impossible[row])
+    self.start_position = self._position(windows.start_position[row])
+    self.end_position = self._position(windows.end_position[row])
+    self.words = windows.word[tokens]
+    self.is_max_context = windows.is_max_context[tokens]
+    self._length = int(windows.length[row])
+    # The paragraph's tokens stand between this and the last [SEP].
+    self._first = int(windows.query_length[row]) + 2
+    self._ids = windows.ids[tokens]
+    self._max_seq_length = max_seq_length
+    self._inv_vocab = inv_vocab
+
+  @staticmethod
+  def _position(position: int) -> int | None:
+    return None if position < 0 else int(position)
+
+  def _padded(self, values: list[int]) -> list[int]:
+    return model_inputs.pad(values, self._max_seq_length)
+
+  def _by_position(self, column: np.ndarray) -> dict[int, Any]:
+    part = column[self._first : self._length - 1]
+    return dict(enumerate(part.tolist(), self._first))
+
+  @functools.cached_property
+  def tokens(self) -> tuple[str, ...]:
+    """See `InputFeatures`; kept, since each possible answer reads it.
+
+    A tuple, since garbage collection visits every list again and again.
+    """
+    return tuple(map(self._inv_vocab.__getitem__, self._ids.tolist()))
+
+  @property
+  def input_ids(self) -> list[int]:
+    """See `InputFeatures`."""
+    return self._padded(self._ids.tolist())
+
+  @property
+  def input_mask(self) -> list[int]:
+    """See `InputFeatures`."""
+    return self._padded([1] * self._length)
+
+  @property
+  def segment_ids(self) -> list[int]:
+    """See `InputFeatures`."""
+    return self._padded([0] * self._first + [1] * (self._length - self._first))
+
+  @property
+  def token_to_orig_map(self) -> dict[int, int]:
+    """See `InputFeatures`."""
+    return self._by_position(self.words)
+
+  @property
+  def token_is_max_context(self) -> dict[int, bool]:
+    """See `InputFeatures`."""
+    return self._by_position(self.is_max_context)
+
+  def as_features(self) -> InputFeatures:
+    """The same window with all lists and dictionaries made."""
+    names = [field.name for field in dataclasses.fields(InputFeatures)]
+    values = {name: getattr(self, name) for name in names}
+    return InputFeatures(**values | {"tokens": list(self.tokens)})
+
+
+def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
+  """The features of a window under their names in a TFRecord."""
+  return {
+    "unique_ids": feature.unique_id,
+    "input_ids": feature.input_ids,
+    "input_mask": feature.input_mask,
+    "segment_ids": feature.segment_ids,
+    "start_positions": feature.start_position,
+    "end_positions": feature.end_position,
+    "is_impossible": int(bool(feature.is_impossible)),
+  }
+
+
+def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
+  """The layout of the records of windows.
+
+  Args:
+    max_seq_length: tokens of a window.
+    is_training: whether they have answers.
+
+  Returns:
+    What `tf_records.write_records` and `input_pipeline.parse_records` take.
+  """
+  numbers = ["unique_ids"]
+  if is_training:
+    numbers += ["start_positions", "end_positions", "is_impossible"]
+  return tf_records.token_layout(max_seq_length) | dict.fromkeys(
+    numbers, tf_records.Feature()
+  )
+
+
+class FeatureWriter:
+  """Writes windows to a TFRecord file, which appears whole when it is closed.
+
+  As a context manager it closes the file, or, after an error, leaves none.
+
+  Attributes:
+    filename: the file.
+    is_training: whether the records have the answers.
+    num_features: number of windows written so far.
+  """
+
+  def __init__(self, filename: str, is_training: bool):
+    """Opens the file."""
+    self.filename = filename
+    self.is_training = is_training
+    self.num_features = 0
+    self._stack = contextlib.ExitStack()
+    self._file = self._stack.enter_context(write_whole(filename, "wb"))
+    # Only reading depends on the length.
+    self._encode = tf_records.record_encoder(record_layout(0, is_training))
+
+  def process_feature(self, feature: InputFeatures | Window) -> None:
+    """Writes a window."""
+    self._file.write(tf_records.framed(self._encode(as_record(feature))))
+    self.num_features += 1
+
+  def close(self) -> None:
+    """Finishes the file."""
+    self._stack.close()
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *error):
+    self._stack.__exit__(*error)
+
+
+# Examples to windows
+
+
+class WindowSettings(NamedTuple):
+  """Settings of windows, see `convert_examples_to_features`."""
+
+  max_seq_length: int
+  doc_stride: int
+  max_query_length: int
+  is_training: bool
+
+
+def check_settings(settings: WindowSettings) -> None:
+  """Refuses settings by which no window would have text.
+
+  Args:
+    settings: the settings.
+
+  Raises:
+    InputError: there is no room for text, or windows would not move on.
+  """
+  if settings.max_seq_length <= settings.max_query_length + 3:
+    raise InputError(
+      f"--max_seq_length={settings.max_seq_length} leaves no room for text"
+      f" beside a question of --max_query_length={settings.max_query_length}"
+      " and three special tokens"
+    )
+  if settings.doc_stride < 1 or settings.max_query_length < 1:
+    raise InputError(
+      f"--doc_stride={settings.doc_stride} and --max_query_length="
+      f"{settings.max_query_length} have to be 1 at least"
+    )
+
+
+def convert_examples_to_features(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  max_seq_length: int,
+  doc_stride: int,
+  max_query_length: int,
+  is_training: bool,
+  output_fn: Callable[[InputFeatures], Any],
+) -> None:
+  """Makes the windows of all questions, one after the other.
+
+  Args:
+    examples: the questions.
+    tokenizer: a WordPiece tokenizer.
+    max_seq_length: length of the features, in tokens.
+    doc_stride: tokens from the start of one window's part of the paragraph to
+      that of the next.
+    max_query_length: tokens of a question; longer ones are truncated.
+    is_training: whether the features have the answers.
+    output_fn: called with the `InputFeatures` of each window.
+  """
+  windows = convert_examples_to_windows(
+    examples,
+    tokenizer,
+    WindowSettings(max_seq_length, doc_stride, max_query_length, is_training),
+  )
+  for window in iterate_features(windows, max_seq_length, tokenizer.inv_vocab):
+    output_fn(window.as_features())
+
+
+def convert_examples_to_windows(
+  examples: Sequence[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+  num_workers: int = 1,
+  show_progress: bool = False,
+) -> Windows:
+  """Makes the windows of all questions, in columns.
+
+  Args:
+    examples: the questions.
+    tokenizer: a WordPiece tokenizer.
+    settings: of the windows.
+    num_workers: processes that share the work; the result is the same.
+    show_progress: whether to show a progress bar.
+
+  Returns:
+    The windows, in the order of the questions.
+
+  Raises:
+    InputError: no window would have text, see `check_settings`.
+  """
+  check_settings(settings)
+  size = 500
+  chunks = [
+    (start, examples[start : start + size])
+    for start in range(0, max(len(examples), 1), size)
+  ]
+  parts = []
+  with contextlib.ExitStack() as stack:
+    if min(num_workers, len(chunks)) > 1:
+      submit = stack.enter_context(
+        workers.worker_pool(num_workers, _convert_chunk, tokenizer, settings)
+      )
+      futures = [submit(*chunk) for chunk in chunks]
+      converted = (future.result() for future in futures)
+    else:
+      converted = (
+        _convert_chunk(tokenizer, settings, *chunk) for chunk in chunks
+      )
+    bar = app.progress(len(examples), "questions", disable=not show_progress)
+    stack.enter_context(bar)
+    for (_, chunk), part in zip(chunks, converted):
+      parts.append(part)
+      bar.update(len(chunk))
+  return Windows(*map(np.concatenate, zip(*parts)))
+
+
+def _convert_chunk(
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+  first_index: int,
+  examples: Sequence[SquadExample],
+) -> Windows:
+  """The windows of some questions, the first of which has this index."""
+  rows = [
+    row
+    for example_index, example in enumerate(
+      encode_examples(examples, tokenizer, settings.is_training), first_index
+    )
+    for row in _convert_example(example_index, example, tokenizer, settings)
+  ]
+  numbers = np.array([row[0] for row in rows], np.int32).reshape(-1, 8).T
+  tokens = (
+    np.array([*itertools.chain.from_iterable(row[i] for row in rows)], dtype)
+    for i, dtype in ((1, np.int32), (2, np.int32), (3, bool))
+  )
+  return Windows(*numbers, *tokens)
+
+
+def _convert_example(
+  example_index: int,
+  example: EncodedExample,
+  tokenizer: tokenization.FullTokenizer,
+  settings: WindowSettings,
+) -> Iterator[tuple[tuple[int, ...], list[int], list[int], list[bool]]]:
+  """Each window of a question: its numbers, ids, words and `is_max_context`."""
+  cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+  query = example.query[: settings.max_query_length]
+  before = [cls, *query, sep]
+  document = example.document
+  room = settings.max_seq_length - len(before) - 1
+  doc_spans = make_doc_spans(len(document.ids), room, settings.doc_stride)
+  for index, (start, length) in enumerate(doc_spans):
+    stop = start + length
+    positions = (-1, -1)
+    if settings.is_training:
+      positions = (0, 0)
+      if start <= example.start and example.end < stop:
+        shift = len(before) - start
+        positions = (example.start + shift, example.end + shift)
+    numbers = (
+      example_index,
+      index,
+      len(query),
+      len(example.query) - len(query),
+      len(before) + length + 1,
+      *positions,
+      example.is_impossible,
+    )
+    no_words = [-1] * len(before)
+    is_max_context = check_is_max_context(
+      doc_spans, index, np.arange(start, stop)
+    )
+    yield (
+      numbers,
+      [*before, *document.ids[start:stop], sep],
+      [*no_words, *document.words[start:stop], -1],
+      [*[False] * len(before), *is_max_context, False],
+    )
+
+
+def iterate_features(
+  windows: Windows,
+  max_seq_length: int,
+  inv_vocab: Mapping[int, str],
+  order: Sequence[int] | None = None,
+) -> Iterator[Window]:
+  """The windows one by one, with unique ids in their order.
+
+  Args:
+    windows: the windows.
+    max_seq_length: length of the features, in tokens.
+    inv_vocab: tokens by id.
+    order: indexes of the questions; their windows come as if the questions had
+      been given in that order. None for the order of `windows`.
+
+  Yields:
+    Each window.
+  """
+  rows = range(len(windows.length))
+  if order is not None:
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order))
+    windows = windows._replace(example_index=rank[windows.example_index])
+    rows = np.argsort(windows.example_index, kind="stable").tolist()
+  ends = np.cumsum(windows.length).tolist()
+  for unique_id, row in enumerate(rows, FIRST_UNIQUE_ID):
+    tokens = slice(ends[row] - int(windows.length[row]), ends[row])
+    yield Window(unique_id, windows, row, tokens, max_seq_length, inv_vocab)
+
+
+def reference_order(num_questions: int) -> list[int]:
+  """The order in which google-research/bert writes training questions."""
+  order = list(range(num_questions))
+  random.Random(12345).shuffle(order)
+  return order
+
+
+# Word pieces of an example
+
+
+class _Document(NamedTuple):
+  """A paragraph's word pieces: their ids, their words, each word's first."""
+
+  ids: list[int]
+  words: list[int]
+  first_of_word: list[int]
+
+
+class EncodedExample(NamedTuple):
+  """A question in word pieces.
+
+  Attributes:
+    query: ids of the whole question.
+    document: the paragraph.
+    start: index of the answer's first piece in it; -1 where there is none.
+    end: index of its last piece.
+    is_impossible: whether there is no answer.
+  """
+
+  query: list[int]
+  document: _Document
+  start: int
+  end: int
+  is_impossible: bool
+
+
+def encode_examples(
+  examples: Iterable[SquadExample],
+  tokenizer: tokenization.FullTokenizer,
+  is_training: bool,
+) -> Iterator[EncodedExample]:
+  """Tokenizes questions and paragraphs, each paragraph once.
+
+  Args:
+    examples: the questions, those of one paragraph one after the other.
+    tokenizer: a WordPiece tokenizer.
+    is_training: whether answers are wanted.
+
+  Yields:
+    Each question.
+  """
+  doc_tokens, document = None, None
+  for example in examples:
+    if example.doc_tokens is not doc_tokens:
+      doc_tokens = example.doc_tokens
+      document = _encode_document(doc_tokens, tokenizer)
+    start = end = -1
+    if is_training and not example.is_impossible:
+      start = document.first_of_word[example.start_position]
+      after = example.end_position + 1
+      if after < len(doc_tokens):
+        end = document.first_of_word[after] - 1
+      else:
+        end = len(document.ids) - 1
+      start, end = improve_answer_span(
+        document.ids, start, end, tokenizer.encode(example.orig_answer_text)
+      )
+    yield EncodedExample(
+      tokenizer.encode(example.question_text),
+      document,
+      start,
+      end,
+      example.is_impossible,
+    )
+
+
+def _encode_document(doc_tokens, tokenizer) -> _Document:
+  ids, words, first_of_word = [], [], []
+  for index, word in enumerate(doc_tokens):
+    first_of_word.append(len(ids))
+    pieces = tokenizer.encode(word)
+    ids += pieces
+    words += [index] * len(pieces)
+  return _Document(ids, words, first_of_word)
+
+
+def improve_answer_span(
+  doc_tokens: Sequence[Any],
+  input_start: int,
+  input_end: int,
+  answer_tokens: Sequence[Any],
+) -> tuple[int, int]:
+  """Narrows the span of an answer's words to its own word pieces.
+
+  Words are split at white space: the answer "1895" is in the word
+  "(1895-1943).", which has pieces before and after it.
+
+  Args:
+    doc_tokens: pieces of the paragraph, or their ids.
+    input_start: index of the first piece of the answer's words.
+    input_end: index of the last, inclusive.
+    answer_tokens: pieces of the answer, or their ids.
+
+  Returns:
+    Indexes of the answer's first and last piece; `input_start` and `input_end`
+    where it is not found.
+  """
+  answer = list(answer_tokens)
+  for start in range(input_start, input_end - len(answer) + 2):
+    if answer and list(doc_tokens[start : start + len(answer)]) == answer:
+      return start, start + len(answer) - 1
+  return input_start, input_end
+
+
+def _improve_answer_span(
+  doc_tokens: Sequence[str],
+  input_start: int,
+  input_end: int,
+  tokenizer: tokenization.FullTokenizer,
+  orig_answer_text: str,
+) -> tuple[int, int]:
+  """`improve_answer_span` with the arguments of google-research/bert."""
+  answer_tokens = tokenizer.tokenize(orig_answer_text)
+  return improve_answer_span(doc_tokens, input_start, input_end, answer_tokens)
+
+
+# Parts of a paragraph
+
+
+class DocSpan(NamedTuple):
+  """The part of a paragraph that a window shows, in word pieces."""
+
+  start: int
+  length: int
+
+
+def make_doc_spans(
+  num_tokens: int, room: int, doc_stride: int
+) -> list[DocSpan]:
+  """Divides a paragraph into overlapping parts.
+
+  Args:
+    num_tokens: pieces of the paragraph.
+    room: pieces that fit into a window.
+    doc_stride: pieces from the start of one part to that of the next, at most.
+
+  Returns:
+    The parts.
+  """
+  doc_spans = []
+  start = 0
+  while start < num_tokens:
+    length = min(num_tokens - start, room)
+    doc_spans.append(DocSpan(start, length))
+    if start + length == num_tokens:
+      break
+    start += min(length, doc_stride)
+  return doc_spans
+
+
+def check_is_max_context(
+  doc_spans: Sequence[DocSpan], cur_span_index: int, position: int | np.ndarray
+) -> bool | list[bool]:
+  """Whether a window shows a token with more context than all other windows.
+
+  The context is the smaller number of tokens before and after it. Of equal
+  ones the longer window counts, then the first.
+
+  Args:
+    doc_spans: the parts of a paragraph that its windows show.
+    cur_span_index: index of the window's.
+    position: index of the token in the paragraph; or int [tokens], several.
+
+  Returns:
+    A bool; or a list of one per token.
+  """
+  position = np.asarray(position)
+  columns = [(span.start, span.length) for span in doc_spans]
+  starts, lengths = np.array(columns).T[:, :, np.newaxis]
+  before = position - starts  # [windows, tokens]
+  after = lengths - 1 - before
+  context = np.minimum(before, after)
+  scores = np.where(context < 0, -np.inf, context + 0.01 * lengths)
+  score = scores[cur_span_index]
+  is_max = (score >= 0) & (scores.argmax(axis=0) == cur_span_index)
+  return is_max.reshape(position.shape).tolist()
+
+
+# What windows leave out
+
+
+def find_losses(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+  """Finds what windows leave out.
+
+  Args:
+    windows: the windows.
+
+  Returns:
+    Indexes of the questions that were truncated, and of those whose answer is
+    in no window.
+  """
+  truncated = windows.example_index[windows.query_cut > 0]
+  answerable = windows.example_index[
+    (windows.start_position >= 0) & (windows.is_impossible == 0)
+  ]
+  shown = windows.example_index[windows.start_position > 0]
+  return np.unique(truncated), np.setdiff1d(answerable, shown)
