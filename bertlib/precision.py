@@ -77,28 +77,36 @@ def fastest_dtype(measures: bool = True) -> str:
     for name in formats[1:]:
       if rates[name] > _LEAST_GAIN * rates[chosen]:
         chosen = name
-    shown = ", ".join(f"{name} {rate:.3g}" for name, rate in rates.items())
+    shown = ", ".join(
+      f"{name} {rate / 1e12:.3g}" for name, rate in rates.items()
+    )
     reason = f"matrix products here, in TFLOP/s: {shown}"
   logging.info("--precision=auto: %s (%s)", chosen, reason)
   return chosen
 
 
 def product_rates(
-  formats: Sequence[str], num_rounds: int = 7
+  formats: Sequence[str],
+  rows: int = 512,
+  inner: int = 768,
+  columns: int = 3072,
+  num_rounds: int = 7,
 ) -> dict[str, float]:
-  """Rates of matrix products of a layer's size, measured in turn.
+  """Rates of matrix products on this device, measured in turn.
 
   The best of several rounds counts, so that other work on the machine has to
   disturb every round of one format, and none of another, to change the order.
 
   Args:
-    formats: dtypes.
+    formats: names of dtypes.
+    rows: of the first matrix.
+    inner: columns of the first matrix, rows of the second.
+    columns: of the second matrix.
     num_rounds: measurements of each.
 
   Returns:
-    10^12 operations per second, by format.
+    Floating-point operations per second by format.
   """
-  rows, inner, columns = 512, 768, 3072
   seconds = dict.fromkeys(formats, float("inf"))
   with tf.Graph().as_default():
     weights = [
@@ -122,6 +130,5 @@ def product_rates(
           elapsed = time.perf_counter() - start
           seconds[name] = min(seconds[name], elapsed)
   return {
-    name: 2 * rows * inner * columns / best / 1e12
-    for name, best in seconds.items()
+    name: 2 * rows * inner * columns / best for name, best in seconds.items()
   }

@@ -100,6 +100,6 @@ def test_nothing_is_measured_where_instructions_decide(
 @pytest.mark.graph
 def test_rates_are_measured_outside_the_current_graph():
   with tf.Graph().as_default() as graph:
-    rates = precision.product_rates(["float32", "bfloat16"], 1)
+    rates = precision.product_rates(["float32", "bfloat16"], num_rounds=1)
   assert all(0.0 < rate < math.inf for rate in rates.values())
   assert graph.get_operations() == []

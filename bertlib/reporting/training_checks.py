@@ -10,14 +10,13 @@ import contextlib
 import datetime
 import re
 import subprocess
-import time
 from types import SimpleNamespace
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import estimator_api
+from bertlib import estimator_api, precision
 from bertlib.checkpoints import checkpoint_files, loading
 from bertlib.reporting.doctor import Doctor, Lengths, check_disk, size_in_words
 from bertlib.settings.common import TrainingSettings
@@ -152,39 +151,6 @@ def tell_time(num_flops: float, rate: float) -> None:
   )
 
 
-def product_rate(
-  rows: int, inner: int, columns: int, dtype="float32", seconds: float = 0.5
-) -> float:
-  """Operations a second of this device, in products of matrices.
-
-  Args:
-    rows: of the first.
-    inner: columns of the first, rows of the second.
-    columns: of the second.
-    dtype: of both.
-    seconds: how long to measure.
-
-  Returns:
-    The rate of the fastest product.
-  """
-  with tf.Graph().as_default(), tf.Session() as session:
-    first, second = (
-      tf.get_variable(name, shape, dtype, tf.zeros_initializer)
-      for name, shape in (
-        ("first", [rows, inner]),
-        ("second", [inner, columns]),
-      )
-    )
-    product = tf.reduce_sum(tf.matmul(first, second)[:1])
-    session.run(tf.global_variables_initializer())
-    fastest, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-      start = time.perf_counter()
-      session.run(product)
-      fastest = min(fastest, time.perf_counter() - start)
-  return 2 * rows * inner * columns / fastest
-
-
 def check_training(
   settings: TrainingSettings,
   doctor: Doctor,
@@ -258,12 +224,13 @@ def check_training(
     num_flops = memory_plan.step_flops(
       config, batch_size, seq_length, compute.recompute, num_predictions
     )
-    rate = product_rate(
+    (rate,) = precision.product_rates(
+      [compute.dtype.name],
       min(batch_size * seq_length, 4096),
       config.hidden_size,
       config.intermediate_size,
-      compute.dtype,
-    )
+      num_rounds=3,
+    ).values()
     tell_time(num_steps * num_flops, rate)
 
   if not settings.run.do_train:

@@ -22,7 +22,7 @@ import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app, files
+from bertlib import app, files, precision
 from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.data import tf_records
 from bertlib.errors import InputError
@@ -55,7 +55,7 @@ Finding = collections.namedtuple("Finding", "status text")
 def no_measurement():
   """How fast the machine is matters to no test of what is found."""
   patch = pytest.MonkeyPatch()
-  patch.setattr(training_checks, "product_rate", lambda *_: 1e9)
+  patch.setattr(precision, "product_rates", lambda *_, **__: {"any": 1e9})
   yield
   patch.undo()
 
