@@ -251,20 +251,12 @@ def read_vocab(
     InputError: it is no vocabulary, is too large, has an entry twice, or has
       capital letters for words that have none.
   """
-  try:
-    vocab = vocabulary.load(path)
-    tokenization.check_vocab(vocab, vocab_size)
-  except InputError:
-    raise
-  except ValueError as error:
-    raise InputError(f"{path}: {error}") from error
+  vocab = vocabulary.load(path)
+  vocabulary.check(path, vocab, vocab_size)
   if list(vocab.values()) != list(range(len(vocab))):
     raise InputError(f"{path}: has an entry twice; make each line different")
-  if do_lower_case and any(e.isalpha() and e != e.lower() for e in vocab):
-    raise InputError(
-      f"{path}: has capital letters, but the words are lower-cased. Give"
-      " --do_lower_case=False"
-    )
+  if do_lower_case:
+    vocabulary.check_case(path, vocab, do_lower_case)
   return vocab
 
 

@@ -147,10 +147,10 @@ def serve(
   served, build_model = SERVED.get(script, (signatures.Encoder, None))
   tokenizer = None
   if source.vocab_file:
-    tokenizer = loading.load_tokenizer(
+    tokenizer = vocabulary.load_tokenizer(
       source.vocab_file,
       source.description["do_lower_case"],
-      source.config,
+      source.config.vocab_size,
       source.checkpoint,
       served.never_split,
     )

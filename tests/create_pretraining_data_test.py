@@ -1176,7 +1176,7 @@ def test_sentences_need_an_extra(monkeypatch, flags):
     ({"input_file": "{}/cut.gz"}, "{}/cut.gz: "),
     ({"input_file": "{}/empty", "num_workers": 1}, "0 documents are too few"),
     ({"input_file": "{}/cut.gz", "num_workers": 1}, "{}/cut.gz: "),
-    ({"vocab_file": "{}/gone"}, "{}/gone: No such file or directory"),
+    ({"vocab_file": "{}/gone"}, "{}/gone: cannot be read; name a vocab.txt"),
     ({"vocab_file": "{}/no_mask"}, "{}/no_mask: has no [MASK]"),
     ({"vocab_file": "{}/cut.gz"}, "{}/cut.gz, line 1, byte "),
     ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),

@@ -327,7 +327,7 @@ def test_missing_extra_is_named(monkeypatch):
     (["--input_file=text", "--add_words=text"], "either --input_file"),
     (["--add_words=text", "--vocab_size=9"], "goes with --input_file"),
     (["--add_words=text"], "needs --vocab_file"),
-    (["--add_words=text", "--vocab_file=no.txt"], "no.txt: No such file"),
+    (["--add_words=text", "--vocab_file=no.txt"], "no.txt: cannot be read"),
     (["--add_words=text", "--vocab_file=text"], "has no [UNK], [CLS], [SEP]"),
     (["--add_words=empty", "--vocab_file=vocab"], "empty: has no words"),
     (["--add_words=text", "--vocab_file=vocab"], "Leave out 1 words, or add"),

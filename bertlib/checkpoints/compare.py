@@ -29,7 +29,7 @@ from bertlib.checkpoints import (
   model_json,
   rewrite,
 )
-from bertlib.data import model_inputs
+from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
 
 # A batch is int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`. Outputs are
@@ -292,8 +292,7 @@ def find_tokenizer(
     _, do_lower_case = _agreed(
       dict(filter(None, map(_stated_case, folders))), "do_lower_case"
     )
-  config = modeling.BertConfig(vocab_size)
-  return loading.load_tokenizer(vocab_file, do_lower_case, config)
+  return vocabulary.load_tokenizer(vocab_file, do_lower_case, vocab_size)
 
 
 def _folder_of_parts(path: str) -> str:

@@ -26,6 +26,7 @@ from bertlib.checkpoints import (
   rewrite,
 )
 from bertlib.checkpoints.rewrite import read_json
+from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
 # The name table
@@ -497,16 +498,11 @@ def _check_vocab_size(
 
 
 def _lower_case(vocab: bytes, *stated: bool | None) -> bool:
-  """The first that is not None; else what the vocabulary shows.
-
-  Where words are lower-cased, no piece has a capital letter but marks such as
-  [UNK].
-  """
+  """The first that is not None; else what the vocabulary shows."""
   for value in stated:
     if value is not None:
       return value
-  words = [piece for piece in _pieces(vocab) if piece[:1] not in ("[", "<")]
-  shown = all(word == word.lower() for word in words)
+  shown = not vocabulary.is_cased(_pieces(vocab))
   print(f"do_lower_case: {shown}, by the capital letters in the vocabulary")
   return shown
 

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-import tokenization
 from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
@@ -65,9 +64,10 @@ class LoadedModel:
       )
     model_json.check_description(model_dir, self.description)
     config = loading.load_config(os.path.join(model_dir, loading.CONFIG_FILE))
-    self.tokenizer = tokenization.FullTokenizer(
-      vocabulary.load(os.path.join(model_dir, loading.VOCAB_FILE)),
+    self.tokenizer = vocabulary.load_tokenizer(
+      os.path.join(model_dir, loading.VOCAB_FILE),
       self.description["do_lower_case"],
+      config.vocab_size,
     )
     self._batch_size = batch_size
     # Constants are cast to a narrow format once, variables with every batch. A

@@ -121,13 +121,11 @@ def load_tokenizer(
   """The tokenizer of a recipe.
 
   Raises:
-    InputError: the vocabulary is none or has no [MASK], or the package that
-      splits sentences is missing.
+    InputError: the vocabulary is refused, see `vocabulary.load_tokenizer`, or
+      has no [MASK]; or the package that splits sentences is missing.
   """
   vocab_file = recipe.vocab_file
-  vocab = vocabulary.load(vocab_file)
-  vocabulary.check(vocab_file, vocab)
-  tokenizer = tokenization.FullTokenizer(vocab, recipe.do_lower_case)
+  tokenizer = vocabulary.load_tokenizer(vocab_file, recipe.do_lower_case)
   if "[MASK]" not in tokenizer.vocab:
     raise InputError(
       f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"

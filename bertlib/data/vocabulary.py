@@ -1,4 +1,4 @@
-"""Checks of vocabularies, and comparison with that of a trained model.
+"""Vocabularies: their tokenizer, their checks, and how two of them differ.
 
 Imports no TensorFlow.
 """
@@ -7,18 +7,79 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from absl import logging
 
 import tokenization
-from bertlib import text_files
+from bertlib import files, text_files
 from bertlib.errors import InputError
+
+# Name of a model's vocabulary in its folder.
+VOCAB_FILE = "vocab.txt"
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Embedding tables are made larger than the vocabulary up to a round number.
 _ROUND = 128
+
+# Words with upper and lower case from which on a vocabulary is checked to be of
+# the case of the text; a made-up one has fewer.
+_ENOUGH_WORDS = 1000
+
+
+def load_tokenizer(
+  vocab_file: str,
+  do_lower_case: bool,
+  vocab_size: int | None = None,
+  init_checkpoint: str | None = None,
+  never_split: Iterable[str] = (),
+) -> tokenization.FullTokenizer:
+  """Loads the tokenizer of a vocabulary that fits the model and the text.
+
+  Args:
+    vocab_file: the vocabulary.
+    do_lower_case: whether text is lower-cased.
+    vocab_size: rows of the model's embedding table; None: not checked.
+    init_checkpoint: checkpoint of the model, whose folder may be that of a
+      published one, and may have a vocabulary to compare with.
+    never_split: see `tokenization.FullTokenizer`.
+
+  Returns:
+    The tokenizer.
+
+  Raises:
+    InputError: the vocabulary is missing, lacks a special entry, has more
+      entries than the model, or is of the other case.
+  """
+  vocab = load(vocab_file)
+  check(vocab_file, vocab, vocab_size)
+  try:
+    tokenization.validate_case_matches_checkpoint(
+      do_lower_case, init_checkpoint
+    )
+    tokenizer = tokenization.FullTokenizer(vocab, do_lower_case, never_split)
+  except ValueError as error:
+    raise InputError(f"{vocab_file}: {error}") from error
+  if _count_case(vocab)[0] >= _ENOUGH_WORDS:
+    check_case(vocab_file, vocab, do_lower_case)
+  if init_checkpoint:
+    _compare_with_checkpoint(vocab_file, init_checkpoint)
+  return tokenizer
+
+
+def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
+  """Warns of a vocabulary that is not the one beside a checkpoint."""
+  beside = os.path.join(os.path.dirname(checkpoint), VOCAB_FILE)
+  if files.exists(beside):
+    different = difference(path, beside, ignore_unused=True)
+    if different:
+      logging.warning(
+        "%s: not the vocabulary beside the checkpoint, %s (%s)",
+        path,
+        beside,
+        different,
+      )
 
 
 def load(path: str) -> dict[str, int]:
@@ -31,8 +92,10 @@ def load(path: str) -> dict[str, int]:
     The id of each entry.
 
   Raises:
-    InputError: it is not UTF-8.
+    InputError: it is missing, or not UTF-8.
   """
+  if not files.exists(path):
+    raise InputError(f"{path}: cannot be read; name a vocab.txt")
   return {entry: index for index, entry in enumerate(_entries(path))}
 
 
@@ -105,6 +168,47 @@ def _entries(path: str) -> list[str]:
   if not lines[-1]:
     del lines[-1]
   return [line.strip() for line in lines]
+
+
+def is_cased(entries: Iterable[str]) -> bool:
+  """Whether more than 1% of a vocabulary's words have capital letters.
+
+  Args:
+    entries: of the vocabulary. Those of scripts without upper and lower case,
+      and special ones, do not count.
+  """
+  num_words, num_capitals = _count_case(entries)
+  return 100 * num_capitals > num_words
+
+
+def _count_case(entries: Iterable[str]) -> tuple[int, int]:
+  """Numbers of words that can have capital letters, and of those that have."""
+  words = [entry.removeprefix("##") for entry in entries]
+  with_case = [w for w in words if w.isalpha() and w.lower() != w.upper()]
+  return len(with_case), sum(word != word.lower() for word in with_case)
+
+
+def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
+  """Refuses a cased vocabulary for lower-cased text, and the reverse.
+
+  Args:
+    path: the vocabulary.
+    entries: its entries.
+    do_lower_case: whether text is lower-cased.
+
+  Raises:
+    InputError: it is of the other case.
+  """
+  cased = is_cased(entries)
+  if cased and do_lower_case:
+    raise InputError(
+      f"{path}: is cased, but text is lower-cased. Give --do_lower_case=False"
+    )
+  if not cased and not do_lower_case:
+    raise InputError(
+      f"{path}: is uncased, but text keeps its capitals, for which it has no"
+      " entries. Give --do_lower_case=True"
+    )
 
 
 def check_same(path: str, trained: str) -> None:

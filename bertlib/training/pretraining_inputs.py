@@ -13,7 +13,12 @@ import modeling
 import tokenization
 from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import pretraining_records, record_check, tf_records
+from bertlib.data import (
+  pretraining_records,
+  record_check,
+  tf_records,
+  vocabulary,
+)
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
 from bertlib.metrics import fill_mask
@@ -189,10 +194,10 @@ def load_tokenizer(
     if uses:
       raise InputError(f"--vocab_file is needed with --{uses[0]}")
     return None
-  tokenizer = loading.load_tokenizer(
+  tokenizer = vocabulary.load_tokenizer(
     vocab_file,
     do_lower_case,
-    config,
+    config.vocab_size,
     settings.model.init_checkpoint,
     ["[MASK]"],
   )

@@ -10,6 +10,7 @@ from absl import logging
 import modeling
 from bertlib import app, published_models
 from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
+from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.settings.common import (
   ComputeSettings,
@@ -169,9 +170,12 @@ def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
 
 
 def load_tokenizer(model: ModelSettings, config: modeling.BertConfig):
-  """The tokenizer of a model; see `loading.load_tokenizer`."""
-  tokenizer = loading.load_tokenizer(
-    model.vocab_file, model.do_lower_case, config, model.init_checkpoint
+  """The tokenizer of a model; see `vocabulary.load_tokenizer`."""
+  tokenizer = vocabulary.load_tokenizer(
+    model.vocab_file,
+    model.do_lower_case,
+    config.vocab_size,
+    model.init_checkpoint,
   )
   logging.info(
     "%s: %d entries, text %s",

@@ -11,7 +11,7 @@ from absl import logging
 import modeling
 import tokenization
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import squad_questions
+from bertlib.data import squad_questions, vocabulary
 from bertlib.data.squad_examples import read_squad_examples
 from bertlib.errors import InputError
 from bertlib.settings.squad import SquadSettings
@@ -134,11 +134,10 @@ def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
   model = setup.fetch_model(settings.model)
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
-  return loading.load_tokenizer(
+  return vocabulary.load_tokenizer(
     model.vocab_file,
     model.do_lower_case,
-    None,
-    model.init_checkpoint,
+    init_checkpoint=model.init_checkpoint,
   )
 
 

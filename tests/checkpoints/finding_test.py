@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-import reference_data
 import run_outputs
 import tensorflow.compat.v1 as tf
 
@@ -140,7 +139,7 @@ def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
 
 def claim(folder, **changed):
   vocab = folder / "words.txt"
-  vocab.write_text("[UNK]\n")
+  vocab.write_text("[UNK]\n[CLS]\n[SEP]\n")
   model_json.claim(str(folder), MODEL | changed, CONFIG, str(vocab))
 
 
@@ -150,7 +149,7 @@ def test_a_claimed_folder_can_be_loaded_again(tmp_path):
   assert model_json.load_description(str(tmp_path))["task"] == "mînt"
   config = loading.load_config(str(tmp_path / "bert_config.json"))
   assert config.to_dict() == CONFIG.to_dict()
-  assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n"
+  assert (tmp_path / "vocab.txt").read_text() == "[UNK]\n[CLS]\n[SEP]\n"
 
 
 @pytest.mark.unit
@@ -442,7 +441,8 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   # It is a model's folder itself.
   model_json.check(best, MODEL, CONFIG, num_outputs=2)
   assert model_json.load_description(best) == MODEL
-  assert (tmp_path / "best" / "vocab.txt").read_text() == "[UNK]\n"
+  copied = (tmp_path / "best" / "vocab.txt").read_text()
+  assert copied == "[UNK]\n[CLS]\n[SEP]\n"
 
 
 @pytest.mark.unit
@@ -649,56 +649,6 @@ def test_a_config_that_is_none(tmp_path, content, told):
 def test_a_missing_config(tmp_path):
   with pytest.raises(InputError, match="cannot be read; name a bert_config"):
     loading.load_config(str(tmp_path / "none.json"))
-
-
-@pytest.mark.unit
-def test_a_vocabulary_that_is_not_utf8(tmp_path):
-  path = tmp_path / "vocab.txt"
-  path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\n\xff\n")
-  with pytest.raises(InputError, match="UTF-8"):
-    loading.load_tokenizer(str(path), True, CONFIG)
-
-
-@pytest.mark.unit
-def test_a_missing_vocabulary(tmp_path):
-  with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
-    loading.load_tokenizer(str(tmp_path / "none.txt"), True, CONFIG)
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-  ("vocab", "do_lower_case"), [("cased", True), ("multi_cased", True)]
-)
-def test_a_cased_vocabulary_is_not_lower_cased(vocab, do_lower_case):
-  config = modeling.BertConfig(200_000)
-  path = reference_data.vocab(vocab)
-  with pytest.raises(InputError, match="--do_lower_case=False"):
-    loading.load_tokenizer(path, do_lower_case, config)
-  loading.load_tokenizer(path, not do_lower_case, config)
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize("vocab", ["uncased", "chinese"])
-def test_an_uncased_vocabulary_is_lower_cased(vocab):
-  config = modeling.BertConfig(200_000)
-  loading.load_tokenizer(reference_data.vocab(vocab), True, config)
-
-
-@pytest.mark.unit
-def test_an_uncased_vocabulary_with_capitals_kept():
-  config = modeling.BertConfig(200_000)
-  with pytest.raises(InputError, match="--do_lower_case=True"):
-    loading.load_tokenizer(reference_data.vocab("uncased"), False, config)
-
-
-@pytest.mark.unit
-def test_a_released_checkpoint_tells_its_case(tmp_path):
-  path = tmp_path / "vocab.txt"
-  path.write_text("[UNK]\n[CLS]\n[SEP]\n")
-  with pytest.raises(InputError, match="--do_lower_case=False"):
-    loading.load_tokenizer(
-      str(path), True, CONFIG, "x/cased_L-12_H-768_A-12/bert_model.ckpt"
-    )
 
 
 @pytest.mark.unit

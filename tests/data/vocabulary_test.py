@@ -1,4 +1,4 @@
-"""Tests of what a vocabulary has to have."""
+"""Tests of vocabularies: what they have to have, and their tokenizers."""
 
 import pytest
 import reference_data
@@ -6,6 +6,7 @@ from absl import logging
 
 import tokenization
 from bertlib.data import vocabulary
+from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
@@ -67,3 +68,80 @@ def test_a_vocabulary_much_shorter_than_the_table_is_pointed_out(
   vocabulary.check(path, vocab, 30522)
   assert "5 entries" in warnings[0]
   assert "30522" in warnings[0]
+
+
+# The tokenizer of a vocabulary
+
+
+def test_a_vocabulary_that_is_not_utf8_is_refused(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\n\xff\n")
+  with pytest.raises(InputError, match="UTF-8"):
+    vocabulary.load_tokenizer(str(path), True)
+
+
+def test_a_missing_vocabulary_is_named(tmp_path):
+  with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
+    vocabulary.load_tokenizer(str(tmp_path / "none.txt"), True)
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path):
+  path = write(tmp_path / "vocab.txt", "[PAD]", "[UNK]", "[CLS]", "[SEP]", "a")
+  vocabulary.load_tokenizer(path, True, 5)
+  with pytest.raises(InputError, match=r"vocab\.txt.* 5 "):
+    vocabulary.load_tokenizer(path, True, 4)
+
+
+@pytest.mark.parametrize(
+  ("name", "cased"),
+  [("uncased", 0), ("chinese", 0), ("cased", 1), ("multi_cased", 1)],
+)
+def test_published_vocabularies_are_known_by_their_case(name, cased):
+  vocab = tokenization.load_vocab(reference_data.vocab(name))
+  assert vocabulary.is_cased(vocab) == cased
+
+
+@pytest.mark.parametrize(
+  ("entries", "cased"),
+  [
+    (["[UNK]", "##a", "word", "3D"], False),
+    (["[UNK]", "a", "##Word"], True),
+    (["слово", "Слово"], True),
+    (["字", "語"], False),
+    (["word"] * 99 + ["DNA"], False),
+  ],
+)
+def test_more_than_one_percent_of_the_words_make_a_vocabulary_cased(
+  entries, cased
+):
+  assert vocabulary.is_cased(entries) == cased
+
+
+@pytest.mark.parametrize("name", ["cased", "multi_cased"])
+def test_a_cased_vocabulary_is_not_for_lower_cased_text(name):
+  path = reference_data.vocab(name)
+  with pytest.raises(InputError, match=r"is cased.*--do_lower_case=False"):
+    vocabulary.load_tokenizer(path, True)
+  vocabulary.load_tokenizer(path, False)
+
+
+@pytest.mark.parametrize("name", ["uncased", "chinese"])
+def test_an_uncased_vocabulary_is_for_lower_cased_text(name):
+  path = reference_data.vocab(name)
+  with pytest.raises(InputError, match=r"is uncased.*--do_lower_case=True"):
+    vocabulary.load_tokenizer(path, False)
+  vocabulary.load_tokenizer(path, True)
+
+
+def test_a_made_up_vocabulary_may_be_of_either_case(tmp_path):
+  path = write(tmp_path / "vocab.txt", "[UNK]", "[CLS]", "[SEP]", "a")
+  for do_lower_case in (False, True):
+    vocabulary.load_tokenizer(path, do_lower_case)
+
+
+def test_a_published_checkpoint_is_known_by_its_folder(tmp_path):
+  path = write(tmp_path / "vocab.txt", "[UNK]", "[CLS]", "[SEP]")
+  checkpoint = "x/cased_L-12_H-768_A-12/bert_model.ckpt"
+  with pytest.raises(InputError, match="--do_lower_case=False"):
+    vocabulary.load_tokenizer(path, True, init_checkpoint=checkpoint)
+  vocabulary.load_tokenizer(path, False, init_checkpoint=checkpoint)
