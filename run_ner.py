@@ -28,7 +28,6 @@ from bertlib import app, estimator_api, text_files
 from bertlib.checkpoints import finding, model_json, predictor
 from bertlib.data import (
   input_pipeline,
-  model_inputs,
   ner,
   record_check,
   tf_records,
@@ -377,11 +376,7 @@ def carry_out(
         ner.record_layout(settings.model.max_seq_length),
       ),
     )
-    num_tokens = [len(window.input_ids) for window in windows]
-    nothing_cut = [0] * len(windows)
-    lengths = model_inputs.Lengths(
-      num_tokens, settings.model.max_seq_length, nothing_cut
-    )
+    lengths = ner.window_lengths(windows, settings.model.max_seq_length)
 
   checkpoint = training_run.checkpoint_to_use(settings)
   results, sections, warnings = {}, [], []

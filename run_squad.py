@@ -836,7 +836,7 @@ def train(
     evaluate: scores a checkpoint.
 
   Returns:
-    How long the windows are, of which nothing is cut.
+    The lengths of the windows.
   """
   windows, _ = squad_windows.load_windows(
     settings, settings.train_file, examples, tokenizer, is_training=True
@@ -880,11 +880,7 @@ def train(
       ),
     ),
   )
-  num_tokens = [int(length) for length in windows.length]
-  nothing_cut = [0] * len(num_tokens)
-  return model_inputs.Lengths(
-    num_tokens, settings.model.max_seq_length, nothing_cut
-  )
+  return squad_features.window_lengths(windows, settings.model.max_seq_length)
 
 
 def predict(

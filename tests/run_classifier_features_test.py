@@ -101,6 +101,18 @@ def read_dev_examples(runs, task):
   return processor.get_dev_examples(reference_data.data(*folder.split("/")))
 
 
+def test_lengths_are_those_before_truncation(tmp_path):
+  examples = [
+    InputExample("1", "it is", label="a"),
+    InputExample("2", "it is it is", "it is", "a"),
+    PaddingInputExample(),
+  ]
+  lengths = classification_records.file_based_convert_examples_to_features(
+    examples, ["a"], 6, load_tokenizer("uncased", True), str(tmp_path / "a")
+  )
+  assert lengths == ([4, 9], 6, [0, 3], "examples", ())
+
+
 @pytest.mark.graph
 @pytest.mark.parametrize(
   "name",

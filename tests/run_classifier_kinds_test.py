@@ -536,5 +536,6 @@ def test_batches_of_choices_are_trimmed_and_keep_all_tokens(
         value = value[..., :length]
       np.testing.assert_array_equal(batch[name], value, err_msg=name)
     longest += batch["input_mask"].sum(axis=-1).max(axis=-1).tolist()
-  expected = lengths.num_tokens
+  assert lengths.examples == "choices"
+  expected = np.reshape(lengths.num_tokens, [-1, 3]).max(axis=1).tolist()
   assert longest == (sorted(expected)[::-1] if by_length else expected)

@@ -85,6 +85,13 @@ def test_training_says_how_it_goes(trained):
   assert "24 windows of 12 questions in" in log
 
 
+def test_the_report_has_the_lengths_of_windows(trained):
+  page = (trained.folder / "report.html").read_text()
+  assert "<h2>Lengths of windows</h2>" in page
+  assert "24 windows of 12 questions" in page
+  assert "None of 12 questions</b> was truncated" in page
+
+
 def test_a_run_leaves_what_the_reference_leaves(trained):
   names = set(os.listdir(trained.folder))
   assert {"train.tf_record", "eval.tf_record", "predictions.json"} <= names

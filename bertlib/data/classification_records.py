@@ -111,9 +111,10 @@ def convert_single_example(
     InputError: the label is not in the label set.
   """
   problem = problem or _problem_of(label_list)
-  return encode_example(ex_index, example, problem, max_seq_length, tokenizer)[
-    0
-  ]
+  features, _ = encode_example(
+    ex_index, example, problem, max_seq_length, tokenizer
+  )
+  return features
 
 
 def _problem_of(label_list: Sequence[str] | None) -> Problem:
@@ -124,15 +125,15 @@ def _problem_of(label_list: Sequence[str] | None) -> Problem:
 
 def encode_example(
   ex_index, example, problem: Problem, max_seq_length, tokenizer
-):
-  """The features, how many tokens they have, and how many did not fit."""
+) -> tuple[InputFeatures, list[model_inputs.EncodedPair]]:
+  """The features of an example, and the text or the choices in them."""
   choices = problem.num_labels if problem.kind == "multiple_choice" else 1
   if isinstance(example, PaddingInputExample):
     nothing = [0] * (max_seq_length * choices)
     label_id = 0
     if problem.kind == "multi_label":
       label_id = [0] * problem.num_labels
-    return InputFeatures(nothing, nothing, nothing, label_id, False), 0, 0
+    return InputFeatures(nothing, nothing, nothing, label_id, False), []
   if isinstance(example, ChoiceExample):
     pairs = example.choices
   else:
@@ -149,15 +150,14 @@ def encode_example(
       used = one.input_ids[: sum(one.input_mask)]
       tokens = tokenizer.convert_ids_to_tokens(used)
       logging.info("  tokens: %s", " ".join(tokens))
-  converted = InputFeatures(
+  features = InputFeatures(
     *(
       list(itertools.chain.from_iterable(getattr(one, name) for one in encoded))
       for name in model_inputs.TOKEN_FEATURES
     ),
     _label_id(example, problem),
   )
-  num_tokens = max(sum(one.input_mask) for one in encoded)
-  return converted, num_tokens, sum(one.num_cut for one in encoded)
+  return features, encoded
 
 
 def _label_id(example: InputExample | ChoiceExample, problem: Problem):
@@ -201,7 +201,7 @@ def file_based_convert_examples_to_features(
 ) -> model_inputs.Lengths:
   """Writes the features of all examples to a TFRecord file.
 
-  Says how many texts were cut, since what is cut the model does not see.
+  Logs how many were truncated.
 
   Args:
     examples: the examples.
@@ -212,23 +212,24 @@ def file_based_convert_examples_to_features(
     problem: what is learnt; None for what `label_list` says.
 
   Returns:
-    How long they are.
+    The lengths of the examples, or of all their choices.
 
   Raises:
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_of(label_list)
-  lengths, num_cut = [], []
+  num_tokens, num_cut, num_longer = [], [], 0
 
   def records():
+    nonlocal num_longer
     for index, example in enumerate(examples):
-      converted, length, cut = encode_example(
+      features, encoded = encode_example(
         index, example, problem, max_seq_length, tokenizer
       )
-      if converted.is_real_example:
-        lengths.append(length)
-        num_cut.append(cut)
-      yield converted.as_record()
+      num_tokens.extend(one.num_tokens + one.num_cut for one in encoded)
+      num_cut.extend(one.num_cut for one in encoded)
+      num_longer += any(one.num_cut for one in encoded)
+      yield features.as_record()
 
   tf_records.write_records(
     output_file, records(), record_layout(max_seq_length, problem)
@@ -238,11 +239,17 @@ def file_based_convert_examples_to_features(
     " tokens in all",
     len(examples),
     output_file,
-    sum(cut > 0 for cut in num_cut),
+    num_longer,
     max_seq_length,
     sum(num_cut),
   )
-  return model_inputs.Lengths(lengths, max_seq_length, num_cut)
+  has_choices = problem.kind == "multiple_choice"
+  return model_inputs.Lengths(
+    num_tokens,
+    max_seq_length,
+    num_cut,
+    "choices" if has_choices else "examples",
+  )
 
 
 # Features to batches

@@ -35,13 +35,18 @@ class EncodedPair(NamedTuple):
     input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
     input_mask: 1 at tokens, 0 at padding.
     segment_ids: 1 at the tokens of B and its [SEP], else 0.
-    num_cut: tokens that did not fit.
+    num_cut: tokens that were truncated.
   """
 
   input_ids: list[int]
   input_mask: list[int]
   segment_ids: list[int]
   num_cut: int
+
+  @property
+  def num_tokens(self) -> int:
+    """Number of tokens after truncation, without padding."""
+    return sum(self.input_mask)
 
 
 def encode_pair(
@@ -102,17 +107,25 @@ def pad(values: list[int], length: int, filler: int = 0) -> list[int]:
 
 
 class Lengths(NamedTuple):
-  """How long the examples of a data set are, in tokens.
+  """Lengths of the sequences of a data set, in tokens.
+
+  A sequence is an example, one of its choices, or one of the windows into
+  which an example is divided.
 
   Attributes:
-    num_tokens: of each example, those that the model sees.
-    limit: the most that it can see.
-    num_cut: of each example, those that did not fit.
+    num_tokens: of each sequence, before truncation.
+    limit: tokens of a sequence after truncation, at most.
+    num_cut: tokens by which each example was truncated.
+    examples: plural noun for what `num_cut` and `num_windows` count.
+    num_windows: windows of each example; empty where an example is one
+      sequence and may be truncated.
   """
 
-  num_tokens: list[int]
+  num_tokens: Sequence[int]
   limit: int
-  num_cut: list[int]
+  num_cut: Sequence[int]
+  examples: str = "examples"
+  num_windows: Sequence[int] = ()
 
 
 def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:

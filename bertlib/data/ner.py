@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
 from bertlib import text_files
-from bertlib.data import tf_records
+from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
@@ -463,6 +464,20 @@ def make_windows(
         break
 
 
+def window_lengths(
+  windows: Sequence[Window], max_seq_length: int
+) -> model_inputs.Lengths:
+  """The lengths of windows, in which no sentence is truncated."""
+  num_windows = Counter(window.sentence for window in windows)
+  return model_inputs.Lengths(
+    [len(window.input_ids) for window in windows],
+    max_seq_length,
+    [0] * len(num_windows),
+    "sentences",
+    list(num_windows.values()),
+  )
+
+
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """The layout of windows as records."""
   return tf_records.token_layout(max_seq_length) | {
@@ -488,16 +503,11 @@ def window_record(
   Returns:
     The features; `label_ids` is -1 where nothing is decided.
   """
-  used = len(window.input_ids)
-  padding = [0] * (max_seq_length - used)
   label_ids = [
     -1 if tag_ids is None or word < 0 else tag_ids[word]
     for word in window.words
   ]
-  return {
-    "input_ids": window.input_ids + padding,
-    "input_mask": [1] * used + padding,
-    "segment_ids": [0] * max_seq_length,
-    "label_ids": label_ids + [-1] * len(padding),
+  return model_inputs.token_features(window.input_ids, [], max_seq_length) | {
+    "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
     "unique_ids": unique_id,
   }

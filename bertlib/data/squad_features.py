@@ -661,7 +661,23 @@ def check_is_max_context(
   return is_max.reshape(position.shape).tolist()
 
 
-# What windows leave out
+# What windows hold and leave out
+
+
+def window_lengths(
+  windows: Windows, max_seq_length: int
+) -> model_inputs.Lengths:
+  """The lengths of windows, and by how much their questions were truncated."""
+  _, first, num_windows = np.unique(
+    windows.example_index, return_index=True, return_counts=True
+  )
+  return model_inputs.Lengths(
+    windows.length.tolist(),
+    max_seq_length,
+    windows.query_cut[first].tolist(),
+    "questions",
+    num_windows.tolist(),
+  )
 
 
 def find_losses(windows: Windows) -> tuple[np.ndarray, np.ndarray]:

@@ -13,11 +13,12 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
 
+from bertlib.data import model_inputs
 from bertlib.files import write_whole
 
 # On light paper and on dark.
@@ -448,58 +449,71 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
   )
 
 
-def lengths(
-  lengths: Sequence[int], limit: int, num_cut: int, num_tokens_cut: int
-) -> str:
-  """How long examples are, and what of them was cut.
-
-  Args:
-    lengths: tokens of each example, before anything is cut.
-    limit: most tokens that the model was given of one.
-    num_cut: examples that were cut.
-    num_tokens_cut: tokens that they lost.
-  """
-  if not len(lengths):
-    return _section("Lengths", _note("There are no examples."))
-  most, total = max(lengths), int(np.sum(lengths))
+def lengths(lengths: model_inputs.Lengths) -> str:
+  """Lengths of examples before truncation, or of the windows made of them."""
+  num_tokens, limit = lengths.num_tokens, lengths.limit
+  unit = "windows" if lengths.num_windows else lengths.examples
+  title = "Lengths of windows" if lengths.num_windows else "Lengths"
+  if not len(num_tokens):
+    return _section(title, _note("There are no examples."))
+  longest = max(num_tokens)
   # A few very long ones would press all others together.
-  top = max(limit, min(most, 2 * limit))
+  top = max(limit, min(longest, 2 * limit))
   width = math.ceil(top / 60)
-  # Where a bar ends is a whole number of bars from the limit.
+  # The limit is a whole number of bars away from the end of each bar.
   starts = np.arange(limit % width - width, top, width) + 0.5
   counts, _ = np.histogram(
-    np.minimum(lengths, top), [*starts, starts[-1] + width]
+    np.minimum(num_tokens, top), [*starts, starts[-1] + width]
   )
 
   def draw(axes):
     colours = [_LIGHT["main" if x < limit else "other"] for x in starts]
     axes.bar(starts, counts, width * 0.9, align="edge", color=colours)
-    axes.set(xlim=(0, None), xlabel="tokens", ylabel="examples")
+    axes.set(xlim=(0, None), xlabel="tokens", ylabel=unit)
     _mark(axes, limit + 0.5)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(integer=True)
 
-  cut = f"<b>None of {len(lengths):,} examples</b> was cut."
-  if num_cut:
-    cut = (
-      f"<b>{num_cut:,} of {len(lengths):,} examples</b>"
-      f" ({_percent(num_cut, len(lengths))}) were cut; with that"
-      f" {num_tokens_cut:,} of {total:,} tokens"
-      f" ({_percent(num_tokens_cut, total)}) were lost."
-    )
-  folded = f" The last bar holds all from {top:,} on." if most > top else ""
+  folded = f" The last bar holds all from {top:,} on." if longest > top else ""
   return _section(
-    "Lengths",
+    title,
     _beside(
       _picture((5, 2.4), draw),
-      f"<p>{cut}</p>",
+      *(f"<p>{text}</p>" for text in _truncation(lengths)),
       _note(
-        f"Half have at most {np.median(lengths):,.0f} tokens, the longest has"
-        f" {most:,}. {_MARK} The limit is {limit:,}.{folded}"
+        f"Half of the {unit} have at most {np.median(num_tokens):,.0f} tokens,"
+        f" the longest has {longest:,}. {_MARK} The limit is"
+        f" {limit:,}.{folded}"
       ),
     ),
   )
+
+
+def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
+  """Sentences on what was divided into windows, and what was truncated."""
+  name, count = lengths.examples, len(lengths.num_cut)
+  if lengths.num_windows:
+    num_divided = sum(number > 1 for number in lengths.num_windows)
+    yield (
+      f"<b>{len(lengths.num_tokens):,} windows of {count:,} {name}</b>:"
+      f" {num_divided:,} ({_percent(num_divided, count)}) did not fit into one"
+      " window and were divided into several that overlap."
+    )
+  num_truncated, num_cut = sum(map(bool, lengths.num_cut)), sum(lengths.num_cut)
+  if not num_truncated:
+    yield f"<b>None of {count:,} {name}</b> was truncated."
+    return
+  truncated = (
+    f"<b>{num_truncated:,} of {count:,} {name}</b>"
+    f" ({_percent(num_truncated, count)}) were truncated; with that {num_cut:,}"
+  )
+  if lengths.num_windows:
+    yield f"{truncated} tokens were lost."
+  else:
+    total = sum(lengths.num_tokens)
+    share = _percent(num_cut, total)
+    yield f"{truncated} of {total:,} tokens ({share}) were lost."
 
 
 # Pictures

@@ -48,14 +48,7 @@ def write_report(
   made += _seeds_section(settings)
   made += sections
   if lengths:
-    made.append(
-      html_report.lengths(
-        lengths.num_tokens,
-        lengths.limit,
-        sum(cut > 0 for cut in lengths.num_cut),
-        sum(lengths.num_cut),
-      )
-    )
+    made.append(html_report.lengths(lengths))
   made.append(html_report.table("Settings", _settings(settings)))
   path = os.path.join(settings.run.output_dir, "report.html")
   folder = os.path.basename(os.path.abspath(settings.run.output_dir))

@@ -94,14 +94,18 @@ def check_texts(
 
   def encode(example):
     # Not as the first example, whose tokens are logged.
-    converted, num_tokens, num_cut = classification_records.encode_example(
+    features, encoded = classification_records.encode_example(
       1,
       example,
       processor.problem,
       settings.model.max_seq_length,
       tokenizer,
     )
-    return doctor.Encoded(converted.input_ids, num_tokens, num_cut)
+    return doctor.Encoded(
+      features.input_ids,
+      max(one.num_tokens for one in encoded),
+      sum(one.num_cut for one in encoded),
+    )
 
   lengths = doctor.check_encoded(
     map(encode, doctor.sample(found)), config.vocab_size, len(found)

@@ -249,6 +249,19 @@ def test_a_long_question_is_cut_and_counted(tokenizer):
   assert cut.tolist() == [0]
 
 
+def test_a_truncated_question_loses_its_tokens_once(tokenizer):
+  examples = [
+    SquadExample("q1", "what a b", [*"abcd"]),
+    SquadExample("q2", "what a", []),
+    SquadExample("q3", "what a", ["c"]),
+  ]
+  windows = squad_features.convert_examples_to_windows(
+    examples, tokenizer, Settings(8, 2, 2, False)
+  )
+  lengths = squad_features.window_lengths(windows, 8)
+  assert lengths == ([8, 7, 6], 8, [1, 0], "questions", [2, 1])
+
+
 def test_an_answer_in_no_window_is_found(tokenizer):
   words = [*"abcdef"]
   examples = [

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
 from matplotlib.figure import Figure
 
+from bertlib.data.model_inputs import Lengths
 from bertlib.reporting import html_report
 
 pytestmark = pytest.mark.unit
@@ -104,7 +105,9 @@ def sections(text="some"):
     html_report.confusion_matrix(labels, draw.integers(0, 9, (3, 3))),
     html_report.confusion_matrix(many, draw.integers(0, 9, (30, 30))),
     html_report.calibration(sure, sure > 0.4),
-    html_report.lengths(draw.integers(1, 300, 80), 128, 40, 999),
+    html_report.lengths(
+      Lengths(draw.integers(1, 300, 80).tolist(), 128, [0] * 40 + [25] * 40)
+    ),
     html_report.errors([{"text": text, "label": text, "confidence": 0.9}]),
   ]
 
@@ -470,7 +473,7 @@ def test_calibration_of_nothing():
   st.lists(st.integers(0, 2000), min_size=1, max_size=30), st.integers(1, 600)
 )
 def test_no_bar_is_on_both_sides_of_the_limit(drawn, lengths, limit):
-  html_report.lengths(lengths, limit, 0, 0)
+  html_report.lengths(Lengths(lengths, limit, [0] * len(lengths)))
   line = drawn[-1].lines[0].get_xdata()[0]
   bars = drawn[-1].patches
   fits = [bar.get_height() for bar in bars if bar.get_x() < line]
@@ -480,21 +483,45 @@ def test_no_bar_is_on_both_sides_of_the_limit(drawn, lengths, limit):
   assert all(start >= line or end <= line for start, end in ends)
 
 
-def test_what_was_cut_is_told(drawn):
-  page = Page(html_report.lengths([100] * 3 + [228], 128, 1, 100))
-  assert page.texts("p")[0] == (
-    "1 of 4 examples (25.0%) were cut; with that 100 of 528 tokens (18.9%)"
-    " were lost."
+def test_truncated_examples_are_counted_and_their_lengths_are_whole(drawn):
+  page = Page(
+    html_report.lengths(Lengths([100] * 3 + [228], 128, [0, 0, 0, 100]))
   )
+  truncated, longest = page.texts("p")
+  assert truncated == (
+    "1 of 4 examples (25.0%) were truncated; with that 100 of 528 tokens"
+    " (18.9%) were lost."
+  )
+  assert longest.startswith("Half of the examples have at most 100 tokens")
+  assert "the longest has 228." in longest
+  assert drawn[0].get_ylabel() == "examples"
 
 
-def test_that_nothing_was_cut_is_told(drawn):
-  page = Page(html_report.lengths([5, 6], 128, 0, 0))
-  assert page.texts("p")[0] == "None of 2 examples was cut."
+def test_examples_that_fit_are_reported_as_such(drawn):
+  page = Page(html_report.lengths(Lengths([5, 6], 128, [0, 0])))
+  assert page.texts("p")[0] == "None of 2 examples was truncated."
+
+
+def test_lengths_of_windows_are_not_those_of_examples(drawn):
+  """A question that is truncated loses its tokens once, not per window."""
+  section = html_report.lengths(
+    Lengths([20, 20, 9], 20, [4, 0], "questions", [2, 1])
+  )
+  assert "<h2>Lengths of windows</h2>" in section
+  divided, truncated, longest = Page(section).texts("p")
+  assert divided == (
+    "3 windows of 2 questions: 1 (50.0%) did not fit into one window and were"
+    " divided into several that overlap."
+  )
+  assert truncated == (
+    "1 of 2 questions (50.0%) were truncated; with that 4 tokens were lost."
+  )
+  assert longest.startswith("Half of the windows have at most 20 tokens")
+  assert drawn[0].get_ylabel() == "windows"
 
 
 def test_lengths_of_nothing():
-  page = Page(html_report.lengths([], 128, 0, 0))
+  page = Page(html_report.lengths(Lengths([], 128, [])))
   assert page.texts("p") == ["There are no examples."]
 
 
