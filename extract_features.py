@@ -72,8 +72,8 @@ def stream_examples(
   Yields:
     An example a line, of blank lines too.
   """
-  for index, line in enumerate(text_files.read_lines(input_file, encoding)):
-    yield InputExample(index, *model_inputs.split_pair(line.strip()))
+  for index, pair in enumerate(model_inputs.read_pairs(input_file, encoding)):
+    yield InputExample(index, *pair)
 
 
 def read_examples(input_file: str) -> list[InputExample]:

@@ -1,4 +1,4 @@
-"""Reader of the project's own JSON files, which people may have edited.
+"""Reader of JSON and JSON Lines, which people may have edited.
 
 A schema describes what a file has to hold: a type, or several in a tuple;
 `[schema]` for a list of such values; and a dict of schemas by key for an
@@ -8,7 +8,8 @@ object, which may have further keys. A key that ends in "?" may be missing.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable
 
 from bertlib import text_files
 from bertlib.errors import InputError
@@ -27,29 +28,94 @@ _NAMES = {
 }
 
 
-def read(path: str, schema: Any, cure: str) -> Any:
+# What is to be done about a file that is not what it has to be.
+_FIX = "Fix the file, or fetch it again"
+
+
+def read(
+  path: str,
+  schema: Any = None,
+  fix: str = _FIX,
+  position: Callable[[str], str] | None = None,
+) -> Any:
   """Reads a JSON file.
 
   Args:
     path: the file.
-    schema: of what it holds.
-    cure: for the error message: how to fix a file that is not like that.
+    schema: of what it holds; None for anything.
+    fix: see `parse`.
+    position: see `parse`.
 
   Returns:
     The value.
 
   Raises:
-    InputError: the file is no JSON in UTF-8, or not as the schema says.
+    InputError: the file cannot be opened, is not UTF-8, or see `parse`.
   """
-  text = text_files.read_text(path)
+  try:
+    text = text_files.read_text(path)
+  except OSError as error:
+    raise InputError(
+      f"{path}: cannot be read ({error.strerror}). {fix}"
+    ) from error
+  return parse(text, path, schema, fix, position)
+
+
+def parse(
+  text: str,
+  source: str,
+  schema: Any = None,
+  fix: str = _FIX,
+  position: Callable[[str], str] | None = None,
+) -> Any:
+  """Parses JSON.
+
+  Args:
+    text: the JSON.
+    source: where it is from, for the error message.
+    schema: of what it holds; None for anything.
+    fix: how to fix what is not like that, for the error message.
+    position: describes where a fault is, given the text before it.
+
+  Returns:
+    The value.
+
+  Raises:
+    InputError: it is not JSON from end to end, or not as the schema says.
+  """
   try:
     value = json.loads(text)
   except (ValueError, RecursionError) as error:
-    raise InputError(f"{path}: is not JSON ({error}). {cure}") from error
-  problem = mismatch(value, schema)
+    where = position(text[: getattr(error, "pos", 0)]) if position else ""
+    raise InputError(
+      f"{source}: is not JSON, or is incomplete ({error}){where}. {fix}"
+    ) from error
+  problem = None if schema is None else mismatch(value, schema)
   if problem:
-    raise InputError(f"{path}: {problem}. {cure}")
+    raise InputError(f"{source}: {problem}. {fix}")
   return value
+
+
+def parse_lines(
+  lines: Iterable[str], path: str, schema: Any = None, fix: str = _FIX
+) -> Iterator[tuple[int, Any]]:
+  """Parses JSON Lines; blank lines are skipped.
+
+  Args:
+    lines: of a file.
+    path: the file, for error messages, which name the line too.
+    schema: of each line; None for anything.
+    fix: see `parse`.
+
+  Yields:
+    The number of a line, the first one 1, and its value.
+
+  Raises:
+    InputError: see `parse`.
+  """
+  for number, line in enumerate(lines, start=1):
+    if line.strip():
+      yield number, parse(line, f"{path}, line {number}", schema, fix)
 
 
 def mismatch(value: Any, schema: Any, where: str = "") -> str | None:

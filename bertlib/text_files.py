@@ -14,12 +14,11 @@ import codecs
 import gzip
 import io
 import itertools
-import json
 import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from absl import logging
 
@@ -124,28 +123,6 @@ def read_text(path: str, encoding: Encoding | None = None) -> str:
       --encoding is.
   """
   return "".join(_read_chunks(path, encoding))
-
-
-def read_json(path: str) -> Any:
-  """Reads a JSON file, which has to be UTF-8.
-
-  Args:
-    path: the file.
-
-  Returns:
-    Its value.
-
-  Raises:
-    InputError: it is not UTF-8, or not JSON from its beginning to its end.
-  """
-  text = read_text(path)
-  try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:
-    raise InputError(
-      f"{path}: is not JSON, or is incomplete ({error}). Fix the file, or fetch"
-      " it again"
-    ) from error
 
 
 def _read_chunks(

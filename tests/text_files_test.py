@@ -178,22 +178,7 @@ def test_a_name_in_gz_has_to_be_of_a_complete_gzip_file(tmp_path):
       assert refusal(write(tmp_path, content, "text.gz"))
 
 
-# JSON and vocabularies
-
-
-@pytest.mark.parametrize(
-  "content",
-  [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5],
-)
-def test_a_damaged_json_file_is_an_input_error(tmp_path, content):
-  path = write(tmp_path, content)
-  with pytest.raises(InputError, match=f"^{path}"):
-    text_files.read_json(path)
-
-
-def test_json_may_have_a_byte_order_mark(tmp_path):
-  path = write(tmp_path, b'\xef\xbb\xbf{"a": "\xc3\xa9"}\r\n')
-  assert text_files.read_json(path) == {"a": "é"}
+# Vocabularies
 
 
 def test_a_vocabulary_may_have_a_byte_order_mark(tmp_path):

@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from bertlib import text_files
+from bertlib import json_files, text_files
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -316,7 +316,7 @@ def _stated_case(folder: str) -> tuple[str, bool] | None:
   ):
     path = os.path.join(folder, name)
     if os.path.exists(path):
-      stated = rewrite.read_json(path).get("do_lower_case")
+      stated = json_files.read(path, dict).get("do_lower_case")
       if stated is not None:
         return path, stated
   return None
@@ -359,17 +359,14 @@ def encode_lines(
   Raises:
     InputError: all lines are blank.
   """
-  lines = text_files.read_lines(text_file, encoding)
-  texts = (line.strip() for line in lines if line.strip())
+  pairs = filter(any, model_inputs.read_pairs(text_file, encoding))
   num_cut = 0
   is_empty = True
-  while batch := list(itertools.islice(texts, batch_size)):
+  while batch := list(itertools.islice(pairs, batch_size)):
     is_empty = False
     rows = [
-      model_inputs.encode_pair(
-        tokenizer, *model_inputs.split_pair(text), max_seq_length
-      )
-      for text in batch
+      model_inputs.encode_pair(tokenizer, *pair, max_seq_length)
+      for pair in batch
     ]
     num_cut += sum(row.num_cut > 0 for row in rows)
     longest = max(sum(row.input_mask) for row in rows)

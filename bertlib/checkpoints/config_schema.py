@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import text_files
+from bertlib import json_files
 from bertlib.errors import InputError
 from bertlib.settings import ranges
 
@@ -39,6 +39,9 @@ _SCHEMA = {
 
 _TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
 
+# What is to be done about a file that is no config.
+FIX = "Fix it, or name the model's bert_config.json"
+
 
 def read(path: str, required: Iterable[str] = SIZES) -> dict[str, Any]:
   """Reads and checks a `bert_config.json`.
@@ -53,12 +56,7 @@ def read(path: str, required: Iterable[str] = SIZES) -> dict[str, Any]:
   Raises:
     InputError: it cannot be read, or is not a model's config.
   """
-  try:
-    values = text_files.read_json(path)
-  except OSError as error:
-    raise InputError(
-      f"{path}: cannot be read; name a bert_config.json"
-    ) from error
+  values = json_files.read(path, fix=FIX)
   check(path, values, required)
   unknown = sorted(values.keys() - _SCHEMA.keys())
   if unknown:

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib import app, files, text_files
+from bertlib import app, files, json_files, text_files
 from bertlib.checkpoints import (
   checkpoint_writer,
   compare,
   config_schema,
   finding,
+  model_json,
   rewrite,
 )
-from bertlib.checkpoints.rewrite import read_json
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
@@ -262,7 +262,7 @@ def _read_tokenizer(
 ) -> tuple[bytes, bool | None]:
   """The vocabulary as `vocab.txt` has it; whether words are lower-cased."""
   config, fast = (
-    read_json(path) if os.path.exists(path) else {}
+    json_files.read(path, dict) if os.path.exists(path) else {}
     for path in (
       os.path.join(folder, "tokenizer_config.json"),
       os.path.join(folder, "tokenizer.json"),
@@ -460,11 +460,10 @@ def _name_labels(
   carried = [id2label[i] for i in sorted(id2label, key=int)]
   if len(carried) == num_labels:
     labels = carried
-  model_file = os.path.join(os.path.dirname(checkpoint), "model.json")
-  if os.path.exists(model_file):
-    trained = read_json(model_file).get("labels") or ()
-    if len(trained) == num_labels:
-      labels = [str(label) for label in trained]
+  description = model_json.load_description(os.path.dirname(checkpoint))
+  trained = description.get("labels", [])
+  if len(trained) == num_labels:
+    labels = trained
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
   app.show(f"labels: {', '.join(labels)}")
@@ -475,7 +474,7 @@ def _name_labels(
 
 def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
   """A model's sizes and rates, its activation called as on the other side."""
-  config = read_json(path)
+  config = json_files.read(path, dict)
   config_schema.check(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
   if name not in activations:

@@ -33,7 +33,7 @@ def load_config(path: str) -> modeling.BertConfig:
     config = modeling.BertConfig.from_dict(config_schema.read(path))
   except tf.errors.NotFoundError as error:
     raise InputError(
-      f"{path}: cannot be read; name a bert_config.json"
+      f"{path}: cannot be read (no such file). {config_schema.FIX}"
     ) from error
   try:
     modeling.get_activation(config.hidden_act)

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -378,7 +377,7 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
 
 def _shards(path: str) -> list[str]:
   """The files that an index names, all of them in its own folder."""
-  weight_map = read_json(path).get("weight_map")
+  weight_map = json_files.read(path, dict).get("weight_map")
   if not isinstance(weight_map, dict) or not weight_map:
     raise InputError(
       f"{path}: has no weight_map that names files. Fetch the files again"
@@ -456,21 +455,3 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
   save = _import_safetensors().numpy.save
   with open(path, "wb") as file:
     file.write(save(tensors, metadata=pytorch))
-
-
-# JSON
-
-
-def read_json(path: str) -> dict[str, Any]:
-  """Reads a JSON object.
-
-  Args:
-    path: of the file.
-
-  Returns:
-    The object.
-
-  Raises:
-    InputError: the file holds none.
-  """
-  return json_files.read(path, dict, "Fetch or write it again")

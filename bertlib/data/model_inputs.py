@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
+from bertlib import text_files
 from bertlib.errors import InputError
 
 # The features with a place for every token, which end in padding.
@@ -22,9 +23,32 @@ HUB_NAMES = {
 # Text to ids
 
 
+# Between the two texts of a pair on one line.
+SEPARATOR = " ||| "
+
+
+def read_pairs(
+  path: str, encoding: text_files.Encoding = text_files.UTF8
+) -> Iterator[tuple[str, str | None]]:
+  """Reads texts and pairs of texts, one per line.
+
+  Args:
+    path: the file, unpacked if its name ends in .gz; "-" for standard input.
+    encoding: of the file.
+
+  Yields:
+    See `split_pair`, of blank lines too.
+
+  Raises:
+    InputError: see `text_files.read_lines`.
+  """
+  for line in text_files.read_lines(path, encoding):
+    yield split_pair(line.strip())
+
+
 def split_pair(text: str) -> tuple[str, str | None]:
-  """The two texts before and after the last " ||| ", or one and None."""
-  text_a, separator, text_b = text.rpartition(" ||| ")
+  """The two texts before and after the last separator, or one and None."""
+  text_a, separator, text_b = text.rpartition(SEPARATOR)
   return (text_a, text_b) if separator else (text, None)
 
 

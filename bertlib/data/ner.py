@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
-from bertlib import text_files
+from bertlib import json_files, text_files
 from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
@@ -200,14 +200,8 @@ def _joined(words, tags, where: str) -> Sentence:
 
 
 def _from_json(path, lines: Sequence[str], columns: Columns, places):
-  for number, line in enumerate(lines, start=1):
-    if not line.strip():
-      continue
+  for number, row in json_files.parse_lines(lines, path):
     where = f"{path}, line {number}"
-    try:
-      row = json.loads(line)
-    except ValueError as error:
-      raise InputError(f"{where}: is not JSON ({error})") from error
     has_tags = columns.tag is not None
     if isinstance(row, Mapping) and isinstance(row.get("tokens"), list):
       tags = row.get("tags") if has_tags else None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bertlib import text_files
+from bertlib import json_files
 from bertlib.errors import InputError
 
 # Questions
@@ -111,20 +110,14 @@ def read_json(path: str) -> Any:
     InputError: it cannot be opened, or is not JSON from end to end; the
       message names the last question before the fault.
   """
-  try:
-    text = text_files.read_text(path)
-  except OSError as error:
-    raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-  try:
-    return json.loads(text)
-  except (ValueError, RecursionError) as error:
-    before = text[: getattr(error, "pos", 0)]
-    ids = re.findall(r'"id":\s*"([^"\\]*)"', before)
-    after = f" after question {ids[-1]}" if ids else ""
-    raise InputError(
-      f"{path}: is not JSON, or is incomplete ({error}){after}. Fetch or make"
-      " the file again"
-    ) from error
+  return json_files.read(
+    path, fix="Fetch or make the file again", position=_last_question
+  )
+
+
+def _last_question(text: str) -> str:
+  ids = re.findall(r'"id":\s*"([^"\\]*)"', text)
+  return f" after question {ids[-1]}" if ids else ""
 
 
 def _field(value: Any, key: str, kind: type, place: str) -> Any:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertlib import text_files
+from bertlib import json_files, text_files
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
@@ -190,10 +190,9 @@ def read_lines(path: str, encoding: Encoding) -> Iterator[str]:
 def json_object(line: str) -> dict[str, Any]:
   """The object that a line holds; an empty one if it does not."""
   try:
-    value = json.loads(line)
-  except ValueError:
+    return json_files.parse(line, "", dict)
+  except InputError:
     return {}
-  return value if isinstance(value, dict) else {}
 
 
 def as_text(value: Any) -> str | None:

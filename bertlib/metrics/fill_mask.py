@@ -65,11 +65,12 @@ def read_lines(
   special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
   mask = tokenizer.vocab["[MASK]"]
   lines = []
-  for row in text_files.read_lines(path, encoding):
-    text = row.strip()
-    apart = text.replace("[MASK]", " [MASK] ")
+  for pair in model_inputs.read_pairs(path, encoding):
+    text = model_inputs.SEPARATOR.join(filter(None, pair))
     encoded = model_inputs.encode_pair(
-      tokenizer, *model_inputs.split_pair(apart), max_seq_length
+      tokenizer,
+      *(part and part.replace("[MASK]", " [MASK] ") for part in pair),
+      max_seq_length,
     )
     tokens = encoded.input_ids[: sum(encoded.input_mask)]
     positions = [

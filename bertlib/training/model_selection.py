@@ -17,10 +17,10 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import json_files
+from bertlib import json_files, text_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import write_whole
 
 SCORES_FILE = "dev_scores.jsonl"
 
@@ -229,21 +229,14 @@ def read_scores(path: str) -> list[dict[str, Any]]:
     InputError: a line of it is no such row.
   """
   rows = []
-  with open_any(path) as file:
-    for number, line in enumerate(file, start=1):
-      try:
-        row = json.loads(line)
-        problem = json_files.mismatch(row, {"step": int})
-        others = set(map(type, row.values())) - {int, float}
-        problem = problem or (others and "has a score that is no number")
-      except (ValueError, AttributeError) as error:
-        problem = f"is not JSON ({error})"
-      if problem:
-        raise InputError(
-          f"{path}, line {number}: {problem}. Remove the line, or the file to"
-          " evaluate anew"
-        )
-      rows.append(row)
+  lines = text_files.read_lines(path)
+  fix = "Remove the line, or the file to evaluate anew"
+  for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
+    if set(map(type, row.values())) - {int, float}:
+      raise InputError(
+        f"{path}, line {number}: has a score that is no number. {fix}"
+      )
+    rows.append(row)
   return rows
 
 

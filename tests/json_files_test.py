@@ -1,0 +1,86 @@
+"""Tests of the reader of JSON and JSON Lines."""
+
+import pytest
+
+from bertlib import json_files
+from bertlib.errors import InputError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def write(tmp_path):
+  def write(content):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    return str(path)
+
+  return write
+
+
+@pytest.mark.parametrize(
+  "content",
+  [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5],
+)
+def test_a_damaged_file_is_named(write, content):
+  path = write(content)
+  with pytest.raises(InputError, match=f"^{path}"):
+    json_files.read(path)
+
+
+def test_a_byte_order_mark_is_skipped(write):
+  path = write(b'\xef\xbb\xbf{"a": "\xc3\xa9"}\r\n')
+  assert json_files.read(path) == {"a": "\xe9"}
+
+
+def test_a_missing_file_is_named_with_its_fix(tmp_path):
+  with pytest.raises(InputError) as refused:
+    json_files.read(f"{tmp_path}/gone", fix="Name another")
+  assert str(refused.value) == (
+    f"{tmp_path}/gone: cannot be read (No such file or directory). Name another"
+  )
+
+
+def test_the_position_of_a_fault_is_described(write):
+  path = write(b'{"id": 7, "b": }')
+  with pytest.raises(InputError, match=r"\) after 'id': 7, 'b': '\. Fix the"):
+    json_files.read(
+      path, position=lambda text: " after " + text[1:].replace('"', "'") + "'"
+    )
+
+
+@pytest.mark.parametrize(
+  ("schema", "problem"),
+  [
+    ({"n": str}, "n is 1, not text"),
+    ({"n": int, "m": int}, "has no m"),
+    ({"n": int, "m?": int}, None),
+    ({"n": (str, float)}, None),
+    ({"l": [int]}, 'l[1] is "a", not an integer'),
+    ({"o": {"p": dict}}, "o.p is null, not an object"),
+    (list, "its content is an object, not a list"),
+    (None, None),
+  ],
+)
+def test_a_file_has_to_be_as_its_schema_says(write, schema, problem):
+  path = write(b'{"n": 1, "l": [1, "a"], "o": {"p": null}}')
+  if problem is None:
+    assert json_files.read(path, schema)["n"] == 1
+    return
+  with pytest.raises(InputError) as refused:
+    json_files.read(path, schema, "Restore it")
+  assert str(refused.value) == f"{path}: {problem}. Restore it"
+
+
+def test_lines_are_numbered_and_blank_ones_skipped():
+  lines = ['{"a": 1}\n', " \n", "[2]\n"]
+  assert list(json_files.parse_lines(lines, "x")) == [(1, {"a": 1}), (3, [2])]
+
+
+def test_a_line_that_is_not_as_its_schema_says_is_named():
+  values = json_files.parse_lines(["{}", "3", "{"], "x", dict, "Remove it")
+  assert next(values) == (1, {})
+  with pytest.raises(InputError, match=r"^x, line 2: .*an object\. Remove it"):
+    next(values)
+  with pytest.raises(InputError, match=r"^x, line 1: is not JSON.*Remove it"):
+    list(json_files.parse_lines(["{"], "x", dict, "Remove it"))
