@@ -14,12 +14,12 @@ import dataclasses
 import glob
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from multiprocessing import sharedctypes
 
 from absl import logging
 
@@ -322,8 +322,8 @@ class BlockRun:
   ) -> None:
     """Creates the records of the unfinished blocks; joins them in files."""
     # Without locks, which a worker that is killed would never release.
-    bytes_done = sharedctypes.RawArray("q", self._num_blocks)
-    stop = sharedctypes.RawValue("b", False)
+    bytes_done = multiprocessing.RawArray("q", self._num_blocks)
+    stop = multiprocessing.RawValue("b", False)
     unmade = {path: len(blocks) for path, blocks in self._blocks_of.items()}
     counts = {path: collections.Counter() for path in unmade}
     with (
