@@ -85,12 +85,13 @@ def main(_) -> None:
 
 
 def setup(
-  settings: PretrainingDataSettings,
+  settings: PretrainingDataSettings, find_files=files.find_files
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself.
 
   Args:
     settings: settings of the command.
+    find_files: finds the files of names and wildcards.
 
   Returns:
     The recipe, the input files and the output files.
@@ -100,7 +101,7 @@ def setup(
   """
   recipe = make_recipe(settings)
   pretraining_text.load_tokenizer(recipe)
-  inputs = files.find_files(files.split_names(settings.input_file))
+  inputs = find_files(files.split_names(settings.input_file))
   outputs = output_paths(settings)
   check_overwriting(settings, recipe, inputs, outputs)
   return recipe, inputs, outputs

@@ -3,11 +3,11 @@
     python create_pretraining_data_beam.py --input_file=... --output_file=... \
         --num_shards=500 --vocab_file=vocab.txt -- --runner=FlinkRunner ...
 
-What stands after `--` is Beam's: any of its runners by its own options; without
-them the pipeline runs here. It makes the files that `--num_workers` makes of
-the same flags, byte for byte. Workers on other machines need this checkout on
-their PYTHONPATH and google-crc32c; not TensorFlow. An output file has to fit a
-worker's memory, so let there be many.
+Arguments after `--` are Beam's: any of its runners with its options; without
+them the pipeline runs in this process. The files are those of `--num_workers`
+with the same flags, byte for byte. Workers on other machines need this checkout
+on their PYTHONPATH and google-crc32c, but not TensorFlow. Each output file has
+to fit into the memory of a worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from absl import logging
 
@@ -33,16 +33,15 @@ import create_pretraining_data
 from bertlib import app, files, folder_lock, text_files
 from bertlib.data import pretraining_blocks, pretraining_text, tf_records
 from bertlib.errors import InputError
-from bertlib.files import open_any
-from bertlib.reporting import doctor
+from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 try:
   import apache_beam as beam
-  from apache_beam.io.filesystem import CompressionTypes
-  from apache_beam.io.filesystems import FileSystems
   from apache_beam.options.pipeline_options import PipelineOptions
+
+  from bertlib.data import beam_files
 except ImportError as error:
   raise SystemExit(
     "create_pretraining_data_beam.py needs Apache Beam: pip install -e .[beam]"
@@ -52,24 +51,117 @@ except ImportError as error:
 COUNTS = "counts"  # the namespace of the pipeline's counters
 
 
+# A run
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(PretrainingDataSettings)
+
+
+def main(argv: list[str]) -> None:
+  """Creates the records of --input_file."""
+  settings = option.from_flags(PretrainingDataSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, create_pretraining_data.examine)
+    return
+  receipt = receipts.begin(__file__, settings, beam_files)
+  recipe, inputs, outputs = create_pretraining_data.setup(
+    settings, beam_files.find_files
+  )
+  receipt.start(settings, inputs)
+  pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
+  build(pipeline, recipe, inputs, outputs)
+  with (
+    create_pretraining_data.folders_for(outputs),
+    folder_lock.lock_files(outputs),
+  ):
+    counts = run(pipeline)
+    create_pretraining_data.report(counts)
+    check_outputs(counts, outputs)
+  logging.info("%d records in %d files", counts["records"], len(outputs))
+  hashes = [
+    receipts.fingerprint(path, beam_files.open_any)["sha256"]
+    for path in outputs
+  ]
+  receipt.finish({**counts, "sha256": hashes})
+
+
+def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
+  """Runs a pipeline to its end; returns its counts.
+
+  Raises:
+    InputError: a worker raised one.
+  """
+  with _input_errors():
+    result = pipeline.run()
+    result.wait_until_finish()
+  return collections.Counter(
+    {
+      counter.key.metric.name: counter.result
+      for counter in result.metrics().query()["counters"]
+      if counter.key.metric.namespace == COUNTS
+    }
+  )
+
+
+@contextlib.contextmanager
+def _input_errors() -> Iterator[None]:
+  """Raises an InputError of a worker as one of this process.
+
+  Beam adds to its message, or quotes it in the message of another error.
+  """
+  try:
+    yield
+  except Exception as error:
+    text = str(error)
+    if not isinstance(error, InputError):
+      quoted = re.search(r"\bInputError: (.*)", text)
+      if not quoted:
+        raise
+      text = quoted[1]
+    line, *_ = text.splitlines()
+    raise InputError(line.partition(" [while running")[0]) from error
+
+
+def check_outputs(
+  counts: collections.Counter[str], outputs: Sequence[str]
+) -> None:
+  """Refuses text of which an output file got no document."""
+  missing = [path for path in outputs if not beam_files.exists(path)]
+  if missing:
+    raise InputError(
+      f"--input_file: {counts['documents']} documents are too few for"
+      f" {len(outputs)} output files; {missing[0]} got none"
+    )
+
+
+# The pipeline
+
+
 def build(
   pipeline: beam.Pipeline,
   recipe: pretraining_text.Recipe,
-  vocab: bytes,
-  input_files: Iterable[str],
-  output_files: list[str],
-  num_blocks: int,
+  input_files: Sequence[str],
+  output_files: Sequence[str],
 ) -> None:
-  """Adds the making of records to a pipeline.
+  """Adds the creation of records to a pipeline.
 
   Args:
-    pipeline: gets it.
-    recipe: what to do.
-    vocab: what is in its vocabulary's file, which may not be elsewhere.
+    pipeline: an empty pipeline.
+    recipe: how to create them. Its vocabulary becomes part of the pipeline,
+      since the file may not exist on workers.
     input_files: the text.
-    output_files: get the records.
-    num_blocks: into how many blocks the documents are dealt.
+    output_files: files to write.
   """
+  num_blocks = pretraining_blocks.count_blocks(
+    {path: beam_files.size(path) for path in input_files},
+    len(output_files),
+    recipe.text_encoding,
+    beam_files.open_any,
+  )
+  with files.open_any(recipe.vocab_file, "rb") as file:
+    vocab = file.read()
   _ = (
     pipeline
     | "Files" >> beam.Create(list(enumerate(input_files)))
@@ -83,13 +175,13 @@ def build(
 
 
 def _deal(
-  file: tuple[int, str],
-  recipe: pretraining_text.Recipe,
-  num_blocks: int,
+  file: tuple[int, str], recipe: pretraining_text.Recipe, num_blocks: int
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
-  """Gives each document of a file its block, and its place in the corpus."""
+  """Gives each document of a file its block and its position in the corpus."""
   file_number, path = file
-  lines = text_files.read_utf8_lines(path, recipe.text_encoding, _open)
+  lines = text_files.read_utf8_lines(
+    path, recipe.text_encoding, beam_files.open_any
+  )
   dealt = pretraining_blocks.deal_documents(
     lines, file_number, num_blocks, recipe.random_seed
   )
@@ -97,15 +189,12 @@ def _deal(
     yield block, (file_number, document_number, document)
 
 
-def _open(path: str, mode: str):
-  del mode  # for reading bytes
-  return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
 class _MakeBlock(beam.DoFn):
-  """From the documents of a block to its part of an output file."""
+  """Turns the documents of a block into its part of an output file."""
 
-  def __init__(self, recipe, vocab: bytes, num_outputs: int):
+  def __init__(
+    self, recipe: pretraining_text.Recipe, vocab: bytes, num_outputs: int
+  ):
     self._recipe = recipe
     self._vocab = vocab
     self._num_outputs = num_outputs
@@ -134,106 +223,13 @@ class _MakeBlock(beam.DoFn):
 
 
 def _write(
-  output: tuple[int, Iterable[tuple[int, bytes]]], output_files: list[str]
+  output: tuple[int, Iterable[tuple[int, bytes]]], output_files: Sequence[str]
 ) -> None:
   """Writes an output file, whole or not at all."""
   number, parts = output
-  path = output_files[number]
-  with FileSystems.create(
-    path + ".tmp", compression_type=CompressionTypes.UNCOMPRESSED
-  ) as file:
+  with beam_files.write_whole(output_files[number], "wb") as file:
     for _, content in sorted(parts):
       file.write(content)
-  FileSystems.rename([path + ".tmp"], [path])
-
-
-def find_files(patterns: Iterable[str]) -> dict[str, int]:
-  """The files of names and wildcards on any of Beam's file systems.
-
-  Args:
-    patterns: names, `*` and `?` allowed.
-
-  Returns:
-    The bytes of each file, in the order of `create_pretraining_data`.
-
-  Raises:
-    InputError: a pattern matches nothing.
-  """
-  found = {}
-  for pattern in patterns:
-    files = FileSystems.match([pattern])[0].metadata_list
-    if not files:
-      raise InputError(f"{pattern}: no such file")
-    for file in sorted(files, key=lambda file: file.path):
-      found[file.path] = file.size_in_bytes
-  return found
-
-
-@contextlib.contextmanager
-def _input_errors() -> Iterator[None]:
-  """Raises an InputError of a worker as one of this process.
-
-  Beam puts it, with its traceback, into the text of an error of its own.
-  """
-  try:
-    yield
-  except Exception as error:
-    found = re.search(r"(?m)\bInputError: (.*)", f"InputError: {error}")
-    if not isinstance(error, InputError):
-      found = re.search(r"(?m)\bInputError: (.*)", str(error))
-    if not found:
-      raise
-    message = found[1].partition(" [while running")[0]
-    raise InputError(message) from error
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  option.define(PretrainingDataSettings)
-
-
-def main(argv: list[str]) -> None:
-  """Makes the records of --input_file."""
-  settings = option.from_flags(PretrainingDataSettings)
-  if settings.receipt.doctor:
-    doctor.diagnose(settings, create_pretraining_data.examine)
-    return
-  recipe = create_pretraining_data.make_recipe(settings)
-  pretraining_text.load_tokenizer(recipe)  # refuses a bad vocabulary
-  outputs = create_pretraining_data.output_paths(settings)
-  sizes = find_files(files.split_names(settings.input_file))
-  create_pretraining_data.check_overwriting(
-    settings, recipe, list(sizes), outputs
-  )
-  num_blocks = pretraining_blocks.count_blocks(
-    sizes, len(outputs), recipe.text_encoding, _open
-  )
-  with open_any(recipe.vocab_file, "rb") as file:
-    vocab = file.read()
-  pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
-  build(pipeline, recipe, vocab, list(sizes), outputs, num_blocks)
-  with (
-    create_pretraining_data.folders_for(outputs),
-    folder_lock.lock_files(outputs),
-    _input_errors(),
-  ):
-    result = pipeline.run()
-    result.wait_until_finish()
-  counts = collections.Counter(
-    {
-      counter.key.metric.name: counter.result
-      for counter in result.metrics().query()["counters"]
-      if counter.key.metric.namespace == COUNTS
-    }
-  )
-  create_pretraining_data.report(counts)
-  missing = [path for path in outputs if not FileSystems.exists(path)]
-  if missing:
-    raise InputError(
-      f"--input_file: {counts['documents']} documents are too few for"
-      f" {len(outputs)} output files; {missing[0]} got none"
-    )
-  logging.info("%d records in %d files", counts["records"], len(outputs))
 
 
 if __name__ == "__main__":

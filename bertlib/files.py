@@ -405,12 +405,16 @@ def split_names(names: str | Sequence[str] | None) -> list[str]:
   return [name.strip() for name in names or []]
 
 
-def find_files(patterns: Iterable[str]) -> list[str]:
+def find_files(
+  patterns: Iterable[str],
+  remote_glob: Callable[[str], list[str]] | None = None,
+) -> list[str]:
   """The files of names and wildcards.
 
   Args:
     patterns: file names, `*` and `?` allowed. Hidden files and receipts
       (`.run.json`), which are nobody's input, match no wildcard.
+    remote_glob: finds the remote files of a pattern; None for TensorFlow's.
 
   Returns:
     The files, those of one pattern in the order of their names, after those of
@@ -423,6 +427,8 @@ def find_files(patterns: Iterable[str]) -> list[str]:
   for pattern in patterns:
     if not is_remote(pattern) and os.path.exists(pattern):
       names = [pattern]
+    elif is_remote(pattern) and remote_glob:
+      names = remote_glob(pattern)
     else:
       names = _file_system(pattern).glob(pattern)
     names = [

@@ -1,18 +1,45 @@
-"""Tests of the pipeline on Beam's DirectRunner; they need apache-beam."""
+"""Tests of the pipeline, on Beam's DirectRunner where Beam is installed."""
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
 
 import commands
+import fake_beam
 import pytest
+
+import bertlib.data
 
 pytestmark = pytest.mark.process
 
-pytest.importorskip("apache_beam", reason="pip install -e .[beam]")
-
+SCRIPT = "create_pretraining_data_beam.py"
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "one", "two"]
 VOCAB += ["three", "word", "of", "."]
 
+needs_beam = pytest.mark.skipif(
+  importlib.util.find_spec("apache_beam") is None,
+  reason="pip install -e .[beam]",
+)
+
+
+@pytest.fixture(params=["stand-in", pytest.param("Beam", marks=needs_beam)])
+def runner(request, monkeypatch):
+  """Beam, or what stands in for it."""
+  if request.param == "stand-in":
+    for name, module in fake_beam.modules().items():
+      monkeypatch.setitem(sys.modules, name, module)
+  yield
+  # The next test may need one that imports the other.
+  if sys.modules.pop("bertlib.data.beam_files", None):
+    del bertlib.data.beam_files
+
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, monkeypatch):
+  """The folder of the test, in which it is, with two texts."""
+  monkeypatch.chdir(tmp_path)
   (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
   for name, number in (("a.txt", 40), ("b.txt", 25)):
     documents = (
@@ -23,58 +50,122 @@ def place(tmp_path):
   return tmp_path
 
 
-def make(run, place, script, name, *flags):
-  return run(
-    script,
-    f"--input_file={place}/a.txt,{place}/b*.txt",
-    f"--vocab_file={place}/vocab.txt",
-    f"--output_file={place / name}",
-    "--max_seq_length=16",
+def flags(output_file, num_shards=3, input_file="a.txt,b*.txt"):
+  return [
+    f"--input_file={input_file}",
     "--max_predictions_per_seq=3",
-    *flags,
-  )
+    "--max_seq_length=16",
+    f"--num_shards={num_shards}",
+    f"--output_file={output_file}",
+    "--vocab_file=vocab.txt",
+  ]
+
+
+def read_json(path):
+  return json.loads(path.read_text())
+
+
+def read_outputs(place, name):
+  """The contents of all three output files."""
+  return [
+    (place / f"{name}-0000{number}-of-00003").read_bytes()
+    for number in range(3)
+  ]
 
 
 @pytest.mark.parametrize("options", [(), ("--", "--direct_num_workers=2")])
-def test_the_files_are_those_of_workers(place, options):
-  make(
-    commands.succeed,
-    place,
-    "create_pretraining_data.py",
-    "blocks",
-    "--num_workers=1",
-    "--num_shards=3",
-  )
-  make(
-    commands.succeed,
-    place,
-    "create_pretraining_data_beam.py",
-    "beam",
-    "--num_shards=3",
-    *options,
-  )
-  for shard in range(3):
-    ending = f"-0000{shard}-of-00003"
-    ours = (place / f"beam{ending}").read_bytes()
-    assert ours and ours == (place / f"blocks{ending}").read_bytes()
+def test_files_and_counts_equal_those_of_workers(place, runner, options):
+  blocks = flags("blocks")
+  commands.succeed("create_pretraining_data.py", *blocks, "--num_workers=1")
+  commands.succeed(SCRIPT, *flags("beam"), *options)
+  outputs = read_outputs(place, "beam")
+  assert all(outputs)
+  assert outputs == read_outputs(place, "blocks")
+  results = [
+    read_json(place / f"{name}.run.json")["results"]
+    for name in ("beam", "blocks")
+  ]
+  assert results[0] == results[1]
+  assert not [*place.glob("*.tmp")]
 
 
-def test_a_missing_file_costs_one_line(place):
-  line = commands.fail(
-    "create_pretraining_data_beam.py",
-    f"--input_file={place}/c*.txt",
-    f"--vocab_file={place}/vocab.txt",
-    f"--output_file={place}/beam",
-  )
-  assert f"{place}/c*.txt: no such file" in line
+def test_a_run_leaves_a_receipt(place, runner):
+  commands.succeed(SCRIPT, *flags("beam"), "--", "--direct_num_workers=2")
+  receipt = read_json(place / "beam.run.json")
+  assert receipt["script"] == SCRIPT
+  assert receipt["given"] == flags("beam")
+  assert receipt["flags"]["random_seed"] == receipt["seeds"]["random_seed"]
+  assert [(file["what"], file["path"]) for file in receipt["files"]] == [
+    ("vocabulary", "vocab.txt"),
+    ("data", "a.txt"),
+    ("data", "b.txt"),
+  ]
+  assert receipt["results"]["documents"] == 65
+  assert receipt["results"]["sha256"] == [
+    hashlib.sha256(content).hexdigest()
+    for content in read_outputs(place, "beam")
+  ]
 
 
-def test_too_few_documents_cost_one_line(place):
-  line = make(
-    commands.fail,
-    place,
-    "create_pretraining_data_beam.py",
-    "beam",
-    "--num_shards=99",
+def test_a_receipt_repeats_the_run(place, runner):
+  commands.succeed(SCRIPT, *flags("beam"))
+  receipt = "beam.run.json"
+  done = commands.succeed(
+    SCRIPT,
+    f"--rerun={receipt}",
+    "--output_file=again",
+    "--",
+    "--direct_num_workers=2",
   )
-  assert "65 documents are too few for 99 output files" in line
+  assert "results are those of before, exactly" in done.stderr
+  assert read_outputs(place, "again") == read_outputs(place, "beam")
+  line = commands.fail(SCRIPT, f"--rerun={receipt}")
+  assert "give another --output_file" in line
+  (place / "b.txt").write_text("one")
+  line = commands.fail(SCRIPT, f"--rerun={receipt}", "--output_file=more")
+  assert line.startswith(f"{SCRIPT}: error: b.txt: is not what it was in")
+
+
+@pytest.mark.parametrize("runner", ["stand-in"], indirect=True)
+def test_files_are_on_any_of_beams_file_systems(place, runner):
+  commands.succeed(SCRIPT, *flags("near"))
+  far = flags("far://far", input_file="far://a.txt,far://b*")
+  commands.succeed(SCRIPT, *far)
+  assert read_outputs(place, "far") == read_outputs(place, "near")
+  receipt = read_json(place / "far.run.json")
+  assert [file["path"] for file in receipt["files"]] == [
+    "vocab.txt",
+    "far://a.txt",
+    "far://b.txt",
+  ]
+  done = commands.succeed(
+    SCRIPT, "--rerun=far.run.json", "--output_file=far://again"
+  )
+  assert "results are those of before, exactly" in done.stderr
+  assert not [*place.glob("*.tmp")]
+
+
+@pytest.mark.parametrize(
+  ("changed", "expected"),
+  [
+    ({"input_file": "c*.txt"}, "c*.txt: no such file"),
+    ({"num_shards": 99}, "65 documents are too few for 99 output files"),
+    ({"input_file": "bytes"}, "bytes, line 1, byte 4: 0xFF is not UTF-8"),
+  ],
+  ids=["missing input", "too few documents", "not UTF-8"],
+)
+def test_bad_input_costs_one_line(place, runner, changed, expected):
+  (place / "bytes").write_bytes(b"one\xff")
+  done = commands.run(SCRIPT, *flags("beam", **changed))
+  assert done.returncode == 1
+  line = done.stderr.splitlines()[-1]
+  assert line.startswith(f"{SCRIPT}: error: ")
+  assert expected in line
+  assert "while running" not in line
+  assert not [*place.glob("*.run.json")]
+
+
+def test_without_beam_one_line_says_how_to_install_it(monkeypatch):
+  monkeypatch.setitem(sys.modules, "apache_beam", None)
+  with pytest.raises(SystemExit, match=r"needs Apache Beam: pip install"):
+    importlib.import_module(SCRIPT.removesuffix(".py"))

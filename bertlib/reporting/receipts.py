@@ -24,7 +24,7 @@ from absl import logging
 
 from bertlib import app, files
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import open_any
 from bertlib.settings import option
 
 ROOT = os.path.dirname(
@@ -54,16 +54,19 @@ class Receipt:
   it had the same flags: then it is this one.
   """
 
-  def __init__(self, script: str, settings: Any):
+  def __init__(self, script: str, settings: Any, file_system: Any = files):
     """Notes what was given.
 
     Args:
       script: the file that is run.
       settings: of the command, with `receipt`.
+      file_system: opens, finds and writes the run's files: has `open_any`,
+        `exists` and `write_whole` of `bertlib.files`.
     """
     rerun = settings.receipt.rerun
     self._path = receipt_path(settings)
     self._repeated = app.read_receipt(rerun) if rerun else {}
+    self._files = file_system
     self._writes = True
     self._content: dict[str, Any] = {
       "script": os.path.basename(script),
@@ -104,7 +107,7 @@ class Receipt:
       "code": code_hashes(),
       "files": [
         *_model_files(settings),
-        *_data_files(data_files, values),
+        *_data_files(data_files, values, self._files.open_any),
       ],
       "results": None,
     }
@@ -134,31 +137,32 @@ class Receipt:
 
   def _keep_earlier(self) -> None:
     """Gives another name to the receipt of a run that is not this one."""
-    if not files.exists(self._path):
+    if not self._files.exists(self._path):
       return
-    with open_any(self._path) as file:
+    with self._files.open_any(self._path) as file:
       earlier = file.read()
     with contextlib.suppress(ValueError, KeyError, TypeError):
       if json.loads(earlier)["given"] == self._content["given"]:
         return  # one that is damaged is kept too
     stem, number = self._path.removesuffix(".json"), 1
-    while files.exists(f"{stem}-{number}.json"):
+    while self._files.exists(f"{stem}-{number}.json"):
       number += 1
-    with write_whole(f"{stem}-{number}.json") as file:
+    with self._files.write_whole(f"{stem}-{number}.json") as file:
       file.write(earlier)
 
   def _write(self) -> None:
-    with write_whole(self._path) as file:
+    with self._files.write_whole(self._path) as file:
       json.dump(self._content, file, indent=1, ensure_ascii=False)
       file.write("\n")
 
 
-def begin(script: str, settings: Any) -> Receipt:
+def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
   """Begins the receipt of a run; of one that repeats another, checks first.
 
   Args:
     script: the file that is run.
     settings: of the command.
+    file_system: see `Receipt`.
 
   Returns:
     The receipt, of which nothing is written yet.
@@ -167,8 +171,8 @@ def begin(script: str, settings: Any) -> Receipt:
     InputError: see `check_rerun`.
   """
   if settings.receipt.rerun:
-    check_rerun(settings)
-  return Receipt(script, settings)
+    check_rerun(settings, file_system)
+  return Receipt(script, settings, file_system)
 
 
 def receipt_path(settings: Any) -> str:
@@ -181,7 +185,7 @@ def receipt_path(settings: Any) -> str:
   return f"{file}.run.json"
 
 
-def check_rerun(settings: Any) -> None:
+def check_rerun(settings: Any, file_system: Any = files) -> None:
   """Compares what --rerun repeats a run from with what is there now.
 
   Each difference is told in the log. Files of flags that are given anew may be
@@ -189,6 +193,7 @@ def check_rerun(settings: Any) -> None:
 
   Args:
     settings: of the command.
+    file_system: see `Receipt`.
 
   Raises:
     InputError: data, vocabulary, config or checkpoint have changed, or what
@@ -206,10 +211,12 @@ def check_rerun(settings: Any) -> None:
   for file in before["files"]:
     if any(_is_overridden(flag, settings, before) for flag in file["flags"]):
       continue
-    if not files.exists(file["path"]):
+    if not file_system.exists(file["path"]):
       changed.append(file)
       logging.warning("%s %s: is no longer there", file["what"], file["path"])
-    elif any(v != file[k] for k, v in fingerprint(file["path"]).items()):
+      continue
+    found = fingerprint(file["path"], file_system.open_any)
+    if any(value != file[name] for name, value in found.items()):
       changed.append(file)
       logging.warning("%s %s: has changed since", file["what"], file["path"])
   code = _differences(before["code"], code_hashes())
@@ -259,18 +266,19 @@ def tell_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     )
 
 
-def fingerprint(path: str) -> dict[str, Any]:
+def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
   """What a file is known by.
 
   Args:
     path: the file.
+    open_file: opens it, given the path and "rb".
 
   Returns:
     Its `path`, how many `bytes` it has, their `sha256`, and `hashed`: "all" or,
     of a large file, which of them went into that.
   """
   digest = hashlib.sha256()
-  with open_any(path, "rb") as file:
+  with open_file(path, "rb") as file:
     size = file.seek(0, 2) or file.tell()
     file.seek(0)
     if size > _LARGE:
@@ -371,11 +379,15 @@ def _model_files(settings: Any) -> list[dict[str, Any]]:
 
 
 def _data_files(
-  paths: Iterable[str], values: Mapping[str, Any]
+  paths: Iterable[str], values: Mapping[str, Any], open_file
 ) -> list[dict[str, Any]]:
   """Fingerprints of data, and which flags name them."""
   return [
-    {"what": "data", "flags": _flags_naming(path, values), **fingerprint(path)}
+    {
+      "what": "data",
+      "flags": _flags_naming(path, values),
+      **fingerprint(path, open_file),
+    }
     for path in dict.fromkeys(paths)
     if files.is_remote(path) or os.path.isfile(path)
   ]

@@ -1,0 +1,59 @@
+"""Functions of `bertlib.files` for all file systems of Apache Beam.
+
+Imports Apache Beam and no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from bertlib import files
+
+
+def find_files(patterns: Iterable[str]) -> list[str]:
+  """See `files.find_files`."""
+
+  def glob(pattern: str) -> list[str]:
+    return [file.path for file in FileSystems.match([pattern])[0].metadata_list]
+
+  return files.find_files(patterns, glob)
+
+
+def size(path: str) -> int:
+  """Size of a file in bytes."""
+  if not files.is_remote(path):
+    return os.path.getsize(path)
+  return FileSystems.match([path])[0].metadata_list[0].size_in_bytes
+
+
+def exists(path: str) -> bool:
+  """See `files.exists`."""
+  return FileSystems.exists(path)
+
+
+def open_any(path: str, mode: str = "r") -> IO[Any]:
+  """See `files.open_any`; a file whose name ends in .gz is not unpacked."""
+  open_file = FileSystems.open if "r" in mode else FileSystems.create
+  file = open_file(path, compression_type=CompressionTypes.UNCOMPRESSED)
+  return file if "b" in mode else io.TextIOWrapper(file, "utf-8", newline="")
+
+
+@contextlib.contextmanager
+def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+  """See `files.write_whole`."""
+  beside = files.temporary_name(path)
+  try:
+    with open_any(beside, mode) as file:
+      yield file
+    FileSystems.rename([beside], [path])
+  except BaseException:
+    with contextlib.suppress(Exception):
+      FileSystems.delete([beside])
+    raise
