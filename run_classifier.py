@@ -194,40 +194,33 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   kind: str = "classification",
-  seed: int | None = None,
-  log_steps: int = 20,
   evaluated: dict[str, Any] | None = None,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
   label_weights: Sequence[float] | None = None,
+  **more_arguments: Any,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
-  Args:
-    bert_config: the encoder's sizes.
-    num_labels: L; 1 for regression.
-    init_checkpoint: where the weights start, or None.
-    learning_rate: the highest.
-    num_train_steps: length of training.
-    num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    kind: see `classification.Problem`.
-    seed: of dropout, or None for masks that nothing fixes.
-    log_steps: steps between two lines of progress.
-    evaluated: gets, from an evaluation that is not on a TPU, `logits` [A, L],
-      `label_ids` [A] or [A, L] and `is_real_example` [A] of the whole set.
-    compute: how to compute; None for `modeling.Compute()`.
-    options: how to make a step; None for `optimization.StepOptions()`.
-    label_weights: see `create_model`; for training alone.
+  `num_labels`, `kind` and `label_weights`, which only training uses, are those
+  of `create_model`. `evaluated` gets, from an evaluation that is not on a TPU,
+  `logits` [A, L], `label_ids` [A] or [A, L] and `is_real_example` [A] of the
+  whole set. `use_one_hot_embeddings` is that of `modeling.BertModel`. All other
+  arguments are `estimator_spec.TrainingArguments`; more of these may be given
+  by name.
 
   Returns:
     A function of features, labels, mode, params and config.
   """
+  arguments = estimator_spec.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    step_options = options or optimization.StepOptions()
 
     def build(batch, is_training, dropout_seed=None, **weighting):
       return create_model(
@@ -241,7 +234,7 @@ def model_fn_builder(
         use_one_hot_embeddings,
         kind,
         dropout_seed,
-        compute,
+        arguments.compute,
         **weighting,
       )
 
@@ -249,28 +242,19 @@ def model_fn_builder(
       weighting = {"label_weights": label_weights}
       if label_weights and kind != "multi_label":
         weights = tf.gather(tf.constant(label_weights), features["label_ids"])
-        weighting["total_weight"] = estimator_spec.part_weight(
-          weights, step_options
+        weighting["total_weight"] = estimator_spec.loss_normalizer(
+          weights, arguments
         )
       return estimator_spec.train_spec(
+        arguments,
         lambda batch, seed: (build(batch, True, seed, **weighting)[0], {}),
         features,
-        learning_rate,
-        num_train_steps,
-        num_warmup_steps,
-        use_tpu,
-        step_options,
-        seed,
-        init_checkpoint,
+        params,
         config,
-        params["batch_size"],
-        log_steps,
       )
 
     total_loss, per_example_loss, logits, probabilities = build(features, False)
-    scaffold_fn = estimator_spec.restore_trained(
-      init_checkpoint, config, use_tpu
-    )
+    scaffold_fn = estimator_spec.restore_trained(arguments, config)
     if mode == estimator_api.ModeKeys.PREDICT:
       predictions = {"probabilities": probabilities}
       if "place" in features:

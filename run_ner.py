@@ -131,35 +131,29 @@ def model_fn_builder(
   num_warmup_steps: int | None,
   use_tpu: bool,
   use_one_hot_embeddings: bool,
-  seed: int | None = None,
-  log_steps: int = 20,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
+  **more_arguments: Any,
 ):
-  """The `model_fn` that tags words, for TPUEstimator.
+  """The `model_fn` of word tagging, for TPUEstimator.
 
-  Args:
-    bert_config: the encoder's sizes.
-    num_labels: L, tags.
-    init_checkpoint: where the weights start, or None.
-    learning_rate: the highest.
-    num_train_steps: length of training.
-    num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    seed: of dropout, or None for masks that nothing fixes.
-    log_steps: steps between two lines of progress.
-    compute: how to compute; None for `modeling.Compute()`.
-    options: how to make a step; None for `optimization.StepOptions()`.
+  `num_labels` is L, the number of tags; `use_one_hot_embeddings` is that of
+  `modeling.BertModel`. All other arguments are
+  `estimator_spec.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
     predicts `unique_ids` [B] and `probabilities` [B, S, L].
   """
+  arguments = estimator_spec.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    step_options = options or optimization.StepOptions()
 
     def build(batch, is_training, dropout_seed=None):
       return create_model(
@@ -171,7 +165,7 @@ def model_fn_builder(
         num_labels,
         use_one_hot_embeddings,
         dropout_seed,
-        compute,
+        arguments.compute,
       )
 
     if mode != estimator_api.ModeKeys.TRAIN:
@@ -181,13 +175,11 @@ def model_fn_builder(
           "unique_ids": features["unique_ids"],
           "probabilities": tf.nn.softmax(build(features, False)),
         },
-        scaffold_fn=estimator_spec.restore_trained(
-          init_checkpoint, config, use_tpu
-        ),
+        scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
 
-    num_decided = estimator_spec.part_weight(
-      features["label_ids"] >= 0, step_options
+    num_decided = estimator_spec.loss_normalizer(
+      features["label_ids"] >= 0, arguments
     )
 
     def loss_fn(batch, dropout_seed):
@@ -195,18 +187,7 @@ def model_fn_builder(
       return tagging_loss(logits, batch["label_ids"], num_decided), {}
 
     return estimator_spec.train_spec(
-      loss_fn,
-      features,
-      learning_rate,
-      num_train_steps,
-      num_warmup_steps,
-      use_tpu,
-      step_options,
-      seed,
-      init_checkpoint,
-      config,
-      params["batch_size"],
-      log_steps,
+      arguments, loss_fn, features, params, config
     )
 
   return model_fn

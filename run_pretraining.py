@@ -389,37 +389,31 @@ def model_fn_builder(
   num_warmup_steps: int | None,
   use_tpu: bool,
   use_one_hot_embeddings: bool,
-  seed: int | None = None,
-  log_steps: int = 20,
   top_k: int = 5,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
+  **more_arguments: Any,
 ):
   """The `model_fn` of pretraining, for TPUEstimator.
 
-  Args:
-    bert_config: the encoder's sizes.
-    init_checkpoint: where the weights start, or None.
-    learning_rate: the highest.
-    num_train_steps: length of training.
-    num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    seed: of dropout, or None for masks that nothing fixes.
-    log_steps: steps between two lines of progress.
-    top_k: how many fillings it predicts.
-    compute: how to compute; None for `modeling.Compute()`.
-    options: how to make a step; None for `optimization.StepOptions()`.
+  `top_k` is the number of predictions per mask; `use_one_hot_embeddings` is
+  that of `modeling.BertModel`. All other arguments are
+  `estimator_spec.TrainingArguments`; more of these may be given by name.
 
   Returns:
-    A function of features, labels, mode, params and config. It predicts of
+    A function of features, labels, mode, params and config. It predicts for
     each mask `log_prob` [], that of its `masked_lm_ids`, and `top_ids` and
-    `top_probs` [top_k], the likeliest fillings first.
+    `top_probs` [top_k], the most probable tokens first.
   """
+  arguments = estimator_spec.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-    step_options = options or optimization.StepOptions()
 
     def build(batch, is_training, dropout_seed=None):
       return create_encoder(
@@ -428,12 +422,12 @@ def model_fn_builder(
         batch,
         use_one_hot_embeddings,
         dropout_seed,
-        compute,
+        arguments.compute,
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
-      total_weight = estimator_spec.part_weight(
-        features["masked_lm_weights"], step_options
+      total_weight = estimator_spec.loss_normalizer(
+        features["masked_lm_weights"], arguments
       )
 
       def loss_fn(batch, dropout_seed):
@@ -449,18 +443,7 @@ def model_fn_builder(
         return loss, means
 
       return estimator_spec.train_spec(
-        loss_fn,
-        features,
-        learning_rate,
-        num_train_steps,
-        num_warmup_steps,
-        use_tpu,
-        step_options,
-        seed,
-        init_checkpoint,
-        config,
-        params["batch_size"],
-        log_steps,
+        arguments, loss_fn, features, params, config
       )
 
     model = build(features, False)
@@ -481,9 +464,7 @@ def model_fn_builder(
           "top_ids": top.indices,
           "top_probs": tf.exp(top.values),
         },
-        scaffold_fn=estimator_spec.restore_trained(
-          init_checkpoint, config, use_tpu
-        ),
+        scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
 
     total_loss, measured = pretraining_loss(bert_config, model, features)
@@ -496,9 +477,7 @@ def model_fn_builder(
       mode=mode,
       loss=total_loss,
       eval_metrics=(metric_fn, list(itertools.chain(*measured.values()))),
-      scaffold_fn=estimator_spec.restore_trained(
-        init_checkpoint, config, use_tpu
-      ),
+      scaffold_fn=estimator_spec.restore_trained(arguments, config),
     )
 
   return model_fn

@@ -188,31 +188,26 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   mask_padding: bool = False,
-  seed: int | None = None,
-  log_steps: int = 20,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
+  **more_arguments: Any,
 ):
-  """The `model_fn` that answers questions, for TPUEstimator.
+  """The `model_fn` of question answering, for TPUEstimator.
 
-  Args:
-    bert_config: the encoder's sizes.
-    init_checkpoint: where the weights start, or None.
-    learning_rate: the highest.
-    num_train_steps: length of training.
-    num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU.
-    use_one_hot_embeddings: see `modeling.BertModel`.
-    mask_padding: see `create_model`.
-    seed: of dropout, or None for masks that nothing fixes.
-    log_steps: steps between two lines of progress.
-    compute: how to compute; None for `modeling.Compute()`.
-    options: how to make a step; None for `optimization.StepOptions()`.
+  `mask_padding` is that of `create_model`, `use_one_hot_embeddings` that of
+  `modeling.BertModel`. All other arguments are
+  `estimator_spec.TrainingArguments`; more of these may be given by name.
 
   Returns:
     A function of features, labels, mode, params and config. It trains, and
     predicts `unique_ids` [B], `start_logits` and `end_logits` [B, S].
   """
+  arguments = estimator_spec.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
 
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
@@ -227,7 +222,7 @@ def model_fn_builder(
         use_one_hot_embeddings,
         mask_padding,
         dropout_seed,
-        compute,
+        arguments.compute,
       )
 
     def loss_fn(batch, dropout_seed):
@@ -248,23 +243,10 @@ def model_fn_builder(
           "start_logits": start_logits,
           "end_logits": end_logits,
         },
-        scaffold_fn=estimator_spec.restore_trained(
-          init_checkpoint, config, use_tpu
-        ),
+        scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
     return estimator_spec.train_spec(
-      loss_fn,
-      features,
-      learning_rate,
-      num_train_steps,
-      num_warmup_steps,
-      use_tpu,
-      options or optimization.StepOptions(),
-      seed,
-      init_checkpoint,
-      config,
-      params["batch_size"],
-      log_steps,
+      arguments, loss_fn, features, params, config
     )
 
   return model_fn

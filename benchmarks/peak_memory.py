@@ -61,13 +61,12 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
 
   config, how = training_step.plan(settings)
   compute, options = how["compute"], how["options"]
-  num_parts = options.num_micro_batches
   planned = memory_plan.step_bytes(
     config,
-    settings.batch_size // num_parts,
+    settings.batch_size // options.num_micro_batches,
     settings.seq_length,
     compute.recompute,
-    num_parts > 1,
+    options.num_micro_batches > 1,
     compute.dtype.size,
   )
   tells = f"{training_step.describe(how)}; planned {planned / 1e9:.2f} GB"

@@ -51,7 +51,7 @@ def define_flags() -> None:
     "sequences_at_once",
     None,
     "Most sequences that the device takes at once; it was measured with so"
-    " many. What is more is taken in parts.",
+    " many. Larger batches are split into micro-batches.",
     required=True,
   )
   flags.DEFINE_enum(
@@ -110,14 +110,14 @@ class Share(NamedTuple):
   """What of a phase falls to each of several devices.
 
   Attributes:
-    num_parts: in which it takes its part of a batch, one after the other.
-    at_once: sequences of such a part.
+    num_micro_batches: of its part of a batch.
+    at_once: sequences of a micro-batch.
     computing: seconds a step.
     exchange: seconds a step, in which nothing is computed.
     hours: of the phase.
   """
 
-  num_parts: int
+  num_micro_batches: int
   at_once: int
   computing: float
   exchange: float
@@ -208,13 +208,15 @@ def share(
       f" {num_devices} devices"
     )
   own = phase.batch_size // num_devices
-  num_parts = -(-own // phase.at_once)
-  while own % num_parts:
-    num_parts += 1
+  num_micro_batches = -(-own // phase.at_once)
+  while own % num_micro_batches:
+    num_micro_batches += 1
   computing = own / phase.rate
   exchange = exchanged_bytes(config, num_devices) / bandwidth
   hours = phase.num_steps * (computing + exchange) / 3600
-  return Share(num_parts, own // num_parts, computing, exchange, hours)
+  return Share(
+    num_micro_batches, own // num_micro_batches, computing, exchange, hours
+  )
 
 
 # Tables
@@ -283,7 +285,7 @@ def device_rows(
     [
       "devices",
       "phase",
-      "parts of a batch",
+      "micro-batches",
       "computing a step",
       "sent a step, by each",
       "exchange a step",
@@ -300,7 +302,7 @@ def device_rows(
         [
           f"{number}",
           f"{count}",
-          f"{found.num_parts} of {found.at_once}",
+          f"{found.num_micro_batches} of {found.at_once}",
           f"{found.computing:,.2f} s",
           sent,
           f"{found.exchange:.2f} s",

@@ -41,7 +41,7 @@ def define_model_flags() -> None:
   flags.DEFINE_integer("batch_size", 16, "Examples a step.")
   flags.DEFINE_integer("seq_length", 128, "Tokens of each example.")
   flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
-  flags.DEFINE_integer("gradient_accumulation_steps", 1, "Parts of a batch.")
+  flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches.")
   flags.DEFINE_bool(
     "recompute_activations", False, "Gradient checkpointing, of both."
   )
@@ -181,7 +181,7 @@ def describe(how: dict[str, Any]) -> str:
   ways += ["compiled"] if compute.jit_compile else []
   ways += ["recomputed"] if compute.recompute else []
   if options.num_micro_batches > 1:
-    ways.append(f"{options.num_micro_batches} parts")
+    ways.append(f"{options.num_micro_batches} micro-batches")
   return ", ".join(ways)
 
 
@@ -261,12 +261,12 @@ def training_session(
   return session, features, spec.train_op
 
 
-def torch_step(model: Any, num_parts: int = 1) -> Callable:
+def torch_step(model: Any, num_micro_batches: int = 1) -> Callable:
   """A function of a batch and a number format that trains a model of PyTorch.
 
   Args:
     model: of transformers; its loss is clipped and lowered by AdamW.
-    num_parts: equal parts that a batch is taken in.
+    num_micro_batches: micro-batches per step.
 
   Returns:
     The function.
@@ -286,12 +286,12 @@ def torch_step(model: Any, num_parts: int = 1) -> Callable:
   model.train()
 
   def step(batch, precision):
-    parts = [tensor.chunk(num_parts) for tensor in batch.values()]
-    for part in zip(*parts):
+    chunks = [tensor.chunk(num_micro_batches) for tensor in batch.values()]
+    for micro_batch in zip(*chunks):
       with torch.autocast(
         "cpu", torch.bfloat16, enabled=precision == "bfloat16"
       ):
-        loss = model(**dict(zip(batch, part))).loss / num_parts
+        loss = model(**dict(zip(batch, micro_batch))).loss / num_micro_batches
       loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

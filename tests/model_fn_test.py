@@ -130,7 +130,7 @@ def test_the_fast_way_of_a_command_trains_too():
     **LEARNS,
     seed=1,
     compute=FastCompute(unpad=True, jit_compile=True, recompute=True),
-    options=optimization.StepOptions(compiles=True, num_micro_batches=2),
+    options=optimization.StepOptions(jit_compile=True, num_micro_batches=2),
   )
   _, more, _ = CASES["classifier"]
   assert len(run_mode(model_fn, features(**more), Modes.TRAIN)) > 20

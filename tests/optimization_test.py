@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 import modeling
 import optimization
-from bertlib.compute import FastCompute
+from bertlib.training.gradients import LossScale
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.graph
@@ -348,15 +346,15 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before(
 
 
 @pytest.mark.parametrize("clip_norm", [0, None])
-@pytest.mark.parametrize("compiles", [False, True])
-def test_without_clipping_the_norm_is_in_no_gradient(clip_norm, compiles):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_without_clipping_the_norm_is_in_no_gradient(clip_norm, jit_compile):
   weight = tf.get_variable("w", initializer=tf.zeros([10]))
   step = optimization.training_step(
     optimization.gradients_of(tf.reduce_sum(weight * 1e19)),
     0.1,
     10,
     0,
-    options=StepOptions(clip_norm=clip_norm, compiles=compiles),
+    options=StepOptions(clip_norm=clip_norm, jit_compile=jit_compile),
   )
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -440,7 +438,7 @@ IDS_OF_ROWS = [1, 3, 1]
 EXACT = {"beta_1": 0.75, "beta_2": 0.9375, "epsilon": 2**-6}
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize(
   ("options", "tolerance"),
   [
@@ -456,7 +454,7 @@ EXACT = {"beta_1": 0.75, "beta_2": 0.9375, "epsilon": 2**-6}
     (StepOptions(optimizer="lamb", weight_decay=0.0, **EXACT), 2e-6),
   ],
 )
-def test_steps_of_each_optimizer_equal_numpy(options, tolerance, compiles):
+def test_steps_of_each_optimizer_equal_numpy(options, tolerance, jit_compile):
   draw = np.random.default_rng(0)
   initial = {
     "table": draw.normal(size=[5, 2]),
@@ -480,7 +478,7 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, compiles):
     sum(tf.reduce_sum(pulled[name] * feed) for name, feed in feeds.items())
   )
   assert isinstance(gradients.gradients[0], tf.IndexedSlices)
-  options = options._replace(clip_norm=None, compiles=compiles)
+  options = options._replace(clip_norm=None, jit_compile=jit_compile)
   step = optimization.training_step(gradients, 0.1, 8, 2, options=options)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -501,10 +499,12 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, compiles):
     )
 
 
-@pytest.mark.parametrize("compiles", [False, True])
-def test_lamb_leaves_a_weight_whose_step_has_no_norm(compiles):
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_lamb_leaves_a_weight_whose_step_has_no_norm(jit_compile):
   weight = tf.get_variable("w", initializer=tf.constant([3.0, -4.0]))
-  options = StepOptions(optimizer="lamb", weight_decay=0.0, compiles=compiles)
+  options = StepOptions(
+    optimizer="lamb", weight_decay=0.0, jit_compile=jit_compile
+  )
   gradients = optimization.gradients_of(tf.reduce_sum(weight * 0.0))
   step = optimization.training_step(
     gradients, 0.1, 10, 0, options=options._replace(clip_norm=None)
@@ -538,7 +538,7 @@ def test_an_optimizer_that_is_not_there_is_refused():
     )
 
 
-# Which weights learn, and how fast
+# Frozen layers and layer-wise learning rates
 
 # How far below the heads each weight is, of three layers.
 DEPTHS = {
@@ -571,14 +571,16 @@ def test_depth_is_counted_in_numbers_and_not_in_letters():
   assert factors == {name: 0.5 ** (12 - i) for i, name in enumerate(names)}
 
 
-@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
-def test_each_weight_moves_at_the_rate_of_its_depth(frozen, compiles):
+def test_each_weight_moves_at_the_rate_of_its_depth(frozen, jit_compile):
   weights = variables_of_depths()
   gradients = optimization.gradients_of(
     tf.add_n([w[0] for w in weights]), frozen=frozen
   )
-  options = StepOptions(weight_decay=0.0, layer_decay=0.5, compiles=compiles)
+  options = StepOptions(
+    weight_decay=0.0, layer_decay=0.5, jit_compile=jit_compile
+  )
   step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -620,7 +622,18 @@ def test_embeddings_that_are_not_there_cannot_be_frozen():
     optimization.trained_variables([], Frozen(embeddings=True))
 
 
-# One pass over memory
+def test_the_norm_is_that_of_the_weights_that_train():
+  low = tf.get_variable("bert/embeddings/table", initializer=tf.ones([2]))
+  high = tf.get_variable("output_weights", initializer=tf.ones([2]))
+  loss = tf.reduce_sum(low * 100.0) + tf.reduce_sum(high * [3.0, 4.0])
+  gradients = optimization.gradients_of(loss, frozen=Frozen(embeddings=True))
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    assert session.run(step.gradient_norm) == 5.0
+
+
+# The compiled update
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
@@ -633,8 +646,8 @@ def test_a_compiled_update_equals_the_plain_one(
   pull, rate = tf.placeholder(tf.float32, [3, 2]), tf.placeholder(tf.float32)
   initial = tf.constant(draw.normal(size=[5, 2]), tf.float32)
   updates = []
-  for compiles in (False, True):
-    with tf.variable_scope(f"compiles_{compiles}"):
+  for jit_compile in (False, True):
+    with tf.variable_scope(f"jit_compile_{jit_compile}"):
       dense, table = (
         tf.get_variable(name, initializer=initial[:size])
         for name, size in (("dense", 3), ("table", 5))
@@ -645,14 +658,14 @@ def test_a_compiled_update_equals_the_plain_one(
       weight_decay_rate=weight_decay_rate,
       bias_correction=bias_correction,
       gradient_scale=tf.constant(0.5),
-      compiles=compiles,
+      jit_compile=jit_compile,
     )
     updates.append(optimizer.apply_gradients([(pull, dense), (rows, table)]))
   with tf.control_dependencies(updates):
     count = tf.train.get_or_create_global_step().assign_add(1)
   plain, compiled = (
     [v for v in tf.global_variables() if v.op.name.startswith(scope)]
-    for scope in ("compiles_False", "compiles_True")
+    for scope in ("jit_compile_False", "jit_compile_True")
   )
   assert len(plain) == len(compiled) == 6  # each with its two moments
   with tf.Session() as session:
@@ -670,7 +683,7 @@ def test_a_step_may_be_compiled_and_corrected():
   weights = {}
   for options in (
     StepOptions(bias_correction=True),
-    StepOptions(bias_correction=True, compiles=True),
+    StepOptions(bias_correction=True, jit_compile=True),
   ):
     with tf.Graph().as_default():
       weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
@@ -680,463 +693,10 @@ def test_a_step_may_be_compiled_and_corrected():
         session.run(tf.global_variables_initializer())
         for _ in range(3):
           session.run(step.train_op)
-        weights[options.compiles] = session.run(weight)
+        weights[options.jit_compile] = session.run(weight)
   np.testing.assert_allclose(weights[True], weights[False], rtol=0, atol=1e-6)
   # Corrected, the first steps are as long as the rate: 0.1 + 0.09 + 0.08.
   np.testing.assert_allclose(weights[True], [0.73, -1.73], rtol=0, atol=0.01)
-
-
-# A batch in parts
-
-SMALL = {
-  "vocab_size": 100,
-  "hidden_size": 32,
-  "num_hidden_layers": 2,
-  "num_attention_heads": 4,
-  "intermediate_size": 64,
-  "max_position_embeddings": 16,
-  "type_vocab_size": 2,
-  "hidden_dropout_prob": 0.0,
-  "attention_probs_dropout_prob": 0.0,
-}
-
-
-def small_batch():
-  """Eight sequences of unlike lengths, of a size that the graph has not."""
-  draw = np.random.default_rng(0)
-  lengths = [3, 16, 9, 1, 12, 5, 6, 7]
-  mask = (np.arange(16) < np.array(lengths)[:, np.newaxis]).astype(np.int32)
-  batch = {
-    "input_ids": draw.integers(1, 9, mask.shape) * mask,
-    "input_mask": mask,
-    "label_ids": draw.integers(0, 3, len(lengths)),
-  }
-  return {
-    name: tf.placeholder_with_default(
-      tf.constant(array, tf.int32), [None, *[None] * (array.ndim - 1)]
-    )
-    for name, array in batch.items()
-  }
-
-
-def small_loss(compute):
-  """A loss function for `compute_gradients`."""
-
-  def loss_fn(batch, _):
-    model = modeling.BertModel(
-      modeling.BertConfig(**SMALL),
-      True,
-      batch["input_ids"],
-      batch["input_mask"],
-      compute=compute,
-    )
-    logits = modeling.classification_logits(model.get_pooled_output(), 3)
-    losses, log_probs = modeling.cross_entropy(logits, batch["label_ids"])
-    return tf.reduce_mean(losses), {"certainty": tf.reduce_mean(log_probs**2)}
-
-  return loss_fn
-
-
-class Taken(NamedTuple):
-  """What four steps give: told of each, the weights, steps counted."""
-
-  told: list
-  weights: dict
-  num_steps: int
-  sparse: list
-  before: dict
-  variables: set
-
-
-def take_four_steps(compute, **options):
-  options = StepOptions(**options)
-  with tf.Graph().as_default(), tf.Session() as session:
-    loss_scale = optimization.LossScale() if options.scales_loss else None
-    gradients = optimization.compute_gradients(
-      small_loss(compute),
-      small_batch(),
-      options.num_micro_batches,
-      loss_scale,
-      options.frozen,
-    )
-    step = optimization.training_step(
-      gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
-    )
-    told = {
-      "loss": gradients.loss,
-      "norm": step.gradient_norm,
-      **gradients.scalars,
-    }
-    weights = {v.op.name: v for v in tf.trainable_variables()}
-    draw = np.random.default_rng(0)
-    session.run(
-      tf.global_variables_initializer(),
-      {
-        v.initializer.inputs[1]: draw.normal(
-          float(name.endswith("gamma")), 0.1, v.shape
-        )
-        for name, v in weights.items()
-      },
-    )
-    before = session.run(weights)
-    return Taken(
-      [session.run([told, step.train_op])[0] for _ in range(4)],
-      session.run(weights),
-      session.run(tf.train.get_global_step()),
-      [
-        variable.op.name
-        for variable, gradient in zip(gradients.variables, gradients.gradients)
-        if isinstance(gradient, tf.IndexedSlices)
-      ],
-      before,
-      {v.op.name for v in tf.global_variables()},
-    )
-
-
-@pytest.fixture(scope="module")
-def whole():
-  """Four steps on whole batches."""
-  return take_four_steps(FastCompute())
-
-
-@pytest.mark.parametrize(
-  ("num_parts", "compute"),
-  [
-    (2, FastCompute()),
-    (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
-  ],
-)
-def test_parts_give_what_the_whole_batch_gives(whole, num_parts, compute):
-  parts = take_four_steps(compute, num_micro_batches=num_parts)
-  for one, other in zip(whole.told, parts.told):
-    for name, value in one.items():
-      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
-  for name, value in whole.weights.items():
-    np.testing.assert_allclose(
-      parts.weights[name], value, rtol=0, atol=1e-6, err_msg=name
-    )
-  assert parts.num_steps == whole.num_steps == 4
-  assert parts.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
-
-
-# Where a true gradient is 0, the one computed is noise, which a small epsilon
-# would have Adam take for a gradient.
-ADAM = {"optimizer": "adam", "epsilon": 1e-3, "clip_norm": None}
-LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
-
-
-@pytest.mark.train
-@pytest.mark.parametrize(
-  "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "compiles": True}]
-)
-def test_parts_and_scaled_losses_give_what_the_whole_batch_gives(options):
-  whole = take_four_steps(FastCompute(), **options)
-  parts = take_four_steps(
-    FastCompute(), num_micro_batches=4, scales_loss=True, **options
-  )
-  for one, other in zip(whole.told, parts.told):
-    for name, value in one.items():
-      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
-  for name, value in whole.weights.items():
-    np.testing.assert_allclose(
-      parts.weights[name], value, rtol=0, atol=1e-6, err_msg=name
-    )
-  of_scale = {"loss_scale/scale", "loss_scale/good_steps"}
-  assert parts.variables - of_scale == whole.variables
-
-
-def test_frozen_weights_stay_bit_for_bit_and_keep_no_moments():
-  taken = take_four_steps(
-    FastCompute(unpad=True, jit_compile=True, recompute=True),
-    num_micro_batches=2,
-    frozen=Frozen(1, True),
-    **LAMB,
-  )
-  still = {
-    name
-    for name, value in taken.weights.items()
-    if np.array_equal(value, taken.before[name])
-  }
-  frozen = {name for name in taken.weights if name.startswith(LOW)}
-  # The gradient of a key's bias is 0, but for rounding.
-  idle = {"bert/encoder/layer_1/attention/self/key/bias"}
-  assert frozen <= still <= frozen | idle
-  moments = {n for n in taken.variables if n.endswith(("adam_m", "adam_v"))}
-  trained = set(taken.weights) - frozen
-  assert moments == {f"{n}/adam_{m}" for n in trained for m in "mv"}
-  assert len(trained) == 20  # 16 of the upper layer, two each of two heads
-
-
-@pytest.mark.parametrize(("recomputes", "num_parts"), [(False, 1), (True, 2)])
-def test_no_gradient_is_computed_below_what_trains(recomputes, num_parts):
-  def places(frozen):
-    """Where in the model there are operations of gradients."""
-    with tf.Graph().as_default() as graph:
-      optimization.compute_gradients(
-        small_loss(FastCompute(recompute=recomputes)),
-        small_batch(),
-        num_parts,
-        frozen=frozen,
-      )
-      definition = graph.as_graph_def()
-    nodes = [*definition.node]
-    for function in definition.library.function:
-      nodes += function.node_def
-    found = (
-      re.search(
-        r"gradients.*/bert/(embeddings|encoder/layer_\d|pooler)", n.name
-      )
-      for n in nodes
-    )
-    return {match[1] for match in found if match}
-
-  of_all = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
-  assert places(Frozen()) == of_all
-  assert places(Frozen(embeddings=True)) == of_all - {"embeddings"}
-  assert places(Frozen(1, True)) == {"encoder/layer_1", "pooler"}
-
-
-def test_the_norm_is_that_of_the_weights_that_train():
-  low = tf.get_variable("bert/embeddings/table", initializer=tf.ones([2]))
-  high = tf.get_variable("output_weights", initializer=tf.ones([2]))
-  loss = tf.reduce_sum(low * 100.0) + tf.reduce_sum(high * [3.0, 4.0])
-  gradients = optimization.gradients_of(loss, frozen=Frozen(embeddings=True))
-  step = optimization.training_step(gradients, 0.1, 10, 0)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    assert session.run(step.gradient_norm) == 5.0
-
-
-@pytest.mark.train
-def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
-  narrow = take_four_steps(
-    FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True
-  )
-  # A few roundings of 2 ** -11 each; what has been learnt differs by them too.
-  for one, other in zip(whole.told, narrow.told):
-    for name, value in one.items():
-      assert other[name] == pytest.approx(value, rel=2**-8), name
-
-
-PULLS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
-IDS = [0, 1, 1, 0]
-
-
-def table_loss(batch, index):
-  """Of rows of a table, by ids that may be the same."""
-  table = tf.get_variable("table", initializer=tf.ones([4, 1]))
-  rows = tf.gather(table, batch["ids"])[:, 0]
-  part = tf.cast(index, tf.float32)
-  return tf.reduce_mean(rows * tf.gather(PULLS, batch["ids"])), {"part": part}
-
-
-def tied_loss(batch, index):
-  """Likewise, with all of the table as output weights too."""
-  loss, scalars = table_loss(batch, index)
-  with tf.variable_scope("", reuse=True):
-    table = tf.get_variable("table")
-  states = tf.gather(PULLS, batch["ids"])[:, tf.newaxis]
-  return loss + tf.reduce_mean(tf.matmul(states, table[:1])), scalars
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_rows_of_a_sparse_gradient_are_joined_in_order(num_parts):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    (slices,) = session.run(gradients.gradients)
-  assert slices.indices.tolist() == IDS
-  assert slices.values[:, 0].tolist() == (PULLS[IDS] / 4).tolist()
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_the_norm_counts_the_rows_of_an_embedding_one_by_one(num_parts):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
-  step = optimization.training_step(gradients, 0.1, 10, 0)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    norm = session.run(step.gradient_norm)
-  # Added up by id it would be the root of 1.5 ** 2 + 2 ** 2.
-  assert norm == pytest.approx(np.sqrt(2 * (0.75**2 + 1.0**2)), rel=1e-6)
-
-
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_a_table_that_is_output_weights_too_has_its_gradients_summed(num_parts):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = optimization.compute_gradients(tied_loss, batch, num_parts)
-  step = optimization.training_step(gradients, 0.1, 10, 0)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    norm = session.run(step.gradient_norm)
-  assert norm == pytest.approx(np.hypot(1.5 + 3.5, 2.0), rel=1e-6)
-
-
-@pytest.mark.parametrize("num_parts", [2, 4])
-def test_each_part_is_told_its_number(num_parts):
-  batch = {"ids": tf.constant(IDS)}
-  gradients = optimization.compute_gradients(table_loss, batch, num_parts)
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    mean = session.run(gradients.scalars["part"])
-  assert mean == pytest.approx((num_parts - 1) / 2)
-
-
-def test_a_weight_that_no_part_uses_has_no_gradient():
-  idle = tf.get_variable("idle", initializer=tf.ones([1]))
-  batch = {"ids": tf.constant([0, 1])}
-  gradients = optimization.compute_gradients(table_loss, batch, 2)
-  by_name = dict(
-    zip((v.op.name for v in gradients.variables), gradients.gradients)
-  )
-  assert by_name[idle.op.name] is None
-  assert isinstance(by_name["table"], tf.IndexedSlices)
-
-
-# Small gradients
-
-
-class Scaled:
-  """Steps of a weight whose loss is scaled, multiplied by what is fed."""
-
-  def __init__(self, options=None, **constants):
-    self.loss_scale = optimization.LossScale(**constants)
-    self._factor = tf.placeholder(tf.float32, [])
-    weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
-    batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
-    gradients = optimization.compute_gradients(
-      lambda part, _: (
-        tf.reduce_mean(part["x"] * weight) * self._factor,
-        {},
-      ),
-      batch,
-      loss_scale=self.loss_scale,
-    )
-    self.step = optimization.training_step(
-      gradients,
-      0.1,
-      100,
-      0,
-      options=options,
-      loss_scale=self.loss_scale,
-    )
-    self._variables = {v.op.name: v for v in tf.global_variables()}
-
-  def scales(self, session, factors):
-    """The scale after each of the steps with these factors."""
-    scales = []
-    for factor in factors:
-      session.run(self.step.train_op, {self._factor: factor})
-      scales.append(float(session.run(self.loss_scale.value)))
-    return scales
-
-  def values(self, session):
-    return session.run(self._variables)
-
-
-@pytest.fixture
-def session(graph):
-  with tf.Session(graph=graph) as session:
-    yield session
-
-
-@pytest.mark.parametrize(
-  "options",
-  [
-    StepOptions(),
-    StepOptions(compiles=True),
-    StepOptions(optimizer="adam", clip_norm=None),
-    StepOptions(optimizer="lamb"),
-    StepOptions(optimizer="lamb", clip_norm=None, compiles=True),
-  ],
-)
-@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
-def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
-  session, factor, options
-):
-  scaled = Scaled(options, initial=1024.0)
-  session.run(tf.global_variables_initializer())
-  assert scaled.scales(session, [1.0]) == [1024.0]
-  before = scaled.values(session)
-  assert scaled.scales(session, [factor]) == [512.0]
-  after = scaled.values(session)
-  changed = {n for n in before if not np.array_equal(before[n], after[n])}
-  assert changed == {"global_step", "loss_scale/scale", "loss_scale/good_steps"}
-  assert after["global_step"] == 2
-  assert {"w", "w/adam_m", "w/adam_v"} < set(before)
-
-
-def test_the_scale_is_halved_by_a_gradient_too_large_and_doubled_in_time(
-  session,
-):
-  scaled = Scaled(initial=8.0, num_good_steps=3)
-  session.run(tf.global_variables_initializer())
-  factors = [1, 1, 1, 1, np.inf, 1, 1, 1, 1]
-  scales = [8, 8, 16, 16, 8, 8, 8, 16, 16]
-  assert scaled.scales(session, factors) == scales
-
-
-def test_the_scale_is_never_below_1(session):
-  scaled = Scaled(initial=2.0)
-  session.run(tf.global_variables_initializer())
-  assert scaled.scales(session, [np.inf] * 3) == [1.0] * 3
-
-
-def test_a_gradient_too_large_only_when_scaled_halves_the_scale(session):
-  scaled = Scaled(initial=2.0**15)
-  session.run(tf.global_variables_initializer())
-  # The largest float32 is near 3.4e38; its square root bounds the norm.
-  assert scaled.scales(session, [1e17, 1e10]) == [2.0**14] * 2
-  assert np.isfinite(scaled.values(session)["w"]).all()
-
-
-def test_a_scaled_step_equals_a_plain_one(session):
-  scaled = Scaled(initial=2.0**15)
-  norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
-  with tf.Graph().as_default(), tf.Session() as plain_session:
-    plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
-    loss = tf.reduce_mean([[1.0, 3.0], [2.0, 5.0]] * plain)
-    step = optimization.training_step(
-      optimization.gradients_of(loss), 0.1, 100, 0
-    )
-    plain_session.run(tf.global_variables_initializer())
-    expected_norm, _ = plain_session.run([step.gradient_norm, step.train_op])
-    expected = plain_session.run(plain)
-  session.run(tf.global_variables_initializer())
-  assert session.run(norm, {scaled._factor: 1.0}) == expected_norm
-  scaled.scales(session, [1.0])
-  np.testing.assert_allclose(session.run(weight), expected, rtol=1e-6)
-
-
-def test_the_scale_is_saved_and_not_trained(session, tmp_path):
-  Scaled(initial=4.0)
-  session.run(tf.global_variables_initializer())
-  path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-  saved = tf.train.load_checkpoint(path)
-  assert saved.get_tensor("loss_scale/scale") == 4.0
-  assert saved.get_tensor("loss_scale/good_steps") == 0
-  assert [v.op.name for v in tf.trainable_variables()] == ["w"]
-
-
-@pytest.mark.parametrize(("is_scaled", "moves"), [(False, 0), (True, 3)])
-def test_what_float16_cannot_hold_moves_weights_only_if_scaled(
-  session, is_scaled, moves
-):
-  weight = tf.get_variable("w", initializer=tf.zeros([3]))
-  loss_scale = optimization.LossScale() if is_scaled else None
-  narrow = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
-  gradients = optimization.compute_gradients(
-    lambda *_: (tf.cast(narrow, tf.float32) * 1e-5, {}),
-    {},
-    loss_scale=loss_scale,
-  )
-  step = optimization.training_step(
-    gradients, 1.0, 10, 0, loss_scale=loss_scale
-  )
-  session.run(tf.global_variables_initializer())
-  session.run(step.train_op)
-  assert np.count_nonzero(session.run(weight)) == moves
 
 
 # Memory of the host
@@ -1184,7 +744,7 @@ def test_a_step_keeps_moments_where_it_is_told(on_cpu, device, is_scaled):
       10,
       0,
       options=StepOptions(on_cpu=on_cpu),
-      loss_scale=optimization.LossScale() if is_scaled else None,
+      loss_scale=LossScale() if is_scaled else None,
     )
   devices = {v.op.name: v.device for v in tf.global_variables()}
   for moment in ("w/adam_m", "w/adam_v"):
@@ -1202,7 +762,7 @@ def test_a_step_runs_where_it_is_told(is_scaled):
     10,
     0,
     options=StepOptions(on_cpu=True),
-    loss_scale=optimization.LossScale() if is_scaled else None,
+    loss_scale=LossScale() if is_scaled else None,
   )
   ran = tf.RunMetadata()
   with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:

@@ -58,7 +58,10 @@ def test_a_ring_is_sent_around_twice():
 def test_a_share_of_a_phase():
   found = pretraining_plan.share(CONFIG, PHASE, 2, bandwidth=1e3)
   sent = 4 * pretraining_plan.num_weights(CONFIG)
-  assert (found.num_parts, found.at_once) == (6, 4)  # 24 in parts of 5 at most
+  assert (found.num_micro_batches, found.at_once) == (
+    6,
+    4,
+  )  # of 24, at most 5 each
   assert found.computing == 12.0
   assert found.exchange == pytest.approx(sent / 1e3)
   assert found.hours == pytest.approx(100 * (12.0 + sent / 1e3) / 3600)

@@ -264,9 +264,9 @@ def test_weighted_parts_of_a_batch_make_the_whole(kind, labels, monkeypatch):
   monkeypatch.setattr(modeling, "dropout", lambda tensor, *_, **__: tensor)
   batch = random_tokens([8, 8]) | {"label_ids": labels}
 
-  def step(num_parts):
+  def step(num_micro_batches):
     """The loss, and the gradient as the optimizer has it."""
-    options = StepOptions(num_micro_batches=num_parts, clip_norm=None)
+    options = StepOptions(num_micro_batches=num_micro_batches, clip_norm=None)
     model_fn = run_classifier.model_fn_builder(
       CONFIG,
       3,

@@ -505,10 +505,10 @@ def test_for_one_process_by_file_is_by_record(place, main):
   run_outputs.assert_same_variables(place / "record", place / "file")
 
 
-# Parts of a batch, and replicas
+# Micro-batches and replicas
 
 
-def values_exchanged(monkeypatch, num_parts):
+def values_exchanged(monkeypatch, num_micro_batches):
   """How many values each exchange between two replicas has, in a step."""
   found = []
   model_fn = run_pretraining.model_fn_builder(
@@ -520,7 +520,7 @@ def values_exchanged(monkeypatch, num_parts):
     use_tpu=False,
     use_one_hot_embeddings=False,
     options=optimization.StepOptions(
-      optimizer="lamb", num_micro_batches=num_parts
+      optimizer="lamb", num_micro_batches=num_micro_batches
     ),
   )
   layout = tf_records.pretraining_layout(SEQ_LENGTH, NUM_PREDICTIONS)
@@ -553,7 +553,7 @@ def values_exchanged(monkeypatch, num_parts):
 
 
 @pytest.mark.train
-def test_parts_of_a_batch_cost_no_exchange_of_their_own(monkeypatch):
+def test_micro_batches_cost_no_exchange_of_their_own(monkeypatch):
   whole = values_exchanged(monkeypatch, 1)
   assert max(whole) > 10  # the gradients, all at once
   assert values_exchanged(monkeypatch, 4) == whole

@@ -1,89 +1,113 @@
-"""The training step of a `model_fn`, and what TensorBoard shows of it."""
+"""Training step of a `model_fn`, with its log lines and TensorBoard values."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf_v2
 import tensorflow.compat.v1 as tf
 
+import modeling
 import optimization
 from bertlib import estimator_api
 from bertlib.checkpoints import finding, initialize
-from bertlib.training import checkpoint_hook, distribution, session_hooks
+from bertlib.training import (
+  checkpoint_hook,
+  distribution,
+  gradients,
+  session_hooks,
+)
 
-# While it runs
+
+@dataclasses.dataclass(frozen=True)
+class TrainingArguments:
+  """Arguments of every `model_fn_builder` that only training looks at.
+
+  Attributes:
+    init_checkpoint: checkpoint of the initial weights, or None.
+    learning_rate: peak learning rate.
+    num_train_steps: step at which training ends; None where nothing trains.
+    num_warmup_steps: steps of linear warm-up; None or 0 for none.
+    use_tpu: whether the model runs on a TPU.
+    seed: of dropout, whose masks are then a function of seed and step; None for
+      random masks.
+    log_steps: steps between two log lines, and between two values in
+      TensorBoard.
+    compute: how the model is computed; None for `modeling.Compute()`.
+    options: of the training step; None for `optimization.StepOptions()`.
+  """
+
+  init_checkpoint: str | None
+  learning_rate: float
+  num_train_steps: int | None
+  num_warmup_steps: int | None
+  use_tpu: bool
+  seed: int | None = None
+  log_steps: int = 20
+  compute: modeling.Compute | None = None
+  options: optimization.StepOptions | None = None
+
+  @property
+  def step_options(self) -> optimization.StepOptions:
+    """`options` or the default."""
+    return self.options or optimization.StepOptions()
+
+  @property
+  def scales_loss(self) -> bool:
+    """Whether gradients need a loss scale, as those in float16 do."""
+    return self.compute is not None and self.compute.dtype == tf.float16
 
 
 def train_spec(
+  arguments: TrainingArguments,
   loss_fn,
   batch: Mapping[str, Any],
-  learning_rate: float,
-  num_train_steps: int,
-  num_warmup_steps: int,
-  use_tpu: bool,
-  options: optimization.StepOptions,
-  seed: int | None,
-  init_checkpoint: str | None,
-  config,
-  batch_size: int,
-  log_steps: int,
+  params: Mapping[str, Any],
+  run_config,
 ):
-  """What a `model_fn` gives for training: a step of it, and how it is shown.
+  """What a `model_fn` returns for training: one step, and how it is reported.
 
-  Loss, learning rate, gradient norm and what else `loss_fn` tells go to
-  TensorBoard every `log_steps` steps, on a TPU too.
+  Loss, learning rate, gradient norm and the scalars of `loss_fn` are written
+  for TensorBoard, on a TPU too. A TPU has no log lines: it runs many steps
+  between two callbacks of the host.
 
   Args:
-    loss_fn: of a batch, or an equal part of one, and the `dropout_seed`; gives
-      the examples' mean loss, float32 [], and by name what else to show of
-      them, float32 [].
+    arguments: of the `model_fn_builder`.
+    loss_fn: takes a batch or micro-batch and a `dropout_seed`, see
+      `modeling.dropout`; returns the mean loss of its examples, float32 [], and
+      further means to report, float32 [] by name.
     batch: features by name.
-    learning_rate: the highest.
-    num_train_steps: the step at which training ends.
-    num_warmup_steps: steps until the highest learning rate.
-    use_tpu: whether it runs on a TPU, where no line of progress is shown: many
-      steps run between two visits to the host.
-    options: how the step is made.
-    seed: of dropout, or None for masks that nothing fixes.
-    init_checkpoint: where the weights start, or None.
-    config: the Estimator's `RunConfig`, or None where there is none.
-    batch_size: examples a step.
-    log_steps: steps between two lines of progress.
+    params: of the `model_fn`.
+    run_config: the Estimator's `RunConfig`; None without an Estimator.
 
   Returns:
     A `TPUEstimatorSpec`.
   """
   global_step = tf.train.get_or_create_global_step()
-
-  def part_loss(part, index):
-    if seed is None:
-      return loss_fn(part, None)
-    draw = global_step
-    if not use_tpu:  # whose cores do not tell their number
-      draw = draw * optimization.num_replicas() + optimization.replica_number()
-    draw = draw * options.num_micro_batches + tf.cast(index, tf.int64)
-    return loss_fn(part, (seed, draw))
-
-  loss_scale = optimization.LossScale() if options.scales_loss else None
-  gradients = optimization.compute_gradients(
-    part_loss, batch, options.num_micro_batches, loss_scale, options.frozen
+  loss_scale = gradients.LossScale() if arguments.scales_loss else None
+  accumulated = gradients.compute_gradients(
+    _with_dropout_seed(loss_fn, global_step, arguments, params),
+    batch,
+    arguments.step_options.num_micro_batches,
+    loss_scale,
+    arguments.step_options.frozen,
   )
-  model_dir = config and config.model_dir
-  writes = model_dir and distribution.writes_summaries()
-  last = model_dir and finding.last_checkpoint(model_dir)
+  model_dir = run_config and run_config.model_dir
   scaffold_fn = initialize.initialize_from_checkpoint(
-    init_checkpoint, last, use_tpu
+    arguments.init_checkpoint,
+    model_dir and finding.last_checkpoint(model_dir),
+    arguments.use_tpu,
   )
   step = optimization.training_step(
-    gradients,
-    learning_rate,
-    num_train_steps,
-    num_warmup_steps,
-    use_tpu,
-    options=options,
-    loss_scale=loss_scale,
+    accumulated,
+    arguments.learning_rate,
+    arguments.num_train_steps,
+    arguments.num_warmup_steps,
+    arguments.use_tpu,
+    arguments.step_options,
+    loss_scale,
   )
   shown = {
     "loss": step.loss,
@@ -93,34 +117,60 @@ def train_spec(
   }
   if loss_scale:
     shown["loss_scale"] = loss_scale.value
-  hooks = []
-  if not use_tpu:
-    # A scaled loss may have a gradient without end: that step is left out.
-    finite = ["loss"] if loss_scale else ["loss", "gradient_norm"]
-    checkpoint_hook.watch(shown, finite)
-    if optimization.num_replicas() > 1:
-      checkpoint_hook.share_stop_requests()
-    tensors = {name.replace("_", " "): value for name, value in shown.items()}
-    hooks = [
-      session_hooks.ProgressHook(
-        tensors,
-        num_train_steps,
-        batch_size,
-        log_steps,
-        model_dir if writes else None,
-      )
-    ]
+  writes_summaries = model_dir and distribution.writes_summaries()
+  summary_dir = model_dir if writes_summaries else None
+  hooks, host_call = [], None
+  if not arguments.use_tpu:
+    hooks.append(
+      _progress_hook(arguments, shown, params["batch_size"], summary_dir)
+    )
+  if summary_dir:
+    host_call = write_scalars(summary_dir, step.train_op, shown, arguments)
   return estimator_api.TPUEstimatorSpec(
     mode=estimator_api.ModeKeys.TRAIN,
     loss=step.loss,
     train_op=step.train_op,
     scaffold_fn=scaffold_fn,
     training_hooks=hooks,
-    host_call=write_scalars(
-      model_dir, step.train_op, shown, log_steps, num_train_steps
-    )
-    if writes
-    else None,
+    host_call=host_call,
+  )
+
+
+def _with_dropout_seed(
+  loss_fn, global_step, arguments: TrainingArguments, params: Mapping[str, Any]
+):
+  """`loss_fn` of a micro-batch and its number, see `compute_gradients`."""
+  if arguments.seed is None:
+    return lambda micro_batch, _: loss_fn(micro_batch, None)
+  num_tpu_cores = 1
+  if arguments.use_tpu and "context" in params:  # of TPUEstimator
+    num_tpu_cores = params["context"].num_replicas
+  draw = gradients.dropout_draws(
+    global_step, arguments.step_options.num_micro_batches, num_tpu_cores
+  )
+  return lambda micro_batch, index: loss_fn(
+    micro_batch, (arguments.seed, draw(index))
+  )
+
+
+def _progress_hook(
+  arguments: TrainingArguments,
+  shown: Mapping[str, Any],
+  batch_size: int,
+  summary_dir: str | None,
+):
+  """Hook of the log lines; registers the NaN check and the stop requests."""
+  # With a loss scale, a step whose gradient norm is NaN or Inf is skipped.
+  finite = ["loss"] if arguments.scales_loss else ["loss", "gradient_norm"]
+  checkpoint_hook.watch(shown, finite)
+  if optimization.num_replicas() > 1:
+    checkpoint_hook.share_stop_requests()
+  return session_hooks.ProgressHook(
+    {name.replace("_", " "): value for name, value in shown.items()},
+    arguments.num_train_steps,
+    batch_size,
+    arguments.log_steps,
+    summary_dir,
   )
 
 
@@ -128,30 +178,27 @@ def write_scalars(
   model_dir: str,
   train_op,
   scalars: Mapping[str, Any],
-  log_steps: int,
-  num_train_steps: int,
+  arguments: TrainingArguments,
 ):
   """A `host_call` that writes scalars for TensorBoard.
 
-  The first and the last step are written whatever `log_steps` is.
-
-  The host writes what the device gives, which is how a TPU's graph, that has no
-  operations for files, can show its numbers.
+  A value is written every `log_steps` steps, and for the first and the last
+  step. The host writes what the device returns: the graph of a TPU has no
+  operations on files.
 
   Args:
-    model_dir: the folder.
-    train_op: counts the step.
+    model_dir: folder of the event files.
+    train_op: increments the global step.
     scalars: float [] by name.
-    log_steps: steps between two values.
-    num_train_steps: the last step.
+    arguments: of the `model_fn_builder`.
 
   Returns:
-    The function and its tensors, with an axis over the TPU's cores.
+    The function and its tensors, with an axis over the TPU cores.
   """
   with tf.control_dependencies([train_op]):
     done = tf.train.get_or_create_global_step().read_value()
 
-  # What `tf.summary.scalar` adds, for which TensorBoard has to be installed.
+  # What `tf.summary.scalar` adds; that one needs TensorBoard to be installed.
   metadata = tf.SummaryMetadata(
     plugin_data=tf.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
@@ -159,9 +206,9 @@ def write_scalars(
 
   def write(step, *values):
     is_due = (
-      tf.equal(step[0] % max(log_steps, 1), 0)
+      tf.equal(step[0] % max(arguments.log_steps, 1), 0)
       | tf.equal(step[0], 1)
-      | tf.equal(step[0], num_train_steps)
+      | tf.equal(step[0], arguments.num_train_steps)
     )
     with (
       tf_v2.summary.create_file_writer(model_dir).as_default(),
@@ -174,40 +221,38 @@ def write_scalars(
   return write, [tf.reshape(t, [1]) for t in (done, *scalars.values())]
 
 
-def part_weight(
-  weights, options: optimization.StepOptions, use_tpu: bool = False
-):
-  """By what a part of a batch divides its weighted sum.
+def loss_normalizer(weights, arguments: TrainingArguments):
+  """Loss normalizer of a micro-batch: the divisor of its weighted sum.
 
-  Parts may have more weight or less (more masks, more words), and the mean of
-  their sums is the batch's mean if all divide by the same.
+  Micro-batches and replicas have different total weights (masks, words). The
+  mean of their losses is the mean over the global batch if all are divided by
+  the same number, their mean total weight.
 
   Args:
-    weights: float [...], of all examples of a replica.
-    options: has the number of parts.
-    use_tpu: see `optimization.sum_over_replicas`.
+    weights: [...], of all examples of a replica.
+    arguments: of the `model_fn_builder`.
 
   Returns:
     float32 [].
   """
   total = tf.reduce_sum(tf.cast(weights, tf.float32))
-  total = optimization.sum_over_replicas(total, use_tpu)
-  num_replicas = optimization.num_replicas(use_tpu)
-  return total / num_replicas / options.num_micro_batches
+  total = optimization.sum_over_replicas(total, arguments.use_tpu)
+  num_replicas = optimization.num_replicas(arguments.use_tpu)
+  return total / num_replicas / arguments.step_options.num_micro_batches
 
 
-def restore_trained(init_checkpoint: str | None, config, use_tpu: bool):
-  """What weights start from where they are not trained.
+def restore_trained(arguments: TrainingArguments, run_config):
+  """Initial weights for evaluation and prediction.
 
   Args:
-    init_checkpoint: a checkpoint, for a folder without one.
-    config: the Estimator's `RunConfig`, or None where there is none.
-    use_tpu: whether it runs on a TPU.
+    arguments: of the `model_fn_builder`; a folder without a checkpoint starts
+      from their `init_checkpoint`.
+    run_config: the Estimator's `RunConfig`; None without an Estimator.
 
   Returns:
     See `initialize.initialize_from_checkpoint`.
   """
-  trained = finding.trained_checkpoint(config and config.model_dir)
+  trained = finding.trained_checkpoint(run_config and run_config.model_dir)
   return initialize.initialize_from_checkpoint(
-    init_checkpoint, trained, use_tpu
+    arguments.init_checkpoint, trained, arguments.use_tpu
   )

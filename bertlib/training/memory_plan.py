@@ -9,16 +9,16 @@ from bertlib.checkpoints import loading
 
 
 class Plan(NamedTuple):
-  """How to take a batch.
+  """A way to compute a training step.
 
   Attributes:
-    num_micro_batches: parts of a batch, one after the other.
-    recomputes: whether activations are computed a second time.
-    num_bytes: of memory that this takes at most.
+    num_micro_batches: micro-batches of a step.
+    recompute: whether activations are recomputed for the gradient.
+    num_bytes: upper bound of the memory that it takes.
   """
 
   num_micro_batches: int
-  recomputes: bool
+  recompute: bool
   num_bytes: int
 
 
@@ -32,8 +32,8 @@ def fit(
 ) -> Plan | None:
   """Finds the fastest way to keep a step of training within a budget.
 
-  Recomputing costs a third of the time, small parts cost less; so parts are
-  made smaller first, down to one sequence.
+  Recomputing takes a third more time, smaller micro-batches less than that; so
+  these are made smaller first, down to one sequence.
 
   Args:
     config: the model's sizes.
@@ -46,20 +46,20 @@ def fit(
   Returns:
     The plan; None if nothing fits.
   """
-  parts = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
-  for recomputes in (False, True):
-    for num_parts in parts:
+  divisors = [n for n in range(1, batch_size + 1) if batch_size % n == 0]
+  for recompute in (False, True):
+    for num_micro_batches in divisors:
       needed = step_bytes(
         config,
-        batch_size // num_parts,
+        batch_size // num_micro_batches,
         seq_length,
-        recomputes,
-        num_parts > 1,
+        recompute,
+        num_micro_batches > 1,
         dtype_size,
         num_predictions,
       )
       if needed <= num_bytes:
-        return Plan(num_parts, recomputes, needed)
+        return Plan(num_micro_batches, recompute, needed)
   return None
 
 
@@ -67,7 +67,7 @@ def step_bytes(
   config: modeling.BertConfig,
   batch_size: int,
   seq_length: int,
-  recomputes: bool = False,
+  recompute: bool = False,
   accumulates: bool = False,
   dtype_size: int = 4,
   num_predictions: int = 0,
@@ -76,14 +76,14 @@ def step_bytes(
 
   What is counted is what a step holds; how much more the allocators take for
   it was measured, on BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with
-  `compiles` (`benchmarks/peak_memory.py`).
+  XLA (`benchmarks/peak_memory.py`).
 
   Args:
     config: the model's sizes.
     batch_size: sequences at once.
     seq_length: S, tokens of the longest sequence.
-    recomputes: see `compute.FastCompute`.
-    accumulates: whether the gradients of several parts are added up.
+    recompute: see `compute.FastCompute`.
+    accumulates: whether gradients of several micro-batches are accumulated.
     dtype_size: bytes of an activation.
     num_predictions: P, masked positions of a sequence.
 
@@ -100,7 +100,7 @@ def step_bytes(
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
   of_token += config.num_attention_heads * seq_length * (5 + dtype_size)
   layer = tokens * of_token
-  if recomputes:
+  if recompute:
     kept = config.num_hidden_layers * tokens * width * dtype_size
     layers = kept + 4 * layer
   else:
@@ -116,7 +116,7 @@ def step_flops(
   config: modeling.BertConfig,
   batch_size: int,
   seq_length: int,
-  recomputes: bool = False,
+  recompute: bool = False,
   num_predictions: int = 0,
 ) -> int:
   """Floating-point operations of the matrix products of a step of training.
@@ -128,7 +128,7 @@ def step_flops(
     config: the model's sizes.
     batch_size: B, sequences a step.
     seq_length: S, tokens of a sequence, which have no padding.
-    recomputes: see `compute.FastCompute`.
+    recompute: see `compute.FastCompute`.
     num_predictions: P, masked positions of a sequence.
 
   Returns:
@@ -140,4 +140,4 @@ def step_flops(
   layers = config.num_hidden_layers * batch_size * seq_length * of_token
   of_mask = width * width + width * config.vocab_size
   heads = batch_size * (width * width + num_predictions * of_mask)
-  return 2 * ((4 if recomputes else 3) * layers + 3 * heads)
+  return 2 * ((4 if recompute else 3) * layers + 3 * heads)

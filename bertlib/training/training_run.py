@@ -238,8 +238,8 @@ def plan_training(
   batch_size = settings.run.train_batch_size // (
     replicas.count if replicas else 1
   )
-  num_parts = settings.compute.gradient_accumulation_steps
-  recomputes = settings.compute.recompute_activations
+  num_micro_batches = settings.compute.gradient_accumulation_steps
+  recompute = settings.compute.recompute_activations
   if settings.compute.memory_gb is not None:
     plan = memory_plan.fit(
       config,
@@ -255,19 +255,19 @@ def plan_training(
         f" {settings.model.max_seq_length} tokens fits. Give more, or a lower"
         " --max_seq_length"
       )
-    num_parts, recomputes = plan.num_micro_batches, plan.recomputes
+    num_micro_batches, recompute = plan.num_micro_batches, plan.recompute
     logging.info(
       "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
       " --%srecompute_activations; takes %.1f GB at most",
       settings.compute.memory_gb,
-      num_parts,
-      batch_size // num_parts,
-      "" if recomputes else "no",
+      num_micro_batches,
+      batch_size // num_micro_batches,
+      "" if recompute else "no",
       plan.num_bytes / 10**9,
     )
-  if batch_size % num_parts:
+  if batch_size % num_micro_batches:
     raise InputError(
-      f"--gradient_accumulation_steps={num_parts} does not divide"
+      f"--gradient_accumulation_steps={num_micro_batches} does not divide"
       f" --train_batch_size={settings.run.train_batch_size}"
       + (f" shared by {replicas.count} replicas" if replicas else "")
     )
@@ -276,7 +276,7 @@ def plan_training(
       f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
       f" {config.num_hidden_layers} layers"
     )
-  compute = dataclasses.replace(compute, recompute=recomputes)
+  compute = dataclasses.replace(compute, recompute=recompute)
   return compute, optimization.StepOptions(
     schedule=settings.optimizer.schedule,
     power=settings.optimizer.schedule_power,
@@ -291,10 +291,9 @@ def plan_training(
     frozen=optimization.Frozen(
       settings.optimizer.freeze_layers, settings.optimizer.freeze_embeddings
     ),
-    num_micro_batches=num_parts,
-    compiles=compute.jit_compile and not settings.compute.optimizer_on_cpu,
+    num_micro_batches=num_micro_batches,
+    jit_compile=compute.jit_compile and not settings.compute.optimizer_on_cpu,
     on_cpu=settings.compute.optimizer_on_cpu,
-    scales_loss=compute.dtype == tf.float16,
   )
 
 

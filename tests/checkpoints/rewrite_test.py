@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 import optimization
 from bertlib.checkpoints import checkpoint_writer, finding, rewrite
 from bertlib.errors import InputError
+from bertlib.training.gradients import LossScale
 
 pytestmark = pytest.mark.unit
 
@@ -53,7 +54,7 @@ def trained(tmp_path):
 @pytest.mark.graph
 def test_weights_are_what_training_trains(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
-    loss_scale = optimization.LossScale()
+    loss_scale = LossScale()
     layers = [tf.get_variable(f"layer_{n}/kernel", [2, 3]) for n in range(2)]
     loss = tf.add_n([tf.nn.l2_loss(layer) for layer in layers])
     optimization.training_step(
@@ -61,7 +62,7 @@ def test_weights_are_what_training_trains(tmp_path):
       init_lr=0.1,
       num_train_steps=9,
       num_warmup_steps=1,
-      options=optimization.StepOptions(optimizer="lamb", scales_loss=True),
+      options=optimization.StepOptions(optimizer="lamb"),
       loss_scale=loss_scale,
     )
     weights = {variable.op.name for variable in tf.trainable_variables()}

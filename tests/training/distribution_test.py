@@ -17,11 +17,10 @@ import tensorflow.compat.v1 as tf
 import tiny_pretraining
 
 import modeling
-import optimization
 import run_pretraining
 from bertlib.checkpoints import finding
 from bertlib.errors import InputError
-from bertlib.training import distribution
+from bertlib.training import distribution, gradients
 
 pytestmark = pytest.mark.train
 
@@ -228,7 +227,7 @@ def test_replicas_draw_dropout_of_their_own():
 
     def draw():
       return modeling.dropout(
-        tf.ones([64]), 0.5, (7, optimization.replica_number())
+        tf.ones([64]), 0.5, (7, gradients.replica_number())
       )
 
     with strategy.scope():

@@ -58,27 +58,27 @@ def tasks(draw):
   }
 
 
-def bytes_of(task, num_parts, recomputes):
+def bytes_of(task, num_micro_batches, recompute):
   return memory_plan.step_bytes(
-    **task | {"batch_size": task["batch_size"] // num_parts},
-    recomputes=recomputes,
-    accumulates=num_parts > 1,
+    **task | {"batch_size": task["batch_size"] // num_micro_batches},
+    recompute=recompute,
+    accumulates=num_micro_batches > 1,
   )
 
 
 def ways(task):
-  """All ways to take a batch: recomputed or not, in so many parts."""
+  """All ways to compute a batch: recomputed or not, micro-batches."""
   size = task["batch_size"]
   divisors = [n for n in range(1, size + 1) if size % n == 0]
-  return [(again, parts) for again in (False, True) for parts in divisors]
+  return [(again, n) for again in (False, True) for n in divisors]
 
 
 @st.composite
 def budgets(draw):
   """A task, and a budget in which some way just fits or just does not."""
   task = draw(tasks())
-  recomputes, num_parts = draw(st.sampled_from(ways(task)))
-  needed = bytes_of(task, num_parts, recomputes)
+  recompute, num_micro_batches = draw(st.sampled_from(ways(task)))
+  needed = bytes_of(task, num_micro_batches, recompute)
   return task, needed - draw(st.integers(0, 1))
 
 
@@ -89,7 +89,7 @@ def test_a_plan_keeps_to_its_budget(case):
   assume(plan is not None)
   assert plan.num_bytes <= budget
   assert task["batch_size"] % plan.num_micro_batches == 0
-  needed = bytes_of(task, plan.num_micro_batches, plan.recomputes)
+  needed = bytes_of(task, plan.num_micro_batches, plan.recompute)
   assert plan.num_bytes == needed
 
 
@@ -108,7 +108,7 @@ def test_a_plan_recomputes_only_where_it_must(case):
   fits = [
     again for again, n in ways(task) if bytes_of(task, n, again) <= budget
   ]
-  assert plan.recomputes == all(fits)
+  assert plan.recompute == all(fits)
 
 
 @given(budgets(), st.integers(0, 10**11))
@@ -118,10 +118,10 @@ def test_more_memory_gives_no_slower_plan(case, more):
     memory_plan.fit(num_bytes=b, **task) for b in (budget, budget + more)
   )
   assume(less is not None)
-  # Where recomputing ends the parts may become more: a batch that is whole and
-  # recomputed is slower than one in parts.
-  assert (much.recomputes, much.num_micro_batches) <= (
-    less.recomputes,
+  # Without recomputation there may be more micro-batches: a whole batch that is
+  # recomputed is slower.
+  assert (much.recompute, much.num_micro_batches) <= (
+    less.recompute,
     less.num_micro_batches,
   )
 
@@ -140,14 +140,14 @@ def test_the_large_model_trains_in_12_gb():
   assert plan is not None and plan.num_bytes <= 12 * 10**9
 
 
-@given(task=tasks(), recomputes=st.booleans())
+@given(task=tasks(), recompute=st.booleans())
 @pytest.mark.parametrize(
   "name", ["batch_size", "seq_length", "num_predictions"]
 )
-def test_a_larger_step_takes_more(name, task, recomputes):
+def test_a_larger_step_takes_more(name, task, recompute):
   sizes = [
     memory_plan.step_bytes(
-      **task | {name: task[name] + more}, recomputes=recomputes
+      **task | {name: task[name] + more}, recompute=recompute
     )
     for more in (0, 1)
   ]

@@ -241,10 +241,29 @@ class CheckGraph(tf.train.SessionRunHook):
   def begin(self):
     graph = tf.get_default_graph()
     tpu.check(graph)
-    marked = [
-      n for n in graph.as_graph_def().node if "_tpu_replicate" in n.attr
-    ]
+    graph_def = graph.as_graph_def()
+    (step,) = (
+      function.node_def
+      for function in graph_def.library.function
+      if any(node.op == "CrossReplicaSum" for node in function.node_def)
+    )
+    masks = [n for n in step if n.op.startswith("StatelessRandomUniform")]
+    assert masks
+    for mask in masks:  # differs from core to core
+      assert "AllToAll" in {node.op for node in ancestors(step, mask)}
+    marked = [n for n in graph_def.node if "_tpu_replicate" in n.attr]
     raise InputError(f"{len(marked)} operations are as they should be")
+
+
+def ancestors(nodes, node):
+  """The nodes of a function that a node depends on."""
+  by_name, found, names = {n.name: n for n in nodes}, [], [node.name]
+  while names:
+    node = by_name.pop(names.pop(), None)
+    if node:
+      found.append(node)
+      names += [name.lstrip("^").partition(":")[0] for name in node.input]
+  return found
 
 
 @pytest.fixture

@@ -11,16 +11,14 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import estimator_api, precision
+from bertlib import precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.metrics import result_files
-from bertlib.reporting import html_report
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
-  estimator_spec,
   session_hooks,
   setup,
   tpu,
@@ -68,7 +66,7 @@ def plan(flags):
 def test_without_flags_a_step_is_the_reference_s(flags):
   how, options = plan(flags)
   assert how == FastCompute(unpad=True, jit_compile=True)
-  assert options == StepOptions(compiles=True)
+  assert options == StepOptions(jit_compile=True)
 
 
 def test_every_flag_of_a_step_arrives(flags):
@@ -95,7 +93,7 @@ def test_every_flag_of_a_step_arrives(flags):
     layer_decay=0.75,
     frozen=Frozen(1, True),
     num_micro_batches=3,
-    compiles=False,
+    jit_compile=False,
     on_cpu=True,
   )
 
@@ -116,17 +114,6 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
     training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
-
-
-@pytest.mark.parametrize(
-  ("precision", "scales_loss"),
-  [("float32", False), ("bfloat16", False), ("float16", True)],
-)
-def test_float16_has_its_loss_scaled(flags, precision, scales_loss):
-  flags.precision = precision
-  how, options = plan(flags)
-  assert how.dtype == tf.as_dtype(precision)
-  assert options.scales_loss == scales_loss
 
 
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
@@ -189,7 +176,7 @@ def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("xla", "devices", "compiles"),
+  ("xla", "devices", "jit_compile"),
   [
     ("auto", [], True),
     ("auto", ["a GPU"], False),
@@ -197,11 +184,11 @@ def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
     ("off", [], False),
   ],
 )
-def test_what_is_compiled(flags, monkeypatch, xla, devices, compiles):
+def test_what_is_compiled(flags, monkeypatch, xla, devices, jit_compile):
   flags.xla = xla
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
   how, options = plan(flags)
-  assert how.jit_compile == options.compiles == compiles
+  assert how.jit_compile == options.jit_compile == jit_compile
 
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
@@ -221,12 +208,15 @@ def test_padding_that_counts_is_kept(flags):
   assert not training_run.read_execution(settings_of(flags), unpad=False).unpad
 
 
-@pytest.mark.parametrize("num_parts", [5, 48])
-def test_parts_that_do_not_divide_the_batch_are_refused(flags, num_parts):
-  flags.gradient_accumulation_steps = num_parts
+@pytest.mark.parametrize("num_micro_batches", [5, 48])
+def test_micro_batches_that_do_not_divide_the_batch_are_refused(
+  flags, num_micro_batches
+):
+  flags.gradient_accumulation_steps = num_micro_batches
   with pytest.raises(
     InputError,
-    match=f"--gradient_accumulation_steps={num_parts} .*--train_batch_size=24",
+    match=f"--gradient_accumulation_steps={num_micro_batches} "
+    ".*--train_batch_size=24",
   ):
     training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
 
@@ -240,7 +230,7 @@ LARGE = modeling.BertConfig(
 )
 
 
-def test_memory_decides_over_parts_and_tells(flags, log):
+def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
   how, options = training_run.plan_training(
     settings_of(flags), FastCompute(tf.bfloat16), LARGE, 10
@@ -267,118 +257,6 @@ def test_too_little_memory_is_refused(flags):
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
     training_run.plan_training(settings_of(flags), FastCompute(), LARGE, 10)
-
-
-def train_spec(loss_fn, **options):
-  """A step of a weight that stays as it is, so that its loss does too."""
-  return estimator_spec.train_spec(
-    loss_fn,
-    batch={"x": tf.ones([4, 2])},
-    learning_rate=0.0,
-    num_train_steps=10,
-    num_warmup_steps=0,
-    use_tpu=False,
-    options=StepOptions(**options),
-    seed=7,
-    init_checkpoint=None,
-    config=None,
-    batch_size=4,
-    log_steps=1,
-  )
-
-
-@pytest.mark.graph
-@pytest.mark.parametrize("num_parts", [1, 2, 4])
-def test_no_two_parts_of_a_run_have_one_draw_of_dropout(num_parts):
-  draws = []
-
-  def loss_fn(part, dropout_seed):
-    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
-    seed, draw = dropout_seed
-    assert seed == 7
-    bit = tf.cast(2**draw, tf.float32)  # of each draw its own
-    return tf.reduce_mean(part["x"] * weight) * bit, {}
-
-  with tf.Graph().as_default(), tf.Session() as session:
-    spec = train_spec(loss_fn, num_micro_batches=num_parts)
-    session.run(tf.global_variables_initializer())
-    for _ in range(3):
-      loss, _ = session.run([spec.loss, spec.train_op])
-      draws.append(round(float(loss) * num_parts))
-  # All bits of 0 to 3 * num_parts once: no draw is missing or met again.
-  assert sum(draws) == 2 ** (3 * num_parts) - 1
-
-
-@pytest.mark.graph
-def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
-  def loss_fn(part, _):
-    weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
-    return tf.reduce_mean(part["x"] * weight), {}
-
-  with tf.Graph().as_default():
-    spec = train_spec(loss_fn, scales_loss=True)
-    with tf.train.SingularMonitoredSession(
-      hooks=spec.training_hooks
-    ) as session:
-      session.run(spec.train_op)
-  (line,) = (line for line in log if line.startswith("step 1 of 10"))
-  assert "loss 1," in line and "loss scale 3.277e+04;" in line
-
-
-@pytest.mark.graph
-def test_scalars_reach_tensorboard(tmp_path):
-  def model_fn(features, labels, mode, params, config):
-    del labels, mode
-
-    def loss_fn(part, _):
-      weight = tf.get_variable("w", [2], initializer=tf.ones_initializer())
-      loss = tf.reduce_mean(part["x"]) + 0.0 * tf.reduce_sum(weight)
-      return loss, {"twice": 2.0 * loss}
-
-    return estimator_spec.train_spec(
-      loss_fn,
-      {"x": features},
-      learning_rate=0.6,
-      num_train_steps=5,
-      num_warmup_steps=0,
-      use_tpu=False,
-      options=StepOptions(num_micro_batches=2),
-      seed=None,
-      init_checkpoint=None,
-      config=config,
-      batch_size=params["batch_size"],
-      log_steps=2,
-    )
-
-  estimator = estimator_api.TPUEstimator(
-    use_tpu=False,
-    model_fn=model_fn,
-    config=estimator_api.RunConfig(
-      model_dir=str(tmp_path), save_summary_steps=0
-    ),
-    train_batch_size=4,
-  )
-
-  def input_fn(params):
-    steps = tf.data.Dataset.range(1, 7)  # the step's number in every place
-    return steps.map(
-      lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
-    )
-
-  estimator.train(input_fn, max_steps=5)
-  scalars = html_report.read_scalars(str(tmp_path))
-  speeds = scalars.pop("examples/s")
-  assert [step for step, _ in speeds] == [2, 4, 5]
-  assert all(speed > 0 for _, speed in speeds)
-  steps = (1, 2, 4, 5)  # the first and the last one in any case
-  assert scalars == {
-    "loss": [(step, step) for step in steps],
-    "twice": [(step, 2 * step) for step in steps],
-    "gradient_norm": [(step, 0.0) for step in steps],
-    "learning_rate": [
-      (step, pytest.approx(0.6 * (1 - (step - 1) / 5))) for step in steps
-    ],
-  }
 
 
 # Hooks and results

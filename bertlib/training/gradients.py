@@ -1,0 +1,228 @@
+"""Gradients of a batch: micro-batches, loss scale and dropout draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+import optimization
+from optimization import Frozen, Gradients
+
+
+def compute_gradients(
+  loss_fn: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
+  batch: Mapping[str, Any],
+  num_micro_batches: int = 1,
+  loss_scale: LossScale | None = None,
+  frozen: Frozen | None = None,
+) -> Gradients:
+  """Gradients of a batch, accumulated over micro-batches to save memory.
+
+  Micro-batches are computed one after the other. Up to rounding, the result is
+  that of the whole batch. Sparse gradients stay sparse: their rows are joined.
+
+  Args:
+    loss_fn: takes a micro-batch and its number, int32 []; returns the mean loss
+      of its examples, float32 [], and further means by name.
+    batch: features by name, each with the examples as first axis.
+    num_micro_batches: divides the number of examples.
+    loss_scale: scales the gradients; None for 1.
+    frozen: weights that get no gradient; None for none.
+
+  Returns:
+    The `Gradients`.
+
+  Raises:
+    ValueError: the model has no such layers to freeze.
+  """
+  factor = loss_scale.value if loss_scale else None
+  if num_micro_batches == 1:
+    loss, scalars = loss_fn(dict(batch), tf.constant(0))
+    return optimization.gradients_of(loss, scalars, factor, frozen)
+
+  micro_batches = {
+    name: tf.reshape(
+      tensor,
+      tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0),
+    )
+    for name, tensor in batch.items()
+  }
+
+  def compute(index):
+    # Index, do not slice: a TPU needs a static size.
+    features = {name: tensor[index] for name, tensor in micro_batches.items()}
+    loss, scalars = loss_fn(features, index)
+    shares = {n: value / num_micro_batches for n, value in scalars.items()}
+    return optimization.gradients_of(
+      loss / num_micro_batches, shares, factor, frozen
+    )
+
+  return _accumulate(compute, num_micro_batches)
+
+
+def _accumulate(
+  compute: Callable[[Any], Gradients], num_micro_batches: int
+) -> Gradients:
+  """Sums the gradients of micro-batches, computed by number, in a loop."""
+  # The first micro-batch, outside the loop, makes the variables and shows which
+  # gradients there are.
+  first = compute(tf.constant(0))
+  sums, sparse = _split(first)
+  rows = [_row_arrays(gradient, num_micro_batches) for gradient in sparse]
+
+  def add(index, sums, rows):
+    with tf.variable_scope(tf.get_variable_scope(), reuse=True):
+      more, sparse = _split(compute(index))
+    sums = tf.nest.map_structure(tf.add, sums, more)
+    rows = [
+      (values.write(index, g.values), indices.write(index, g.indices))
+      for (values, indices), g in zip(rows, sparse)
+    ]
+    return index + 1, sums, rows
+
+  _, sums, rows = tf.while_loop(
+    lambda index, *_: index < num_micro_batches,
+    add,
+    (tf.constant(1), sums, rows),
+    parallel_iterations=1,
+  )
+  return _join(first, sums, rows)
+
+
+def _split(gradients: Gradients):
+  """Values that are summed, and the sparse gradients, whose rows are joined."""
+  present = [g for g in gradients.gradients if g is not None]
+  sparse = [g for g in present if isinstance(g, tf.IndexedSlices)]
+  dense = [g for g in present if not isinstance(g, tf.IndexedSlices)]
+  return (gradients.loss, gradients.scalars, dense), sparse
+
+
+def _join(first: Gradients, sums, rows) -> Gradients:
+  """Inverse of `_split`; `first` shows which gradients are sparse or None."""
+  loss, scalars, dense = sums
+  dense, rows = iter(dense), iter(rows)
+  gradients = []
+  for gradient in first.gradients:
+    if isinstance(gradient, tf.IndexedSlices):
+      values, indices = next(rows)
+      gradient = tf.IndexedSlices(
+        values.concat(), indices.concat(), gradient.dense_shape
+      )
+    elif gradient is not None:
+      gradient = next(dense)
+    gradients.append(gradient)
+  return Gradients(loss, scalars, gradients, first.variables)
+
+
+def _row_arrays(first: tf.IndexedSlices, num_micro_batches: int):
+  """Arrays for the values and the indices of every micro-batch."""
+  return tuple(
+    tf.TensorArray(
+      tensor.dtype,
+      num_micro_batches,
+      infer_shape=False,
+      element_shape=[None, *tensor.shape[1:]],
+    ).write(0, tensor)
+    for tensor in (first.values, first.indices)
+  )
+
+
+class LossScale:
+  """Scales the loss so that float16 can hold its gradients.
+
+  Small gradients would be 0 without it. The scale is halved when the gradients
+  overflow, and doubled after many steps in which they do not (Micikevicius et
+  al. 2018). It is saved with the model.
+
+  Attributes:
+    value: float32 [], the scale of this step.
+  """
+
+  def __init__(self, initial: float = 2.0**15, num_good_steps: int = 2000):
+    """Creates its variables.
+
+    Args:
+      initial: the first scale.
+      num_good_steps: consecutive finite steps before the scale is doubled.
+    """
+    self._num_good_steps = num_good_steps
+    with tf.variable_scope("loss_scale"):
+      self._scale, self._good_steps = (
+        tf.get_variable(
+          name,
+          initializer=value,
+          trainable=False,
+          aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+        for name, value in (("scale", initial), ("good_steps", 0))
+      )
+    self.value = tf.identity(self._scale)
+
+  def adapt(self, norm):
+    """Op that sets the scale of the next step.
+
+    Args:
+      norm: float32 [], global norm of the gradients.
+    """
+    is_finite = tf.math.is_finite(norm)
+    good_steps = self._good_steps + 1
+    is_due = good_steps >= self._num_good_steps
+    grown = tf.where(is_due, self.value * 2.0, self.value)
+    return tf.group(
+      self._scale.assign(
+        tf.where(is_finite, grown, tf.maximum(self.value / 2.0, 1.0))
+      ),
+      self._good_steps.assign(
+        tf.where(is_finite & ~is_due, good_steps, tf.zeros_like(good_steps))
+      ),
+    )
+
+
+# Dropout draws
+
+
+def dropout_draws(
+  global_step, num_micro_batches: int, num_tpu_cores: int = 1
+) -> Callable[[Any], Any]:
+  """Gives the dropout masks of each step, replica and micro-batch a number.
+
+  Args:
+    global_step: int64 [].
+    num_micro_batches: micro-batches per step.
+    num_tpu_cores: TPU cores that train together; 1 on other devices.
+
+  Returns:
+    Function from the number of a micro-batch, int32 [], to that of its draw,
+    int64 [], which no other micro-batch of the run has.
+  """
+  num_replicas = num_tpu_cores * optimization.num_replicas()
+  replica_step = global_step * num_replicas + replica_number(num_tpu_cores)
+
+  def draw(micro_batch):
+    return replica_step * num_micro_batches + tf.cast(micro_batch, tf.int64)
+
+  return draw
+
+
+def replica_number(num_tpu_cores: int = 1):
+  """Number of this replica, from 0: int64 [].
+
+  Args:
+    num_tpu_cores: TPU cores that train together; 1 on other devices.
+  """
+  if num_tpu_cores == 1:
+    number = tf.distribute.get_replica_context().replica_id_in_sync_group
+    return tf.cast(number, tf.int64)
+  # Under TPUEstimator a core cannot ask for its number. But when every core
+  # sends each core that core's number, core n receives n from everyone.
+  numbers = list(range(num_tpu_cores))
+  received = tf.raw_ops.AllToAll(
+    input=numbers,
+    group_assignment=[numbers],
+    concat_dimension=0,
+    split_dimension=0,
+    split_count=num_tpu_cores,
+  )
+  return tf.cast(received[0], tf.int64)

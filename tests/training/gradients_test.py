@@ -1,0 +1,477 @@
+"""Tests of micro-batches, the loss scale and the draws of dropout."""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+from bertlib.compute import FastCompute
+from bertlib.training.gradients import LossScale, compute_gradients
+from optimization import Frozen, StepOptions
+
+pytestmark = pytest.mark.graph
+
+LOW = ("bert/embeddings/", "bert/encoder/layer_0/")
+
+
+@pytest.fixture(autouse=True)
+def graph():
+  """A fresh graph for every test."""
+  with tf.Graph().as_default() as graph:
+    yield graph
+
+
+# Micro-batches
+
+SMALL = {
+  "vocab_size": 100,
+  "hidden_size": 32,
+  "num_hidden_layers": 2,
+  "num_attention_heads": 4,
+  "intermediate_size": 64,
+  "max_position_embeddings": 16,
+  "type_vocab_size": 2,
+  "hidden_dropout_prob": 0.0,
+  "attention_probs_dropout_prob": 0.0,
+}
+
+
+def small_batch():
+  """Eight sequences of unlike lengths, of a size that the graph has not."""
+  draw = np.random.default_rng(0)
+  lengths = [3, 16, 9, 1, 12, 5, 6, 7]
+  mask = (np.arange(16) < np.array(lengths)[:, np.newaxis]).astype(np.int32)
+  batch = {
+    "input_ids": draw.integers(1, 9, mask.shape) * mask,
+    "input_mask": mask,
+    "label_ids": draw.integers(0, 3, len(lengths)),
+  }
+  return {
+    name: tf.placeholder_with_default(
+      tf.constant(array, tf.int32), [None, *[None] * (array.ndim - 1)]
+    )
+    for name, array in batch.items()
+  }
+
+
+def small_loss(compute):
+  """A loss function for `compute_gradients`."""
+
+  def loss_fn(batch, _):
+    model = modeling.BertModel(
+      modeling.BertConfig(**SMALL),
+      True,
+      batch["input_ids"],
+      batch["input_mask"],
+      compute=compute,
+    )
+    logits = modeling.classification_logits(model.get_pooled_output(), 3)
+    losses, log_probs = modeling.cross_entropy(logits, batch["label_ids"])
+    return tf.reduce_mean(losses), {"certainty": tf.reduce_mean(log_probs**2)}
+
+  return loss_fn
+
+
+class Taken(NamedTuple):
+  """What four steps give: told of each, the weights, steps counted."""
+
+  told: list
+  weights: dict
+  num_steps: int
+  sparse: list
+  before: dict
+  variables: set
+
+
+def take_four_steps(compute, scales_loss=False, **options):
+  options = StepOptions(**options)
+  with tf.Graph().as_default(), tf.Session() as session:
+    loss_scale = LossScale() if scales_loss else None
+    gradients = compute_gradients(
+      small_loss(compute),
+      small_batch(),
+      options.num_micro_batches,
+      loss_scale,
+      options.frozen,
+    )
+    step = optimization.training_step(
+      gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
+    )
+    told = {
+      "loss": gradients.loss,
+      "norm": step.gradient_norm,
+      **gradients.scalars,
+    }
+    weights = {v.op.name: v for v in tf.trainable_variables()}
+    draw = np.random.default_rng(0)
+    session.run(
+      tf.global_variables_initializer(),
+      {
+        v.initializer.inputs[1]: draw.normal(
+          float(name.endswith("gamma")), 0.1, v.shape
+        )
+        for name, v in weights.items()
+      },
+    )
+    before = session.run(weights)
+    return Taken(
+      [session.run([told, step.train_op])[0] for _ in range(4)],
+      session.run(weights),
+      session.run(tf.train.get_global_step()),
+      [
+        variable.op.name
+        for variable, gradient in zip(gradients.variables, gradients.gradients)
+        if isinstance(gradient, tf.IndexedSlices)
+      ],
+      before,
+      {v.op.name for v in tf.global_variables()},
+    )
+
+
+@pytest.fixture(scope="module")
+def whole():
+  """Four steps on whole batches."""
+  return take_four_steps(FastCompute())
+
+
+@pytest.mark.parametrize(
+  ("num_micro_batches", "compute"),
+  [
+    (2, FastCompute()),
+    (4, FastCompute(unpad=True, jit_compile=True, recompute=True)),
+  ],
+)
+def test_micro_batches_give_the_step_of_the_whole_batch(
+  whole, num_micro_batches, compute
+):
+  split = take_four_steps(compute, num_micro_batches=num_micro_batches)
+  for one, other in zip(whole.told, split.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  for name, value in whole.weights.items():
+    np.testing.assert_allclose(
+      split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+  assert split.num_steps == whole.num_steps == 4
+  assert split.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
+
+
+# Where a true gradient is 0, the one computed is noise, which a small epsilon
+# would have Adam take for a gradient.
+ADAM = {"optimizer": "adam", "epsilon": 1e-3, "clip_norm": None}
+LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "options", [ADAM, {**LAMB, "frozen": Frozen(1, True), "jit_compile": True}]
+)
+def test_scaled_micro_batches_give_the_step_of_the_whole_batch(options):
+  whole = take_four_steps(FastCompute(), **options)
+  split = take_four_steps(
+    FastCompute(), num_micro_batches=4, scales_loss=True, **options
+  )
+  for one, other in zip(whole.told, split.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
+  for name, value in whole.weights.items():
+    np.testing.assert_allclose(
+      split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
+    )
+  of_scale = {"loss_scale/scale", "loss_scale/good_steps"}
+  assert split.variables - of_scale == whole.variables
+
+
+def test_frozen_weights_stay_bit_for_bit_and_keep_no_moments():
+  taken = take_four_steps(
+    FastCompute(unpad=True, jit_compile=True, recompute=True),
+    num_micro_batches=2,
+    frozen=Frozen(1, True),
+    **LAMB,
+  )
+  still = {
+    name
+    for name, value in taken.weights.items()
+    if np.array_equal(value, taken.before[name])
+  }
+  frozen = {name for name in taken.weights if name.startswith(LOW)}
+  # The gradient of a key's bias is 0, but for rounding.
+  idle = {"bert/encoder/layer_1/attention/self/key/bias"}
+  assert frozen <= still <= frozen | idle
+  moments = {n for n in taken.variables if n.endswith(("adam_m", "adam_v"))}
+  trained = set(taken.weights) - frozen
+  assert moments == {f"{n}/adam_{m}" for n in trained for m in "mv"}
+  assert len(trained) == 20  # 16 of the upper layer, two each of two heads
+
+
+@pytest.mark.parametrize(
+  ("recompute", "num_micro_batches"), [(False, 1), (True, 2)]
+)
+def test_no_gradient_is_computed_below_what_trains(
+  recompute, num_micro_batches
+):
+  def places(frozen):
+    """Where in the model there are operations of gradients."""
+    with tf.Graph().as_default() as graph:
+      compute_gradients(
+        small_loss(FastCompute(recompute=recompute)),
+        small_batch(),
+        num_micro_batches,
+        frozen=frozen,
+      )
+      definition = graph.as_graph_def()
+    nodes = [*definition.node]
+    for function in definition.library.function:
+      nodes += function.node_def
+    found = (
+      re.search(
+        r"gradients.*/bert/(embeddings|encoder/layer_\d|pooler)", n.name
+      )
+      for n in nodes
+    )
+    return {match[1] for match in found if match}
+
+  of_all = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
+  assert places(Frozen()) == of_all
+  assert places(Frozen(embeddings=True)) == of_all - {"embeddings"}
+  assert places(Frozen(1, True)) == {"encoder/layer_1", "pooler"}
+
+
+@pytest.mark.train
+def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
+  narrow = take_four_steps(
+    FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True
+  )
+  # A few roundings of 2 ** -11 each; what has been learnt differs by them too.
+  for one, other in zip(whole.told, narrow.told):
+    for name, value in one.items():
+      assert other[name] == pytest.approx(value, rel=2**-8), name
+
+
+PULLS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
+IDS = [0, 1, 1, 0]
+
+
+def table_loss(batch, index):
+  """Of rows of a table, by ids that may be the same."""
+  table = tf.get_variable("table", initializer=tf.ones([4, 1]))
+  rows = tf.gather(table, batch["ids"])[:, 0]
+  number = tf.cast(index, tf.float32)
+  return tf.reduce_mean(rows * tf.gather(PULLS, batch["ids"])), {
+    "number": number
+  }
+
+
+def tied_loss(batch, index):
+  """Likewise, with all of the table as output weights too."""
+  loss, scalars = table_loss(batch, index)
+  with tf.variable_scope("", reuse=True):
+    table = tf.get_variable("table")
+  states = tf.gather(PULLS, batch["ids"])[:, tf.newaxis]
+  return loss + tf.reduce_mean(tf.matmul(states, table[:1])), scalars
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
+def test_rows_of_a_sparse_gradient_are_joined_in_order(num_micro_batches):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = compute_gradients(table_loss, batch, num_micro_batches)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    (slices,) = session.run(gradients.gradients)
+  assert slices.indices.tolist() == IDS
+  assert slices.values[:, 0].tolist() == (PULLS[IDS] / 4).tolist()
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
+def test_the_norm_counts_the_rows_of_an_embedding_one_by_one(num_micro_batches):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = compute_gradients(table_loss, batch, num_micro_batches)
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    norm = session.run(step.gradient_norm)
+  # Added up by id it would be the root of 1.5 ** 2 + 2 ** 2.
+  assert norm == pytest.approx(np.sqrt(2 * (0.75**2 + 1.0**2)), rel=1e-6)
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
+def test_a_table_that_is_output_weights_too_has_its_gradients_summed(
+  num_micro_batches,
+):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = compute_gradients(tied_loss, batch, num_micro_batches)
+  step = optimization.training_step(gradients, 0.1, 10, 0)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    norm = session.run(step.gradient_norm)
+  assert norm == pytest.approx(np.hypot(1.5 + 3.5, 2.0), rel=1e-6)
+
+
+@pytest.mark.parametrize("num_micro_batches", [2, 4])
+def test_each_micro_batch_gets_its_number(num_micro_batches):
+  batch = {"ids": tf.constant(IDS)}
+  gradients = compute_gradients(table_loss, batch, num_micro_batches)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    mean = session.run(gradients.scalars["number"])
+  assert mean == pytest.approx((num_micro_batches - 1) / 2)
+
+
+def test_an_unused_weight_has_no_gradient():
+  idle = tf.get_variable("idle", initializer=tf.ones([1]))
+  batch = {"ids": tf.constant([0, 1])}
+  gradients = compute_gradients(table_loss, batch, 2)
+  by_name = dict(
+    zip((v.op.name for v in gradients.variables), gradients.gradients)
+  )
+  assert by_name[idle.op.name] is None
+  assert isinstance(by_name["table"], tf.IndexedSlices)
+
+
+# The loss scale
+
+
+class Scaled:
+  """Steps of a weight whose loss is scaled, multiplied by what is fed."""
+
+  def __init__(self, options=None, **constants):
+    self.loss_scale = LossScale(**constants)
+    self._factor = tf.placeholder(tf.float32, [])
+    weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
+    batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
+    gradients = compute_gradients(
+      lambda batch, _: (
+        tf.reduce_mean(batch["x"] * weight) * self._factor,
+        {},
+      ),
+      batch,
+      loss_scale=self.loss_scale,
+    )
+    self.step = optimization.training_step(
+      gradients,
+      0.1,
+      100,
+      0,
+      options=options,
+      loss_scale=self.loss_scale,
+    )
+    self._variables = {v.op.name: v for v in tf.global_variables()}
+
+  def scales(self, session, factors):
+    """The scale after each of the steps with these factors."""
+    scales = []
+    for factor in factors:
+      session.run(self.step.train_op, {self._factor: factor})
+      scales.append(float(session.run(self.loss_scale.value)))
+    return scales
+
+  def values(self, session):
+    return session.run(self._variables)
+
+
+@pytest.fixture
+def session(graph):
+  with tf.Session(graph=graph) as session:
+    yield session
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    StepOptions(),
+    StepOptions(jit_compile=True),
+    StepOptions(optimizer="adam", clip_norm=None),
+    StepOptions(optimizer="lamb"),
+    StepOptions(optimizer="lamb", clip_norm=None, jit_compile=True),
+  ],
+)
+@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
+def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
+  session, factor, options
+):
+  scaled = Scaled(options, initial=1024.0)
+  session.run(tf.global_variables_initializer())
+  assert scaled.scales(session, [1.0]) == [1024.0]
+  before = scaled.values(session)
+  assert scaled.scales(session, [factor]) == [512.0]
+  after = scaled.values(session)
+  changed = {n for n in before if not np.array_equal(before[n], after[n])}
+  assert changed == {"global_step", "loss_scale/scale", "loss_scale/good_steps"}
+  assert after["global_step"] == 2
+  assert {"w", "w/adam_m", "w/adam_v"} < set(before)
+
+
+def test_the_scale_is_halved_by_a_gradient_too_large_and_doubled_in_time(
+  session,
+):
+  scaled = Scaled(initial=8.0, num_good_steps=3)
+  session.run(tf.global_variables_initializer())
+  factors = [1, 1, 1, 1, np.inf, 1, 1, 1, 1]
+  scales = [8, 8, 16, 16, 8, 8, 8, 16, 16]
+  assert scaled.scales(session, factors) == scales
+
+
+def test_the_scale_is_never_below_1(session):
+  scaled = Scaled(initial=2.0)
+  session.run(tf.global_variables_initializer())
+  assert scaled.scales(session, [np.inf] * 3) == [1.0] * 3
+
+
+def test_a_gradient_too_large_only_when_scaled_halves_the_scale(session):
+  scaled = Scaled(initial=2.0**15)
+  session.run(tf.global_variables_initializer())
+  # The largest float32 is near 3.4e38; its square root bounds the norm.
+  assert scaled.scales(session, [1e17, 1e10]) == [2.0**14] * 2
+  assert np.isfinite(scaled.values(session)["w"]).all()
+
+
+def test_a_scaled_step_equals_a_plain_one(session):
+  scaled = Scaled(initial=2.0**15)
+  norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
+  with tf.Graph().as_default(), tf.Session() as plain_session:
+    plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
+    loss = tf.reduce_mean([[1.0, 3.0], [2.0, 5.0]] * plain)
+    step = optimization.training_step(
+      optimization.gradients_of(loss), 0.1, 100, 0
+    )
+    plain_session.run(tf.global_variables_initializer())
+    expected_norm, _ = plain_session.run([step.gradient_norm, step.train_op])
+    expected = plain_session.run(plain)
+  session.run(tf.global_variables_initializer())
+  assert session.run(norm, {scaled._factor: 1.0}) == expected_norm
+  scaled.scales(session, [1.0])
+  np.testing.assert_allclose(session.run(weight), expected, rtol=1e-6)
+
+
+def test_the_scale_is_saved_and_not_trained(session, tmp_path):
+  Scaled(initial=4.0)
+  session.run(tf.global_variables_initializer())
+  path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+  saved = tf.train.load_checkpoint(path)
+  assert saved.get_tensor("loss_scale/scale") == 4.0
+  assert saved.get_tensor("loss_scale/good_steps") == 0
+  assert [v.op.name for v in tf.trainable_variables()] == ["w"]
+
+
+@pytest.mark.parametrize(("is_scaled", "moves"), [(False, 0), (True, 3)])
+def test_what_float16_cannot_hold_moves_weights_only_if_scaled(
+  session, is_scaled, moves
+):
+  weight = tf.get_variable("w", initializer=tf.zeros([3]))
+  loss_scale = LossScale() if is_scaled else None
+  narrow = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
+  gradients = compute_gradients(
+    lambda *_: (tf.cast(narrow, tf.float32) * 1e-5, {}),
+    {},
+    loss_scale=loss_scale,
+  )
+  step = optimization.training_step(
+    gradients, 1.0, 10, 0, loss_scale=loss_scale
+  )
+  session.run(tf.global_variables_initializer())
+  session.run(step.train_op)
+  assert np.count_nonzero(session.run(weight)) == moves
