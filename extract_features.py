@@ -158,14 +158,15 @@ def convert_single_example(
   num_truncated = num_tokens - len(tokens_a) - len(tokens_b)
   first = ["[CLS]", *tokens_a, "[SEP]"]
   second = [*tokens_b, "[SEP]"] if tokens_b else []
-  tokens = first + second
-  padding = [0] * (seq_length - len(tokens))
+  features = model_inputs.token_features(
+    tokenizer.convert_tokens_to_ids(first),
+    tokenizer.convert_tokens_to_ids(second),
+    seq_length,
+  )
   return InputFeatures(
     example.unique_id,
-    tokens,
-    [*tokenizer.convert_tokens_to_ids(tokens), *padding],
-    [1] * len(tokens) + padding,
-    [0] * len(first) + [1] * len(second) + padding,
+    first + second,
+    *(features[name] for name in model_inputs.TOKEN_FEATURES),
     num_truncated,
   )
 

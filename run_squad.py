@@ -323,52 +323,48 @@ class Predictor(predictor.LoadedModel):
       SquadExample(str(index), question, words)
       for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
     ]
-    description = self.description
-    length, may_be_none = (
-      description["max_seq_length"],
-      description["version_2_with_negative"],
-    )
-    windows_of = squad_features.WindowSettings(
-      length,
-      description["doc_stride"],
-      description["max_query_length"],
-      is_training=False,
-    )
+    settings = squad_features.WindowSettings.of_model(self.description)
     windows = squad_features.convert_examples_to_windows(
-      examples, self.tokenizer, windows_of
+      examples, self.tokenizer, settings
     )
     windows = list(
-      squad_features.iterate_features(windows, length, self.tokenizer.inv_vocab)
+      squad_features.iterate_features(
+        windows, settings.max_seq_length, self.tokenizer.inv_vocab
+      )
     )
-    logits = np.full([len(windows), 2, length], np.finfo("f").min)
-    records = list(map(squad_features.as_record, windows))
-    for index, row in enumerate(self.run(records)):
-      logits[index, :, : row.shape[1]] = row
+    rows = self.run(list(map(squad_features.as_record, windows)))
     finder = squad_decoding.AnswerFinder(
       examples,
       windows,
-      [RawResult(w.unique_id, *row) for w, row in zip(windows, logits)],
-      description["do_lower_case"],
+      [RawResult(window.unique_id, *row) for window, row in zip(windows, rows)],
+      self.description["do_lower_case"],
     )
+    may_be_none = self.description["version_2_with_negative"]
     found = finder.nbest_predictions(
       n_best_size, max_answer_length, may_be_none
     )
     answers = []
-    for (predictions, best, odds), (words, starts) in zip(found, split):
-      if not best and not may_be_none:
-        answers.append([])
-        continue
-      listed = [
-        Answer(found.text, probability, *found.span_in_paragraph(words, starts))
-        for found, probability in zip(
-          predictions, _compute_softmax([p.score for p in predictions])
-        )
-      ]
+    for (predictions, best, odds), place in zip(found, split):
+      has_answers = best or may_be_none
+      listed = _answers(predictions, *place) if has_answers else []
       if may_be_none:
         chosen = "" if odds > null_score_diff_threshold else best
         listed.sort(key=lambda answer: answer.text != chosen)
       answers.append(listed)
     return answers
+
+
+def _answers(
+  predictions: Sequence[squad_decoding.NbestPrediction],
+  words: Sequence[str],
+  starts: Sequence[int],
+) -> list[Answer]:
+  """Predictions with their probability and their place in a passage."""
+  probabilities = _compute_softmax([p.score for p in predictions])
+  return [
+    Answer(p.text, probability, *p.span_in_paragraph(words, starts))
+    for p, probability in zip(predictions, probabilities)
+  ]
 
 
 # The command line

@@ -15,21 +15,19 @@ from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
 
-# A trained model from Python
-
 
 class LoadedModel:
   """A trained model, loaded once, to run on rows of tokens.
 
-  A script's `Predictor` is one, and says what `build` and `predict` are.
+  The base of each script's `Predictor`, which adds `build` and `predict`.
 
   Attributes:
-    description: of the model, as its script wrote it.
+    description: the contents of the model's `model.json`.
     tokenizer: of the model.
   """
 
-  script: str  # that trains such models
-  purpose: str  # what such a model does
+  script: str  # The command that trains such models.
+  purpose: str  # A verb phrase for messages, such as "labels texts".
 
   def __init__(
     self,
@@ -42,8 +40,9 @@ class LoadedModel:
 
     Args:
       model_dir: the `--output_dir` of a training run.
-      checkpoint: which one; None for the folder's `trained_checkpoint`.
-      batch_size: how many rows are computed together.
+      checkpoint: path of a checkpoint; None for the folder's
+        `trained_checkpoint`.
+      batch_size: rows per batch.
       precision: "float32", "bfloat16" or "float16", see `--precision`.
 
     Raises:
@@ -103,27 +102,28 @@ class LoadedModel:
     """Builds the graph.
 
     Args:
-      description: of the model.
+      description: see the class.
       config: the model's sizes.
       inputs: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
-      compute: how to compute.
+      compute: precision and unpadding.
 
     Returns:
-      A tensor with a row for each of the input.
+      A tensor [B, ...].
     """
     raise NotImplementedError
 
   def run(
     self, rows: Sequence[Mapping[str, Sequence[int]]]
   ) -> list[np.ndarray]:
-    """What the model gives for rows, those of like length taken together.
+    """Computes rows in batches of similar length.
 
     Args:
-      rows: each with `model_inputs.TOKEN_FEATURES`, of any length.
+      rows: each with `model_inputs.TOKEN_FEATURES`, of any length, padded or
+        not.
 
     Returns:
-      The output of each, in order; its S is that of the longest row that it
-      was computed with.
+      The output of each, in order. Its S is that of the longest row of its
+      batch.
     """
     lengths = [sum(row["input_mask"]) for row in rows]
     order = sorted(range(len(rows)), key=lambda index: -lengths[index])
@@ -132,7 +132,10 @@ class LoadedModel:
       batch = order[first : first + self._batch_size]
       longest = lengths[batch[0]]
       feed = {
-        tensor: [_fitted(rows[index][name], longest) for index in batch]
+        tensor: [
+          model_inputs.pad(rows[index][name][:longest], longest)
+          for index in batch
+        ]
         for name, tensor in self._inputs.items()
       }
       for index, row in zip(batch, self._session.run(self._outputs, feed)):
@@ -140,7 +143,7 @@ class LoadedModel:
     return outputs
 
   def close(self) -> None:
-    """Frees the model."""
+    """Closes the session."""
     self._session.close()
 
   def __enter__(self):
@@ -151,7 +154,7 @@ class LoadedModel:
 
 
 def _constants_of(checkpoint: str) -> Callable:
-  """A getter of variables that gives constants, with a checkpoint's values."""
+  """A variable getter that returns constants with a checkpoint's values."""
   reader = tf.train.load_checkpoint(checkpoint)
 
   def get(getter, name, *args, **kwargs):
@@ -159,8 +162,3 @@ def _constants_of(checkpoint: str) -> Callable:
     return tf.constant(reader.get_tensor(name))
 
   return get
-
-
-def _fitted(values: Sequence[int], length: int) -> list[int]:
-  """Values cut to a length, or filled up with 0."""
-  return [*values[:length], *[0] * (length - len(values))]

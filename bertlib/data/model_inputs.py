@@ -125,9 +125,9 @@ def token_features(
   }
 
 
-def pad(values: list[int], length: int, filler: int = 0) -> list[int]:
+def pad(values: Sequence[int], length: int, filler: int = 0) -> list[int]:
   """The values with `filler` after them, up to a length."""
-  return values + [filler] * (length - len(values))
+  return [*values, *[filler] * (length - len(values))]
 
 
 class Lengths(NamedTuple):

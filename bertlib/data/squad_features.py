@@ -278,6 +278,12 @@ class WindowSettings(NamedTuple):
   max_query_length: int
   is_training: bool
 
+  @classmethod
+  def of_model(cls, description: Mapping[str, Any]) -> WindowSettings:
+    """The settings by which a trained model answers questions."""
+    names = ("max_seq_length", "doc_stride", "max_query_length")
+    return cls(*(description[name] for name in names), is_training=False)
+
 
 def check_settings(settings: WindowSettings) -> None:
   """Refuses settings by which no window would have text.

@@ -81,7 +81,7 @@ class Served:
 
   def build(self, inputs: Tensors):
     """The graph of the model, from `model_inputs.TOKEN_FEATURES`."""
-    raise NotImplementedError
+    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs: Tensors) -> Tensors:
     """What comes out for ids."""
@@ -208,10 +208,6 @@ class Classifier(Served):
     elif description.get("has_pairs"):
       self.main = "pair"
 
-  def build(self, inputs):
-    """See base class."""
-    return self.build_model(self.description, self.config, inputs, self.compute)
-
   def signatures(self):
     """See base class; a choice is a pair of its own."""
     signatures = super().signatures()
@@ -335,15 +331,14 @@ class MaskedLM(Served):
 
 
 class Tagger(Served):
-  """Tags of words; texts of any length go through in windows."""
+  """Tags of words; texts of any length go through in windows.
+
+  The model gives probabilities, float32 [B, S, L].
+  """
 
   def graph_tokenizer(self, tokenizer):
     """See base class."""
     return tf_tokenizer.GraphTokenizer(tokenizer, ner.WORD)
-
-  def build(self, inputs):
-    """See base class; probabilities, float32 [B, S, L]."""
-    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs):
     """See base class."""
@@ -410,7 +405,10 @@ class Tagger(Served):
 
 
 class Reader(Served):
-  """Answers to questions, in passages that go through in windows."""
+  """Answers to questions, in passages that go through in windows.
+
+  The model gives logits of starts and ends, float32 [B, 2, S].
+  """
 
   n_best_size = 20
   max_answer_length = 30
@@ -420,17 +418,10 @@ class Reader(Served):
     """See base class; InputError where a question leaves no room for text."""
     super().__init__(description, *args, **kwargs)
     squad_features.check_settings(
-      squad_features.WindowSettings(
-        self.max_seq_length,
-        description["doc_stride"],
-        description["max_query_length"],
-        is_training=False,
+      squad_features.WindowSettings.of_model(description)._replace(
+        max_seq_length=self.max_seq_length
       )
     )
-
-  def build(self, inputs):
-    """See base class; scores of starts and ends, float32 [B, 2, S]."""
-    return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs):
     """See base class."""

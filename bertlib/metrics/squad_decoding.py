@@ -282,12 +282,13 @@ class AnswerFinder:
         )
     of_windows = [by_id[feature.unique_id] for feature in self._features]
     for name in ("start_logits", "end_logits"):
-      rows = [getattr(result, name) for result in of_windows]
+      rows = [np.asarray(getattr(result, name)) for result in of_windows]
       width = max(map(len, rows), default=0)
-      for index, row in enumerate(rows):
-        if len(row) < width:
-          rows[index] = [*row, *[-math.inf] * (width - len(row))]
-      yield np.array(rows).reshape(len(rows), width)
+      dtype = np.result_type(np.float32, *{row.dtype for row in rows})
+      logits = np.full([len(rows), width], -np.inf, dtype)
+      for row, values in zip(logits, rows):
+        row[: len(values)] = values
+      yield logits
 
   def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
     """No answer to each question: the lowest score of its windows' [CLS]."""

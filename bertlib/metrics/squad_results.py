@@ -1,9 +1,9 @@
-"""Answers of a run: decoded, and written with their scores."""
+"""Answers of a run: decoded, written and evaluated."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -22,17 +22,17 @@ def decode(
   logits: np.ndarray,
   questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
-  """Writes the answers; scores them, and tries other settings, if so asked.
+  """Writes the answers; evaluates them and sweeps settings if asked to.
 
   Args:
     settings: of the command.
     examples: the questions.
     windows: their windows.
-    logits: [2, windows, max_seq_length], the model's scores.
-    questions: the accepted answers, if they are needed.
+    logits: [2, windows, max_seq_length], of starts and of ends.
+    questions: with the accepted answers, if they are needed.
 
   Returns:
-    The scores by name; none if they are not asked for.
+    The metrics by name; empty without --do_eval.
   """
   features = (
     examples,
@@ -53,6 +53,21 @@ def decode(
   logging.info(
     "Answers to %d questions in %s", len(examples), settings.run.output_dir
   )
+  _warn_of_questions_without_spans(odds)
+  scores = {}
+  if settings.run.do_eval:
+    scores = _write_scores(settings, questions, answers, odds)
+  if settings.sweeps:
+    finder = squad_decoding.AnswerFinder(
+      *features, settings.model.do_lower_case
+    )
+    app.print_table(
+      list(squad_evaluation.sweep(settings, examples, finder, questions))
+    )
+  return scores
+
+
+def _warn_of_questions_without_spans(odds: Mapping[str, float]) -> None:
   impossible = [
     name for name, odd in odds.items() if odd == squad_decoding.CERTAIN_ODDS
   ]
@@ -62,28 +77,28 @@ def decode(
       len(impossible),
       impossible[0],
     )
-  scores = {}
-  if settings.run.do_eval:
-    scores = squad_evaluation.score(
-      settings, questions, answers, odds, settings.null_score_diff_threshold
-    )
-    result_files.write_results(
-      os.path.join(settings.run.output_dir, "eval_results.txt"), scores
-    )
-    if settings.version_2_with_negative:
-      logging.info(
-        "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
-        scores["f1"],
-        settings.null_score_diff_threshold,
-        scores["best_f1"],
-        scores["best_f1_thresh"],
-      )
-  if settings.sweeps:
-    finder = squad_decoding.AnswerFinder(
-      *features, settings.model.do_lower_case
-    )
-    app.print_table(
-      list(squad_evaluation.sweep(settings, examples, finder, questions))
+
+
+def _write_scores(
+  settings: SquadSettings,
+  questions: Sequence[squad_files.Question],
+  answers: Mapping[str, str],
+  odds: Mapping[str, float],
+) -> dict[str, float]:
+  """Evaluates the answers, and writes and returns the metrics."""
+  scores = squad_evaluation.score(
+    settings, questions, answers, odds, settings.null_score_diff_threshold
+  )
+  result_files.write_results(
+    os.path.join(settings.run.output_dir, "eval_results.txt"), scores
+  )
+  if settings.version_2_with_negative:
+    logging.info(
+      "F1 is %.2f at --null_score_diff_threshold=%s, and best, %.2f, at %s",
+      scores["f1"],
+      settings.null_score_diff_threshold,
+      scores["best_f1"],
+      scores["best_f1_thresh"],
     )
   return scores
 
