@@ -45,6 +45,7 @@ WITHOUT_TENSORFLOW = (
   "squad_metrics",
   "tokenization",
   "bertlib.app",
+  "bertlib.checkpoints.checkpoint_names",
   "bertlib.checkpoints.huggingface_runner",
   "bertlib.data.classification",
   "bertlib.data.ner",

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 
 # What TensorFlow raises for a damaged file; an IndexError where it ends early.
@@ -112,7 +114,7 @@ def examine(checkpoint: str) -> Condition:
   """
   index = _index_of(checkpoint)
   if not index:
-    return Condition(f"{checkpoint}: there is no such checkpoint")
+    return Condition(missing_part(checkpoint))
   states = []
   for path in [index, *data_files(checkpoint)]:
     with contextlib.suppress(tf.errors.NotFoundError):  # removed just now
@@ -124,13 +126,10 @@ def examine(checkpoint: str) -> Condition:
 @functools.lru_cache(maxsize=64)
 def _examine(checkpoint: str, states: tuple) -> Condition:
   (index, *_), *data = states
-  try:
-    reader = tf.train.load_checkpoint(checkpoint)
-  except _ERRORS as error:
-    return Condition(f"{index}: {_reason(error)}")
-  missing = missing_bytes(checkpoint, reader)
+  missing = missing_part(checkpoint)
   if missing:
     return Condition(missing)
+  reader = tf.train.load_checkpoint(checkpoint)
   named = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
   not_finite = []
   for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
@@ -145,23 +144,43 @@ def _examine(checkpoint: str, states: tuple) -> Condition:
   return Condition(None, tuple(not_finite))
 
 
-def missing_bytes(checkpoint: str, reader: Any) -> str | None:
-  """Says how many bytes its data files lack; None where they are complete.
+def missing_part(checkpoint: str) -> str | None:
+  """Says what of a checkpoint is missing; its checksums are not compared.
 
   Args:
-    checkpoint: its path.
-    reader: of it. The values stand in the data files without a gap.
+    checkpoint: its path, without `.index`.
+
+  Returns:
+    The file that is missing, cannot be read or ends early; None where the
+    checkpoint is complete.
   """
-  if not tf.gfile.Exists(f"{checkpoint}.index"):
-    return None  # of the first format
+  index = _index_of(checkpoint)
+  if not index:
+    return f"{checkpoint}: there is no such checkpoint"
+  has_data_files = index != checkpoint  # as all formats but the first
+  if has_data_files:
+    names = map(os.path.basename, tf.gfile.Glob(f"{checkpoint}.*"))
+    missing = checkpoint_names.missing_files(
+      os.path.basename(checkpoint), set(names)
+    )
+    if missing:
+      return f"{checkpoint}: {checkpoint_names.is_incomplete(missing)}"
+  try:
+    reader = tf.train.load_checkpoint(checkpoint)
+  except _ERRORS as error:
+    return f"{index}: {_reason(error)}"
+  return _missing_bytes(checkpoint, reader) if has_data_files else None
+
+
+def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
+  """Says how many bytes its data files lack; None where they are complete."""
   dtypes = reader.get_variable_to_dtype_map()
+  # The values stand in the data files without a gap.
   expected = sum(
     int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
     for name, shape in reader.get_variable_to_shape_map().items()
   )
   files = data_files(checkpoint)
-  if not files:
-    return f"{checkpoint}: its .index is there, its .data files are not"
   found = sum(tf.gfile.Stat(path).length for path in files)
   if found >= expected:
     return None

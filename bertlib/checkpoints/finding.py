@@ -170,7 +170,8 @@ def go_on_in(folder: str) -> None:
       [
         checkpoint
         for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
-        if _step_of(checkpoint) < _step_of(last) and _is_complete(checkpoint)
+        if _step_of(checkpoint) < _step_of(last)
+        and not checkpoint_files.missing_part(checkpoint)
       ],
     )
   elif named and not last:
@@ -198,7 +199,7 @@ def remove_unfinished(folder: str) -> None:
     elif os.path.basename(checkpoint) != named:
       files.setdefault(checkpoint, []).append(path)
   for checkpoint, paths in files.items():
-    if not _is_complete(checkpoint):
+    if checkpoint_files.missing_part(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
 
@@ -236,17 +237,6 @@ def _step_of(checkpoint: str) -> int:
   """The step in a checkpoint's name; -1 without one."""
   number = re.search(r"-(\d+)$", checkpoint)
   return int(number[1]) if number else -1
-
-
-def _is_complete(checkpoint: str) -> bool:
-  """Whether all of a checkpoint is there; its checksums are not compared."""
-  if not checkpoint_files.exists(checkpoint):
-    return False
-  try:
-    reader = tf.train.load_checkpoint(checkpoint)
-  except (tf.errors.OpError, ValueError, RuntimeError):
-    return False
-  return not checkpoint_files.missing_bytes(checkpoint, reader)
 
 
 @functools.cache

@@ -16,7 +16,6 @@ import http.client
 import json
 import os
 import posixpath
-import re
 import stat
 import tarfile
 import time
@@ -30,16 +29,13 @@ from typing import IO, Any, Callable
 from absl import logging
 
 from bertlib import app, files, json_files, published_models
+from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 
 # The files of a model. Archives also hold its graph (.meta), read by nothing.
 _CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
 _CHECKPOINT = "bert_model.ckpt"
-_CHECKPOINT_FILE = re.compile(
-  r"(?P<prefix>\w[\w.-]*)(?P<part>\.index|\.data-\d{5}-of-(?P<parts>\d{5}))",
-  re.ASCII,
-)
 
 _TIMEOUT = 60  # seconds without a byte
 _TRIES = 4  # in a row that bring nothing new
@@ -105,8 +101,8 @@ def checkpoint_path(folder: str) -> str:
   missing = _missing(names)
   if missing:
     raise InputError(
-      f"{folder}: lacks {missing}. Put it there, or remove the folder to have"
-      " it fetched again"
+      f"{folder}: {checkpoint_names.is_incomplete(missing)}. Put it there, or"
+      " remove the folder to have it fetched again"
     )
   index = next(name for name in names if name.endswith(".index"))
   return os.path.join(folder, index[: -len(".index")])
@@ -123,15 +119,14 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
   }
 
 
-def _missing(names: Collection[str]) -> str:
+def _missing(names: Collection[str]) -> list[str]:
   """What a model still needs, beside files of these names."""
   missing = [name for name in (_CONFIG, _VOCAB) if name not in names]
-  found = [m for m in map(_CHECKPOINT_FILE.fullmatch, names) if m]
-  whole = [m["prefix"] for m in found if m["part"] == ".index"]
-  parts = [m["parts"] for m in found if m["parts"] and [m["prefix"]] == whole]
-  if not parts or len(parts) != int(parts[0]):
-    missing.append("a checkpoint (one .index and all of its .data)")
-  return " and ".join(missing)
+  found = [name for name in names if name.endswith(".index")]
+  if len(found) != 1:
+    return [*missing, "a checkpoint (one .index and all of its .data)"]
+  checkpoint = found[0].removesuffix(".index")
+  return missing + checkpoint_names.missing_files(checkpoint, names)
 
 
 @contextlib.contextmanager
@@ -327,9 +322,9 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
       parent, name = posixpath.split(path)
       if only and posixpath.basename(parent) != only:
         continue
-      match = _CHECKPOINT_FILE.fullmatch(name)
+      match = checkpoint_names.FILE.fullmatch(name)
       if match:
-        prefixes.add(match["prefix"])
+        prefixes.add(match["checkpoint"])
         name = _CHECKPOINT + match["part"]
       elif name not in (_CONFIG, _VOCAB):
         continue
@@ -345,7 +340,7 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
     raise InputError(f"not a whole archive ({error})") from error
   missing = _missing(hashes)
   if missing:
-    raise InputError(f"lacks {missing}")
+    raise InputError(checkpoint_names.is_incomplete(missing))
   return hashes
 
 

@@ -125,7 +125,7 @@ def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
 
 def test_a_checkpoint_without_data_is_refused(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
-  with pytest.raises(InputError, match=r"\.data files are not"):
+  with pytest.raises(InputError, match=r"lacks model\.ckpt-7\.data-0"):
     finding.check_checkpoint(checkpoint)
 
 

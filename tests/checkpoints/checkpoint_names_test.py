@@ -1,0 +1,25 @@
+"""Tests of which files of a checkpoint are missing, by their names."""
+
+import pytest
+
+from bertlib.checkpoints import checkpoint_names
+
+pytestmark = pytest.mark.unit
+
+INDEX = "m.ckpt.index"
+DATA = [f"m.ckpt.data-0000{part}-of-00003" for part in range(3)]
+
+
+@pytest.mark.parametrize(
+  ("names", "missing"),
+  [
+    ([INDEX, *DATA], []),
+    ([INDEX, "m.ckpt.data-00000-of-00001"], []),
+    (DATA, [INDEX]),
+    ([INDEX, DATA[1]], [DATA[0], DATA[2]]),
+    ([INDEX, "other.data-00000-of-00001"], ["m.ckpt.data-00000-of-00001"]),
+    ([], [INDEX, "m.ckpt.data-00000-of-00001"]),
+  ],
+)
+def test_missing_files_are_named(names, missing):
+  assert checkpoint_names.missing_files("m.ckpt", names) == missing
