@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -500,20 +501,17 @@ def stream_epochs(
     first_block = tf.where(epoch == first_epoch, blocks_done, 0)
     first_block = tf.cast(first_block, tf.int64)
     blocks = records.skip(first_block * block_size).batch(block_size)
-    return (
-      blocks.prefetch(1)
-      .enumerate(first_block)
-      .flat_map(
-        lambda number, block: tf.data.Dataset.from_tensor_slices(
-          tf.nest.map_structure(
-            lambda tensor: tf.random.experimental.stateless_shuffle(
-              tensor, tf.random.fold_in(seeds, number)
-            ),
-            block,
-          )
-        )
+
+    def shuffle(number, block):
+      shuffled = functools.partial(
+        tf.random.experimental.stateless_shuffle,
+        seed=tf.random.fold_in(seeds, number),
       )
-    )
+      return tf.data.Dataset.from_tensor_slices(
+        tf.nest.map_structure(shuffled, block)
+      )
+
+    return blocks.prefetch(1).enumerate(first_block).flat_map(shuffle)
 
   epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
   return epochs.flat_map(read_epoch).skip(done_in_block)
