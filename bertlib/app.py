@@ -18,6 +18,7 @@ from tqdm import tqdm
 from bertlib import errors, json_files, tensorflow_log
 from bertlib.errors import InputError
 from bertlib.settings import option, rules
+from bertlib.settings.common import CHOICES
 
 # What a receipt has to hold, see `json_files`.
 _FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
@@ -28,6 +29,7 @@ _RECEIPT = {
   "files": [_FILE],
   "code": dict,
   "versions": dict,
+  "flags?": dict,
   "results": (dict, type(None)),
   "checkpoint?": (dict, type(None)),
 }
@@ -252,7 +254,8 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
 
   Returns:
     Program and arguments, those of the receipt first, so that the others go
-    before them; and the receipt's path, None where no `--rerun` is given.
+    before them, with what "auto" stood for in its run; and the receipt's path,
+    None where no `--rerun` is given.
 
   Raises:
     InputError: it cannot be read, or is of another script.
@@ -268,7 +271,18 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
     raise InputError(
       f"{known.rerun}: is of {receipt['script']}; repeat it by that script"
     )
-  return [program, *receipt["given"], *arguments], known.rerun
+  given = [*receipt["given"], *_recorded_choices(receipt)]
+  return [program, *given, *arguments], known.rerun
+
+
+def _recorded_choices(receipt: Mapping[str, Any]) -> list[str]:
+  """Flags with what "auto" stood for in the run of a receipt."""
+  values = receipt.get("flags", {})
+  return [
+    f"--{name}={receipt[name]}"
+    for name, choices in CHOICES.items()
+    if values.get(name) == "auto" and receipt.get(name) in choices
+  ]
 
 
 def read_receipt(path: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 from absl import logging
 
 import modeling
-from bertlib import app, published_models
+from bertlib import published_models
 from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -104,7 +104,7 @@ def find_devices(
   """Finds the devices of a run, and what "auto" stands for on them.
 
   Where a run resumes, or evaluates what another has trained, "auto" is what
-  that run recorded in its folder; with --rerun, what the receipt says.
+  that run recorded in its folder.
 
   Args:
     settings: of the command.
@@ -121,8 +121,6 @@ def find_devices(
   if run and run.output_dir:
     paths["output_dir"] = run.output_dir
     recorded = model_json.load_description(run.output_dir)
-  if settings.receipt.rerun:
-    recorded |= app.read_receipt(settings.receipt.rerun)
   found = devices.find(settings.devices, bool(run and run.do_train), paths)
   return found, devices.choose(settings.compute, found, recorded)
 

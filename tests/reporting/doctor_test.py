@@ -861,6 +861,32 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
   assert app.with_receipt(["x.py", "--a"]) == (["x.py", "--a"], None)
 
 
+@pytest.mark.parametrize(
+  ("flags", "recorded", "chosen"),
+  [
+    ({"precision": "auto", "xla": "auto"}, "bfloat16", ["bfloat16", "off"]),
+    ({"precision": "float32", "xla": "auto"}, "float32", [None, "off"]),
+    ({"precision": "auto", "xla": "on"}, "float64", [None, None]),
+    ({}, "bfloat16", [None, None]),
+  ],
+)
+def test_a_rerun_has_what_auto_stood_for(
+  tmp_path, monkeypatch, flags, recorded, chosen
+):
+  monkeypatch.chdir(tmp_path)
+  receipt = {"script": "x.py", "given": ["--a=1"], "results": None}
+  receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
+  receipt |= {"flags": flags, "precision": recorded, "xla": "off"}
+  write("chosen.json", json.dumps(receipt))
+  argv, _ = app.with_receipt(["x.py", "--rerun=chosen.json", "--b"])
+  expected = [
+    f"--{name}={value}"
+    for name, value in zip(("precision", "xla"), chosen)
+    if value
+  ]
+  assert argv == ["x.py", "--a=1", *expected, "--b"]
+
+
 @pytest.mark.unit
 def test_the_command_repeats_itself(place):
   given = arguments(create_pretraining_data)
