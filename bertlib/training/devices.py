@@ -45,36 +45,57 @@ def find(
       settings.gcp_project,
       dict(remote_paths or {}),
     )
-    return dataclasses.replace(settings, use_tpu=True, tpu_cluster=cluster)
+    return dataclasses.replace(settings, tpu_cluster=cluster)
   return dataclasses.replace(
     settings, replicas=_find_replicas(settings, trains)
   )
+
+
+def find_cluster(
+  settings: DeviceSettings, trains: bool
+) -> distribution.Cluster | None:
+  """Finds the processes that train together; looks at no device.
+
+  Args:
+    settings: flags of devices.
+    trains: whether the run trains.
+
+  Returns:
+    The `Cluster`; None for one process alone, and on a TPU.
+
+  Raises:
+    InputError: flags and environment contradict each other.
+  """
+  if settings.on_tpu:
+    return None
+  if settings.distribution != "multi_worker":
+    if "TF_CONFIG" in os.environ and settings.distribution != "off":
+      raise InputError(
+        "TF_CONFIG names processes that train together: give"
+        " --distribution=multi_worker, or off to train alone"
+      )
+    return None
+  if not trains:
+    raise InputError(
+      "--distribution=multi_worker is for training: give --do_train, or use"
+      " the devices of one machine"
+    )
+  cluster = distribution.read_cluster(os.environ)
+  if not cluster:
+    raise InputError(
+      "--distribution=multi_worker: there is one process alone. Name several"
+      " in TF_CONFIG, or start this by srun with several tasks"
+    )
+  return cluster
 
 
 def _find_replicas(
   settings: DeviceSettings, trains: bool
 ) -> distribution.Replicas | None:
   """Replicas on CPUs and GPUs; None for one device."""
+  cluster = find_cluster(settings, trains)
   kind = settings.distribution
   num_gpus = len(tf.config.list_physical_devices("GPU"))
-  cluster = None
-  if kind == "multi_worker":
-    if not trains:
-      raise InputError(
-        "--distribution=multi_worker is for training: give --do_train, or use"
-        " the devices of one machine"
-      )
-    cluster = distribution.read_cluster(os.environ)
-    if not cluster:
-      raise InputError(
-        "--distribution=multi_worker: there is one process alone. Name several"
-        " in TF_CONFIG, or start this by srun with several tasks"
-      )
-  elif "TF_CONFIG" in os.environ and kind != "off":
-    raise InputError(
-      "TF_CONFIG names processes that train together: give"
-      " --distribution=multi_worker, or off to train alone"
-    )
   asked = settings.num_replicas
   num_local = asked or (max(num_gpus, 1) if kind != "off" else 1)
   if kind == "off" and num_local > 1:
@@ -88,7 +109,7 @@ def _find_replicas(
       f"--num_replicas={num_local}: without GPUs each worker is one replica;"
       " start more workers"
     )
-  replicas = distribution.Replicas(num_local, cluster)
+  replicas = distribution.Replicas(num_local, cluster, on_gpu=num_gpus > 0)
   return replicas if replicas.count > 1 else None
 
 

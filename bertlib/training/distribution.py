@@ -67,7 +67,7 @@ def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
   if environment.get("TF_CONFIG"):
     cluster = _of_tf_config(environment["TF_CONFIG"])
   elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-    cluster = _of_slurm()
+    cluster = _of_slurm(environment)
   else:
     return None
   return cluster if len(cluster.addresses) > 1 else None
@@ -104,9 +104,9 @@ def _of_tf_config(text: str) -> Cluster:
   return Cluster([address for _, _, address in named], own)
 
 
-def _of_slurm() -> Cluster:
-  """The processes of a Slurm step."""
-  num_tasks = int(os.environ["SLURM_STEP_NUM_TASKS"])
+def _of_slurm(environment: Mapping[str, str]) -> Cluster:
+  """The processes of a Slurm step, of which TensorFlow asks `os.environ`."""
+  num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
   # Which GPUs a task sees is left to Slurm; there are enough for an address.
   resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
     gpus_per_node=num_tasks, gpus_per_task=1, auto_set_gpu=False
@@ -186,10 +186,12 @@ class Replicas(NamedTuple):
   Attributes:
     num_local: those of this process, on its GPUs or on its CPU.
     cluster: the processes; None for this one alone.
+    on_gpu: whether they are on GPUs.
   """
 
   num_local: int
   cluster: Cluster | None = None
+  on_gpu: bool = False
 
   @property
   def num_processes(self) -> int:
@@ -218,24 +220,23 @@ def writes_summaries() -> bool:
   return tf.distribute.get_strategy().extended.should_save_summary
 
 
-def _local_strategy(num_replicas: int):
+def _local_strategy(num_replicas: int, on_gpu: bool = False):
   """Of replicas in this process alone, for a graph."""
-  kind = "gpu" if tf.config.list_physical_devices("GPU") else "cpu"
+  kind = "gpu" if on_gpu else "cpu"
   devices = [f"/{kind}:{number}" for number in range(num_replicas)]
   # Added up in the same order each time.
   exchange = tf.distribute.ReductionToOneDevice() if kind == "cpu" else None
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=exchange)
 
 
-def _worker_strategy(cluster: Cluster, num_local: int):
+def _worker_strategy(replicas: Replicas):
   """Of the replicas of all processes, for a graph."""
+  cluster = replicas.cluster
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
     task_type="worker",
     task_id=cluster.index,
-    num_accelerators={
-      "GPU": num_local if tf.config.list_physical_devices("GPU") else 0
-    },
+    num_accelerators={"GPU": replicas.num_local if replicas.on_gpu else 0},
     rpc_layer="grpc",
   )
   return tf.distribute.experimental.MultiWorkerMirroredStrategy(
@@ -246,7 +247,7 @@ def _worker_strategy(cluster: Cluster, num_local: int):
 def _session_config(replicas: Replicas) -> tf.ConfigProto:
   """That of a session on the devices of this process."""
   config = tf.ConfigProto(allow_soft_placement=True)
-  if not tf.config.list_physical_devices("GPU"):
+  if not replicas.on_gpu:
     config.device_count["CPU"] = replicas.num_local
   return config
 
@@ -295,7 +296,7 @@ class ReplicatedEstimator:
     self._predict_batch_size = predict_batch_size
 
   def train(self, input_fn, max_steps: int, hooks=(), saving_listeners=()):
-    """Trains up to a step.
+    """Trains up to a step; does nothing where that has been reached.
 
     Args:
       input_fn: of `params`, gives the batches of this process's shard.
@@ -312,6 +313,8 @@ class ReplicatedEstimator:
         f"--train_batch_size={self._train_batch_size} cannot be shared by"
         f" {self._replicas.count} replicas; give a multiple of that"
       )
+    if finding.steps_done(self.model_dir) >= max_steps:
+      return  # for which no other process has to be there
     cluster = self._replicas.cluster
     if cluster:
       hooks = [*hooks, _StopOnLostWorker(cluster.addresses)]
@@ -345,11 +348,11 @@ class ReplicatedEstimator:
     config = _session_config(replicas)
     settings = {"model_dir": self.model_dir, **self._run_config}
     if cluster:
-      strategy = _worker_strategy(cluster, replicas.num_local)
+      strategy = _worker_strategy(replicas)
       config = strategy.update_config_proto(config)
       settings["master"] = _join(cluster, config).target
     else:
-      strategy = _local_strategy(replicas.num_local)
+      strategy = _local_strategy(replicas.num_local, replicas.on_gpu)
     if not replicas.is_chief:
       # Nor events, whose file might have the name of the chief's.
       settings |= {
@@ -443,7 +446,7 @@ class ReplicatedEstimator:
     params = {"batch_size": batch_size}
     with without_tf_config():
       config = estimator_api.EstimatorRunConfig(model_dir=self.model_dir)
-    strategy = _local_strategy(num_replicas)
+    strategy = _local_strategy(num_replicas, self._replicas.on_gpu)
     specs, sizes = [], []
 
     @tf.autograph.experimental.do_not_convert
