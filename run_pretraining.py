@@ -613,34 +613,33 @@ def run_phases(settings: PretrainingSettings) -> None:
   schedule of its own. One that has come to its end is not run again. The model
   of the last one becomes that of --output_dir.
   """
-  num_steps = phases.check_phases(settings)
-  settings = setup.resolved(
-    settings, settings.model, setup.find_devices(settings)
-  )
+  planned = phases.read_phases(settings)
   if settings.receipt.doctor:
-    phases.run_each_phase(settings, num_steps)
+    phases.examine_phases(settings.run.output_dir, planned)
     return
+  settings = phases.with_cluster(settings, planned)
   receipt = receipts.begin(__file__, settings)
   with training_run.lock_output_dir(settings):
-    carry_out_phases(settings, num_steps, receipt)
+    carry_out_phases(settings, planned, receipt)
 
 
 def carry_out_phases(
   settings: PretrainingSettings,
-  num_steps: Sequence[int],
+  planned: Sequence[phases.Phase],
   receipt: receipts.Receipt,
 ) -> None:
   """Runs all phases, and makes the model of the last one that of the folder.
 
   Args:
     settings: of the command.
-    num_steps: the step at which each ends.
+    planned: the phases.
     receipt: of the run.
   """
   receipt.start(settings, settings.phases)
-  last = phases.run_each_phase(settings, num_steps)
+  phases.run_phases(settings, planned)
   if not settings.devices.is_chief:
     return
+  last = planned[-1].folder
   vocab_file = os.path.join(last, loading.VOCAB_FILE)
   model_json.claim(
     settings.run.output_dir,
@@ -652,7 +651,10 @@ def carry_out_phases(
     settings.run.output_dir, finding.trained_checkpoint(last)
   )
   logging.info("The model of all phases is in %s", settings.run.output_dir)
-  receipt.finish(phases.read_phase_receipt(last)["results"], kept)
+  results = {}
+  if planned[-1].settings.run.do_eval:
+    results = result_files.read_results(os.path.join(last, "eval_results.txt"))
+  receipt.finish(results, kept)
 
 
 # What is asked for, and whether it can be

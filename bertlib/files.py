@@ -278,6 +278,11 @@ def exists(path: str) -> bool:
   return _file_system(path).exists(path)
 
 
+def remove_file(path: str) -> None:
+  """Removes a file, local or remote."""
+  _file_system(path).remove(path)
+
+
 def make_folder(path: str) -> None:
   """Makes a folder, local or remote, and those that it is in.
 

@@ -216,6 +216,16 @@ def test_flags_are_read_by_main_and_settings_alone(module):
 
 
 @each_module
+def test_training_knows_no_receipt(module):
+  if module.startswith("bertlib.training."):
+    names = {
+      getattr(node, "attr", None) or getattr(node, "id", "")
+      for node in ast.walk(parse(module))
+    }
+    assert not [name for name in names if "receipt" in name]
+
+
+@each_module
 def test_importing_a_module_defines_no_flag(module):
   calls = [
     ast.unparse(node.func)

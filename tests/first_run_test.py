@@ -17,9 +17,8 @@ from bertlib import precision
 from bertlib.checkpoints import finding
 from bertlib.data import squad_files
 from bertlib.errors import InputError
-from bertlib.metrics import ner_decoding, squad_results
+from bertlib.metrics import ner_decoding, result_files, squad_results
 from bertlib.reporting import html_report
-from bertlib.training import multi_run
 
 pytestmark = pytest.mark.train
 
@@ -133,7 +132,7 @@ def test_a_short_run_has_the_scalars_of_its_first_and_last_step(trained):
 
 
 def test_a_dev_score_has_one_name_and_one_folder(trained):
-  results = multi_run.read_results(str(trained / "eval_results.txt"))
+  results = result_files.read_results(str(trained / "eval_results.txt"))
   scores = html_report.read_scalars(str(trained / "dev"))
   assert set(scores) == {"accuracy", "f1", "loss", "matthews"}
   ((step, accuracy),) = scores["accuracy"]

@@ -20,7 +20,7 @@ from bertlib import estimator_api
 from bertlib.data import class_weights, classification_records, model_inputs
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.errors import InputError
-from bertlib.training import multi_run
+from bertlib.metrics import result_files
 from optimization import StepOptions
 
 pytestmark = pytest.mark.train
@@ -164,7 +164,7 @@ def topics(once, place, classify):
 
 
 def test_several_labels_are_learned(topics):
-  results = multi_run.read_results(str(topics / "eval_results.txt"))
+  results = result_files.read_results(str(topics / "eval_results.txt"))
   constants = itertools.product([False, True], repeat=len(TOPICS))
   best = max(f1(TRUTH, np.tile(said, [len(TRUTH), 1])) for said in constants)
   assert best < 0.6
@@ -172,7 +172,7 @@ def test_several_labels_are_learned(topics):
 
 
 def test_tuned_thresholds_beat_a_half(topics):
-  results = multi_run.read_results(str(topics / "eval_results.txt"))
+  results = result_files.read_results(str(topics / "eval_results.txt"))
   assert results["eval_macro_f1_tuned"] > results["eval_macro_f1"] + 0.15
   assert set(results["thresholds"]) == set(TOPICS)
   assert 0 < results["thresholds"]["place"] < 0.5
@@ -183,7 +183,7 @@ def test_tuned_thresholds_beat_a_half(topics):
 
 
 def test_predictions_obey_the_thresholds(topics):
-  results = multi_run.read_results(str(topics / "eval_results.txt"))
+  results = result_files.read_results(str(topics / "eval_results.txt"))
   table, lines = read_outputs(topics)
   for row, line in zip(table, lines):
     np.testing.assert_allclose(list(line["probabilities"].values()), row)
@@ -428,7 +428,7 @@ def swag(once, place, classify):
 
 
 def test_choosing_is_learned(swag):
-  results = multi_run.read_results(str(swag / "eval_results.txt"))
+  results = result_files.read_results(str(swag / "eval_results.txt"))
   assert results["eval_accuracy"] > 0.9  # by chance 0.25
   matrix = np.array(results["confusion_matrix"])
   assert matrix.shape == (4, 4) and matrix.sum() == 13

@@ -1,14 +1,14 @@
 """Tests of pretraining on a large scale: phases, files of one's own, parts."""
 
 import collections
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-import threading
-import time
 
 import commands
 import numpy as np
@@ -29,7 +29,7 @@ from bertlib.data import (
 )
 from bertlib.data.input_pipeline import Shard
 from bertlib.errors import InputError
-from bertlib.training import checkpoint_hook, distribution, multi_run, phases
+from bertlib.training import checkpoint_hook, child_run, distribution
 
 pytestmark = pytest.mark.process
 
@@ -146,7 +146,7 @@ def test_phases_that_have_ended_are_not_run_again(
 
   copied = place / "again"
   shutil.copytree(phased, copied)
-  monkeypatch.setattr(multi_run, "run_again", refuse)
+  monkeypatch.setattr(child_run, "run", refuse)
   main_with_argv(*in_phases(place, "again"))
   receipt = json.loads((copied / "run.json").read_text())
   assert receipt["results"]["global_step"] == 12
@@ -219,97 +219,111 @@ def test_the_second_worker_writes_nothing_of_its_own(
   shared = place / "shared"
   for name in ("phase_1", "phase_2"):
     shutil.copytree(phased / name, shared / name)
+  shutil.copy(phased / "phases.json", shared)
+  before = set(os.listdir(shared))
   config = {
     "cluster": {"worker": ["a:1", "b:1"]},
     "task": {"type": "worker", "index": 1},
   }
   monkeypatch.setenv("TF_CONFIG", json.dumps(config))
   main_with_argv(*in_phases(place, "shared"), "--distribution=multi_worker")
-  assert set(os.listdir(shared)) == {"phase_1", "phase_2"}
+  assert set(os.listdir(shared)) == before
 
 
-@pytest.mark.unit
-def test_a_worker_waits_until_the_first_one_has_ended(tmp_path, monkeypatch):
-  path = tmp_path / "run.json"
-  receipt = {
-    "script": SCRIPT,
-    "given": [],
-    "path": "",
-    "files": [],
-    "code": {},
-    "versions": {},
-  }
-  contents = [{**receipt, "results": None}, {**receipt, "results": {}}]
-  monkeypatch.setattr(
-    time, "sleep", lambda _: path.write_text(json.dumps(contents.pop(0)))
-  )
-  phases.wait_for_chief(str(tmp_path))
-  assert not contents
-  with pytest.raises(InputError, match="the first worker did not"):
-    phases.wait_for_chief(str(tmp_path / "silent"), most_seconds=-1)
+# A chief that dies while it evaluates, and another worker waits for it
 
 
-# A command run again
+class Workers:
+  """Two workers that run phases; an evaluation takes as long as it likes."""
+
+  def __init__(self, place, output_dir):
+    with contextlib.ExitStack() as stack:
+      sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+      for one in sockets:
+        one.bind(("localhost", 0))
+      ports = [one.getsockname()[1] for one in sockets]
+    self._addresses = [f"localhost:{port}" for port in ports]
+    self._logs = place / f"{output_dir}_logs"
+    self._logs.mkdir()
+    self.arguments = [
+      *in_phases(place, output_dir, ["workers.flags"]),
+      "--learning_rate=1e-3",
+    ]
+    (place / "workers.flags").write_text(
+      "--distribution=multi_worker\n--num_train_steps=4\n--num_warmup_steps=1\n"
+    )
+
+  def start(self, index, *more):
+    """Starts a worker, the leader of a process group."""
+    task = {"type": "worker", "index": index}
+    cluster = {"worker": self._addresses}
+    with open(self.log(index), "a") as log:
+      return subprocess.Popen(
+        [
+          sys.executable,
+          os.path.join(commands.ROOT, SCRIPT),
+          *self.arguments,
+          *more,
+        ],
+        stderr=log,
+        start_new_session=True,
+        env=os.environ
+        | {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})},
+      )
+
+  def log(self, index):
+    return self._logs / f"{index}.log"
+
+  def wait_for_line(self, index, text, *processes):
+    commands.wait_until(lambda: text in self.log(index).read_text(), *processes)
 
 
-def run_code(monkeypatch, code):
-  """Runs a program as this command would run itself again."""
-  monkeypatch.setattr(sys, "argv", ["-c", code])
-  multi_run.run_again("out", ["--seed=3"])
+@contextlib.contextmanager
+def killed_at_end(process):
+  """Kills a process and those that it started."""
+  try:
+    yield process
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
-def test_a_command_run_again_has_other_flags(monkeypatch):
-  run_code(
-    monkeypatch,
-    "import sys; assert sys.argv[1:] == ['--seed=3', '--output_dir=out']",
-  )
+ENDLESS = "--max_eval_steps=1000000"
+EVALUATING = "Evaluating on"
+TRAINED = "This worker is done"
 
 
-@pytest.mark.parametrize(
-  "code",
-  [
-    "import sys; sys.exit(143)",
-    "import os; os.kill(os.getpid(), 15)",
-  ],
-)
-def test_a_run_that_was_stopped_has_not_failed(monkeypatch, code):
-  with pytest.raises(SystemExit) as stopped:
-    run_code(monkeypatch, code)
-  assert stopped.value.code == 143
+@pytest.mark.slow
+def test_a_worker_ends_when_the_chief_dies_while_it_evaluates(place):
+  workers = Workers(place, "lost")
+  with (
+    killed_at_end(workers.start(0, ENDLESS)) as chief,
+    killed_at_end(workers.start(1)) as waiting,
+  ):
+    workers.wait_for_line(0, EVALUATING, chief, waiting)
+    workers.wait_for_line(1, TRAINED, chief, waiting)
+    os.killpg(chief.pid, signal.SIGKILL)
+    assert waiting.wait(timeout=600) == 1
+  line = workers.log(1).read_text().splitlines()[-1]
+  assert line.startswith(f"{SCRIPT}: error: {place / 'lost'}: the chief worker")
+  assert "Traceback" not in workers.log(1).read_text()
 
 
-@pytest.mark.parametrize(
-  "code", ["import sys; sys.exit(1)", "import os; os.kill(os.getpid(), 9)"]
-)
-def test_a_run_that_failed_is_told(monkeypatch, code):
-  with pytest.raises(InputError, match="out: the run failed"):
-    run_code(monkeypatch, code)
-
-
-def test_sigterm_goes_on_to_the_run(tmp_path, monkeypatch):
-  begun, ended = tmp_path / "begun", tmp_path / "ended"
-  code = (
-    "import pathlib, signal, sys, time\n"
-    "def stop(*_):\n"
-    f"  pathlib.Path({str(ended)!r}).touch()\n"
-    "  sys.exit(143)\n"
-    "signal.signal(signal.SIGTERM, stop)\n"
-    f"pathlib.Path({str(begun)!r}).touch()\n"
-    "time.sleep(60)\n"
-  )
-
-  def stop_soon():
-    while not begun.exists():
-      time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-  thread = threading.Thread(target=stop_soon)
-  thread.start()
-  with pytest.raises(SystemExit) as stopped:
-    run_code(monkeypatch, code)
-  thread.join()
-  assert stopped.value.code == 143
-  assert ended.exists()
+@pytest.mark.slow
+def test_a_worker_goes_on_with_a_chief_that_is_started_again(place):
+  workers = Workers(place, "restarted")
+  with killed_at_end(workers.start(1)) as waiting:
+    with killed_at_end(workers.start(0, ENDLESS)) as chief:
+      workers.wait_for_line(0, EVALUATING, chief, waiting)
+      workers.wait_for_line(1, TRAINED, chief, waiting)
+    saved = (place / "restarted/phase_1/model.ckpt-4.index").stat().st_mtime_ns
+    with killed_at_end(workers.start(0, "--max_eval_steps=1")) as chief:
+      assert chief.wait(timeout=600) == 0, workers.log(0).read_text()
+    assert waiting.wait(timeout=600) == 0, workers.log(1).read_text()
+  phase = place / "restarted" / "phase_1"
+  assert (phase / "model.ckpt-4.index").stat().st_mtime_ns == saved
+  assert "global_step" in run_outputs.read_results(phase / "eval_results.txt")
 
 
 # What each process reads

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
 
-from bertlib.files import write_whole
+from bertlib import files
+from bertlib.errors import InputError
+from bertlib.files import open_any, write_whole
 
 
 def predictions_name(path: str) -> str:
@@ -33,3 +36,28 @@ def write_results(path: str, results: Mapping[str, Any]) -> None:
     logging.info("  %s", line)
   with write_whole(path) as file:
     file.writelines(line + "\n" for line in lines)
+
+
+def read_results(path: str) -> dict[str, Any]:
+  """Reads what `write_results` wrote.
+
+  Args:
+    path: the file.
+
+  Returns:
+    Values by key; text where a value is not JSON.
+
+  Raises:
+    InputError: the file is missing.
+  """
+  if not files.exists(path):
+    raise InputError(f"{path}: is missing; add --do_eval")
+  results: dict[str, Any] = {}
+  with open_any(path) as file:
+    for line in file:
+      key, text = line.rstrip("\n").split(" = ", 1)
+      try:
+        results[key] = json.loads(text)
+      except ValueError:
+        results[key] = text
+  return results

@@ -1,63 +1,21 @@
-"""Several runs, one after the other: seeds, and what they say together."""
+"""Runs of one command from several seeds, and what they show together."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import folder_lock
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
-from bertlib.training import checkpoint_hook, model_selection
+from bertlib.files import write_whole
+from bertlib.metrics import result_files
+from bertlib.training import child_run, model_selection
 
 SEEDS_FILE = "seeds.json"
-
-
-# Several runs
-
-
-def run_again(output_dir: str, flags: Sequence[str]) -> None:
-  """Runs this command in a subprocess, which is stopped when this one is.
-
-  The locks of this process stay held as long as either of the two runs.
-
-  Args:
-    output_dir: its folder.
-    flags: those that go before what this command was given.
-
-  Raises:
-    InputError: it failed.
-    SystemExit: it was stopped; with one of `checkpoint_hook.STOPPED_STATUSES`.
-  """
-  command = [sys.executable, *sys.argv, *flags, f"--output_dir={output_dir}"]
-  with (
-    checkpoint_hook.StopRequest() as stop,
-    subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,
-  ):
-    while process.poll() is None and not stop.requested:
-      time.sleep(0.1)
-    if stop.requested:
-      process.terminate()
-  status = process.returncode
-  if status < 0:  # it ended before it could listen
-    status = 128 - status
-  if stop.requested or status in checkpoint_hook.STOPPED_STATUSES:
-    logging.warning("%s: stopped; the same command resumes it", output_dir)
-    sys.exit(stop.status if stop.requested else status)
-  if process.returncode:
-    raise InputError(
-      f"{output_dir}: the run failed, for the reason above. The same command"
-      " goes on from there"
-    )
 
 
 def train_seeds(
@@ -76,14 +34,16 @@ def train_seeds(
 
   Raises:
     InputError: a run failed, or did not tell the score.
-    SystemExit: see `run_again`.
+    SystemExit: see `child_run.run`.
   """
   results = {}
   for count, seed in enumerate(seeds, start=1):
     folder = os.path.join(output_dir, f"seed_{seed}")
     logging.info("Seed %d, %d of %d, in %s", seed, count, len(seeds), folder)
-    run_again(folder, [f"--seed={seed}", "--seeds=0", *also])
-    results[seed] = read_results(os.path.join(folder, "eval_results.txt"))
+    child_run.run(folder, [f"--seed={seed}", "--seeds=0", *also])
+    results[seed] = result_files.read_results(
+      os.path.join(folder, "eval_results.txt")
+    )
   report = summarize_seeds(metric, results)
   with write_whole(os.path.join(output_dir, SEEDS_FILE)) as file:
     file.write(json.dumps(report, indent=2) + "\n")
@@ -166,29 +126,3 @@ def has_collapsed(results: Mapping[str, Any]) -> bool:
   if matrix:
     return sum(any(column) for column in zip(*matrix)) == 1
   return any(results.get(f"eval_{name}") == 0 for name in ("f1", "micro_f1"))
-
-
-def read_results(path: str) -> dict[str, Any]:
-  """What `result_files.write_results` wrote.
-
-  Args:
-    path: the file.
-
-  Returns:
-    Values by key; a text where a value is no JSON.
-
-  Raises:
-    InputError: the file is missing.
-  """
-  try:
-    with open_any(path) as file:
-      pairs = [line.rstrip("\n").split(" = ", 1) for line in file]
-  except (OSError, tf.errors.NotFoundError) as error:
-    raise InputError(f"{path}: is missing; add --do_eval") from error
-  results: dict[str, Any] = {}
-  for key, text in pairs:
-    try:
-      results[key] = json.loads(text)
-    except ValueError:
-      results[key] = text
-  return results

@@ -393,31 +393,6 @@ def test_a_score_has_one_name():
   }
 
 
-def test_results_are_read_as_they_were_written(tmp_path):
-  results = {
-    "eval_accuracy": np.float32(2 / 3),
-    "eval_loss": np.float32(1e-9),
-    "global_step": 12,
-    "confusion_matrix": [[1, 2], [3, 4]],
-    "note": "a = b",
-    "labels": '["a", "\u00fc"]',
-  }
-  path = str(tmp_path / "eval_results.txt")
-  result_files.write_results(path, results)
-  read = multi_run.read_results(path)
-  assert read.pop("labels") == ["a", "\u00fc"]
-  for name in ("eval_accuracy", "eval_loss"):
-    assert np.float32(read.pop(name)) == results[name]
-  assert read == {
-    name: results[name] for name in ("global_step", "confusion_matrix", "note")
-  }
-
-
-def test_results_that_are_missing(tmp_path):
-  with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
-    multi_run.read_results(str(tmp_path / "none.txt"))
-
-
 # The classifier, trained
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat ran home it is good bad"
@@ -513,7 +488,7 @@ def test_the_best_weights_are_kept_alone(stopped):
 
 @pytest.mark.train
 def test_the_score_reported_is_that_of_the_best(stopped):
-  results = multi_run.read_results(str(stopped / "eval_results.txt"))
+  results = result_files.read_results(str(stopped / "eval_results.txt"))
   again = DevScores(str(stopped), Selection(2, "loss"))
   assert results["global_step"] == again.best["step"] == 2
   again.add(2, results)
@@ -590,7 +565,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
   main(tmp_path, *more)
 
   results = {
-    seed: multi_run.read_results(
+    seed: result_files.read_results(
       str(tmp_path / f"seed_{seed}" / "eval_results.txt")
     )
     for seed in (5, 6)
@@ -602,7 +577,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
   best = 5 if losses[0] < losses[1] else 6
   assert summary["best_seed"] == best
   assert (
-    multi_run.read_results(str(tmp_path / "eval_results.txt"))
+    result_files.read_results(str(tmp_path / "eval_results.txt"))
     == (results[best])
   )
   kept = run_outputs.read_variables(finding.trained_checkpoint(str(tmp_path)))

@@ -1,0 +1,74 @@
+"""Tests of a command that runs itself again."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from bertlib.errors import InputError
+from bertlib.training import child_run
+
+pytestmark = pytest.mark.process
+
+
+def run_code(monkeypatch, code):
+  """Runs a program as this command would run itself again."""
+  monkeypatch.setattr(sys, "argv", ["-c", code])
+  child_run.run("out", ["--seed=3"])
+
+
+def test_a_command_run_again_has_other_flags(monkeypatch):
+  run_code(
+    monkeypatch,
+    "import sys; assert sys.argv[1:] == ['--seed=3', '--output_dir=out']",
+  )
+
+
+@pytest.mark.parametrize(
+  "code",
+  [
+    "import sys; sys.exit(143)",
+    "import os; os.kill(os.getpid(), 15)",
+  ],
+)
+def test_a_run_that_was_stopped_has_not_failed(monkeypatch, code):
+  with pytest.raises(SystemExit) as stopped:
+    run_code(monkeypatch, code)
+  assert stopped.value.code == 143
+
+
+@pytest.mark.parametrize(
+  "code", ["import sys; sys.exit(1)", "import os; os.kill(os.getpid(), 9)"]
+)
+def test_a_run_that_failed_is_told(monkeypatch, code):
+  with pytest.raises(InputError, match="out: the run failed"):
+    run_code(monkeypatch, code)
+
+
+def test_sigterm_goes_on_to_the_run(tmp_path, monkeypatch):
+  begun, ended = tmp_path / "begun", tmp_path / "ended"
+  code = (
+    "import pathlib, signal, sys, time\n"
+    "def stop(*_):\n"
+    f"  pathlib.Path({str(ended)!r}).touch()\n"
+    "  sys.exit(143)\n"
+    "signal.signal(signal.SIGTERM, stop)\n"
+    f"pathlib.Path({str(begun)!r}).touch()\n"
+    "time.sleep(60)\n"
+  )
+
+  def stop_soon():
+    while not begun.exists():
+      time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+  thread = threading.Thread(target=stop_soon)
+  thread.start()
+  with pytest.raises(SystemExit) as stopped:
+    run_code(monkeypatch, code)
+  thread.join()
+  assert stopped.value.code == 143
+  assert ended.exists()
