@@ -45,10 +45,10 @@ from bertlib.data.squad_examples import (  # noqa: F401
 from bertlib.data.squad_features import (  # noqa: F401
   FeatureWriter,
   InputFeatures,
-  _improve_answer_span,
   convert_examples_to_features,
 )
-from bertlib.data.squad_features import (  # noqa: F401
+from bertlib.data.squad_spans import _improve_answer_span  # noqa: F401
+from bertlib.data.squad_spans import (  # noqa: F401
   check_is_max_context as _check_is_max_context,
 )
 from bertlib.errors import InputError

@@ -69,6 +69,12 @@ class LoadedModel:
       config.vocab_size,
     )
     self._batch_size = batch_size
+    self._load(config, checkpoint, precision)
+
+  def _load(
+    self, config: modeling.BertConfig, checkpoint: str, precision: str
+  ) -> None:
+    """Builds the graph and restores its weights."""
     # Constants are cast to a narrow format once, variables with every batch. A
     # graph has room for 2 GB of them.
     getter = None

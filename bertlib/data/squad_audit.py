@@ -1,4 +1,4 @@
-"""Counts what lengths and strides of windows would cut off a data set."""
+"""Counts what windows of several lengths and strides would leave out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenization
 from bertlib import app
-from bertlib.data import squad_examples, squad_features
+from bertlib.data import squad_examples, squad_features, squad_spans
 from bertlib.data.squad_examples import SquadExample
 from bertlib.settings.squad import SquadSettings
 
@@ -16,7 +16,7 @@ from bertlib.settings.squad import SquadSettings
 def print_audit(
   settings: SquadSettings, tokenizer: tokenization.FullTokenizer
 ) -> None:
-  """Prints what settings would cut off --train_file."""
+  """Prints what windows would leave out of --train_file."""
   unaligned: list[dict[str, Any]] = []
   examples = squad_examples.read_squad_examples(
     settings.train_file, True, settings.version_2_with_negative, unaligned
@@ -38,28 +38,25 @@ def audit(
   doc_strides: Sequence[int],
   max_query_length: int,
 ) -> list[dict[str, int]]:
-  """Counts what each way to make windows would cut.
+  """Counts what windows would leave out, by length and stride.
 
   Args:
     examples: the questions, with answers.
-    tokenizer: gives the ids.
+    tokenizer: a WordPiece tokenizer.
     max_seq_lengths: lengths to try, in tokens.
     doc_strides: strides to try.
-    max_query_length: tokens of a question.
+    max_query_length: tokens of a question; longer ones are truncated.
 
   Returns:
-    For each pair of length and stride: both, how many questions and windows
-    there are, how many questions are cut, and how many answers are in no
-    window.
+    A row for each pair of length and stride: both, and the numbers of
+    questions, windows, truncated questions and answers in no window.
 
   Raises:
     InputError: a length leaves no room for text.
   """
   encoded = [
     (len(e.query), len(e.document.ids), e.start, e.end)
-    for e in squad_features.encode_examples(
-      examples, tokenizer, is_training=True
-    )
+    for e in squad_spans.encode_examples(examples, tokenizer, is_training=True)
   ]
   rows = []
   for length, stride in itertools.product(max_seq_lengths, doc_strides):
@@ -69,7 +66,7 @@ def audit(
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
       room = length - min(query_length, max_query_length) - 3
-      spans = squad_features.make_doc_spans(num_tokens, room, stride)
+      spans = squad_spans.make_doc_spans(num_tokens, room, stride)
       num_windows += len(spans)
       num_lost += start >= 0 and not any(
         first <= start and end < first + size for first, size in spans

@@ -12,15 +12,16 @@ import dataclasses
 import functools
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
 import tokenization
 from bertlib import app
-from bertlib.data import model_inputs, tf_records, workers
+from bertlib.data import model_inputs, squad_spans, tf_records, workers
 from bertlib.data.squad_examples import SquadExample
+from bertlib.data.squad_spans import EncodedExample
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 
@@ -50,7 +51,7 @@ class Windows(NamedTuple):
     ids: [T], token ids.
     word: [T], index of the token's word in the paragraph; -1 at tokens that
       are not of the paragraph.
-    is_max_context: [T], see `check_is_max_context`.
+    is_max_context: [T], see `squad_spans.check_is_max_context`.
   """
 
   example_index: np.ndarray
@@ -111,7 +112,7 @@ class Window:
   Attributes:
     words: int32 [tokens], index of each token's word in the paragraph; -1 at
       tokens that are not of the paragraph.
-    is_max_context: bool [tokens], see `check_is_max_context`.
+    is_max_context: bool [tokens], see `squad_spans.check_is_max_context`.
   """
 
   def __init__(
@@ -395,7 +396,8 @@ def _convert_chunk(
   rows = [
     row
     for example_index, example in enumerate(
-      encode_examples(examples, tokenizer, settings.is_training), first_index
+      squad_spans.encode_examples(examples, tokenizer, settings.is_training),
+      first_index,
     )
     for row in _convert_example(example_index, example, tokenizer, settings)
   ]
@@ -419,7 +421,9 @@ def _convert_example(
   before = [cls, *query, sep]
   document = example.document
   room = settings.max_seq_length - len(before) - 1
-  doc_spans = make_doc_spans(len(document.ids), room, settings.doc_stride)
+  doc_spans = squad_spans.make_doc_spans(
+    len(document.ids), room, settings.doc_stride
+  )
   for index, (start, length) in enumerate(doc_spans):
     stop = start + length
     positions = (-1, -1)
@@ -438,7 +442,7 @@ def _convert_example(
       example.is_impossible,
     )
     no_words = [-1] * len(before)
-    is_max_context = check_is_max_context(
+    is_max_context = squad_spans.check_is_max_context(
       doc_spans, index, np.arange(start, stop)
     )
     yield (
@@ -484,187 +488,6 @@ def reference_order(num_questions: int) -> list[int]:
   order = list(range(num_questions))
   random.Random(12345).shuffle(order)
   return order
-
-
-# Word pieces of an example
-
-
-class _Document(NamedTuple):
-  """A paragraph's word pieces: their ids, their words, each word's first."""
-
-  ids: list[int]
-  words: list[int]
-  first_of_word: list[int]
-
-
-class EncodedExample(NamedTuple):
-  """A question in word pieces.
-
-  Attributes:
-    query: ids of the whole question.
-    document: the paragraph.
-    start: index of the answer's first piece in it; -1 where there is none.
-    end: index of its last piece.
-    is_impossible: whether there is no answer.
-  """
-
-  query: list[int]
-  document: _Document
-  start: int
-  end: int
-  is_impossible: bool
-
-
-def encode_examples(
-  examples: Iterable[SquadExample],
-  tokenizer: tokenization.FullTokenizer,
-  is_training: bool,
-) -> Iterator[EncodedExample]:
-  """Tokenizes questions and paragraphs, each paragraph once.
-
-  Args:
-    examples: the questions, those of one paragraph one after the other.
-    tokenizer: a WordPiece tokenizer.
-    is_training: whether answers are wanted.
-
-  Yields:
-    Each question.
-  """
-  doc_tokens, document = None, None
-  for example in examples:
-    if example.doc_tokens is not doc_tokens:
-      doc_tokens = example.doc_tokens
-      document = _encode_document(doc_tokens, tokenizer)
-    start = end = -1
-    if is_training and not example.is_impossible:
-      start = document.first_of_word[example.start_position]
-      after = example.end_position + 1
-      if after < len(doc_tokens):
-        end = document.first_of_word[after] - 1
-      else:
-        end = len(document.ids) - 1
-      start, end = improve_answer_span(
-        document.ids, start, end, tokenizer.encode(example.orig_answer_text)
-      )
-    yield EncodedExample(
-      tokenizer.encode(example.question_text),
-      document,
-      start,
-      end,
-      example.is_impossible,
-    )
-
-
-def _encode_document(doc_tokens, tokenizer) -> _Document:
-  ids, words, first_of_word = [], [], []
-  for index, word in enumerate(doc_tokens):
-    first_of_word.append(len(ids))
-    pieces = tokenizer.encode(word)
-    ids += pieces
-    words += [index] * len(pieces)
-  return _Document(ids, words, first_of_word)
-
-
-def improve_answer_span(
-  doc_tokens: Sequence[Any],
-  input_start: int,
-  input_end: int,
-  answer_tokens: Sequence[Any],
-) -> tuple[int, int]:
-  """Narrows the span of an answer's words to its own word pieces.
-
-  Words are split at white space: the answer "1895" is in the word
-  "(1895-1943).", which has pieces before and after it.
-
-  Args:
-    doc_tokens: pieces of the paragraph, or their ids.
-    input_start: index of the first piece of the answer's words.
-    input_end: index of the last, inclusive.
-    answer_tokens: pieces of the answer, or their ids.
-
-  Returns:
-    Indexes of the answer's first and last piece; `input_start` and `input_end`
-    where it is not found.
-  """
-  answer = list(answer_tokens)
-  for start in range(input_start, input_end - len(answer) + 2):
-    if answer and list(doc_tokens[start : start + len(answer)]) == answer:
-      return start, start + len(answer) - 1
-  return input_start, input_end
-
-
-def _improve_answer_span(
-  doc_tokens: Sequence[str],
-  input_start: int,
-  input_end: int,
-  tokenizer: tokenization.FullTokenizer,
-  orig_answer_text: str,
-) -> tuple[int, int]:
-  """`improve_answer_span` with the arguments of google-research/bert."""
-  answer_tokens = tokenizer.tokenize(orig_answer_text)
-  return improve_answer_span(doc_tokens, input_start, input_end, answer_tokens)
-
-
-# Parts of a paragraph
-
-
-class DocSpan(NamedTuple):
-  """The part of a paragraph that a window shows, in word pieces."""
-
-  start: int
-  length: int
-
-
-def make_doc_spans(
-  num_tokens: int, room: int, doc_stride: int
-) -> list[DocSpan]:
-  """Divides a paragraph into overlapping parts.
-
-  Args:
-    num_tokens: pieces of the paragraph.
-    room: pieces that fit into a window.
-    doc_stride: pieces from the start of one part to that of the next, at most.
-
-  Returns:
-    The parts.
-  """
-  doc_spans = []
-  start = 0
-  while start < num_tokens:
-    length = min(num_tokens - start, room)
-    doc_spans.append(DocSpan(start, length))
-    if start + length == num_tokens:
-      break
-    start += min(length, doc_stride)
-  return doc_spans
-
-
-def check_is_max_context(
-  doc_spans: Sequence[DocSpan], cur_span_index: int, position: int | np.ndarray
-) -> bool | list[bool]:
-  """Whether a window shows a token with more context than all other windows.
-
-  The context is the smaller number of tokens before and after it. Of equal
-  ones the longer window counts, then the first.
-
-  Args:
-    doc_spans: the parts of a paragraph that its windows show.
-    cur_span_index: index of the window's.
-    position: index of the token in the paragraph; or int [tokens], several.
-
-  Returns:
-    A bool; or a list of one per token.
-  """
-  position = np.asarray(position)
-  columns = [(span.start, span.length) for span in doc_spans]
-  starts, lengths = np.array(columns).T[:, :, np.newaxis]
-  before = position - starts  # [windows, tokens]
-  after = lengths - 1 - before
-  context = np.minimum(before, after)
-  scores = np.where(context < 0, -np.inf, context + 0.01 * lengths)
-  score = scores[cur_span_index]
-  is_max = (score >= 0) & (scores.argmax(axis=0) == cur_span_index)
-  return is_max.reshape(position.shape).tolist()
 
 
 # What windows hold and leave out

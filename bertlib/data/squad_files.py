@@ -14,11 +14,11 @@ from bertlib.errors import InputError
 
 
 class Answer(NamedTuple):
-  """An answer that a person gave.
+  """A gold answer.
 
   Attributes:
-    text: it, as it stands in the context.
-    start: its first character's place there.
+    text: the answer, as in the context.
+    start: index of its first character in the context.
   """
 
   text: str
@@ -29,14 +29,13 @@ class Question(NamedTuple):
   """A question of a data set.
 
   Attributes:
-    id: names it.
-    text: what is asked.
-    context: where the answer is to be found; questions of one paragraph share
-      one string.
-    answers: the accepted ones; none where there is no answer, or where the
-      data does not tell it.
+    id: the question's id.
+    text: the question.
+    context: the paragraph; questions of one paragraph share one string.
+    answers: the gold answers; none where there is no answer, or where the
+      data does not have it.
     is_impossible: whether the context has no answer; None in data of 1.1,
-      which does not know such questions.
+      which has no such questions.
   """
 
   id: str
@@ -56,7 +55,7 @@ def read_questions(path: str) -> list[Question]:
     Its questions, in order.
 
   Raises:
-    InputError: the file is missing, not whole or not such a file, or an id
+    InputError: the file is missing, incomplete or not such a file, or an id
       comes twice.
   """
   questions = list(

@@ -20,9 +20,9 @@ class Data(NamedTuple):
   """The questions of everything that the flags ask for.
 
   Attributes:
-    train: to learn from.
+    train: to train on.
     predict: to answer.
-    questions: to score by: the same with their answers.
+    questions: the same with their gold answers, to evaluate by.
     unaligned: those of the training set that are left out.
   """
 
@@ -35,7 +35,7 @@ class Data(NamedTuple):
 def read_answered_questions(
   settings: SquadSettings,
 ) -> list[squad_files.Question]:
-  """The questions of --predict_file, with answers to score by.
+  """The questions of --predict_file, with gold answers to evaluate by.
 
   Raises:
     InputError: one has none, and data of 1.1 has no such questions.
@@ -53,7 +53,7 @@ def read_answered_questions(
 def write_unaligned(
   output_dir: str, unaligned: Sequence[Mapping[str, Any]]
 ) -> None:
-  """Lists the answers that could not be used, in a folder."""
+  """Writes the answers that could not be used to a file in a folder."""
   path = os.path.join(output_dir, "unaligned_answers.jsonl")
   with write_whole(path) as file:
     for answer in unaligned:

@@ -1,4 +1,4 @@
-"""Windows of a data set as the settings want them, made or from the cache."""
+"""Windows of a data set by the settings of a run, cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib.data import squad_examples, squad_features
+from bertlib.data import squad_examples, squad_features, squad_spans
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import Windows, WindowSettings
 from bertlib.files import open_any, write_whole
@@ -34,7 +34,7 @@ def window_settings(
 
 
 def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
-  """The key in the cache of a data set's windows."""
+  """The key of a data set's windows in the cache."""
   return cache_key(
     path,
     settings.model.vocab_file,
@@ -81,19 +81,19 @@ def load_windows(
       True,
     ),
   )
-  cut, lost = squad_features.find_losses(windows)
+  truncated, lost = squad_features.find_losses(windows)
   logging.info(
     "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
     " in no window",
     path,
     len(examples),
     len(windows.length),
-    len(cut),
+    len(truncated),
     settings.max_query_length,
     len(lost),
   )
   if settings.verbose_logging:
-    for what, indexes in (("cut", cut), ("answer in no window", lost)):
+    for what, indexes in (("cut", truncated), ("answer in no window", lost)):
       for index in indexes:
         logging.info("question %s: %s", examples[index].qas_id, what)
   return windows, key
@@ -114,8 +114,8 @@ def cache_key(
     windows, and of Python's version of Unicode.
   """
   digest = hashlib.sha256()
-  code = [m.__file__ for m in (squad_examples, squad_features, tokenization)]
-  for path in (data_file, vocab_file, *code):
+  code = (squad_examples, squad_features, squad_spans, tokenization)
+  for path in (data_file, vocab_file, *(module.__file__ for module in code)):
     with open_any(path, "rb") as file:
       digest.update(hashlib.sha256(file.read()).digest())
   digest.update(json.dumps(settings, sort_keys=True).encode())

@@ -38,7 +38,7 @@ def score_logits(
   logits: np.ndarray,
   questions: Sequence[squad_files.Question],
 ) -> dict[str, float]:
-  """The scores of the answers, with nothing written."""
+  """The metrics of the best answers, with nothing written."""
   finder = squad_decoding.AnswerFinder(
     examples,
     windows,
@@ -65,19 +65,19 @@ def score_best(
   max_answer_length: int,
   threshold: float,
 ) -> dict[str, float]:
-  """The scores of the answers that one setting of the decoder finds.
+  """The metrics of the best answers by one setting of the decoder.
 
   Args:
     settings: of the command.
     examples: the questions.
     finder: finds their answers.
-    questions: the accepted answers.
-    n_best_size: see `squad_decoding.AnswerFinder`.
+    questions: with the gold answers.
+    n_best_size: see `AnswerFinder.best_predictions`.
     max_answer_length: likewise.
     threshold: see `score`.
 
   Returns:
-    Scores by name.
+    Metrics by name.
   """
   names = [example.qas_id for example in examples]
   texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
@@ -92,17 +92,17 @@ def score(
   odds: Mapping[str, float],
   threshold: float,
 ) -> dict[str, float]:
-  """The scores that the flags ask for.
+  """The metrics that the flags ask for.
 
   Args:
     settings: of the command.
-    questions: the accepted answers.
-    answers: the model's by question id, whatever the odds of none.
-    odds: of none, by question id.
-    threshold: above which there is none.
+    questions: with the gold answers.
+    answers: the predicted answers by question id, whatever the odds of none.
+    odds: of no answer, by question id.
+    threshold: odds above which there is no answer.
 
   Returns:
-    Scores by name.
+    Metrics by name.
   """
   if settings.version_2_with_negative:
     return squad_scores.evaluate_v2(
@@ -120,16 +120,16 @@ def sweep(
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question],
 ) -> Iterator[dict[str, float]]:
-  """Scores with all combinations of the settings that the flags list.
+  """Evaluates all combinations of the decoder settings that the flags list.
 
   Args:
     settings: of the command.
     examples: the questions.
     finder: finds their answers.
-    questions: the accepted answers.
+    questions: with the gold answers.
 
   Yields:
-    The settings with their scores.
+    The settings with their metrics.
   """
   for size, length in itertools.product(
     settings.numbers("sweep_n_best_size") or [settings.n_best_size],

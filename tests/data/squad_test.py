@@ -24,6 +24,7 @@ from bertlib.data import (
   squad_audit,
   squad_examples,
   squad_features,
+  squad_spans,
   squad_windows,
   tf_records,
 )
@@ -173,7 +174,7 @@ def test_best_windows_equal_the_reference():
       best = [
         index
         for index in range(len(spans))
-        if squad_features.check_is_max_context(spans, index, position)
+        if squad_spans.check_is_max_context(spans, index, position)
       ]
       assert best == expected, case
 
@@ -182,7 +183,7 @@ def test_improved_answers_equal_the_reference():
   for case in helper_cases("_improve_answer_span"):
     expected = case.pop("result")
     del case["function"]
-    span = squad_features._improve_answer_span(
+    span = squad_spans._improve_answer_span(
       **case, tokenizer=tokenization.BasicTokenizer()
     )
     assert list(span) == expected, case
@@ -198,7 +199,7 @@ def test_order_of_training_records_equals_the_reference():
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_windows_show_every_token(num_tokens, room, stride):
-  spans = squad_features.make_doc_spans(num_tokens, room, stride)
+  spans = squad_spans.make_doc_spans(num_tokens, room, stride)
   shown = {
     token for start, length in spans for token in range(start, start + length)
   }
@@ -616,7 +617,7 @@ def test_examples_show_all_that_they_hold():
 
 
 def test_a_position_of_no_window_is_best_in_none():
-  assert not squad_features.check_is_max_context([Span(0, 3)], 0, 5)
+  assert not squad_spans.check_is_max_context([Span(0, 3)], 0, 5)
 
 
 def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
