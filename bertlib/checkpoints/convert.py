@@ -389,12 +389,7 @@ def tensorflow_to_huggingface(
   wanted = {"encoder", "pooler"} | _ARCHITECTURES[architecture]
   others = [parts.pop(name) for name in parts.keys() - wanted]
   _print_left_out(row.tensorflow for row in itertools.chain(*others))
-  # A bare BertModel has no "bert." around it.
-  prefix = "bert." if architecture == "BertModel" else ""
-  tensors = {
-    row.huggingface[len(prefix) :]: _turn(variables[row.tensorflow], row)
-    for row in itertools.chain(*parts.values())
-  }
+  tensors = _as_tensors(variables, parts, architecture)
   config.update(model_type="bert", architectures=[architecture])
   _name_labels(config, variables, checkpoint)
   tokenizer_config = {
@@ -402,11 +397,7 @@ def tensorflow_to_huggingface(
     "do_lower_case": do_lower_case,
     "model_max_length": config["max_position_embeddings"],
   }
-  inputs = [
-    config_file,
-    vocab_file,
-    *files.checkpoint_files(checkpoint),
-  ]
+  inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.whole_files(target_dir, overwrite, inputs) as folder:
     rewrite.write_safetensors(
       os.path.join(folder, "model.safetensors"), tensors
@@ -416,6 +407,20 @@ def tensorflow_to_huggingface(
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
   print(f"architecture: {architecture}")
   _print_written(os.path.join(target_dir, "model.safetensors"), tensors, parts)
+
+
+def _as_tensors(
+  variables: dict[str, np.ndarray],
+  parts: dict[str, list[Row]],
+  architecture: str,
+) -> dict[str, np.ndarray]:
+  """The weights of some parts as a class of Hugging Face has them."""
+  # A bare BertModel has no "bert." around it.
+  prefix = "bert." if architecture == "BertModel" else ""
+  return {
+    row.huggingface.removeprefix(prefix): _turn(variables[row.tensorflow], row)
+    for row in itertools.chain(*parts.values())
+  }
 
 
 def _choose_architecture(

@@ -7,7 +7,6 @@ once, if need be. Memory holds one model meanwhile, however many are averaged.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from bertlib import files, json_files
 from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
+  finding,
   loading,
   model_json,
 )
@@ -177,16 +177,7 @@ def rewrite(
   _check_alike(sources)
   for source in sources:
     print(f"read: {source.path}, {len(source)} variables")
-  kept = list(last)
-  if strip_optimizer:
-    kept = [
-      name for name in last if not checkpoint_writer.is_of_optimizer(name)
-    ]
-    gone = last.keys() - set(kept)
-    print(
-      f"left out: {len(gone)} variables of the optimizer,"
-      f" {last.num_bytes(gone):,} bytes"
-    )
+  kept = _without_optimizer(last) if strip_optimizer else list(last)
   names = new_names(kept, renames)
   changed = {old: new for old, new in names.items() if new != old}
   if target_dir is None:
@@ -199,24 +190,48 @@ def rewrite(
 
   variables = {new: _mean(old, sources) for old, new in names.items()}
   warn_if_not_finite(last.path, variables)
+  path = _write(target_dir, sources, variables, overwrite)
+  print(
+    f"written: {path}, {len(names)} variables, {last.num_bytes(kept):,} bytes"
+    + (f", the mean of {len(sources)}" if len(sources) > 1 else "")
+  )
+
+
+def _without_optimizer(source: Checkpoint) -> list[str]:
+  """The variables that are not the optimizer's; prints what it leaves out."""
+  kept = [
+    name for name in source if not checkpoint_writer.is_of_optimizer(name)
+  ]
+  gone = source.keys() - set(kept)
+  print(
+    f"left out: {len(gone)} variables of the optimizer,"
+    f" {source.num_bytes(gone):,} bytes"
+  )
+  return kept
+
+
+def _write(
+  target_dir: str,
+  sources: Sequence[Checkpoint],
+  variables: Mapping[str, np.ndarray],
+  overwrite: bool,
+) -> str:
+  """Writes a checkpoint called as the last of its sources; gives its path."""
+  last = sources[-1]
   name = os.path.basename(last.path)
+  companions = {one: _beside(last, one) for one in _COMPANIONS}
   inputs = [
-    *(_beside(last, companion) for companion in _COMPANIONS),
-    *itertools.chain.from_iterable(map(files.checkpoint_files, checkpoints)),
+    *companions.values(),
+    *(file for one in sources for file in files.checkpoint_files(one.path)),
   ]
   with files.whole_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(os.path.join(folder, name), variables)
-    with open(os.path.join(folder, "checkpoint"), "w") as file:
+    with open(os.path.join(folder, finding.STATE_FILE), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')
-    for companion in _COMPANIONS:
-      path = _beside(last, companion)
+    for companion, path in companions.items():
       if os.path.exists(path):
         shutil.copyfile(path, os.path.join(folder, companion))
-  print(
-    f"written: {os.path.join(target_dir, name)}, {len(names)} variables,"
-    f" {last.num_bytes(kept):,} bytes"
-    + (f", the mean of {len(sources)}" if len(sources) > 1 else "")
-  )
+  return os.path.join(target_dir, name)
 
 
 def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
