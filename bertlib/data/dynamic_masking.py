@@ -1,4 +1,4 @@
-"""Dynamic masking: other masks whenever an example is read."""
+"""Dynamic masking: new masks each time an example is read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 
-# New masks
-
 
 class Masking(NamedTuple):
-  """How new masks are drawn.
+  """Settings of dynamic masking.
 
   Attributes:
     vocab: entry -> id.
-    masked_lm_prob: share of an example's tokens that is masked.
-    do_whole_word_mask: whether the pieces of a word go together.
-    seed: of the draws.
+    masked_lm_prob: fraction of the tokens of an example to mask.
+    do_whole_word_mask: whether to mask all pieces of a word together.
+    seed: seed of the draws.
   """
 
   vocab: Mapping[str, int]
@@ -30,19 +28,19 @@ class Masking(NamedTuple):
 
 
 def remask(batch: Mapping[str, Any], numbers, masking: Masking):
-  """Takes the masks of a batch away and draws new ones.
+  """Replaces the masks of a batch by new ones.
 
-  Of the tokens drawn, 80% become [MASK], 10% a random entry of the vocabulary,
+  Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
   and 10% stay as they are (Devlin et al. 2019, A.1).
 
   Args:
     batch: the features of `tf_records.pretraining_layout`, S and P known.
-    numbers: int64 [B], for each example its number over all epochs. The draws
-      are a function of it and the seed.
-    masking: what to draw.
+    numbers: int64 [B], the number of each example, counted over all epochs. The
+      draws are a function of it and the seed.
+    masking: settings.
 
   Returns:
-    The batch with other `input_ids` and `masked_lm_*`; positions rise.
+    The batch with new `input_ids` and `masked_lm_*`; positions ascend.
   """
   seq_length = batch["input_ids"].shape[1]
   num_predictions = batch["masked_lm_positions"].shape[1]
@@ -63,13 +61,13 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
   replaced = tf.where_v2(fate < 0.9, input_ids, random_ids)
   replaced = tf.where_v2(fate < 0.8, masking.vocab["[MASK]"], replaced)
 
-  # The places of masks in rising order, then S for those left over.
-  places = tf.where_v2(is_masked, tf.range(seq_length), seq_length)
-  places = tf.sort(places, axis=1)[:, :num_predictions]
-  left_over = [[0, 0], [0, max(num_predictions - seq_length, 0)]]
-  places = tf.pad(places, left_over, constant_values=seq_length)
-  is_used = places < seq_length
-  positions = tf.where_v2(is_used, places, 0)
+  # Positions of the masks in ascending order, then S for padding slots.
+  positions = tf.where_v2(is_masked, tf.range(seq_length), seq_length)
+  positions = tf.sort(positions, axis=1)[:, :num_predictions]
+  padding = [[0, 0], [0, max(num_predictions - seq_length, 0)]]
+  positions = tf.pad(positions, padding, constant_values=seq_length)
+  is_used = positions < seq_length
+  positions = tf.where_v2(is_used, positions, 0)
   labels = tf.gather(input_ids, positions, batch_dims=1)
   return {
     **batch,
@@ -81,19 +79,20 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
 
 
 def original_ids(batch: Mapping[str, Any]):
-  """Puts the tokens back that the masks of a batch hide.
+  """Restores the tokens that the masks of a batch replace.
 
   Args:
-    batch: as `tf_records.pretraining_layout` says; slots of weight 0 hold none.
+    batch: the features of `tf_records.pretraining_layout`; padding slots have
+      weight 0.
 
   Returns:
     int32 [B, S].
   """
   slots = tf.where_v2(batch["masked_lm_weights"] > 0)  # [masks, 2]
   positions = tf.gather_nd(batch["masked_lm_positions"], slots)
-  places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
+  indices = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
   ids = tf.gather_nd(batch["masked_lm_ids"], slots)
-  return tf.tensor_scatter_nd_update(batch["input_ids"], places, ids)
+  return tf.tensor_scatter_nd_update(batch["input_ids"], indices, ids)
 
 
 def choose_masked(
@@ -103,61 +102,92 @@ def choose_masked(
   max_predictions_per_seq: int,
   masking: Masking,
 ):
-  """Picks tokens to mask, word by word in random order.
+  """Chooses the tokens to mask, word by word in random order.
 
-  Of all tokens `masked_lm_prob` are picked, rounded to the nearest number, but
-  one at least and `max_predictions_per_seq` at most. A word that would exceed
-  the number is passed over. A word is a token other than [CLS] and [SEP]; with
-  `do_whole_word_mask` the "##" pieces that follow it belong to it.
+  The number of tokens is `masked_lm_prob` of all, rounded to the nearest
+  integer, at least one and at most `max_predictions_per_seq`. A word that would
+  exceed it is skipped.
 
   Args:
     input_ids: int32 [B, S], without masks.
     input_mask: int32 [B, S].
-    word_order: float [B, S], random; smaller ones come first, w is of word w.
-    max_predictions_per_seq: tokens.
-    masking: how to draw.
+    word_order: float [B, S], random; word w comes before those with larger
+      numbers than its own, at index w.
+    max_predictions_per_seq: maximum number of tokens.
+    masking: settings.
 
   Returns:
     bool [B, S].
   """
-  batch_size, seq_length = modeling.get_shape_list(input_ids)
+  is_word, words = _find_words(input_ids, input_mask, masking)
+  word_lengths = _count_per_word(is_word, words)
+
+  num_tokens = tf.reduce_sum(tf.cast(input_mask > 0, tf.float64), axis=1)
+  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
+  num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
+
+  order = tf.argsort(word_order, axis=1)
+  is_taken = _take_while_room(
+    tf.gather(word_lengths, order, batch_dims=1), num_wanted
+  )
+  # From the order of the draws to the order of the text.
+  is_taken = tf.gather(is_taken, tf.argsort(order), batch_dims=1)
+  return is_word & tf.gather(is_taken, words, batch_dims=1)
+
+
+def _find_words(input_ids, input_mask, masking: Masking):
+  """Divides sequences into words.
+
+  A word is a token other than [CLS] and [SEP]; with `do_whole_word_mask` it
+  includes the "##" pieces that follow.
+
+  Returns:
+    Whether each position is part of a word, bool [B, S]; and the index of its
+    word, or of the word before it, int32 [B, S].
+  """
   vocab = masking.vocab
-  is_token = input_mask > 0
-  is_word = is_token
+  is_word = input_mask > 0
   for special in ("[CLS]", "[SEP]"):
     is_word &= tf.not_equal(input_ids, vocab[special])
   starts_word = is_word
   if masking.do_whole_word_mask:
-    pieces = np.zeros(max(vocab.values()) + 1, bool)
-    pieces[[i for word, i in vocab.items() if word.startswith("##")]] = True
+    is_piece = np.zeros(max(vocab.values()) + 1, bool)
+    is_piece[[i for entry, i in vocab.items() if entry.startswith("##")]] = True
     follows_word = tf.pad(is_word[:, :-1], [[0, 0], [1, 0]])
-    starts_word &= ~(tf.gather(pieces, input_ids) & follows_word)
-
-  # The word of each place, and how many tokens each word has. Beyond the last
-  # word are words without tokens, which change nothing.
+    starts_word &= ~(tf.gather(is_piece, input_ids) & follows_word)
   words = tf.cumsum(tf.cast(starts_word, tf.int32), axis=1) - 1
-  words = tf.maximum(words, 0)  # [B, S]
+  return is_word, tf.maximum(words, 0)
+
+
+def _count_per_word(is_word, words):
+  """Number of tokens of each word, int32 [B, S]; 0 beyond the last word."""
+  batch_size, seq_length = modeling.get_shape_list(words)
   rows = tf.range(batch_size)[:, tf.newaxis] * seq_length
   lengths = tf.math.unsorted_segment_sum(
     tf.cast(is_word, tf.int32), rows + words, batch_size * seq_length
   )
-  lengths = tf.reshape(lengths, [batch_size, seq_length])
+  return tf.reshape(lengths, [batch_size, seq_length])
 
-  num_tokens = tf.reduce_sum(tf.cast(is_token, tf.float64), axis=1)
-  num_wanted = tf.cast(tf.round(num_tokens * masking.masked_lm_prob), tf.int32)
-  num_wanted = tf.clip_by_value(num_wanted, 1, max_predictions_per_seq)  # [B]
+
+def _take_while_room(lengths, room):
+  """Takes words in order, skipping those that would exceed the room.
+
+  Args:
+    lengths: int32 [B, S], tokens per word.
+    room: int32 [B], maximum number of tokens.
+
+  Returns:
+    bool [B, S].
+  """
 
   def take_if_it_fits(state, length):
     num_taken, _ = state
-    fits = num_taken + length <= num_wanted
+    fits = num_taken + length <= room
     return num_taken + tf.where_v2(fits, length, 0), fits
 
-  order = tf.argsort(word_order, axis=1)
   _, fits = tf.scan(
     take_if_it_fits,
-    tf.transpose(tf.gather(lengths, order, batch_dims=1)),  # [S, B]
-    initializer=(tf.zeros_like(num_wanted), tf.zeros_like(num_wanted, tf.bool)),
+    tf.transpose(lengths),  # [S, B]
+    initializer=(tf.zeros_like(room), tf.zeros_like(room, tf.bool)),
   )
-  # From the order in which they were drawn to that in which they stand.
-  is_taken = tf.gather(tf.transpose(fits), tf.argsort(order), batch_dims=1)
-  return is_word & tf.gather(is_taken, words, batch_dims=1)
+  return tf.transpose(fits)

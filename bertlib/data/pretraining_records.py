@@ -1,4 +1,4 @@
-"""Records of masked language models: counts, checks, layout."""
+"""Reads pretraining records: counts, checks, layout, shards."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import modeling
 from bertlib.data import input_pipeline, tf_records
 from bertlib.errors import InputError
 
-# Records
-
 
 def count_records(
   path: str,
@@ -20,20 +18,21 @@ def count_records(
   max_predictions_per_seq: int,
   vocab: Mapping[str, int] | None = None,
 ) -> int:
-  """Counts the records of a file, and looks at the first of them.
+  """Counts the records of a file, and checks the first one.
 
   Args:
     path: a TFRecord file.
-    max_seq_length: tokens that each record has to have places for.
-    max_predictions_per_seq: masks that it has to have places for.
-    vocab: whose [CLS] each has to begin with; None: not looked at.
+    max_seq_length: expected S.
+    max_predictions_per_seq: expected P.
+    vocab: vocabulary whose [CLS] each record begins with; None to skip this
+      check.
 
   Returns:
-    How many records it has.
+    The number of records.
 
   Raises:
-    InputError: the file is cut off, empty, of other lengths, of another
-      vocabulary or of another kind.
+    InputError: the file is incomplete or empty, or its records have another
+      S or P, another vocabulary, or are not pretraining records.
   """
   count = tf_records.count_records(path)
   first = next(read_records(path))
@@ -47,7 +46,7 @@ def count_records(
 
 
 def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
-  """The features of the records of a TFRecord file, one after the other.
+  """Reads the features of the records of a TFRecord file, in order.
 
   Raises:
     InputError: a record is corrupt.
@@ -70,16 +69,16 @@ def check_lengths(
   max_seq_length: int,
   max_predictions_per_seq: int,
 ) -> None:
-  """Refuses a record of another kind, or of other lengths.
+  """Checks the lengths of a record.
 
   Args:
     path: its file.
     record: its features.
-    max_seq_length: tokens that it has to have places for.
-    max_predictions_per_seq: masks that it has to have places for.
+    max_seq_length: expected S.
+    max_predictions_per_seq: expected P.
 
   Raises:
-    InputError: it is one.
+    InputError: they differ, or it is not a pretraining record.
   """
   for name, flag, expected in (
     ("input_ids", "max_seq_length", max_seq_length),
@@ -99,14 +98,14 @@ def check_lengths(
 
 
 def files_of(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """The files that a process reads alone.
+  """The files that one of several processes reads.
 
   Args:
-    files: those of all processes.
-    shard: says which process of how many.
+    files: the files of all processes.
+    shard: index of the process, and the number of processes.
 
   Returns:
-    Every so manieth of the sorted files.
+    Every `shard.count`-th of the sorted files.
 
   Raises:
     InputError: there are fewer files than processes.
@@ -123,12 +122,12 @@ def files_of(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
 def limited_layout(
   config: modeling.BertConfig, max_seq_length: int, max_predictions_per_seq: int
 ) -> tf_records.Layout:
-  """The layout of pretraining records, with the ranges of their values.
+  """Layout of pretraining records, with the ranges of their values.
 
   Args:
-    config: the encoder's sizes.
-    max_seq_length: S, tokens of an example.
-    max_predictions_per_seq: P, places for its masks.
+    config: config of the encoder.
+    max_seq_length: S, tokens per example.
+    max_predictions_per_seq: P, predictions per example.
 
   Returns:
     See `tf_records.pretraining_layout`.
