@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import inspect
 import json
 import os
 import random
@@ -32,6 +33,8 @@ from bertlib.data import (
 )
 from bertlib.data.pretraining_blocks import BlockRun
 from bertlib.data.pretraining_text import Recipe
+from bertlib.settings import option
+from bertlib.settings.pretraining_data import PretrainingDataSettings
 
 pytestmark = pytest.mark.unit
 
@@ -1220,6 +1223,34 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
     create_pretraining_data.write_in_memory(recipe, *files)
     found.add((tmp_path / "out").read_bytes())
   assert len(found) == 1
+
+
+def test_the_doctor_makes_the_checks_of_a_run(flags):
+  functions = []
+
+  class Recorder:
+    def check(self, name, function, *arguments):
+      functions.append(function)
+      return function(*arguments)
+
+  checked = []
+
+  def profile(frame, event, _):
+    if event == "call":
+      checked.append(frame.f_code)
+
+  with commands.in_process(create_pretraining_data), flagsaver.flagsaver():
+    absl.flags.FLAGS([SCRIPT, *flags()])
+    settings = option.from_flags(PretrainingDataSettings)
+  pretraining_text.load_tokenizer.cache_clear()
+  sys.setprofile(profile)
+  try:
+    create_pretraining_data.setup(settings)
+  finally:
+    sys.setprofile(None)
+  create_pretraining_data.examine(settings, Recorder())
+  codes = [inspect.unwrap(function).__code__ for function in functions]
+  assert [code for code in checked if code in codes] == codes[:5]
 
 
 def test_folders_made_for_a_run_that_fails_are_removed(tmp_path):
