@@ -130,6 +130,37 @@ def pad(values: Sequence[int], length: int, filler: int = 0) -> list[int]:
   return [*values, *[filler] * (length - len(values))]
 
 
+class DocSpan(NamedTuple):
+  """The part of a text that a window shows, in word pieces."""
+
+  start: int
+  length: int
+
+
+def make_doc_spans(
+  num_tokens: int, room: int, doc_stride: int
+) -> list[DocSpan]:
+  """Divides a text into overlapping parts.
+
+  Args:
+    num_tokens: pieces of the text.
+    room: pieces that fit into a window.
+    doc_stride: pieces from the start of one part to that of the next, at most.
+
+  Returns:
+    The parts.
+  """
+  doc_spans = []
+  start = 0
+  while start < num_tokens:
+    length = min(num_tokens - start, room)
+    doc_spans.append(DocSpan(start, length))
+    if start + length == num_tokens:
+      break
+    start += min(length, doc_stride)
+  return doc_spans
+
+
 class Lengths(NamedTuple):
   """Lengths of the sequences of a data set, in tokens.
 

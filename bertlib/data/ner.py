@@ -443,9 +443,9 @@ def make_windows(
       pieces = tokenizer.encode(word)
       ids += pieces
       words += ([index] + [-1] * (len(pieces) - 1)) if pieces else []
-    starts = range(0, max(len(ids) - room, 0) + room // 2, max(room // 2, 1))
-    for start in starts:
-      end = min(start + room, len(ids))
+    doc_spans = model_inputs.make_doc_spans(len(ids), room, max(room // 2, 1))
+    for start, length in doc_spans or [(0, 0)]:
+      end = start + length
       # Of what two windows share, each decides the half away from its edge.
       first = start + room // 4 if start else 0
       last = end if end == len(ids) else start + room // 4 + room // 2
@@ -454,8 +454,6 @@ def make_windows(
         for place, word in enumerate(words[start:end], start)
       ]
       yield Window([cls, *ids[start:end], sep], [-1, *decided, -1], number)
-      if end == len(ids):
-        break
 
 
 def window_lengths(

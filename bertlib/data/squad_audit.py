@@ -8,7 +8,12 @@ from typing import Any
 
 import tokenization
 from bertlib import app
-from bertlib.data import squad_examples, squad_features, squad_spans
+from bertlib.data import (
+  model_inputs,
+  squad_examples,
+  squad_features,
+  squad_spans,
+)
 from bertlib.data.squad_examples import SquadExample
 from bertlib.settings.squad import SquadSettings
 
@@ -66,7 +71,7 @@ def audit(
     num_windows = num_lost = 0
     for query_length, num_tokens, start, end in encoded:
       room = length - min(query_length, max_query_length) - 3
-      spans = squad_spans.make_doc_spans(num_tokens, room, stride)
+      spans = model_inputs.make_doc_spans(num_tokens, room, stride)
       num_windows += len(spans)
       num_lost += start >= 0 and not any(
         first <= start and end < first + size for first, size in spans

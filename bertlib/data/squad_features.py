@@ -421,7 +421,7 @@ def _convert_example(
   before = [cls, *query, sep]
   document = example.document
   room = settings.max_seq_length - len(before) - 1
-  doc_spans = squad_spans.make_doc_spans(
+  doc_spans = model_inputs.make_doc_spans(
     len(document.ids), room, settings.doc_stride
   )
   for index, (start, length) in enumerate(doc_spans):

@@ -1,8 +1,4 @@
-"""Spans of word pieces: of answers, and of the parts of a paragraph.
-
-A paragraph that does not fit beside its question is divided into parts that
-overlap, each for one window.
-"""
+"""Word pieces of questions and paragraphs, and the spans of answers in them."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tokenization
+from bertlib.data.model_inputs import DocSpan
 from bertlib.data.squad_examples import SquadExample
 
 # Word pieces of an example
@@ -131,40 +128,6 @@ def _improve_answer_span(
   """`improve_answer_span` with the arguments of google-research/bert."""
   answer_tokens = tokenizer.tokenize(orig_answer_text)
   return improve_answer_span(doc_tokens, input_start, input_end, answer_tokens)
-
-
-# Parts of a paragraph
-
-
-class DocSpan(NamedTuple):
-  """The part of a paragraph that a window shows, in word pieces."""
-
-  start: int
-  length: int
-
-
-def make_doc_spans(
-  num_tokens: int, room: int, doc_stride: int
-) -> list[DocSpan]:
-  """Divides a paragraph into overlapping parts.
-
-  Args:
-    num_tokens: pieces of the paragraph.
-    room: pieces that fit into a window.
-    doc_stride: pieces from the start of one part to that of the next, at most.
-
-  Returns:
-    The parts.
-  """
-  doc_spans = []
-  start = 0
-  while start < num_tokens:
-    length = min(num_tokens - start, room)
-    doc_spans.append(DocSpan(start, length))
-    if start + length == num_tokens:
-      break
-    start += min(length, doc_stride)
-  return doc_spans
 
 
 def check_is_max_context(

@@ -14,7 +14,12 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib.data import squad_examples, squad_features, squad_spans
+from bertlib.data import (
+  model_inputs,
+  squad_examples,
+  squad_features,
+  squad_spans,
+)
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import Windows, WindowSettings
 from bertlib.files import open_any, write_whole
@@ -114,7 +119,13 @@ def cache_key(
     windows, and of Python's version of Unicode.
   """
   digest = hashlib.sha256()
-  code = (squad_examples, squad_features, squad_spans, tokenization)
+  code = (
+    squad_examples,
+    squad_features,
+    squad_spans,
+    model_inputs,
+    tokenization,
+  )
   for path in (data_file, vocab_file, *(module.__file__ for module in code)):
     with open_any(path, "rb") as file:
       digest.update(hashlib.sha256(file.read()).digest())

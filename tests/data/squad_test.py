@@ -21,6 +21,7 @@ from absl import flags
 import tokenization
 from bertlib.data import (
   input_pipeline,
+  model_inputs,
   squad_audit,
   squad_examples,
   squad_features,
@@ -170,13 +171,16 @@ def test_features_equal_the_reference(tmp_path, name, golden):
 def test_best_windows_equal_the_reference():
   for case in helper_cases("_check_is_max_context"):
     spans = [Span(*span) for span in case["doc_spans"]]
-    for position, expected in enumerate(case["best_span"]):
-      best = [
-        index
-        for index in range(len(spans))
-        if squad_spans.check_is_max_context(spans, index, position)
+    positions = np.arange(len(case["best_span"]))
+    for index in range(len(spans)):
+      expected = [index in best for best in case["best_span"]]
+      one_by_one = [
+        squad_spans.check_is_max_context(spans, index, position)
+        for position in positions.tolist()
       ]
-      assert best == expected, case
+      assert one_by_one == expected, case
+      together = squad_spans.check_is_max_context(spans, index, positions)
+      assert together == expected, case
 
 
 def test_improved_answers_equal_the_reference():
@@ -199,7 +203,7 @@ def test_order_of_training_records_equals_the_reference():
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
 def test_windows_show_every_token(num_tokens, room, stride):
-  spans = squad_spans.make_doc_spans(num_tokens, room, stride)
+  spans = model_inputs.make_doc_spans(num_tokens, room, stride)
   shown = {
     token for start, length in spans for token in range(start, start + length)
   }

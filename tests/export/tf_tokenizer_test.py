@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tokenization
-from bertlib.data import model_inputs, ner, squad_spans
+from bertlib.data import model_inputs, ner
 from bertlib.export import tf_tokenizer
 
 pytestmark = pytest.mark.graph
@@ -241,7 +241,7 @@ def test_windows(lengths, room, stride):
   expected = [
     (row, *span)
     for row, length in enumerate(lengths)
-    for span in squad_spans.make_doc_spans(length, room, stride) or [(0, 0)]
+    for span in model_inputs.make_doc_spans(length, room, stride) or [(0, 0)]
   ]
   assert list(zip(*(of.numpy().tolist() for of in windows))) == expected
   values = rows.to_list()
