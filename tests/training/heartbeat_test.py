@@ -122,6 +122,16 @@ def test_a_chief_without_room_for_its_signs_goes_on(tmp_path, monkeypatch):
     assert tried.wait(60)
 
 
+@pytest.mark.graph
+def test_signs_of_life_are_seen_on_a_remote_file_system(tmp_path):
+  folder = f"ram://{tmp_path}"
+  waiting = heartbeat.Watch(folder)
+  with heartbeat.beat(folder, interval=0.05):
+    wait_for_change(waiting)
+    wait_for_change(waiting)
+  assert waiting._read() is None
+
+
 # Processes
 
 
