@@ -312,7 +312,7 @@ def check_text(
     )
   if len(documents) == 1:
     logging.warning("is there a blank line between documents?")
-  sizes = [pretraining_blocks.file_state(path)[0] for path in inputs]
+  sizes = [files.file_state(path)[0] for path in inputs]
   return max(num_read, sum(sizes))
 
 

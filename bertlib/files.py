@@ -46,6 +46,7 @@ def _file_system(path: str) -> Any:
       remove=os.remove,
       replace=os.replace,
       rmtree=shutil.rmtree,
+      state=_state_of_local,
     )
   from tensorflow.io import gfile
 
@@ -58,7 +59,13 @@ def _file_system(path: str) -> Any:
     remove=gfile.remove,
     replace=functools.partial(gfile.rename, overwrite=True),
     rmtree=gfile.rmtree,
+    state=lambda path: (gfile.stat(path).length, 0),
   )
+
+
+def _state_of_local(path: str) -> tuple[int, int]:
+  state = os.stat(path)
+  return state.st_size, state.st_mtime_ns
 
 
 def _open_local(path: str, mode: str) -> IO[Any]:
@@ -283,6 +290,11 @@ def remove_file(path: str) -> None:
   _file_system(path).remove(path)
 
 
+def file_state(path: str) -> tuple[int, int]:
+  """Size of a file in bytes and, if it is local, its modification time."""
+  return _file_system(path).state(path)
+
+
 def make_folder(path: str) -> None:
   """Makes a folder, local or remote, and those that it is in.
 
@@ -335,11 +347,14 @@ def check_output_dir(
 
 def checkpoint_files(prefix: str | None) -> list[str]:
   """The files of a checkpoint, which is named without their endings."""
-  if not prefix or is_remote(prefix):
+  if not prefix:
     return []
-  return glob.glob(f"{glob.escape(prefix)}.index") + glob.glob(
-    f"{glob.escape(prefix)}.data-*"
-  )
+  find = _file_system(prefix).glob
+  return [
+    path
+    for ending in (".index", ".data-*")
+    for path in find(glob.escape(prefix) + ending)
+  ]
 
 
 def _identity(path: str) -> Any:

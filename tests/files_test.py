@@ -97,3 +97,19 @@ def test_what_a_failed_download_has_brought_stays_for_the_next(tmp_path):
   with files.resumable_file(str(path)) as part, open(part, "a") as file:
     file.write("whole")
   assert read(tmp_path) == {"archive": "half whole"}
+
+
+def test_the_files_of_a_checkpoint_are_its_index_and_its_data(place):
+  folder, path = place
+  for name in ("m.index", "m.data-00000-of-00001", "m.meta", "m2.index"):
+    (folder / name).touch()
+  assert files.checkpoint_files(f"{path}/m") == [
+    f"{path}/m.index",
+    f"{path}/m.data-00000-of-00001",
+  ]
+
+
+def test_the_state_of_a_file_has_its_size(place):
+  folder, path = place
+  (folder / "a").write_text("12345")
+  assert files.file_state(f"{path}/a")[0] == 5

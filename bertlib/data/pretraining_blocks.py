@@ -31,7 +31,14 @@ from bertlib.data import (
   workers,
 )
 from bertlib.errors import InputError
-from bertlib.files import exists, is_remote, open_any, write_whole
+from bertlib.files import (
+  exists,
+  file_state,
+  is_remote,
+  open_any,
+  remove_strays,
+  write_whole,
+)
 
 # Size of a block's text. A process holds one block at a time, in some ten times
 # its size. The random next sentences of a block come from the same block.
@@ -261,8 +268,7 @@ class BlockRun:
       folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
     shutil.rmtree(folder, ignore_errors=True)
     for path in [*self._output_files, self._receipt_file]:
-      for half_written in glob.glob(glob.escape(path) + ".*.tmp"):
-        os.remove(half_written)
+      remove_strays(glob.escape(path))
     os.makedirs(folder)
     try:
       yield folder
@@ -385,16 +391,6 @@ def _hidden_beside(path: str, ending: str) -> str:
   """A name that wildcards for the files beside `path` do not match."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f".{name}{ending}")
-
-
-def file_state(path: str) -> tuple[int, int]:
-  """Size of a file in bytes and, if it is local, its modification time."""
-  if is_remote(path):
-    from tensorflow.io import gfile
-
-    return gfile.stat(path).length, 0
-  state = os.stat(path)
-  return state.st_size, state.st_mtime_ns
 
 
 def _text_file(folder: str, block: int) -> str:

@@ -367,12 +367,11 @@ def _model_files(settings: Any) -> list[dict[str, Any]]:
     is_given = flag in settings.receipt.times_given
     by = {"flags": [flag] if is_given else list(_MODEL_FLAGS)}
     if what == "checkpoint":
-      from tensorflow.io import gfile
-
       # The index has checksums of the data.
-      data = [gfile.stat(path) for path in gfile.glob(f"{value}.data-*")]
-      by["data_bytes"] = sum(of.length for of in data)
-      value = f"{value}.index"
+      index = f"{value}.index"
+      data = set(files.checkpoint_files(value)) - {index}
+      by["data_bytes"] = sum(files.file_state(path)[0] for path in data)
+      value = index
     if files.exists(value):
       found.append({"what": what, **by, **fingerprint(value)})
   return found
