@@ -8,7 +8,7 @@ import pytest
 from absl import logging
 from made_once import MadeOnce
 
-pytest_plugins = ["reference_data"]
+pytest_plugins = ["pretraining_corpus", "reference_data"]
 
 # No test is about how long an example takes on a busy machine.
 hypothesis.settings.register_profile("project", deadline=None)

@@ -1,0 +1,131 @@
+"""Texts in which no word piece repeats, and the records made from them.
+
+Also a plugin of pytest, with the fixtures `vocab_file` and `text_file`.
+"""
+
+from collections import Counter
+
+import pytest
+
+from bertlib.data import pretraining_blocks, pretraining_text
+from bertlib.data.pretraining_text import Recipe
+
+# Words of up to three pieces, none of which another word has: w0000, ##w0001,
+# ##w0002; and as many of Chinese characters.
+NUM_PIECES = 900
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LATIN = [f"{'##' if n % 3 else ''}w{n:04}" for n in range(NUM_PIECES)]
+CHINESE = [chr(0x4E00 + n) for n in range(NUM_PIECES)]
+VOCAB = SPECIAL + LATIN + CHINESE
+_, _, CLS, SEP, MASK = range(len(SPECIAL))
+
+
+@pytest.fixture(scope="session")
+def vocab_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+  path.write_text("\n".join(VOCAB), encoding="utf-8")
+  return str(path)
+
+
+class Corpus:
+  """A text in which no piece comes twice.
+
+  Attributes:
+    lines: the text.
+    places: for the id of each piece its document, its place in that, and its
+      word.
+  """
+
+  def __init__(self, documents, entries=LATIN):
+    """Writes a text.
+
+    Args:
+      documents: of sentences of words, each given by its number of pieces.
+      entries: of the vocabulary.
+    """
+    self.lines = []
+    self.places = {}
+    word = 0
+    for number, document in enumerate(documents):
+      place = 0
+      for sentence in document:
+        words = []
+        for length in sentence:
+          pieces = entries[3 * word : 3 * word + length]
+          words.append("".join(pieces).replace("##", ""))
+          for piece in pieces:
+            self.places[VOCAB.index(piece)] = number, place, word
+            place += 1
+          word += 1
+        self.lines.append(f"{' '.join(words)}\n".encode())
+      self.lines.append(b"\n")
+
+
+def make(corpus, vocab_file, **options):
+  """The records of a corpus, and the counts."""
+  recipe, counts = Recipe(vocab_file, **options), Counter()
+  passes = pretraining_blocks.create_block_records(
+    recipe,
+    pretraining_text.load_tokenizer(recipe),
+    0,
+    corpus.lines,
+    counts,
+  )
+  return [parsed(record) for one in passes for record in one], counts
+
+
+def read_file(path):
+  """The serialized records of a file."""
+  # Here, because the process that only hands out tests does without it.
+  import tensorflow as tf
+
+  return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def parsed(serialized):
+  """The features of a record, lists by name."""
+  import tensorflow as tf
+
+  feature = tf.train.Example.FromString(serialized).features.feature
+  return {
+    name: list(values.int64_list.value or values.float_list.value)
+    for name, values in feature.items()
+  }
+
+
+def masks(record):
+  """The true token at each masked position."""
+  number = int(sum(record["masked_lm_weights"]))
+  positions, ids = record["masked_lm_positions"], record["masked_lm_ids"]
+  return dict(zip(positions[:number], ids[:number]))
+
+
+def tokens(record):
+  """The tokens of a record as they were before masking."""
+  used = sum(record["input_mask"])
+  ids = record["input_ids"][:used]
+  for position, token in masks(record).items():
+    ids[position] = token
+  return ids
+
+
+def parts(record):
+  """Both segments, without [CLS] and [SEP]."""
+  ids = tokens(record)
+  middle = ids.index(SEP)
+  return ids[1:middle], ids[middle + 1 : -1]
+
+
+def assert_share(count, total, share):
+  """Within five standard deviations of what is expected."""
+  deviation = (total * share * (1 - share)) ** 0.5
+  assert abs(count - total * share) < 5 * deviation
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory):
+  """Twenty documents of six sentences of two to three words."""
+  path = tmp_path_factory.mktemp("text") / "text.txt"
+  lines = Corpus([[[1, 2], [3, 1, 2]] * 3 for _ in range(20)]).lines
+  path.write_bytes(b"".join(lines))
+  return str(path)
