@@ -114,7 +114,7 @@ def examine(checkpoint: str) -> Condition:
   """
   index = _index_of(checkpoint)
   if not index:
-    return Condition(missing_part(checkpoint))
+    return Condition(why_incomplete(checkpoint))
   states = []
   for path in [index, *data_files(checkpoint)]:
     with contextlib.suppress(tf.errors.NotFoundError):  # removed just now
@@ -126,7 +126,7 @@ def examine(checkpoint: str) -> Condition:
 @functools.lru_cache(maxsize=64)
 def _examine(checkpoint: str, states: tuple) -> Condition:
   (index, *_), *data = states
-  missing = missing_part(checkpoint)
+  missing = why_incomplete(checkpoint)
   if missing:
     return Condition(missing)
   reader = tf.train.load_checkpoint(checkpoint)
@@ -144,8 +144,8 @@ def _examine(checkpoint: str, states: tuple) -> Condition:
   return Condition(None, tuple(not_finite))
 
 
-def missing_part(checkpoint: str) -> str | None:
-  """Says what of a checkpoint is missing; its checksums are not compared.
+def why_incomplete(checkpoint: str) -> str | None:
+  """Reason why a checkpoint is incomplete; its checksums are not compared.
 
   Args:
     checkpoint: its path, without `.index`.
@@ -164,7 +164,7 @@ def missing_part(checkpoint: str) -> str | None:
       os.path.basename(checkpoint), set(names)
     )
     if missing:
-      return f"{checkpoint}: {checkpoint_names.is_incomplete(missing)}"
+      return f"{checkpoint}: {checkpoint_names.describe_missing(missing)}"
   try:
     reader = tf.train.load_checkpoint(checkpoint)
   except _ERRORS as error:

@@ -40,6 +40,6 @@ def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
   return [name for name in needed if name not in names]
 
 
-def is_incomplete(missing: Iterable[str]) -> str:
-  """The words for a checkpoint, or its folder, that lacks files."""
+def describe_missing(missing: Iterable[str]) -> str:
+  """What an error says of a checkpoint, or its folder, without some files."""
   return f"is incomplete, it lacks {errors.english_list(missing)}"

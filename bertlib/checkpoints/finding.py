@@ -171,7 +171,7 @@ def go_on_in(folder: str) -> None:
         checkpoint
         for checkpoint in sorted(_checkpoints_in(folder), key=_step_of)
         if _step_of(checkpoint) < _step_of(last)
-        and not checkpoint_files.missing_part(checkpoint)
+        and not checkpoint_files.why_incomplete(checkpoint)
       ],
     )
   elif named and not last:
@@ -199,7 +199,7 @@ def remove_unfinished(folder: str) -> None:
     elif os.path.basename(checkpoint) != named:
       files.setdefault(checkpoint, []).append(path)
   for checkpoint, paths in files.items():
-    if checkpoint_files.missing_part(checkpoint):
+    if checkpoint_files.why_incomplete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
 

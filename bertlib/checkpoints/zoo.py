@@ -101,8 +101,8 @@ def checkpoint_path(folder: str) -> str:
   missing = _missing(names)
   if missing:
     raise InputError(
-      f"{folder}: {checkpoint_names.is_incomplete(missing)}. Put it there, or"
-      " remove the folder to have it fetched again"
+      f"{folder}: {checkpoint_names.describe_missing(missing)}. Put it there,"
+      " or remove the folder to have it fetched again"
     )
   index = next(name for name in names if name.endswith(".index"))
   return os.path.join(folder, index[: -len(".index")])
@@ -340,7 +340,7 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
     raise InputError(f"not a whole archive ({error})") from error
   missing = _missing(hashes)
   if missing:
-    raise InputError(checkpoint_names.is_incomplete(missing))
+    raise InputError(checkpoint_names.describe_missing(missing))
   return hashes
 
 
