@@ -285,7 +285,7 @@ def find_tokenizer(
   if vocab_file is None:
     files = [os.path.join(f, loading.VOCAB_FILE) for f in folders]
     vocab_file, _ = _agreed(
-      {file: _read_pieces(file) for file in files if os.path.exists(file)},
+      {f: vocabulary.read_entries(f) for f in files if os.path.exists(f)},
       "vocab_file",
     )
   if do_lower_case is None:
@@ -300,11 +300,6 @@ def _folder_of_parts(path: str) -> str:
   if rewrite.kind_of(path) == "saved_model":
     return os.path.join(path, "assets")
   return path if os.path.isdir(path) else os.path.dirname(path)
-
-
-def _read_pieces(path: str) -> list[bytes]:
-  with open(path, "rb") as file:
-    return file.read().split()
 
 
 def _stated_case(folder: str) -> tuple[str, bool] | None:

@@ -24,6 +24,7 @@ from bertlib.checkpoints import (
   loading,
   model_json,
 )
+from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
 # Files beside a checkpoint that go where it goes.
@@ -279,12 +280,9 @@ def _form(name: str, source: Checkpoint) -> str:
   return f"{source.dtypes[name].name} {source.shapes[name]}"
 
 
-def _vocab(source: Checkpoint) -> bytes | None:
+def _vocab(source: Checkpoint) -> list[str] | None:
   path = _beside(source, loading.VOCAB_FILE)
-  if not os.path.exists(path):
-    return None
-  with open(path, "rb") as file:
-    return file.read()
+  return vocabulary.read_entries(path) if os.path.exists(path) else None
 
 
 def _labels(source: Checkpoint) -> list[str] | None:

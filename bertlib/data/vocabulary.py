@@ -82,21 +82,36 @@ def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
       )
 
 
-def load(path: str) -> dict[str, int]:
-  """Reads a vocabulary as `tokenization.load_vocab` does, and checks its bytes.
+def read_entries(path: str) -> list[str]:
+  """Reads the entries of a vocabulary as `tokenization.load_vocab` does.
 
   Args:
     path: the file, which may begin with a byte-order mark.
-
-  Returns:
-    The id of each entry.
 
   Raises:
     InputError: it is missing, or not UTF-8.
   """
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read; name a vocab.txt")
-  return {entry: index for index, entry in enumerate(_entries(path))}
+  lines = text_files.read_text(path).split("\n")
+  if not lines[-1]:
+    del lines[-1]
+  return [line.strip() for line in lines]
+
+
+def load(path: str) -> dict[str, int]:
+  """Reads a vocabulary as `tokenization.load_vocab` does, and checks its bytes.
+
+  Args:
+    path: the file; see `read_entries`.
+
+  Returns:
+    The id of each entry.
+
+  Raises:
+    InputError: see `read_entries`.
+  """
+  return {entry: index for index, entry in enumerate(read_entries(path))}
 
 
 def check(
@@ -136,7 +151,7 @@ def check(
 
 def _check_repeated(path: str) -> None:
   """Warns of repeated entries; refuses repeated special ones."""
-  entries = _entries(path)
+  entries = read_entries(path)
   repeated = [entry for entry, n in Counter(entries).items() if n > 1 and entry]
   for entry in repeated:
     if entry in _SPECIAL:
@@ -160,14 +175,6 @@ def _check_repeated(path: str) -> None:
 def _lines_of(entry: str, entries: list[str]) -> list[int]:
   """Line numbers, from 1, of an entry."""
   return [n for n, other in enumerate(entries, start=1) if other == entry]
-
-
-def _entries(path: str) -> list[str]:
-  """The entries in order, as `tokenization.load_vocab` takes them."""
-  lines = text_files.read_text(path).split("\n")
-  if not lines[-1]:
-    del lines[-1]
-  return [line.strip() for line in lines]
 
 
 def is_cased(entries: Iterable[str]) -> bool:
@@ -239,7 +246,7 @@ def difference(path: str, other: str, ignore_unused: bool = False) -> str:
     ignore_unused: whether words may replace entries that are `[unusedN]` in
       `other`, or follow its last entry.
   """
-  ours, theirs = _entries(path), _entries(other)
+  ours, theirs = read_entries(path), read_entries(other)
   if ignore_unused:
     del ours[len(theirs) :]
   if len(ours) != len(theirs):
