@@ -26,6 +26,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from absl import flags, logging
 
@@ -85,13 +86,13 @@ def main(_) -> None:
 
 
 def setup(
-  settings: PretrainingDataSettings, find_files=files.find_files
+  settings: PretrainingDataSettings, file_system: Any = files
 ) -> tuple[pretraining_text.Recipe, list[str], list[str]]:
   """Finds the files of a run; checks everything but the text itself.
 
   Args:
     settings: settings of the command.
-    find_files: finds the files of names and wildcards.
+    file_system: has `find_files` of `bertlib.files`.
 
   Returns:
     The recipe, the input files and the output files.
@@ -101,7 +102,7 @@ def setup(
   """
   recipe = make_recipe(settings)
   pretraining_text.load_tokenizer(recipe)
-  inputs = find_files(files.split_names(settings.input_file))
+  inputs = file_system.find_files(files.split_names(settings.input_file))
   outputs = output_paths(settings)
   check_overwriting(settings, recipe, inputs, outputs)
   return recipe, inputs, outputs
@@ -244,24 +245,32 @@ def report(counts: collections.Counter[str]) -> None:
 # --doctor
 
 
-def examine(settings: PretrainingDataSettings, doctor: doctor.Doctor) -> None:
+def examine(
+  settings: PretrainingDataSettings,
+  doctor: doctor.Doctor,
+  file_system: Any = files,
+) -> None:
   """Makes the checks of `setup`, and more.
 
   Args:
     settings: settings of the command.
     doctor: reports each check.
+    file_system: has `find_files`, `open_any` and `file_state` of
+      `bertlib.files`.
   """
   recipe = doctor.check("flags", make_recipe, settings)
   tokenizer = doctor.check(
     "vocabulary", pretraining_text.load_tokenizer, recipe
   )
   names = files.split_names(settings.input_file)
-  inputs = doctor.check("input", files.find_files, names)
+  inputs = doctor.check("input", file_system.find_files, names)
   outputs = doctor.check("output", output_paths, settings)
   doctor.check(
     "overwriting", check_overwriting, settings, recipe, inputs, outputs
   )
-  num_bytes = doctor.check("text", check_text, recipe, tokenizer, inputs)
+  num_bytes = doctor.check(
+    "text", check_text, recipe, tokenizer, inputs, file_system
+  )
   doctor.check("disk", check_disk, recipe, num_bytes, outputs)
 
 
@@ -269,6 +278,7 @@ def check_text(
   recipe: pretraining_text.Recipe,
   tokenizer,
   inputs: Sequence[str],
+  file_system: Any,
   max_bytes: int = 2**27,
 ) -> int:
   """Reads text; warns if it defeats next sentence prediction.
@@ -277,6 +287,7 @@ def check_text(
     recipe: recipe of the run.
     tokenizer: tokenizer of the recipe.
     inputs: the input files.
+    file_system: see `examine`.
     max_bytes: how much of the text to read.
 
   Returns:
@@ -287,7 +298,9 @@ def check_text(
   """
   sample: list[bytes] = []
   num_read = 0
-  for line in pretraining_text.read_corpus(inputs, recipe.text_encoding):
+  for line in pretraining_text.read_corpus(
+    inputs, recipe.text_encoding, file_system.open_any
+  ):
     num_read += len(line)
     if len(sample) < 5000:
       sample.append(line)
@@ -312,7 +325,7 @@ def check_text(
     )
   if len(documents) == 1:
     logging.warning("is there a blank line between documents?")
-  sizes = [files.file_state(path)[0] for path in inputs]
+  sizes = [file_system.file_state(path)[0] for path in inputs]
   return max(num_read, sum(sizes))
 
 

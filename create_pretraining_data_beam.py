@@ -63,12 +63,10 @@ def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, create_pretraining_data.examine)
+    doctor.diagnose(settings, examine)
     return
   receipt = receipts.begin(__file__, settings, beam_files)
-  recipe, inputs, outputs = create_pretraining_data.setup(
-    settings, beam_files.find_files
-  )
+  recipe, inputs, outputs = create_pretraining_data.setup(settings, beam_files)
   receipt.start(settings, inputs)
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
   build(pipeline, recipe, inputs, outputs)
@@ -85,6 +83,11 @@ def main(argv: list[str]) -> None:
     for path in outputs
   ]
   receipt.finish({**counts, "sha256": hashes})
+
+
+def examine(settings: PretrainingDataSettings, doctor: doctor.Doctor) -> None:
+  """Makes the checks of a run; see `create_pretraining_data.examine`."""
+  create_pretraining_data.examine(settings, doctor, beam_files)
 
 
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
@@ -155,10 +158,7 @@ def build(
     output_files: files to write.
   """
   num_blocks = pretraining_blocks.count_blocks(
-    {path: beam_files.size(path) for path in input_files},
-    len(output_files),
-    recipe.text_encoding,
-    beam_files.open_any,
+    input_files, len(output_files), recipe.text_encoding, beam_files
   )
   with files.open_any(recipe.vocab_file, "rb") as file:
     vocab = file.read()

@@ -145,6 +145,16 @@ def test_files_are_on_any_of_beams_file_systems(place, runner):
   assert not [*place.glob("*.tmp")]
 
 
+@pytest.mark.parametrize("runner", ["stand-in"], indirect=True)
+def test_the_doctor_reads_from_beams_file_systems(place, runner):
+  far = flags("far://far", input_file="far://a.txt,far://b*")
+  done = commands.succeed(SCRIPT, "--doctor", *far)
+  statuses = [line.split()[:2] for line in done.stdout.splitlines()]
+  assert ["pass", "input"] in statuses and ["pass", "text"] in statuses
+  assert not [status for status, _ in statuses if status != "pass"]
+  assert not [*place.glob("far*")]
+
+
 @pytest.mark.parametrize(
   ("changed", "expected"),
   [

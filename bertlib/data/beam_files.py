@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -26,11 +25,11 @@ def find_files(patterns: Iterable[str]) -> list[str]:
   return files.find_files(patterns, glob)
 
 
-def size(path: str) -> int:
-  """Size of a file in bytes."""
+def file_state(path: str) -> tuple[int, int]:
+  """See `files.file_state`."""
   if not files.is_remote(path):
-    return os.path.getsize(path)
-  return FileSystems.match([path])[0].metadata_list[0].size_in_bytes
+    return files.file_state(path)
+  return FileSystems.match([path])[0].metadata_list[0].size_in_bytes, 0
 
 
 def exists(path: str) -> bool:

@@ -19,11 +19,12 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from absl import logging
 
-from bertlib import app, json_files, text_files
+from bertlib import app, files, json_files, text_files
 from bertlib.data import (
   pretraining_instances,
   pretraining_text,
@@ -31,14 +32,7 @@ from bertlib.data import (
   workers,
 )
 from bertlib.errors import InputError
-from bertlib.files import (
-  exists,
-  file_state,
-  is_remote,
-  open_any,
-  remove_strays,
-  write_whole,
-)
+from bertlib.files import exists, file_state, open_any, write_whole
 
 # Size of a block's text. A process holds one block at a time, in some ten times
 # its size. The random next sentences of a block come from the same block.
@@ -49,31 +43,31 @@ BLOCK_BYTES = 2**21
 
 
 def count_blocks(
-  sizes: Mapping[str, int],
+  input_files: Iterable[str],
   num_outputs: int,
   encoding: text_files.Encoding = text_files.UTF8,
-  open_file=open_any,
+  file_system: Any = files,
 ) -> int:
   """Counts the blocks of a corpus; the same in every encoding.
 
   Args:
-    sizes: bytes of each input file by its path. The text of a gzip file is
-      assumed to be three times as long.
+    input_files: the text. That of a gzip file is assumed to be three times as
+      long as the file.
     num_outputs: number of output files.
     encoding: of the input files.
-    open_file: opens an input file, given the path and "rb".
+    file_system: has `file_state` and `open_any` of `bertlib.files`.
 
   Returns:
     A multiple of `num_outputs`.
   """
   text_bytes = 0
-  for path, size in sizes.items():
+  for path in input_files:
     if path.endswith(".gz"):
-      text_bytes += 3 * size
+      text_bytes += 3 * file_system.file_state(path)[0]
     elif encoding.name == "utf-8":
-      text_bytes += size
+      text_bytes += file_system.file_state(path)[0]
     else:
-      lines = text_files.read_utf8_lines(path, encoding, open_file)
+      lines = text_files.read_utf8_lines(path, encoding, file_system.open_any)
       text_bytes += sum(map(len, lines))
   return num_outputs * max(1, -(-text_bytes // (BLOCK_BYTES * num_outputs)))
 
@@ -194,9 +188,7 @@ class BlockRun:
     self._input_files = input_files
     self._output_files = output_files
     self._num_blocks = count_blocks(
-      {path: file_state(path)[0] for path in input_files},
-      len(output_files),
-      recipe.text_encoding,
+      input_files, len(output_files), recipe.text_encoding
     )
     self._receipt_file = receipt_file(output_files)
     self._receipt = self._read_receipt()
@@ -248,13 +240,13 @@ class BlockRun:
     with contextlib.suppress(ValueError):  # empty, after a power failure
       if exists(self._receipt_file):
         receipt = json_files.read(self._receipt_file, _RECEIPT, "")
-    files = receipt.pop("files")
+    finished = receipt.pop("files")
     if receipt != wanted:
-      files = {}
+      finished = {}
     return wanted | {
       "files": {
         path: state
-        for path, state in files.items()
+        for path, state in finished.items()
         if exists(path) and file_state(path)[0] == state["bytes"]
       }
     }
@@ -264,11 +256,11 @@ class BlockRun:
     """Makes a folder for blocks; removes what a killed run left behind."""
     first = self._output_files[0]
     folder = _hidden_beside(first, ".blocks")
-    if is_remote(first):
+    if files.is_remote(first):
       folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
     shutil.rmtree(folder, ignore_errors=True)
     for path in [*self._output_files, self._receipt_file]:
-      remove_strays(glob.escape(path))
+      files.remove_strays(glob.escape(path))
     os.makedirs(folder)
     try:
       yield folder

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tokenization
-from bertlib import text_files
+from bertlib import files, text_files
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
@@ -151,11 +151,13 @@ def sentence_splitter():
 
 
 def read_corpus(
-  input_files: Iterable[str], encoding: text_files.Encoding
+  input_files: Iterable[str],
+  encoding: text_files.Encoding,
+  open_file=files.open_any,
 ) -> Iterator[bytes]:
   """Reads the lines of text files, with their ends, as UTF-8."""
   for path in input_files:
-    yield from text_files.read_utf8_lines(path, encoding)
+    yield from text_files.read_utf8_lines(path, encoding, open_file)
 
 
 def read_documents(

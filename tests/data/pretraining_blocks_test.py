@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pretraining_corpus import Corpus, parsed, parts, read_file
 
-from bertlib import files
+from bertlib import files, text_files
 from bertlib.data import pretraining_blocks, pretraining_text
 from bertlib.data.pretraining_blocks import BlockRun
 from bertlib.data.pretraining_text import Recipe
@@ -67,12 +67,23 @@ def test_files_of_one_document_are_dealt_evenly_too():
   assert sorted(blocks.values()) == [4, 4, 5, 5, 5]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_the_number_of_blocks_does_not_depend_on_the_encoding(
+  tmp_path, monkeypatch, encoding
+):
+  monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", 10)
+  path = tmp_path / "text"
+  path.write_bytes(f"{50 * 'é'}\n".encode(encoding))  # 101 bytes of UTF-8
+  encoding = text_files.Encoding(encoding)
+  assert pretraining_blocks.count_blocks([str(path)], 1, encoding) == 11
+
+
 @pytest.fixture
 def small_blocks(monkeypatch, text_file):
   """Makes of the text six blocks for two output files."""
   size = os.path.getsize(text_file)
   monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", size // 5)
-  assert pretraining_blocks.count_blocks({text_file: size}, 2) == 6
+  assert pretraining_blocks.count_blocks([text_file], 2) == 6
 
 
 def written(paths):
