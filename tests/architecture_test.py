@@ -190,6 +190,67 @@ def test_no_function_imports_a_module_of_the_project(module):
   assert not hidden
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def bound_names(nodes):
+  """Names that nodes bind, without those within functions and classes."""
+  for node in nodes:
+    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+      yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+      yield from ((a.asname or a.name).split(".")[0] for a in node.names)
+    else:
+      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+      if isinstance(node, (ast.arg, ast.ExceptHandler)):
+        yield node.arg if isinstance(node, ast.arg) else node.name
+      yield from bound_names(ast.iter_child_nodes(node))
+
+
+@functools.cache
+def names_of(module):
+  """Names that a module has."""
+  return frozenset(bound_names(parse(module).body))
+
+
+def missing_names(node, modules):
+  """Names of the project's modules that a node uses and that are not there.
+
+  Args:
+    node: part of a module.
+    modules: the project's modules by the name that they have there.
+  """
+  if isinstance(node, FUNCTIONS):  # whose own names may hide those of modules
+    own = {*bound_names([node.args]), *bound_names(node.body)}
+    modules = {name: of for name, of in modules.items() if name not in own}
+  elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+    module = modules.get(node.value.id)
+    if module and node.attr not in names_of(module):
+      yield f"{module}.{node.attr}"
+  elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+    for alias in node.names:
+      if alias.name not in names_of(node.module):
+        yield f"{node.module}.{alias.name}"
+  for child in ast.iter_child_nodes(node):
+    yield from missing_names(child, modules)
+
+
+@each_module
+def test_names_of_other_modules_exist(module):
+  modules = {
+    alias.asname or alias.name: name
+    for node in ast.walk(parse(module))
+    if isinstance(node, (ast.Import, ast.ImportFrom))
+    for alias in node.names
+    for name in (alias.name, f"{getattr(node, 'module', None)}.{alias.name}")
+    if name in MODULES
+  }
+  special = {"__doc__", "__file__", "__name__"}
+  missing = missing_names(parse(module), modules)
+  assert not [n for n in missing if n.rpartition(".")[2] not in special]
+
+
 @each_module
 def test_a_module_is_not_too_long(module):
   num_lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
