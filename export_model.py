@@ -41,7 +41,7 @@ from bertlib.export import signatures, tf1_module
 from bertlib.files import whole_folder, write_whole
 from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
-from bertlib.training import setup
+from bertlib.training import resolve
 
 # What is exported of the models of each script, and what builds their graphs.
 SERVED = {
@@ -425,7 +425,7 @@ def define_flags() -> None:
 def main(_) -> None:
   """Does what the flags say."""
   settings = option.from_flags(ExportSettings)
-  model = setup.fetch_model(settings.model)
+  model = resolve.fetch_model(settings.model)
   source = find_source(
     settings.model_dir,
     model.init_checkpoint,

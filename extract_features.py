@@ -34,10 +34,17 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
 from bertlib.files import write_whole
-from bertlib.reporting import doctor, receipts, training_checks
+from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
-from bertlib.training import devices, session_hooks, setup, training_run
+from bertlib.training import (
+  devices,
+  estimators,
+  resolve,
+  session_hooks,
+  step_plan,
+  weight_check,
+)
 
 FLAGS = flags.FLAGS
 
@@ -447,7 +454,15 @@ def main(_) -> None:
     doctor.diagnose(settings, examine)
     return
   receipt = receipts.begin(__file__, settings)
-  settings, config, tokenizer, layer_indexes = prepare(settings, doctor.simply)
+  check_flags(settings)
+  model = resolve.fetch_model(settings.model)
+  found = resolve.find_devices(settings)
+  settings = resolve.resolved(settings, model, found)
+  config = resolve.load_config(model)
+  check_output(settings)
+  tokenizer = resolve.load_tokenizer(model, config)
+  finding.check_checkpoint(model.init_checkpoint)
+  layer_indexes = find_layers(settings, config)
   receipt.start(settings, [settings.input_file])
   devices.log_devices(settings.devices, settings.compute)
   is_npz = settings.output_format == "npz"
@@ -473,7 +488,7 @@ def main(_) -> None:
     )
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
-    estimator = training_run.build_estimator(
+    estimator = estimators.build(
       settings,
       model_fn_builder(
         config,
@@ -482,7 +497,7 @@ def main(_) -> None:
         settings.devices.on_tpu,
         settings.use_one_hot_embeddings,
         settings.pooling,
-        training_run.read_execution(settings),
+        step_plan.read_compute(settings),
       ),
       model_dir=folder,  # without a checkpoint, which would go first
       predict_batch_size=settings.batch_size,
@@ -515,40 +530,26 @@ def main(_) -> None:
 # What is asked for, and whether it can be
 
 
-def prepare(settings: FeatureSettings, check: doctor.Check):
-  """Checks and reads all that a run needs but the texts.
-
-  Args:
-    settings: of the command.
-    check: makes each check.
-
-  Returns:
-    The settings with nothing left to decide, the model's sizes, the tokenizer
-    and the layers that are wanted.
-  """
-  check("flags", check_flags, settings)
-  model_files = check("model", setup.fetch_model, settings.model)
-  decided = check("devices", setup.find_devices, settings)
-  settings = setup.resolved(settings, model_files, decided)
-  config = check("config", setup.load_config, model_files)
-  check("output", check_output, settings, after=config)
-  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
-  check("checkpoint", finding.check_checkpoint, settings.model.init_checkpoint)
-  layer_indexes = check("layers", find_layers, settings, config)
-  return settings, config, tokenizer, layer_indexes
-
-
 def examine(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, and some more.
 
   Args:
-    settings: of the command.
+    settings: settings of the command.
     doctor: makes each check.
   """
-  settings, config, tokenizer, layer_indexes = prepare(settings, doctor.check)
-  doctor.check("weights", check_weights, settings, config, layer_indexes)
-  lengths = doctor.check("texts", check_texts, settings, config, tokenizer)
-  doctor.check("disk", check_disk, settings, config, layer_indexes, lengths)
+  check = doctor.check
+  check("flags", check_flags, settings)
+  model = check("model", resolve.fetch_model, settings.model)
+  found = check("devices", resolve.find_devices, settings)
+  settings = resolve.resolved(settings, model, found)
+  config = check("config", resolve.load_config, model)
+  check("output", check_output, settings, after=config)
+  tokenizer = check("vocabulary", resolve.load_tokenizer, model, config)
+  check("checkpoint", finding.check_checkpoint, settings.model.init_checkpoint)
+  layer_indexes = check("layers", find_layers, settings, config)
+  check("weights", check_weights, settings, config, layer_indexes)
+  lengths = check("texts", check_texts, settings, config, tokenizer)
+  check("disk", check_disk, settings, config, layer_indexes, lengths)
 
 
 def check_flags(settings: FeatureSettings) -> None:
@@ -588,7 +589,7 @@ def check_weights(
   layer_indexes: Sequence[int],
 ) -> None:
   """Refuses a checkpoint that is damaged, or not of this model."""
-  training_checks.check_weights(
+  weight_check.check(
     settings.model.init_checkpoint,
     model_fn_builder(
       config,

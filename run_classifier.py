@@ -14,19 +14,16 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-import optimization
-import tokenization
 from bertlib import app, estimator_api, files
-from bertlib.checkpoints import finding, model_json, predictor
+from bertlib.checkpoints import model_json, predictor
 from bertlib.data import (
   class_weights,
   classification,
@@ -75,12 +72,24 @@ from bertlib.training import (
   classifier_inputs,
   devices,
   estimator_spec,
-  model_selection,
-  multi_run,
-  session_hooks,
-  setup,
-  training_run,
+  step_plan,
 )
+from bertlib.training.run import (
+  Evaluation,
+  check_actions,
+  check_output_dir,
+  claim,
+  evaluate,
+  find_checkpoint,
+  input_options,
+  lock_output_dir,
+  predict,
+  setup,
+  train,
+  train_seeds,
+  write_scores,
+)
+from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
 
@@ -194,18 +203,15 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   kind: str = "classification",
-  evaluated: dict[str, Any] | None = None,
   label_weights: Sequence[float] | None = None,
   **more_arguments: Any,
 ):
   """The `model_fn` of a classifier, for TPUEstimator.
 
   `num_labels`, `kind` and `label_weights`, which only training uses, are those
-  of `create_model`. `evaluated` gets, from an evaluation that is not on a TPU,
-  `logits` [A, L], `label_ids` [A] or [A, L] and `is_real_example` [A] of the
-  whole set. `use_one_hot_embeddings` is that of `modeling.BertModel`. All other
-  arguments are `estimator_spec.TrainingArguments`; more of these may be given
-  by name.
+  of `create_model`. `use_one_hot_embeddings` is that of `modeling.BertModel`.
+  All other arguments are `estimator_spec.TrainingArguments`; more of these may
+  be given by name.
 
   Returns:
     A function of features, labels, mode, params and config.
@@ -277,14 +283,6 @@ def model_fn_builder(
         )
       return metrics
 
-    hooks = []
-    if evaluated is not None and not use_tpu:
-      kept = {
-        "logits": logits,
-        "label_ids": label_ids,
-        "is_real_example": is_real_example,
-      }
-      hooks.append(session_hooks.CollectHook(kept, into=evaluated))
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       loss=total_loss,
@@ -293,7 +291,11 @@ def model_fn_builder(
         [per_example_loss, label_ids, logits, is_real_example],
       ),
       scaffold_fn=scaffold_fn,
-      evaluation_hooks=hooks,
+      predictions={
+        "logits": logits,
+        "label_ids": label_ids,
+        "is_real_example": is_real_example,
+      },
     )
 
   return model_fn
@@ -391,194 +393,111 @@ def define_flags(required: bool = True) -> None:
   option.define(ClassifierSettings, required=required)
 
 
-class Start(NamedTuple):
-  """What a run begins with, all of it checked.
-
-  Attributes:
-    settings: with nothing left to decide.
-    config: the encoder's sizes.
-    tokenizer: gives the ids.
-    trained: the checkpoint that has all of the model; None for a new one.
-    processor: reads the data.
-    selection: how the best weights are found.
-    seeds: of `--seeds`.
-    model: what describes the model.
-    examples: the data.
-    data_files: that these are from.
-    label_weights: see `create_model`.
-  """
-
-  settings: ClassifierSettings
-  config: modeling.BertConfig
-  tokenizer: tokenization.FullTokenizer
-  trained: str | None
-  processor: DataProcessor
-  selection: model_selection.Selection
-  seeds: list[int]
-  model: dict[str, Any]
-  examples: classifier_inputs.Examples
-  data_files: Iterable[str]
-  label_weights: list[float] | None
-
-
 def main(_) -> None:
-  """Does what the flags say: trains, scores, labels."""
+  """Trains, evaluates and predicts, as the flags say."""
   settings = option.from_flags(ClassifierSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, examine)
     return
   receipt = receipts.begin(__file__, settings)
-  start = prepare(settings, doctor.simply)
-  settings = start.settings
-  training_checks.check_start(
-    settings,
-    start.config,
-    start.trained,
-    lambda: check_weights(
-      settings, start.trained, start.config, start.processor
-    ),
-  )
-  with training_run.lock_output_dir(settings):
-    carry_out(settings, start, receipt)
+  check_actions(settings.run)
+  processor = classifier_inputs.make_processor(settings)
+  run = setup(settings, make_task(settings, processor))
+  settings = run.settings
+  with files.files_read() as data_files:
+    examples = classifier_inputs.read_examples(settings, processor)
+  check_output(settings, data_files)
+  classifier_inputs.check_encoding(processor, data_files)
+  classifier_inputs.check_pairs(run, examples)
+  run = weigh_labels(run, processor, examples)
+  with lock_output_dir(settings):
+    receipt.start(settings, data_files)
+    devices.log_devices(settings.devices, settings.compute)
+    if settings.run.do_train:
+      claim(run, has_pairs=classifier_inputs.has_pairs(examples.train))
+    dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
+    lengths = None
+    if run.seeds:
+      train_seeds(run, "--nodo_predict")
+    elif settings.run.do_train:
+      lengths = train_classifier(run, processor, examples.train, dev_sets)
+    if not run.is_chief:
+      return
+    checkpoint = find_checkpoint(run)
+    results, sections, warnings = {}, [], []
+    if settings.run.do_eval:
+      results, sections, warnings = score_sets(
+        run, processor, dev_sets, checkpoint
+      )
+    if settings.run.do_predict:
+      warnings += label_sets(run, processor, examples, checkpoint)
+    if settings.run.do_train:
+      run_report.write_report(run, results, sections, lengths, warnings)
+    receipt.finish(results, checkpoint)
 
 
-def carry_out(
-  settings: ClassifierSettings, start: Start, receipt: receipts.Receipt
-) -> None:
-  """Trains, evaluates and predicts as the flags say, all of it checked.
+# Before the run
 
-  Args:
-    settings: of the command.
-    start: what the run begins with.
-    receipt: of the run.
-  """
-  config, tokenizer, examples = start.config, start.tokenizer, start.examples
-  processor, selection = start.processor, start.selection
+
+def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
+  """Describes the task of a processor."""
   problem = processor.problem
-  receipt.start(settings, start.data_files)
-  devices.log_devices(settings.devices, settings.compute)
-  if settings.run.do_train:
-    model = start.model | {
-      "has_pairs": classifier_inputs.has_pairs(examples.train)
-    }
-    model_json.claim(
-      settings.run.output_dir, model, config, settings.model.vocab_file
-    )
-  if start.seeds:
-    multi_run.train_seeds(
-      settings.run.output_dir,
-      start.seeds,
-      selection.metric,
-      ["--nodo_predict", *training_run.choice_flags(settings.compute)],
-    )
-
-  num_train_steps = classifier_inputs.count_steps(settings, len(examples.train))
-  evaluated: dict[str, Any] = {}
-  estimator = build_estimator(
-    settings, config, problem, num_train_steps, evaluated, start.label_weights
+  return Task(
+    name="run_classifier",
+    model_fn_builder=model_fn_builder,
+    model_arguments={"num_labels": problem.num_labels, "kind": problem.kind},
+    features=classification_records.record_layout(
+      settings.model.max_seq_length, problem
+    ),
+    metrics=[*processor.scores, "loss"],
+    description={
+      "task": processor.model_task or classifier_inputs.task_name(settings),
+      "kind": problem.kind,
+      "labels": problem.labels,
+    },
+    must_agree=["task", "kind", "labels", "do_lower_case"],
+    num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
   )
-  evaluations = {
-    ending: functools.partial(
-      evaluate,
-      settings,
-      estimator,
-      classifier_inputs.write_and_read(
-        settings,
-        problem,
-        tokenizer,
-        f"eval{ending}",
-        of_set,
-        settings.run.eval_batch_size,
-      )[0],
-      len(of_set),
-      processor,
-      evaluated,
-    )
-    for ending, of_set in examples.eval_sets.items()
-  }
-  lengths = None
-  if settings.run.do_train and not start.seeds:
-    input_fn, lengths = classifier_inputs.write_and_read(
-      settings,
-      problem,
-      tokenizer,
-      "train",
-      examples.train,
-      settings.run.train_batch_size,
-      finding.steps_done(settings.run.output_dir),
-      settings.run.group_by_length,
-    )
-    training_run.train(
-      settings,
-      estimator,
-      input_fn,
-      num_train_steps,
-      f"{len(examples.train)} examples",
-      "examples",
-      selection,
-      evaluations.get(""),
-      functools.partial(
-        record_check.find,
-        [os.path.join(settings.run.output_dir, "train.tf_record")],
-        classification_records.record_layout(
-          settings.model.max_seq_length, problem
-        ),
-      ),
-    )
 
-  checkpoint = training_run.checkpoint_to_use(settings)
-  results, sections, warnings = {}, [], []
-  if settings.run.do_eval:
-    results, sections, warnings = score_sets(
-      settings, problem, evaluations, examples.eval_sets, evaluated, checkpoint
-    )
-  warnings += label_sets(
-    settings, problem, tokenizer, estimator, examples.predict_sets, checkpoint
+
+def check_output(
+  settings: ClassifierSettings, data_files: Iterable[str]
+) -> None:
+  """Refuses an --output_dir where data would be overwritten."""
+  check_output_dir(
+    settings,
+    ["*.tf_record", "predictions*", "test_results*"],
+    [*data_files, settings.predict_file],
   )
-  if settings.run.do_train:
-    run_report.write_report(
-      settings, results, selection, sections, lengths, warnings
-    )
-  receipt.finish(results, checkpoint)
 
 
-# What is asked for, and whether it can be
+def weigh_labels(
+  run: Run, processor: DataProcessor, examples: classifier_inputs.Examples
+) -> Run:
+  """The run with the weights of --class_weights, if they are given."""
+  weights = class_weights.read(
+    run.settings.class_weights, processor.problem, examples.train
+  )
+  return run.with_arguments(label_weights=weights)
 
 
-def prepare(settings: ClassifierSettings, check: doctor.Check) -> Start:
-  """Checks and reads all that a run needs; nothing is written yet.
-
-  Whatever is wrong with folders and data is said now, not after training.
+def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
+  """Makes the checks of a run, and some more.
 
   Args:
-    settings: of the command.
-    check: makes each check.
-
-  Returns:
-    What the run begins with.
+    settings: settings of the command.
+    doctor: makes each check.
   """
-  seeds = check("flags", check_flags, settings)
-  model_files = check("model", setup.fetch_model, settings.model)
-  decided = check("devices", setup.find_devices, settings)
-  settings = setup.resolved(settings, model_files, decided)
-  config = check("config", setup.load_config, model_files)
-  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
-  trained = check("checkpoint", setup.find_model, settings)
+  check = doctor.check
+  check("flags", check_actions, settings.run)
   processor = check("task", classifier_inputs.make_processor, settings)
-  selection = check("scores", read_selection, settings, processor)
-  model = check("folder", describe_model, settings, config, processor, seeds)
+  task = doctor.given(processor, make_task, settings, processor)
+  run = training_checks.check_setup(doctor, settings, task)
   with files.files_read() as data_files:
     examples = check(
       "data", classifier_inputs.read_examples, settings, processor
     )
-  check(
-    "texts",
-    classifier_inputs.check_pairs,
-    settings,
-    config,
-    processor,
-    examples,
-  )
+  check("output", check_output, settings, data_files, after=examples)
   check(
     "encoding",
     classifier_inputs.check_encoding,
@@ -586,206 +505,143 @@ def prepare(settings: ClassifierSettings, check: doctor.Check) -> Start:
     data_files,
     after=examples,
   )
-  check("output", check_output, settings, data_files, after=examples)
-  label_weights = None
+  check("texts", classifier_inputs.check_pairs, run, examples, after=run.config)
   if settings.class_weights:
-    label_weights = check(
-      "classes",
-      lambda task, data: class_weights.read(
-        settings.class_weights, task.problem, data.train
-      ),
-      processor,
-      examples,
-    )
-  return Start(
-    settings,
-    config,
-    tokenizer,
-    trained,
-    processor,
-    selection,
-    seeds,
-    model,
-    examples,
-    data_files,
-    label_weights,
-  )
-
-
-def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: of the command.
-    doctor: makes each check.
-  """
-  check = doctor.check
-  start = prepare(settings, check)
-  settings = start.settings
-  config, processor, examples = start.config, start.processor, start.examples
-  check("weights", check_weights, settings, start.trained, config, processor)
+    check("classes", weigh_labels, run, processor, examples)
   check("labels", task_checks.check_class_labels, processor, examples)
   lengths = check(
     "tokens",
     task_checks.check_texts,
-    settings,
-    config,
-    start.tokenizer,
+    run,
     processor,
     examples,
+    after=run.tokenizer,
   )
-  training_checks.check_training(
-    settings,
-    doctor,
-    config,
-    lengths,
-    functools.partial(classifier_inputs.count_steps, settings),
-  )
+  training_checks.check_training(doctor, run, lengths)
 
 
-def check_flags(settings: ClassifierSettings) -> list[int]:
-  """Refuses flags that do not go together; gives the seeds of `--seeds`."""
-  doctor.check_actions(settings)
-  return training_run.read_seeds(settings.run)
+# Training, evaluation, prediction
 
 
-def check_output(
-  settings: ClassifierSettings, data_files: Iterable[str]
-) -> None:
-  """Refuses an --output_dir where data would be overwritten."""
-  doctor.check_output_dir(
-    settings,
-    ["*.tf_record", "predictions*", "test_results*"],
-    [*data_files, settings.predict_file],
-  )
-
-
-def read_selection(
-  settings: ClassifierSettings, processor: DataProcessor
-) -> model_selection.Selection:
-  """How the best weights are found, by scores of the task."""
-  return training_run.read_selection(settings.run, [*processor.scores, "loss"])
-
-
-def describe_model(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
+def train_classifier(
+  run: Run,
   processor: DataProcessor,
-  seeds: Sequence[int],
-) -> dict[str, Any]:
-  """What describes the model; refuses a folder of another.
+  examples: Sequence[InputExample | ChoiceExample],
+  dev_sets: Mapping[str, classifier_inputs.DevSet],
+) -> model_inputs.Lengths:
+  """Trains on examples.
 
   Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    processor: of the task.
-    seeds: of `--seeds`, each of which has a folder of its own.
+    run: the run.
+    processor: the task.
+    examples: the training set.
+    dev_sets: sets by ending; the first is scored during training.
 
   Returns:
-    What `model_json.claim` takes.
-
-  Raises:
-    InputError: --output_dir is another model's, or not as --resume wants it.
+    The lengths of the examples.
   """
-  problem = processor.problem
-  model = {
-    "script": "run_classifier",
-    "task": processor.model_task or classifier_inputs.task_name(settings),
-    "kind": problem.kind,
-    "labels": problem.labels,
-    "max_seq_length": settings.model.max_seq_length,
-    "do_lower_case": settings.model.do_lower_case,
-    **settings.compute.choices,
-  }
-  num_outputs = 1 if problem.kind == "multiple_choice" else problem.num_labels
-  model_json.check(
-    settings.run.output_dir,
-    model,
-    config,
-    ["script", "task", "kind", "labels", "do_lower_case"],
-    num_outputs,
-    settings.model.vocab_file,
+  path, lengths = classifier_inputs.write_records(
+    run, processor, "train", examples
   )
-  if settings.run.do_train and not seeds:
-    finding.check_resume(settings.run.resume, settings.run.output_dir)
-  return model
-
-
-def check_weights(
-  settings: ClassifierSettings,
-  trained: str | None,
-  config: modeling.BertConfig,
-  processor: DataProcessor,
-) -> None:
-  """Refuses a checkpoint that is damaged, or not of this model."""
-  problem = processor.problem
-  training_checks.check_weights(
-    trained or settings.model.init_checkpoint,
-    make_model_fn(settings, config, problem),
-    classification_records.record_layout(
-      settings.model.max_seq_length, problem
+  train(
+    run,
+    file_based_input_fn_builder(
+      path,
+      run.settings.model.max_seq_length,
+      problem=processor.problem,
+      by_length=run.settings.run.group_by_length and not run.on_tpu,
+      **input_options(run, is_training=True),
     ),
-    settings.run.output_dir,
+    step_plan.count_steps(run.settings.run, len(examples), "examples"),
+    f"{len(examples)} examples",
+    lambda checkpoint: score(run, processor, dev_sets[""], checkpoint).results,
+    functools.partial(record_check.find, [path], run.task.features),
   )
+  return lengths
+
+
+def score(
+  run: Run,
+  processor: DataProcessor,
+  dev_set: classifier_inputs.DevSet,
+  checkpoint: str | None,
+) -> Evaluation:
+  """Scores a checkpoint on a set.
+
+  Args:
+    run: the run.
+    processor: the task, which has the scores.
+    dev_set: the set.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+
+  Returns:
+    What `eval_results.txt` has; on CPUs and GPUs `logits` [A, L] and
+    `label_ids` [A] or [A, L] of all examples.
+  """
+  num_examples = len(dev_set.examples)
+  logging.info("Evaluating on %d examples", num_examples)
+  num_steps = -(-num_examples // run.settings.run.eval_batch_size)
+  results, arrays = evaluate(run, dev_set.input_fn, num_steps, checkpoint)
+  if not arrays:
+    logging.info("On a TPU only loss and accuracy are scored")
+    return Evaluation(results, arrays)
+  scores = classification_scores.score(
+    processor.scores, arrays["label_ids"], arrays["logits"], processor.problem
+  )
+  matrix = scores.pop("confusion_matrix", None)
+  for name, value in scores.items():
+    results.setdefault(f"eval_{name}", np.float32(value))
+  if matrix:
+    results["confusion_matrix"] = matrix
+    results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
+  return Evaluation(results, arrays)
 
 
 def score_sets(
-  settings: ClassifierSettings,
-  problem: Problem,
-  evaluations: Mapping[str, model_selection.Evaluate],
-  eval_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
-  evaluated: Mapping[str, np.ndarray],
+  run: Run,
+  processor: DataProcessor,
+  dev_sets: Mapping[str, classifier_inputs.DevSet],
   checkpoint: str | None,
 ) -> tuple[dict[str, Any], list[str], list[str]]:
   """Scores a checkpoint on all sets, and writes their results.
 
   Args:
-    settings: of the command.
-    problem: what was learnt.
-    evaluations: score a checkpoint on each set.
-    eval_sets: the sets, by the ending of their results.
-    evaluated: what `evaluate` has of the set that it scored last.
+    run: the run.
+    processor: the task.
+    dev_sets: the sets, by the ending of their results.
     checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
     The results of all sets by name, what a report shows of the first set, and
     warnings for the report.
   """
+  problem = processor.problem
   all_results: dict[str, Any] = {}
   sections: list[str] = []
   warnings: list[str] = []
-  for ending, examples in eval_sets.items():
-    results = evaluations[ending](checkpoint)
-    if evaluated and not ending:
+  for ending, dev_set in dev_sets.items():
+    results, arrays = score(run, processor, dev_set, checkpoint)
+    if arrays and not ending:
       if problem.kind == "multi_label":
-        model_json.add_to_description(
-          settings.run.output_dir,
-          thresholds=classification_results.tune(problem, evaluated, results),
-        )
-      sections = report_sections.sections(
-        problem, examples, evaluated["label_ids"], evaluated["logits"]
-      )
-    if evaluated:
-      rows = classification_scores.probabilities(problem, evaluated["logits"])
+        thresholds, tuned = classification_results.tune(problem, **arrays)
+        model_json.add_to_description(run.output_dir, thresholds=thresholds)
+        results |= tuned
+      sections = report_sections.sections(problem, dev_set.examples, **arrays)
+    if arrays:
+      rows = classification_scores.probabilities(problem, arrays["logits"])
       warnings += run_report.point_out_collapse(
         classification_scores.answers(problem, rows),
-        classification_scores.gold_answers(examples),
+        classification_scores.gold_answers(dev_set.examples),
       )
-    training_run.write_dev_scores(settings, results, checkpoint, ending)
-    result_files.write_results(
-      os.path.join(settings.run.output_dir, f"eval_results{ending}.txt"),
-      results,
-    )
-    all_results |= {f"{name}{ending}": of for name, of in results.items()}
+    write_scores(run, results, checkpoint, ending)
+    all_results |= {f"{name}{ending}": v for name, v in results.items()}
   return all_results, sections, warnings
 
 
 def label_sets(
-  settings: ClassifierSettings,
-  problem: Problem,
-  tokenizer: tokenization.FullTokenizer,
-  estimator,
-  predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]],
+  run: Run,
+  processor: DataProcessor,
+  examples: classifier_inputs.Examples,
   checkpoint: str | None,
 ) -> list[str]:
   """Labels all sets, and writes the predictions.
@@ -794,179 +650,49 @@ def label_sets(
   set.
 
   Args:
-    settings: of the command.
-    problem: what was learnt.
-    tokenizer: gives the ids.
-    estimator: the model.
-    predict_sets: the sets, by the ending of their results.
+    run: the run.
+    processor: the task.
+    examples: the data.
     checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
     Warnings for the report.
   """
-  thresholds = model_json.load_description(settings.run.output_dir).get(
-    "thresholds"
-  )
+  problem, predict_file = processor.problem, run.settings.predict_file
+  description = model_json.load_description(run.output_dir)
+  thresholds = description.get("thresholds")
   warnings: list[str] = []
-  for ending, examples in predict_sets.items():
+  for ending, of_set in examples.predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"
-    if settings.predict_file:
-      results = result_files.predictions_name(settings.predict_file)
+    if predict_file:
+      results = result_files.predictions_name(predict_file)
       records = f"predict_{results.removesuffix('_predictions')}"
-    input_fn, _ = classifier_inputs.write_and_read(
-      settings,
-      problem,
-      tokenizer,
-      records,
-      examples,
-      settings.run.predict_batch_size,
-      by_length=True,
+    batch_size = run.settings.run.predict_batch_size
+    path, _ = classifier_inputs.write_records(
+      run, processor, records, of_set, batch_size
     )
-    found = session_hooks.follow(
-      estimator.predict(input_fn, checkpoint_path=checkpoint),
-      len(examples),
-      "examples",
+    input_fn = file_based_input_fn_builder(
+      path,
+      run.settings.model.max_seq_length,
+      problem=problem,
+      by_length=not run.on_tpu,
+      **input_options(run, is_training=False),
     )
+    found = predict(run, input_fn, len(of_set), checkpoint)
     rows = [row["probabilities"] for row in tf_records.in_order(found)]
-    rows = rows[: len(examples)]  # a TPU has padding after them
+    rows = rows[: len(of_set)]  # a TPU has padding after them
     classification_results.write_predictions(
-      os.path.join(settings.run.output_dir, results),
-      examples,
+      run.path(results),
+      of_set,
       rows,
       problem,
       thresholds,
-      show=bool(settings.predict_file),
+      show=bool(predict_file),
     )
     warnings += run_report.point_out_collapse(
       classification_scores.answers(problem, rows, thresholds)
     )
   return warnings
-
-
-def build_estimator(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  problem: Problem,
-  num_train_steps: int,
-  evaluated: dict[str, Any],
-  label_weights: Sequence[float] | None,
-):
-  """The Estimator of the model that the flags and the data describe.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    problem: what is learnt.
-    num_train_steps: length of training; 0 where there is none.
-    evaluated: see `model_fn_builder`.
-    label_weights: see `create_model`.
-
-  Returns:
-    An `estimator_api.TPUEstimator`.
-  """
-  compute, options = training_run.plan_training(
-    settings, training_run.read_execution(settings), config, num_train_steps
-  )
-  model_fn = make_model_fn(
-    settings,
-    config,
-    problem,
-    num_train_steps,
-    evaluated,
-    label_weights,
-    compute,
-    options,
-  )
-  return training_run.build_estimator(
-    settings,
-    model_fn,
-    settings.run.output_dir,
-    settings.run.train_batch_size,
-    settings.run.eval_batch_size,
-    settings.run.predict_batch_size,
-  )
-
-
-def make_model_fn(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  problem: Problem,
-  num_train_steps: int = 0,
-  evaluated: dict[str, Any] | None = None,
-  label_weights: Sequence[float] | None = None,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
-):
-  """The `model_fn` as the flags want it, see `model_fn_builder`."""
-  return model_fn_builder(
-    bert_config=config,
-    num_labels=problem.num_labels,
-    init_checkpoint=settings.model.init_checkpoint,
-    learning_rate=settings.optimizer.learning_rate,
-    num_train_steps=num_train_steps,
-    num_warmup_steps=int(
-      num_train_steps * settings.optimizer.warmup_proportion
-    ),
-    use_tpu=settings.devices.on_tpu,
-    use_one_hot_embeddings=settings.devices.on_tpu,
-    kind=problem.kind,
-    seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
-    evaluated=evaluated,
-    compute=compute,
-    options=options,
-    label_weights=label_weights,
-  )
-
-
-def evaluate(
-  settings: ClassifierSettings,
-  estimator,
-  input_fn,
-  num_examples: int,
-  processor: DataProcessor,
-  evaluated: dict[str, np.ndarray],
-  checkpoint: str | None,
-) -> dict[str, Any]:
-  """Scores a checkpoint on a set.
-
-  Args:
-    settings: of the command.
-    estimator: the model.
-    input_fn: of the set.
-    num_examples: of the set.
-    processor: knows the task's scores.
-    evaluated: as `model_fn_builder` fills it; empty on a TPU.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
-
-  Returns:
-    Results by key, for the results file.
-  """
-  steps = (
-    -(-num_examples // settings.run.eval_batch_size)
-    if settings.devices.on_tpu
-    else None
-  )
-  logging.info("Evaluating on %d examples", num_examples)
-  results = estimator.evaluate(input_fn, steps, checkpoint_path=checkpoint)
-  if not evaluated:
-    logging.info("On a TPU only loss and accuracy are scored")
-    return results
-  real = evaluated.pop("is_real_example") > 0
-  evaluated.update({name: values[real] for name, values in evaluated.items()})
-  scores = classification_scores.score(
-    processor.scores,
-    evaluated["label_ids"],
-    evaluated["logits"],
-    processor.problem,
-  )
-  matrix = scores.pop("confusion_matrix", None)
-  for name, value in scores.items():
-    results.setdefault(f"eval_{name}", np.float32(value))
-  if matrix:
-    results["confusion_matrix"] = matrix
-    results["labels"] = json.dumps(processor.get_labels(), ensure_ascii=False)
-  return results
 
 
 if __name__ == "__main__":

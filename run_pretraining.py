@@ -13,19 +13,17 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(PretrainingSettings, imports_tensorflow=True)
 
-import functools
 import itertools
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-import optimization
-import tokenization
 from bertlib import app, estimator_api
 from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
 from bertlib.data import (
@@ -35,6 +33,7 @@ from bertlib.data import (
   record_check,
   tf_records,
 )
+from bertlib.errors import InputError
 from bertlib.metrics import fill_mask, result_files
 from bertlib.reporting import (
   doctor,
@@ -48,12 +47,23 @@ from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training import (
   devices,
   estimator_spec,
-  model_selection,
   phases,
   pretraining_inputs,
-  setup,
-  training_run,
 )
+from bertlib.training.run import (
+  check_actions,
+  check_output_dir,
+  claim,
+  evaluate,
+  find_checkpoint,
+  input_options,
+  lock_output_dir,
+  predict,
+  setup,
+  train,
+  write_scores,
+)
+from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
 
@@ -499,30 +509,8 @@ def define_flags(required: bool = True) -> None:
   option.define(PretrainingSettings, required=required)
 
 
-class Start(NamedTuple):
-  """What a run begins with, all of it checked.
-
-  Attributes:
-    settings: with nothing left to decide.
-    config: the encoder's sizes.
-    model: what else describes the model.
-    selection: how the best weights are found.
-    trained: the checkpoint that has all of the model; None for a new one.
-    tokenizer: None without a vocabulary.
-    data: the data.
-  """
-
-  settings: PretrainingSettings
-  config: modeling.BertConfig
-  model: dict[str, Any]
-  selection: model_selection.Selection
-  trained: str | None
-  tokenizer: tokenization.FullTokenizer | None
-  data: pretraining_inputs.Data
-
-
 def main(_) -> None:
-  """Does what the flags say: trains, scores, fills masks."""
+  """Trains, scores and fills masks, as the flags say."""
   settings = option.from_flags(PretrainingSettings)
   if settings.phases:
     run_phases(settings)
@@ -531,76 +519,36 @@ def main(_) -> None:
     doctor.diagnose(settings, examine)
     return
   receipt = receipts.begin(__file__, settings)
-  start = prepare(settings, doctor.simply)
-  settings = start.settings
-  training_checks.check_start(
-    settings,
-    start.config,
-    start.trained,
-    lambda: check_weights(settings, start.trained, start.config),
-    settings.max_predictions_per_seq,
-  )
-  with training_run.lock_output_dir(settings):
-    carry_out(settings, start, receipt)
-
-
-def carry_out(
-  settings: PretrainingSettings, start: Start, receipt: receipts.Receipt
-) -> None:
-  """Trains, evaluates and predicts as the flags say, all of it checked.
-
-  Args:
-    settings: of the command.
-    start: what the run begins with.
-    receipt: of the run.
-  """
-  config, data = start.config, start.data
-  predicted = [settings.predict_file] if data.lines else []
-  receipt.start(settings, [*data.num_records, *predicted])
-  devices.log_devices(settings.devices, settings.compute)
-
-  estimator = build_estimator(settings, config)
-  evaluate = None
-  if data.eval_files:
-    evaluate = evaluation(
-      settings, estimator, config, data.eval_files, data.num_records
-    )
-  if settings.run.do_train:
-    vocab_file, _ = pretraining_inputs.find_vocab(settings)
-    model_json.claim(settings.run.output_dir, start.model, config, vocab_file)
-    train(
-      settings,
-      estimator,
-      config,
-      data.train_files,
-      data.num_records,
-      start.tokenizer,
-      start.selection,
-      evaluate,
-    )
-  checkpoint = training_run.checkpoint_to_use(settings)
-  results = {}
-  if settings.run.do_eval:
-    results = evaluate(checkpoint)
-    training_run.write_dev_scores(settings, results, checkpoint)
-    result_files.write_results(
-      os.path.join(settings.run.output_dir, "eval_results.txt"), results
-    )
-  if settings.run.do_train:
-    run_report.write_report(settings, results, start.selection, [], None)
-  if settings.run.do_predict:
-    fill_mask.write_predictions(
-      os.path.join(settings.run.output_dir, "predictions.jsonl"),
-      fill_mask.predict_lines(
-        estimator,
-        data.lines,
-        start.tokenizer,
-        settings.model.max_seq_length,
-        not settings.devices.on_tpu,
-        checkpoint,
-      ),
-    )
-  receipt.finish(results, checkpoint)
+  check_flags(settings)
+  settings = pretraining_inputs.with_vocabulary(settings)
+  run = setup(settings, make_task(settings))
+  settings = run.settings
+  pretraining_inputs.check_vocabulary(run)
+  data = pretraining_inputs.find_data(run)
+  check_output(settings, data)
+  with lock_output_dir(settings):
+    receipt.start(settings, pretraining_inputs.data_files(settings, data))
+    devices.log_devices(settings.devices, settings.compute)
+    if data.eval_files and not settings.eval_input_file:
+      logging.warning(
+        "Evaluating on --input_file, which is training data: the scores include"
+        " memorized text. Name held-out records with --eval_input_file"
+      )
+    if settings.run.do_train:
+      claim(run)
+      pretrain(run, data)
+    if not run.is_chief:
+      return
+    checkpoint = find_checkpoint(run)
+    results = {}
+    if settings.run.do_eval:
+      results = score(run, data, checkpoint)
+      write_scores(run, results, checkpoint)
+    if settings.run.do_train:
+      run_report.write_report(run, results)
+    if settings.run.do_predict:
+      fill_masks(run, data.lines, checkpoint)
+    receipt.finish(results, checkpoint)
 
 
 # Phases
@@ -619,7 +567,7 @@ def run_phases(settings: PretrainingSettings) -> None:
     return
   settings = phases.with_cluster(settings, planned)
   receipt = receipts.begin(__file__, settings)
-  with training_run.lock_output_dir(settings):
+  with lock_output_dir(settings):
     carry_out_phases(settings, planned, receipt)
 
 
@@ -657,179 +605,101 @@ def carry_out_phases(
   receipt.finish(results, kept)
 
 
-# What is asked for, and whether it can be
+# Before the run
 
 
-def prepare(settings: PretrainingSettings, check: doctor.Check) -> Start:
-  """Checks and reads all that a run needs; nothing is written yet.
-
-  Whatever is wrong with folders and data is said now, not after training.
-
-  Args:
-    settings: of the command.
-    check: makes each check.
-
-  Returns:
-    What the run begins with.
-  """
-  check("flags", doctor.check_actions, settings)
-  model_files = check("model", setup.fetch_model, settings.model)
-  decided = check("devices", setup.find_devices, settings)
-  settings = setup.resolved(settings, model_files, decided)
-  config = check("config", setup.load_config, model_files)
-  model = check("folder", pretraining_inputs.describe_model, settings, config)
-  selection = check("scores", read_selection, settings)
-  trained = check("checkpoint", pretraining_inputs.find_weights, settings)
-  tokenizer = check(
-    "vocabulary", pretraining_inputs.load_tokenizer, settings, config
-  )
-  data = check(
-    "data", pretraining_inputs.find_data, settings, config, tokenizer, selection
-  )
-  check("output", check_output, settings, data)
-  return Start(settings, config, model, selection, trained, tokenizer, data)
-
-
-def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: of the command.
-    doctor: makes each check.
-  """
-  start = prepare(settings, doctor.check)
-  settings = start.settings
-  doctor.check("weights", check_weights, settings, start.trained, start.config)
-  lengths = doctor.check(
-    "records",
-    task_checks.check_pretraining_records,
-    settings,
-    start.config,
-    start.data,
-  )
-  training_checks.check_training(
-    settings,
-    doctor,
-    start.config,
-    lengths,
-    lambda _: settings.num_train_steps,
-    settings.max_predictions_per_seq,
-    writes_records=False,
-  )
-
-
-def check_output(
-  settings: PretrainingSettings, data: pretraining_inputs.Data
-) -> None:
-  """Refuses an --output_dir where data would be overwritten."""
-  doctor.check_output_dir(
-    settings, ["predictions*"], [*data.num_records, settings.predict_file]
-  )
-
-
-def read_selection(settings: PretrainingSettings) -> model_selection.Selection:
-  """How the flags want the best weights found."""
-  return training_run.read_selection(
-    settings.run,
-    [
+def make_task(settings: PretrainingSettings) -> Task:
+  """Describes the task of both losses."""
+  return Task(
+    name="run_pretraining",
+    model_fn_builder=model_fn_builder,
+    model_arguments={"top_k": settings.top_k},
+    features=tf_records.pretraining_layout(
+      settings.model.max_seq_length, settings.max_predictions_per_seq
+    ),
+    metrics=[
       "masked_lm_loss",
       "masked_lm_accuracy",
       "next_sentence_loss",
       "next_sentence_accuracy",
       "loss",
     ],
-  )
-
-
-def check_weights(
-  settings: PretrainingSettings,
-  trained: str | None,
-  config: modeling.BertConfig,
-) -> None:
-  """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = tf_records.pretraining_layout(
-    settings.model.max_seq_length, settings.max_predictions_per_seq
-  )
-  training_checks.check_weights(
-    trained or settings.model.init_checkpoint,
-    make_model_fn(settings, config),
-    layout,
-    settings.run.output_dir,
-  )
-
-
-def build_estimator(settings: PretrainingSettings, config: modeling.BertConfig):
-  """The Estimator of the model that the flags describe.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-
-  Returns:
-    An `estimator_api.TPUEstimator`.
-  """
-  compute, options = training_run.plan_training(
-    settings,
-    training_run.read_execution(settings),
-    config,
-    settings.num_train_steps if settings.run.do_train else 0,
-    settings.max_predictions_per_seq,
-  )
-  return training_run.build_estimator(
-    settings,
-    make_model_fn(settings, config, compute, options),
-    settings.run.output_dir,
-    settings.run.train_batch_size,
-    settings.run.eval_batch_size,
-    settings.run.predict_batch_size,
-  )
-
-
-def make_model_fn(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
-):
-  """The `model_fn` as the flags want it, see `model_fn_builder`."""
-  return model_fn_builder(
-    bert_config=config,
-    init_checkpoint=settings.model.init_checkpoint,
-    learning_rate=settings.optimizer.learning_rate,
-    num_train_steps=settings.num_train_steps,
+    heads={
+      "cls/predictions/output_bias": (
+        "has no masked LM. Name a checkpoint of pretraining, not of fine-tuning"
+      )
+    },
+    unit="records",
+    num_predictions=settings.max_predictions_per_seq,
     num_warmup_steps=settings.num_warmup_steps,
-    use_tpu=settings.devices.on_tpu,
-    use_one_hot_embeddings=settings.devices.on_tpu,
-    seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
-    top_k=settings.top_k,
-    compute=compute,
-    options=options,
+    never_split=["[MASK]"],
   )
 
 
-def train(
-  settings: PretrainingSettings,
-  estimator,
-  config: modeling.BertConfig,
-  files: Sequence[str],
-  num_records: Mapping[str, int],
-  tokenizer: tokenization.FullTokenizer | None,
-  selection: model_selection.Selection,
-  evaluate: model_selection.Evaluate | None,
+def check_flags(settings: PretrainingSettings) -> None:
+  """Refuses flags that do not go together."""
+  check_actions(settings.run)
+  if settings.do_whole_word_mask and not settings.remask:
+    raise InputError(
+      "--do_whole_word_mask is about new masks: add --remask, or give it to"
+      " create_pretraining_data.py"
+    )
+
+
+def check_output(
+  settings: PretrainingSettings, data: pretraining_inputs.Data
 ) -> None:
-  """Trains from the last checkpoint on to `--num_train_steps`.
+  """Refuses an --output_dir where data would be overwritten."""
+  check_output_dir(
+    settings, ["predictions*"], [*data.num_records, settings.predict_file]
+  )
+
+
+def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
+  """Makes the checks of a run, and some more.
 
   Args:
-    settings: of the command.
-    estimator: the model.
-    config: the encoder's sizes.
-    files: TFRecord files.
-    num_records: of each file.
-    tokenizer: has the vocabulary, for `--remask`.
-    selection: how it is scored on the way.
-    evaluate: scores a checkpoint, if it is scored on the way.
+    settings: settings of the command.
+    doctor: makes each check.
   """
+  check = doctor.check
+  check("flags", check_flags, settings)
+  settings = pretraining_inputs.with_vocabulary(settings)
+  run = training_checks.check_setup(doctor, settings, make_task(settings))
+  check(
+    "vocabulary",
+    pretraining_inputs.check_vocabulary,
+    run,
+    after=run.tokenizer,
+  )
+  data = check(
+    "data",
+    pretraining_inputs.find_data,
+    run,
+    after=(run.config, run.tokenizer, run.selection),
+  )
+  check("output", check_output, settings, data)
+  lengths = check("records", task_checks.check_pretraining_records, run, data)
+  training_checks.check_training(
+    doctor,
+    run,
+    lengths,
+    lambda _: settings.num_train_steps,
+    writes_records=False,
+  )
+
+
+# Training, evaluation, prediction
+
+
+def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
+  """Trains up to --num_train_steps.
+
+  Args:
+    run: the run.
+    data: the data.
+  """
+  settings, files = run.settings, data.train_files
   if settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
       "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"
@@ -837,104 +707,79 @@ def train(
       settings.num_warmup_steps,
       settings.num_train_steps,
     )
-  total = sum(num_records[path] for path in files)
+  total = sum(data.num_records[path] for path in files)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
-      tokenizer.vocab,
+      run.tokenizer.vocab,
       settings.masked_lm_prob,
       settings.do_whole_word_mask,
       settings.run.seed,
     )
-  input_fn = input_fn_builder(
-    files,
-    settings.model.max_seq_length,
-    settings.max_predictions_per_seq,
-    is_training=True,
-    trim=not settings.devices.on_tpu,
-    seed=settings.run.seed,
-    first_step=finding.steps_done(settings.run.output_dir),
-    masking=masking,
-    num_records=total,
-    by_file=num_records if settings.shard_by == "file" else None,
-  )
   epochs = settings.num_train_steps * settings.run.train_batch_size / total
-  training_run.train(
-    settings,
-    estimator,
-    input_fn,
+  train(
+    run,
+    input_fn_builder(
+      files,
+      settings.model.max_seq_length,
+      settings.max_predictions_per_seq,
+      masking=masking,
+      num_records=total,
+      by_file=data.num_records if settings.shard_by == "file" else None,
+      **input_options(run, is_training=True),
+    ),
     settings.num_train_steps,
     f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
-    "records",
-    selection,
-    evaluate,
-    functools.partial(
-      record_check.find,
-      files,
-      pretraining_inputs.record_layout(settings, config),
-    ),
+    lambda checkpoint: score(run, data, checkpoint),
+    pretraining_inputs.bad_record_finder(run, files),
   )
 
 
-def evaluation(
-  settings: PretrainingSettings,
-  estimator,
-  config: modeling.BertConfig,
-  files: Sequence[str],
-  num_records: Mapping[str, int],
-) -> model_selection.Evaluate:
-  """What scores a checkpoint on the first records of the files.
+def score(
+  run: Run, data: pretraining_inputs.Data, checkpoint: str | None
+) -> dict[str, Any]:
+  """Scores a checkpoint on the first records of the files.
 
   Args:
-    settings: of the command.
-    estimator: the model.
-    config: the encoder's sizes.
-    files: TFRecord files.
-    num_records: of each file.
+    run: the run.
+    data: the data.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
-    A function of a checkpoint's path, or of None for the Estimator's last.
+    The scores by name.
   """
-  total = sum(num_records[path] for path in files)
-  if not settings.eval_input_file:
-    logging.warning(
-      "Evaluating on --input_file, which is training data: the scores include"
-      " memorized text. Name held-out records with --eval_input_file"
-    )
+  settings, files = run.settings, data.eval_files
+  total = sum(data.num_records[path] for path in files)
+  batch_size = settings.run.eval_batch_size
   num_steps, num_passes = plan_evaluation(
     total,
-    settings.run.eval_batch_size,
+    batch_size,
     settings.max_eval_steps if "max_eval_steps" in settings.given else None,
-    settings.devices.on_tpu,
+    run.on_tpu,
   )
+  _log_evaluation(total, num_steps * batch_size, num_passes)
   input_fn = input_fn_builder(
     [*files] * num_passes,
     settings.model.max_seq_length,
     settings.max_predictions_per_seq,
-    is_training=False,
-    drop_remainder=settings.devices.on_tpu,
-    trim=not settings.devices.on_tpu,
     num_records=total,
+    **input_options(run, is_training=False),
   )
-  find_bad_record = functools.partial(
-    record_check.find, files, pretraining_inputs.record_layout(settings, config)
-  )
-  number = min(num_steps * settings.run.eval_batch_size, total * num_passes)
+  find_bad_record = pretraining_inputs.bad_record_finder(run, files)
+  with record_check.named_at_failure(find_bad_record):
+    results = evaluate(run, input_fn, num_steps, checkpoint).results
+  if not all(map(np.isfinite, results.values())):
+    record_check.raise_bad_record(find_bad_record)
+  return results
+
+
+def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
+  """Logs on how many of all records a model is scored."""
+  number = min(num_wanted, total * num_passes)
   which = f" of {total}" if number < total else ""
   if number > total:
     which = f", {total} of them different"
-
-  def evaluate(checkpoint):
-    logging.info("Evaluating on %d records%s", number, which)
-    with record_check.named_at_failure(find_bad_record):
-      results = estimator.evaluate(
-        input_fn, num_steps, checkpoint_path=checkpoint
-      )
-    if not all(map(np.isfinite, results.values())):
-      record_check.raise_bad_record(find_bad_record)
-    return results
-
-  return evaluate
+  logging.info("Evaluating on %d records%s", number, which)
 
 
 def plan_evaluation(
@@ -955,6 +800,42 @@ def plan_evaluation(
   if not (max_steps or full_batches):
     return num_steps, 1
   return num_steps, -(-num_steps * batch_size // num_records)
+
+
+def fill_masks(
+  run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
+) -> None:
+  """Fills the masks of --predict_file, and writes the predictions.
+
+  Args:
+    run: the run.
+    lines: the lines of the file.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+  """
+  max_seq_length = run.settings.model.max_seq_length
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "lines.tf_record")
+    layout = fill_mask.record_layout(max_seq_length)
+    num_rows = tf_records.write_records(
+      path,
+      fill_mask.prediction_records(lines, run.tokenizer.vocab["[MASK]"]),
+      layout,
+    )
+
+    def input_fn(params):
+      return input_pipeline.record_batches(
+        path,
+        layout,
+        params["batch_size"],
+        drop_remainder=False,
+        trim=not run.on_tpu,
+      )
+
+    rows = predict(run, input_fn, num_rows, checkpoint)
+    fill_mask.write_predictions(
+      run.path("predictions.jsonl"),
+      fill_mask.describe_lines(lines, rows, run.tokenizer),
+    )
 
 
 if __name__ == "__main__":

@@ -24,10 +24,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-import optimization
 import tokenization
 from bertlib import app, estimator_api, files, text_files
-from bertlib.checkpoints import finding, loading, model_json, predictor
+from bertlib.checkpoints import loading, model_json, predictor
 from bertlib.data import (
   input_pipeline,
   model_inputs,
@@ -74,16 +73,22 @@ from bertlib.reporting import (
 )
 from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import (
-  devices,
-  estimator_spec,
-  model_selection,
-  multi_run,
-  session_hooks,
+from bertlib.training import devices, estimator_spec, squad_inputs, step_plan
+from bertlib.training.run import (
+  check_output_dir,
+  check_seeds,
+  claim,
+  fill_last_batch,
+  find_checkpoint,
+  input_options,
+  lock_output_dir,
+  predict,
   setup,
-  squad_inputs,
-  training_run,
+  train,
+  train_seeds,
+  write_scores,
 )
+from bertlib.training.task import Run, Task
 
 FLAGS = flags.FLAGS
 
@@ -380,32 +385,8 @@ def define_flags(required: bool = True) -> None:
   option.define(SquadSettings, required=required)
 
 
-class Start(NamedTuple):
-  """What a run begins with, all of it checked.
-
-  Attributes:
-    settings: with nothing left to decide.
-    config: the encoder's sizes.
-    tokenizer: gives the ids.
-    trained: the checkpoint that has all of the model; None for a new one.
-    selection: how the best weights are found.
-    seeds: of `--seeds`.
-    model: what describes the model.
-    data: the questions.
-  """
-
-  settings: SquadSettings
-  config: modeling.BertConfig
-  tokenizer: tokenization.FullTokenizer
-  trained: str | None
-  selection: model_selection.Selection
-  seeds: list[int]
-  model: dict[str, Any]
-  data: squad_questions.Data
-
-
 def main(_) -> None:
-  """Does what the flags say: trains, answers, scores."""
+  """Trains, answers and scores, as the flags say."""
   settings = option.from_flags(SquadSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, examine)
@@ -417,267 +398,81 @@ def main(_) -> None:
     )
     return
   receipt = receipts.begin(__file__, settings)
-  start = prepare(settings, doctor.simply)
-  settings = start.settings
-  check_start(settings, start)
-  with training_run.lock_output_dir(settings):
-    carry_out(settings, start, receipt)
-
-
-def carry_out(
-  settings: SquadSettings, start: Start, receipt: receipts.Receipt
-) -> None:
-  """Trains, evaluates and predicts as the flags say, all of it checked.
-
-  Args:
-    settings: of the command.
-    start: what the run begins with.
-    receipt: of the run.
-  """
-  config, tokenizer, selection = start.config, start.tokenizer, start.selection
-  data, model = start.data, start.model
-  files = settings.train_file, settings.predict_file
-  receipt.start(settings, (path for path, used in zip(files, data) if used))
-  devices.log_devices(settings.devices, settings.compute)
-  if settings.run.do_train or not model_json.load_description(
-    settings.run.output_dir
-  ):
-    model_json.claim(
-      settings.run.output_dir,
-      model,
-      config,
-      settings.model.vocab_file,
-      settings.run.do_train,
-    )
-  if start.seeds:
-    multi_run.train_seeds(
-      settings.run.output_dir,
-      start.seeds,
-      selection.metric,
-      ["--nointeractive", *training_run.choice_flags(settings.compute)],
-    )
-
-  predict_windows, key = [], ""
-  if data.predict:
-    arrays, key = squad_windows.load_windows(
-      settings,
-      settings.predict_file,
-      data.predict,
-      tokenizer,
-      is_training=False,
-    )
-    predict_windows = list(
-      squad_features.iterate_features(
-        arrays, settings.model.max_seq_length, tokenizer.inv_vocab
+  check_flags(settings)
+  check_output(settings)
+  run = setup(settings, make_task(settings))
+  settings = run.settings
+  data = squad_inputs.read_data(run)
+  check_size(run, data)
+  logits = squad_inputs.load_logits(settings)
+  with lock_output_dir(settings):
+    receipt.start(settings, squad_inputs.data_files(settings, data))
+    devices.log_devices(settings.devices, settings.compute)
+    if settings.run.do_train or not model_json.load_description(run.output_dir):
+      claim(run)
+    windows, lengths = squad_inputs.load_features(run, data.predict), None
+    if run.seeds:
+      train_seeds(run, "--nointeractive")
+    elif settings.run.do_train:
+      lengths = train_reader(run, data, windows)
+    if not run.is_chief:
+      return
+    checkpoint = find_checkpoint(run)
+    results, sections, warnings = {}, [], []
+    if settings.answers_questions:
+      if logits is None:
+        logits = predict_logits(run, windows, len(data.predict), checkpoint)
+      squad_inputs.save_logits(settings, logits)
+      results, sections, warnings = answer_questions(
+        run, data, windows, logits, checkpoint
       )
-    )
-  compute_logits = functools.partial(
-    predict, settings, config, predict_windows, len(data.predict)
-  )
-  lengths = None
-  if settings.run.do_train and not start.seeds:
-    squad_questions.write_unaligned(settings.run.output_dir, data.unaligned)
-    lengths = train(
-      settings,
-      config,
-      tokenizer,
-      data.train,
-      selection,
-      lambda checkpoint: squad_evaluation.score_logits(
-        settings,
-        data.predict,
-        predict_windows,
-        compute_logits(checkpoint),
-        data.questions,
-      ),
-    )
-  checkpoint = training_run.checkpoint_to_use(settings)
-  results, sections, warnings = {}, [], []
-  if settings.answers_questions:
-    if settings.from_logits:
-      logits = squad_decoding.load_logits(settings.from_logits, key)
-    else:
-      logits = compute_logits(checkpoint)
-    if settings.save_logits:
-      squad_decoding.save_logits(settings.save_logits, key, logits)
-    results = squad_results.decode(
-      settings, data.predict, predict_windows, logits, data.questions
-    )
-    if settings.run.do_eval:
-      training_run.write_dev_scores(settings, results, checkpoint)
-      sections = report_sections.squad_sections(settings, data.questions)
-    warnings = run_report.point_out_collapse(
-      *squad_results.answers_to_compare(settings.run.output_dir, data.questions)
-    )
+    if settings.run.do_train:
+      run_report.write_report(run, results, sections, lengths, warnings)
+    receipt.finish(results, checkpoint)
+    if settings.interactive:
+      converse(run, checkpoint)
+
+
+# Before the run
+
+
+def make_task(settings: SquadSettings) -> Task:
+  """Describes the task of answering questions."""
+  metrics = ["f1", "exact_match"]
+  if settings.version_2_with_negative:
+    metrics = ["best_f1", "f1", "exact", "best_exact"]
+  must_agree = ["do_lower_case"]
   if settings.run.do_train:
-    run_report.write_report(
-      settings, results, selection, sections, lengths, warnings
-    )
-  receipt.finish(results, checkpoint)
-  if settings.interactive:
-    precision = settings.compute.precision
-    with Predictor(
-      settings.run.output_dir,
-      checkpoint or settings.model.init_checkpoint,
-      precision=precision,
-    ) as predictor:
-      lines = text_files.decode_lines(
-        sys.stdin.buffer,
-        "standard input",
-        text_files.encoding_of(settings.text),
-      )
-      conversation.converse(settings, predictor, lines)
-
-
-# What is asked for, and whether it can be
-
-
-def prepare(settings: SquadSettings, check: doctor.Check) -> Start:
-  """Checks and reads all that a run needs; nothing is written yet.
-
-  Whatever is wrong with folders and data is said now, not after training.
-
-  Args:
-    settings: of the command.
-    check: makes each check.
-
-  Returns:
-    What the run begins with.
-  """
-  seeds = check("flags", check_flags, settings)
-  check("output", check_output, settings, after=seeds)
-  model_files = check("model", setup.fetch_model, settings.model)
-  decided = check("devices", setup.find_devices, settings)
-  settings = setup.resolved(settings, model_files, decided)
-  config = check("config", setup.load_config, model_files)
-  tokenizer = check("vocabulary", setup.load_tokenizer, model_files, config)
-  trained = check("checkpoint", squad_inputs.find_model, settings)
-  selection = check("scores", read_selection, settings)
-  model = check("folder", squad_inputs.describe_model, settings, config, seeds)
-  data = check("data", squad_inputs.read_data, settings, selection, after=seeds)
-  return Start(
-    settings, config, tokenizer, trained, selection, seeds, model, data
-  )
-
-
-def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: of the command.
-    doctor: makes each check.
-  """
-  start = prepare(settings, doctor.check)
-  settings = start.settings
-  doctor.check("weights", check_weights, settings, start.trained, start.config)
-  lengths = doctor.check(
-    "tokens",
-    task_checks.check_questions,
-    settings,
-    start.config,
-    start.tokenizer,
-    start.data,
-  )
-  training_checks.check_training(
-    settings,
-    doctor,
-    start.config,
-    lengths,
-    lambda num_windows: squad_inputs.count_steps(
-      settings, len(start.data.train), num_windows
+    must_agree.append("version_2_with_negative")
+  head = "cls/squad/output_weights"
+  return Task(
+    name="run_squad",
+    model_fn_builder=model_fn_builder,
+    model_arguments={"mask_padding": settings.mask_padding},
+    features=squad_features.record_layout(
+      settings.model.max_seq_length, is_training=True
     ),
+    metrics=metrics,
+    description={
+      "version_2_with_negative": settings.version_2_with_negative,
+      "doc_stride": settings.doc_stride,
+      "max_query_length": settings.max_query_length,
+    },
+    must_agree=must_agree,
+    heads={
+      head: (
+        f"was not trained on questions (it has no {head}). Train it with"
+        " --do_train into another --output_dir, or name one that was"
+      )
+    },
+    unit="windows",
+    masks_padding=settings.mask_padding,
+    may_be_new=bool(settings.from_logits and not settings.interactive),
   )
 
 
-def check_output(settings: SquadSettings) -> None:
-  """Refuses outputs that would overwrite data, a passage or logits."""
-  inputs = [
-    settings.train_file,
-    settings.predict_file,
-    settings.passage_file,
-    settings.from_logits,
-  ]
-  doctor.check_output_dir(
-    settings,
-    [
-      "*.tf_record",
-      "*predictions.json",
-      "null_odds.json",
-      "unaligned_answers.jsonl",
-    ],
-    inputs,
-  )
-  if settings.save_logits:
-    model_files = [settings.model.vocab_file, settings.model.bert_config_file]
-    files.check_outputs([settings.save_logits], inputs + model_files)
-  if settings.interactive and settings.passage_file:
-    conversation.read_passage(settings)
-
-
-def read_selection(settings: SquadSettings) -> model_selection.Selection:
-  """How the flags want the best weights found."""
-  return training_run.read_selection(
-    settings.run,
-    ["best_f1", "f1", "exact", "best_exact"]
-    if settings.version_2_with_negative
-    else ["f1", "exact_match"],
-  )
-
-
-def check_start(settings: SquadSettings, start: Start) -> None:
-  """Makes the last checks, before which nothing is written.
-
-  Args:
-    settings: of the command.
-    start: what the run begins with.
-
-  Raises:
-    InputError: there are too few questions, --from_logits are of others, or
-      devices or weights do not fit.
-  """
-  questions = start.data.train
-  if (
-    0
-    < len(questions) * settings.run.num_train_epochs
-    < settings.run.train_batch_size
-  ):
-    # There may be more windows, and making them takes no time.
-    windows = squad_features.convert_examples_to_windows(
-      questions,
-      start.tokenizer,
-      squad_windows.window_settings(settings, is_training=True),
-    )
-    squad_inputs.count_steps(settings, len(questions), len(windows.length))
-  if settings.from_logits:
-    key = squad_windows.windows_key(
-      settings, settings.predict_file, is_training=False
-    )
-    squad_decoding.load_logits(settings.from_logits, key)
-  training_checks.check_start(
-    settings,
-    start.config,
-    start.trained,
-    lambda: check_weights(settings, start.trained, start.config),
-  )
-
-
-def check_weights(
-  settings: SquadSettings, trained: str | None, config: modeling.BertConfig
-) -> None:
-  """Refuses a checkpoint that is damaged, or not of this model."""
-  layout = squad_features.record_layout(
-    settings.model.max_seq_length, is_training=False
-  )
-  training_checks.check_weights(
-    trained or settings.model.init_checkpoint,
-    make_model_fn(settings, config),
-    layout,
-    settings.run.output_dir,
-  )
-
-
-def check_flags(settings: SquadSettings) -> list[int]:
-  """Refuses flags that do not go together; gives the seeds of `--seeds`.
+def check_flags(settings: SquadSettings) -> None:
+  """Refuses flags that do not go together.
 
   Raises:
     InputError: something is missing, or has no sense.
@@ -718,10 +513,10 @@ def check_flags(settings: SquadSettings) -> list[int]:
     raise InputError(
       f"--save_logits={settings.save_logits}: there is no {folder}"
     )
+  check_seeds(settings.run)
   squad_features.check_settings(
     squad_windows.window_settings(settings, is_training=False)
   )
-  return training_run.read_seeds(settings.run)
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
@@ -741,172 +536,176 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
   )
 
 
-def build_estimator(
-  settings: SquadSettings, config: modeling.BertConfig, num_train_steps: int
-):
-  """The Estimator of the model that the flags describe.
+def check_output(settings: SquadSettings) -> None:
+  """Refuses outputs that would overwrite data, a passage or logits."""
+  inputs = [
+    settings.train_file,
+    settings.predict_file,
+    settings.passage_file,
+    settings.from_logits,
+  ]
+  check_output_dir(
+    settings,
+    [
+      "*.tf_record",
+      "*predictions.json",
+      "null_odds.json",
+      "unaligned_answers.jsonl",
+    ],
+    inputs,
+  )
+  if settings.save_logits:
+    model_files = [settings.model.vocab_file, settings.model.bert_config_file]
+    files.check_outputs([settings.save_logits], inputs + model_files)
+  if settings.interactive and settings.passage_file:
+    conversation.read_passage(settings)
 
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    num_train_steps: length of training; 0 where there is none.
 
-  Returns:
-    An `estimator_api.TPUEstimator`.
+def check_size(run: Run, data: squad_questions.Data) -> None:
+  """Refuses a training set that is too small for one step.
+
+  Each question makes one window or more, and making them takes no time.
   """
-  compute, options = training_run.plan_training(
-    settings,
-    training_run.read_execution(settings, unpad=settings.mask_padding),
-    config,
-    num_train_steps,
-  )
-  return training_run.build_estimator(
-    settings,
-    make_model_fn(settings, config, num_train_steps, compute, options),
-    settings.run.output_dir,
-    settings.run.train_batch_size,
-    predict_batch_size=settings.run.predict_batch_size,
-  )
+  if step_plan.may_be_too_few(run.settings.run, len(data.train)):
+    windows = squad_features.convert_examples_to_windows(
+      data.train,
+      run.tokenizer,
+      squad_windows.window_settings(run.settings, is_training=True),
+    )
+    squad_inputs.count_steps(run.settings, len(data.train), len(windows.length))
 
 
-def make_model_fn(
-  settings: SquadSettings,
-  config: modeling.BertConfig,
-  num_train_steps: int = 0,
-  compute: modeling.Compute | None = None,
-  options: optimization.StepOptions | None = None,
-):
-  """The `model_fn` as the flags want it, see `model_fn_builder`."""
-  return model_fn_builder(
-    bert_config=config,
-    init_checkpoint=settings.model.init_checkpoint,
-    learning_rate=settings.optimizer.learning_rate,
-    num_train_steps=num_train_steps,
-    num_warmup_steps=int(
-      num_train_steps * settings.optimizer.warmup_proportion
-    ),
-    use_tpu=settings.devices.on_tpu,
-    use_one_hot_embeddings=settings.devices.on_tpu,
-    mask_padding=settings.mask_padding,
-    seed=settings.run.seed,
-    log_steps=settings.run.log_steps,
-    compute=compute,
-    options=options,
-  )
-
-
-def train(
-  settings: SquadSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  examples: Sequence[SquadExample],
-  selection: model_selection.Selection,
-  evaluate: model_selection.Evaluate,
-) -> model_inputs.Lengths:
-  """Trains, or goes on where training was stopped.
+def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
+  """Makes the checks of a run, and some more.
 
   Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    tokenizer: gives the ids.
-    examples: the questions of --train_file.
-    selection: how it is scored on the way.
-    evaluate: scores a checkpoint.
+    settings: settings of the command.
+    doctor: makes each check.
+  """
+  check = doctor.check
+  flags_are_right = check("flags", check_flags, settings)
+  check("output", check_output, settings, after=flags_are_right)
+  run = training_checks.check_setup(doctor, settings, make_task(settings))
+  data = check(
+    "data", squad_inputs.read_data, run, after=(flags_are_right, run.selection)
+  )
+  lengths = check(
+    "tokens", task_checks.check_questions, run, data, after=run.tokenizer
+  )
+  training_checks.check_training(
+    doctor,
+    run,
+    lengths,
+    lambda num_windows: squad_inputs.count_steps(
+      settings, len(data.train), num_windows
+    ),
+  )
+
+
+# Training, prediction, answers
+
+
+def train_reader(
+  run: Run,
+  data: squad_questions.Data,
+  dev_windows: Sequence[squad_features.Window],
+) -> model_inputs.Lengths:
+  """Trains on questions.
+
+  Args:
+    run: the run.
+    data: the questions.
+    dev_windows: windows of the questions that are scored during training.
 
   Returns:
     The lengths of the windows.
   """
+  settings, questions = run.settings, data.train
+  max_seq_length = settings.model.max_seq_length
+  squad_questions.write_unaligned(run.output_dir, data.unaligned)
   windows, _ = squad_windows.load_windows(
-    settings, settings.train_file, examples, tokenizer, is_training=True
+    settings, settings.train_file, questions, run.tokenizer, is_training=True
   )
-  num_steps = squad_inputs.count_steps(
-    settings, len(examples), len(windows.length)
-  )
-  path = os.path.join(settings.run.output_dir, "train.tf_record")
-  with FeatureWriter(path, is_training=True) as writer:
-    for window in squad_features.iterate_features(
+  path = write_windows(
+    run,
+    "train",
+    squad_features.iterate_features(
       windows,
-      settings.model.max_seq_length,
-      tokenizer.inv_vocab,
-      squad_features.reference_order(len(examples)),
-    ):
-      writer.process_feature(window)
-  input_fn = input_fn_builder(
-    path,
-    settings.model.max_seq_length,
-    is_training=True,
-    drop_remainder=True,
-    trim=settings.mask_padding and not settings.devices.on_tpu,
-    seed=settings.run.seed,
-    first_step=finding.steps_done(settings.run.output_dir),
-    by_length=settings.run.group_by_length and not settings.devices.on_tpu,
-  )
-  training_run.train(
-    settings,
-    build_estimator(settings, config, num_steps),
-    input_fn,
-    num_steps,
-    f"{len(examples)} questions in {len(windows.length)} windows",
-    "windows",
-    selection,
-    evaluate,
-    functools.partial(
-      record_check.find,
-      [path],
-      squad_features.record_layout(
-        settings.model.max_seq_length, is_training=True
-      ),
+      max_seq_length,
+      run.tokenizer.inv_vocab,
+      squad_features.reference_order(len(questions)),
     ),
+    is_training=True,
   )
-  return squad_features.window_lengths(windows, settings.model.max_seq_length)
+  train(
+    run,
+    input_fn_builder(
+      path,
+      max_seq_length,
+      by_length=settings.run.group_by_length and not run.on_tpu,
+      **input_options(run, is_training=True),
+    ),
+    squad_inputs.count_steps(settings, len(questions), len(windows.length)),
+    f"{len(questions)} questions in {len(windows.length)} windows",
+    lambda checkpoint: squad_evaluation.score_logits(
+      settings,
+      data.predict,
+      dev_windows,
+      predict_logits(run, dev_windows, len(data.predict), checkpoint),
+      data.questions,
+    ),
+    functools.partial(record_check.find, [path], run.task.features),
+  )
+  return squad_features.window_lengths(windows, max_seq_length)
 
 
-def predict(
-  settings: SquadSettings,
-  config: modeling.BertConfig,
+def write_windows(
+  run: Run,
+  name: str,
+  windows: Iterable[squad_features.Window],
+  is_training: bool,
+) -> str:
+  """Writes the records of windows to a file in --output_dir; gives its path."""
+  path = run.path(f"{name}.tf_record")
+  with FeatureWriter(path, is_training) as writer:
+    for window in windows:
+      writer.process_feature(window)
+  return path
+
+
+def predict_logits(
+  run: Run,
   windows: Sequence[squad_features.Window],
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
-  """The model's scores of all windows.
+  """Predicts the start and end scores of all windows.
 
   Args:
-    settings: of the command.
-    config: the encoder's sizes.
+    run: the run.
     windows: the windows.
-    num_questions: of which they are made.
-    checkpoint: of the model; None where it is that of --init_checkpoint.
+    num_questions: number of questions that the windows are of.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
 
   Returns:
     float32 [2, windows, max_seq_length], starts and ends; the lowest number
     at padding that was left out.
   """
-  logits = np.full(
-    [2, len(windows), settings.model.max_seq_length], np.finfo("f").min, "f"
-  )
-  trim = settings.mask_padding and not settings.devices.on_tpu
-  batches = list(windows)
-  if settings.devices.on_tpu:
-    batches += batches[:1] * (-len(batches) % settings.run.predict_batch_size)
-  if not batches:
+  max_seq_length = run.settings.model.max_seq_length
+  logits = np.full([2, len(windows), max_seq_length], np.finfo("f").min, "f")
+  if not windows:
     return logits
-  path = os.path.join(settings.run.output_dir, "eval.tf_record")
-  with FeatureWriter(path, is_training=False) as writer:
-    for window in batches:
-      writer.process_feature(window)
+  batch_size = run.settings.run.predict_batch_size
+  rows = fill_last_batch(run, windows, batch_size)
+  options = input_options(run, is_training=False)
   input_fn = input_fn_builder(
-    path,
-    settings.model.max_seq_length,
-    is_training=False,
-    drop_remainder=settings.devices.on_tpu,
-    trim=trim,
-    by_length=trim,
-  )
-  rows = build_estimator(settings, config, 0).predict(
-    input_fn, checkpoint_path=checkpoint
+    write_windows(run, "eval", rows, is_training=False),
+    max_seq_length,
+    by_length=options["trim"],
+    **options,
   )
   start = time.time()
-  for row in session_hooks.follow(rows, len(batches), "windows"):
+  for row in predict(run, input_fn, len(rows), checkpoint):
     index = row["unique_ids"] - squad_features.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
@@ -919,6 +718,54 @@ def predict(
     num_questions / seconds,
   )
   return logits
+
+
+def answer_questions(
+  run: Run,
+  data: squad_questions.Data,
+  windows: Sequence[squad_features.Window],
+  logits: np.ndarray,
+  checkpoint: str | None,
+) -> tuple[dict[str, Any], list[str], list[str]]:
+  """Writes answers and, with --do_eval, their scores.
+
+  Args:
+    run: the run.
+    data: the questions.
+    windows: windows of the questions.
+    logits: [2, windows, max_seq_length], of `predict_logits`.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+
+  Returns:
+    The scores by name, what a report shows of them, and warnings for it.
+  """
+  sections = []
+  results = squad_results.decode(
+    run.settings, data.predict, windows, logits, data.questions
+  )
+  if run.settings.run.do_eval:
+    write_scores(run, results, checkpoint)
+    sections = report_sections.squad_sections(run.settings, data.questions)
+  warnings = run_report.point_out_collapse(
+    *squad_results.answers_to_compare(run.output_dir, data.questions)
+  )
+  return results, sections, warnings
+
+
+def converse(run: Run, checkpoint: str | None) -> None:
+  """Answers the questions that come on standard input."""
+  settings = run.settings
+  with Predictor(
+    run.output_dir,
+    checkpoint or settings.model.init_checkpoint,
+    precision=settings.compute.precision,
+  ) as predictor:
+    lines = text_files.decode_lines(
+      sys.stdin.buffer,
+      "standard input",
+      text_files.encoding_of(settings.text),
+    )
+    conversation.converse(settings, predictor, lines)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """Our epoch."""
-  from bertlib.training import training_run
+  from bertlib.training import step_plan
 
   own = training_step.training_settings(
     train_batch_size=settings.batch_size,
@@ -82,11 +82,8 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     precision=settings.precision,
     xla=settings.xla,
   )
-  compute, options = training_run.plan_training(
-    own,
-    training_run.read_execution(own),
-    read_config(settings),
-    num_train_steps=1000,
+  compute, options = step_plan.plan_training(
+    own, step_plan.read_compute(own), read_config(settings)
   )
   how = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(

@@ -146,7 +146,7 @@ def repeat(times: int, function: Callable, *args: Any) -> None:
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   """Our config, and how our flags have a step made, as keywords."""
   import modeling
-  from bertlib.training import training_run
+  from bertlib.training import step_plan
 
   ours = training_settings(
     train_batch_size=settings.batch_size,
@@ -158,8 +158,8 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
     memory_gb=settings.memory_gb,
   )
   config = modeling.BertConfig(**sizes(settings))
-  compute, options = training_run.plan_training(
-    ours, training_run.read_execution(ours), config, num_train_steps=1000
+  compute, options = step_plan.plan_training(
+    ours, step_plan.read_compute(ours), config
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 
@@ -168,10 +168,12 @@ def training_settings(**values: Any):
   """Settings of run_classifier.py, with values of flags by name."""
   from bertlib.settings import option
   from bertlib.settings.classifier import ClassifierSettings
-  from bertlib.training import setup
+  from bertlib.training import resolve
 
   settings = option.make(ClassifierSettings, **values)
-  return setup.resolved(settings, settings.model, setup.find_devices(settings))
+  return resolve.resolved(
+    settings, settings.model, resolve.find_devices(settings)
+  )
 
 
 def describe(how: dict[str, Any]) -> str:

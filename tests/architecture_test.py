@@ -326,3 +326,68 @@ def test_data_making_starts_without_tensorflow():
     text=True,
   )
   assert done.stdout == "False\n"
+
+
+def function_of(module, name):
+  """The syntax tree of a function at the top of a module."""
+  (found,) = (
+    node
+    for node in parse(module).body
+    if isinstance(node, ast.FunctionDef) and node.name == name
+  )
+  return found
+
+
+def called_in(function):
+  """Names of the functions that a function calls, without their modules."""
+  return {
+    getattr(node.func, "attr", getattr(node.func, "id", None))
+    for node in ast.walk(function)
+    if isinstance(node, ast.Call)
+  }
+
+
+def named_in(function):
+  """Names that a function uses, with their modules or without."""
+  return {
+    getattr(node, "attr", getattr(node, "id", None))
+    for node in ast.walk(function)
+    if isinstance(node, (ast.Attribute, ast.Name))
+  }
+
+
+def test_the_doctor_checks_all_that_setup_does():
+  done = called_in(function_of("bertlib.training.run", "setup"))
+  checked = named_in(
+    function_of("bertlib.reporting.training_checks", "check_setup")
+  )
+  # The plan of a step is one of the checks of `check_training`.
+  assert done - {"_warnings_only", "plan_training"} <= checked
+
+
+@pytest.mark.parametrize(
+  "script",
+  [
+    "extract_features",
+    "run_classifier",
+    "run_ner",
+    "run_pretraining",
+    "run_squad",
+  ],
+)
+def test_the_doctor_checks_all_that_main_checks_first(script):
+  beginnings = ("check_", "find_", "load_", "make_", "read_", "weigh_")
+  done = {
+    name
+    for name in called_in(function_of(script, "main"))
+    if name.startswith(beginnings)
+  }
+  # These are no checks, or of what comes after training.
+  done -= {
+    "find_checkpoint",
+    "load_audit_tokenizer",
+    "load_description",
+    "read_compute",
+  }
+  examined = named_in(function_of(script, "examine"))
+  assert done <= examined | {"check_size", "load_features", "load_logits"}

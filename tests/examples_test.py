@@ -206,6 +206,66 @@ def test_gradients_reach_all_variables(bert_dir, config):
   assert len(model.trainable_variables) == 5 + 16 + 2 + 2
 
 
+# A task in one file
+
+
+@pytest.fixture(scope="module")
+def two_heads(bert_dir, tmp_path_factory):
+  """Flags of a task with two labels a text, and its output folder."""
+  folder = tmp_path_factory.mktemp("two_heads")
+  for split in ("train", "dev"):
+    header, *rows = text_of("demo", f"{split}.tsv").splitlines()
+    table = [f"{header}\tends_with"]
+    for row in rows:
+      text, label = row.split("\t")
+      table.append(f"{text}\t{label}\t{'?' if text.endswith('?') else 'else'}")
+    (folder / f"{split}.tsv").write_text("\n".join(table))
+  return [
+    f"--bert_config_file={bert_dir}/bert_config.json",
+    f"--vocab_file={bert_dir}/vocab.txt",
+    f"--init_checkpoint={bert_dir}/bert_model.ckpt",
+    f"--train_file={folder}/train.tsv",
+    f"--dev_file={folder}/dev.tsv",
+    "--label_columns=label,ends_with",
+    "--max_seq_length=32",
+    f"--output_dir={folder}/output",
+  ], folder / "output"
+
+
+def test_a_task_with_two_heads_learns_both(two_heads):
+  flags, folder = two_heads
+  commands.succeed(
+    "examples/two_heads.py",
+    *flags,
+    "--do_train",
+    "--do_eval",
+    "--learning_rate=2e-3",
+    "--num_train_epochs=8",
+    "--eval_steps=20",
+  )
+  lines = (folder / "eval_results.txt").read_text().splitlines()
+  results = dict(line.split(" = ") for line in lines)
+  assert float(results["label"]) > 0.3
+  assert float(results["ends_with"]) > 0.8
+  assert (folder / "report.html").exists() and (folder / "run.json").exists()
+  again = commands.succeed("examples/two_heads.py", *flags, "--do_eval")
+  assert f"mean_accuracy = {results['mean_accuracy']}" in again.stderr
+
+
+def test_the_doctor_checks_a_task_of_ones_own(two_heads):
+  flags, _ = two_heads
+  done = commands.run(
+    "examples/two_heads.py", *flags, "--doctor", "--vocab_file=gone.txt"
+  )
+  told = dict(line.split()[1::-1] for line in done.stdout.splitlines())
+  assert done.returncode == 1
+  assert told["vocabulary"] == "fail" and told["config"] == "pass"
+
+
+def test_a_task_in_one_file_stays_short():
+  assert len(text_of("examples", "two_heads.py").splitlines()) <= 300
+
+
 # Keras
 
 

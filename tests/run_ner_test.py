@@ -1,10 +1,8 @@
 """Tests of tagging words, most of them of its command line."""
 
-import contextlib
 import json
 import re
 import shutil
-import types
 
 import commands
 import numpy as np
@@ -15,9 +13,8 @@ import trained_models
 from tiny_ner import columns, flags, training
 
 import run_ner
-from bertlib.data import input_pipeline, ner
+from bertlib.data import ner
 from bertlib.metrics import ner_scores
-from bertlib.settings.ner import NerSettings
 
 pytestmark = pytest.mark.process
 
@@ -61,27 +58,6 @@ def test_the_report_has_entities_and_lengths(trained):
     assert f"<h2>{heading}" in page
   assert "<h2>Lengths of windows</h2>" in page
   assert "16 windows of 16 sentences" in page
-
-
-@pytest.mark.unit
-def test_tagging_may_take_so_long_that_progress_is_told(monkeypatch):
-  bar = contextlib.nullcontext(types.SimpleNamespace(update=lambda: True))
-  monkeypatch.setattr(run_ner.app, "progress", lambda *_: bar)
-  monkeypatch.setattr(input_pipeline, "record_input_fn", lambda *_, **__: None)
-  sentences = [ner.from_text("ann left")]
-  windows = [ner.Window([2, 5, 6, 3], [-1, 0, 1, -1], 0)]
-  row = {"unique_ids": 0, "probabilities": np.eye(2)[[0, 1, 0, 0]]}
-  estimator = types.SimpleNamespace(predict=lambda *_, **__: iter([row]))
-  said = run_ner.tag(
-    NerSettings(),
-    estimator,
-    sentences,
-    windows,
-    "",
-    ["O", "B-PER"],
-    None,
-  )
-  assert said == [(["B-PER", "O"], [1.0, 1.0])]
 
 
 def test_predictions_as_columns(trained):

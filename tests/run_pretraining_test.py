@@ -51,7 +51,8 @@ from bertlib.errors import InputError
 from bertlib.metrics import fill_mask
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import pretraining_inputs
+from bertlib.training import pretraining_inputs, run
+from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph
 
@@ -235,8 +236,10 @@ def test_input_files_set_from_python_are_split_at_commas(place):
     )
     flag_values.input_file = ", ".join(files)
     settings = option.from_flags(PretrainingSettings)
+    task = run_pretraining.make_task(settings)
+    selection = run.read_selection(settings.run, task.metrics)
     data = pretraining_inputs.find_data(
-      settings, CONFIG, None, run_pretraining.read_selection(settings)
+      Run(settings, task, CONFIG, None, None, selection)
     )
   assert data.train_files == files
   assert list(data.num_records.values()) == [13, 10]

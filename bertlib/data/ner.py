@@ -503,3 +503,28 @@ def window_record(
     "label_ids": model_inputs.pad(label_ids, max_seq_length, -1),
     "unique_ids": unique_id,
   }
+
+
+def window_records(
+  sentences: Sequence[Sentence],
+  windows: Sequence[Window],
+  max_seq_length: int,
+  labels: Sequence[str],
+) -> list[dict[str, Any]]:
+  """The records of windows, numbered from 0.
+
+  Args:
+    sentences: the sentences.
+    windows: their windows.
+    max_seq_length: places of a record.
+    labels: the tags; another tag is no label.
+  """
+  number = {label: index for index, label in enumerate(labels)}
+  tag_ids = [
+    [number.get(tag, -1) for tag in s.tags] if s.tags else None
+    for s in sentences
+  ]
+  return [
+    window_record(window, index, max_seq_length, tag_ids[window.sentence])
+    for index, window in enumerate(windows)
+  ]

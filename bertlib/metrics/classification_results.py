@@ -17,23 +17,22 @@ from bertlib.metrics.classification_scores import Prediction, prediction
 
 
 def tune(
-  problem: Problem,
-  evaluated: Mapping[str, np.ndarray],
-  results: dict[str, Any],
-) -> dict[str, float]:
-  """Finds the threshold of each label, and adds what they give to results.
+  problem: Problem, label_ids: np.ndarray, logits: np.ndarray
+) -> tuple[dict[str, float], dict[str, Any]]:
+  """Finds the threshold of each label that gives the best F1.
 
   Args:
     problem: what was learnt.
-    evaluated: as `model_fn_builder` fills it.
-    results: gets the scores with the thresholds, on the set that they are from.
+    label_ids: [A, L], 1 for each label that a text has.
+    logits: [A, L].
 
   Returns:
-    The thresholds by label.
+    The thresholds by label, and further results: the scores with these
+    thresholds, on the set that they are from, and the thresholds as text.
   """
-  label_ids = evaluated["label_ids"]
-  said = classification_scores.probabilities(problem, evaluated["logits"])
+  said = classification_scores.probabilities(problem, logits)
   thresholds = classification_scores.tune_thresholds(label_ids, said)
+  results: dict[str, Any] = {}
   for name in ("micro_f1", "macro_f1"):
     value = classification_scores.SCORES[name](
       label_ids > 0, said >= thresholds
@@ -41,7 +40,7 @@ def tune(
     results[f"eval_{name}_tuned"] = np.float32(value)
   by_label = dict(zip(problem.labels, map(float, thresholds)))
   results["thresholds"] = json.dumps(by_label, ensure_ascii=False)
-  return by_label
+  return by_label, results
 
 
 def label_columns(said: Prediction) -> list[str]:

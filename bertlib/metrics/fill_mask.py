@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ from absl import logging
 
 import tokenization
 from bertlib import app, text_files
-from bertlib.data import input_pipeline, model_inputs, tf_records
+from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.files import write_whole
 
@@ -113,52 +111,41 @@ def prediction_records(
       }
 
 
-def predict_lines(
-  estimator,
+def record_layout(max_seq_length: int) -> tf_records.Layout:
+  """The layout of `prediction_records`."""
+  return tf_records.token_layout(max_seq_length) | {
+    "masked_lm_positions": tf_records.Feature((1,)),
+    "masked_lm_ids": tf_records.Feature((1,)),
+  }
+
+
+def describe_lines(
   lines: Iterable[Line],
+  rows: Iterator[Mapping[str, np.ndarray]],
   tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  trim: bool,
-  checkpoint: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-  """Fills the masks of lines; scores those that have none.
+  """The fillings of masked lines, and scores of the others.
 
   The score is the pseudo-perplexity (Salazar et al. 2020): each token is
   masked in turn, and e to the mean of their losses taken.
 
   Args:
-    estimator: of `model_fn_builder`.
     lines: the lines.
+    rows: predictions of `run_pretraining.model_fn_builder` for each of their
+      `prediction_records`, in order.
     tokenizer: names the tokens.
-    max_seq_length: of the lines.
-    trim: whether padding common to a batch is cut off; not for a TPU.
-    checkpoint: of the model; None for the Estimator's last.
 
   Yields:
     Of each line its `text` and either `masks`, for each one the likeliest
     fillings with their probabilities, or `pseudo_perplexity` and `num_tokens`.
   """
-  layout = tf_records.token_layout(max_seq_length) | {
-    "masked_lm_positions": tf_records.Feature((1,)),
-    "masked_lm_ids": tf_records.Feature((1,)),
-  }
-  with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "lines.tf_record")
-    records = prediction_records(lines, tokenizer.vocab["[MASK]"])
-    tf_records.write_records(path, records, layout)
-    rows = estimator.predict(
-      lambda params: input_pipeline.record_batches(
-        path, layout, params["batch_size"], drop_remainder=False, trim=trim
-      ),
-      checkpoint_path=checkpoint,
+  for line in lines:
+    of_line = list(itertools.islice(rows, len(line.positions)))
+    yield {"text": line.text} | (
+      {"masks": [fillings(row, tokenizer) for row in of_line]}
+      if line.has_masks
+      else pseudo_perplexity([row["log_prob"] for row in of_line])
     )
-    for line in lines:
-      said = list(itertools.islice(rows, len(line.positions)))
-      yield {"text": line.text} | (
-        {"masks": [fillings(row, tokenizer) for row in said]}
-        if line.has_masks
-        else pseudo_perplexity([row["log_prob"] for row in said])
-      )
 
 
 def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
@@ -181,7 +168,7 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
 
   Args:
     path: the file.
-    said: see `predict_lines`.
+    said: see `describe_lines`.
   """
   with write_whole(path) as file:
     for line in said:

@@ -11,7 +11,7 @@ from absl import logging
 from bertlib import app
 from bertlib.data import squad_features, squad_files
 from bertlib.data.squad_examples import SquadExample
-from bertlib.metrics import result_files, squad_decoding, squad_evaluation
+from bertlib.metrics import squad_decoding, squad_evaluation
 from bertlib.settings.squad import SquadSettings
 
 
@@ -56,7 +56,7 @@ def decode(
   _warn_of_questions_without_spans(odds)
   scores = {}
   if settings.run.do_eval:
-    scores = _write_scores(settings, questions, answers, odds)
+    scores = _score(settings, questions, answers, odds)
   if settings.sweeps:
     finder = squad_decoding.AnswerFinder(
       *features, settings.model.do_lower_case
@@ -79,18 +79,15 @@ def _warn_of_questions_without_spans(odds: Mapping[str, float]) -> None:
     )
 
 
-def _write_scores(
+def _score(
   settings: SquadSettings,
   questions: Sequence[squad_files.Question],
   answers: Mapping[str, str],
   odds: Mapping[str, float],
 ) -> dict[str, float]:
-  """Evaluates the answers, and writes and returns the metrics."""
+  """Evaluates the answers; returns the metrics."""
   scores = squad_evaluation.score(
     settings, questions, answers, odds, settings.null_score_diff_threshold
-  )
-  result_files.write_results(
-    os.path.join(settings.run.output_dir, "eval_results.txt"), scores
   )
   if settings.version_2_with_negative:
     logging.info(

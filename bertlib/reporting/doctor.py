@@ -31,23 +31,6 @@ SKIPPED: Any = object()
 Check = Callable[..., Any]
 
 
-# What every training run writes to --output_dir, but for the vocabulary and the
-# config, which may be the folder's own.
-_RUN_FILES = (
-  "*.ckpt-*",
-  "checkpoint",
-  "dev_scores.jsonl",
-  "eval_results*.txt",
-  "events.*",
-  "graph.pbtxt",
-  "model.json",
-  "report.html",
-  "run.json",
-  "run-*.json",
-  "seeds.json",
-)
-
-
 # The doctor
 
 
@@ -81,12 +64,13 @@ class Doctor:
       name: of what is checked, in a word or two.
       check_fn: makes the check.
       *needs: what it takes; if that is of a check that failed, it is skipped.
-      after: what else it cannot do without, likewise.
+      after: what else it cannot do without, likewise; a tuple for several.
 
     Returns:
       What it gives; `SKIPPED` of one that failed or was skipped.
     """
-    if any(need is SKIPPED for need in (*needs, after)):
+    after = after if isinstance(after, tuple) else (after,)
+    if any(need is SKIPPED for need in (*needs, *after)):
       self._tell("skip", name, "needs what failed above")
       return SKIPPED
     with _collect_log() as records:
@@ -103,6 +87,11 @@ class Doctor:
     told = "; ".join(dict.fromkeys(r.getMessage().strip() for r in records))
     self._tell("warn" if warns else "pass", name, told)
     return value
+
+  @staticmethod
+  def given(needed: Any, make: Callable, *arguments: Any) -> Any:
+    """What `make` gives; `SKIPPED` where the check of `needed` failed."""
+    return SKIPPED if needed is SKIPPED else make(*arguments)
 
   def _tell(self, status: str, name: str, text: str) -> None:
     self._say(f"{status}  {name:<11} {text}".rstrip())
@@ -142,33 +131,6 @@ def diagnose(
   if doctor.num_failed:
     logging.info("%d checks failed", doctor.num_failed)
     sys.exit(1)
-
-
-# Checks that runs make too
-
-
-def check_output_dir(
-  settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
-) -> None:
-  """Refuses an --output_dir where what a run writes would replace its inputs.
-
-  Args:
-    settings: of the command.
-    names: patterns of the files that the script writes, beside those of every
-      run.
-    inputs: the data files.
-  """
-  files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
-
-
-def check_actions(settings: TrainingSettings) -> None:
-  """Refuses a run that would do nothing."""
-  if not (
-    settings.run.do_train or settings.run.do_eval or settings.run.do_predict
-  ):
-    raise InputError(
-      "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
-    )
 
 
 # Checks of the doctor's own

@@ -15,28 +15,27 @@ from bertlib.reporting import html_report
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
-from bertlib.training.model_selection import Selection
+from bertlib.training.task import Run
 
 
 def write_report(
-  settings: TrainingSettings,
+  run: Run,
   results: Mapping[str, Any],
-  selection: Selection,
-  sections: Sequence[str],
-  lengths: model_inputs.Lengths | None,
+  sections: Sequence[str] = (),
+  lengths: model_inputs.Lengths | None = None,
   warnings: Sequence[str] = (),
 ) -> None:
   """Writes the `report.html` of a training run.
 
   Args:
-    settings: of the command.
+    run: the run.
     results: of scoring the trained model, by name.
-    selection: how it was scored on the way.
     sections: what the script has to show of the results, made by `report`.
     lengths: of the training examples, where they are known.
     warnings: sections of `point_out_collapse`, which come first.
   """
-  scores = model_selection.DevScores(settings.run.output_dir, selection)
+  settings, selection = run.settings, run.selection
+  scores = model_selection.DevScores(run.output_dir, selection)
   best = scores.best
   marked = best and (best["step"], f"best {selection.metric}")
   made = list(warnings)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 from absl import logging
 
-import modeling
-import tokenization
 from bertlib.data import (
   classification_records,
   ner,
@@ -20,26 +18,18 @@ from bertlib.data import (
 )
 from bertlib.data.classification import DataProcessor
 from bertlib.reporting import doctor
-from bertlib.settings.classifier import ClassifierSettings
-from bertlib.settings.ner import NerSettings
-from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.settings.squad import SquadSettings
 from bertlib.training import classifier_inputs, ner_inputs, pretraining_inputs
+from bertlib.training.task import Run
 
 
-def check_questions(
-  settings: SquadSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  data: squad_questions.Data,
-) -> doctor.Lengths:
+def check_questions(run: Run, data: squad_questions.Data) -> doctor.Lengths:
   """Makes windows of some of the questions; warns if answers get lost."""
   questions = data.train or data.predict
   some = doctor.sample(questions)
   windows = squad_features.convert_examples_to_windows(
     some,
-    tokenizer,
-    squad_windows.window_settings(settings, is_training=bool(data.train)),
+    run.tokenizer,
+    squad_windows.window_settings(run.settings, is_training=bool(data.train)),
   )
   cut, lost = squad_features.find_losses(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):
@@ -51,7 +41,7 @@ def check_questions(
       doctor.Encoded(windows.ids[end - length : end].tolist(), int(length))
       for end, length in zip(ends, windows.length)
     ],
-    config.vocab_size,
+    run.config.vocab_size,
     len(questions) * len(ends) // max(len(some), 1),
   )
 
@@ -82,9 +72,7 @@ def check_class_labels(
 
 
 def check_texts(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
+  run: Run,
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
 ) -> doctor.Lengths:
@@ -98,8 +86,8 @@ def check_texts(
       1,
       example,
       processor.problem,
-      settings.model.max_seq_length,
-      tokenizer,
+      run.settings.model.max_seq_length,
+      run.tokenizer,
     )
     return doctor.Encoded(
       features.input_ids,
@@ -108,7 +96,7 @@ def check_texts(
     )
 
   lengths = doctor.check_encoded(
-    map(encode, doctor.sample(found)), config.vocab_size, len(found)
+    map(encode, doctor.sample(found)), run.config.vocab_size, len(found)
   )
   if processor.kind == "multiple_choice":
     return lengths._replace(num_rows=processor.problem.num_labels)
@@ -116,16 +104,12 @@ def check_texts(
 
 
 def check_pretraining_records(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-  data: pretraining_inputs.Data,
-  number: int = 2000,
+  run: Run, data: pretraining_inputs.Data, number: int = 2000
 ) -> doctor.Lengths:
   """Looks at some of the records, each by itself.
 
   Args:
-    settings: of the command.
-    config: the encoder's sizes.
+    run: the run.
     data: the files.
     number: of records, in all.
 
@@ -147,19 +131,19 @@ def check_pretraining_records(
         pretraining_records.check_lengths(
           where,
           record,
-          settings.model.max_seq_length,
-          settings.max_predictions_per_seq,
+          run.settings.model.max_seq_length,
+          run.settings.max_predictions_per_seq,
         )
         for name in ("input_ids", "masked_lm_ids"):
           ids = record[name].int64_list.value
-          doctor.check_ids(ids, config.vocab_size, where)
+          doctor.check_ids(ids, run.config.vocab_size, where)
         yield doctor.Encoded(
           record["input_ids"].int64_list.value,
           sum(record["input_mask"].int64_list.value),
         )
 
   total = sum(data.num_records[path] for path in data.train_files)
-  return doctor.check_encoded(encoded(), config.vocab_size, total)
+  return doctor.check_encoded(encoded(), run.config.vocab_size, total)
 
 
 def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
@@ -179,20 +163,15 @@ def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
   )
 
 
-def check_sentences(
-  settings: NerSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer,
-  data: ner_inputs.Data,
-) -> doctor.Lengths:
+def check_sentences(run: Run, data: ner_inputs.Data) -> doctor.Lengths:
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
   some = doctor.sample(sentences)
   windows = list(
-    ner.make_windows(some, tokenizer, settings.model.max_seq_length)
+    ner.make_windows(some, run.tokenizer, run.settings.model.max_seq_length)
   )
   return doctor.check_encoded(
     [doctor.Encoded(w.input_ids, len(w.input_ids)) for w in windows],
-    config.vocab_size,
+    run.config.vocab_size,
     len(sentences) * len(windows) // len(some),
   )

@@ -10,86 +10,55 @@ import contextlib
 import datetime
 import re
 import subprocess
-from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import estimator_api, precision
-from bertlib.checkpoints import checkpoint_files, loading
-from bertlib.reporting.doctor import Doctor, Lengths, check_disk, size_in_words
+from bertlib import precision
+from bertlib.checkpoints import loading
+from bertlib.reporting.doctor import (
+  SKIPPED,
+  Doctor,
+  Lengths,
+  check_disk,
+  size_in_words,
+)
 from bertlib.settings.common import TrainingSettings
-from bertlib.training import memory_plan, training_run
+from bertlib.training import memory_plan, resolve, step_plan
+from bertlib.training import run as run_skeleton
+from bertlib.training.task import Run, Task
 
 
-def check_weights(
-  checkpoint: str | None, model_fn: Callable, layout, model_dir: str | None
-) -> None:
-  """Builds the graph of a model, and finds out where its weights are from.
-
-  Args:
-    checkpoint: that the weights are from; None for a new model.
-    model_fn: the script's.
-    layout: of its features, see `tf_records.Layout`.
-    model_dir: whose checkpoint has all of the model, if it has one.
-
-  Raises:
-    InputError: a checkpoint is not of this model, or damaged.
-  """
-  if checkpoint:
-    checkpoint_files.check(checkpoint)
-    num_variables = len(tf.train.list_variables(checkpoint))
-    logging.info("%s: %d variables, none corrupt", checkpoint, num_variables)
-  with tf.Graph().as_default():
-    batch = {
-      name: tf.zeros([1, *shape], tf.float32 if is_float else tf.int32)
-      for name, (shape, is_float, *_) in layout.items()
-    }
-    model_fn(
-      batch,
-      None,
-      estimator_api.ModeKeys.PREDICT,
-      {"batch_size": 1},
-      SimpleNamespace(model_dir=model_dir),
-    )
-
-
-def check_start(
-  settings: TrainingSettings,
-  config,
-  trained: str | None,
-  check_weights: Callable[[], Any],
-  num_predictions: int = 0,
-) -> None:
-  """Makes the last checks of a run, before which it writes nothing.
-
-  What they log is logged again when the run comes to it, but for warnings.
+def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
+  """Makes the checks of `run.setup`, each a line.
 
   Args:
-    settings: of the command.
-    config: the model's sizes.
-    trained: the checkpoint that has all of the model; None for a new one.
-    check_weights: checks it, or else --init_checkpoint, against the model.
-    num_predictions: P, masked positions of an example.
+    doctor: makes the checks.
+    settings: settings of the command.
+    task: the task; `SKIPPED` where its check failed.
 
-  Raises:
-    InputError: devices, batches or weights are not as training needs them.
+  Returns:
+    The run, with `SKIPPED` in place of what could not be found.
   """
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(min(verbosity, logging.WARNING))
-  try:
-    training_run.plan_training(
-      settings,
-      training_run.read_execution(settings),
-      config,
-      int(settings.run.do_train),
-      num_predictions,
-    )
-    if trained or settings.model.init_checkpoint:
-      check_weights()
-  finally:
-    logging.set_verbosity(verbosity)
+  check = doctor.check
+  model = check("model", resolve.fetch_model, settings.model)
+  found = check("devices", resolve.find_devices, settings)
+  settings = resolve.resolved(settings, model, found)
+  known = Task if task is SKIPPED else task  # defaults of its attributes
+  config = check("config", resolve.load_config, model, known.min_seq_length)
+  tokenizer = check(
+    "vocabulary", resolve.load_tokenizer, model, config, known.never_split
+  )
+  trained = check("checkpoint", run_skeleton.find_trained, settings, task)
+  metrics = doctor.given(task, lambda: task.metrics)
+  selection = check(
+    "scores", run_skeleton.read_selection, settings.run, metrics
+  )
+  run = Run(settings, task, config, tokenizer, trained, selection)
+  check("folder", run_skeleton.check_folder, run, after=(config, task))
+  check("weights", run_skeleton.check_weights, run, after=(config, trained))
+  return run
 
 
 def check_memory(num_bytes: int, available: int | None) -> None:
@@ -152,95 +121,111 @@ def tell_time(num_flops: float, rate: float) -> None:
 
 
 def check_training(
-  settings: TrainingSettings,
   doctor: Doctor,
-  config,
+  run: Run,
   lengths: Lengths,
-  count_steps: Callable[[int], int],
-  num_predictions: int = 0,
+  count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
 ) -> None:
-  """Checks what training takes: steps, disk, memory, time. Reads the flags.
+  """Checks what training takes: steps, disk, memory and time.
 
   Args:
-    settings: of the command.
     doctor: makes the checks.
-    config: the model's sizes, or `SKIPPED`.
-    lengths: of the examples, likewise.
-    count_steps: gives the steps of training on so many examples.
-    num_predictions: P, masked positions of an example.
+    run: the run, of `check_setup`.
+    lengths: lengths of the training examples, or `SKIPPED`.
+    count_steps: gives the steps of training on so many examples; None for
+      those of --num_train_epochs.
     writes_records: whether the examples go to records in --output_dir.
   """
-
-  def steps(lengths):
-    num_steps = count_steps(lengths.num_examples)
-    logging.info(
-      "%d, of %d each, on %d",
-      num_steps,
-      settings.run.train_batch_size,
-      lengths.num_examples,
-    )
-    return num_steps
-
-  def plan(config, num_steps):
-    return training_run.plan_training(
-      settings,
-      training_run.read_execution(settings),
-      config,
-      num_steps,
-      num_predictions,
-    )
-
-  def disk(config, num_steps, lengths):
-    num_bytes = 0
-    if writes_records:
-      num_rows = lengths.num_examples * lengths.num_rows
-      num_bytes = 5 * num_rows * settings.model.max_seq_length
-    if num_steps:
-      num_bytes += checkpoint_bytes(
-        settings, loading.num_weights(config), num_steps
-      )
-    check_disk(settings.run.output_dir, num_bytes)
-
-  def memory(config, plan, lengths):
-    compute, options = plan
-    needed = memory_plan.step_bytes(
-      config,
-      settings.run.train_batch_size
-      // options.num_micro_batches
-      * lengths.num_rows,
-      settings.model.max_seq_length,
-      compute.recompute,
-      options.num_micro_batches > 1,
-      compute.dtype.size,
-      num_predictions,
-    )
-    check_memory(needed, available_memory())
-
-  def duration(config, plan, num_steps, lengths):
-    compute, _ = plan
-    batch_size = settings.run.train_batch_size * lengths.num_rows
-    seq_length = max(round(lengths.num_tokens), 1)
-    num_flops = memory_plan.step_flops(
-      config, batch_size, seq_length, compute.recompute, num_predictions
-    )
-    (rate,) = precision.product_rates(
-      [compute.dtype.name],
-      min(batch_size * seq_length, 4096),
-      config.hidden_size,
-      config.intermediate_size,
-      num_rounds=3,
-    ).values()
-    tell_time(num_steps * num_flops, rate)
-
+  settings, config = run.settings, run.config
+  needs = (lengths, config)
   if not settings.run.do_train:
-    doctor.check("disk", disk, config, 0, lengths)
+    doctor.check(
+      "disk", _check_disk, run, 0, lengths, writes_records, after=needs
+    )
     return
-  num_steps = doctor.check("steps", steps, lengths)
-  planned = doctor.check("batches", plan, config, num_steps)
-  doctor.check("disk", disk, config, num_steps, lengths)
-  doctor.check("memory", memory, config, planned, lengths)
-  doctor.check("time", duration, config, planned, num_steps, lengths)
+  num_steps = doctor.check("steps", _count_steps, run, lengths, count_steps)
+  plan = doctor.check(
+    "batches", run_skeleton.plan_training, run, after=(config, num_steps)
+  )
+  doctor.check(
+    "disk", _check_disk, run, num_steps, lengths, writes_records, after=needs
+  )
+  doctor.check("memory", _check_memory, run, plan, lengths, after=needs)
+  doctor.check(
+    "time", _estimate_time, run, plan, num_steps, lengths, after=needs
+  )
+
+
+def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
+  """Tells the steps of training."""
+  if count_steps:
+    num_steps = count_steps(lengths.num_examples)
+  else:
+    num_steps = step_plan.count_steps(
+      run.settings.run, lengths.num_examples, run.task.unit
+    )
+  logging.info(
+    "%d, of %d each, on %d",
+    num_steps,
+    run.settings.run.train_batch_size,
+    lengths.num_examples,
+  )
+  return num_steps
+
+
+def _check_disk(
+  run: Run, num_steps: int, lengths: Lengths, writes_records: bool
+) -> None:
+  """Refuses an --output_dir with too little room for the run."""
+  settings, num_bytes = run.settings, 0
+  if writes_records:
+    num_rows = lengths.num_examples * lengths.num_rows
+    num_bytes = 5 * num_rows * settings.model.max_seq_length
+  if num_steps:
+    num_bytes += checkpoint_bytes(
+      settings, loading.num_weights(run.config), num_steps
+    )
+  check_disk(run.output_dir, num_bytes)
+
+
+def _check_memory(run: Run, plan, lengths: Lengths) -> None:
+  """Warns of a step that takes more memory than there is."""
+  compute, options = plan
+  needed = memory_plan.step_bytes(
+    run.config,
+    run.settings.run.train_batch_size
+    // options.num_micro_batches
+    * lengths.num_rows,
+    run.settings.model.max_seq_length,
+    compute.recompute,
+    options.num_micro_batches > 1,
+    compute.dtype.size,
+    run.task.num_predictions,
+  )
+  check_memory(needed, available_memory())
+
+
+def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:
+  """Tells how long training takes."""
+  compute, _ = plan
+  batch_size = run.settings.run.train_batch_size * lengths.num_rows
+  seq_length = max(round(lengths.num_tokens), 1)
+  num_flops = memory_plan.step_flops(
+    run.config,
+    batch_size,
+    seq_length,
+    compute.recompute,
+    run.task.num_predictions,
+  )
+  (rate,) = precision.product_rates(
+    [compute.dtype.name],
+    min(batch_size * seq_length, 4096),
+    run.config.hidden_size,
+    run.config.intermediate_size,
+    num_rounds=3,
+  ).values()
+  tell_time(num_steps * num_flops, rate)
 
 
 def checkpoint_bytes(

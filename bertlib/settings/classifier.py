@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  OptimizerSettings,
-  ReceiptSettings,
-  RunSettings,
-  TextSettings,
-)
+from bertlib.settings.common import TrainingSettings
 
 # Tasks as they are written in print.
 TASKS = (
@@ -36,7 +28,7 @@ TASKS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierSettings:
+class ClassifierSettings(TrainingSettings):
   """Flags of run_classifier.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
@@ -51,13 +43,6 @@ class ClassifierSettings:
     " --output_dir=output/mrpc"
   )
 
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
-  run: RunSettings = option.group(RunSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
   data_dir: str | None = option.text(
     None, "Folder of the data set, with the task's files."
   )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bertlib.settings import option
 from bertlib.settings.ranges import (
@@ -356,13 +356,14 @@ class ReceiptSettings:
   times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
-class TrainingSettings(Protocol):
-  """What the settings of all training scripts have in common."""
+@dataclasses.dataclass(frozen=True)
+class TrainingSettings:
+  """What the settings of all training scripts have; each adds its own."""
 
-  model: ModelSettings
-  text: TextSettings
-  compute: ComputeSettings
-  optimizer: OptimizerSettings
-  devices: DeviceSettings
-  run: RunSettings
-  receipt: ReceiptSettings
+  model: ModelSettings = option.group(ModelSettings)
+  text: TextSettings = option.group(TextSettings)
+  compute: ComputeSettings = option.group(ComputeSettings)
+  optimizer: OptimizerSettings = option.group(OptimizerSettings)
+  devices: DeviceSettings = option.group(DeviceSettings)
+  run: RunSettings = option.group(RunSettings)
+  receipt: ReceiptSettings = option.group(ReceiptSettings)

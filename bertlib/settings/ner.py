@@ -7,20 +7,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  OptimizerSettings,
-  ReceiptSettings,
-  RunSettings,
-  TextSettings,
-)
+from bertlib.settings.common import RunSettings, TrainingSettings
 from bertlib.settings.ranges import AT_LEAST_1, COLUMN
 
 
 @dataclasses.dataclass(frozen=True)
-class NerSettings:
+class NerSettings(TrainingSettings):
   """Flags of run_ner.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
@@ -34,11 +26,6 @@ class NerSettings:
     " --output_dir=output/ner"
   )
 
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
   run: RunSettings = option.group(
     RunSettings,
     do_eval=option.boolean(False, "Whether to score on --dev_file."),
@@ -51,7 +38,6 @@ class NerSettings:
       8, "Windows a step of tagging.", AT_LEAST_1
     ),
   )
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
   train_file: str | None = option.text(None, "Tagged sentences to learn from.")
   dev_file: str | None = option.text(None, "Tagged sentences to score on.")
   predict_file: str | None = option.text(

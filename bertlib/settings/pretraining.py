@@ -8,19 +8,15 @@ from typing import ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
   OptimizerSettings,
-  ReceiptSettings,
   RunSettings,
-  TextSettings,
+  TrainingSettings,
 )
 from bertlib.settings.ranges import AT_LEAST_1, COUNT, FRACTION
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSettings:
+class PretrainingSettings(TrainingSettings):
   """Flags of run_pretraining.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("bert_config_file", "output_dir")
@@ -30,13 +26,9 @@ class PretrainingSettings:
     " --output_dir=output/pretraining"
   )
 
-  model: ModelSettings = option.group(ModelSettings)
-  text: TextSettings = option.group(TextSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
   optimizer: OptimizerSettings = option.group(
     OptimizerSettings, omit=["warmup_proportion"]
   )
-  devices: DeviceSettings = option.group(DeviceSettings)
   run: RunSettings = option.group(
     RunSettings,
     omit=["num_train_epochs", "seeds", "group_by_length"],
@@ -51,7 +43,6 @@ class PretrainingSettings:
     ),
     keep_checkpoint_max=5,
   )
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
   input_file: str | None = option.text(
     None,
     "TFRecord files of create_pretraining_data.py to train on, names or globs"

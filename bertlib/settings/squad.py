@@ -8,20 +8,12 @@ from typing import Any, ClassVar
 
 from bertlib.errors import InputError
 from bertlib.settings import option
-from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
-  ModelSettings,
-  OptimizerSettings,
-  ReceiptSettings,
-  RunSettings,
-  TextSettings,
-)
+from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
 from bertlib.settings.ranges import AT_LEAST_1, COUNT, FINITE, SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadSettings:
+class SquadSettings(TrainingSettings):
   """Flags of run_squad.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
@@ -36,10 +28,6 @@ class SquadSettings:
   )
 
   model: ModelSettings = option.group(ModelSettings, max_seq_length=384)
-  text: TextSettings = option.group(TextSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
   run: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
@@ -54,7 +42,6 @@ class SquadSettings:
       8, "Windows a step of answering.", AT_LEAST_1
     ),
   )
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
   train_file: str | None = option.text(
     None, "JSON to learn from, such as train."
   )

@@ -5,21 +5,18 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
 
-import modeling
-import tokenization
 from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import classification, classification_records
+from bertlib.data import classification, classification_records, model_inputs
 from bertlib.data.classification import (
   ChoiceExample,
   DataProcessor,
   InputExample,
   PaddingInputExample,
-  Problem,
   XnliProcessor,
 )
 from bertlib.data.classification_records import (
@@ -27,7 +24,9 @@ from bertlib.data.classification_records import (
 )
 from bertlib.errors import InputError
 from bertlib.settings.classifier import TASKS, ClassifierSettings
-from bertlib.training import training_run
+from bertlib.training import step_plan
+from bertlib.training.run import fill_last_batch, input_options
+from bertlib.training.task import Run
 
 
 def task_name(settings: ClassifierSettings) -> str:
@@ -156,30 +155,24 @@ def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
   return any(getattr(example, "text_b", None) for example in examples)
 
 
-def check_pairs(
-  settings: ClassifierSettings,
-  config: modeling.BertConfig,
-  processor: DataProcessor,
-  examples: Examples,
-) -> None:
+def check_pairs(run: Run, examples: Examples) -> None:
   """Refuses pairs for a model of single texts, and the other way round.
 
   Args:
-    settings: of the command.
-    config: the encoder's sizes.
-    processor: of the task.
+    run: the run.
     examples: the data.
 
   Raises:
     InputError: a set is of another kind than what the model in --output_dir
       was trained on, or the model has no second segment.
   """
-  if processor.kind == "multiple_choice":
-    loading.check_has_segments(config, settings.model.bert_config_file)
+  settings = run.settings
+  if run.task.description["kind"] == "multiple_choice":
+    loading.check_has_segments(run.config, settings.model.bert_config_file)
     return
   trained_on_pairs = None
-  if finding.trained_checkpoint(settings.run.output_dir):
-    description = model_json.load_description(settings.run.output_dir)
+  if finding.trained_checkpoint(run.output_dir):
+    description = model_json.load_description(run.output_dir)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
   for split, of_set in (
@@ -191,7 +184,7 @@ def check_pairs(
       continue
     is_pairs = has_pairs(of_set)
     if is_pairs:
-      loading.check_has_segments(config, settings.model.bert_config_file)
+      loading.check_has_segments(run.config, settings.model.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
       flag = "data_dir"
       if split == "test" and settings.predict_file:
@@ -201,71 +194,82 @@ def check_pairs(
       value = getattr(settings, flag)
       raise InputError(
         f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
-        f" in {settings.run.output_dir} was trained on"
+        f" in {run.output_dir} was trained on"
         f" {kinds[trained_on_pairs]}. Give texts of that kind, or name another"
         " --output_dir"
       )
 
 
-def count_steps(settings: ClassifierSettings, num_examples: int) -> int:
-  """Steps of training on so many examples; 0 without --do_train."""
-  return (
-    training_run.count_steps(settings.run, num_examples, "examples")
-    if settings.run.do_train
-    else 0
-  )
+class DevSet(NamedTuple):
+  """A set to score on, whose records are written.
+
+  Attributes:
+    examples: its examples.
+    input_fn: reads their records in order.
+  """
+
+  examples: Sequence[InputExample | ChoiceExample]
+  input_fn: Callable[..., Any]
 
 
-def write_and_read(
-  settings: ClassifierSettings,
-  problem: Problem,
-  tokenizer: tokenization.FullTokenizer,
-  name: str,
-  examples: Sequence[InputExample | ChoiceExample],
-  batch_size: int,
-  steps_done: int | None = None,
-  by_length: bool = False,
-):
-  """Writes the records of some examples, and reads them in batches.
+def write_dev_sets(
+  run: Run, processor: DataProcessor, examples: Examples
+) -> dict[str, DevSet]:
+  """Writes the records of the sets to score on.
 
   Args:
-    settings: of the command.
-    problem: what is learnt.
-    tokenizer: gives the ids.
-    name: of the records' file in `--output_dir`, without `.tf_record`.
-    examples: the examples.
-    batch_size: examples a step.
-    steps_done: for training, the step to go on from; else None.
-    by_length: see `input_pipeline.record_input_fn`; not on a TPU.
+    run: the run.
+    processor: the task.
+    examples: the data.
 
   Returns:
-    An `input_fn`, and how long the examples are.
+    The sets, by the ending of their results.
   """
-  is_training = steps_done is not None
-  if settings.devices.on_tpu and not is_training:
-    padding = [PaddingInputExample()] * (-len(examples) % batch_size)
-    examples = [*examples, *padding]
-  path = os.path.join(settings.run.output_dir, f"{name}.tf_record")
+  dev_sets = {}
+  for ending, of_set in examples.eval_sets.items():
+    batch_size = run.settings.run.eval_batch_size
+    path, _ = write_records(run, processor, f"eval{ending}", of_set, batch_size)
+    dev_sets[ending] = DevSet(
+      of_set,
+      classification_records.file_based_input_fn_builder(
+        path,
+        run.settings.model.max_seq_length,
+        problem=processor.problem,
+        **input_options(run, is_training=False),
+      ),
+    )
+  return dev_sets
+
+
+def write_records(
+  run: Run,
+  processor: DataProcessor,
+  name: str,
+  examples: Sequence[InputExample | ChoiceExample],
+  batch_size: int = 1,
+) -> tuple[str, model_inputs.Lengths]:
+  """Writes the records of examples to --output_dir.
+
+  Args:
+    run: the run.
+    processor: the task.
+    name: of the file, without `.tf_record`.
+    examples: the examples.
+    batch_size: examples of a batch that has to be full on a TPU.
+
+  Returns:
+    The file, and the lengths of the examples.
+  """
+  path = run.path(f"{name}.tf_record")
   lengths = file_based_convert_examples_to_features(
-    examples,
-    problem.labels,
-    settings.model.max_seq_length,
-    tokenizer,
+    fill_last_batch(run, examples, batch_size, PaddingInputExample()),
+    processor.problem.labels,
+    run.settings.model.max_seq_length,
+    run.tokenizer,
     path,
-    problem,
+    processor.problem,
   )
-  input_fn = classification_records.file_based_input_fn_builder(
-    path,
-    settings.model.max_seq_length,
-    is_training,
-    drop_remainder=settings.devices.on_tpu,
-    problem=problem,
-    trim=not settings.devices.on_tpu,
-    seed=settings.run.seed,
-    first_step=steps_done or 0,
-    by_length=by_length and not settings.devices.on_tpu,
-  )
-  return input_fn, lengths
+  return path, lengths
 
 
 def read_examples(
@@ -294,7 +298,7 @@ def read_examples(
       classification.check_several_labels(
         os.path.join(settings.data_dir or "", path), train_examples
       )
-    count_steps(settings, len(train_examples))
+    step_plan.count_steps(settings.run, len(train_examples), "examples")
   if settings.run.do_eval or (
     settings.run.do_train and settings.run.eval_steps
   ):

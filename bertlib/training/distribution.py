@@ -390,10 +390,11 @@ class ReplicatedEstimator:
     mode = estimator_api.ModeKeys.EVAL
     with tf.Graph().as_default():
       whole = self._build(mode, input_fn, self._eval_batch_size)
-      metric_fn, _ = whole.specs[0].eval_metrics
-      metrics = metric_fn(
-        *map(whole.join, zip(*(spec.eval_metrics[1] for spec in whole.specs)))
-      )
+      metrics = {}
+      if whole.specs[0].eval_metrics:
+        metric_fn, _ = whole.specs[0].eval_metrics
+        tensors = zip(*(spec.eval_metrics[1] for spec in whole.specs))
+        metrics = metric_fn(*map(whole.join, tensors))
       losses = [spec.loss for spec in whole.specs]
       metrics["loss"] = tf.metrics.mean(tf.add_n(losses) / len(losses))
       values = {name: value for name, (value, _) in metrics.items()}

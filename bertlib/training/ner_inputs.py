@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl import logging
 
 from bertlib import text_files
+from bertlib.checkpoints import finding, model_json
 from bertlib.data import ner
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
+from bertlib.metrics import ner_scores
 from bertlib.settings.ner import NerSettings
+from bertlib.training import resolve
+from bertlib.training.task import Run
 
 
 class Data(NamedTuple):
@@ -119,3 +124,95 @@ def repair(
   if scheme != was_scheme:
     mended, _ = ner.repaired(mended, scheme)
   return mended
+
+
+def find_labels(
+  settings: NerSettings, train_set: Sequence[Sentence]
+) -> list[str]:
+  """The tags to learn or, of a trained model, those that it has learnt.
+
+  Args:
+    settings: settings of the command.
+    train_set: the training data; empty without --do_train.
+
+  Returns:
+    "O" and the others, sorted.
+
+  Raises:
+    InputError: the trained model's folder does not say.
+  """
+  if not train_set:
+    return _trained_labels(settings)
+  seen = {tag for sentence in train_set for tag in sentence.tags}
+  scheme = settings.scheme if settings.scheme != "data" else ""
+  scheme = scheme or ner.find_scheme(seen) or "BIO"
+  found, _ = ner.repaired(train_set, scheme)
+  tags = {tag for sentence in found for tag in sentence.tags} - {"O"}
+  kinds = {tag[2:] for tag in tags}
+  return [
+    "O",
+    *sorted(
+      f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
+    ),
+  ]
+
+
+def _trained_labels(settings: NerSettings) -> list[str]:
+  """The tags of the model in --output_dir, or else of --init_checkpoint."""
+  checkpoint = finding.find_model(
+    resolve.fetch_model(settings.model).init_checkpoint,
+    settings.run.output_dir,
+    may_be_new=False,
+  )
+  folder = os.path.dirname(checkpoint)
+  known = model_json.load_description(settings.run.output_dir)
+  known = known or model_json.load_description(folder)
+  if known.get("script") != "run_ner":
+    raise InputError(
+      f"{folder}: does not say which tags its model has learnt; name the"
+      " --output_dir of a run of run_ner.py"
+    )
+  return known["labels"]
+
+
+def read_data(
+  run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
+) -> Data:
+  """Reads the sentences of everything that the flags ask for.
+
+  Args:
+    run: the run.
+    tagged: those to learn from.
+    labels: the tags.
+
+  Returns:
+    The sentences, all well tagged.
+
+  Raises:
+    InputError: a file is missing, or something in it is wrong.
+  """
+  settings, scheme = run.settings, ner.find_scheme(labels)
+  train_set = repair(settings, "train_file", tagged, scheme, labels)
+  dev_set, predict_set = [], []
+  if run.scores_dev_set:
+    ner_scores.import_seqeval()
+    dev_set = repair(
+      settings,
+      "dev_file",
+      read_tagged(settings, "dev_file"),
+      scheme,
+      labels,
+    )
+  if settings.run.do_predict:
+    predict_set = ner.read_sentences(
+      settings.predict_file,
+      columns(settings)._replace(tag=None),
+      text_files.encoding_of(settings.text),
+    )
+  return Data(train_set, dev_set, predict_set)
+
+
+def data_files(settings: NerSettings, data: Data) -> list[str]:
+  """The files that the data are from."""
+  files = settings.train_file, settings.dev_file, settings.predict_file
+  return [path for path, used in zip(files, data) if used]

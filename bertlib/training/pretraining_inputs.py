@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow.compat.v1 as tf
 
 import modeling
-import tokenization
 from bertlib import text_files
-from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import (
-  pretraining_records,
-  record_check,
-  tf_records,
-  vocabulary,
-)
+from bertlib.checkpoints import loading, model_json
+from bertlib.data import pretraining_records, record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
 from bertlib.metrics import fill_mask
 from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
-from bertlib.training import model_selection
+from bertlib.training.task import Run
 
 # Records that are looked at before a run writes anything, in all files.
 _NUM_LOOKED_AT = 2000
@@ -55,101 +50,82 @@ class Data(NamedTuple):
   num_records: Mapping[str, int]
 
 
-def describe_model(
-  settings: PretrainingSettings, config: modeling.BertConfig
-) -> dict[str, Any]:
-  """What describes the model; refuses a folder of another.
-
-  Args:
-    settings: of the command.
-    config: the encoder's sizes.
-
-  Returns:
-    What `model_json.claim` takes.
-
-  Raises:
-    InputError: --output_dir is another model's, or not as --resume wants it.
-  """
-  model = {
-    "script": "run_pretraining",
-    "max_seq_length": settings.model.max_seq_length,
-    "do_lower_case": find_vocab(settings)[1],
-    **settings.compute.choices,
-  }
-  model_json.check(
-    settings.run.output_dir,
-    model,
-    config,
-    ["script"],
-    vocab_file=settings.model.vocab_file,
+def bad_record_finder(run: Run, files: Sequence[str]) -> record_check.Find:
+  """Looks for a record of some files that the model cannot take."""
+  return functools.partial(
+    record_check.find, files, record_layout(run.settings, run.config)
   )
-  if settings.run.do_train:
-    finding.check_resume(settings.run.resume, settings.run.output_dir)
-  return model
 
 
-def find_data(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-  tokenizer: tokenization.FullTokenizer | None,
-  selection: model_selection.Selection,
-) -> Data:
+def data_files(settings: PretrainingSettings, data: Data) -> list[str]:
+  """The files that the data are from."""
+  predicted = [settings.predict_file] if data.lines else []
+  return [*data.num_records, *predicted]
+
+
+def find_data(run: Run) -> Data:
   """Finds and counts the data of everything that the flags ask for.
 
   Args:
-    settings: of the command.
-    config: the model's sizes.
-    tokenizer: None without a vocabulary.
-    selection: says whether training is scored on the way.
-
-  Returns:
-    The data.
+    run: the run.
 
   Raises:
     InputError: something is missing, or is not what it has to be.
   """
+  settings = run.settings
   train_files, eval_files, lines = [], [], []
   if settings.run.do_train:
     train_files = find_files(
       split_names(needed(settings, "input_file", "do_train"))
     )
-  if settings.run.do_eval or selection.eval_steps:
+  if run.scores_dev_set:
     eval_files = find_files(
       split_names(
         settings.eval_input_file or needed(settings, "input_file", "do_eval")
       )
     )
   if settings.run.do_predict:
-    if settings.top_k > config.vocab_size:
-      raise InputError(
-        f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
-        " of the vocabulary. Give fewer"
-      )
-    path = needed(settings, "predict_file", "do_predict")
-    lines = fill_mask.read_lines(
-      path,
-      tokenizer,
-      settings.model.max_seq_length,
-      text_files.encoding_of(settings.text),
-    )
-    if any(max(line.encoded.segment_ids) for line in lines):
-      loading.check_has_segments(config, settings.model.bert_config_file)
+    lines = read_lines(run)
   num_records = {
     path: pretraining_records.count_records(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
-      tokenizer and tokenizer.vocab,
+      run.tokenizer and run.tokenizer.vocab,
     )
     for path in dict.fromkeys(train_files + eval_files)
   }
   some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
   record_check.raise_bad_record(
     functools.partial(
-      record_check.find, num_records, record_layout(settings, config), some
+      record_check.find, num_records, record_layout(settings, run.config), some
     )
   )
   return Data(train_files, eval_files, lines, num_records)
+
+
+def read_lines(run: Run) -> list[fill_mask.Line]:
+  """The lines of --predict_file, whose masks are to be filled.
+
+  Raises:
+    InputError: there are more --top_k than entries of the vocabulary, or a line
+      does not go with the model.
+  """
+  settings, config = run.settings, run.config
+  if settings.top_k > config.vocab_size:
+    raise InputError(
+      f"--top_k={settings.top_k}: more than the {config.vocab_size} entries"
+      " of the vocabulary. Give fewer"
+    )
+  lines = fill_mask.read_lines(
+    needed(settings, "predict_file", "do_predict"),
+    run.tokenizer,
+    settings.model.max_seq_length,
+    text_files.encoding_of(settings.text),
+  )
+  if any(max(line.encoded.segment_ids) for line in lines):
+    loading.check_has_segments(config, settings.model.bert_config_file)
+  return lines
 
 
 def needed(settings: PretrainingSettings, flag: str, action: str):
@@ -160,68 +136,37 @@ def needed(settings: PretrainingSettings, flag: str, action: str):
   return value
 
 
-def find_vocab(settings: PretrainingSettings) -> tuple[str | None, bool]:
-  """The vocabulary, if there is one, and whether text is lower-cased for it.
+def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
+  """Settings with the vocabulary that training left in --output_dir.
 
-  Where the flags name none, it is the one that training left in the folder.
+  Where the flags name another, that one stays.
   """
   path = os.path.join(settings.run.output_dir, loading.VOCAB_FILE)
   if settings.model.vocab_file or not tf.gfile.Exists(path):
-    return settings.model.vocab_file, settings.model.do_lower_case
+    return settings
   description = model_json.load_description(settings.run.output_dir)
-  return path, description.get("do_lower_case", settings.model.do_lower_case)
+  model = dataclasses.replace(
+    settings.model,
+    vocab_file=path,
+    do_lower_case=description.get(
+      "do_lower_case", settings.model.do_lower_case
+    ),
+  )
+  return dataclasses.replace(settings, model=model)
 
 
-def load_tokenizer(
-  settings: PretrainingSettings,
-  config: modeling.BertConfig,
-) -> tokenization.FullTokenizer | None:
-  """A tokenizer that leaves [MASK] whole; None without a vocabulary.
+def check_vocabulary(run: Run) -> None:
+  """Refuses to draw or fill masks without [MASK].
 
   Raises:
-    InputError: the vocabulary does not fit the model, or is needed and missing
-      or without [MASK].
+    InputError: the vocabulary is missing, or has no [MASK].
   """
-  if settings.do_whole_word_mask and not settings.remask:
-    raise InputError(
-      "--do_whole_word_mask is about new masks: add --remask, or give it to"
-      " create_pretraining_data.py"
-    )
-  vocab_file, do_lower_case = find_vocab(settings)
-  values = option.values_of(settings)
+  values = option.values_of(run.settings)
   uses = [name for name in ("remask", "do_predict") if values[name]]
-  if not vocab_file:
-    if uses:
-      raise InputError(f"--vocab_file is needed with --{uses[0]}")
-    return None
-  tokenizer = vocabulary.load_tokenizer(
-    vocab_file,
-    do_lower_case,
-    config.vocab_size,
-    settings.model.init_checkpoint,
-    ["[MASK]"],
-  )
-  if uses and "[MASK]" not in tokenizer.vocab:
+  if not uses:
+    return
+  if not run.tokenizer:
+    raise InputError(f"--vocab_file is needed with --{uses[0]}")
+  if "[MASK]" not in run.tokenizer.vocab:
+    vocab_file = run.settings.model.vocab_file
     raise InputError(f"{vocab_file}: has no [MASK], needed with --{uses[0]}")
-  return tokenizer
-
-
-def find_weights(settings: PretrainingSettings) -> str | None:
-  """The checkpoint that has all of the model; None for a new one.
-
-  Raises:
-    InputError: there is no checkpoint, or it lacks the masked LM.
-  """
-  checkpoint = finding.find_model(
-    settings.model.init_checkpoint,
-    settings.run.output_dir,
-    may_be_new=settings.run.do_train,
-  )
-  if checkpoint and "cls/predictions/output_bias" not in dict(
-    tf.train.list_variables(checkpoint)
-  ):
-    raise InputError(
-      f"{checkpoint}: has no masked LM. Name a checkpoint of pretraining, not"
-      " of fine-tuning"
-    )
-  return checkpoint

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 from tqdm import tqdm
 
+from bertlib import estimator_api
 from bertlib.app import progress
 
 
@@ -156,6 +157,24 @@ def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
     for row in rows:
       bar.update()
       yield row
+
+
+def collecting(model_fn, arrays: dict[str, Any]):
+  """A `model_fn` whose evaluation collects its predictions.
+
+  Args:
+    model_fn: gives `predictions` in EVAL mode, too.
+    arrays: gets, at the end of the evaluation, an array for each of them.
+  """
+
+  def collecting_model_fn(features, labels, mode, params, config=None):
+    spec = model_fn(features, labels, mode, params, config)
+    if mode != estimator_api.ModeKeys.EVAL or not spec.predictions:
+      return spec
+    hook = CollectHook(spec.predictions, into=arrays)
+    return spec._replace(evaluation_hooks=(hook,))
+
+  return collecting_model_fn
 
 
 class CollectHook(tf.train.SessionRunHook):

@@ -713,7 +713,7 @@ def test_a_killed_run_has_a_receipt_without_results(place, monkeypatch):
   def die(*_):
     raise KeyboardInterrupt
 
-  monkeypatch.setattr(run_classifier, "build_estimator", die)
+  monkeypatch.setattr(run_classifier, "train_classifier", die)
   with pytest.raises(KeyboardInterrupt):
     train(place, output_dir="killed")
   assert run_outputs.read_json("killed/run.json")["results"] is None
@@ -724,7 +724,7 @@ def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
   task = {"type": "worker", "index": 1}
   text = json.dumps({"cluster": cluster, "task": task})
   monkeypatch.setenv("TF_CONFIG", text)
-  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  monkeypatch.setattr(run_classifier, "train_classifier", open)
   with pytest.raises(TypeError):
     train(place, "--distribution=off", output_dir="by_itself")
   assert (
@@ -733,7 +733,7 @@ def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
 
 
 def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
-  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  monkeypatch.setattr(run_classifier, "train_classifier", open)
   for more in ([], ["--seed=1"], ["--seed=1"], ["--seed=2"]):
     with pytest.raises(TypeError):
       train(place, *more, output_dir="several")
@@ -812,13 +812,13 @@ def test_a_rerun_with_changed_files_is_refused(
 
 def test_a_file_that_is_given_anew_may_have_changed(place, spoilt, monkeypatch):
   spoilt("train.tsv")
-  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  monkeypatch.setattr(run_classifier, "train_classifier", open)
   with pytest.raises(TypeError):  # of the step after the checks
     rerun(place, "run/run.json", "--output_dir=anew", "--train_file=train.tsv")
 
 
 def test_changed_code_is_a_warning(place, receipt, monkeypatch, caplog):
-  monkeypatch.setattr(run_classifier, "build_estimator", open)
+  monkeypatch.setattr(run_classifier, "train_classifier", open)
   hashes = receipt["code"] | {"modeling.py": "0"}
   monkeypatch.setattr(receipts, "code_hashes", lambda: hashes)
   found = receipts.versions() | {"numpy": "9.9"}

@@ -27,8 +27,6 @@ from bertlib.checkpoints import model_json
 from bertlib.data import (
   classification_records,
   input_pipeline,
-  ner,
-  squad_features,
   tf_records,
 )
 from bertlib.data.classification import Problem
@@ -39,7 +37,8 @@ from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import devices, setup, tpu, training_run
+from bertlib.training import devices, estimators, resolve, run, tpu
+from bertlib.training.task import Run
 
 pytestmark = pytest.mark.graph
 
@@ -82,33 +81,43 @@ def settings_of(command, *arguments):
   return dataclasses.replace(made, compute=chosen)
 
 
+def run_of(name, *arguments):
+  """A run of a task that nothing was looked for."""
+  if name == "squad":
+    settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
+    task = run_squad.make_task(settings)
+  elif name == "ner":
+    settings = settings_of(NerSettings, "--warmup_proportion=0", *arguments)
+    task = run_ner.make_task(settings, LABELS)
+  elif name == "pretraining":
+    settings = settings_of(
+      PretrainingSettings,
+      "--max_predictions_per_seq=3",
+      "--num_warmup_steps=0",
+      *arguments,
+    )
+    task = run_pretraining.make_task(settings)
+  else:
+    settings = settings_of(
+      ClassifierSettings, "--warmup_proportion=0", *arguments
+    )
+    kind, _, weighted = name.partition(" ")
+    problem = Problem(kind, () if kind == "regression" else LABELS)
+    task = run_classifier.make_task(
+      settings,
+      types.SimpleNamespace(problem=problem, scores=[], model_task="task"),
+    )
+    if weighted:
+      weights = {"label_weights": [0.5, 1.0, 2.0]}
+      arguments = {**task.model_arguments, **weights}
+      task = dataclasses.replace(task, model_arguments=arguments)
+  return Run(settings, task, CONFIG, None, None, None)
+
+
 def model_of(name, *arguments):
   """A task's `model_fn` and the layout of its features."""
-  steps = 50
-
-  def make(script, command, *others):
-    settings = settings_of(command, *arguments)
-    compute = training_run.read_execution(settings)
-    planned = training_run.plan_training(settings, compute, CONFIG, steps)
-    return script.make_model_fn(settings, CONFIG, *others, *planned)
-
-  arguments = ["--warmup_proportion=0", *arguments]
-  if name == "squad":
-    layout = squad_features.record_layout(LENGTH, is_training=True)
-    return make(run_squad, SquadSettings, steps), layout
-  if name == "ner":
-    return make(run_ner, NerSettings, LABELS, steps), ner.record_layout(LENGTH)
-  if name == "pretraining":
-    arguments[0] = "--num_warmup_steps=0"
-    arguments.append(f"--num_train_steps={steps}")
-    layout = tf_records.pretraining_layout(LENGTH, 3)
-    return make(run_pretraining, PretrainingSettings), layout
-  kind, _, weighted = name.partition(" ")
-  problem = Problem(kind, () if kind == "regression" else LABELS)
-  weights = [0.5, 1.0, 2.0] if weighted else None
-  return make(
-    run_classifier, ClassifierSettings, problem, steps, None, weights
-  ), classification_records.record_layout(LENGTH, problem)
+  made = run_of(name, *arguments)
+  return run.make_model_fn(made, num_train_steps=50), made.task.features
 
 
 def random_batch(layout, batch_size=BATCH_SIZE):
@@ -290,12 +299,12 @@ def estimator_of(folder, *arguments):
   settings = settings_of(
     ClassifierSettings, f"--output_dir={folder}", *arguments
   )
-  settings = setup.resolved(
-    settings, settings.model, setup.find_devices(settings)
+  settings = resolve.resolved(
+    settings, settings.model, resolve.find_devices(settings)
   )
-  return run_classifier.build_estimator(
-    settings, CONFIG, Problem("classification", LABELS), 50, {}, None
-  )
+  made = dataclasses.replace(run_of("classification"), settings=settings)
+  model_fn = run.make_model_fn(made, num_train_steps=50)
+  return estimators.build(settings, model_fn, folder, trains=True)
 
 
 @pytest.mark.train

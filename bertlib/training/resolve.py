@@ -1,9 +1,10 @@
-"""What a run starts from: its model, tokenizer and devices."""
+"""Finds what the flags name: model, checkpoint, tokenizer, devices."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from absl import logging
 
@@ -89,15 +90,6 @@ def find_init_checkpoint(value: str) -> str:
     ) from error
 
 
-def find_model(settings: TrainingSettings) -> str | None:
-  """The checkpoint of the flags; see `finding.find_model`."""
-  return finding.find_model(
-    settings.model.init_checkpoint,
-    settings.run.output_dir,
-    settings.run.do_train,
-  )
-
-
 def find_devices(
   settings: TrainingSettings,
 ) -> tuple[DeviceSettings, ComputeSettings]:
@@ -167,13 +159,29 @@ def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:
   return config
 
 
-def load_tokenizer(model: ModelSettings, config: modeling.BertConfig):
-  """The tokenizer of a model; see `vocabulary.load_tokenizer`."""
+def load_tokenizer(
+  model: ModelSettings,
+  config: modeling.BertConfig,
+  never_split: Sequence[str] = (),
+):
+  """The tokenizer of a model; None without a vocabulary.
+
+  Args:
+    model: settings of `fetch_model`.
+    config: sizes of the model.
+    never_split: tokens that it leaves whole.
+
+  Returns:
+    See `vocabulary.load_tokenizer`.
+  """
+  if not model.vocab_file:
+    return None
   tokenizer = vocabulary.load_tokenizer(
     model.vocab_file,
     model.do_lower_case,
     config.vocab_size,
     model.init_checkpoint,
+    never_split,
   )
   logging.info(
     "%s: %d entries, text %s",

@@ -19,11 +19,13 @@ from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
+  resolve,
+  run,
   session_hooks,
-  setup,
+  step_plan,
   tpu,
-  training_run,
 )
+from bertlib.training.task import Run, Task
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.unit
@@ -53,14 +55,14 @@ def flags(monkeypatch):
 def settings_of(flags):
   """Settings of a command with nothing left to decide."""
   made = option.make(ClassifierSettings, **vars(flags))
-  return setup.resolved(made, made.model, setup.find_devices(made))
+  return resolve.resolved(made, made.model, resolve.find_devices(made))
 
 
 def plan(flags):
   """How training is computed, and the options of a step."""
   settings = settings_of(flags)
-  compute = training_run.read_execution(settings)
-  return training_run.plan_training(settings, compute, CONFIG, 10)
+  compute = step_plan.read_compute(settings)
+  return step_plan.plan_training(settings, compute, CONFIG)
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
@@ -101,10 +103,16 @@ def test_every_flag_of_a_step_arrives(flags):
 def test_where_nothing_is_trained_there_is_nothing_to_plan(flags):
   flags.gradient_accumulation_steps = 5  # would not do
   flags.memory_gb = 0.001  # likewise
-  how = training_run.read_execution(settings_of(flags))
-  assert training_run.plan_training(settings_of(flags), how, CONFIG, 0) == (
-    how,
-    StepOptions(),
+  settings = settings_of(flags)
+
+  def builder(compute, options, **unused):
+    return compute, options
+
+  task = Task("script", builder, {}, ["loss"])
+  this_run = Run(settings, task, CONFIG, None, None, None)
+  assert run.make_model_fn(this_run, num_train_steps=0) == (
+    step_plan.read_compute(settings),
+    None,
   )
 
 
@@ -113,14 +121,14 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
   with pytest.raises(
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
-    training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
 
 
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
 def test_auto_is_the_fastest_format(flags, monkeypatch, fastest):
   flags.precision = "auto"
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: fastest)
-  assert training_run.read_execution(settings_of(flags)).dtype == tf.as_dtype(
+  assert step_plan.read_compute(settings_of(flags)).dtype == tf.as_dtype(
     fastest
   )
 
@@ -158,7 +166,7 @@ def test_auto_is_what_an_earlier_run_recorded(
   found = settings_of(flags).compute.choices
   assert (found["precision"], found["xla"]) == chosen
   assert (
-    training_run.choice_flags(settings_of(flags).compute)[0]
+    step_plan.choice_flags(settings_of(flags).compute)[0]
     == f"--precision={chosen[0]}"
   )
 
@@ -187,19 +195,19 @@ def test_what_is_compiled(flags, monkeypatch, xla, devices, jit_compile):
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
   flags.use_tpu, flags.precision, flags.xla = True, "auto", "on"
-  assert training_run.read_execution(settings_of(flags)) == FastCompute(
-    tf.bfloat16
-  )
+  assert step_plan.read_compute(settings_of(flags)) == FastCompute(tf.bfloat16)
 
 
 def test_a_tpu_is_not_asked_for_float16(flags):
   flags.use_tpu, flags.precision = True, "float16"
   with pytest.raises(InputError, match="--precision=bfloat16"):
-    training_run.read_execution(settings_of(flags))
+    step_plan.read_compute(settings_of(flags))
 
 
 def test_padding_that_counts_is_kept(flags):
-  assert not training_run.read_execution(settings_of(flags), unpad=False).unpad
+  assert not step_plan.read_compute(
+    settings_of(flags), masks_padding=False
+  ).unpad
 
 
 @pytest.mark.parametrize("num_micro_batches", [5, 48])
@@ -212,7 +220,7 @@ def test_micro_batches_that_do_not_divide_the_batch_are_refused(
     match=f"--gradient_accumulation_steps={num_micro_batches} "
     ".*--train_batch_size=24",
   ):
-    training_run.plan_training(settings_of(flags), FastCompute(), CONFIG, 10)
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
 
 
 LARGE = modeling.BertConfig(
@@ -226,8 +234,8 @@ LARGE = modeling.BertConfig(
 
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
-  how, options = training_run.plan_training(
-    settings_of(flags), FastCompute(tf.bfloat16), LARGE, 10
+  how, options = step_plan.plan_training(
+    settings_of(flags), FastCompute(tf.bfloat16), LARGE
   )
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
@@ -239,8 +247,8 @@ def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
 
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
-  how, options = training_run.plan_training(
-    settings_of(flags), FastCompute(), LARGE, 10
+  how, options = step_plan.plan_training(
+    settings_of(flags), FastCompute(), LARGE
   )
   assert not how.recompute and options.num_micro_batches == 1
 
@@ -250,7 +258,7 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    training_run.plan_training(settings_of(flags), FastCompute(), LARGE, 10)
+    step_plan.plan_training(settings_of(flags), FastCompute(), LARGE)
 
 
 # Hooks and results

@@ -1,0 +1,78 @@
+"""The Estimator of a run, on the devices that the flags name."""
+
+from __future__ import annotations
+
+from bertlib import estimator_api
+from bertlib.settings.common import TrainingSettings
+from bertlib.training import distribution
+
+
+def build(
+  settings: TrainingSettings,
+  model_fn,
+  model_dir: str,
+  predict_batch_size: int | None = None,
+  trains: bool = False,
+):
+  """Builds the Estimator of a run.
+
+  Args:
+    settings: settings of the command, with the devices found.
+    model_fn: the `model_fn`, for TPUEstimator.
+    model_dir: folder of its checkpoints.
+    predict_batch_size: rows of a prediction's batch; None for
+      --predict_batch_size.
+    trains: whether it is for training.
+
+  Returns:
+    An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
+    `distribution.ReplicatedEstimator`.
+  """
+  sizes = {"predict_batch_size": predict_batch_size}
+  if hasattr(settings, "run"):
+    sizes = {
+      "train_batch_size": settings.run.train_batch_size,
+      "eval_batch_size": settings.run.eval_batch_size,
+      "predict_batch_size": predict_batch_size
+      or settings.run.predict_batch_size,
+    }
+  run_config = _training_config(settings) if trains else {}
+  replicas = settings.devices.replicas
+  if replicas:
+    return distribution.ReplicatedEstimator(
+      model_fn, model_dir, replicas, run_config, **sizes
+    )
+  with distribution.without_tf_config():
+    config = estimator_api.RunConfig(
+      cluster=settings.devices.tpu_cluster,
+      master=settings.devices.master,
+      model_dir=model_dir,
+      tpu_config=estimator_api.TPUConfig(
+        iterations_per_loop=settings.devices.iterations_per_loop,
+        num_shards=settings.devices.num_tpu_cores,
+        per_host_input_for_training=(
+          estimator_api.InputPipelineConfig.PER_HOST_V2
+        ),
+      ),
+      **run_config,
+    )
+  estimator = estimator_api.TPUEstimator(
+    use_tpu=settings.devices.on_tpu, model_fn=model_fn, config=config, **sizes
+  )
+  # What it writes for TensorBoard is dropped: `run.write_scores` writes the
+  # same under the names that training has.
+  estimator.eval_dir = lambda name=None: "ram://eval"
+  return estimator
+
+
+def _training_config(settings: TrainingSettings) -> dict[str, int]:
+  """Arguments of a `RunConfig` that only training needs."""
+  return {
+    "tf_random_seed": settings.run.seed,
+    "save_checkpoints_steps": settings.run.steps_per_checkpoint,
+    "keep_checkpoint_max": settings.run.keep_checkpoint_max,
+    # On a TPU it shows examples a second; else `ProgressHook` does.
+    "save_summary_steps": settings.run.log_steps
+    if settings.devices.on_tpu
+    else 0,
+  }

@@ -1,0 +1,538 @@
+"""The life of a run: `setup`, `train`, `evaluate`, `predict`.
+
+A script describes its task in a `Task`. `setup` loads and checks what the
+flags name; its `Run` is the first argument of the other functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import optimization
+from bertlib import files, folder_lock
+from bertlib.checkpoints import finding, model_json
+from bertlib.compute import FastCompute
+from bertlib.data import record_check
+from bertlib.errors import InputError
+from bertlib.metrics import result_files
+from bertlib.settings.common import RunSettings, TrainingSettings
+from bertlib.training import (
+  checkpoint_hook,
+  estimators,
+  model_selection,
+  multi_run,
+  resolve,
+  session_hooks,
+  step_plan,
+  weight_check,
+)
+from bertlib.training.model_selection import Selection
+from bertlib.training.task import Run, Task
+
+# What every training run writes to --output_dir, but for the vocabulary and the
+# config, which may be the folder's own.
+_RUN_FILES = (
+  "*.ckpt-*",
+  "checkpoint",
+  "dev_scores.jsonl",
+  "eval_results*.txt",
+  "events.*",
+  "graph.pbtxt",
+  "model.json",
+  "report.html",
+  "run.json",
+  "run-*.json",
+  "seeds.json",
+)
+
+
+class Evaluation(NamedTuple):
+  """What an evaluation found.
+
+  Attributes:
+    results: metrics by name.
+    arrays: predictions of the `model_fn` for all real examples, by name, the
+      examples as first axis; empty on a TPU.
+  """
+
+  results: dict[str, Any]
+  arrays: dict[str, np.ndarray]
+
+
+# Setup
+
+
+def check_output_dir(
+  settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
+) -> None:
+  """Refuses an --output_dir where what a run writes would replace its inputs.
+
+  Args:
+    settings: of the command.
+    names: patterns of the files that the script writes, beside those of every
+      run.
+    inputs: the data files.
+  """
+  files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
+
+
+def check_actions(run: RunSettings) -> None:
+  """Refuses a run that would do nothing, or --seeds that cannot be compared."""
+  if not (run.do_train or run.do_eval or run.do_predict):
+    raise InputError(
+      "nothing to do; give one or more of --do_train, --do_eval, --do_predict"
+    )
+  check_seeds(run)
+
+
+def check_seeds(run: RunSettings) -> None:
+  """Refuses --seeds whose runs could not be compared."""
+  if run.seeds and not (run.do_train and run.do_eval):
+    raise InputError("--seeds compares dev scores: add --do_train, --do_eval")
+  if run.seeds == 1:
+    raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
+
+
+def setup(settings: TrainingSettings, task: Task) -> Run:
+  """Loads what a run starts from, and checks it.
+
+  Fetches a model that is given by name, and connects to a TPU. Writes nothing
+  to --output_dir.
+
+  Args:
+    settings: settings of the command.
+    task: the task.
+
+  Returns:
+    The run.
+
+  Raises:
+    InputError: model, devices, folder or flags are not as the run needs them.
+  """
+  model = resolve.fetch_model(settings.model)
+  found = resolve.find_devices(settings)
+  settings = resolve.resolved(settings, model, found)
+  config = resolve.load_config(model, task.min_seq_length)
+  tokenizer = resolve.load_tokenizer(model, config, task.never_split)
+  trained = find_trained(settings, task)
+  selection = read_selection(settings.run, task.metrics)
+  run = Run(settings, task, config, tokenizer, trained, selection)
+  check_folder(run)
+  with _warnings_only():  # training logs the rest again
+    if settings.run.do_train:
+      plan_training(run)
+    if trained or model.init_checkpoint:
+      check_weights(run)
+  return run
+
+
+def find_trained(settings: TrainingSettings, task: Task) -> str | None:
+  """The checkpoint that has all of the model; None for a new model.
+
+  Raises:
+    InputError: there is none where one is needed, or it is of another task.
+  """
+  checkpoint = finding.find_model(
+    settings.model.init_checkpoint,
+    settings.run.output_dir,
+    may_be_new=settings.run.do_train or task.may_be_new,
+  )
+  variables = dict(tf.train.list_variables(checkpoint)) if checkpoint else {}
+  for name, problem in task.heads.items():
+    if checkpoint and name not in variables:
+      raise InputError(f"{checkpoint}: {problem}")
+  return checkpoint
+
+
+def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
+  """How the flags want the best checkpoint selected.
+
+  Args:
+    run: settings of the run.
+    metrics: scores that there are, the primary one first.
+
+  Raises:
+    InputError: --best_metric is not among them.
+  """
+  metric = model_selection.plain_name(run.best_metric or metrics[0])
+  if metric not in metrics:
+    raise InputError(
+      f"--best_metric={run.best_metric}: there is no such score; there are"
+      f" {', '.join(metrics)}"
+    )
+  eval_steps = run.eval_steps if run.do_train else None
+  return Selection(eval_steps or 0, metric, run.patience)
+
+
+def describe_model(run: Run) -> dict[str, Any]:
+  """The entries of `model.json`."""
+  model = run.settings.model
+  return {
+    "script": run.task.name,
+    **run.task.description,
+    "max_seq_length": model.max_seq_length,
+    "do_lower_case": model.do_lower_case,
+    **run.settings.compute.choices,
+  }
+
+
+def check_folder(run: Run) -> None:
+  """Refuses an --output_dir of another model, or one against --resume.
+
+  Raises:
+    InputError: the folder holds another model; or a checkpoint, or none,
+      against what --resume wants.
+  """
+  model_json.check(
+    run.output_dir,
+    describe_model(run),
+    run.config,
+    ["script", *run.task.must_agree],
+    run.task.num_outputs,
+    run.settings.model.vocab_file,
+  )
+  if run.settings.run.do_train and not run.seeds:
+    finding.check_resume(run.settings.run.resume, run.output_dir)
+
+
+def check_weights(run: Run) -> None:
+  """Refuses a checkpoint that is damaged, or of another model."""
+  weight_check.check(
+    run.trained or run.settings.model.init_checkpoint,
+    make_model_fn(run),
+    run.task.features,
+    run.output_dir,
+  )
+
+
+@contextlib.contextmanager
+def _warnings_only() -> Iterator[None]:
+  """Logs nothing below warnings in its block."""
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(min(verbosity, logging.WARNING))
+  try:
+    yield
+  finally:
+    logging.set_verbosity(verbosity)
+
+
+# The model
+
+
+def make_model_fn(run: Run, num_train_steps: int = 0):
+  """The `model_fn` of a run.
+
+  Args:
+    run: the run.
+    num_train_steps: length of training; 0 for a model that is not trained.
+  """
+  settings = run.settings
+  compute, options = read_compute(run), None
+  if num_train_steps:
+    compute, options = plan_training(run)
+  num_warmup_steps = run.task.num_warmup_steps
+  if num_warmup_steps is None:
+    num_warmup_steps = int(
+      num_train_steps * settings.optimizer.warmup_proportion
+    )
+  return run.task.model_fn_builder(
+    bert_config=run.config,
+    init_checkpoint=settings.model.init_checkpoint,
+    learning_rate=settings.optimizer.learning_rate,
+    num_train_steps=num_train_steps,
+    num_warmup_steps=num_warmup_steps,
+    use_tpu=run.on_tpu,
+    use_one_hot_embeddings=run.on_tpu,
+    seed=settings.run.seed,
+    log_steps=settings.run.log_steps,
+    compute=compute,
+    options=options,
+    **run.task.model_arguments,
+  )
+
+
+def read_compute(run: Run) -> FastCompute:
+  """How the flags want the model computed."""
+  return step_plan.read_compute(run.settings, run.task.masks_padding)
+
+
+def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
+  """How the flags want a training step computed; see `step_plan`."""
+  return step_plan.plan_training(
+    run.settings, read_compute(run), run.config, run.task.num_predictions
+  )
+
+
+# Data
+
+
+def input_options(run: Run, is_training: bool) -> dict[str, Any]:
+  """Arguments of an `input_fn_builder` that follow from the run.
+
+  Training continues after the last checkpoint in --output_dir. A TPU gets full
+  batches with all their padding.
+
+  Args:
+    run: the run.
+    is_training: whether examples are shuffled and repeated.
+  """
+  return {
+    "is_training": is_training,
+    "drop_remainder": run.on_tpu,
+    "trim": run.task.masks_padding and not run.on_tpu,
+    "seed": run.settings.run.seed,
+    "first_step": finding.steps_done(run.output_dir) if is_training else 0,
+  }
+
+
+def fill_last_batch(
+  run: Run, rows: Sequence[Any], batch_size: int, filler: Any = None
+) -> Sequence[Any]:
+  """Rows of an evaluation or prediction, in full batches on a TPU.
+
+  Args:
+    run: the run.
+    rows: the rows.
+    batch_size: rows of a batch.
+    filler: row that fills the last batch; None for the first row.
+  """
+  num_missing = -len(rows) % batch_size
+  if not (run.on_tpu and num_missing):
+    return rows
+  return [*rows, *[rows[0] if filler is None else filler] * num_missing]
+
+
+# The run itself
+
+
+def lock_output_dir(
+  settings: TrainingSettings,
+) -> contextlib.AbstractContextManager[None]:
+  """Holds the lock of --output_dir in its block, if this process trains there.
+
+  Evaluation and prediction need no lock, and of several workers the chief
+  writes alone.
+  """
+  if settings.run.do_train and settings.devices.is_chief:
+    return folder_lock.lock_folder(settings.run.output_dir)
+  return contextlib.nullcontext()
+
+
+def claim(run: Run, **description: Any) -> None:
+  """Writes `model.json`, config and vocabulary to --output_dir.
+
+  Files that are there are replaced in training alone.
+
+  Args:
+    run: the run.
+    **description: further entries of `model.json`.
+  """
+  model_json.claim(
+    run.output_dir,
+    describe_model(run) | description,
+    run.config,
+    run.settings.model.vocab_file,
+    overwrite=run.settings.run.do_train,
+  )
+
+
+def train_seeds(run: Run, *flags: str) -> None:
+  """Trains once for each seed of --seeds, and keeps the best model.
+
+  Args:
+    run: the run.
+    *flags: further flags of each training.
+  """
+  multi_run.train_seeds(
+    run.output_dir,
+    run.seeds,
+    run.selection.metric,
+    [*flags, *step_plan.choice_flags(run.settings.compute)],
+  )
+
+
+def train(
+  run: Run,
+  input_fn,
+  num_train_steps: int,
+  data: str,
+  evaluate_fn: model_selection.Evaluate | None = None,
+  find_bad_record: record_check.Find | None = None,
+) -> None:
+  """Trains to the last step, or continues where training was stopped.
+
+  Args:
+    run: the run.
+    input_fn: batches from the step on that has been reached.
+    num_train_steps: the last step.
+    data: what it trains on, for the log.
+    evaluate_fn: scores a checkpoint on the dev set; needed with --eval_steps.
+    find_bad_record: looks for the record at fault when training fails.
+
+  Raises:
+    InputError: the loss is not finite, or a record is damaged.
+    SystemExit: the run was stopped by a signal, and has been saved.
+  """
+  if run.is_chief:
+    finding.go_on_in(run.output_dir)
+  _log_start(run, num_train_steps, data)
+  model_fn = make_model_fn(run, num_train_steps)
+  with checkpoint_hook.StopRequest() as own:
+    stop, hooks = _stop_hooks(run, own)
+    if run.is_chief and not run.on_tpu:
+      hooks.append(_save_hook(run, input_fn, stop, own, find_bad_record))
+    with record_check.named_at_failure(find_bad_record):
+      model_selection.train(
+        estimators.build(run.settings, model_fn, run.output_dir, trains=True),
+        input_fn,
+        num_train_steps,
+        run.selection,
+        evaluate_fn if run.is_chief else None,
+        hooks,
+      )
+  stop.exit_if_requested(run.output_dir)
+  if not run.is_chief:
+    logging.info("This worker is done; the first one does the rest")
+
+
+def _log_start(run: Run, num_train_steps: int, data: str) -> None:
+  """Logs from where to where training goes."""
+  done = finding.steps_done(run.output_dir)
+  if done >= num_train_steps:
+    logging.info(
+      "%s is already at step %d of %d: nothing is left to train",
+      run.output_dir,
+      done,
+      num_train_steps,
+    )
+  else:
+    logging.info(
+      "Training on %s, from step %d to %d, %d %s a step",
+      data,
+      done,
+      num_train_steps,
+      run.settings.run.train_batch_size,
+      run.task.unit,
+    )
+
+
+def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
+  """What tells the training to stop, and the hooks that it needs for that.
+
+  Args:
+    run: the run.
+    own: request to this process; of several processes all stop at one step.
+  """
+  replicas = run.settings.devices.replicas
+  if not replicas or replicas.num_processes == 1:
+    return own, []
+  shared = checkpoint_hook.StopRequest()
+  return shared, [checkpoint_hook.SharedStop(own, shared)]
+
+
+def _save_hook(run: Run, input_fn, stop, own, find_bad_record):
+  """The hook that saves checkpoints, also when the run is stopped."""
+  replicas = run.settings.devices.replicas
+  params = {
+    "batch_size": run.settings.run.train_batch_size,
+    "shard": replicas and replicas.shard,
+  }
+  return checkpoint_hook.CheckpointHook(
+    run.output_dir,
+    run.settings.run.steps_per_checkpoint,
+    run.settings.run.save_checkpoints_secs,
+    stop,
+    own,
+    functools.partial(checkpoint_hook.batch_at, input_fn, params),
+    find_bad_record=find_bad_record,
+  )
+
+
+def find_checkpoint(run: Run) -> str | None:
+  """The trained checkpoint in --output_dir: the best or else the last.
+
+  None where the model is that of --init_checkpoint.
+  """
+  checkpoint = finding.trained_checkpoint(run.output_dir)
+  if checkpoint:
+    logging.info("The weights are those of %s", checkpoint)
+  return checkpoint
+
+
+def evaluate(
+  run: Run, input_fn, num_steps: int, checkpoint: str | None = None
+) -> Evaluation:
+  """Evaluates a checkpoint with the `model_fn` in EVAL mode.
+
+  Args:
+    run: the run.
+    input_fn: batches of the dev set, in the order of its examples.
+    num_steps: batches of the evaluation.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+  """
+  model_fn, arrays = make_model_fn(run), {}
+  if not run.on_tpu:
+    model_fn = session_hooks.collecting(model_fn, arrays)
+  estimator = estimators.build(run.settings, model_fn, run.output_dir)
+  results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
+  if "is_real_example" in arrays:
+    is_real = arrays.pop("is_real_example") > 0
+    arrays = {name: array[is_real] for name, array in arrays.items()}
+  return Evaluation(results, arrays)
+
+
+def predict(
+  run: Run,
+  input_fn,
+  num_rows: int,
+  checkpoint: str | None = None,
+  batch_size: int | None = None,
+) -> Iterator[dict[str, Any]]:
+  """Predicts with the `model_fn` in PREDICT mode; shows the progress.
+
+  Args:
+    run: the run.
+    input_fn: batches to predict.
+    num_rows: rows of all batches, for the progress bar.
+    checkpoint: its path; None where the model is that of --init_checkpoint.
+    batch_size: rows of a batch; None for --predict_batch_size.
+
+  Yields:
+    The predictions of each row, by name.
+  """
+  estimator = estimators.build(
+    run.settings, make_model_fn(run), run.output_dir, batch_size
+  )
+  rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
+  return session_hooks.follow(rows, num_rows, run.task.unit)
+
+
+def write_scores(
+  run: Run,
+  results: Mapping[str, Any],
+  checkpoint: str | None,
+  ending: str = "",
+) -> None:
+  """Writes scores of a dev set to `eval_results.txt` and for TensorBoard.
+
+  Args:
+    run: the run.
+    results: scores by name.
+    checkpoint: what was evaluated; None for --init_checkpoint.
+    ending: ending of the names, for a second dev set.
+  """
+  step = 0
+  if checkpoint:
+    reader = tf.train.load_checkpoint(checkpoint)
+    step = int(reader.get_tensor("global_step"))
+  model_selection.write_events(
+    run.path(f"dev{ending}"), step, model_selection.plain_scores(results)
+  )
+  result_files.write_results(run.path(f"eval_results{ending}.txt"), results)

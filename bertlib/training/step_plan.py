@@ -1,0 +1,204 @@
+"""How a run computes: steps, precision, micro-batches, optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+import optimization
+from bertlib.compute import FastCompute
+from bertlib.errors import InputError
+from bertlib.settings.common import (
+  CHOICES,
+  ComputeSettings,
+  OptimizerSettings,
+  RunSettings,
+  TrainingSettings,
+)
+from bertlib.training import memory_plan
+
+
+def choice_flags(compute: ComputeSettings) -> list[str]:
+  """Flags by which another process makes the choices of this one."""
+  return [f"--{name}={getattr(compute, name)}" for name in CHOICES]
+
+
+def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
+  """Steps of training that --num_train_epochs asks for.
+
+  Args:
+    run: settings of the run.
+    num_examples: of an epoch.
+    unit: plural noun of what these are.
+
+  Returns:
+    The steps, at least one.
+
+  Raises:
+    InputError: there are not enough for one.
+  """
+  batches = num_examples / run.train_batch_size
+  num_steps = int(batches * run.num_train_epochs)
+  if not num_steps:
+    enough = math.ceil(10 / batches) / 10 if batches else 1
+    raise InputError(
+      f"--num_train_epochs={run.num_train_epochs:g}: {num_examples} training"
+      f" {unit} are not enough for one step of"
+      f" --train_batch_size={run.train_batch_size}. Give {enough:g} epochs or"
+      " more, a smaller batch, or more data"
+    )
+  return num_steps
+
+
+def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
+  """Whether so many examples make less than one step of training.
+
+  Each may yet become several windows.
+  """
+  return 0 < num_examples * run.num_train_epochs < run.train_batch_size
+
+
+def read_compute(
+  settings: TrainingSettings, masks_padding: bool = True
+) -> FastCompute:
+  """How the flags want the model computed.
+
+  Args:
+    settings: with devices and computation decided, see `resolve.resolved`.
+    masks_padding: whether padding is masked, and so may be left out.
+
+  Returns:
+    The `FastCompute`, with `recompute` off.
+  """
+  on_tpu = settings.devices.on_tpu
+  return FastCompute(
+    dtype=tf.as_dtype(settings.compute.precision),
+    unpad=masks_padding and not on_tpu,
+    jit_compile=settings.compute.xla == "on" and not on_tpu,
+  )
+
+
+def plan_training(
+  settings: TrainingSettings,
+  compute: FastCompute,
+  config: modeling.BertConfig,
+  num_predictions: int = 0,
+) -> tuple[FastCompute, optimization.StepOptions]:
+  """How the flags want a training step computed.
+
+  Args:
+    settings: settings of the command.
+    compute: from `read_compute`.
+    config: sizes of the model.
+    num_predictions: P, masked positions of a sequence.
+
+  Returns:
+    `compute`, which may recompute now, and the options of the step.
+
+  Raises:
+    InputError: the batch cannot be divided as asked for, or no division keeps
+      training within --memory_gb.
+  """
+  replicas = settings.devices.replicas
+  if replicas and settings.compute.optimizer_on_cpu:
+    raise InputError(
+      "--optimizer_on_cpu is for one device: it cannot be with"
+      f" {replicas.count} replicas"
+    )
+  batch_size = settings.run.train_batch_size // (
+    replicas.count if replicas else 1
+  )
+  num_micro_batches, recompute = plan_memory(
+    settings, compute, config, batch_size, num_predictions
+  )
+  if batch_size % num_micro_batches:
+    raise InputError(
+      f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+      f" --train_batch_size={settings.run.train_batch_size}"
+      + (f" shared by {replicas.count} replicas" if replicas else "")
+    )
+  if settings.optimizer.freeze_layers > config.num_hidden_layers:
+    raise InputError(
+      f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
+      f" {config.num_hidden_layers} layers"
+    )
+  on_cpu = settings.compute.optimizer_on_cpu
+  return (
+    dataclasses.replace(compute, recompute=recompute),
+    step_options(settings.optimizer)._replace(
+      num_micro_batches=num_micro_batches,
+      jit_compile=compute.jit_compile and not on_cpu,
+      on_cpu=on_cpu,
+    ),
+  )
+
+
+def plan_memory(
+  settings: TrainingSettings,
+  compute: FastCompute,
+  config: modeling.BertConfig,
+  batch_size: int,
+  num_predictions: int,
+) -> tuple[int, bool]:
+  """The number of micro-batches, and whether activations are recomputed.
+
+  Args:
+    settings: settings of the command.
+    compute: from `read_compute`.
+    config: sizes of the model.
+    batch_size: sequences of a replica in a step.
+    num_predictions: P, masked positions of a sequence.
+
+  Raises:
+    InputError: not even one sequence fits into --memory_gb.
+  """
+  asked = settings.compute
+  if asked.memory_gb is None:
+    return asked.gradient_accumulation_steps, asked.recompute_activations
+  plan = memory_plan.fit(
+    config,
+    batch_size,
+    settings.model.max_seq_length,
+    int(asked.memory_gb * 10**9),
+    compute.dtype.size,
+    num_predictions,
+  )
+  if plan is None:
+    raise InputError(
+      f"--memory_gb={asked.memory_gb:g}: not even one sequence of"
+      f" {settings.model.max_seq_length} tokens fits. Give more, or a lower"
+      " --max_seq_length"
+    )
+  logging.info(
+    "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
+    " --%srecompute_activations; takes %.1f GB at most",
+    asked.memory_gb,
+    plan.num_micro_batches,
+    batch_size // plan.num_micro_batches,
+    "" if plan.recompute else "no",
+    plan.num_bytes / 10**9,
+  )
+  return plan.num_micro_batches, plan.recompute
+
+
+def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
+  """The options of a training step that the flags of the optimizer give."""
+  return optimization.StepOptions(
+    schedule=optimizer.schedule,
+    power=optimizer.schedule_power,
+    optimizer=optimizer.optimizer,
+    weight_decay=optimizer.weight_decay,
+    bias_correction=optimizer.bias_correction,
+    beta_1=optimizer.beta_1,
+    beta_2=optimizer.beta_2,
+    epsilon=optimizer.epsilon,
+    clip_norm=optimizer.clip_norm,
+    layer_decay=optimizer.layer_decay,
+    frozen=optimization.Frozen(
+      optimizer.freeze_layers, optimizer.freeze_embeddings
+    ),
+  )

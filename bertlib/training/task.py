@@ -1,0 +1,115 @@
+"""`Task` and `Run`: what a script says of its task, what a run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+import modeling
+import tokenization
+from bertlib.data import tf_records
+from bertlib.settings.common import TrainingSettings
+from bertlib.training.model_selection import Selection
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What a script says of its task.
+
+  Attributes:
+    name: the script, as `model.json` names it.
+    model_fn_builder: builds its `model_fn`, see `make_model_fn`.
+    model_arguments: arguments of `model_fn_builder` that only this task has.
+    features: layout of the records that it trains on.
+    metrics: scores that can select the best checkpoint, the primary one first.
+    description: entries of `model.json` that only this task has.
+    must_agree: entries of `model.json` in which a model that is already in
+      --output_dir has to agree.
+    num_outputs: size of the output layer `output_bias`; None without one.
+    heads: variables that a trained model must have; by the name of each, how to
+      say that it is missing.
+    unit: plural noun of what a batch holds.
+    num_predictions: P, masked positions of a sequence.
+    num_warmup_steps: steps until the highest learning rate; None for
+      --warmup_proportion of training.
+    min_seq_length: lowest sensible --max_seq_length.
+    masks_padding: whether padding is masked, and so may be left out.
+    never_split: tokens that the tokenizer leaves whole.
+    may_be_new: whether a run without training does without trained weights.
+  """
+
+  name: str
+  model_fn_builder: Callable[..., Any]
+  features: tf_records.Layout
+  metrics: Sequence[str]
+  model_arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  must_agree: Sequence[str] = ()
+  num_outputs: int | None = None
+  heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  unit: str = "examples"
+  num_predictions: int = 0
+  num_warmup_steps: int | None = None
+  min_seq_length: int = 3
+  masks_padding: bool = True
+  never_split: Sequence[str] = ()
+  may_be_new: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run, of which everything is found and checked and nothing written.
+
+  Attributes:
+    settings: settings of the command, with nothing left to decide.
+    task: the task.
+    config: sizes of the model.
+    tokenizer: tokenizer of the model; None without a vocabulary.
+    trained: checkpoint that has all of the model; None for a new model.
+    selection: how the best checkpoint is selected.
+  """
+
+  settings: TrainingSettings
+  task: Task
+  config: modeling.BertConfig
+  tokenizer: tokenization.FullTokenizer | None
+  trained: str | None
+  selection: Selection
+
+  @property
+  def seeds(self) -> list[int]:
+    """The seeds of --seeds; empty for a single run."""
+    run = self.settings.run
+    return [run.seed + index for index in range(run.seeds)]
+
+  @property
+  def output_dir(self) -> str:
+    """The folder of the run."""
+    return self.settings.run.output_dir
+
+  @property
+  def on_tpu(self) -> bool:
+    """Whether it runs on a TPU."""
+    return self.settings.devices.on_tpu
+
+  @property
+  def is_chief(self) -> bool:
+    """Whether this process writes checkpoints and results."""
+    return self.settings.devices.is_chief
+
+  @property
+  def scores_dev_set(self) -> bool:
+    """Whether the dev set is needed, during training or after it."""
+    return bool(self.settings.run.do_eval or self.selection.eval_steps)
+
+  def path(self, name: str) -> str:
+    """Path of a file in --output_dir."""
+    return os.path.join(self.output_dir, name)
+
+  def with_arguments(self, **model_arguments: Any) -> Run:
+    """The run with further arguments for its `model_fn_builder`."""
+    arguments = {**self.task.model_arguments, **model_arguments}
+    task = dataclasses.replace(self.task, model_arguments=arguments)
+    return dataclasses.replace(self, task=task)

@@ -1,0 +1,297 @@
+"""A task of your own in one file: a classifier with two heads.
+
+  python -m examples.two_heads --train_file=train.tsv --dev_file=dev.tsv \
+    --label_columns=topic,mood --init_checkpoint=bert-base-uncased \
+    --do_train --do_eval --output_dir=output/two_heads
+
+Each text has one label in each of two columns. One encoder serves both heads.
+All flags that the training scripts share are there: checkpoints and resuming,
+--eval_steps, --seeds, --precision, --gradient_accumulation_steps, --doctor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib import app, estimator_api
+from bertlib.checkpoints import model_json
+from bertlib.data import input_pipeline, model_inputs, tables, tf_records
+from bertlib.errors import InputError
+from bertlib.reporting import doctor, receipts, run_report, training_checks
+from bertlib.settings import option
+from bertlib.settings.common import TrainingSettings
+from bertlib.training import estimator_spec, step_plan
+from bertlib.training.run import (
+  check_actions,
+  claim,
+  evaluate,
+  find_checkpoint,
+  input_options,
+  lock_output_dir,
+  setup,
+  train,
+  train_seeds,
+  write_scores,
+)
+from bertlib.training.task import Run, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoHeadSettings(TrainingSettings):
+  """Flags of this command: those of all training scripts, and its own."""
+
+  REQUIRED: ClassVar[Sequence[str]] = (
+    "vocab_file",
+    "bert_config_file",
+    "output_dir",
+    "label_columns",
+  )
+  EXAMPLE: ClassVar[str] = (
+    "python -m examples.two_heads --label_columns=a,b ..."
+  )
+
+  train_file: str | None = option.text(None, "TSV file with a header.")
+  dev_file: str | None = option.text(None, "TSV file to score on.")
+  text_column: str = option.text("text", "Name of the column of the text.")
+  label_columns: Sequence[str] | None = option.text_list(
+    None, "Names of the columns of both labels."
+  )
+
+
+# The data
+
+
+class Example(NamedTuple):
+  """A text and its two labels."""
+
+  text: str
+  labels: list[str]
+
+
+def read_examples(settings: TwoHeadSettings, flag: str) -> list[Example]:
+  """Reads the examples of a file; none where it is not given."""
+  path = getattr(settings, flag)
+  if not path:
+    return []
+  header, *rows = tables.read_tsv(path)
+  columns = [settings.text_column, *settings.label_columns]
+  for name in columns:
+    if name not in header.texts:
+      raise InputError(
+        f"{path}: has no column {name!r}; it has {', '.join(header.texts)}"
+      )
+  text, *labels = map(header.texts.index, columns)
+  return [Example(r.text(text), [r.label(c) for c in labels]) for r in rows]
+
+
+def find_labels(
+  settings: TwoHeadSettings, train_set: Sequence[Example]
+) -> list[list[str]]:
+  """The labels of each head: of the training data, or of a trained model."""
+  if train_set:
+    heads = zip(*(example.labels for example in train_set))
+    return [sorted(set(labels)) for labels in heads]
+  trained = model_json.load_description(settings.run.output_dir)
+  if "label_sets" not in trained:
+    raise InputError("there is no trained model; give --train_file, --do_train")
+  return trained["label_sets"]
+
+
+def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
+  """Writes the records of examples to --output_dir; gives the path."""
+  path = run.path(f"{name}.tf_record")
+  label_sets = run.task.description["label_sets"]
+  length = run.settings.model.max_seq_length
+  rows = (
+    {
+      **model_inputs.encode_pair(
+        run.tokenizer, example.text, None, length
+      )._asdict(),
+      "label_ids": list(map(list.index, label_sets, example.labels)),
+    }
+    for example in examples
+  )
+  tf_records.write_records(path, rows, run.task.features)
+  return path
+
+
+def read_records(run: Run, path: str, is_training: bool):
+  """The `input_fn` of a file of `write_records`."""
+  return input_pipeline.record_input_fn(
+    path, run.task.features, **input_options(run, is_training)
+  )
+
+
+# The model
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  features: dict[str, Any],
+  num_labels: Sequence[int],
+  is_training: bool = False,
+  **options: Any,
+) -> list[Any]:
+  """The logits of each head, float32 [B, labels of the head]."""
+  model = modeling.BertModel(
+    bert_config,
+    is_training,
+    features["input_ids"],
+    features["input_mask"],
+    features["segment_ids"],
+    **options,
+  )
+  logits = []
+  for head, number in enumerate(num_labels):
+    with tf.variable_scope(f"head_{head}"):
+      logits.append(
+        modeling.classification_logits(
+          model.get_pooled_output(),
+          number,
+          dropout_prob=0.1 if is_training else 0.0,
+          dropout_seed=options.get("dropout_seed"),
+        )
+      )
+  return [tf.cast(of_head, tf.float32) for of_head in logits]
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  num_labels: Sequence[int],
+  use_one_hot_embeddings: bool,
+  **arguments: Any,
+):
+  """The `model_fn` of both heads, whose losses are added up."""
+  arguments = estimator_spec.TrainingArguments(**arguments)
+
+  def build(batch, **options):
+    return create_model(
+      bert_config,
+      batch,
+      num_labels,
+      use_one_hot_embeddings=use_one_hot_embeddings,
+      compute=arguments.compute,
+      **options,
+    )
+
+  def loss_of(logits, label_ids):
+    losses = [
+      tf.reduce_mean(modeling.cross_entropy(of_head, label_ids[:, head])[0])
+      for head, of_head in enumerate(logits)
+    ]
+    return tf.add_n(losses)
+
+  def loss_fn(batch, dropout_seed):
+    logits = build(batch, is_training=True, dropout_seed=dropout_seed)
+    return loss_of(logits, batch["label_ids"]), {}
+
+  def model_fn(features, labels, mode, params, config=None):
+    del labels  # they are among the features
+    if mode == estimator_api.ModeKeys.TRAIN:
+      return estimator_spec.train_spec(
+        arguments, loss_fn, features, params, config
+      )
+    logits = build(features)
+    predictions = {
+      f"head_{head}": tf.argmax(of_head, -1, output_type=tf.int32)
+      for head, of_head in enumerate(logits)
+    }
+    loss = None
+    if mode == estimator_api.ModeKeys.EVAL:
+      predictions["label_ids"] = features["label_ids"]
+      loss = loss_of(logits, features["label_ids"])
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode,
+      loss=loss,
+      predictions=predictions,
+      scaffold_fn=estimator_spec.restore_trained(arguments, config),
+    )
+
+  return model_fn
+
+
+# The run
+
+
+def make_task(
+  settings: TwoHeadSettings, label_sets: Sequence[Sequence[str]]
+) -> Task:
+  """Describes the task to the functions of a run."""
+  return Task(
+    name="two_heads",
+    model_fn_builder=model_fn_builder,
+    model_arguments={"num_labels": list(map(len, label_sets))},
+    features=tf_records.token_layout(settings.model.max_seq_length)
+    | {"label_ids": tf_records.Feature((2,))},
+    metrics=["mean_accuracy", *settings.label_columns, "loss"],
+    description={"label_sets": label_sets},
+    must_agree=["label_sets"],
+  )
+
+
+def score(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
+  """The accuracy of each head, and their mean."""
+  num_steps = -(-num_examples // run.settings.run.eval_batch_size)
+  input_fn = read_records(run, dev_file, is_training=False)
+  results, arrays = evaluate(run, input_fn, num_steps, checkpoint)
+  accuracies = [
+    np.mean(arrays[f"head_{head}"] == arrays["label_ids"][:, head])
+    for head in range(2)
+  ]
+  results |= zip(run.settings.label_columns, accuracies)
+  return results | {"mean_accuracy": np.mean(accuracies)}
+
+
+def examine(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
+  """Makes the checks of a run, each a line."""
+  train_set = doctor.check("data", read_examples, settings, "train_file")
+  labels = doctor.check("labels", find_labels, settings, train_set)
+  task = doctor.given(labels, make_task, settings, labels)
+  training_checks.check_setup(doctor, settings, task)
+
+
+def main(_) -> None:
+  """Trains and evaluates, as the flags say."""
+  settings = option.from_flags(TwoHeadSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, examine)
+    return
+  receipt = receipts.begin(__file__, settings)
+  check_actions(settings.run)
+  train_set = read_examples(settings, "train_file")
+  dev_set = read_examples(settings, "dev_file")
+  run = setup(settings, make_task(settings, find_labels(settings, train_set)))
+  with lock_output_dir(run.settings):
+    receipt.start(run.settings, [settings.train_file, settings.dev_file])
+    dev_file = write_records(run, "dev", dev_set)
+    evaluate_fn = functools.partial(score, run, dev_file, len(dev_set))
+    if settings.run.do_train:
+      claim(run)
+    if run.seeds:
+      train_seeds(run)
+    elif settings.run.do_train:
+      path = write_records(run, "train", train_set)
+      num_steps = step_plan.count_steps(
+        settings.run, len(train_set), run.task.unit
+      )
+      input_fn = read_records(run, path, is_training=True)
+      train(run, input_fn, num_steps, f"{len(train_set)} texts", evaluate_fn)
+    checkpoint, results = find_checkpoint(run), {}
+    if settings.run.do_eval:
+      results = evaluate_fn(checkpoint)
+      write_scores(run, results, checkpoint)
+    if settings.run.do_train:
+      run_report.write_report(run, results)
+    receipt.finish(results, checkpoint)
+
+
+if __name__ == "__main__":
+  app.parse_flags(TwoHeadSettings)
+  app.run(main)
