@@ -13,7 +13,7 @@ from absl import logging
 import modeling
 import run_classifier
 import run_pretraining
-from bertlib import precision
+from bertlib import app, precision
 from bertlib.checkpoints import finding
 from bertlib.data import squad_files
 from bertlib.errors import InputError
@@ -110,12 +110,10 @@ def test_later_runs_take_the_recorded_format(
     np.loadtxt(trained / "test_results.tsv"), before
   )
   assert run_outputs.read_json(trained / "run.json")["precision"] == "bfloat16"
-  classify(
-    place / "again",
-    "--do_train",
-    "--precision=auto",
-    f"--rerun={trained / 'run.json'}",
-  )
+  again = ["run_classifier.py", f"--rerun={trained / 'run.json'}"]
+  (_, *flags), _ = app.with_receipt(again)
+  folder = f"--output_dir={place / 'again'}"
+  classify(trained, *flags, folder, "--do_train", "--nodo_predict")
   assert (
     run_outputs.read_json(place / "again" / "model.json")["precision"]
     == "bfloat16"
