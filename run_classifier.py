@@ -457,6 +457,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
     },
     must_agree=["task", "kind", "labels", "do_lower_case"],
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
+    num_output_positions=1,  # [CLS]
   )
 
 

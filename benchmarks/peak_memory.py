@@ -68,6 +68,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
+    num_output_positions=1,  # [CLS]
   )
   tells = f"{training_step.describe(how)}; planned {planned / 1e9:.2f} GB"
   yield from peaks(training_step.graph_side(settings, tells, **how))

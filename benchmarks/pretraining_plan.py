@@ -246,6 +246,7 @@ def phase_rows(
       accumulates=True,
       dtype_size=dtype_size,
       num_predictions=phase.num_predictions,
+      num_output_positions=phase.num_predictions + 1,  # and [CLS]
     )
     return gigabytes(needed)
 

@@ -159,7 +159,7 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   )
   config = modeling.BertConfig(**sizes(settings))
   compute, options = step_plan.plan_training(
-    ours, step_plan.read_compute(ours), config
+    ours, step_plan.read_compute(ours), config, num_output_positions=1
   )
   return config, {"compute": compute, "options": options, "seed": 1}
 

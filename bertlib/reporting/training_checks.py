@@ -192,18 +192,22 @@ def _check_disk(
 def _check_memory(run: Run, plan, lengths: Lengths) -> None:
   """Warns of a step that takes more memory than there is."""
   compute, options = plan
+  settings = run.settings
+  batch_size = memory_plan.replica_batch_size(
+    settings.run.train_batch_size, settings.devices
+  )
   needed = memory_plan.step_bytes(
     run.config,
-    run.settings.run.train_batch_size
-    // options.num_micro_batches
-    * lengths.num_rows,
-    run.settings.model.max_seq_length,
+    batch_size // options.num_micro_batches * lengths.num_rows,
+    settings.model.max_seq_length,
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
     run.task.num_predictions,
+    run.task.num_output_positions,
   )
-  check_memory(needed, available_memory())
+  num_sharing = memory_plan.replicas_per_memory(settings.devices)
+  check_memory(num_sharing * needed, available_memory())
 
 
 def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:

@@ -104,8 +104,8 @@ class ComputeSettings:
   )
   gradient_accumulation_steps: int = option.integer(
     1,
-    "Parts that the examples of a step are taken in, one after the other, to"
-    " save memory. The step is that of the whole batch.",
+    "Micro-batches per step, computed one after the other to save memory. The"
+    " step is that of the whole batch.",
     AT_LEAST_1,
   )
   recompute_activations: bool = option.boolean(

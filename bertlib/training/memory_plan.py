@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import modeling
 from bertlib.checkpoints import loading
+from bertlib.settings.common import DeviceSettings
 
 
 class Plan(NamedTuple):
@@ -29,6 +30,7 @@ def fit(
   num_bytes: int,
   dtype_size: int = 4,
   num_predictions: int = 0,
+  num_output_positions: int | None = None,
 ) -> Plan | None:
   """Finds the fastest way to keep a step of training within a budget.
 
@@ -37,11 +39,12 @@ def fit(
 
   Args:
     config: the model's sizes.
-    batch_size: B, sequences a step.
+    batch_size: B, sequences of a replica per step.
     seq_length: S, tokens of the longest sequence.
     num_bytes: the budget.
     dtype_size: bytes of an activation.
-    num_predictions: P, masked positions of a sequence.
+    num_predictions: see `step_bytes`.
+    num_output_positions: see `step_bytes`.
 
   Returns:
     The plan; None if nothing fits.
@@ -57,6 +60,7 @@ def fit(
         num_micro_batches > 1,
         dtype_size,
         num_predictions,
+        num_output_positions,
       )
       if needed <= num_bytes:
         return Plan(num_micro_batches, recompute, needed)
@@ -71,8 +75,9 @@ def step_bytes(
   accumulates: bool = False,
   dtype_size: int = 4,
   num_predictions: int = 0,
+  num_output_positions: int | None = None,
 ) -> int:
-  """Most bytes that a process takes in a step of training on the CPU.
+  """Upper bound of the bytes that one replica takes in a step on the CPU.
 
   What is counted is what a step holds; how much more the allocators take for
   it was measured, on BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with
@@ -85,7 +90,9 @@ def step_bytes(
     recompute: see `compute.FastCompute`.
     accumulates: whether gradients of several micro-batches are accumulated.
     dtype_size: bytes of an activation.
-    num_predictions: P, masked positions of a sequence.
+    num_predictions: P, masked positions per sequence.
+    num_output_positions: positions per sequence that the last layer computes,
+      see `modeling.BertModel`; None for all.
 
   Returns:
     The number.
@@ -99,17 +106,39 @@ def step_bytes(
   # two drawn masks; and probabilities before and after their dropout.
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
   of_token += config.num_attention_heads * seq_length * (5 + dtype_size)
-  layer = tokens * of_token
+  layer = last = tokens * of_token
+  if num_output_positions is not None:
+    # Keys and values of all tokens, and everything else of these positions.
+    outputs = batch_size * num_output_positions * of_token
+    last = min(layer, tokens * 3 * width * dtype_size + outputs)
   if recompute:
     kept = config.num_hidden_layers * tokens * width * dtype_size
     layers = kept + 4 * layer
   else:
-    layers = config.num_hidden_layers * layer + layer
+    layers = (config.num_hidden_layers - 1) * layer + last + layer
   # Scores of the vocabulary, their softmax, both gradients.
   head = 4 * batch_size * num_predictions * config.vocab_size * 4
+  if accumulates and num_predictions:
+    # Allocators need more for it in a loop. The word embeddings, which are
+    # output weights too, have a dense gradient: that of the lookup, of the
+    # scores, of both, and the accumulated one.
+    head = 1.5 * head + 4 * config.vocab_size * width * 4
   return int(
     0.9e9 + of_weight * loading.num_weights(config) + 1.3 * (layers + head)
   )
+
+
+def replica_batch_size(batch_size: int, devices: DeviceSettings) -> int:
+  """Share of a batch of one replica: a GPU, a CPU or a core of a TPU."""
+  if devices.on_tpu:
+    return batch_size // devices.num_tpu_cores
+  return batch_size // devices.num_replicas_in_sync
+
+
+def replicas_per_memory(devices: DeviceSettings) -> int:
+  """Replicas that share one memory: more than one only on the CPU."""
+  replicas = devices.replicas
+  return 1 if not replicas or replicas.on_gpu else replicas.num_local
 
 
 def step_flops(

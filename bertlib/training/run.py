@@ -266,7 +266,11 @@ def read_compute(run: Run) -> FastCompute:
 def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
   """How the flags want a training step computed; see `step_plan`."""
   return step_plan.plan_training(
-    run.settings, read_compute(run), run.config, run.task.num_predictions
+    run.settings,
+    read_compute(run),
+    run.config,
+    run.task.num_predictions,
+    run.task.num_output_positions,
   )
 
 

@@ -87,6 +87,7 @@ def plan_training(
   compute: FastCompute,
   config: modeling.BertConfig,
   num_predictions: int = 0,
+  num_output_positions: int | None = None,
 ) -> tuple[FastCompute, optimization.StepOptions]:
   """How the flags want a training step computed.
 
@@ -94,7 +95,8 @@ def plan_training(
     settings: settings of the command.
     compute: from `read_compute`.
     config: sizes of the model.
-    num_predictions: P, masked positions of a sequence.
+    num_predictions: see `memory_plan.step_bytes`.
+    num_output_positions: see `memory_plan.step_bytes`.
 
   Returns:
     `compute`, which may recompute now, and the options of the step.
@@ -109,11 +111,16 @@ def plan_training(
       "--optimizer_on_cpu is for one device: it cannot be with"
       f" {replicas.count} replicas"
     )
-  batch_size = settings.run.train_batch_size // (
-    replicas.count if replicas else 1
+  batch_size = memory_plan.replica_batch_size(
+    settings.run.train_batch_size, settings.devices
   )
   num_micro_batches, recompute = plan_memory(
-    settings, compute, config, batch_size, num_predictions
+    settings,
+    compute,
+    config,
+    batch_size,
+    num_predictions,
+    num_output_positions,
   )
   if batch_size % num_micro_batches:
     raise InputError(
@@ -143,6 +150,7 @@ def plan_memory(
   config: modeling.BertConfig,
   batch_size: int,
   num_predictions: int,
+  num_output_positions: int | None,
 ) -> tuple[int, bool]:
   """The number of micro-batches, and whether activations are recomputed.
 
@@ -151,7 +159,8 @@ def plan_memory(
     compute: from `read_compute`.
     config: sizes of the model.
     batch_size: sequences of a replica in a step.
-    num_predictions: P, masked positions of a sequence.
+    num_predictions: see `memory_plan.step_bytes`.
+    num_output_positions: see `memory_plan.step_bytes`.
 
   Raises:
     InputError: not even one sequence fits into --memory_gb.
@@ -159,13 +168,15 @@ def plan_memory(
   asked = settings.compute
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
+  num_sharing = memory_plan.replicas_per_memory(settings.devices)
   plan = memory_plan.fit(
     config,
     batch_size,
     settings.model.max_seq_length,
-    int(asked.memory_gb * 10**9),
+    int(asked.memory_gb * 10**9) // num_sharing,
     compute.dtype.size,
     num_predictions,
+    num_output_positions,
   )
   if plan is None:
     raise InputError(
@@ -180,7 +191,7 @@ def plan_memory(
     plan.num_micro_batches,
     batch_size // plan.num_micro_batches,
     "" if plan.recompute else "no",
-    plan.num_bytes / 10**9,
+    num_sharing * plan.num_bytes / 10**9,
   )
   return plan.num_micro_batches, plan.recompute
 

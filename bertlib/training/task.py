@@ -32,6 +32,8 @@ class Task:
       say that it is missing.
     unit: plural noun of what a batch holds.
     num_predictions: P, masked positions of a sequence.
+    num_output_positions: positions of a sequence that the last layer computes;
+      None for all.
     num_warmup_steps: steps until the highest learning rate; None for
       --warmup_proportion of training.
     min_seq_length: lowest sensible --max_seq_length.
@@ -51,6 +53,7 @@ class Task:
   heads: Mapping[str, str] = dataclasses.field(default_factory=dict)
   unit: str = "examples"
   num_predictions: int = 0
+  num_output_positions: int | None = None
   num_warmup_steps: int | None = None
   min_seq_length: int = 3
   masks_padding: bool = True

@@ -1,6 +1,7 @@
 """Tests of what the scripts share."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import sys
@@ -19,6 +20,7 @@ from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
+  memory_plan,
   resolve,
   run,
   session_hooks,
@@ -243,6 +245,36 @@ def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   assert f"--gradient_accumulation_steps={options.num_micro_batches}," in line
   no = "" if how.recompute else "no"
   assert f"--{no}recompute_activations" in line
+
+
+def test_positions_that_the_last_layer_leaves_out_take_no_memory(flags):
+  config = modeling.BertConfig(30522)
+  whole, share = (
+    memory_plan.step_bytes(config, 24, 384, num_output_positions=positions)
+    for positions in (None, 1)
+  )
+  flags.memory_gb = (whole + share) / 2 / 1e9
+  settings = settings_of(flags)
+  for positions, num_micro_batches in ((None, 2), (1, 1)):
+    _, options = step_plan.plan_training(
+      settings, FastCompute(), config, num_output_positions=positions
+    )
+    assert options.num_micro_batches == num_micro_batches
+
+
+def test_replicas_on_the_cpu_share_the_memory(flags):
+  flags.memory_gb, flags.train_batch_size = 12.0, 48
+  found = {}
+  for on_gpu in (False, True):
+    settings = settings_of(flags)
+    devices = dataclasses.replace(
+      settings.devices, replicas=distribution.Replicas(2, on_gpu=on_gpu)
+    )
+    settings = dataclasses.replace(settings, devices=devices)
+    _, found[on_gpu] = step_plan.plan_training(
+      settings, FastCompute(), modeling.BertConfig(30522)
+    )
+  assert found[False].num_micro_batches > found[True].num_micro_batches
 
 
 def test_memory_that_suffices_changes_nothing(flags):
