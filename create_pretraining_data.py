@@ -35,6 +35,7 @@ from bertlib.data import (
   pretraining_blocks,
   pretraining_instances,
   pretraining_text,
+  vocabulary,
 )
 from bertlib.data.pretraining_instances import (  # noqa: F401 (their names are also here)
   MaskedLmInstance,
@@ -101,11 +102,21 @@ def setup(
     InputError: a check failed.
   """
   recipe = make_recipe(settings)
-  pretraining_text.load_tokenizer(recipe)
+  load_tokenizer(recipe)
   inputs = file_system.find_files(files.split_names(settings.input_file))
   outputs = output_paths(settings)
   check_overwriting(settings, recipe, inputs, outputs)
   return recipe, inputs, outputs
+
+
+def load_tokenizer(recipe: pretraining_text.Recipe):
+  """The tokenizer of a recipe; warns of a vocabulary of the other case."""
+  tokenizer = pretraining_text.load_tokenizer(recipe)
+  if vocabulary.has_enough_words(tokenizer.vocab):
+    problem = vocabulary.other_case(tokenizer.vocab, recipe.do_lower_case)
+    if problem:
+      logging.warning("%s: %s", recipe.vocab_file, problem)
+  return tokenizer
 
 
 def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
@@ -259,9 +270,7 @@ def examine(
       `bertlib.files`.
   """
   recipe = doctor.check("flags", make_recipe, settings)
-  tokenizer = doctor.check(
-    "vocabulary", pretraining_text.load_tokenizer, recipe
-  )
+  tokenizer = doctor.check("vocabulary", load_tokenizer, recipe)
   names = files.split_names(settings.input_file)
   inputs = doctor.check("input", file_system.find_files, names)
   outputs = doctor.check("output", output_paths, settings)

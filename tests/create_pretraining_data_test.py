@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import random
@@ -329,3 +330,18 @@ def test_folders_made_for_a_run_that_fails_are_removed(tmp_path):
     assert all(map(os.path.isdir, map(os.path.dirname, paths)))
     raise ZeroDivisionError
   assert [path.name for path in tmp_path.rglob("*")] == ["kept"]
+
+
+@pytest.mark.unit
+def test_a_vocabulary_of_the_other_case_is_a_warning_as_in_the_original(
+  tmp_path, caplog
+):
+  words = map("".join, itertools.product("abcdefghij", repeat=3))
+  vocab = tmp_path / "uncased.txt"
+  vocab.write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+  for do_lower_case, num_warnings in ((True, 0), (False, 1)):
+    caplog.clear()
+    create_pretraining_data.load_tokenizer(
+      Recipe(str(vocab), do_lower_case=do_lower_case)
+    )
+    assert caplog.text.count("is uncased") == num_warnings

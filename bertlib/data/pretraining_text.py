@@ -125,7 +125,9 @@ def load_tokenizer(
       has no [MASK]; or the package that splits sentences is missing.
   """
   vocab_file = recipe.vocab_file
-  tokenizer = vocabulary.load_tokenizer(vocab_file, recipe.do_lower_case)
+  tokenizer = vocabulary.load_tokenizer(
+    vocab_file, recipe.do_lower_case, checks_case=False
+  )
   if "[MASK]" not in tokenizer.vocab:
     raise InputError(
       f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"

@@ -34,6 +34,7 @@ def load_tokenizer(
   vocab_size: int | None = None,
   init_checkpoint: str | None = None,
   never_split: Iterable[str] = (),
+  checks_case: bool = True,
 ) -> tokenization.FullTokenizer:
   """Loads the tokenizer of a vocabulary that fits the model and the text.
 
@@ -44,6 +45,7 @@ def load_tokenizer(
     init_checkpoint: checkpoint of the model, whose folder may be that of a
       published one, and may have a vocabulary to compare with.
     never_split: see `tokenization.FullTokenizer`.
+    checks_case: whether a large vocabulary of the other case is refused.
 
   Returns:
     The tokenizer.
@@ -61,7 +63,7 @@ def load_tokenizer(
     tokenizer = tokenization.FullTokenizer(vocab, do_lower_case, never_split)
   except ValueError as error:
     raise InputError(f"{vocab_file}: {error}") from error
-  if _count_case(vocab)[0] >= _ENOUGH_WORDS:
+  if checks_case and has_enough_words(vocab):
     check_case(vocab_file, vocab, do_lower_case)
   if init_checkpoint:
     _compare_with_checkpoint(vocab_file, init_checkpoint)
@@ -188,6 +190,11 @@ def is_cased(entries: Iterable[str]) -> bool:
   return 100 * num_capitals > num_words
 
 
+def has_enough_words(entries: Iterable[str]) -> bool:
+  """Whether a vocabulary is so large that its case is no accident."""
+  return _count_case(entries)[0] >= _ENOUGH_WORDS
+
+
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
   """Numbers of words that can have capital letters, and of those that have."""
   words = [entry.removeprefix("##") for entry in entries]
@@ -196,26 +203,35 @@ def _count_case(entries: Iterable[str]) -> tuple[int, int]:
 
 
 def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
-  """Refuses a cased vocabulary for lower-cased text, and the reverse.
-
-  Args:
-    path: the vocabulary.
-    entries: its entries.
-    do_lower_case: whether text is lower-cased.
+  """Refuses a vocabulary of the other case, see `other_case`.
 
   Raises:
     InputError: it is of the other case.
   """
+  problem = other_case(entries, do_lower_case)
+  if problem:
+    raise InputError(f"{path}: {problem}")
+
+
+def other_case(entries: Iterable[str], do_lower_case: bool) -> str | None:
+  """Says that a vocabulary is cased and text is not, or the reverse.
+
+  Args:
+    entries: entries of the vocabulary.
+    do_lower_case: whether text is lower-cased.
+
+  Returns:
+    A sentence with the fix; None where the case is the same.
+  """
   cased = is_cased(entries)
   if cased and do_lower_case:
-    raise InputError(
-      f"{path}: is cased, but text is lower-cased. Give --do_lower_case=False"
-    )
+    return "is cased, but text is lower-cased. Give --do_lower_case=False"
   if not cased and not do_lower_case:
-    raise InputError(
-      f"{path}: is uncased, but text keeps its capitals, for which it has no"
-      " entries. Give --do_lower_case=True"
+    return (
+      "is uncased, but text keeps its capitals, for which it has no entries."
+      " Give --do_lower_case=True"
     )
+  return None
 
 
 def check_same(path: str, trained: str) -> None:
