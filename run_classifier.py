@@ -247,9 +247,8 @@ def model_fn_builder(
     if mode == estimator_api.ModeKeys.TRAIN:
       weighting = {"label_weights": label_weights}
       if label_weights and kind != "multi_label":
-        weights = tf.gather(tf.constant(label_weights), features["label_ids"])
         weighting["total_weight"] = estimator_spec.loss_normalizer(
-          weights, arguments
+          tf.gather(label_weights, features["label_ids"]), arguments
         )
       return estimator_spec.train_spec(
         arguments,
@@ -269,36 +268,47 @@ def model_fn_builder(
         mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
       )
 
-    label_ids = features["label_ids"]
-    is_real_example = tf.cast(features["is_real_example"], tf.float32)
-
-    def metric_fn(per_example_loss, label_ids, logits, is_real_example):
-      metrics = {
-        "eval_loss": tf.metrics.mean(per_example_loss, is_real_example)
-      }
-      if kind in ("classification", "multiple_choice"):
-        predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        metrics["eval_accuracy"] = tf.metrics.accuracy(
-          label_ids, predictions, is_real_example
-        )
-      return metrics
-
+    evaluated = {
+      "label_ids": features["label_ids"],
+      "logits": logits,
+      "is_real_example": tf.cast(features["is_real_example"], tf.float32),
+    }
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       loss=total_loss,
       eval_metrics=(
-        metric_fn,
-        [per_example_loss, label_ids, logits, is_real_example],
+        functools.partial(evaluation_metrics, kind),
+        [per_example_loss, *evaluated.values()],
       ),
       scaffold_fn=scaffold_fn,
-      predictions={
-        "logits": logits,
-        "label_ids": label_ids,
-        "is_real_example": is_real_example,
-      },
+      predictions=evaluated,
     )
 
   return model_fn
+
+
+def evaluation_metrics(
+  kind: str, per_example_loss, label_ids, logits, is_real_example
+):
+  """Metrics of an evaluation, by name; padding examples do not count.
+
+  Args:
+    kind: see `create_model`.
+    per_example_loss: float32 [B].
+    label_ids: `labels` of `create_model`.
+    logits: float32 [B, L].
+    is_real_example: float32 [B], 0 for padding examples.
+
+  Returns:
+    Pairs of a value and its update, as those of `tf.metrics`.
+  """
+  metrics = {"eval_loss": tf.metrics.mean(per_example_loss, is_real_example)}
+  if kind in ("classification", "multiple_choice"):
+    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    metrics["eval_accuracy"] = tf.metrics.accuracy(
+      label_ids, predictions, is_real_example
+    )
+  return metrics
 
 
 class Predictor(predictor.LoadedModel):

@@ -391,6 +391,40 @@ def pretraining_loss(
   }
 
 
+def mask_predictions(
+  bert_config: modeling.BertConfig,
+  model: modeling.BertModel,
+  masked_lm_ids,
+  top_k: int,
+) -> dict[str, Any]:
+  """Predictions for each mask.
+
+  Args:
+    bert_config: the encoder's sizes.
+    model: see `create_encoder`.
+    masked_lm_ids: int [B, P].
+    top_k: number of predictions per mask.
+
+  Returns:
+    `log_prob` [B * P], that of `masked_lm_ids`; `top_ids` and `top_probs`
+    [B * P, top_k], the most probable tokens first.
+  """
+  _, losses, log_probs = get_masked_lm_output(
+    bert_config,
+    masked_states(model),
+    model.get_embedding_table(),
+    None,
+    masked_lm_ids,
+    tf.ones_like(masked_lm_ids),
+  )
+  top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
+  return {
+    "log_prob": -losses,
+    "top_ids": top.indices,
+    "top_probs": tf.exp(top.values),
+  }
+
+
 def model_fn_builder(
   bert_config: modeling.BertConfig,
   init_checkpoint: str | None,
@@ -409,9 +443,8 @@ def model_fn_builder(
   `estimator_spec.TrainingArguments`; more of these may be given by name.
 
   Returns:
-    A function of features, labels, mode, params and config. It predicts for
-    each mask `log_prob` [], that of its `masked_lm_ids`, and `top_ids` and
-    `top_probs` [top_k], the most probable tokens first.
+    A function of features, labels, mode, params and config. It predicts what
+    `mask_predictions` gives.
   """
   arguments = estimator_spec.TrainingArguments(
     init_checkpoint,
@@ -458,22 +491,11 @@ def model_fn_builder(
 
     model = build(features, False)
     if mode == estimator_api.ModeKeys.PREDICT:
-      _, losses, log_probs = get_masked_lm_output(
-        bert_config,
-        masked_states(model),
-        model.get_embedding_table(),
-        None,
-        features["masked_lm_ids"],
-        tf.ones_like(features["masked_lm_ids"]),
-      )
-      top = tf.nn.top_k(log_probs, min(top_k, bert_config.vocab_size))
       return estimator_api.TPUEstimatorSpec(
         mode=mode,
-        predictions={
-          "log_prob": -losses,
-          "top_ids": top.indices,
-          "top_probs": tf.exp(top.values),
-        },
+        predictions=mask_predictions(
+          bert_config, model, features["masked_lm_ids"], top_k
+        ),
         scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
 

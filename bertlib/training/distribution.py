@@ -446,14 +446,14 @@ class ReplicatedEstimator:
     num_replicas = self._replicas.num_local
     params = {"batch_size": batch_size}
     with without_tf_config():
-      config = estimator_api.EstimatorRunConfig(model_dir=self.model_dir)
+      run_config = estimator_api.EstimatorRunConfig(model_dir=self.model_dir)
     strategy = _local_strategy(num_replicas, self._replicas.on_gpu)
     specs, sizes = [], []
 
     @tf.autograph.experimental.do_not_convert
     def build(part, size):
       sizes.append((size, tf.shape(tf.nest.flatten(part)[0])[0]))
-      specs.append(self._model_fn(part, None, mode, params, config))
+      specs.append(self._model_fn(part, None, mode, params, run_config))
 
     with strategy.scope(), _without_warnings():
       tf.train.get_or_create_global_step()

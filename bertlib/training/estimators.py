@@ -36,14 +36,14 @@ def build(
       "predict_batch_size": predict_batch_size
       or settings.run.predict_batch_size,
     }
-  run_config = _training_config(settings) if trains else {}
+  for_training = _training_config(settings) if trains else {}
   replicas = settings.devices.replicas
   if replicas:
     return distribution.ReplicatedEstimator(
-      model_fn, model_dir, replicas, run_config, **sizes
+      model_fn, model_dir, replicas, for_training, **sizes
     )
   with distribution.without_tf_config():
-    config = estimator_api.RunConfig(
+    run_config = estimator_api.RunConfig(
       cluster=settings.devices.tpu_cluster,
       master=settings.devices.master,
       model_dir=model_dir,
@@ -54,10 +54,13 @@ def build(
           estimator_api.InputPipelineConfig.PER_HOST_V2
         ),
       ),
-      **run_config,
+      **for_training,
     )
   estimator = estimator_api.TPUEstimator(
-    use_tpu=settings.devices.on_tpu, model_fn=model_fn, config=config, **sizes
+    use_tpu=settings.devices.on_tpu,
+    model_fn=model_fn,
+    config=run_config,
+    **sizes,
   )
   # What it writes for TensorBoard is dropped: `run.write_scores` writes the
   # same under the names that training has.

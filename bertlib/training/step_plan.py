@@ -123,10 +123,14 @@ def plan_training(
     num_output_positions,
   )
   if batch_size % num_micro_batches:
+    shared_by = ""
+    if settings.devices.on_tpu:
+      shared_by = f" shared by {settings.devices.num_tpu_cores} TPU cores"
+    elif replicas:
+      shared_by = f" shared by {replicas.count} replicas"
     raise InputError(
       f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-      f" --train_batch_size={settings.run.train_batch_size}"
-      + (f" shared by {replicas.count} replicas" if replicas else "")
+      f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
     )
   if settings.optimizer.freeze_layers > config.num_hidden_layers:
     raise InputError(

@@ -225,6 +225,12 @@ def test_micro_batches_that_do_not_divide_the_batch_are_refused(
     step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
 
 
+def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
+  flags.use_tpu, flags.gradient_accumulation_steps = True, 2
+  with pytest.raises(InputError, match="=24 shared by 8 TPU cores"):
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
+
+
 LARGE = modeling.BertConfig(
   30522,
   hidden_size=1024,
