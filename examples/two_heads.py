@@ -65,6 +65,11 @@ class TwoHeadSettings(TrainingSettings):
   )
 
 
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(TwoHeadSettings)
+
+
 # The data
 
 
@@ -293,5 +298,5 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
-  app.parse_flags(TwoHeadSettings)
+  define_flags()
   app.run(main)
