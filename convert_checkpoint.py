@@ -61,7 +61,7 @@ def main(_) -> int | None:
 
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
-  is_huggingface = rewrite.kind_of(source) == "huggingface"
+  is_huggingface = rewrite.model_format(source) == "huggingface"
   if settings.to == "tensorflow" or (is_huggingface and settings.to is None):
     convert.huggingface_to_tensorflow(
       source,

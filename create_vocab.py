@@ -427,7 +427,7 @@ def _add(settings: VocabularySettings) -> None:
       tensors = embeddings.read_checkpoint(
         settings.init_checkpoint, config["vocab_size"]
       )
-      tensors = embeddings.grow_tensors(tensors, pieces, len(entries))
+      tensors = embeddings.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = len(tensors[embeddings.WORD_EMBEDDINGS])
       with write_whole(settings.output_config) as config_file:
         text = json.dumps(config, indent=2, ensure_ascii=False)

@@ -44,11 +44,11 @@ from bertlib.settings.export import ExportSettings
 from bertlib.training import resolve
 
 # What is exported of the models of each script, and what builds their graphs.
-SERVED = {
+EXPORTED_MODELS = {
   "run_classifier": (signatures.Classifier, run_classifier.Predictor.build),
   "run_ner": (signatures.Tagger, run_ner.Predictor.build),
   "run_pretraining": (signatures.MaskedLM, run_pretraining.create_model),
-  "run_squad": (signatures.Reader, run_squad.Predictor.build),
+  "run_squad": (signatures.QuestionAnswering, run_squad.Predictor.build),
 }
 
 
@@ -126,9 +126,9 @@ def find_source(
   return Source(description, config, checkpoint, vocab_file)
 
 
-def serve(
+def exported_model(
   source: Source, encoder: bool, seq_length: int | None, precision: str
-) -> signatures.Served:
+) -> signatures.ExportedModel:
   """The model as operations.
 
   Args:
@@ -138,13 +138,13 @@ def serve(
     precision: see `--precision`.
 
   Returns:
-    A `signatures.Served`.
+    A `signatures.ExportedModel`.
 
   Raises:
     InputError: its vocabulary does not fit.
   """
   script = None if encoder else source.description.get("script")
-  served, build_model = SERVED.get(script, (signatures.Encoder, None))
+  served, build_model = EXPORTED_MODELS.get(script, (signatures.Encoder, None))
   tokenizer = None
   if source.vocab_file:
     tokenizer = vocabulary.load_tokenizer(
@@ -170,7 +170,7 @@ def serve(
 
 
 def read_weights(
-  served: signatures.Served, checkpoint: str
+  served: signatures.ExportedModel, checkpoint: str
 ) -> dict[str, np.ndarray]:
   """The weights of a model's graph, and no others.
 
@@ -210,8 +210,10 @@ def read_weights(
 # The SavedModel
 
 
-def build_object(
-  served: signatures.Served, weights: Mapping[str, np.ndarray], folder: str
+def saved_model_object(
+  served: signatures.ExportedModel,
+  weights: Mapping[str, np.ndarray],
+  folder: str,
 ) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
   """The model as an object for `tf.saved_model.save`.
 
@@ -291,7 +293,9 @@ def write_assets(source: Source, folder: str) -> None:
     source: the model.
     folder: gets them.
   """
-  model_json.claim(folder, source.description, source.config, source.vocab_file)
+  model_json.write_model_files(
+    folder, source.description, source.config, source.vocab_file
+  )
   labels = source.description.get("labels")
   if labels:
     with write_whole(os.path.join(folder, "labels.txt")) as file:
@@ -315,7 +319,7 @@ def export(
   encoder: bool = False,
   seq_length: int | None = None,
   precision: str = "float32",
-) -> signatures.Served:
+) -> signatures.ExportedModel:
   """Writes a model as a SavedModel.
 
   Args:
@@ -331,11 +335,11 @@ def export(
   Raises:
     InputError: the folder is there, or parts do not belong together.
   """
-  served = serve(source, encoder, seq_length, precision)
+  served = exported_model(source, encoder, seq_length, precision)
   weights = read_weights(served, source.checkpoint)
   with whole_folder(export_dir) as beside, tempfile.TemporaryDirectory() as own:
     write_assets(source, own)
-    exported, callables = build_object(served, weights, own)
+    exported, callables = saved_model_object(served, weights, own)
     with _quiet():
       tf.saved_model.save(exported, beside, callables)
   size = sum(value.nbytes for value in weights.values())
@@ -377,7 +381,7 @@ def export_quantized(
   Raises:
     InputError: the folder is there, or parts do not belong together.
   """
-  served = serve(source, encoder, seq_length, "float32")
+  served = exported_model(source, encoder, seq_length, "float32")
   served.compute = FastCompute()  # without the operations of unpadding
   weights = read_weights(served, source.checkpoint)
   module = tf1_module.GraphModule(weights)

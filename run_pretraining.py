@@ -611,13 +611,13 @@ def carry_out_phases(
     return
   last = planned[-1].folder
   vocab_file = os.path.join(last, loading.VOCAB_FILE)
-  model_json.claim(
+  model_json.write_model_files(
     settings.run.output_dir,
     model_json.load_description(last),
     loading.load_config(os.path.join(last, loading.CONFIG_FILE)),
     vocab_file if tf.gfile.Exists(vocab_file) else None,
   )
-  kept = checkpoint_writer.keep_as_best(
+  kept = checkpoint_writer.save_best(
     settings.run.output_dir, finding.trained_checkpoint(last)
   )
   logging.info("The model of all phases is in %s", settings.run.output_dir)

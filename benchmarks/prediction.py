@@ -192,7 +192,9 @@ def save_classifier(settings: SimpleNamespace, folder: str) -> None:
     "max_seq_length": settings.max_seq_length,
     "do_lower_case": True,
   }
-  model_json.claim(folder, description, config, in_model_dir("vocab.txt"))
+  model_json.write_model_files(
+    folder, description, config, in_model_dir("vocab.txt")
+  )
   with tf.Graph().as_default(), tf.Session() as session:
     ids = tf.ones([1, 8], tf.int32)
     run_classifier.create_model(

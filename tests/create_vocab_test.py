@@ -482,7 +482,7 @@ def test_new_rows_are_means_and_all_else_stays(num_spare):
     len(ENTRIES) + 1: [places["the"], places["##a"]],
   }
   assert pieces == rows
-  grown = embeddings.grow_tensors(tensors, pieces, len(entries))
+  grown = embeddings.add_vocab_rows(tensors, pieces, len(entries))
   new_size = len(ENTRIES) + max(2, num_spare)
   run_outputs.assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
 

@@ -64,7 +64,8 @@ def test_only_weights_are_kept(exported, model_dir):
   weights = [
     shape
     for name, shape in trained.get_variable_to_shape_map().items()
-    if name != "global_step" and not checkpoint_writer.is_of_optimizer(name)
+    if name != "global_step"
+    and not checkpoint_writer.is_optimizer_variable(name)
   ]
   kept = tf.train.list_variables(str(exported / "variables" / "variables"))
   kept = [shape for name, shape in kept if name.startswith("variables/")]

@@ -125,7 +125,7 @@ def test_the_folder_has_the_model_of_the_last_phase(place, phased, main):
   trained = run_outputs.read_variables(phased / "phase_2")
   found = dict(tf.train.list_variables(checkpoint))
   assert set(found) == {
-    n for n in trained if not checkpoint_writer.is_of_optimizer(n)
+    n for n in trained if not checkpoint_writer.is_optimizer_variable(n)
   }
   arguments = flags(place, "phased", *second_phase(place), "--nodo_train")
   main(*arguments)

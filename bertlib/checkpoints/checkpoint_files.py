@@ -2,7 +2,7 @@
 
 A checkpoint is a table of contents (`.index`), which has a checksum of itself
 and of each variable, and data files. TensorFlow compares the checksums of what
-it reads; `examine` reads everything once before a run depends on it.
+it reads; `inspect` reads everything once before a run depends on it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from bertlib.errors import InputError
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 
 
-class Condition(NamedTuple):
+class Inspection(NamedTuple):
   """Damage of a checkpoint.
 
   Attributes:
     damage: the file that cannot be read and what is wrong with it; or None.
-    not_finite: variables that contain NaN or Inf.
+    non_finite: variables that contain NaN or Inf.
   """
 
   damage: str | None = None
-  not_finite: tuple[str, ...] = ()
+  non_finite: tuple[str, ...] = ()
 
 
 def exists(checkpoint: str) -> bool:
@@ -54,14 +54,14 @@ def data_files(checkpoint: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def refused_if_damaged(checkpoint: str) -> Iterator[None]:
+def as_input_errors(checkpoint: str) -> Iterator[None]:
   """Turns TensorFlow's errors of reading a checkpoint into an `InputError`."""
   try:
     yield
   except InputError:
     raise
   except _ERRORS as error:
-    condition = examine(checkpoint)
+    condition = inspect(checkpoint)
     raise _refusal(condition.damage or f"{checkpoint}: {_reason(error)}") from (
       error
     )
@@ -76,7 +76,7 @@ def check(checkpoint: str) -> None:
   Raises:
     InputError: it is missing, incomplete or corrupt.
   """
-  damage = examine(checkpoint).damage
+  damage = inspect(checkpoint).damage
   if damage:
     raise _refusal(damage)
 
@@ -91,7 +91,7 @@ def check_finite(checkpoint: str) -> None:
     InputError: it has such weights, or see `check`.
   """
   check(checkpoint)
-  names = examine(checkpoint).not_finite
+  names = inspect(checkpoint).non_finite
   if names:
     raise InputError(
       f"{checkpoint}: {names[0]} contains NaN or Inf, so nothing can be trained"
@@ -103,7 +103,7 @@ def _refusal(damage: str) -> InputError:
   return InputError(f"{damage}. Fetch or copy the checkpoint again")
 
 
-def examine(checkpoint: str) -> Condition:
+def inspect(checkpoint: str) -> Inspection:
   """Reads all of a checkpoint, once per process unless its files change.
 
   Args:
@@ -114,34 +114,34 @@ def examine(checkpoint: str) -> Condition:
   """
   index = _index_of(checkpoint)
   if not index:
-    return Condition(why_incomplete(checkpoint))
+    return Inspection(why_incomplete(checkpoint))
   states = []
   for path in [index, *data_files(checkpoint)]:
     with contextlib.suppress(tf.errors.NotFoundError):  # removed just now
       state = tf.gfile.Stat(path)
       states.append((path, state.length, state.mtime_nsec))
-  return _examine(checkpoint, tuple(states))
+  return _inspect(checkpoint, tuple(states))
 
 
 @functools.lru_cache(maxsize=64)
-def _examine(checkpoint: str, states: tuple) -> Condition:
+def _inspect(checkpoint: str, states: tuple) -> Inspection:
   (index, *_), *data = states
   missing = why_incomplete(checkpoint)
   if missing:
-    return Condition(missing)
+    return Inspection(missing)
   reader = tf.train.load_checkpoint(checkpoint)
   named = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
-  not_finite = []
+  non_finite = []
   for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
     try:
       value = reader.get_tensor(name)
     except _ERRORS as error:
-      return Condition(
+      return Inspection(
         f"{named if data else index}: is corrupt at {name} ({_reason(error)})"
       )
     if dtype.is_floating and not np.isfinite(value).all():
-      not_finite.append(name)
-  return Condition(None, tuple(not_finite))
+      non_finite.append(name)
+  return Inspection(None, tuple(non_finite))
 
 
 def why_incomplete(checkpoint: str) -> str | None:

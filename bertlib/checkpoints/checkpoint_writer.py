@@ -27,7 +27,7 @@ def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
     session.run(save, dict(zip(values, variables.values())))
 
 
-def keep_as_best(model_dir: str, checkpoint: str) -> str:
+def save_best(model_dir: str, checkpoint: str) -> str:
   """Makes a checkpoint the best of a folder's model.
 
   Args:
@@ -48,18 +48,18 @@ def keep_as_best(model_dir: str, checkpoint: str) -> str:
   weights = {
     name: reader.get_tensor(name)
     for name in reader.get_variable_to_shape_map()
-    if not is_of_optimizer(name)
+    if not is_optimizer_variable(name)
   }
   path = os.path.join(best_dir, os.path.basename(checkpoint))
   write_variables(path, weights)
   # Until this is written the one before is the best; then that can go.
-  finding.name_checkpoints(best_dir, path)
+  finding.write_state_file(best_dir, path)
   for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
     if not file.startswith(f"{path}."):
       tf.gfile.Remove(file)
   return path
 
 
-def is_of_optimizer(name: str) -> bool:
+def is_optimizer_variable(name: str) -> bool:
   """Whether a checkpoint's variable is for training alone."""
   return name.endswith(("/adam_m", "/adam_v")) or name.startswith("loss_scale/")

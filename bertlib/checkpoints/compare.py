@@ -111,7 +111,7 @@ def load(path: str, config_file: str | None = None) -> Model:
   Raises:
     InputError: there is none, or it is not BERT, or a package is not there.
   """
-  kind = rewrite.kind_of(path)
+  kind = rewrite.model_format(path)
   if kind == "huggingface":
     return load_huggingface(path)
   if kind == "saved_model":
@@ -154,7 +154,7 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
       outputs["pooled"] = model.get_pooled_output()
     initialize.initialize_from_checkpoint(checkpoint)
     session = tf.Session()
-    with checkpoint_files.refused_if_damaged(checkpoint):
+    with checkpoint_files.as_input_errors(checkpoint):
       session.run(tf.global_variables_initializer())
 
   def run(batch: Batch) -> Outputs:
@@ -297,7 +297,7 @@ def find_tokenizer(
 
 def _folder_of_parts(path: str) -> str:
   """Where a model's vocabulary and JSON files are."""
-  if rewrite.kind_of(path) == "saved_model":
+  if rewrite.model_format(path) == "saved_model":
     return os.path.join(path, "assets")
   return path if os.path.isdir(path) else os.path.dirname(path)
 

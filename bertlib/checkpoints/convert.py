@@ -630,7 +630,7 @@ def _print_written(
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
   """Reads a model of any kind as a TensorFlow checkpoint has it."""
-  kind = rewrite.kind_of(path)
+  kind = rewrite.model_format(path)
   if kind == "huggingface":
     variables, _ = _read_as_variables(path, _read_huggingface_config(path))
     return variables

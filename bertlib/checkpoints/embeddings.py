@@ -21,7 +21,7 @@ _BY_ENTRY = re.compile(
 )
 
 
-def grow_tensors(
+def add_vocab_rows(
   tensors: Mapping[str, np.ndarray],
   pieces: Mapping[int, Sequence[int]],
   num_entries: int,

@@ -115,9 +115,9 @@ def last_checkpoint(folder: str) -> str | None:
     InputError: there were checkpoints, and all of them are damaged; or without
       a `checkpoint` file there are several of one step.
   """
-  named = named_checkpoint(folder)
+  named = checkpoint_in_state_file(folder)
   candidates = {named: _step_of(named)} if named else {}
-  if not named or checkpoint_files.examine(named).damage:
+  if not named or checkpoint_files.inspect(named).damage:
     found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
     if not named and len(set(map(_step_of, found[:2]))) < len(found[:2]):
       raise InputError(
@@ -127,7 +127,7 @@ def last_checkpoint(folder: str) -> str | None:
     candidates |= {checkpoint: _step_of(checkpoint) for checkpoint in found}
   passed_over = []
   for checkpoint in candidates:
-    damage = checkpoint_files.examine(checkpoint).damage
+    damage = checkpoint_files.inspect(checkpoint).damage
     if not damage:
       if checkpoint != named:
         why = passed_over or [f"{folder}: no `{STATE_FILE}` names the last one"]
@@ -144,13 +144,13 @@ def last_checkpoint(folder: str) -> str | None:
   return None
 
 
-def named_step(folder: str) -> int:
+def step_in_state_file(folder: str) -> int:
   """The step of the checkpoint that a folder names as its last; else 0."""
-  named = named_checkpoint(folder)
+  named = checkpoint_in_state_file(folder)
   return max(_step_of(named), 0) if named else 0
 
 
-def go_on_in(folder: str) -> None:
+def prepare_resume(folder: str) -> None:
   """Makes a folder ready for training to go on in.
 
   The last undamaged checkpoint becomes the one that Estimator restores. What
@@ -162,9 +162,9 @@ def go_on_in(folder: str) -> None:
   Raises:
     InputError: see `last_checkpoint`.
   """
-  named, last = named_checkpoint(folder), last_checkpoint(folder)
+  named, last = checkpoint_in_state_file(folder), last_checkpoint(folder)
   if last and last != named:
-    name_checkpoints(
+    write_state_file(
       folder,
       last,
       [
@@ -177,16 +177,16 @@ def go_on_in(folder: str) -> None:
   elif named and not last:
     tf.gfile.Remove(os.path.join(folder, STATE_FILE))
   for one in (folder, os.path.join(folder, BEST)):
-    remove_unfinished(one)
+    remove_incomplete(one)
 
 
-def remove_unfinished(folder: str) -> None:
+def remove_incomplete(folder: str) -> None:
   """Removes what saves that did not come to their end have left.
 
   Args:
     folder: the folder; may be missing. The checkpoint that it names stays.
   """
-  named = os.path.basename(named_checkpoint(folder) or "")
+  named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in tf.gfile.Glob(os.path.join(folder, f"{STATE_FILE}.tmp*")):
     tf.gfile.Remove(path)
   files: dict[str, list[str]] = {}
@@ -204,7 +204,7 @@ def remove_unfinished(folder: str) -> None:
         tf.gfile.Remove(path)
 
 
-def named_checkpoint(folder: str) -> str | None:
+def checkpoint_in_state_file(folder: str) -> str | None:
   """What a folder's `checkpoint` file names, if it can be read."""
   try:
     state = tf.train.get_checkpoint_state(folder)
@@ -213,7 +213,7 @@ def named_checkpoint(folder: str) -> str | None:
   return state and state.model_checkpoint_path
 
 
-def name_checkpoints(
+def write_state_file(
   folder: str, last: str, before: Iterable[str] = ()
 ) -> None:
   """Writes a folder's `checkpoint` file.

@@ -53,7 +53,7 @@ _CURE = "Restore it; the model cannot be used without what training wrote there"
 _FIXED_BY_TRAINING = (*config_schema.SIZES, "hidden_act")
 
 
-def claim(
+def write_model_files(
   output_dir: str,
   model: Mapping[str, Any],
   config: modeling.BertConfig,
@@ -145,7 +145,7 @@ def check(
 
 
 def load_description(model_dir: str) -> dict[str, Any]:
-  """What `claim` wrote of a model.
+  """What `write_model_files` wrote of a model.
 
   Args:
     model_dir: the folder.

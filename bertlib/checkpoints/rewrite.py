@@ -38,7 +38,7 @@ _COMPANIONS = (
 _MARKS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
 
 
-def kind_of(path: str) -> str:
+def model_format(path: str) -> str:
   """What a path names: "saved_model", "huggingface" or "tensorflow"."""
   for mark, kind in _MARKS.items():
     if os.path.exists(os.path.join(path, mark)):
@@ -91,7 +91,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
       InputError: it is not there or damaged; reading a variable raises it too.
     """
     self.path = path
-    with checkpoint_files.refused_if_damaged(self.path):
+    with checkpoint_files.as_input_errors(self.path):
       self._reader = tf.train.load_checkpoint(path)
     self.shapes = self._reader.get_variable_to_shape_map()
     self.dtypes = self._reader.get_variable_to_dtype_map()
@@ -99,7 +99,7 @@ class Checkpoint(Mapping[str, np.ndarray]):
   def __getitem__(self, name: str) -> np.ndarray:
     if name not in self.shapes:
       raise KeyError(name)
-    with checkpoint_files.refused_if_damaged(self.path):
+    with checkpoint_files.as_input_errors(self.path):
       return self._reader.get_tensor(name)
 
   def __contains__(self, name: object) -> bool:
@@ -134,7 +134,9 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   weights = {
     name: checkpoint[name]
     for name in checkpoint
-    if not (checkpoint_writer.is_of_optimizer(name) or name == "global_step")
+    if not (
+      checkpoint_writer.is_optimizer_variable(name) or name == "global_step"
+    )
   }
   print(f"read: {path}, {len(checkpoint)} tensors")
   if len(weights) < len(checkpoint):
@@ -201,7 +203,7 @@ def rewrite(
 def _without_optimizer(source: Checkpoint) -> list[str]:
   """The variables that are not the optimizer's; prints what it leaves out."""
   kept = [
-    name for name in source if not checkpoint_writer.is_of_optimizer(name)
+    name for name in source if not checkpoint_writer.is_optimizer_variable(name)
   ]
   gone = source.keys() - set(kept)
   print(

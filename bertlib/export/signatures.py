@@ -36,7 +36,7 @@ class Signature(NamedTuple):
   function: Callable[[Tensors], Tensors]
 
 
-class Served:
+class ExportedModel:
   """A model and the text around it, as operations of a graph.
 
   Attributes:
@@ -122,7 +122,7 @@ def _texts(*names: str) -> dict[str, tf.TensorSpec]:
   return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
-class Encoder(Served):
+class Encoder(ExportedModel):
   """Layer outputs, and vectors of texts."""
 
   def build(self, inputs, is_training: bool = False):
@@ -196,7 +196,7 @@ class Encoder(Served):
     }
 
 
-class Classifier(Served):
+class Classifier(ExportedModel):
   """Labels of texts."""
 
   def __init__(self, description, *args, **kwargs):
@@ -258,7 +258,7 @@ class Classifier(Served):
     return {"probabilities": said, "label": label}
 
 
-class MaskedLM(Served):
+class MaskedLM(ExportedModel):
   """What may stand in place of [MASK]."""
 
   never_split = ("[MASK]",)
@@ -330,7 +330,7 @@ class MaskedLM(Served):
     }
 
 
-class Tagger(Served):
+class Tagger(ExportedModel):
   """Tags of words; texts of any length go through in windows.
 
   The model gives probabilities, float32 [B, S, L].
@@ -361,12 +361,12 @@ class Tagger(Served):
     tokens = self.text.tokenize(texts["text"])
     lengths = tf.cast(tokens.ids.row_lengths(), tf.int32)
     room = self.max_seq_length - 2
-    windows = tf_tokenizer.cut_windows(
+    windows = tf_tokenizer.split_into_windows(
       lengths,
       tf.fill(tf.shape(lengths), room),
       tf.fill(tf.shape(lengths), max(room // 2, 1)),
     )
-    ids = tf_tokenizer.take_windows(tokens.ids, windows)
+    ids = tf_tokenizer.gather_windows(tokens.ids, windows)
     said = self.build(self.text.join(ids, ids[:, :0], self.seq_length))
 
     row, start, length = windows
@@ -378,7 +378,7 @@ class Tagger(Served):
     is_first = tf.concat([words[:1] >= 0, words[1:] != words[:-1]], axis=0)
     window = tf.cast(ids.value_rowids(), tf.int32)
     place = tf.ragged.range(start, end).values
-    piece = tf_tokenizer.take_windows(
+    piece = tf_tokenizer.gather_windows(
       tokens.ids.with_values(tf.range(tf.size(words))), windows
     ).values
     is_decided = tf.gather(is_first, piece)
@@ -404,7 +404,7 @@ class Tagger(Served):
     }
 
 
-class Reader(Served):
+class QuestionAnswering(ExportedModel):
   """Answers to questions, in passages that go through in windows.
 
   The model gives logits of starts and ends, float32 [B, 2, S].
@@ -446,12 +446,12 @@ class Reader(Served):
     passages = self.text.tokenize(texts["passage"])
     queries = self.text.tokenize(texts["question"]).ids
     most = self.description["max_query_length"]
-    queries = tf_tokenizer.first_of(
+    queries = tf_tokenizer.truncate_rows(
       queries, tf.minimum(queries.row_lengths(), most)
     )
     before = tf.cast(queries.row_lengths(), tf.int32) + 2
     room = self.max_seq_length - before - 1
-    windows = tf_tokenizer.cut_windows(
+    windows = tf_tokenizer.split_into_windows(
       tf.cast(passages.ids.row_lengths(), tf.int32),
       room,
       tf.minimum(room, self.description["doc_stride"]),
@@ -459,7 +459,7 @@ class Reader(Served):
     row = windows.row
     encoded = self.text.join(
       tf.gather(queries, row),
-      tf_tokenizer.take_windows(passages.ids, windows),
+      tf_tokenizer.gather_windows(passages.ids, windows),
       self.seq_length,
     )
     logits = self.build(encoded)  # [W, 2, S]

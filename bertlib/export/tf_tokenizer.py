@@ -121,7 +121,7 @@ class GraphTokenizer:
     room = max_seq_length - tf.where(length_b > 0, 3, 2)
     keep_b = tf.minimum(length_b, tf.maximum(room // 2, room - length_a))
     keep_a = tf.minimum(length_a, room - keep_b)
-    ids_a, ids_b = first_of(ids_a, keep_a), first_of(ids_b, keep_b)
+    ids_a, ids_b = truncate_rows(ids_a, keep_a), truncate_rows(ids_b, keep_b)
     return self.join(ids_a, ids_b, max_seq_length if pads else None)
 
   def join(self, ids_a, ids_b, seq_length: int | None = None):
@@ -137,7 +137,7 @@ class GraphTokenizer:
     """
     one = tf.ones([ids_a.nrows(), 1], tf.int32)
     end = tf.RaggedTensor.from_tensor(one * self._sep)
-    end_of_b = first_of(end, tf.minimum(ids_b.row_lengths(), 1))
+    end_of_b = truncate_rows(end, tf.minimum(ids_b.row_lengths(), 1))
     first = tf.concat([one * self._cls, ids_a, end], axis=1)
     second = tf.concat([ids_b, end_of_b], axis=1)
 
@@ -260,7 +260,7 @@ class GraphTokenizer:
     return tuple(tf.boolean_mask(of, is_piece) for of in (place, length, ids))
 
 
-def first_of(rows, lengths):
+def truncate_rows(rows, lengths):
   """The first values of each row.
 
   Args:
@@ -290,7 +290,7 @@ class Windows(NamedTuple):
   length: Any
 
 
-def cut_windows(lengths, room, stride) -> Windows:
+def split_into_windows(lengths, room, stride) -> Windows:
   """Cuts rows into windows that overlap; an empty row is one too.
 
   Args:
@@ -310,7 +310,7 @@ def cut_windows(lengths, room, stride) -> Windows:
   return Windows(row, start, tf.minimum(tf.gather(room, row), left))
 
 
-def take_windows(rows, windows: Windows):
+def gather_windows(rows, windows: Windows):
   """Their values: ragged [B, None] to ragged [W, None]."""
   first = tf.gather(tf.cast(rows.row_starts(), tf.int32), windows.row)
   first += windows.start

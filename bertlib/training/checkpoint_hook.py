@@ -92,7 +92,7 @@ class StopRequest:
         "Stopped by %s at step %d, which is saved in %s; the same command"
         " resumes from there",
         signal.Signals(self.signal).name,
-        finding.named_step(model_dir),
+        finding.step_in_state_file(model_dir),
         model_dir,
       )
       sys.exit(self.status)
@@ -290,7 +290,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     try:
       saver.save(session, path, self._step)
     except tf.errors.OpError as error:
-      finding.remove_unfinished(self._model_dir)
+      finding.remove_incomplete(self._model_dir)
       _raise_mendable(error)
       raise
     self._saved_step, self._saved_at = self._step, self._now()
@@ -320,7 +320,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with write_whole(path, "wb") as file:
       np.savez(file, **batch, **self._told)
-    last = finding.named_checkpoint(self._model_dir)
+    last = finding.checkpoint_in_state_file(self._model_dir)
     return InputError(
       f"step {step}: {', '.join(values)}. {_places(batch)}{path} has"
       f" all that went into it; {last} is from before. Give a lower"

@@ -274,7 +274,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     is_last = step >= self._num_train_steps
     if step <= last or not (is_last or step // every > last // every):
       return False
-    checkpoint = finding.named_checkpoint(self._model_dir)
+    checkpoint = finding.checkpoint_in_state_file(self._model_dir)
     results = self._evaluate(checkpoint)
     is_best = self._scores.add(step, results)
     metric = self._selection.metric
@@ -287,7 +287,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     )
     # Listed last: a run that is killed before scores this checkpoint again.
     if is_best:
-      checkpoint_writer.keep_as_best(self._model_dir, checkpoint)
+      checkpoint_writer.save_best(self._model_dir, checkpoint)
     self._scores.write()
     return not is_last and self._scores.is_over()
 

@@ -59,7 +59,7 @@ def train_seeds(
   )
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
   logging.info("  the best, of seed %d, is kept", report["best_seed"])
-  checkpoint_writer.keep_as_best(output_dir, finding.trained_checkpoint(best))
+  checkpoint_writer.save_best(output_dir, finding.trained_checkpoint(best))
 
 
 def summarize_seeds(

@@ -338,7 +338,7 @@ def claim(run: Run, **description: Any) -> None:
     run: the run.
     **description: further entries of `model.json`.
   """
-  model_json.claim(
+  model_json.write_model_files(
     run.output_dir,
     describe_model(run) | description,
     run.config,
@@ -385,7 +385,7 @@ def train(
     SystemExit: the run was stopped by a signal, and has been saved.
   """
   if run.is_chief:
-    finding.go_on_in(run.output_dir)
+    finding.prepare_resume(run.output_dir)
   _log_start(run, num_train_steps, data)
   model_fn = make_model_fn(run, num_train_steps)
   with checkpoint_hook.StopRequest() as own:

@@ -140,7 +140,7 @@ def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
 def claim(folder, **changed):
   vocab = folder / "words.txt"
   vocab.write_text("[UNK]\n[CLS]\n[SEP]\n")
-  model_json.claim(str(folder), MODEL | changed, CONFIG, str(vocab))
+  model_json.write_model_files(str(folder), MODEL | changed, CONFIG, str(vocab))
 
 
 @pytest.mark.unit
@@ -202,7 +202,7 @@ def test_a_model_is_used_by_its_best_checkpoint_or_its_last(
   assert finding.trained_checkpoint(None) is None
   assert finding.trained_checkpoint(str(tmp_path / "nothing")) is None
   assert finding.trained_checkpoint(folder) == checkpoint
-  best = checkpoint_writer.keep_as_best(folder, checkpoint)
+  best = checkpoint_writer.save_best(folder, checkpoint)
   assert finding.trained_checkpoint(folder) == best
   assert best == str(tmp_path / "best" / "model.ckpt-7")
   # What is trained on is the last all the same.
@@ -312,7 +312,7 @@ def test_a_corrupt_checkpoint_is_passed_over(
   assert warning.startswith(f"{last}{DATA}: ") and checkpoint in warning
   with pytest.raises(InputError, match=re.escape(f"{last}{DATA}: ")):
     finding.check_checkpoint(last)
-  finding.go_on_in(str(tmp_path))
+  finding.prepare_resume(str(tmp_path))
   assert tf.train.latest_checkpoint(str(tmp_path)) == checkpoint
 
 
@@ -357,7 +357,7 @@ def test_with_nothing_whole_left_nobody_begins_anew(checkpoint, tmp_path):
   for path in (last, checkpoint):
     cut(path, DATA, 5)
   told = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
-  for use in (finding.last_checkpoint, finding.go_on_in):
+  for use in (finding.last_checkpoint, finding.prepare_resume):
     with pytest.raises(InputError, match=told):
       use(str(tmp_path))
 
@@ -377,7 +377,7 @@ def test_the_first_one_cut_short_is_none(checkpoint, tmp_path, warnings):
   cut(first, ".index", 5)
   assert finding.steps_done(str(tmp_path)) == 0
   assert "is made again" in warnings[0]
-  finding.go_on_in(str(tmp_path))
+  finding.prepare_resume(str(tmp_path))
   assert not (tmp_path / "checkpoint").exists()
 
 
@@ -385,7 +385,7 @@ def test_training_goes_on_from_the_one_before(checkpoint, tmp_path):
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
   name_as_last(last)
   cut(last, DATA, 5)
-  finding.go_on_in(str(tmp_path))
+  finding.prepare_resume(str(tmp_path))
   assert tf.train.latest_checkpoint(str(tmp_path)) == middle
   state = tf.train.get_checkpoint_state(str(tmp_path))
   assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
@@ -396,12 +396,12 @@ def test_what_killed_saves_left_goes(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-9_temp").mkdir()
   (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
   (tmp_path / f"model.ckpt-9{DATA}.tempstate123").touch()
-  finding.go_on_in(str(tmp_path))
+  finding.prepare_resume(str(tmp_path))
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_the_best_cut_short_is_told(checkpoint, tmp_path):
-  best = checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  best = checkpoint_writer.save_best(str(tmp_path), checkpoint)
   cut(best, DATA, 5)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
     finding.trained_checkpoint(str(tmp_path))
@@ -430,7 +430,7 @@ def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
 
 def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   claim(tmp_path)
-  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  checkpoint_writer.save_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
   kept = run_outputs.read_variables(finding.trained_checkpoint(best))
   known = run_outputs.read_variables(checkpoint)
@@ -458,7 +458,7 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   ],
 )
 def test_what_is_of_the_optimizer(name, is_of_optimizer):
-  assert checkpoint_writer.is_of_optimizer(name) == is_of_optimizer
+  assert checkpoint_writer.is_optimizer_variable(name) == is_of_optimizer
 
 
 def as_step(checkpoint, step):
@@ -473,8 +473,8 @@ def as_step(checkpoint, step):
 
 def test_a_better_one_takes_the_place_of_the_best(checkpoint, tmp_path):
   later = as_step(checkpoint, 70)
-  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
-  checkpoint_writer.keep_as_best(str(tmp_path), later)
+  checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  checkpoint_writer.save_best(str(tmp_path), later)
   best = tmp_path / "best"
   assert finding.steps_done(str(best)) == 70
   assert {path.name for path in best.iterdir()} == {
@@ -491,22 +491,22 @@ def test_until_the_new_best_is_written_the_old_one_is(
     raise KeyboardInterrupt
 
   later = as_step(checkpoint, 8)
-  old = checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  old = checkpoint_writer.save_best(str(tmp_path), checkpoint)
   for module, name in (
     (checkpoint_writer, "write_variables"),
     (finding, "write_whole"),
   ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
       patch.setattr(module, name, killed)
-      checkpoint_writer.keep_as_best(str(tmp_path), later)
+      checkpoint_writer.save_best(str(tmp_path), later)
     assert finding.trained_checkpoint(str(tmp_path)) == old
     finding.check_checkpoint(old)
-  new = checkpoint_writer.keep_as_best(str(tmp_path), later)
+  new = checkpoint_writer.save_best(str(tmp_path), later)
   assert finding.trained_checkpoint(str(tmp_path)) == new
 
 
 def test_the_best_moves_with_its_folder(checkpoint, tmp_path):
-  checkpoint_writer.keep_as_best(str(tmp_path), checkpoint)
+  checkpoint_writer.save_best(str(tmp_path), checkpoint)
   shutil.move(tmp_path / "best", tmp_path / "moved")
   assert finding.trained_checkpoint(str(tmp_path / "moved")) == (
     str(tmp_path / "moved" / "model.ckpt-7")
@@ -612,7 +612,7 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   row = row_of([1, 2, 3])
   with Loaded(str(tmp_path)) as model:
     (before,) = model.run([row])
-  checkpoint_writer.keep_as_best(str(tmp_path), best)
+  checkpoint_writer.save_best(str(tmp_path), best)
   with Loaded(str(tmp_path)) as model:
     (after,) = model.run([row])
   np.testing.assert_allclose(after, before + 1, rtol=0, atol=1e-6)

@@ -101,7 +101,7 @@ def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
 @pytest.mark.graph
 def test_a_folder_means_its_best_checkpoint(trained):
   folder = os.path.dirname(trained)
-  best = checkpoint_writer.keep_as_best(folder, trained)
+  best = checkpoint_writer.save_best(folder, trained)
   tf.train.update_checkpoint_state(folder, f"{trained}0")
   assert finding.find_checkpoint(folder) == best
 

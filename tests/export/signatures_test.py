@@ -134,7 +134,9 @@ def make_model(folder, script, **description):
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
   usual = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
   description = {"script": script} | usual | description
-  model_json.claim(str(folder), description, CONFIG, str(vocab_file))
+  model_json.write_model_files(
+    str(folder), description, CONFIG, str(vocab_file)
+  )
   with tf.Graph().as_default():
     build_graph(description)
     shapes = {
@@ -175,7 +177,7 @@ def unsaved(
   source, encoder=False, seq_length=None, precision="float32", **limits
 ):
   """What would be exported, without a SavedModel in between."""
-  served = export_model.serve(source, encoder, seq_length, precision)
+  served = export_model.exported_model(source, encoder, seq_length, precision)
   vars(served).update(limits)
   weights = export_model.read_weights(served, source.checkpoint)
   module = tf1_module.GraphModule(weights)
@@ -449,7 +451,7 @@ def null_odds(listed):
 def test_limits_of_answers_are_those_of_the_host():
   host = inspect.signature(run_squad.Predictor.predict).parameters
   for name in ("n_best_size", "max_answer_length", "null_score_diff_threshold"):
-    assert getattr(signatures.Reader, name) == host[name].default
+    assert getattr(signatures.QuestionAnswering, name) == host[name].default
 
 
 @pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
@@ -528,7 +530,7 @@ def test_passages_without_words_have_no_answer(models, kind):
 def test_a_length_without_room_for_text_is_refused(models):
   folder, *_ = models("squad_1")
   with pytest.raises(InputError, match="=9 leaves no room for text"):
-    export_model.serve(source_of(folder), False, 9, "float32")
+    export_model.exported_model(source_of(folder), False, 9, "float32")
 
 
 # Masks

@@ -237,7 +237,9 @@ def test_windows(lengths, room, stride):
   rows = tf.RaggedTensor.from_row_lengths(tf.range(sum(lengths)), lengths)
   size = tf.fill([len(lengths)], room)
   step = tf.minimum(size, stride)
-  windows = tf_tokenizer.cut_windows(tf.constant(lengths, tf.int32), size, step)
+  windows = tf_tokenizer.split_into_windows(
+    tf.constant(lengths, tf.int32), size, step
+  )
   expected = [
     (row, *span)
     for row, length in enumerate(lengths)
@@ -245,6 +247,6 @@ def test_windows(lengths, room, stride):
   ]
   assert list(zip(*(of.numpy().tolist() for of in windows))) == expected
   values = rows.to_list()
-  assert tf_tokenizer.take_windows(rows, windows).to_list() == [
+  assert tf_tokenizer.gather_windows(rows, windows).to_list() == [
     values[row][start : start + length] for row, start, length in expected
   ]

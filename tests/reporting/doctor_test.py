@@ -120,7 +120,7 @@ def write_models():
     "kind": "classification",
     "labels": ["no", "yes"],
   }
-  model_json.claim("trained", model, CONFIG, "vocab.txt")
+  model_json.write_model_files("trained", model, CONFIG, "vocab.txt")
 
 
 def write_texts():

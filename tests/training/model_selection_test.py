@@ -271,7 +271,7 @@ def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
     raise Killed
 
   with monkeypatch.context() as patch:
-    patch.setattr(checkpoint_writer, "keep_as_best", killed)
+    patch.setattr(checkpoint_writer, "save_best", killed)
     with pytest.raises(Killed):
       train(tmp_path, RISING)
   assert train(tmp_path, RISING) == 12

@@ -526,7 +526,7 @@ def test_a_folder_of_another_file_system_is_claimed(tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
-  model_json.claim(folder, {"task": "tsv"}, CONFIG, str(vocab))
+  model_json.write_model_files(folder, {"task": "tsv"}, CONFIG, str(vocab))
   described = model_json.load_description(folder)
   assert described["task"] == "tsv"
   assert not [n for n in tf.gfile.ListDirectory(folder) if n.endswith(".tmp")]
