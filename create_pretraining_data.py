@@ -113,7 +113,7 @@ def load_tokenizer(recipe: pretraining_text.Recipe):
   """The tokenizer of a recipe; warns of a vocabulary of the other case."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   if vocabulary.has_enough_words(tokenizer.vocab):
-    problem = vocabulary.other_case(tokenizer.vocab, recipe.do_lower_case)
+    problem = vocabulary.case_mismatch(tokenizer.vocab, recipe.do_lower_case)
     if problem:
       logging.warning("%s: %s", recipe.vocab_file, problem)
   return tokenizer

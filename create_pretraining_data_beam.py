@@ -215,7 +215,9 @@ class _MakeBlock(beam.DoFn):
       self._recipe, self._tokenizer, block, lines, counts
     )
     content = b"".join(
-      tf_records.framed(record) for records in passes for record in records
+      tf_records.frame_record(record)
+      for records in passes
+      for record in records
     )
     for name, count in counts.items():
       beam.metrics.Metrics.counter(COUNTS, name).inc(count)

@@ -512,7 +512,9 @@ def main(_) -> None:
         by_length=not settings.devices.on_tpu,
       )
     )
-    rows = tf_records.in_order(session_hooks.follow(rows, num_texts, "texts"))
+    rows = tf_records.restore_input_order(
+      session_hooks.follow(rows, num_texts, "texts")
+    )
     if is_npz:
       width = len(layer_indexes) * config.hidden_size
       write_npz(output, rows, num_texts, width)

@@ -262,8 +262,8 @@ def model_fn_builder(
     scaffold_fn = estimator_spec.restore_trained(arguments, config)
     if mode == estimator_api.ModeKeys.PREDICT:
       predictions = {"probabilities": probabilities}
-      if "place" in features:
-        predictions["place"] = features["place"]
+      if "input_index" in features:
+        predictions["input_index"] = features["input_index"]
       return estimator_api.TPUEstimatorSpec(
         mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
       )
@@ -331,12 +331,12 @@ class Predictor(predictor.LoadedModel):
   @property
   def problem(self) -> Problem:
     """What was learnt."""
-    return classification.problem_of(self.description)
+    return classification.problem_from_description(self.description)
 
   @staticmethod
   def build(description, config, inputs, compute):
     """See base class; of choices, the weight of each by itself."""
-    problem = classification.problem_of(description)
+    problem = classification.problem_from_description(description)
     kind = problem.kind
     if kind == "multiple_choice":
       kind = "regression"
@@ -690,7 +690,9 @@ def label_sets(
       **input_options(run, is_training=False),
     )
     found = predict(run, input_fn, len(of_set), checkpoint)
-    rows = [row["probabilities"] for row in tf_records.in_order(found)]
+    rows = [
+      row["probabilities"] for row in tf_records.restore_input_order(found)
+    ]
     rows = rows[: len(of_set)]  # a TPU has padding after them
     classification_results.write_predictions(
       run.path(results),

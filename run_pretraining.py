@@ -110,9 +110,9 @@ def input_fn_builder(
       records.
     num_records: how many they have, where that is known.
     by_file: for training on several processes, how many records each file has:
-      each process reads files of its own, see `files_of`. None where each takes
-      its rows of every batch, so that there are the same batches however many
-      processes there are.
+      each process reads files of its own, see `shard_files`. None where each
+      takes its rows of every batch, so that there are the same batches however
+      many processes there are.
 
   Returns:
     A function of `params`, which has the `batch_size`; and maybe `shard` and
@@ -134,7 +134,7 @@ def input_fn_builder(
     )
 
   def input_fn(params):
-    batch_size, shard = input_pipeline.whole_batch(params)
+    batch_size, shard = input_pipeline.global_batch_size_and_shard(params)
     if not is_training:
       return input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, trim, shard=shard
@@ -149,7 +149,7 @@ def input_fn_builder(
       )
     files, total, size, read = input_files, num_records, batch_size, parts
     if by_file:
-      files = pretraining_records.files_of(input_files, parts)
+      files = pretraining_records.shard_files(input_files, parts)
       total = sum(by_file[path] for path in files)
       size = batch_size // parts.count
       read = input_pipeline.Shard(num_replicas=parts.num_replicas)
@@ -162,7 +162,7 @@ def input_fn_builder(
       seed,
       first_record=step * size,
       shard=read,
-      with_places=traced_step is not None,
+      with_source=traced_step is not None,
     )
     if not masking:
       return batches
@@ -789,10 +789,10 @@ def score(
     **input_options(run, is_training=False),
   )
   find_bad_record = pretraining_inputs.bad_record_finder(run, files)
-  with record_check.named_at_failure(find_bad_record):
+  with record_check.report_bad_record(find_bad_record):
     results = evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):
-    record_check.raise_bad_record(find_bad_record)
+    record_check.raise_if_bad_record(find_bad_record)
   return results
 
 

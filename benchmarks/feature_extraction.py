@@ -107,7 +107,9 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
       layout,
     )
     session.run(iterator.initializer)
-    return np.stack([row["vectors"] for row in tf_records.in_order(rows())])
+    return np.stack(
+      [row["vectors"] for row in tf_records.restore_input_order(rows())]
+    )
 
   yield from vectors(settings, precision, extract)
 

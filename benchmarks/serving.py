@@ -96,7 +96,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   from bertlib.data import classification, classification_records, tf_records
 
   source = source_of(settings)
-  problem = classification.problem_of(source.description)
+  problem = classification.problem_from_description(source.description)
   length = source.description["max_seq_length"]
   tokenizer = tokenizer_of(source)
   model = estimator_api.TPUEstimator(
@@ -131,7 +131,9 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
         path, length, False, False, problem, trim=True, by_length=True
       )
       rows = model.predict(input_fn, checkpoint_path=source.checkpoint)
-      return [row["probabilities"][1] for row in tf_records.in_order(rows)]
+      return [
+        row["probabilities"][1] for row in tf_records.restore_input_order(rows)
+      ]
 
   few = SimpleNamespace(**{**vars(settings), "latency_runs": 2})
   yield from prediction.predictions(few, "estimator.predict", predict)

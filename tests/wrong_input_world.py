@@ -332,4 +332,4 @@ def write(path: str, content) -> None:
 
 def records(*examples) -> bytes:
   """The content of a TFRecord file of these serialized examples."""
-  return b"".join(map(tf_records.framed, examples))
+  return b"".join(map(tf_records.frame_record, examples))

@@ -143,7 +143,9 @@ class DataProcessor:
     """What there is to learn."""
     return Problem(self.kind, self.get_labels())
 
-  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+  def read_sets(
+    self, data_dir: str, split: str
+  ) -> dict[str, list[InputExample]]:
     """All sets of a split, "dev" or "test", by the ending of their results."""
     if split == "dev":
       return {"": self.get_dev_examples(data_dir)}
@@ -243,7 +245,7 @@ class TableProcessor(DataProcessor):
     ]
     return collect_examples(
       rows[0].path if rows else set_type,
-      (row for row in rows[bool(columns.header) :] if self.wanted(row)),
+      (row for row in rows[bool(columns.header) :] if self.is_included(row)),
       lambda row: self.example(row, columns, set_type),
       self.skip_bad_rows,
     )
@@ -271,7 +273,7 @@ class TableProcessor(DataProcessor):
     check_label(row, label, self.problem)
     return label
 
-  def wanted(self, row: tables.Row) -> bool:
+  def is_included(self, row: tables.Row) -> bool:
     """Whether a row belongs to the set."""
     del row
     return True
@@ -335,9 +337,11 @@ class MnliProcessor(TableProcessor):
     """See base class."""
     return self.read(data_dir, "dev_matched")
 
-  def sets(self, data_dir: str, split: str) -> dict[str, list[InputExample]]:
+  def read_sets(
+    self, data_dir: str, split: str
+  ) -> dict[str, list[InputExample]]:
     """See base class; here texts of other kinds make a second set."""
-    sets = super().sets(data_dir, split)
+    sets = super().read_sets(data_dir, split)
     mismatched = f"{split}_mismatched"
     file = f"{mismatched}.tsv"
     if os.path.exists(os.path.join(data_dir, file)):
@@ -397,7 +401,7 @@ class XnliProcessor(TableProcessor):
     label = "contradiction" if label == "contradictory" else label
     return super().known_label(row, label)
 
-  def wanted(self, row: tables.Row) -> bool:
+  def is_included(self, row: tables.Row) -> bool:
     """See base class."""
     is_training_file = row.path.endswith(f".train.{self.language}.tsv")
     return is_training_file or row.fields[0] == self.language
@@ -800,7 +804,7 @@ def _are_texts(value: Any) -> bool:
 # A trained model from Python
 
 
-def problem_of(description: Mapping[str, Any]) -> Problem:
+def problem_from_description(description: Mapping[str, Any]) -> Problem:
   """What a model has learnt, by its description."""
   labels = description["labels"]
   usual = "classification" if labels else "regression"

@@ -110,14 +110,14 @@ def convert_single_example(
   Raises:
     InputError: the label is not in the label set.
   """
-  problem = problem or _problem_of(label_list)
+  problem = problem or _problem_from_labels(label_list)
   features, _ = encode_example(
     ex_index, example, problem, max_seq_length, tokenizer
   )
   return features
 
 
-def _problem_of(label_list: Sequence[str] | None) -> Problem:
+def _problem_from_labels(label_list: Sequence[str] | None) -> Problem:
   """The problem of a label set; None for none, as for regression."""
   labels = [] if label_list is None else list(label_list)
   return Problem("classification" if labels else "regression", labels)
@@ -217,7 +217,7 @@ def file_based_convert_examples_to_features(
   Raises:
     InputError: a label is not in the label set.
   """
-  problem = problem or _problem_of(label_list)
+  problem = problem or _problem_from_labels(label_list)
   num_tokens, num_cut, num_longer = [], [], 0
 
   def records():

@@ -98,12 +98,13 @@ def record_input_fn(
     seed: of the shuffling.
     first_step: steps already done, where training goes on.
     by_length: whether batches are of examples of like length. In training that
-      is a choice of who meets whom; else see `in_order`.
+      is a choice of who meets whom; else see `restore_input_order`.
 
   Returns:
     A function of `params`, which has the `batch_size`; where it has a
     `traced_step` too, training's batches come from that step on, whole and with
-    the `record_file` and `record_number` of each example, see `record_places`.
+    the `record_file` and `record_number` of each example, see
+    `records_with_source`.
 
   Raises:
     InputError: the file is cut off or empty.
@@ -111,7 +112,7 @@ def record_input_fn(
   num_records = tf_records.count_records(input_file)
 
   def input_fn(params):
-    batch_size, shard = whole_batch(params)
+    batch_size, shard = global_batch_size_and_shard(params)
     traced_step = params.get("traced_step")
     if is_training:
       step = first_step if traced_step is None else traced_step
@@ -125,7 +126,7 @@ def record_input_fn(
         first_record=step * batch_size,
         by_length=by_length,
         shard=shard if traced_step is None else None,
-        with_places=traced_step is not None,
+        with_source=traced_step is not None,
       )
     return record_batches(
       input_file, layout, batch_size, drop_remainder, trim, by_length, shard
@@ -152,7 +153,7 @@ def record_batches(
     drop_remainder: whether a last, smaller batch is left out.
     trim: whether padding common to a batch is cut, see `trim_padding`.
     by_length: whether the records are sorted, some thousands at a time, the
-      longest first, which leaves little padding; see `in_order`.
+      longest first, which leaves little padding; see `restore_input_order`.
     shard: what is read of each batch, all of which are whole; None for all.
 
   Returns:
@@ -181,7 +182,7 @@ def shuffled_record_batches(
   first_record: int = 0,
   by_length: bool = False,
   shard: Shard | None = None,
-  with_places: bool = False,
+  with_source: bool = False,
 ):
   """An endless dataset of batches in shuffled order, see `shuffle_epochs`.
 
@@ -195,21 +196,23 @@ def shuffled_record_batches(
     first_record: records already done, where training goes on.
     by_length: whether batches are of like lengths, see `group_by_length`.
     shard: what is read of each batch; None for all.
-    with_places: whether the features have `record_file` and
-      `record_number` too, see `record_places`.
+    with_source: whether the features have `record_file` and
+      `record_number` too, see `records_with_source`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
 
   def group(order, epoch, records):
-    lengths = _num_tokens(records[-1] if with_places else records, layout)
+    lengths = _num_tokens(records[-1] if with_source else records, layout)
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
   records = tf.data.TFRecordDataset(files)
-  if with_places:
+  if with_source:
     names = [files] if isinstance(files, str) else files
-    records = tf.data.Dataset.from_tensor_slices(names).flat_map(record_places)
+    records = tf.data.Dataset.from_tensor_slices(names).flat_map(
+      records_with_source
+    )
   records = shuffle_epochs(
     records, num_records, seed, first_record, group if by_length else None
   )
@@ -225,7 +228,7 @@ def streamed_record_batches(
   seed: int,
   first_record: int = 0,
   shard: Shard | None = None,
-  with_places: bool = False,
+  with_source: bool = False,
 ):
   """An endless dataset of batches in streamed order, see `stream_epochs`.
 
@@ -238,19 +241,19 @@ def streamed_record_batches(
     seed: fixes the order.
     first_record: records already done, where training goes on.
     shard: what is read of each batch; None for all.
-    with_places: whether the features have `record_file` and
-      `record_number` too, see `record_places`.
+    with_source: whether the features have `record_file` and
+      `record_number` too, see `records_with_source`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
   records = stream_epochs(
-    files, num_records, seed, first_record, with_places=with_places
+    files, num_records, seed, first_record, with_source=with_source
   )
   return _batches(records, layout, batch_size, True, trim, shard)
 
 
-def record_places(file):
+def records_with_source(file):
   """A dataset of a file's records and where each of them is.
 
   Args:
@@ -315,7 +318,7 @@ class Shard(NamedTuple):
     return first + tf.range(rows, dtype=tf.int64)
 
 
-def share_batches(batches, num_replicas: int):
+def split_batches(batches, num_replicas: int):
   """Cuts batches into equal parts.
 
   Args:
@@ -341,7 +344,9 @@ def share_batches(batches, num_replicas: int):
   return batches.flat_map(cut).prefetch(tf.data.AUTOTUNE)
 
 
-def whole_batch(params: Mapping[str, Any]) -> tuple[int, Shard | None]:
+def global_batch_size_and_shard(
+  params: Mapping[str, Any],
+) -> tuple[int, Shard | None]:
   """How large a batch of all processes is, and what is read of it here.
 
   Args:
@@ -365,7 +370,9 @@ def _batches(
 
   def parse(*batch):
     *place, serialized = batch
-    names = ["record_file", "record_number"] if len(place) == 2 else ["place"]
+    names = (
+      ["record_file", "record_number"] if len(place) == 2 else ["input_index"]
+    )
     return parse_records(serialized, layout) | dict(zip(names, place))
 
   batches = records.batch(batch_size, drop_remainder=drop_remainder)
@@ -466,7 +473,7 @@ def stream_epochs(
   first_record: int = 0,
   num_open: int = 16,
   block_size: int = 2**15,
-  with_places: bool = False,
+  with_source: bool = False,
 ):
   """Repeats files of records without end, each epoch in an order of its own.
 
@@ -482,7 +489,7 @@ def stream_epochs(
     first_record: how many records, over the epochs, are already done.
     num_open: files read at once.
     block_size: records shuffled together.
-    with_places: whether to tell where each is, see `record_places`.
+    with_source: whether to tell where each is, see `records_with_source`.
 
   Returns:
     The endless `tf.data.Dataset` of serialized records.
@@ -495,7 +502,7 @@ def stream_epochs(
     records = tf.data.Dataset.from_tensor_slices(
       tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
     ).interleave(
-      record_places if with_places else tf.data.TFRecordDataset,
+      records_with_source if with_source else tf.data.TFRecordDataset,
       cycle_length=num_open,
     )
     first_block = tf.where(epoch == first_epoch, blocks_done, 0)

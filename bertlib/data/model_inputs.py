@@ -98,7 +98,7 @@ def encode_pair(
   ids_a = tokenizer.encode(text_a)
   ids_b = tokenizer.encode(text_b) if text_b else []
   room = max_seq_length - (3 if ids_b else 2)
-  keep_a, keep_b = fit_pair(len(ids_a), len(ids_b), room)
+  keep_a, keep_b = truncated_lengths(len(ids_a), len(ids_b), room)
   num_cut = len(ids_a) - keep_a + len(ids_b) - keep_b
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   first = [cls, *ids_a[:keep_a], sep]
@@ -183,7 +183,9 @@ class Lengths(NamedTuple):
   num_windows: Sequence[int] = ()
 
 
-def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
+def truncated_lengths(
+  length_a: int, length_b: int, room: int
+) -> tuple[int, int]:
   """Cuts the longer of two texts until both fit; of equal ones the second.
 
   Args:
@@ -202,7 +204,7 @@ def fit_pair(length_a: int, length_b: int, room: int) -> tuple[int, int]:
 def _truncate_seq_pair(
   tokens_a: list[Any], tokens_b: list[Any], max_length: int
 ) -> None:
-  """Truncates two lists in place as `fit_pair` says."""
-  keep_a, keep_b = fit_pair(len(tokens_a), len(tokens_b), max_length)
+  """Truncates two lists in place as `truncated_lengths` says."""
+  keep_a, keep_b = truncated_lengths(len(tokens_a), len(tokens_b), max_length)
   del tokens_a[keep_a:]
   del tokens_b[keep_b:]

@@ -34,15 +34,15 @@ class Sentence(NamedTuple):
     words: the words.
     tags: one for each word; None where the file has none.
     text: in which the words stand.
-    places: of each word its characters in `text`, [start, end).
-    place: file and line, for messages.
+    offsets: character span of each word in `text`, [start, end).
+    location: file and line, for messages.
   """
 
   words: list[str]
   tags: list[str] | None
   text: str
-  places: list[tuple[int, int]]
-  place: str
+  offsets: list[tuple[int, int]]
+  location: str
 
 
 class Entity(NamedTuple):
@@ -99,23 +99,23 @@ def read_sentences(
     ]
   except OSError as error:
     raise InputError(f"{path}: cannot be read; name a file") from error
-  places: dict[str, str] = {}
+  tag_locations: dict[str, str] = {}
   if path.removesuffix(".gz").endswith(".jsonl"):
-    sentences = list(_from_json(path, lines, columns, places))
+    sentences = list(_from_json(path, lines, columns, tag_locations))
   elif columns.item_delimiter:
-    sentences = list(_from_rows(path, lines, columns, places))
+    sentences = list(_from_rows(path, lines, columns, tag_locations))
   else:
-    sentences = list(_from_columns(path, lines, columns, places))
+    sentences = list(_from_columns(path, lines, columns, tag_locations))
   if not sentences:
     raise InputError(f"{path}: has no sentences")
-  check_tags(places)
+  check_tags(tag_locations)
   return sentences
 
 
-def _from_columns(path, lines: Sequence[str], columns: Columns, places):
+def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
   """A word a line, a blank line after a sentence.
 
-  `places` gets, here and below, where each tag comes first.
+  Adds the first file and line of each tag to `tag_locations`.
   """
   number_of_columns = None
   words: list[str] = []
@@ -142,10 +142,10 @@ def _from_columns(path, lines: Sequence[str], columns: Columns, places):
     if columns.tag is not None and len(fields) > 1:
       tag = _field(fields, columns.tag, "tag", where).strip()
       tags.append(tag)
-      places.setdefault(tag, where)
+      tag_locations.setdefault(tag, where)
 
 
-def _from_rows(path, lines: Sequence[str], columns: Columns, places):
+def _from_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
   """A sentence a line: its words, and in another column its tags."""
   number_of_columns = None
   for number, line in enumerate(lines, start=1):
@@ -171,7 +171,7 @@ def _from_rows(path, lines: Sequence[str], columns: Columns, places):
       if len(tags) != len(words):
         raise InputError(f"{where}: {len(words)} words, but {len(tags)} tags")
       for tag in tags:
-        places.setdefault(tag, where)
+        tag_locations.setdefault(tag, where)
     yield _joined(words, tags, where)
 
 
@@ -192,14 +192,14 @@ def _field(fields: Sequence[str], column: int, role: str, where: str) -> str:
 
 def _joined(words, tags, where: str) -> Sentence:
   """A sentence whose text is its words with spaces between."""
-  places, start = [], 0
+  offsets, start = [], 0
   for word in words:
-    places.append((start, start + len(word)))
+    offsets.append((start, start + len(word)))
     start += len(word) + 1
-  return Sentence(words, tags, " ".join(words), places, where)
+  return Sentence(words, tags, " ".join(words), offsets, where)
 
 
-def _from_json(path, lines: Sequence[str], columns: Columns, places):
+def _from_json(path, lines: Sequence[str], columns: Columns, tag_locations):
   for number, row in json_files.parse_lines(lines, path):
     where = f"{path}, line {number}"
     has_tags = columns.tag is not None
@@ -215,7 +215,7 @@ def _from_json(path, lines: Sequence[str], columns: Columns, places):
       if tags is not None:
         tags = [tag.strip() for tag in tags]
         for tag in tags:
-          places.setdefault(tag, where)
+          tag_locations.setdefault(tag, where)
       if row["tokens"]:
         yield _joined(row["tokens"], tags, where)
     elif isinstance(row, Mapping) and isinstance(row.get("text"), str):
@@ -255,18 +255,18 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
         f" end, with start < end <= {len(text)}"
       )
     ends |= {start, end}
-  places = []
+  offsets = []
   for match in WORD.finditer(text):
     start, end = match.span()
     cuts = [start, *sorted(e for e in ends if start < e < end), end]
-    places += zip(cuts, cuts[1:])
+    offsets += zip(cuts, cuts[1:])
   tags = None
   if spans is not None:
     found = []
     for span in spans:
       inside = [
         index
-        for index, (start, end) in enumerate(places)
+        for index, (start, end) in enumerate(offsets)
         if span["start"] <= start and end <= span["end"]
       ]
       if inside:
@@ -278,38 +278,38 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
         raise InputError(
           f"{where}: the entities {one.label} and {other.label} overlap"
         )
-    tags = tags_of(found, len(places), "BIO")
-  words = [text[start:end] for start, end in places]
-  return Sentence(words, tags, text, places, where)
+    tags = entities_to_tags(found, len(offsets), "BIO")
+  words = [text[start:end] for start, end in offsets]
+  return Sentence(words, tags, text, offsets, where)
 
 
 # Tags
 
-# Before the type of an entity; `entities_of` knows no others.
+# Before the type of an entity; `tags_to_entities` knows no others.
 _HEADS = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
-def check_tags(places: Mapping[str, str]) -> None:
+def check_tags(tag_locations: Mapping[str, str]) -> None:
   """Refuses tags that are not what the others are.
 
   Args:
-    places: of each tag, file and line where it comes first.
+    tag_locations: of each tag, file and line where it comes first.
 
   Raises:
     InputError: one is empty, or some have a type after B-, I- and so on and
       one is neither such a tag nor O.
   """
-  for tag, place in places.items():
+  for tag, location in tag_locations.items():
     if not tag:
       raise InputError(
-        f"{place}: the tag is empty. Give each word its tag, or O"
+        f"{location}: the tag is empty. Give each word its tag, or O"
       )
-  has_types = any(tag[1:2] == "-" for tag in places)
-  for tag, place in places.items():
+  has_types = any(tag[1:2] == "-" for tag in tag_locations)
+  for tag, location in tag_locations.items():
     is_typed = tag.startswith(_HEADS) and tag[2:].strip()
     if (has_types and not is_typed and tag != "O") or tag in ("o", "0"):
       raise InputError(
-        f"{place}: the tag {tag!r} is neither O nor a type after"
+        f"{location}: the tag {tag!r} is neither O nor a type after"
         f" {', '.join(_HEADS)}. Fix it, or name the column of the tags with"
         " --tag_column"
       )
@@ -323,7 +323,7 @@ def find_scheme(tags: Iterable[str]) -> str:
   return "BIOES" if heads & set("ESLU") else "BIO"
 
 
-def entities_of(tags: Sequence[str]) -> list[Entity]:
+def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
   """The entities that tags describe, also where they are not well made.
 
   An inside without a beginning begins, as in the evaluation of CoNLL 2003.
@@ -352,7 +352,7 @@ def entities_of(tags: Sequence[str]) -> list[Entity]:
   return found
 
 
-def tags_of(
+def entities_to_tags(
   entities: Iterable[Entity], num_words: int, scheme: str
 ) -> list[str]:
   """The tags of entities.
@@ -375,7 +375,7 @@ def tags_of(
   return tags
 
 
-def repaired(
+def repair_tags(
   sentences: Iterable[Sentence], scheme: str
 ) -> tuple[list[Sentence], int]:
   """Sentences with tags as the scheme has them, and how many were not.
@@ -390,7 +390,9 @@ def repaired(
   result, num_changed = [], 0
   for sentence in sentences:
     if sentence.tags is not None:
-      tags = tags_of(entities_of(sentence.tags), len(sentence.words), scheme)
+      tags = entities_to_tags(
+        tags_to_entities(sentence.tags), len(sentence.words), scheme
+      )
       num_changed += sum(old != new for old, new in zip(sentence.tags, tags))
       sentence = sentence._replace(tags=tags)
     result.append(sentence)
@@ -429,7 +431,7 @@ def make_windows(
   Args:
     sentences: the sentences.
     tokenizer: gives the ids.
-    max_seq_length: places of a window, with [CLS] and [SEP].
+    max_seq_length: tokens of a window, with [CLS] and [SEP].
 
   Yields:
     The windows, those of a sentence in order.
@@ -450,8 +452,8 @@ def make_windows(
       first = start + room // 4 if start else 0
       last = end if end == len(ids) else start + room // 4 + room // 2
       decided = [
-        word if first <= place < last else -1
-        for place, word in enumerate(words[start:end], start)
+        word if first <= position < last else -1
+        for position, word in enumerate(words[start:end], start)
       ]
       yield Window([cls, *ids[start:end], sep], [-1, *decided, -1], number)
 
@@ -489,7 +491,7 @@ def window_record(
   Args:
     window: the window.
     unique_id: its number.
-    max_seq_length: places of a record.
+    max_seq_length: tokens of a record.
     tag_ids: of the words of its sentence; None where they are not known.
 
   Returns:
@@ -516,7 +518,7 @@ def window_records(
   Args:
     sentences: the sentences.
     windows: their windows.
-    max_seq_length: places of a record.
+    max_seq_length: tokens of a record.
     labels: the tags; another tag is no label.
   """
   number = {label: index for index, label in enumerate(labels)}

@@ -51,7 +51,7 @@ def read_records(path: str) -> Iterator[Mapping[str, tf.train.Feature]]:
   Raises:
     InputError: a record is corrupt.
   """
-  for number, record in enumerate(tf_records.read_framed(path)):
+  for number, record in enumerate(tf_records.read_serialized(path)):
     if record is None:
       raise InputError(
         f"{path}: record {number} (the first is 0) is corrupt. Copy or make the"
@@ -97,7 +97,7 @@ def check_lengths(
       )
 
 
-def files_of(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
+def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
   """The files that one of several processes reads.
 
   Args:

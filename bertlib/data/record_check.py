@@ -19,7 +19,7 @@ from bertlib.data import tf_records
 from bertlib.errors import InputError, printable
 
 # Says which record is at fault, in one line; None where none is.
-Find = Callable[[], "str | None"]
+FindBadRecord = Callable[[], "str | None"]
 
 # TensorFlow's errors of a record. It may quote bytes that are no text.
 _FAILURES = (
@@ -74,7 +74,7 @@ def find(
 
 def _find_in(path, layout, parse, most) -> str | None:
   """The same of one file."""
-  records = itertools.islice(tf_records.read_framed(path), most)
+  records = itertools.islice(tf_records.read_serialized(path), most)
   first = 0
   while together := list(itertools.islice(records, _TOGETHER)):
     whole = [record for record in together if record is not None]
@@ -134,7 +134,7 @@ def _problem(
 
 
 @contextlib.contextmanager
-def named_at_failure(find_bad_record: Find | None) -> Iterator[None]:
+def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
   """Has errors of the block name the record at fault, if there is one.
 
   Args:
@@ -153,7 +153,7 @@ def named_at_failure(find_bad_record: Find | None) -> Iterator[None]:
     raise
 
 
-def raise_bad_record(find_bad_record: Find | None) -> None:
+def raise_if_bad_record(find_bad_record: FindBadRecord | None) -> None:
   """Raises an `InputError` if a record is at fault.
 
   Args:

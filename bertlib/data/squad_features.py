@@ -254,7 +254,7 @@ class FeatureWriter:
 
   def process_feature(self, feature: InputFeatures | Window) -> None:
     """Writes a window."""
-    self._file.write(tf_records.framed(self._encode(as_record(feature))))
+    self._file.write(tf_records.frame_record(self._encode(as_record(feature))))
     self.num_features += 1
 
   def close(self) -> None:
@@ -509,7 +509,9 @@ def window_lengths(
   )
 
 
-def find_losses(windows: Windows) -> tuple[np.ndarray, np.ndarray]:
+def find_incomplete_questions(
+  windows: Windows,
+) -> tuple[np.ndarray, np.ndarray]:
   """Finds what windows leave out.
 
   Args:

@@ -86,7 +86,7 @@ def load_windows(
       True,
     ),
   )
-  truncated, lost = squad_features.find_losses(windows)
+  truncated, lost = squad_features.find_incomplete_questions(windows)
   logging.info(
     "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
     " in no window",

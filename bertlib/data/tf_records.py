@@ -102,18 +102,18 @@ def write_serialized(path: str, records: Iterable[bytes]) -> int:
   count = 0
   with write_whole(path, "wb") as file:
     for record in records:
-      file.write(framed(record))
+      file.write(frame_record(record))
       count += 1
   return count
 
 
-def framed(record: bytes) -> bytes:
+def frame_record(record: bytes) -> bytes:
   """A record as it stands in a TFRecord file: with length and checksums."""
   length = len(record).to_bytes(8, "little")
   return length + _checksum(length) + record + _checksum(record)
 
 
-def read_framed(path: str) -> Iterator[bytes | None]:
+def read_serialized(path: str) -> Iterator[bytes | None]:
   """The records of a TFRecord file; None for a corrupt one, which ends it."""
   with open_any(path, "rb") as file:
     while start := file.read(12):
@@ -150,7 +150,7 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
     bytes, the `varint`s of its values.
   """
   varints = _Varints()
-  in_order = sorted(layout.items())
+  features = sorted(layout.items())
 
   # In a protocol buffer each message stands behind a tag and its length.
   def field(tag, content):
@@ -166,7 +166,7 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
 
   def encode(row):
     entries = []
-    for name, feature in in_order:
+    for name, feature in features:
       value = row[name]
       values = [value] if feature.shape == () else value
       if isinstance(values, bytes):
@@ -249,23 +249,25 @@ def count_records(path: str) -> int:
   return count
 
 
-def in_order(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-  """Puts what comes of sorted records back into the order of the files.
+def restore_input_order(
+  rows: Iterable[Mapping[str, Any]],
+) -> Iterator[Mapping[str, Any]]:
+  """Puts the predictions of length-sorted records back into file order.
 
   Args:
-    rows: each with the `place` of its record, which `record_batches` adds to
-      the features of those that it sorts; rows without are in order.
+    rows: predictions with the `input_index` of their record, a feature that
+      `record_batches` adds when it sorts. Rows without one are in order.
 
   Yields:
-    The rows, by their places from 0 on.
+    The rows by `input_index`, from 0.
   """
   waiting: dict[int, Mapping[str, Any]] = {}
-  next_place = 0
+  next_index = 0
   for row in rows:
-    if "place" not in row:
+    if "input_index" not in row:
       yield row
       continue
-    waiting[int(row["place"])] = row
-    while next_place in waiting:
-      yield waiting.pop(next_place)
-      next_place += 1
+    waiting[int(row["input_index"])] = row
+    while next_index in waiting:
+      yield waiting.pop(next_index)
+      next_index += 1

@@ -203,17 +203,17 @@ def _count_case(entries: Iterable[str]) -> tuple[int, int]:
 
 
 def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
-  """Refuses a vocabulary of the other case, see `other_case`.
+  """Refuses a vocabulary of the other case, see `case_mismatch`.
 
   Raises:
     InputError: it is of the other case.
   """
-  problem = other_case(entries, do_lower_case)
+  problem = case_mismatch(entries, do_lower_case)
   if problem:
     raise InputError(f"{path}: {problem}")
 
 
-def other_case(entries: Iterable[str], do_lower_case: bool) -> str | None:
+def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
   """Says that a vocabulary is cased and text is not, or the reverse.
 
   Args:

@@ -202,7 +202,7 @@ class Classifier(ExportedModel):
   def __init__(self, description, *args, **kwargs):
     """See base class."""
     super().__init__(description, *args, **kwargs)
-    self.problem = classification.problem_of(description)
+    self.problem = classification.problem_from_description(description)
     if self.problem.kind == "multiple_choice":
       self.main = "choices"
     elif description.get("has_pairs"):

@@ -49,8 +49,8 @@ def found_in(
     The entities, in order.
   """
   found = []
-  for label, first, last in ner.entities_of(tags):
-    start, end = sentence.places[first][0], sentence.places[last - 1][1]
+  for label, first, last in ner.tags_to_entities(tags):
+    start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
     text = sentence.text[start:end]
     sure = float(min(probabilities[first:last]))
     found.append(Found(label, text, start, end, sure))

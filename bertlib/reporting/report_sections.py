@@ -146,7 +146,7 @@ def ner_sections(
     html_report.errors(
       [
         {
-          "sentence": sentence.place,
+          "sentence": sentence.location,
           "is": shown(sentence, sentence.tags, [1.0] * len(tags)),
           "said": shown(sentence, tags, probabilities),
           "probability": probability,

@@ -31,7 +31,7 @@ def check_questions(run: Run, data: squad_questions.Data) -> doctor.Lengths:
     run.tokenizer,
     squad_windows.window_settings(run.settings, is_training=bool(data.train)),
   )
-  cut, lost = squad_features.find_losses(windows)
+  cut, lost = squad_features.find_incomplete_questions(windows)
   for what, which in (("questions are cut", cut), ("answers get lost", lost)):
     if len(which) > len(some) / 20:
       logging.warning("%d of %d %s", len(which), len(some), what)
@@ -155,7 +155,7 @@ def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
       name: [
         entity.label
         for sentence in sentences
-        for entity in ner.entities_of(sentence.tags)
+        for entity in ner.tags_to_entities(sentence.tags)
       ]
       for name, sentences in sets.items()
       if sentences

@@ -168,7 +168,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     wish: StopRequest | None = None,
     batch_of_step: Callable[[int], Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.monotonic,
-    find_bad_record: record_check.Find | None = None,
+    find_bad_record: record_check.FindBadRecord | None = None,
   ):
     """Takes when to save.
 
@@ -308,7 +308,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _failure(self, broken: list[str]) -> InputError:
     """What to raise of the step; writes down what went into it."""
-    record_check.raise_bad_record(self._find_bad_record)
+    record_check.raise_if_bad_record(self._find_bad_record)
     step = self._step
     values = [
       f"{name.replace('_', ' ')} {self._told[name]}"
@@ -350,7 +350,8 @@ def batch_at(
 
   Returns:
     The features by name and, [B] each, `record_file` and `record_number`, see
-    `input_pipeline.record_places`; nothing of an `input_fn` that cannot tell.
+    `input_pipeline.records_with_source`; nothing of an `input_fn` that cannot
+    tell.
   """
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:

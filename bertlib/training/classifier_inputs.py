@@ -302,7 +302,7 @@ def read_examples(
   if settings.run.do_eval or (
     settings.run.do_train and settings.run.eval_steps
   ):
-    eval_sets = processor.sets(settings.data_dir, "dev")
+    eval_sets = processor.read_sets(settings.data_dir, "dev")
   if settings.run.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
@@ -312,5 +312,5 @@ def read_examples(
       "": classification.read_texts(settings.predict_file, processor.encoding)
     }
   elif settings.run.do_predict:
-    predict_sets = processor.sets(settings.data_dir, "test")
+    predict_sets = processor.read_sets(settings.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)

@@ -458,7 +458,7 @@ class ReplicatedEstimator:
     with strategy.scope(), _without_warnings():
       tf.train.get_or_create_global_step()
       batches = strategy.make_input_fn_iterator(
-        lambda _: input_pipeline.share_batches(input_fn(params), num_replicas)
+        lambda _: input_pipeline.split_batches(input_fn(params), num_replicas)
       )
       strategy.run(build, args=batches.get_next())
     tf.add_to_collection(

@@ -73,7 +73,7 @@ def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
   for sentence in sentences:
     if sentence.tags is None:
       raise InputError(
-        f"{sentence.place}: has words without tags, which --{flag} needs"
+        f"{sentence.location}: has words without tags, which --{flag} needs"
       )
   return sentences
 
@@ -102,17 +102,17 @@ def repair(
   """
   kinds = {label[2:] for label in labels if label != "O"}
   for sentence in sentences:
-    for entity in ner.entities_of(sentence.tags):
+    for entity in ner.tags_to_entities(sentence.tags):
       if entity.label not in kinds:
         raise InputError(
-          f"{sentence.place}: {entity.label!r} (at"
+          f"{sentence.location}: {entity.label!r} (at"
           f" {sentence.words[entity.start]!r}) is no label of the training"
           f" data, which has {', '.join(sorted(kinds))}"
         )
   was_scheme = ner.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
-  mended, num_broken = ner.repaired(sentences, was_scheme)
+  mended, num_broken = ner.repair_tags(sentences, was_scheme)
   if num_broken:
     logging.warning(
       "%s: %d tags are not as %s has them, such as an I- that follows on"
@@ -122,7 +122,7 @@ def repair(
       was_scheme or "the data",
     )
   if scheme != was_scheme:
-    mended, _ = ner.repaired(mended, scheme)
+    mended, _ = ner.repair_tags(mended, scheme)
   return mended
 
 
@@ -146,7 +146,7 @@ def find_labels(
   seen = {tag for sentence in train_set for tag in sentence.tags}
   scheme = settings.scheme if settings.scheme != "data" else ""
   scheme = scheme or ner.find_scheme(seen) or "BIO"
-  found, _ = ner.repaired(train_set, scheme)
+  found, _ = ner.repair_tags(train_set, scheme)
   tags = {tag for sentence in found for tag in sentence.tags} - {"O"}
   kinds = {tag[2:] for tag in tags}
   return [

@@ -50,7 +50,9 @@ class Data(NamedTuple):
   num_records: Mapping[str, int]
 
 
-def bad_record_finder(run: Run, files: Sequence[str]) -> record_check.Find:
+def bad_record_finder(
+  run: Run, files: Sequence[str]
+) -> record_check.FindBadRecord:
   """Looks for a record of some files that the model cannot take."""
   return functools.partial(
     record_check.find, files, record_layout(run.settings, run.config)
@@ -96,7 +98,7 @@ def find_data(run: Run) -> Data:
     for path in dict.fromkeys(train_files + eval_files)
   }
   some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
-  record_check.raise_bad_record(
+  record_check.raise_if_bad_record(
     functools.partial(
       record_check.find, num_records, record_layout(settings, run.config), some
     )

@@ -368,7 +368,7 @@ def train(
   num_train_steps: int,
   data: str,
   evaluate_fn: model_selection.Evaluate | None = None,
-  find_bad_record: record_check.Find | None = None,
+  find_bad_record: record_check.FindBadRecord | None = None,
 ) -> None:
   """Trains to the last step, or continues where training was stopped.
 
@@ -392,7 +392,7 @@ def train(
     stop, hooks = _stop_hooks(run, own)
     if run.is_chief and not run.on_tpu:
       hooks.append(_save_hook(run, input_fn, stop, own, find_bad_record))
-    with record_check.named_at_failure(find_bad_record):
+    with record_check.report_bad_record(find_bad_record):
       model_selection.train(
         estimators.build(run.settings, model_fn, run.output_dir, trains=True),
         input_fn,

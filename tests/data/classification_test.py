@@ -190,7 +190,7 @@ def test_qqp_is_read_by_its_published_columns(tmp_path):
 @pytest.mark.needs_data
 def test_the_whole_diagnostic_set_is_read():
   folder = reference_data.data("glue", "diagnostic")
-  (examples,) = PROCESSORS["ax"]().sets(folder, "test").values()
+  (examples,) = PROCESSORS["ax"]().read_sets(folder, "test").values()
   assert len(examples) == 1104
   assert examples[0].text_a == "The cat sat on the mat."
   assert examples[0].text_b == "The cat did not sit on the mat."
@@ -200,7 +200,7 @@ def test_diagnostic_set_is_labelled_by_a_model_of_mnli(tmp_path):
   folder = str(tmp_path)
   write_table(tmp_path / "diagnostic.tsv", PAIR, [["0", "The cat.", "A cat."]])
   processor = PROCESSORS["ax"]()
-  ((example,),) = processor.sets(folder, "test").values()
+  ((example,),) = processor.read_sets(folder, "test").values()
   assert (example.text_a, example.text_b) == ("The cat.", "A cat.")
   assert processor.get_labels() == PROCESSORS["mnli"]().get_labels()
   assert processor.model_task == "mnli"
@@ -215,7 +215,7 @@ def test_mnli_has_a_second_set_of_other_kinds_of_text(
     fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
     fields += ["neutral"] * num_labels
     write_table(tmp_path / f"{split}_{kind}.tsv", ["name"] * 16, [fields])
-  sets = PROCESSORS["mnli"]().sets(str(tmp_path), split)
+  sets = PROCESSORS["mnli"]().read_sets(str(tmp_path), split)
   read_back = {
     ending: [(e.guid, e.text_a, e.text_b) for e in examples]
     for ending, examples in sets.items()
@@ -233,7 +233,7 @@ def test_mnli_without_a_second_set_says_so(tmp_path, caplog):
   folder = reference_data.data("own", "MNLI")
   shutil.copy(f"{folder}/dev_matched.tsv", tmp_path)
   folder = str(tmp_path)
-  assert list(PROCESSORS["mnli"]().sets(folder, "dev")) == [""]
+  assert list(PROCESSORS["mnli"]().read_sets(folder, "dev")) == [""]
   assert "no dev_mismatched.tsv" in caplog.text
 
 

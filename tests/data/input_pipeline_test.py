@@ -59,16 +59,18 @@ def cut_one_by_one(tokens_a, tokens_b, room):
 
 @settings(deadline=None)
 @given(*[st.integers(0, 40)] * 3)
-def test_fit_pair_equals_cutting_one_by_one(length_a, length_b, room):
+def test_truncated_lengths_equal_cutting_one_by_one(length_a, length_b, room):
   cut = cut_one_by_one(range(length_a), range(length_b), room)
-  assert model_inputs.fit_pair(length_a, length_b, room) == tuple(map(len, cut))
+  assert model_inputs.truncated_lengths(length_a, length_b, room) == tuple(
+    map(len, cut)
+  )
   pair = [*range(length_a)], [*range(length_b)]
   model_inputs._truncate_seq_pair(*pair, room)
   assert pair == tuple([*range(len(part))] for part in cut)
 
 
 def test_no_room_keeps_nothing():
-  assert model_inputs.fit_pair(3, 4, -1) == (0, 0)
+  assert model_inputs.truncated_lengths(3, 4, -1) == (0, 0)
 
 
 texts = st.lists(st.sampled_from(["cat", "dogs", "unable", "sat!"])).map(
@@ -493,17 +495,22 @@ def test_sorted_records_come_longest_first_and_know_their_places(uneven):
   assert lengths == sorted(lengths, reverse=True)
   for batch in batches:
     assert (
-      batch["place"].numpy().tolist() == batch["unique_ids"].numpy().tolist()
+      batch["input_index"].numpy().tolist()
+      == batch["unique_ids"].numpy().tolist()
     )
 
 
-def test_in_order_puts_sorted_rows_back(uneven):
+def test_sorted_rows_return_to_input_order(uneven):
   path, layout = uneven
   batches = input_pipeline.record_batches(path, layout, 8, False, True, True)
   rows = [
-    {"place": place} for batch in batches for place in batch["place"].numpy()
+    {"input_index": place}
+    for batch in batches
+    for place in batch["input_index"].numpy()
   ]
-  places = [int(row["place"]) for row in tf_records.in_order(rows)]
+  places = [
+    int(row["input_index"]) for row in tf_records.restore_input_order(rows)
+  ]
   assert places == list(range(50))
 
 

@@ -55,7 +55,7 @@ def test_any_column_and_delimiter(tmp_path):
 def test_words_stand_in_the_text(tmp_path):
   path = write(tmp_path, "Ann\tO\nleft\tO\n")
   (sentence,) = ner.read_sentences(path, Columns())
-  assert [sentence.text[a:b] for a, b in sentence.places] == sentence.words
+  assert [sentence.text[a:b] for a, b in sentence.offsets] == sentence.words
 
 
 def test_a_single_column_has_no_tags(tmp_path):
@@ -195,7 +195,7 @@ def test_published_sets_are_read_whole(
     Columns(item_delimiter=item_delimiter),
   )
   assert len(sentences) == num_sentences
-  found = sum(len(ner.entities_of(s.tags)) for s in sentences)
+  found = sum(len(ner.tags_to_entities(s.tags)) for s in sentences)
   assert found == num_entities
 
 
@@ -207,7 +207,7 @@ TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12)
 @given(TAGS)
 @settings(deadline=None)
 def test_entities_of_any_bio_are_those_of_seqeval(tags):
-  ours = [(e.label, e.start, e.end - 1) for e in ner.entities_of(tags)]
+  ours = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
   assert ours == get_entities(tags)
 
 
@@ -226,8 +226,8 @@ def entity_lists(draw):
 @settings(deadline=None)
 def test_tags_give_their_entities_back(drawn, scheme):
   entities, num_words = drawn
-  tags = ner.tags_of(entities, num_words, scheme)
-  assert ner.entities_of(tags) == entities
+  tags = ner.entities_to_tags(entities, num_words, scheme)
+  assert ner.tags_to_entities(tags) == entities
 
 
 @pytest.mark.parametrize(
@@ -240,12 +240,12 @@ def test_tags_give_their_entities_back(drawn, scheme):
   ],
 )
 def test_other_tags_are_understood(tags, entities):
-  assert ner.entities_of(tags) == entities
+  assert ner.tags_to_entities(tags) == entities
 
 
 def test_repaired_counts_the_tags_that_change():
   sentence = ner.from_text("a b c")._replace(tags=["O", "I-X", "I-X"])
-  (mended,), count = ner.repaired([sentence], "BIO")
+  (mended,), count = ner.repair_tags([sentence], "BIO")
   assert mended.tags == ["O", "B-X", "I-X"]
   assert count == 1
 

@@ -95,7 +95,7 @@ def test_a_flipped_byte_is_found(tmp_path, place):
 def test_other_errors_stay_as_they_are(find):
   with (
     pytest.raises(tf.errors.InvalidArgumentError),
-    record_check.named_at_failure(find),
+    record_check.report_bad_record(find),
   ):
     raise tf.errors.InvalidArgumentError(None, None, "of the model")
 

@@ -250,7 +250,7 @@ def test_a_long_question_is_cut_and_counted(tokenizer):
   )
   assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
   assert first.input_ids == second.input_ids
-  cut, _ = squad_features.find_losses(windows)
+  cut, _ = squad_features.find_incomplete_questions(windows)
   assert cut.tolist() == [0]
 
 
@@ -277,7 +277,7 @@ def test_an_answer_in_no_window_is_found(tokenizer):
   windows = squad_features.convert_examples_to_windows(
     examples, tokenizer, Settings(7, 1, 3, True)
   )
-  _, lost = squad_features.find_losses(windows)
+  _, lost = squad_features.find_incomplete_questions(windows)
   assert lost.tolist() == [0]
 
 
@@ -443,7 +443,7 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
       tokenizer,
       Settings(row["max_seq_length"], row["doc_stride"], 12, True),
     )
-    cut, lost = squad_features.find_losses(windows)
+    cut, lost = squad_features.find_incomplete_questions(windows)
     assert row["questions"] == run["count_examples"]
     assert row["windows"] == len(windows.length)
     assert row["questions cut"] == len(cut) > 0

@@ -370,7 +370,7 @@ def assert_tags(model, host, texts):
   """Places of all words as in `ner`, entities as the host finds them."""
   said = ask(model, "text", text=texts)
   for row, (text, expected) in enumerate(zip(texts, host.predict(texts))):
-    places = ner.from_text(text).places
+    places = ner.from_text(text).offsets
     rows = zip(*(said[name][row].tolist() for name in ("starts", "ends")))
     assert [*rows] == places + [(-1, -1)] * (
       said["tags"].shape[1] - len(places)

@@ -215,7 +215,7 @@ def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
   sentences = [ner.from_text(text) for text in texts]
   words = [word for sentence in sentences for word in sentence.words]
   spans = zip(tokens.word_starts.to_list(), tokens.word_ends.to_list())
-  assert [list(zip(*pair)) for pair in spans] == [s.places for s in sentences]
+  assert [list(zip(*pair)) for pair in spans] == [s.offsets for s in sentences]
   encoded = [tokenizer.encode(word) for word in words]
   expected = [piece for ids in encoded for piece in ids]
   assert tokens.ids.values.numpy().tolist() == expected

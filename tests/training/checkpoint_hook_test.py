@@ -100,7 +100,7 @@ def test_a_traced_batch_is_that_of_its_step_with_the_places(
   straight = [*batches().take(10).as_numpy_iterator()]
   for step in (0, 3, 6, 9):  # all but the first have a border of epochs
     batch = straight[step]
-    dataset = batches(step * 4, with_places=True)
+    dataset = batches(step * 4, with_source=True)
     traced = next(dataset.as_numpy_iterator())
     named = zip(traced.pop("record_file"), traced.pop("record_number"))
     found = [(file.decode(), number) for file, number in named]

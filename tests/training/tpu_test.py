@@ -512,7 +512,7 @@ def test_each_host_reads_its_rows_of_a_batch(host, num_hosts, rows):
     current_input_fn_deployment=lambda: (None, host, num_hosts, None)
   )
   # A host's batch size is that of its own rows.
-  size, shard = input_pipeline.whole_batch(
+  size, shard = input_pipeline.global_batch_size_and_shard(
     {"batch_size": 8 // num_hosts, "context": context}
   )
   batch = np.arange(16).reshape(8, 2)
