@@ -229,7 +229,7 @@ def _write(
 ) -> None:
   """Writes an output file, whole or not at all."""
   number, parts = output
-  with beam_files.write_whole(output_files[number], "wb") as file:
+  with beam_files.atomic_write(output_files[number], "wb") as file:
     for _, content in sorted(parts):
       file.write(content)
 

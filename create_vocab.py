@@ -36,7 +36,7 @@ from bertlib import app, files, folder_lock, lazy_module, text_files
 from bertlib.checkpoints import config_schema
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.settings import option
 from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
@@ -379,7 +379,7 @@ def _learn(settings: VocabularySettings) -> None:
   entries = learn_vocab(
     words, **{name: getattr(settings, name) for name in _TO_LEARN}
   )
-  with write_whole(settings.output_file) as file:
+  with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
   logging.info("%s: %d entries", settings.output_file, len(entries))
   if len(entries) < settings.vocab_size:
@@ -421,7 +421,7 @@ def _add(settings: VocabularySettings) -> None:
     raise InputError(f"{settings.add_words}: has no words that can be entries")
   entries, pieces = place_words(vocab, words, settings.grow)
 
-  with write_whole(settings.output_file) as file:
+  with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
       tensors = embeddings.read_checkpoint(
@@ -429,7 +429,7 @@ def _add(settings: VocabularySettings) -> None:
       )
       tensors = embeddings.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = len(tensors[embeddings.WORD_EMBEDDINGS])
-      with write_whole(settings.output_config) as config_file:
+      with atomic_write(settings.output_config) as config_file:
         text = json.dumps(config, indent=2, ensure_ascii=False)
         config_file.write(f"{text}\n")
         embeddings.write_checkpoint(settings.output_checkpoint, tensors)

@@ -38,7 +38,7 @@ from bertlib.compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.export import signatures, tf1_module
-from bertlib.files import whole_folder, write_whole
+from bertlib.files import atomic_folder, atomic_write
 from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
 from bertlib.training import resolve
@@ -298,7 +298,7 @@ def write_assets(source: Source, folder: str) -> None:
   )
   labels = source.description.get("labels")
   if labels:
-    with write_whole(os.path.join(folder, "labels.txt")) as file:
+    with atomic_write(os.path.join(folder, "labels.txt")) as file:
       file.write("".join(f"{label}\n" for label in labels))
 
 
@@ -337,7 +337,10 @@ def export(
   """
   served = exported_model(source, encoder, seq_length, precision)
   weights = read_weights(served, source.checkpoint)
-  with whole_folder(export_dir) as beside, tempfile.TemporaryDirectory() as own:
+  with (
+    atomic_folder(export_dir) as beside,
+    tempfile.TemporaryDirectory() as own,
+  ):
     write_assets(source, own)
     exported, callables = saved_model_object(served, weights, own)
     with _quiet():
@@ -402,12 +405,12 @@ def export_quantized(
     [function.get_concrete_function(**inputs)], module
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  with whole_folder(export_dir) as beside:
+  with atomic_folder(export_dir) as beside:
     with _quiet():
       model = converter.convert()
     tf.io.gfile.makedirs(beside)
     write_assets(source, beside)
-    with write_whole(os.path.join(beside, TFLITE_FILE), "wb") as file:
+    with atomic_write(os.path.join(beside, TFLITE_FILE), "wb") as file:
       file.write(model)
   logging.info(
     "%s: %.1f MB of %.1f, from %s",

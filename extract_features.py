@@ -33,7 +33,7 @@ from bertlib.checkpoints import finding, initialize, loading
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
@@ -470,7 +470,7 @@ def main(_) -> None:
 
   with (
     folder_lock.lock_files([settings.output_file]),
-    write_whole(settings.output_file, "wb" if is_npz else "w") as output,
+    atomic_write(settings.output_file, "wb" if is_npz else "w") as output,
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")

@@ -596,7 +596,7 @@ def score(
   if not arrays:
     logging.info("On a TPU only loss and accuracy are scored")
     return Evaluation(results, arrays)
-  scores = classification_scores.score(
+  scores = classification_scores.evaluate(
     processor.scores, arrays["label_ids"], arrays["logits"], processor.problem
   )
   matrix = scores.pop("confusion_matrix", None)
@@ -634,15 +634,17 @@ def score_sets(
     results, arrays = score(run, processor, dev_set, checkpoint)
     if arrays and not ending:
       if problem.kind == "multi_label":
-        thresholds, tuned = classification_results.tune(problem, **arrays)
+        thresholds, tuned = classification_results.tune_thresholds(
+          problem, **arrays
+        )
         model_json.add_to_description(run.output_dir, thresholds=thresholds)
         results |= tuned
       sections = report_sections.sections(problem, dev_set.examples, **arrays)
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
       warnings += run_report.point_out_collapse(
-        classification_scores.answers(problem, rows),
-        classification_scores.gold_answers(dev_set.examples),
+        classification_scores.predicted_labels(problem, rows),
+        classification_scores.gold_labels(dev_set.examples),
       )
     write_scores(run, results, checkpoint, ending)
     all_results |= {f"{name}{ending}": v for name, v in results.items()}
@@ -703,7 +705,7 @@ def label_sets(
       show=bool(predict_file),
     )
     warnings += run_report.point_out_collapse(
-      classification_scores.answers(problem, rows, thresholds)
+      classification_scores.predicted_labels(problem, rows, thresholds)
     )
   return warnings
 

@@ -222,7 +222,9 @@ class Predictor(predictor.LoadedModel):
     )
     return tf.nn.softmax(logits)
 
-  def predict(self, texts: Iterable[str]) -> list[list[ner_decoding.Found]]:
+  def predict(
+    self, texts: Iterable[str]
+  ) -> list[list[ner_decoding.EntityPrediction]]:
     """Finds the entities of texts.
 
     Args:
@@ -241,9 +243,10 @@ class Predictor(predictor.LoadedModel):
       ]
     )
     labels = self.description["labels"]
-    said = ner_decoding.decide(sentences, windows, enumerate(rows), labels)
+    said = ner_decoding.assign_tags(sentences, windows, enumerate(rows), labels)
     return [
-      ner_decoding.found_in(s, *tagged) for s, tagged in zip(sentences, said)
+      ner_decoding.extract_entities(s, *tagged)
+      for s, tagged in zip(sentences, said)
     ]
 
 
@@ -467,7 +470,9 @@ def train_tagger(
     step_plan.count_steps(settings.run, len(windows), run.task.unit),
     f"{len(windows)} windows",
     lambda checkpoint: ner_scores.overall(
-      ner_decoding.score_tags(data.dev, tag(run, dev_set, labels, checkpoint))
+      ner_decoding.evaluate_tags(
+        data.dev, tag(run, dev_set, labels, checkpoint)
+      )
     ),
     functools.partial(record_check.find, [path], run.task.features),
   )
@@ -502,7 +507,7 @@ def tag(
   probabilities = (
     (int(row["unique_ids"]), row["probabilities"]) for row in rows
   )
-  return ner_decoding.decide(sentences, windows, probabilities, labels)
+  return ner_decoding.assign_tags(sentences, windows, probabilities, labels)
 
 
 def score_dev_set(
@@ -523,12 +528,12 @@ def score_dev_set(
     The results by name, what a report shows of them, and warnings for it.
   """
   predicted = tag(run, dev_set, labels, checkpoint)
-  results = ner_decoding.score_tags(dev_set.sentences, predicted)
+  results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
   write_scores(run, results, checkpoint)
   sections = report_sections.ner_sections(dev_set.sentences, predicted, results)
   warnings = run_report.point_out_collapse(
-    ner_decoding.answers(tags for tags, _ in predicted),
-    ner_decoding.answers(sentence.tags for sentence in dev_set.sentences),
+    ner_decoding.tag_texts(tags for tags, _ in predicted),
+    ner_decoding.tag_texts(sentence.tags for sentence in dev_set.sentences),
   )
   return results, sections, warnings
 
@@ -547,7 +552,7 @@ def tag_predict_file(
   name = result_files.predictions_name(run.settings.predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
   return run_report.point_out_collapse(
-    ner_decoding.answers(tags for tags, _ in predicted)
+    ner_decoding.tag_texts(tags for tags, _ in predicted)
   )
 
 

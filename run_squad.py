@@ -647,7 +647,7 @@ def train_reader(
     ),
     squad_inputs.count_steps(settings, len(questions), len(windows.length)),
     f"{len(questions)} questions in {len(windows.length)} windows",
-    lambda checkpoint: squad_evaluation.score_logits(
+    lambda checkpoint: squad_evaluation.evaluate_logits(
       settings,
       data.predict,
       dev_windows,

@@ -22,7 +22,7 @@ import json
 from bertlib import app, files
 from bertlib.data import squad_files
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.metrics import squad_scores
 from bertlib.settings import option
 from bertlib.settings.squad_metrics import SquadMetricsSettings
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
     results = squad_scores.evaluate_v1(questions, predictions, score)
   line = json.dumps(results, indent=indent)
   if settings.out_file:
-    with write_whole(settings.out_file) as file:
+    with atomic_write(settings.out_file) as file:
       file.write(line)
   else:
     print(line)

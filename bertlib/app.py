@@ -144,7 +144,7 @@ def _flag_errors(message: str) -> list[str]:
 
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
-  """Ends the program by one line where something is wrong that is mendable."""
+  """Turns an error that the user can fix, or a signal, into one line."""
   try:
     yield
     return
@@ -152,7 +152,7 @@ def _one_line() -> Iterator[None]:
     message, status = f"stopped by {stopped.signal_name}", stopped.code
     logging.debug("Where it was stopped:", exc_info=True)
   except Exception as error:
-    problem = errors.mendable(error)
+    problem = errors.user_error_message(error)
     if problem is None:
       raise
     message, status = f"error: {problem}", 1

@@ -41,7 +41,7 @@ def printable(text: str) -> str:
   )
 
 
-def mendable(error: Exception) -> str | None:
+def user_error_message(error: Exception) -> str | None:
   """The line to show for an error that the user can mend, or None.
 
   TensorFlow reports what is wrong with a file in many classes of error, whose

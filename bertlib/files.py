@@ -81,7 +81,7 @@ def temporary_name(path: str) -> str:
   return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
 
 
-def remove_strays(pattern: str) -> None:
+def remove_stale_files(pattern: str) -> None:
   """Removes what killed processes left half-written.
 
   Args:
@@ -117,7 +117,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def whole_file(path: str) -> Iterator[str]:
+def atomic_path(path: str) -> Iterator[str]:
   """Gives a name beside `path`, for a file that appears whole or not at all.
 
   The file written under that name takes its own at the end of the block; if
@@ -133,12 +133,12 @@ def whole_file(path: str) -> Iterator[str]:
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  with _moved_when_whole(path, _file_system(path).remove) as beside:
+  with _moved_on_success(path, _file_system(path).remove) as beside:
     yield beside
 
 
 @contextlib.contextmanager
-def whole_folder(path: str) -> Iterator[str]:
+def atomic_folder(path: str) -> Iterator[str]:
   """Gives a name beside `path`, for a folder that appears whole or not at all.
 
   Args:
@@ -153,14 +153,14 @@ def whole_folder(path: str) -> Iterator[str]:
   path = path.rstrip("/")
   if exists(path):
     raise InputError(f"{path}: is there already; name a folder that is not")
-  with _moved_when_whole(path, _file_system(path).rmtree) as beside:
+  with _moved_on_success(path, _file_system(path).rmtree) as beside:
     yield beside
 
 
 @contextlib.contextmanager
-def _moved_when_whole(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
+def _moved_on_success(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
   """A temporary name, renamed to `path` after the block, or removed."""
-  remove_strays(glob.escape(path))
+  remove_stale_files(glob.escape(path))
   beside = temporary_name(path)
   try:
     yield beside
@@ -172,7 +172,7 @@ def _moved_when_whole(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def whole_files(
+def atomic_files(
   folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
 ) -> Iterator[str]:
   """Gives a folder whose files move into another when all are written.
@@ -193,7 +193,7 @@ def whole_files(
   system = _file_system(folder)
   # Within a folder that is there, which may be a file system of its own.
   whole = os.path.join(folder, "files") if system.exists(folder) else folder
-  remove_strays(glob.escape(whole))
+  remove_stale_files(glob.escape(whole))
   beside = temporary_name(whole)
   system.makedirs(beside)
   try:
@@ -218,7 +218,7 @@ def whole_files(
 def resumable_file(path: str) -> Iterator[str]:
   """Gives the name `path` + ".part" for a file that several runs may write.
 
-  As of `whole_file`, but what a failed block has written stays for the next.
+  As of `atomic_path`, but what a failed block has written stays for the next.
   """
   part = f"{path}.part"
   yield part
@@ -226,8 +226,8 @@ def resumable_file(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens a `whole_file` for writing.
+def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+  """Opens an `atomic_path` for writing.
 
   Args:
     path: file to write.
@@ -236,7 +236,7 @@ def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
   Yields:
     The open file.
   """
-  with whole_file(path) as beside:
+  with atomic_path(path) as beside:
     try:
       with open_any(beside, mode) as file:
         yield file

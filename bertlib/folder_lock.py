@@ -60,7 +60,7 @@ def lock_folder(folder: str) -> Iterator[None]:
   """
   files.make_folder(folder)
   with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
-    files.remove_strays(os.path.join(glob.escape(folder), "*"))
+    files.remove_stale_files(os.path.join(glob.escape(folder), "*"))
     yield
 
 

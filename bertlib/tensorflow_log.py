@@ -28,7 +28,7 @@ def import_quietly() -> None:
   it fails or ends the process. From then on it logs errors alone.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-  with stderr_if_it_fails():
+  with stderr_on_failure():
     import tensorflow as tf
   tf.get_logger().setLevel("ERROR")
 
@@ -39,7 +39,7 @@ def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 @contextlib.contextmanager
-def stderr_if_it_fails() -> Iterator[None]:
+def stderr_on_failure() -> Iterator[None]:
   """Holds back file descriptor 2; prints what it got unless the block succeeds.
 
   A process of its own keeps it, so that the last words of a process that

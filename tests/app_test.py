@@ -170,7 +170,7 @@ def test_what_tensorflow_says_of_a_file_is_one_line_too(
   path = os.path.join(tmp_path, name)
   with pytest.raises(tf.errors.OpError) as refused:
     action(path)
-  assert errors.mendable(refused.value) == f"{path}: {said}"
+  assert errors.user_error_message(refused.value) == f"{path}: {said}"
 
 
 def test_the_line_is_found_in_a_long_report():
@@ -178,12 +178,16 @@ def test_the_line_is_found_in_a_long_report():
     "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
   )
   error = tf.errors.UnknownError(None, None, said.format("Permission denied"))
-  assert errors.mendable(error) == "/x/m.tmp: Permission denied"
+  assert errors.user_error_message(error) == "/x/m.tmp: Permission denied"
   error = tf.errors.UnknownError(None, None, said.format("File too large"))
-  assert errors.mendable(error).startswith("/x/m.tmp: File too large. ")
+  assert errors.user_error_message(error).startswith(
+    "/x/m.tmp: File too large. "
+  )
   eager = "{{function_node __wrapped__SaveV2}} /x/m.tmp; File too large"
   error = tf.errors.OutOfRangeError(None, None, eager + " [Op:SaveV2]")
-  assert errors.mendable(error).startswith("/x/m.tmp: File too large. ")
+  assert errors.user_error_message(error).startswith(
+    "/x/m.tmp: File too large. "
+  )
 
 
 @pytest.mark.process
@@ -217,12 +221,12 @@ def test_importing_does_not_load_tensorflow(script, module):
 # No room
 
 WRITERS = {
-  "write_whole, at the end": """
-with files.write_whole({!r}) as file:
+  "atomic_write, at the end": """
+with files.atomic_write({!r}) as file:
   file.write("x" * 5000)
 """,
-  "write_whole, on the way": """
-with files.write_whole({!r}, "wb") as file:
+  "atomic_write, on the way": """
+with files.atomic_write({!r}, "wb") as file:
   for _ in range(1000):
     file.write(b"x" * 5000)
 """,
@@ -260,8 +264,8 @@ def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
   full = tmp_path / "full"
   full.symlink_to("/dev/full")
   fails = script(
-    f"with files.write_whole({str(tmp_path / 'fine')!r}) as fine:",
-    f"  with files.write_whole({str(full)!r}) as full:",
+    f"with files.atomic_write({str(tmp_path / 'fine')!r}) as fine:",
+    f"  with files.atomic_write({str(full)!r}) as full:",
     "    full.write('x')",
   )
   assert f"{full}: No space left on device" in refusal(fails)
@@ -273,7 +277,7 @@ def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
 
 def test_text_is_utf_8_with_line_ends_as_given(tmp_path):
   path = str(tmp_path / "x")
-  with files.write_whole(path) as file:
+  with files.atomic_write(path) as file:
     file.write("é中\r\n\n\r")
   with open(path, "rb") as file:
     assert file.read() == "é中\r\n\n\r".encode()
@@ -289,7 +293,7 @@ def path(request, tmp_path):
 
 
 def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
-  with files.write_whole(path, "wb") as file:
+  with files.atomic_write(path, "wb") as file:
     file.write(b"la")
     file.flush()
     assert (tmp_path / "out").read_text() == "earlier"
@@ -302,7 +306,7 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
 def test_a_failure_leaves_the_earlier_file_and_nothing_else(
   tmp_path, path, error
 ):
-  with pytest.raises(error), files.write_whole(path) as file:
+  with pytest.raises(error), files.atomic_write(path) as file:
     file.write("later")
     raise error
   assert (tmp_path / "out").read_text() == "earlier"
@@ -312,13 +316,13 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(
 def test_what_cannot_be_opened_is_named_as_it_was_given(tmp_path):
   path = str(tmp_path / "no" / "folder")
   with pytest.raises(FileNotFoundError) as refused:
-    files.write_whole(path).__enter__()
+    files.atomic_write(path).__enter__()
   assert refused.value.filename == path
 
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path):
   with pytest.raises(IsADirectoryError) as refused:
-    files.write_whole(str(tmp_path)).__enter__()
+    files.atomic_write(str(tmp_path)).__enter__()
   assert refused.value.filename == str(tmp_path)
 
 
@@ -328,7 +332,7 @@ def test_a_pipe_is_written_as_it_is(tmp_path):
   read = []
   reader = threading.Thread(target=lambda: read.append(path.read_text()))
   reader.start()
-  with files.write_whole(str(path)) as file:
+  with files.atomic_write(str(path)) as file:
     file.write("through")
   reader.join()
   assert read == ["through"]

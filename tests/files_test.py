@@ -36,7 +36,7 @@ def test_a_remote_path_has_a_scheme(path, remote):
 
 def test_files_appear_together_in_a_folder_that_is_made(place):
   folder, path = place
-  with files.whole_files(f"{path}/new/one") as beside:
+  with files.atomic_files(f"{path}/new/one") as beside:
     write(beside, a="1", b="2")
     assert not (folder / "new" / "one").exists()
   assert read(folder / "new" / "one") == {"a": "1", "b": "2"}
@@ -46,7 +46,7 @@ def test_files_appear_together_in_a_folder_that_is_made(place):
 def test_files_appear_beside_others_and_replace_their_own(place):
   folder, path = place
   write(path, a="old", other="kept")
-  with files.whole_files(path) as beside:
+  with files.atomic_files(path) as beside:
     write(beside, a="new")
   assert read(folder) == {"a": "new", "other": "kept"}
 
@@ -54,7 +54,7 @@ def test_files_appear_beside_others_and_replace_their_own(place):
 def test_of_files_that_fail_nothing_appears(place):
   folder, path = place
   write(path, a="old")
-  with pytest.raises(KeyError), files.whole_files(path) as beside:
+  with pytest.raises(KeyError), files.atomic_files(path) as beside:
     write(beside, a="new", b="new")
     raise KeyError
   assert read(folder) == {"a": "old"}
@@ -65,7 +65,7 @@ def test_files_that_may_not_be_replaced_are_named(place):
   write(path, a="old")
   with (
     pytest.raises(InputError, match=r"has a already; .*--overwrite"),
-    files.whole_files(path, overwrite=False) as beside,
+    files.atomic_files(path, overwrite=False) as beside,
   ):
     write(beside, a="new", b="new")
   assert read(folder) == {"a": "old"}
@@ -78,7 +78,7 @@ def test_files_do_not_replace_inputs(place):
     pytest.raises(
       InputError, match=r"a: would overwrite .*, which is an input"
     ),
-    files.whole_files(path, inputs=[f"{path}/a"]) as beside,
+    files.atomic_files(path, inputs=[f"{path}/a"]) as beside,
   ):
     write(beside, a="new")
   assert read(folder) == {"a": "input"}

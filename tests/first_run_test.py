@@ -183,7 +183,7 @@ def test_a_model_with_one_answer_is_in_log_and_report(
 @pytest.mark.unit
 def test_sentences_without_entities_are_one_answer():
   tagged = [["O", "O"], ["B-PER", "O"], ["O"]]
-  assert ner_decoding.answers(tagged) == ["no entity", "B-PER O", "no entity"]
+  assert ner_decoding.tag_texts(tagged) == ["no entity", "B-PER O", "no entity"]
 
 
 @pytest.mark.unit

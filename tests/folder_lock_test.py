@@ -216,7 +216,7 @@ from bertlib import app, files
 from absl import flags
 
 def main(_):
-  with files.write_whole({path!r}) as file:
+  with files.atomic_write({path!r}) as file:
     file.write("half")
     {act}
 

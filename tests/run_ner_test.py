@@ -207,7 +207,7 @@ def test_the_loss_of_parts_adds_up():
 
 @pytest.mark.unit
 def test_scores_are_of_entities():
-  scores = ner_scores.score(
+  scores = ner_scores.entity_metrics(
     [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]
   )
   assert scores["f1"] == 0.5

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 SCRIPT = """
 import os, sys
 from bertlib import tensorflow_log
-with tensorflow_log.stderr_if_it_fails():
+with tensorflow_log.stderr_on_failure():
   os.write(2, b"held back\\n")
   {last}
 os.write(2, b"after\\n")
@@ -54,7 +54,7 @@ def test_more_is_held_back_than_a_pipe_takes():
 
 def test_a_closed_stderr_is_no_error():
   script = "from bertlib import tensorflow_log\n"
-  script += "with tensorflow_log.stderr_if_it_fails():\n"
+  script += "with tensorflow_log.stderr_on_failure():\n"
   done = subprocess.run(
     [sys.executable, "-c", script + "  print('done')"],
     stdout=subprocess.PIPE,

@@ -106,7 +106,7 @@ def test_wrong_input_is_refused_by_one_line_and_touches_nothing(case):
   before = case.content()
   with pytest.raises(Exception) as raised:
     run(case)
-  message = errors.mendable(raised.value)
+  message = errors.user_error_message(raised.value)
   assert message and "\n" not in message, repr(raised.value)
   assert isinstance(raised.value, case.row.kind), repr(raised.value)
   assert case.fill_in(case.row.error) in message

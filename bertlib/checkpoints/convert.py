@@ -215,7 +215,7 @@ def huggingface_to_tensorflow(
   inputs = [os.path.join(source_dir, name) for name in os.listdir(source_dir)]
   if vocab_file:
     inputs.append(vocab_file)
-  with files.whole_files(target_dir, overwrite, inputs) as folder:
+  with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
@@ -398,7 +398,7 @@ def tensorflow_to_huggingface(
     "model_max_length": config["max_position_embeddings"],
   }
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
-  with files.whole_files(target_dir, overwrite, inputs) as folder:
+  with files.atomic_files(target_dir, overwrite, inputs) as folder:
     rewrite.write_safetensors(
       os.path.join(folder, "model.safetensors"), tensors
     )

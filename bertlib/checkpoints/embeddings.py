@@ -86,5 +86,5 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint, whole or not at all; `path` is without `.index`."""
   folder, name = os.path.split(path)
   # The index is moved last, for with it the checkpoint is there.
-  with files.whole_files(folder) as beside:
+  with files.atomic_files(folder) as beside:
     checkpoint_writer.write_variables(os.path.join(beside, name), tensors)

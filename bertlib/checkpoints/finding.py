@@ -12,7 +12,7 @@ from absl import logging
 
 from bertlib.checkpoints import checkpoint_files
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 # Name of a released checkpoint in its folder.
 RELEASED = "bert_model.ckpt"
@@ -222,7 +222,7 @@ def write_state_file(
   """
   names = [os.path.basename(checkpoint) for checkpoint in (*before, last)]
   lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
-  with write_whole(os.path.join(folder, STATE_FILE)) as file:
+  with atomic_write(os.path.join(folder, STATE_FILE)) as file:
     file.writelines([f'model_checkpoint_path: "{names[-1]}"\n', *lines])
 
 

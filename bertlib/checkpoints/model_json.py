@@ -15,7 +15,7 @@ from bertlib import json_files
 from bertlib.checkpoints import config_schema, finding, loading
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import atomic_write, open_any
 
 # What a trained model is, beside its checkpoints: enough to load it again.
 MODEL_FILE = "model.json"
@@ -81,7 +81,7 @@ def write_model_files(
   for name, content in files.items():
     path = os.path.join(output_dir, name)
     if overwrite or not tf.gfile.Exists(path):
-      with write_whole(path, "wb") as file:
+      with atomic_write(path, "wb") as file:
         file.write(content)
 
 
@@ -188,7 +188,7 @@ def add_to_description(model_dir: str, **values: Any) -> None:
   """
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
     if tf.gfile.Exists(folder):
-      with write_whole(os.path.join(folder, MODEL_FILE)) as file:
+      with atomic_write(os.path.join(folder, MODEL_FILE)) as file:
         file.write(_as_json(load_description(folder) | values))
 
 

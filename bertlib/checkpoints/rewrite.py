@@ -227,7 +227,7 @@ def _write(
     *companions.values(),
     *(file for one in sources for file in files.checkpoint_files(one.path)),
   ]
-  with files.whole_files(target_dir, overwrite, inputs) as folder:
+  with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(os.path.join(folder, name), variables)
     with open(os.path.join(folder, finding.STATE_FILE), "w") as file:
       file.write(f'model_checkpoint_path: "{name}"\n')

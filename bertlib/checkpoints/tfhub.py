@@ -21,7 +21,7 @@ from absl import logging
 from bertlib import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
 from bertlib.checkpoints import checkpoint_writer, loading, model_json, zoo
 from bertlib.errors import InputError
-from bertlib.files import whole_folder, write_whole
+from bertlib.files import atomic_folder, atomic_write
 
 # From the names of TensorFlow's model garden to BERT's.
 _NAMES = (
@@ -63,7 +63,7 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   parts = os.path.join(zoo.default_cache_dir(), "hub", digest.hexdigest()[:16])
   if not os.path.exists(parts):
     os.makedirs(os.path.dirname(parts), exist_ok=True)
-    with whole_folder(parts) as beside:
+    with atomic_folder(parts) as beside:
       _take_apart(handle, folder, beside)
   logging.info("%s: its parts are in %s", handle, parts)
 
@@ -114,12 +114,12 @@ def _take_apart(handle: str, folder: str, into: str) -> None:
   if tf.io.gfile.exists(config):
     tf.io.gfile.copy(config, os.path.join(into, loading.CONFIG_FILE))
   else:
-    with write_whole(os.path.join(into, loading.CONFIG_FILE)) as file:
+    with atomic_write(os.path.join(into, loading.CONFIG_FILE)) as file:
       json.dump(_sizes(weights, loaded), file, indent=2, sort_keys=True)
   if hasattr(loaded, "vocab_file"):
     vocab = loaded.vocab_file.asset_path.numpy().decode()
     tf.io.gfile.copy(vocab, os.path.join(into, loading.VOCAB_FILE))
-  with write_whole(os.path.join(into, model_json.MODEL_FILE)) as file:
+  with atomic_write(os.path.join(into, model_json.MODEL_FILE)) as file:
     lower = getattr(loaded, "do_lower_case", None)
     known = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
     json.dump(known, file)

@@ -31,7 +31,7 @@ from absl import logging
 from bertlib import app, files, json_files, published_models
 from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 # The files of a model. Archives also hold its graph (.meta), read by nothing.
 _CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
@@ -152,7 +152,7 @@ def _install(
   if not os.path.exists(archive):
     _download(model, folder, archive, sleep)
   try:
-    with files.whole_folder(folder) as beside:
+    with files.atomic_folder(folder) as beside:
       os.mkdir(beside)
       hashes = _unpack(archive, model.folder, beside)
       _check_hashes(model, folder, hashes)
@@ -198,7 +198,7 @@ def _record(folder: str, **news: Any) -> dict[str, Any]:
     )
   if news:
     record |= news
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
       file.write(json.dumps(record, indent=2) + "\n")
   return record
 
@@ -382,7 +382,7 @@ class _Unpacked(gzip.GzipFile):
 def _copy(open_file: Callable[[], IO[bytes]], path: str) -> str:
   """Writes a file of an archive; gives its SHA-256."""
   digest = hashlib.sha256()
-  with open_file() as packed, write_whole(path, "wb") as file:
+  with open_file() as packed, atomic_write(path, "wb") as file:
     while chunk := packed.read(_CHUNK):
       digest.update(chunk)
       file.write(chunk)

@@ -45,8 +45,8 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
 
 
 @contextlib.contextmanager
-def write_whole(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """See `files.write_whole`."""
+def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
+  """See `files.atomic_write`."""
   beside = files.temporary_name(path)
   try:
     with open_any(beside, mode) as file:

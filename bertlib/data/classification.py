@@ -111,7 +111,7 @@ class Columns(NamedTuple):
 class DataProcessor:
   """What the classifier asks of a data set."""
 
-  # Of `classification_scores.SCORES`; what the task is judged by.
+  # Of `classification_scores.METRICS`; what the task is judged by.
   scores: tuple[str, ...] = ("accuracy",)
   # See `Problem`.
   kind = "classification"

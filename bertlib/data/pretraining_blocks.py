@@ -32,7 +32,7 @@ from bertlib.data import (
   workers,
 )
 from bertlib.errors import InputError
-from bertlib.files import exists, file_state, open_any, write_whole
+from bertlib.files import atomic_write, exists, file_state, open_any
 
 # Size of a block's text. A process holds one block at a time, in some ten times
 # its size. The random next sentences of a block come from the same block.
@@ -260,7 +260,7 @@ class BlockRun:
       folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
     shutil.rmtree(folder, ignore_errors=True)
     for path in [*self._output_files, self._receipt_file]:
-      files.remove_strays(glob.escape(path))
+      files.remove_stale_files(glob.escape(path))
     os.makedirs(folder)
     try:
       yield folder
@@ -361,7 +361,7 @@ class BlockRun:
 
   def _finish(self, path: str, folder: str, counts) -> None:
     """Joins the blocks of an output file; adds the file to the receipt."""
-    with write_whole(path, "wb") as file:
+    with atomic_write(path, "wb") as file:
       for block in self._blocks_of[path]:
         with open(_records_file(folder, block), "rb") as records:
           shutil.copyfileobj(records, file)
@@ -370,7 +370,7 @@ class BlockRun:
       "bytes": file_state(path)[0],
       "counts": dict(counts),
     }
-    with write_whole(self._receipt_file) as file:
+    with atomic_write(self._receipt_file) as file:
       file.write(json.dumps(self._receipt, indent=1) + "\n")
 
 

@@ -23,7 +23,7 @@ from bertlib.data import model_inputs, squad_spans, tf_records, workers
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_spans import EncodedExample
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 # Unique ids of windows begin here, as in google-research/bert.
 FIRST_UNIQUE_ID = 1000000000
@@ -248,7 +248,7 @@ class FeatureWriter:
     self.is_training = is_training
     self.num_features = 0
     self._stack = contextlib.ExitStack()
-    self._file = self._stack.enter_context(write_whole(filename, "wb"))
+    self._file = self._stack.enter_context(atomic_write(filename, "wb"))
     # Only reading depends on the length.
     self._encode = tf_records.record_encoder(record_layout(0, is_training))
 

@@ -12,7 +12,7 @@ from absl import logging
 from bertlib.data import squad_files
 from bertlib.data.squad_examples import SquadExample
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.settings.squad import SquadSettings
 
 
@@ -55,7 +55,7 @@ def write_unaligned(
 ) -> None:
   """Writes the answers that could not be used to a file in a folder."""
   path = os.path.join(output_dir, "unaligned_answers.jsonl")
-  with write_whole(path) as file:
+  with atomic_write(path) as file:
     for answer in unaligned:
       file.write(json.dumps(answer, ensure_ascii=False) + "\n")
   if unaligned:

@@ -22,7 +22,7 @@ from bertlib.data import (
 )
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import Windows, WindowSettings
-from bertlib.files import open_any, write_whole
+from bertlib.files import atomic_write, open_any
 from bertlib.settings.squad import SquadSettings
 
 
@@ -159,6 +159,6 @@ def cached_windows(
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
     logging.warning("%s: is damaged (%s) and made again", path, error)
   windows = make()
-  with write_whole(path, "wb") as file:
+  with atomic_write(path, "wb") as file:
     np.savez(file, key=key, **windows._asdict())
   return windows

@@ -14,7 +14,7 @@ import google_crc32c
 
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import atomic_write, open_any
 
 
 class Feature(NamedTuple):
@@ -100,7 +100,7 @@ def write_serialized(path: str, records: Iterable[bytes]) -> int:
     How many were written.
   """
   count = 0
-  with write_whole(path, "wb") as file:
+  with atomic_write(path, "wb") as file:
     for record in records:
       file.write(frame_record(record))
       count += 1

@@ -11,12 +11,12 @@ from absl import logging
 
 from bertlib import app
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
 
 
-def tune(
+def tune_thresholds(
   problem: Problem, label_ids: np.ndarray, logits: np.ndarray
 ) -> tuple[dict[str, float], dict[str, Any]]:
   """Finds the threshold of each label that gives the best F1.
@@ -31,10 +31,10 @@ def tune(
     thresholds, on the set that they are from, and the thresholds as text.
   """
   said = classification_scores.probabilities(problem, logits)
-  thresholds = classification_scores.tune_thresholds(label_ids, said)
+  thresholds = classification_scores.best_thresholds(label_ids, said)
   results: dict[str, Any] = {}
   for name in ("micro_f1", "macro_f1"):
-    value = classification_scores.SCORES[name](
+    value = classification_scores.METRICS[name](
       label_ids > 0, said >= thresholds
     )
     results[f"eval_{name}_tuned"] = np.float32(value)
@@ -77,8 +77,8 @@ def write_predictions(
       output.
   """
   with (
-    write_whole(path + ".tsv") as table,
-    write_whole(path + ".jsonl") as lines,
+    atomic_write(path + ".tsv") as table,
+    atomic_write(path + ".jsonl") as lines,
   ):
     for example, row in zip(examples, rows):
       table.write("\t".join(str(value) for value in row) + "\n")

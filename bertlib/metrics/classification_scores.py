@@ -49,7 +49,7 @@ def prediction(
   return Prediction(said, by_label)
 
 
-def answers(
+def predicted_labels(
   problem: Problem,
   rows: Iterable[np.ndarray],
   thresholds: Mapping[str, float] | None = None,
@@ -64,15 +64,15 @@ def answers(
   if problem.kind == "regression":
     return []
   return [
-    answer_text(prediction(problem, row, thresholds).label) for row in rows
+    label_text(prediction(problem, row, thresholds).label) for row in rows
   ]
 
 
-def gold_answers(
+def gold_labels(
   examples: Iterable[InputExample | ChoiceExample],
 ) -> list[str]:
   """The labels of examples as text."""
-  return [answer_text(example.label) for example in examples]
+  return [label_text(example.label) for example in examples]
 
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
   return special.softmax(logits, axis=-1)
 
 
-def score(
+def evaluate(
   names: Sequence[str],
   label_ids: np.ndarray,
   logits: np.ndarray,
@@ -95,7 +95,7 @@ def score(
   """Scores predictions over a whole set.
 
   Args:
-    names: of `SCORES`.
+    names: of `METRICS`.
     label_ids: [A], indices, or numbers for regression; [A, L], 1 for those it
       has, where a text has any number of labels.
     logits: [A, L].
@@ -108,19 +108,19 @@ def score(
   from sklearn import metrics
 
   if problem.kind == "regression":
-    return {name: SCORES[name](label_ids, logits[:, 0]) for name in names}
+    return {name: METRICS[name](label_ids, logits[:, 0]) for name in names}
   if problem.kind == "multi_label":
     said = probabilities(problem, logits) >= 0.5
-    return {name: SCORES[name](label_ids > 0, said) for name in names}
+    return {name: METRICS[name](label_ids > 0, said) for name in names}
   predictions = logits.argmax(axis=-1)
-  scores = {name: SCORES[name](label_ids, predictions) for name in names}
+  scores = {name: METRICS[name](label_ids, predictions) for name in names}
   matrix = metrics.confusion_matrix(
     label_ids, predictions, labels=range(logits.shape[1])
   )
   return scores | {"confusion_matrix": matrix.tolist()}
 
 
-def tune_thresholds(
+def best_thresholds(
   label_ids: np.ndarray, label_probabilities: np.ndarray
 ) -> np.ndarray:
   """For each label the threshold that makes its F1 highest.
@@ -152,7 +152,7 @@ def tune_thresholds(
   return thresholds
 
 
-def answer_text(label: Any) -> str:
+def label_text(label: Any) -> str:
   """A label, or several, as a report shows them."""
   if isinstance(label, float):
     return f"{label:.3g}"
@@ -181,7 +181,7 @@ def _from_scipy(name: str):
   return call
 
 
-SCORES = {
+METRICS = {
   "accuracy": _from_sklearn("accuracy_score"),
   "f1": _from_sklearn("f1_score"),
   "macro_f1": _from_sklearn("f1_score", average="macro", zero_division=0),

@@ -15,7 +15,7 @@ import tokenization
 from bertlib import app, text_files
 from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 # Texts with masks, and without
 
@@ -170,7 +170,7 @@ def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
     path: the file.
     said: see `describe_lines`.
   """
-  with write_whole(path) as file:
+  with atomic_write(path) as file:
     for line in said:
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
       app.show(line["text"])

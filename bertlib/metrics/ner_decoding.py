@@ -11,13 +11,13 @@ from absl import logging
 
 from bertlib.data import ner
 from bertlib.data.ner import Sentence
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.metrics import ner_scores
 
 # A trained model from Python
 
 
-class Found(NamedTuple):
+class EntityPrediction(NamedTuple):
   """An entity in a text.
 
   Attributes:
@@ -35,9 +35,9 @@ class Found(NamedTuple):
   probability: float
 
 
-def found_in(
+def extract_entities(
   sentence: Sentence, tags: Sequence[str], probabilities: Sequence[float]
-) -> list[Found]:
+) -> list[EntityPrediction]:
   """The entities that tags say are in a sentence.
 
   Args:
@@ -53,11 +53,11 @@ def found_in(
     start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
     text = sentence.text[start:end]
     sure = float(min(probabilities[first:last]))
-    found.append(Found(label, text, start, end, sure))
+    found.append(EntityPrediction(label, text, start, end, sure))
   return found
 
 
-def decide(
+def assign_tags(
   sentences: Sequence[Sentence],
   windows: Sequence[ner.Window],
   rows: Iterable[tuple[int, np.ndarray]],
@@ -87,18 +87,18 @@ def decide(
   return said
 
 
-def score_tags(
+def evaluate_tags(
   sentences: Sequence[Sentence],
   said: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> dict[str, float]:
   """The results of tagged sentences, as their file has them; see `score`."""
-  scores = ner_scores.score(
+  scores = ner_scores.entity_metrics(
     [s.tags for s in sentences], [tags for tags, _ in said]
   )
   return {f"eval_{name}": value for name, value in scores.items()}
 
 
-def answers(tagged: Iterable[Sequence[str]]) -> list[str]:
+def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
   """The tags of each sentence as a text, by which a collapse is noticed."""
   return [
     " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
@@ -119,8 +119,8 @@ def write_predictions(
     said: of each its tags and their probabilities.
   """
   with (
-    write_whole(path + ".conll") as table,
-    write_whole(path + ".jsonl") as lines,
+    atomic_write(path + ".conll") as table,
+    atomic_write(path + ".jsonl") as lines,
   ):
     for sentence, (tags, probabilities) in zip(sentences, said):
       for word, word_tag in zip(sentence.words, tags):
@@ -129,7 +129,8 @@ def write_predictions(
       line: Mapping[str, Any] = {
         "text": sentence.text,
         "entities": [
-          found._asdict() for found in found_in(sentence, tags, probabilities)
+          found._asdict()
+          for found in extract_entities(sentence, tags, probabilities)
         ],
       }
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -13,7 +13,7 @@ METRICS = ("f1", "precision", "recall", "accuracy")
 # Scores
 
 
-def score(
+def entity_metrics(
   true_tags: Sequence[Sequence[str]], said_tags: Sequence[Sequence[str]]
 ) -> dict[str, float]:
   """Precision, recall and F1 of whole entities, by seqeval.

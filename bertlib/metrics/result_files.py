@@ -11,7 +11,7 @@ from absl import logging
 
 from bertlib import files
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import atomic_write, open_any
 
 
 def predictions_name(path: str) -> str:
@@ -34,7 +34,7 @@ def write_results(path: str, results: Mapping[str, Any]) -> None:
   lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
   for line in lines:
     logging.info("  %s", line)
-  with write_whole(path) as file:
+  with atomic_write(path) as file:
     file.writelines(line + "\n" for line in lines)
 
 

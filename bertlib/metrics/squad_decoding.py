@@ -25,7 +25,7 @@ from bertlib.data import squad_features
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import InputFeatures, Window
 from bertlib.errors import InputError
-from bertlib.files import open_any, write_whole
+from bertlib.files import atomic_write, open_any
 from bertlib.metrics import squad_scores
 from bertlib.settings import option
 
@@ -516,7 +516,7 @@ def _write_text(path: str, text: str) -> None:
     held = None
     if os.path.isfile(path) and not os.path.getsize(path):
       held = stack.enter_context(open_any(path, "r+"))
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
       file.write(text)
     if held:
       held.write(text)
@@ -561,7 +561,7 @@ def save_logits(path: str, key: str, logits: np.ndarray) -> None:
     logits: float32 [2, windows, tokens], of starts and of ends.
   """
   unique_ids = np.arange(logits.shape[1]) + squad_features.FIRST_UNIQUE_ID
-  with write_whole(path, "wb") as file:
+  with atomic_write(path, "wb") as file:
     np.savez(
       file,
       key=key,

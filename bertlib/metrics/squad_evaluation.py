@@ -31,7 +31,7 @@ def raw_results(
   ]
 
 
-def score_logits(
+def evaluate_logits(
   settings: SquadSettings,
   examples: Sequence[SquadExample],
   windows: Sequence[squad_features.Window],
@@ -45,7 +45,7 @@ def score_logits(
     raw_results(windows, logits),
     settings.model.do_lower_case,
   )
-  return score_best(
+  return evaluate_best(
     settings,
     examples,
     finder,
@@ -56,7 +56,7 @@ def score_logits(
   )
 
 
-def score_best(
+def evaluate_best(
   settings: SquadSettings,
   examples: Sequence[SquadExample],
   finder: squad_decoding.AnswerFinder,
@@ -74,7 +74,7 @@ def score_best(
     questions: with the gold answers.
     n_best_size: see `AnswerFinder.best_predictions`.
     max_answer_length: likewise.
-    threshold: see `score`.
+    threshold: see `evaluate_answers`.
 
   Returns:
     Metrics by name.
@@ -82,10 +82,10 @@ def score_best(
   names = [example.qas_id for example in examples]
   texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
   by_name = dict(zip(names, texts)), dict(zip(names, odds))
-  return score(settings, questions, *by_name, threshold)
+  return evaluate_answers(settings, questions, *by_name, threshold)
 
 
-def score(
+def evaluate_answers(
   settings: SquadSettings,
   questions: Sequence[squad_files.Question],
   answers: Mapping[str, str],
@@ -137,7 +137,7 @@ def sweep(
   ):
     row = {"n_best_size": size, "max_answer_length": length}
     best = functools.partial(
-      score_best, settings, examples, finder, questions, size, length
+      evaluate_best, settings, examples, finder, questions, size, length
     )
     if not settings.version_2_with_negative:
       yield row | best(0.0)

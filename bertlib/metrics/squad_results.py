@@ -86,7 +86,7 @@ def _score(
   odds: Mapping[str, float],
 ) -> dict[str, float]:
   """Evaluates the answers; returns the metrics."""
-  scores = squad_evaluation.score(
+  scores = squad_evaluation.evaluate_answers(
     settings, questions, answers, odds, settings.null_score_diff_threshold
   )
   if settings.version_2_with_negative:

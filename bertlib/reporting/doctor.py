@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 from absl import logging
 
 from bertlib import files
-from bertlib.errors import InputError, mendable
+from bertlib.errors import InputError, user_error_message
 from bertlib.reporting import receipts
 from bertlib.settings.common import TrainingSettings
 
@@ -77,7 +77,7 @@ class Doctor:
       try:
         value = check_fn(*needs)
       except Exception as error:
-        message = mendable(error)
+        message = user_error_message(error)
         if message is None:
           raise
         self.num_failed += 1

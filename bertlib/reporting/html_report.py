@@ -19,7 +19,7 @@ from typing import Any, Callable
 import numpy as np
 
 from bertlib.data import model_inputs
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 # On light paper and on dark.
 _COLOURS = {
@@ -205,7 +205,7 @@ def write(
     facts="\n".join(rows),
     sections="\n".join(parts),
   )
-  with write_whole(path) as file:
+  with atomic_write(path) as file:
     file.write(page)
 
 

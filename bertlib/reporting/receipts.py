@@ -61,7 +61,7 @@ class Receipt:
       script: the file that is run.
       settings: of the command, with `receipt`.
       file_system: opens, finds and writes the run's files: has `open_any`,
-        `exists` and `write_whole` of `bertlib.files`.
+        `exists` and `atomic_write` of `bertlib.files`.
     """
     rerun = settings.receipt.rerun
     self._path = receipt_path(settings)
@@ -147,11 +147,11 @@ class Receipt:
     stem, number = self._path.removesuffix(".json"), 1
     while self._files.exists(f"{stem}-{number}.json"):
       number += 1
-    with self._files.write_whole(f"{stem}-{number}.json") as file:
+    with self._files.atomic_write(f"{stem}-{number}.json") as file:
       file.write(earlier)
 
   def _write(self) -> None:
-    with self._files.write_whole(self._path) as file:
+    with self._files.atomic_write(self._path) as file:
       json.dump(self._content, file, indent=1, ensure_ascii=False)
       file.write("\n")
 

@@ -54,7 +54,7 @@ def sections(
       html_report.calibration(sure.ravel(), right.ravel()),
       _errors(problem, examples, said, wrong, num_errors),
     ]
-  matrix = classification_scores.score((), label_ids, logits, problem)[
+  matrix = classification_scores.evaluate((), label_ids, logits, problem)[
     "confusion_matrix"
   ]
   right = said.argmax(axis=1) == label_ids
@@ -92,8 +92,8 @@ def _errors(problem, examples, said, wrong, num_errors: int) -> str:
     rows.append(
       {
         "example": example.guid,
-        "is": classification_scores.answer_text(example.label),
-        "said": classification_scores.answer_text(told.label),
+        "is": classification_scores.label_text(example.label),
+        "said": classification_scores.label_text(told.label),
         "off by" if problem.kind == "regression" else "probability": float(
           wrong[index]
         ),
@@ -114,7 +114,7 @@ def ner_sections(
   Args:
     sentences: with their true tags.
     said: the model's tags and their probabilities.
-    results: of `score_tags`.
+    results: of `evaluate_tags`.
     num_errors: sentences shown, those with the most certain errors.
 
   Returns:
@@ -137,7 +137,7 @@ def ner_sections(
   errors.sort(key=lambda error: -error[0])
 
   def shown(sentence, tags, probabilities):
-    found = ner_decoding.found_in(sentence, tags, probabilities)
+    found = ner_decoding.extract_entities(sentence, tags, probabilities)
     return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
 
   return [

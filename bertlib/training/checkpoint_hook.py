@@ -22,8 +22,8 @@ import optimization
 from bertlib.app import on_stop_signals
 from bertlib.checkpoints import finding
 from bertlib.data import record_check
-from bertlib.errors import InputError, mendable
-from bertlib.files import write_whole
+from bertlib.errors import InputError, user_error_message
+from bertlib.files import atomic_write
 
 # The statuses of a process that ended because of a signal, as shells have it.
 STOPPED_STATUS = 128 + signal.SIGTERM
@@ -218,7 +218,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       listener.begin()
 
   def after_create_session(self, session, coord):
-    with write_whole(os.path.join(self._model_dir, "graph.pbtxt")) as file:
+    with atomic_write(os.path.join(self._model_dir, "graph.pbtxt")) as file:
       file.write(str(session.graph.as_graph_def(add_shapes=True)))
     writer = tf.summary.FileWriterCache.get(self._model_dir)
     writer.add_graph(session.graph)
@@ -318,7 +318,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       values.append(f"{broken[0]} has values that are no finite numbers")
     batch = self._batch_of_step(step - 1) if self._batch_of_step else {}
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
-    with write_whole(path, "wb") as file:
+    with atomic_write(path, "wb") as file:
       np.savez(file, **batch, **self._told)
     last = finding.checkpoint_in_state_file(self._model_dir)
     return InputError(
@@ -330,7 +330,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
 def _raise_mendable(error: BaseException | None) -> None:
   """Raises as an `InputError` what the user can mend."""
-  message = isinstance(error, Exception) and mendable(error)
+  message = isinstance(error, Exception) and user_error_message(error)
   if message:
     raise InputError(message) from error
 

@@ -20,7 +20,7 @@ from absl import logging
 from bertlib import json_files, text_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 
 SCORES_FILE = "dev_scores.jsonl"
 
@@ -209,7 +209,7 @@ class DevScores:
 
   def write(self) -> None:
     """Writes all scores to the file, and the last ones to TensorBoard."""
-    with write_whole(self._path) as file:
+    with atomic_write(self._path) as file:
       file.writelines(json.dumps(row) + "\n" for row in self.rows)
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
     folder = os.path.join(self._model_dir, "dev")

@@ -11,7 +11,7 @@ from absl import logging
 
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
-from bertlib.files import write_whole
+from bertlib.files import atomic_write
 from bertlib.metrics import result_files
 from bertlib.training import child_run, model_selection
 
@@ -45,7 +45,7 @@ def train_seeds(
       os.path.join(folder, "eval_results.txt")
     )
   report = summarize_seeds(metric, results)
-  with write_whole(os.path.join(output_dir, SEEDS_FILE)) as file:
+  with atomic_write(os.path.join(output_dir, SEEDS_FILE)) as file:
     file.write(json.dumps(report, indent=2) + "\n")
   for seed, score in zip(seeds, report["scores"]):
     collapsed = seed in report["collapsed"]

@@ -194,7 +194,7 @@ def _note_end(output_dir: str, phase: Phase) -> None:
       "last_step": finding.steps_done(phase.folder),
     }
   }
-  with files.write_whole(os.path.join(output_dir, STATE_FILE)) as file:
+  with files.atomic_write(os.path.join(output_dir, STATE_FILE)) as file:
     json.dump({"ended": list(state.values())}, file, indent=1)
     file.write("\n")
 

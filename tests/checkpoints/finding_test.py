@@ -494,7 +494,7 @@ def test_until_the_new_best_is_written_the_old_one_is(
   old = checkpoint_writer.save_best(str(tmp_path), checkpoint)
   for module, name in (
     (checkpoint_writer, "write_variables"),
-    (finding, "write_whole"),
+    (finding, "atomic_write"),
   ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
       patch.setattr(module, name, killed)

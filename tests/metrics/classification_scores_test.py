@@ -25,7 +25,7 @@ def test_scores_equal_hand_counts():
   logits = np.eye(2)[[1, 1, 0, 0, 0, 1, 0, 1]]  # 3 true, 1 false positive
   names = ["accuracy", "f1", "matthews"]
   for problem in (NAMES, ENDINGS):
-    scores = classification_scores.score(names, labels, logits, problem)
+    scores = classification_scores.evaluate(names, labels, logits, problem)
     assert scores["accuracy"] == pytest.approx(6 / 8)
     assert scores["f1"] == pytest.approx(2 * 3 / (2 * 3 + 1 + 1))
     assert scores["matthews"] == pytest.approx((3 * 3 - 1 * 1) / 16)
@@ -35,7 +35,7 @@ def test_scores_equal_hand_counts():
 def test_correlations_equal_numpy():
   rng = np.random.default_rng(0)
   labels, logits = rng.normal(size=50), rng.normal(size=[50, 1])
-  scores = classification_scores.score(
+  scores = classification_scores.evaluate(
     ["pearson", "spearman"], labels, logits, NUMBERS
   )
   pearson = np.corrcoef(labels, logits[:, 0])[0, 1]
@@ -47,7 +47,7 @@ def test_correlations_equal_numpy():
 def test_scores_of_several_labels_equal_hand_counts():
   labels = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
   said = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
-  scores = classification_scores.score(
+  scores = classification_scores.evaluate(
     ["micro_f1", "macro_f1", "accuracy"], labels, 4.0 * said - 2, TOPICS
   )
   assert (
@@ -127,7 +127,7 @@ PROBABILITIES = st.one_of(
 )
 def test_no_threshold_is_better_than_the_one_found(texts):
   truth, said = (np.array(values) for values in zip(*texts))
-  (threshold,) = classification_scores.tune_thresholds(
+  (threshold,) = classification_scores.best_thresholds(
     truth[:, None].astype(np.float32), said[:, None].astype(np.float32)
   )
   if not truth.any():
@@ -149,7 +149,7 @@ def test_each_label_has_its_threshold():
     [[0.9, 0.1, 0.9], [0.7, 0.3, 0.8], [0.5, 0.2, 0.7], [0.1, 0.0, 0.6]]
   )
   np.testing.assert_allclose(
-    classification_scores.tune_thresholds(truth, said), [0.6, 0.25, 0.5]
+    classification_scores.best_thresholds(truth, said), [0.6, 0.25, 0.5]
   )
 
 
