@@ -412,12 +412,7 @@ def write_npz(
 
 
 def define_flags(required: bool = True) -> None:
-  """Defines the flags.
-
-  Args:
-    required: whether parsing fails where a flag is missing that the command
-      needs; False for other programs that use this module.
-  """
+  """Defines the flags, see `option.define`."""
   option.define(FeatureSettings, required=required)
 
 
@@ -533,12 +528,7 @@ def main(_) -> None:
 
 
 def examine(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: settings of the command.
-    doctor: makes each check.
-  """
+  """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_flags, settings)
   model = check("model", resolve.fetch_model, settings.model)

@@ -394,12 +394,7 @@ class Predictor(predictor.LoadedModel):
 
 
 def define_flags(required: bool = True) -> None:
-  """Defines the flags.
-
-  Args:
-    required: whether parsing fails where a flag is missing that the command
-      needs; False for other programs that use this module.
-  """
+  """Defines the flags, see `option.define`."""
   option.define(ClassifierSettings, required=required)
 
 
@@ -493,12 +488,7 @@ def weigh_labels(
 
 
 def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: settings of the command.
-    doctor: makes each check.
-  """
+  """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_actions, settings.run)
   processor = check("task", classifier_inputs.make_processor, settings)

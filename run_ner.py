@@ -254,12 +254,7 @@ class Predictor(predictor.LoadedModel):
 
 
 def define_flags(required: bool = True) -> None:
-  """Defines the flags.
-
-  Args:
-    required: whether parsing fails where a flag is missing that the command
-      needs; False for other programs that use this module.
-  """
+  """Defines the flags, see `option.define`."""
   option.define(NerSettings, required=required)
 
 
@@ -362,12 +357,7 @@ def check_size(run: Run, data: ner_inputs.Data) -> None:
 
 
 def examine(settings: NerSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: settings of the command.
-    doctor: makes each check.
-  """
+  """Makes the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)

@@ -522,12 +522,7 @@ _MOST_EVAL_STEPS = 100
 
 
 def define_flags(required: bool = True) -> None:
-  """Defines the flags.
-
-  Args:
-    required: whether parsing fails where a flag is missing that the command
-      needs; False for other programs that use this module.
-  """
+  """Defines the flags, see `option.define`."""
   option.define(PretrainingSettings, required=required)
 
 
@@ -679,12 +674,7 @@ def check_output(
 
 
 def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: settings of the command.
-    doctor: makes each check.
-  """
+  """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_flags, settings)
   settings = pretraining_inputs.with_vocabulary(settings)

@@ -376,12 +376,7 @@ def _answers(
 
 
 def define_flags(required: bool = True) -> None:
-  """Defines the flags.
-
-  Args:
-    required: whether parsing fails where a flag is missing that the command
-      needs; False for other programs that use this module.
-  """
+  """Defines the flags, see `option.define`."""
   option.define(SquadSettings, required=required)
 
 
@@ -576,12 +571,7 @@ def check_size(run: Run, data: squad_questions.Data) -> None:
 
 
 def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, and some more.
-
-  Args:
-    settings: settings of the command.
-    doctor: makes each check.
-  """
+  """Makes the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)

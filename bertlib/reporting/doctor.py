@@ -27,17 +27,7 @@ _WARNING = logging.converter.STANDARD_WARNING
 # The value of a check that failed, or was not made.
 SKIPPED: Any = object()
 
-# What makes a check, given its name, a function and the function's arguments.
-Check = Callable[..., Any]
-
-
 # The doctor
-
-
-def simply(name: str, check_fn: Callable, *needs: Any, after=None) -> Any:
-  """The `Check` of a run, which the first that fails ends."""
-  del name, after
-  return check_fn(*needs)
 
 
 class Doctor:

@@ -400,10 +400,9 @@ class ReplicatedEstimator:
       values = {name: value for name, (value, _) in metrics.items()}
       values["global_step"] = tf.train.get_global_step()
       updates = [update for _, update in metrics.values()]
-      hooks = [
-        first.of_whole_batches(rest, whole.join)
-        for first, *rest in zip(*(s.evaluation_hooks for s in whole.specs))
-      ]
+      hooks = whole.specs[0].evaluation_hooks  # the same for all replicas
+      for hook in hooks:
+        hook.join_replicas(whole.join)
       done = 0
       with self._session(checkpoint_path, hooks) as session:
         while done != steps:

@@ -481,11 +481,13 @@ def evaluate(
     num_steps: batches of the evaluation.
     checkpoint: its path; None where the model is that of --init_checkpoint.
   """
-  model_fn, arrays = make_model_fn(run), {}
+  model_fn = make_model_fn(run)
+  collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
-    model_fn = session_hooks.collecting(model_fn, arrays)
+    model_fn = collector.watch(model_fn)
   estimator = estimators.build(run.settings, model_fn, run.output_dir)
   results = estimator.evaluate(input_fn, num_steps, checkpoint_path=checkpoint)
+  arrays = collector.arrays
   if "is_real_example" in arrays:
     is_real = arrays.pop("is_real_example") > 0
     arrays = {name: array[is_real] for name, array in arrays.items()}

@@ -159,62 +159,55 @@ def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
       yield row
 
 
-def collecting(model_fn, arrays: dict[str, Any]):
-  """A `model_fn` whose evaluation collects its predictions.
+class PredictionCollector(tf.train.SessionRunHook):
+  """Collects the predictions of an evaluation, over all its steps."""
 
-  Args:
-    model_fn: gives `predictions` in EVAL mode, too.
-    arrays: gets, at the end of the evaluation, an array for each of them.
-  """
+  def __init__(self):
+    """Starts without predictions."""
+    self._tensors: list[dict[str, Any]] = []  # of each replica
+    self._batches: list[dict[str, np.ndarray]] = []
 
-  def collecting_model_fn(features, labels, mode, params, config=None):
-    spec = model_fn(features, labels, mode, params, config)
-    if mode != estimator_api.ModeKeys.EVAL or not spec.predictions:
-      return spec
-    hook = CollectHook(spec.predictions, into=arrays)
-    return spec._replace(evaluation_hooks=(hook,))
-
-  return collecting_model_fn
-
-
-class CollectHook(tf.train.SessionRunHook):
-  """Keeps the values of some tensors over all steps of an evaluation."""
-
-  def __init__(self, tensors: Mapping[str, Any], into: dict[str, Any]):
-    """Takes what to keep, and where.
-
-    Args:
-      tensors: tensors by name, each with the batch as its first axis.
-      into: gets, at the end, an array for each name.
-    """
-    self._tensors = dict(tensors)
-    self._into = into
-    self._batches = []
-
-  def of_whole_batches(
-    self, others: Sequence[CollectHook], join: Callable[[Sequence[Any]], Any]
-  ) -> CollectHook:
-    """A hook like this one for whole batches, of which this has a part.
-
-    Args:
-      others: of the other parts, in order.
-      join: makes one tensor of those of all parts.
-    """
-    joined = {
-      name: join([hook._tensors[name] for hook in (self, *others)])
-      for name in self._tensors
+  @property
+  def arrays(self) -> dict[str, np.ndarray]:
+    """The predictions of all examples by name, the examples as first axis."""
+    names = self._batches[0] if self._batches else ()
+    return {
+      name: np.concatenate([batch[name] for batch in self._batches])
+      for name in names
     }
-    return CollectHook(joined, self._into)
+
+  def watch(self, model_fn):
+    """A `model_fn` whose evaluation is collected here.
+
+    Args:
+      model_fn: returns `predictions` in EVAL mode, each with the batch as first
+        axis.
+    """
+
+    def watched(features, labels, mode, params, config=None):
+      spec = model_fn(features, labels, mode, params, config)
+      if mode != estimator_api.ModeKeys.EVAL or not spec.predictions:
+        return spec
+      self._tensors.append(dict(spec.predictions))
+      return spec._replace(evaluation_hooks=(self,))
+
+    return watched
+
+  def join_replicas(self, join: Callable[[Sequence[Any]], Any]) -> None:
+    """Collects whole batches, of which each replica has a part.
+
+    Args:
+      join: makes one tensor of those of all replicas.
+    """
+    names = self._tensors[0]
+    self._tensors = [
+      {name: join([part[name] for part in self._tensors]) for name in names}
+    ]
 
   def before_run(self, run_context):
     del run_context
-    return tf.train.SessionRunArgs(self._tensors)
+    return tf.train.SessionRunArgs(self._tensors[0])
 
   def after_run(self, run_context, run_values):
     del run_context
     self._batches.append(run_values.results)
-
-  def end(self, session):
-    del session
-    for name in self._tensors:
-      self._into[name] = np.concatenate([b[name] for b in self._batches])

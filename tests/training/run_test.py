@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import precision
+from bertlib import estimator_api, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.metrics import result_files
@@ -398,16 +398,24 @@ def test_on_a_terminal_progress_is_a_bar(monkeypatch, capsys, log):
 
 
 @pytest.mark.graph
-def test_collected_batches_are_joined():
-  into = {}
+def test_predictions_of_an_evaluation_are_collected():
+  collector = session_hooks.PredictionCollector()
+
+  def model_fn(features, labels, mode, params, config):
+    return estimator_api.TPUEstimatorSpec(
+      mode, loss=tf.constant(0.0), predictions={"x": features}
+    )
+
+  mode = estimator_api.ModeKeys.EVAL
   with tf.Graph().as_default():
     dataset = tf.data.Dataset.range(5).batch(2)
     batch = tf.data.make_one_shot_iterator(dataset).get_next()
-    hook = session_hooks.CollectHook({"x": batch}, into)
-    with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+    spec = collector.watch(model_fn)(batch, None, mode, {})
+    hooks = spec.evaluation_hooks
+    with tf.train.SingularMonitoredSession(hooks=hooks) as session:
       for _ in range(3):
         session.run(batch)
-  assert into["x"].tolist() == [0, 1, 2, 3, 4]
+  assert collector.arrays["x"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_results_have_the_form_of_the_reference(tmp_path, log):
