@@ -651,6 +651,7 @@ def make_task(settings: PretrainingSettings) -> Task:
     num_output_positions=settings.max_predictions_per_seq + 1,  # and [CLS]
     num_warmup_steps=settings.num_warmup_steps,
     never_split=["[MASK]"],
+    needs_vocabulary=False,
   )
 
 

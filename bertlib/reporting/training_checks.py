@@ -48,7 +48,12 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   known = Task if task is SKIPPED else task  # defaults of its attributes
   config = check("config", resolve.load_config, model, known.min_seq_length)
   tokenizer = check(
-    "vocabulary", resolve.load_tokenizer, model, config, known.never_split
+    "vocabulary",
+    resolve.load_tokenizer,
+    model,
+    config,
+    known.never_split,
+    known.needs_vocabulary,
   )
   trained = check("checkpoint", run_skeleton.find_trained, settings, task)
   metrics = doctor.given(task, lambda: task.metrics)

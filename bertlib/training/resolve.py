@@ -163,18 +163,25 @@ def load_tokenizer(
   model: ModelSettings,
   config: modeling.BertConfig,
   never_split: Sequence[str] = (),
+  needs_vocabulary: bool = True,
 ):
-  """The tokenizer of a model; None without a vocabulary.
+  """The tokenizer of a model.
 
   Args:
     model: settings of `fetch_model`.
     config: sizes of the model.
     never_split: tokens that it leaves whole.
+    needs_vocabulary: whether a missing vocabulary is refused.
 
   Returns:
-    See `vocabulary.load_tokenizer`.
+    See `vocabulary.load_tokenizer`; None without a vocabulary.
+
+  Raises:
+    InputError: the vocabulary is missing, or is not that of the model.
   """
   if not model.vocab_file:
+    if needs_vocabulary:
+      raise InputError("--vocab_file is empty; name a vocab.txt")
     return None
   tokenizer = vocabulary.load_tokenizer(
     model.vocab_file,

@@ -120,7 +120,9 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   found = resolve.find_devices(settings)
   settings = resolve.resolved(settings, model, found)
   config = resolve.load_config(model, task.min_seq_length)
-  tokenizer = resolve.load_tokenizer(model, config, task.never_split)
+  tokenizer = resolve.load_tokenizer(
+    model, config, task.never_split, task.needs_vocabulary
+  )
   trained = find_trained(settings, task)
   selection = read_selection(settings.run, task.metrics)
   run = Run(settings, task, config, tokenizer, trained, selection)

@@ -39,6 +39,7 @@ class Task:
     min_seq_length: lowest sensible --max_seq_length.
     masks_padding: whether padding is masked, and so may be left out.
     never_split: tokens that the tokenizer leaves whole.
+    needs_vocabulary: whether it does nothing without a vocabulary.
     may_be_new: whether a run without training does without trained weights.
   """
 
@@ -58,6 +59,7 @@ class Task:
   min_seq_length: int = 3
   masks_padding: bool = True
   never_split: Sequence[str] = ()
+  needs_vocabulary: bool = True
   may_be_new: bool = False
 
 

@@ -231,6 +231,14 @@ def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
     step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
 
 
+def test_an_empty_vocabulary_is_refused_where_one_is_needed(flags):
+  flags.vocab_file = ""
+  model = settings_of(flags).model
+  with pytest.raises(InputError, match="--vocab_file is empty"):
+    resolve.load_tokenizer(model, CONFIG)
+  assert resolve.load_tokenizer(model, CONFIG, needs_vocabulary=False) is None
+
+
 LARGE = modeling.BertConfig(
   30522,
   hidden_size=1024,
