@@ -53,9 +53,7 @@ class TwoHeadSettings(TrainingSettings):
     "output_dir",
     "label_columns",
   )
-  EXAMPLE: ClassVar[str] = (
-    "python -m examples.two_heads --label_columns=a,b ..."
-  )
+  EXAMPLE: ClassVar[str] = "python -m examples.two_heads ..."
 
   train_file: str | None = option.text(None, "TSV file with a header.")
   dev_file: str | None = option.text(None, "TSV file to score on.")
