@@ -68,7 +68,7 @@ def main(_) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   recipe, inputs, outputs = setup(settings)
@@ -256,7 +256,7 @@ def report(counts: collections.Counter[str]) -> None:
 # --doctor
 
 
-def examine(
+def doctor_checks(
   settings: PretrainingDataSettings,
   doctor: doctor.Doctor,
   file_system: Any = files,
@@ -296,7 +296,7 @@ def check_text(
     recipe: recipe of the run.
     tokenizer: tokenizer of the recipe.
     inputs: the input files.
-    file_system: see `examine`.
+    file_system: see `doctor_checks`.
     max_bytes: how much of the text to read.
 
   Returns:

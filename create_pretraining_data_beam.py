@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
   settings = option.from_flags(PretrainingDataSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings, beam_files)
   recipe, inputs, outputs = create_pretraining_data.setup(settings, beam_files)
@@ -85,9 +85,11 @@ def main(argv: list[str]) -> None:
   receipt.finish({**counts, "sha256": hashes})
 
 
-def examine(settings: PretrainingDataSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(
+  settings: PretrainingDataSettings, doctor: doctor.Doctor
+) -> None:
   """Makes the checks of a run; see `create_pretraining_data.examine`."""
-  create_pretraining_data.examine(settings, doctor, beam_files)
+  create_pretraining_data.doctor_checks(settings, doctor, beam_files)
 
 
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:

@@ -446,7 +446,7 @@ def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
   settings = option.from_flags(FeatureSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   check_flags(settings)
@@ -527,7 +527,7 @@ def main(_) -> None:
 # What is asked for, and whether it can be
 
 
-def examine(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_flags, settings)

@@ -78,16 +78,16 @@ from bertlib.training.run import (
   Evaluation,
   check_actions,
   check_output_dir,
-  claim,
   evaluate,
-  find_checkpoint,
   input_options,
   lock_output_dir,
   predict,
+  select_checkpoint,
   setup,
   train,
   train_seeds,
-  write_scores,
+  write_metrics,
+  write_model_files,
 )
 from bertlib.training.task import Run, Task
 
@@ -402,7 +402,7 @@ def main(_) -> None:
   """Trains, evaluates and predicts, as the flags say."""
   settings = option.from_flags(ClassifierSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   check_actions(settings.run)
@@ -414,12 +414,14 @@ def main(_) -> None:
   check_output(settings, data_files)
   classifier_inputs.check_encoding(processor, data_files)
   classifier_inputs.check_pairs(run, examples)
-  run = weigh_labels(run, processor, examples)
+  run = with_class_weights(run, processor, examples)
   with lock_output_dir(settings):
     receipt.start(settings, data_files)
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train:
-      claim(run, has_pairs=classifier_inputs.has_pairs(examples.train))
+      write_model_files(
+        run, has_pairs=classifier_inputs.has_pairs(examples.train)
+      )
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     lengths = None
     if run.seeds:
@@ -428,14 +430,14 @@ def main(_) -> None:
       lengths = train_classifier(run, processor, examples.train, dev_sets)
     if not run.is_chief:
       return
-    checkpoint = find_checkpoint(run)
+    checkpoint = select_checkpoint(run)
     results, sections, warnings = {}, [], []
     if settings.run.do_eval:
-      results, sections, warnings = score_sets(
+      results, sections, warnings = evaluate_sets(
         run, processor, dev_sets, checkpoint
       )
     if settings.run.do_predict:
-      warnings += label_sets(run, processor, examples, checkpoint)
+      warnings += predict_sets(run, processor, examples, checkpoint)
     if settings.run.do_train:
       run_report.write_report(run, results, sections, lengths, warnings)
     receipt.finish(results, checkpoint)
@@ -477,7 +479,7 @@ def check_output(
   )
 
 
-def weigh_labels(
+def with_class_weights(
   run: Run, processor: DataProcessor, examples: classifier_inputs.Examples
 ) -> Run:
   """The run with the weights of --class_weights, if they are given."""
@@ -487,7 +489,7 @@ def weigh_labels(
   return run.with_arguments(label_weights=weights)
 
 
-def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_actions, settings.run)
@@ -508,7 +510,7 @@ def examine(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   )
   check("texts", classifier_inputs.check_pairs, run, examples, after=run.config)
   if settings.class_weights:
-    check("classes", weigh_labels, run, processor, examples)
+    check("classes", with_class_weights, run, processor, examples)
   check("labels", task_checks.check_class_labels, processor, examples)
   lengths = check(
     "tokens",
@@ -555,13 +557,15 @@ def train_classifier(
     ),
     step_plan.count_steps(run.settings.run, len(examples), "examples"),
     f"{len(examples)} examples",
-    lambda checkpoint: score(run, processor, dev_sets[""], checkpoint).results,
+    lambda checkpoint: (
+      evaluate_set(run, processor, dev_sets[""], checkpoint).results
+    ),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return lengths
 
 
-def score(
+def evaluate_set(
   run: Run,
   processor: DataProcessor,
   dev_set: classifier_inputs.DevSet,
@@ -598,7 +602,7 @@ def score(
   return Evaluation(results, arrays)
 
 
-def score_sets(
+def evaluate_sets(
   run: Run,
   processor: DataProcessor,
   dev_sets: Mapping[str, classifier_inputs.DevSet],
@@ -621,7 +625,7 @@ def score_sets(
   sections: list[str] = []
   warnings: list[str] = []
   for ending, dev_set in dev_sets.items():
-    results, arrays = score(run, processor, dev_set, checkpoint)
+    results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
     if arrays and not ending:
       if problem.kind == "multi_label":
         thresholds, tuned = classification_results.tune_thresholds(
@@ -636,12 +640,12 @@ def score_sets(
         classification_scores.predicted_labels(problem, rows),
         classification_scores.gold_labels(dev_set.examples),
       )
-    write_scores(run, results, checkpoint, ending)
+    write_metrics(run, results, checkpoint, ending)
     all_results |= {f"{name}{ending}": v for name, v in results.items()}
   return all_results, sections, warnings
 
 
-def label_sets(
+def predict_sets(
   run: Run,
   processor: DataProcessor,
   examples: classifier_inputs.Examples,

@@ -47,16 +47,16 @@ from bertlib.training import devices, estimator_spec, ner_inputs, step_plan
 from bertlib.training.run import (
   check_actions,
   check_output_dir,
-  claim,
   fill_last_batch,
-  find_checkpoint,
   input_options,
   lock_output_dir,
   predict,
+  select_checkpoint,
   setup,
   train,
   train_seeds,
-  write_scores,
+  write_metrics,
+  write_model_files,
 )
 from bertlib.training.task import Run, Task
 
@@ -262,7 +262,7 @@ def main(_) -> None:
   """Trains, evaluates and predicts, as the flags say."""
   settings = option.from_flags(NerSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   check_flags(settings)
@@ -272,12 +272,12 @@ def main(_) -> None:
   run = setup(settings, make_task(settings, labels))
   settings = run.settings
   data = ner_inputs.read_data(run, train_set, labels)
-  check_size(run, data)
+  check_enough_examples(run, data)
   with lock_output_dir(settings):
     receipt.start(settings, ner_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train:
-      claim(run)
+      write_model_files(run)
     dev_set, lengths = None, None
     if data.dev:
       batch_size = settings.run.eval_batch_size
@@ -288,14 +288,14 @@ def main(_) -> None:
       lengths = train_tagger(run, data, labels, dev_set)
     if not run.is_chief:
       return
-    checkpoint = find_checkpoint(run)
+    checkpoint = select_checkpoint(run)
     results, sections, warnings = {}, [], []
     if settings.run.do_eval:
-      results, sections, warnings = score_dev_set(
+      results, sections, warnings = evaluate_dev_set(
         run, dev_set, labels, checkpoint
       )
     if settings.run.do_predict:
-      warnings += tag_predict_file(run, data.predict, labels, checkpoint)
+      warnings += tag_file(run, data.predict, labels, checkpoint)
     if settings.run.do_train:
       run_report.write_report(run, results, sections, lengths, warnings)
     receipt.finish(results, checkpoint)
@@ -341,7 +341,7 @@ def check_output(settings: NerSettings) -> None:
   )
 
 
-def check_size(run: Run, data: ner_inputs.Data) -> None:
+def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
   """Refuses a training set that is too small for one step.
 
   Each sentence makes one window or more.
@@ -356,7 +356,7 @@ def check_size(run: Run, data: ner_inputs.Data) -> None:
     step_plan.count_steps(run.settings.run, len(list(windows)), run.task.unit)
 
 
-def examine(settings: NerSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
@@ -461,7 +461,7 @@ def train_tagger(
     f"{len(windows)} windows",
     lambda checkpoint: ner_scores.overall(
       ner_decoding.evaluate_tags(
-        data.dev, tag(run, dev_set, labels, checkpoint)
+        data.dev, predict_tags(run, dev_set, labels, checkpoint)
       )
     ),
     functools.partial(record_check.find, [path], run.task.features),
@@ -469,7 +469,7 @@ def train_tagger(
   return ner.window_lengths(windows, settings.model.max_seq_length)
 
 
-def tag(
+def predict_tags(
   run: Run,
   window_set: WindowSet,
   labels: Sequence[str],
@@ -500,7 +500,7 @@ def tag(
   return ner_decoding.assign_tags(sentences, windows, probabilities, labels)
 
 
-def score_dev_set(
+def evaluate_dev_set(
   run: Run,
   dev_set: WindowSet,
   labels: Sequence[str],
@@ -517,9 +517,9 @@ def score_dev_set(
   Returns:
     The results by name, what a report shows of them, and warnings for it.
   """
-  predicted = tag(run, dev_set, labels, checkpoint)
+  predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
-  write_scores(run, results, checkpoint)
+  write_metrics(run, results, checkpoint)
   sections = report_sections.ner_sections(dev_set.sentences, predicted, results)
   warnings = run_report.point_out_collapse(
     ner_decoding.tag_texts(tags for tags, _ in predicted),
@@ -528,7 +528,7 @@ def score_dev_set(
   return results, sections, warnings
 
 
-def tag_predict_file(
+def tag_file(
   run: Run,
   sentences: Sequence[Sentence],
   labels: Sequence[str],
@@ -538,7 +538,7 @@ def tag_predict_file(
   window_set = write_windows(
     run, "predict", sentences, labels, run.settings.run.predict_batch_size
   )
-  predicted = tag(run, window_set, labels, checkpoint)
+  predicted = predict_tags(run, window_set, labels, checkpoint)
   name = result_files.predictions_name(run.settings.predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
   return run_report.point_out_collapse(

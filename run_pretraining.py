@@ -53,15 +53,15 @@ from bertlib.training import (
 from bertlib.training.run import (
   check_actions,
   check_output_dir,
-  claim,
   evaluate,
-  find_checkpoint,
   input_options,
   lock_output_dir,
   predict,
+  select_checkpoint,
   setup,
   train,
-  write_scores,
+  write_metrics,
+  write_model_files,
 )
 from bertlib.training.task import Run, Task
 
@@ -533,7 +533,7 @@ def main(_) -> None:
     run_phases(settings)
     return
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   check_flags(settings)
@@ -552,15 +552,15 @@ def main(_) -> None:
         " memorized text. Name held-out records with --eval_input_file"
       )
     if settings.run.do_train:
-      claim(run)
+      write_model_files(run)
       pretrain(run, data)
     if not run.is_chief:
       return
-    checkpoint = find_checkpoint(run)
+    checkpoint = select_checkpoint(run)
     results = {}
     if settings.run.do_eval:
-      results = score(run, data, checkpoint)
-      write_scores(run, results, checkpoint)
+      results = evaluate_records(run, data, checkpoint)
+      write_metrics(run, results, checkpoint)
     if settings.run.do_train:
       run_report.write_report(run, results)
     if settings.run.do_predict:
@@ -585,10 +585,10 @@ def run_phases(settings: PretrainingSettings) -> None:
   settings = phases.with_cluster(settings, planned)
   receipt = receipts.begin(__file__, settings)
   with lock_output_dir(settings):
-    carry_out_phases(settings, planned, receipt)
+    train_phases(settings, planned, receipt)
 
 
-def carry_out_phases(
+def train_phases(
   settings: PretrainingSettings,
   planned: Sequence[phases.Phase],
   receipt: receipts.Receipt,
@@ -674,7 +674,7 @@ def check_output(
   )
 
 
-def examine(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
   check("flags", check_flags, settings)
@@ -744,12 +744,12 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     ),
     settings.num_train_steps,
     f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
-    lambda checkpoint: score(run, data, checkpoint),
+    lambda checkpoint: evaluate_records(run, data, checkpoint),
     pretraining_inputs.bad_record_finder(run, files),
   )
 
 
-def score(
+def evaluate_records(
   run: Run, data: pretraining_inputs.Data, checkpoint: str | None
 ) -> dict[str, Any]:
   """Scores a checkpoint on the first records of the files.

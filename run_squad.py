@@ -77,16 +77,16 @@ from bertlib.training import devices, estimator_spec, squad_inputs, step_plan
 from bertlib.training.run import (
   check_output_dir,
   check_seeds,
-  claim,
   fill_last_batch,
-  find_checkpoint,
   input_options,
   lock_output_dir,
   predict,
+  select_checkpoint,
   setup,
   train,
   train_seeds,
-  write_scores,
+  write_metrics,
+  write_model_files,
 )
 from bertlib.training.task import Run, Task
 
@@ -384,7 +384,7 @@ def main(_) -> None:
   """Trains, answers and scores, as the flags say."""
   settings = option.from_flags(SquadSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   if settings.audit:
     check_flags(settings)
@@ -398,13 +398,13 @@ def main(_) -> None:
   run = setup(settings, make_task(settings))
   settings = run.settings
   data = squad_inputs.read_data(run)
-  check_size(run, data)
+  check_enough_examples(run, data)
   logits = squad_inputs.load_logits(settings)
   with lock_output_dir(settings):
     receipt.start(settings, squad_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train or not model_json.load_description(run.output_dir):
-      claim(run)
+      write_model_files(run)
     windows, lengths = squad_inputs.load_features(run, data.predict), None
     if run.seeds:
       train_seeds(run, "--nointeractive")
@@ -412,7 +412,7 @@ def main(_) -> None:
       lengths = train_reader(run, data, windows)
     if not run.is_chief:
       return
-    checkpoint = find_checkpoint(run)
+    checkpoint = select_checkpoint(run)
     results, sections, warnings = {}, [], []
     if settings.answers_questions:
       if logits is None:
@@ -425,7 +425,7 @@ def main(_) -> None:
       run_report.write_report(run, results, sections, lengths, warnings)
     receipt.finish(results, checkpoint)
     if settings.interactive:
-      converse(run, checkpoint)
+      answer_interactively(run, checkpoint)
 
 
 # Before the run
@@ -556,7 +556,7 @@ def check_output(settings: SquadSettings) -> None:
     conversation.read_passage(settings)
 
 
-def check_size(run: Run, data: squad_questions.Data) -> None:
+def check_enough_examples(run: Run, data: squad_questions.Data) -> None:
   """Refuses a training set that is too small for one step.
 
   Each question makes one window or more, and making them takes no time.
@@ -570,7 +570,7 @@ def check_size(run: Run, data: squad_questions.Data) -> None:
     squad_inputs.count_steps(run.settings, len(data.train), len(windows.length))
 
 
-def examine(settings: SquadSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
@@ -734,7 +734,7 @@ def answer_questions(
     run.settings, data.predict, windows, logits, data.questions
   )
   if run.settings.run.do_eval:
-    write_scores(run, results, checkpoint)
+    write_metrics(run, results, checkpoint)
     sections = report_sections.squad_sections(run.settings, data.questions)
   warnings = run_report.point_out_collapse(
     *squad_results.answers_to_compare(run.output_dir, data.questions)
@@ -742,7 +742,7 @@ def answer_questions(
   return results, sections, warnings
 
 
-def converse(run: Run, checkpoint: str | None) -> None:
+def answer_interactively(run: Run, checkpoint: str | None) -> None:
   """Answers the questions that come on standard input."""
   settings = run.settings
   with Predictor(

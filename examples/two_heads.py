@@ -30,15 +30,15 @@ from bertlib.settings.common import TrainingSettings
 from bertlib.training import estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
-  claim,
   evaluate,
-  find_checkpoint,
   input_options,
   lock_output_dir,
+  select_checkpoint,
   setup,
   train,
   train_seeds,
-  write_scores,
+  write_metrics,
+  write_model_files,
 )
 from bertlib.training.task import Run, Task
 
@@ -252,7 +252,7 @@ def score(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
   return results | {"mean_accuracy": np.mean(accuracies)}
 
 
-def examine(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
+def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, each a line."""
   train_set = doctor.check("data", read_examples, settings, "train_file")
   labels = doctor.check("labels", find_labels, settings, train_set)
@@ -264,7 +264,7 @@ def main(_) -> None:
   """Trains and evaluates, as the flags say."""
   settings = option.from_flags(TwoHeadSettings)
   if settings.receipt.doctor:
-    doctor.diagnose(settings, examine)
+    doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
   check_actions(settings.run)
@@ -276,7 +276,7 @@ def main(_) -> None:
     dev_file = write_records(run, "dev", dev_set)
     evaluate_fn = functools.partial(score, run, dev_file, len(dev_set))
     if settings.run.do_train:
-      claim(run)
+      write_model_files(run)
     if run.seeds:
       train_seeds(run)
     elif settings.run.do_train:
@@ -286,10 +286,10 @@ def main(_) -> None:
       )
       input_fn = read_records(run, path, is_training=True)
       train(run, input_fn, num_steps, f"{len(train_set)} texts", evaluate_fn)
-    checkpoint, results = find_checkpoint(run), {}
+    checkpoint, results = select_checkpoint(run), {}
     if settings.run.do_eval:
       results = evaluate_fn(checkpoint)
-      write_scores(run, results, checkpoint)
+      write_metrics(run, results, checkpoint)
     if settings.run.do_train:
       run_report.write_report(run, results)
     receipt.finish(results, checkpoint)

@@ -376,7 +376,7 @@ def test_the_doctor_checks_all_that_setup_does():
   ],
 )
 def test_the_doctor_checks_all_that_main_checks_first(script):
-  beginnings = ("check_", "find_", "load_", "make_", "read_", "weigh_")
+  beginnings = ("check_", "find_", "load_", "make_", "read_", "with_")
   done = {
     name
     for name in called_in(function_of(script, "main"))
@@ -384,10 +384,14 @@ def test_the_doctor_checks_all_that_main_checks_first(script):
   }
   # These are no checks, or of what comes after training.
   done -= {
-    "find_checkpoint",
+    "select_checkpoint",
     "load_audit_tokenizer",
     "load_description",
     "read_compute",
   }
-  examined = named_in(function_of(script, "examine"))
-  assert done <= examined | {"check_size", "load_features", "load_logits"}
+  examined = named_in(function_of(script, "doctor_checks"))
+  assert done <= examined | {
+    "check_enough_examples",
+    "load_features",
+    "load_logits",
+  }

@@ -312,7 +312,7 @@ def test_the_doctor_makes_the_checks_of_a_run(flags):
     create_pretraining_data.setup(settings)
   finally:
     sys.setprofile(None)
-  create_pretraining_data.examine(settings, Recorder())
+  create_pretraining_data.doctor_checks(settings, Recorder())
   codes = [inspect.unwrap(function).__code__ for function in functions]
   assert [code for code in checked if code in codes] == codes[:5]
 

@@ -194,7 +194,7 @@ def read_data(
   settings, scheme = run.settings, ner.find_scheme(labels)
   train_set = repair(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
-  if run.scores_dev_set:
+  if run.needs_dev_set:
     ner_scores.import_seqeval()
     dev_set = repair(
       settings,

@@ -80,7 +80,7 @@ def find_data(run: Run) -> Data:
     train_files = find_files(
       split_names(needed(settings, "input_file", "do_train"))
     )
-  if run.scores_dev_set:
+  if run.needs_dev_set:
     eval_files = find_files(
       split_names(
         settings.eval_input_file or needed(settings, "input_file", "do_eval")

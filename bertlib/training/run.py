@@ -331,7 +331,7 @@ def lock_output_dir(
   return contextlib.nullcontext()
 
 
-def claim(run: Run, **description: Any) -> None:
+def write_model_files(run: Run, **description: Any) -> None:
   """Writes `model.json`, config and vocabulary to --output_dir.
 
   Files that are there are replaced in training alone.
@@ -461,7 +461,7 @@ def _save_hook(run: Run, input_fn, stop, own, find_bad_record):
   )
 
 
-def find_checkpoint(run: Run) -> str | None:
+def select_checkpoint(run: Run) -> str | None:
   """The trained checkpoint in --output_dir: the best or else the last.
 
   None where the model is that of --init_checkpoint.
@@ -522,7 +522,7 @@ def predict(
   return session_hooks.follow(rows, num_rows, run.task.unit)
 
 
-def write_scores(
+def write_metrics(
   run: Run,
   results: Mapping[str, Any],
   checkpoint: str | None,

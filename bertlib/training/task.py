@@ -105,7 +105,7 @@ class Run:
     return self.settings.devices.is_chief
 
   @property
-  def scores_dev_set(self) -> bool:
+  def needs_dev_set(self) -> bool:
     """Whether the dev set is needed, during training or after it."""
     return bool(self.settings.run.do_eval or self.selection.eval_steps)
 
