@@ -1,8 +1,8 @@
-"""Nothing that a run has done is lost: when it saves, stops and gives up.
+"""Checkpointing, preemption (SIGTERM, SIGINT) and the NaN guard.
 
-A checkpoint is saved every so many steps or seconds, and when somebody wants
-the run to stop. Weights that are no numbers are never saved: the run gives up
-at the step that had them, and tells what went into it.
+A checkpoint is saved at regular steps or seconds, and when the run is asked to
+stop. Weights with NaN or Inf are never saved: the run ends with an error that
+names the step and the records of its batch.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from bertlib.data import record_check
 from bertlib.errors import InputError, user_error_message
 from bertlib.files import atomic_write
 
-# The statuses of a process that ended because of a signal, as shells have it.
+# Exit statuses of a process stopped by a signal, as shells report them.
 STOPPED_STATUS = 128 + signal.SIGTERM
 STOPPED_STATUSES = (STOPPED_STATUS, 128 + signal.SIGINT)
 
-# What the graph's collections of what `watch` is given are called, by whether
-# it has to be finite.
+# Prefixes of the graph collections that `watch` fills, by whether the values
+# have to be finite.
 _WATCHED = {True: "watched_finite/", False: "watched/"}
 
-# The collection of what `share_stop_requests` makes.
+# The graph collection that `share_stop_requests` fills.
 _STOP_REQUESTS = "stop_requests"
 
-# Records that a message names at most; the file beside it has all.
-_MOST_NAMED = 10
+# An error message names at most this many records; the .npz file has all.
+_MAX_NAMED_RECORDS = 10
 
 
 # Stopping
 
 
 class StopRequest:
-  """A request to stop the run; SIGTERM and SIGINT make it within the block.
+  """A request to stop the run, set by SIGTERM or SIGINT within the block.
 
-  Only the main thread can listen to signals. A second SIGINT ends the process
-  at once.
+  Only the main thread can handle signals. A second SIGINT ends the process at
+  once.
 
   Attributes:
-    requested: whether the run is to stop at the end of its step.
-    signal: number of the signal that asked for it; SIGTERM before.
-    is_over: whether it ends there, because there is nothing more to gain.
+    requested: whether to stop at the end of the current step.
+    signal: number of the signal received; SIGTERM until one is.
+    is_over: whether training ends early, as early stopping does.
   """
 
   def __init__(self):
@@ -61,12 +61,12 @@ class StopRequest:
     self.is_over = False
 
   def __enter__(self):
-    self._listening = on_stop_signals(self._request)
-    self._listening.__enter__()
+    self._handlers = on_stop_signals(self._request)
+    self._handlers.__enter__()
     return self
 
   def __exit__(self, *error):
-    self._listening.__exit__(*error)
+    self._handlers.__exit__(*error)
 
   def _request(self, number: int):
     if not self.requested:
@@ -75,22 +75,19 @@ class StopRequest:
 
   @property
   def status(self) -> int:
-    """The status of a process that ends because of this."""
+    """Exit status of a process that this request stops."""
     return 128 + self.signal
 
   def exit_if_requested(self, model_dir: str) -> None:
-    """Ends the process if it is to stop: nothing comes after training.
+    """Exits with `status` (SystemExit) if a stop was requested.
 
     Args:
-      model_dir: folder of the checkpoint from which training resumes.
-
-    Raises:
-      SystemExit: with `status`, if it is to stop.
+      model_dir: folder of the checkpoint that training resumes from.
     """
     if self.requested:
       logging.warning(
-        "Stopped by %s at step %d, which is saved in %s; the same command"
-        " resumes from there",
+        "Stopped by %s at step %d; checkpoint saved in %s. Re-run the same"
+        " command to resume",
         signal.Signals(self.signal).name,
         finding.step_in_state_file(model_dir),
         model_dir,
@@ -99,33 +96,33 @@ class StopRequest:
 
 
 def share_stop_requests() -> None:
-  """Lets a `SharedStop` of this graph tell the other replicas of a wish."""
-  wish = tf.placeholder_with_default([0.0, 0.0], [2])
+  """Adds the op by which the replicas agree to stop, for `SharedStop`."""
+  request = tf.placeholder_with_default([0.0, 0.0], [2])
   tf.add_to_collection(
-    _STOP_REQUESTS, (wish, optimization.sum_over_replicas(wish))
+    _STOP_REQUESTS, (request, optimization.sum_over_replicas(request))
   )
 
 
 class SharedStop(tf.train.SessionRunHook):
-  """Has all processes stop at the same step where one of them wants to stop."""
+  """Stops all workers at the same step as soon as one of them has to stop."""
 
   def __init__(self, own: StopRequest, agreed: StopRequest):
-    """Takes what is wanted.
+    """Stores the requests.
 
     Args:
-      own: what this process wants.
-      agreed: gets what any of them wants.
+      own: the request of this process.
+      agreed: is set when any worker has a request.
     """
     self._own = own
     self._agreed = agreed
 
   def begin(self):
-    self._wish, self._wishes = tf.get_collection(_STOP_REQUESTS)[0]
+    self._request, self._sum = tf.get_collection(_STOP_REQUESTS)[0]
 
   def before_run(self, run_context):
     del run_context
     own = [self._own.requested, self._own.is_over]
-    return tf.train.SessionRunArgs(self._wishes, {self._wish: own})
+    return tf.train.SessionRunArgs(self._sum, {self._request: own})
 
   def after_run(self, run_context, run_values):
     requested, is_over = run_values.results
@@ -139,24 +136,24 @@ class SharedStop(tf.train.SessionRunHook):
 # Saving
 
 
-def watch(shown: Mapping[str, Any], finite: Collection[str]) -> None:
-  """Lets a `CheckpointHook` of this graph look at a step's numbers.
+def watch(values: Mapping[str, Any], finite: Collection[str]) -> None:
+  """Registers scalars of each step with the `CheckpointHook` of this graph.
 
   Args:
-    shown: float [] by name, told of a step at which the run gives up.
-    finite: names of those that have to be finite for it to go on.
+    values: float [] by name, reported when training fails.
+    finite: names of the values that must not be NaN or Inf.
   """
-  for name, value in shown.items():
+  for name, value in values.items():
     tf.add_to_collection(_WATCHED[name in finite] + name, value)
 
 
 class CheckpointHook(tf.train.CheckpointSaverHook):
-  """Saves checkpoints, and never one that is of no use.
+  """Saves checkpoints, but none with NaN or Inf.
 
-  Given among the `hooks` of `Estimator.train`, it takes the place of
-  Estimator's own. That one saves steps counted from where the run began, and
-  weights before it looks whether they are numbers; this one saves the multiples
-  of `save_steps`, whenever the run was stopped in between.
+  Passed in the `hooks` of `Estimator.train`, it replaces Estimator's own saver,
+  which counts steps from where the run started and does not check the weights
+  before it saves them. This one saves at multiples of `save_steps`, even when
+  the run was stopped in between.
   """
 
   def __init__(
@@ -165,39 +162,39 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     save_steps: int | None = None,
     save_secs: float | None = None,
     stop: StopRequest | None = None,
-    wish: StopRequest | None = None,
+    own_stop: StopRequest | None = None,
     batch_of_step: Callable[[int], Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.monotonic,
     find_bad_record: record_check.FindBadRecord | None = None,
   ):
-    """Takes when to save.
+    """Stores the settings.
 
     Args:
       model_dir: the model's folder.
-      save_steps: steps from one checkpoint to the next; None for any number.
-      save_secs: seconds likewise.
-      stop: says when to stop.
-      wish: is told when a listener wants training to end; None for `stop`.
-      batch_of_step: makes the batch of a step again, counted from 0, see
-        `batch_at`; None where that cannot be had.
-      now: tells the seconds.
-      find_bad_record: looks for a record that explains a loss that is NaN.
+      save_steps: steps between checkpoints; None to ignore steps.
+      save_secs: seconds between checkpoints; None to ignore the clock.
+      stop: request at which training stops.
+      own_stop: request to set when a listener ends training; None for `stop`.
+      batch_of_step: recreates the batch of a step, counted from 0, see
+        `batch_at`; None if the input cannot.
+      now: clock, in seconds.
+      find_bad_record: searches for a record that explains a NaN loss.
     """
-    # Estimator knows savers by their class, and appends to `_listeners`; what
-    # else the class has is not used.
+    # Estimator recognizes savers by their class and appends to `_listeners`;
+    # nothing else of the class is used.
     super().__init__(model_dir, save_steps=1)
     self._listeners = []
     self._model_dir = model_dir
     self._save_steps = save_steps
     self._save_secs = save_secs
     self._stop = stop or StopRequest()
-    self._wish = wish or self._stop
+    self._own_stop = own_stop or self._stop
     self._batch_of_step = batch_of_step
     self._now = now
     self._find_bad_record = find_bad_record
 
   def begin(self):
-    watched = {  # by whether it has to be finite: of each name, all replicas'
+    watched = {  # tensors of all replicas by name, by `is_finite`
       is_finite: {
         key.removeprefix(prefix): tf.get_collection(key)
         for key in tf.get_default_graph().collections
@@ -223,12 +220,11 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     writer = tf.summary.FileWriterCache.get(self._model_dir)
     writer.add_graph(session.graph)
     restored = finding.last_checkpoint(self._model_dir)
-    broken = self._broken_weights(session)
+    broken = self._nonfinite_weights(session)
     if broken:
       raise InputError(
-        f"{restored or 'the start'}: {broken[0]} has values that are no finite"
-        " numbers, so nothing can be trained from there. Start from another"
-        " checkpoint"
+        f"{restored or 'initial weights'}: {broken[0]} contains NaN or Inf, so"
+        " training cannot start from there. Start from another checkpoint"
       )
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     self._saved_step, self._saved_at = self._step, self._now()
@@ -243,11 +239,11 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def after_run(self, run_context, run_values):
     self._step += 1
-    self._told = {n: np.squeeze(v) for n, v in run_values.results.items()}
+    self._values = {n: np.squeeze(v) for n, v in run_values.results.items()}
     broken = [
       name
       for name in self._must_be_finite
-      if not np.isfinite(self._told[name]).all()
+      if not np.isfinite(self._values[name]).all()
     ]
     if broken:
       raise self._failure(broken)
@@ -257,9 +253,9 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       run_context.request_stop()
 
   def end(self, session):
-    # A session takes an error for the end of the input that a full disk too may
-    # give: OutOfRangeError, for a file that grows too large.
-    _raise_mendable(sys.exc_info()[1])
+    # A file that grows too large also surfaces as OutOfRangeError, which the
+    # session treats as the end of the input.
+    _raise_user_error(sys.exc_info()[1])
     if self._step != self._saved_step:
       self._save(session)
     for listener in self._listeners:
@@ -274,84 +270,86 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     return bool(every) and self._step // every > self._saved_step // every
 
   def _save(self, session) -> None:
-    """Saves the step, and asks the listeners whether training is to end."""
-    broken = self._broken_weights(session)
+    """Saves a checkpoint; listeners may then end training."""
+    broken = self._nonfinite_weights(session)
     if broken:
       raise self._failure(broken)
     for listener in self._listeners:
       listener.before_save(session, self._step)
-    path = os.path.join(self._model_dir, "model.ckpt")
+    prefix = os.path.join(self._model_dir, "model.ckpt")
     (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
-    # That of step 0 is of use only as long as there is no other.
-    first = [one for one in saver.last_checkpoints if one.endswith("-0")]
+    # The checkpoint of step 0 is not needed once there is a later one.
+    initial = [path for path in saver.last_checkpoints if path.endswith("-0")]
     saver.recover_last_checkpoints(
-      [one for one in saver.last_checkpoints if one not in first]
+      [path for path in saver.last_checkpoints if path not in initial]
     )
     try:
-      saver.save(session, path, self._step)
+      saver.save(session, prefix, self._step)
     except tf.errors.OpError as error:
       finding.remove_incomplete(self._model_dir)
-      _raise_mendable(error)
+      _raise_user_error(error)
       raise
     self._saved_step, self._saved_at = self._step, self._now()
-    for one in first:
-      tf.train.remove_checkpoint(one)
+    for path in initial:
+      tf.train.remove_checkpoint(path)
     if self._stop.requested:
-      return  # listeners may take minutes; they are asked when it goes on
-    wishes = [one.after_save(session, self._step) for one in self._listeners]
-    self._wish.is_over |= any(wishes)
+      return  # listeners may take minutes; they run after the run resumes
+    ends = [
+      listener.after_save(session, self._step) for listener in self._listeners
+    ]
+    self._own_stop.is_over |= any(ends)
 
-  def _broken_weights(self, session) -> list[str]:
-    """Names of the variables with values that are no finite numbers."""
+  def _nonfinite_weights(self, session) -> list[str]:
+    """Names of the variables that contain NaN or Inf."""
     are_finite = session.run(self._are_finite)
     return [name for name, is_finite in are_finite.items() if not is_finite]
 
   def _failure(self, broken: list[str]) -> InputError:
-    """What to raise of the step; writes down what went into it."""
+    """Writes the batch to a file and returns the error to raise."""
     record_check.raise_if_bad_record(self._find_bad_record)
     step = self._step
     values = [
-      f"{name.replace('_', ' ')} {self._told[name]}"
+      f"{name.replace('_', ' ')} {self._values[name]}"
       for name in self._must_be_finite
     ]
     if broken[0] not in self._must_be_finite:
-      values.append(f"{broken[0]} has values that are no finite numbers")
+      values.append(f"{broken[0]} contains NaN or Inf")
     batch = self._batch_of_step(step - 1) if self._batch_of_step else {}
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with atomic_write(path, "wb") as file:
-      np.savez(file, **batch, **self._told)
+      np.savez(file, **batch, **self._values)
     last = finding.checkpoint_in_state_file(self._model_dir)
     return InputError(
-      f"step {step}: {', '.join(values)}. {_places(batch)}{path} has"
-      f" all that went into it; {last} is from before. Give a lower"
-      " --learning_rate or more warmup, or mend these records, and go on"
+      f"step {step}: {', '.join(values)}. {_records_in_words(batch)}"
+      f"Details: {path}; last checkpoint: {last}. Lower --learning_rate,"
+      " lengthen the warm-up or fix these records, then re-run the same"
+      " command to resume"
     )
 
 
-def _raise_mendable(error: BaseException | None) -> None:
-  """Raises as an `InputError` what the user can mend."""
+def _raise_user_error(error: BaseException | None) -> None:
+  """Raises an error that the user can fix as an `InputError`."""
   message = isinstance(error, Exception) and user_error_message(error)
   if message:
     raise InputError(message) from error
 
 
-# What went into a step
+# Batches and their records
 
 
 def batch_at(
   input_fn, params: Mapping[str, Any], step: int
 ) -> dict[str, np.ndarray]:
-  """Makes the batch of a step again, and tells where its records are.
+  """Recreates the batch of a step, with the locations of its records.
 
   Args:
-    input_fn: of training, such as `input_pipeline.record_input_fn` gives.
-    params: that training gave it, with the `batch_size` B.
-    step: the steps before it.
+    input_fn: training input, such as that of `input_pipeline.record_input_fn`.
+    params: its `params` in training, with the `batch_size` B.
+    step: index of the step, counted from 0.
 
   Returns:
     The features by name and, [B] each, `record_file` and `record_number`, see
-    `input_pipeline.records_with_source`; nothing of an `input_fn` that cannot
-    tell.
+    `input_pipeline.records_with_source`; empty if `input_fn` does not trace records.
   """
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
@@ -367,17 +365,17 @@ def batch_at(
   }
 
 
-def _places(batch: Mapping[str, np.ndarray]) -> str:
-  """Names the records of a batch, the first ones of many."""
+def _records_in_words(batch: Mapping[str, np.ndarray]) -> str:
+  """Names the first records of a batch."""
   if not batch:
     return ""
   pairs = sorted(
     zip(batch["record_file"].tolist(), batch["record_number"].tolist())
   )
   numbers: dict[str, list[str]] = {}
-  for file, number in pairs[:_MOST_NAMED]:
+  for file, number in pairs[:_MAX_NAMED_RECORDS]:
     numbers.setdefault(file, []).append(str(number))
   named = [f"{file}: records {', '.join(n)}" for file, n in numbers.items()]
-  more = len(pairs) - _MOST_NAMED
+  more = len(pairs) - _MAX_NAMED_RECORDS
   rest = f" and {more} more" if more > 0 else ""
-  return f"Its batch, records counted from 0: {'; '.join(named)}{rest}. "
+  return f"Records of its batch, counted from 0: {'; '.join(named)}{rest}. "

@@ -1,7 +1,4 @@
-"""Runs this command again, as a process with flags of its own.
-
-Nothing else starts a command by `sys.argv`.
-"""
+"""Runs this command again in a subprocess, with further flags."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ from bertlib.training import checkpoint_hook
 def read_settings(
   settings: type[option.Settings], output_dir: str, flags: Sequence[str]
 ) -> option.Settings:
-  """Makes the settings that the process of `run` would have.
+  """Parses the settings that the subprocess of `run` would have.
 
   Args:
-    settings: class of the command.
-    output_dir: see `run`.
-    flags: see `run`.
+    settings: settings class of the command.
+    output_dir: as in `run`.
+    flags: as in `run`.
 
   Raises:
     absl.flags.Error: flags are unknown or missing.
@@ -36,17 +33,18 @@ def read_settings(
 
 
 def run(output_dir: str, flags: Sequence[str]) -> None:
-  """Runs this command in a subprocess, which is stopped when this one is.
+  """Runs this command in a subprocess; a signal to this one stops both.
 
-  The locks of this process stay held as long as either of the two runs.
+  The locks of this process are held until both processes have ended.
 
   Args:
-    output_dir: the folder that the subprocess writes to.
-    flags: take precedence over what this command was given.
+    output_dir: the subprocess's --output_dir.
+    flags: take precedence over those of this command.
 
   Raises:
-    InputError: it failed.
-    SystemExit: it was stopped; with one of `checkpoint_hook.STOPPED_STATUSES`.
+    InputError: the subprocess failed.
+    SystemExit: it was stopped; the status is one of
+      `checkpoint_hook.STOPPED_STATUSES`.
   """
   command = [sys.executable, *_arguments(output_dir, flags)]
   with (
@@ -58,15 +56,17 @@ def run(output_dir: str, flags: Sequence[str]) -> None:
     if stop.requested:
       process.terminate()
   status = process.returncode
-  if status < 0:  # it ended before it could listen
+  if status < 0:  # the signal came before its handler was set
     status = 128 - status
   if stop.requested or status in checkpoint_hook.STOPPED_STATUSES:
-    logging.warning("%s: stopped; the same command resumes it", output_dir)
+    logging.warning(
+      "%s: stopped. Re-run the same command to resume", output_dir
+    )
     sys.exit(stop.status if stop.requested else status)
   if process.returncode:
     raise InputError(
-      f"{output_dir}: the run failed, for the reason above. The same command"
-      " goes on from there"
+      f"{output_dir}: the run failed, see the error above. Re-run the same"
+      " command to resume"
     )
 
 

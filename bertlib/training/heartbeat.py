@@ -1,8 +1,8 @@
-"""Signs of life of the chief, for workers that wait for it.
+"""Heartbeat of the chief, for workers that wait for it.
 
-The chief writes to a file of the shared folder every few seconds. A worker
-looks whether the content changes, by its own clock: this needs no locks, no
-network and no clocks that agree, so it works on every shared file system.
+The chief writes to a file in the shared folder every few seconds. A worker
+checks, by its own clock, that the content changes: this needs no locks, no
+network and no synchronized clocks, so it works on every shared file system.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bertlib.errors import InputError
 
 HEARTBEAT_FILE = ".chief_heartbeat"
 
-# Seconds between two signs of life.
+# Seconds between heartbeats.
 _INTERVAL = 5.0
 
-# Seconds of silence after which a chief is lost: one that was alive before, and
-# one that has yet to be started.
-_SILENCE = 60.0
-_START = 600.0
+# Seconds without a heartbeat after which the chief counts as lost: after its
+# first heartbeat, and before it.
+_TIMEOUT = 60.0
+_START_TIMEOUT = 600.0
 
 
 @contextlib.contextmanager
 def beat(folder: str, interval: float = _INTERVAL) -> Iterator[None]:
-  """Shows within the block that this process, the chief, is alive.
+  """Writes heartbeats of this process, the chief, within the block.
 
   Args:
     folder: the shared folder, local or remote; it exists.
-    interval: seconds between two signs of life.
+    interval: seconds between heartbeats.
   """
   path = os.path.join(folder, HEARTBEAT_FILE)
   ended = threading.Event()
@@ -47,13 +47,13 @@ def beat(folder: str, interval: float = _INTERVAL) -> Iterator[None]:
     run, warned = uuid.uuid4().hex, False
     for number in itertools.count():
       try:
-        # In place: who has the old file cached sees that it has changed.
+        # Overwritten, not replaced, so that cached file handles see it.
         with files.open_any(path, "w") as file:
           file.write(f"{run} {number}\n")
-      except Exception as error:  # of whatever file system it is
+      except Exception as error:  # each file system has its own errors
         if not warned:
           logging.warning(
-            "%s: cannot be written (%s); workers that wait may give up",
+            "%s: cannot be written (%s); waiting workers may give up",
             path,
             error,
           )
@@ -76,50 +76,50 @@ class Watch:
   """A worker's view of whether the chief is alive."""
 
   def __init__(
-    self, folder: str, silence: float = _SILENCE, start: float = _START
+    self,
+    folder: str,
+    timeout: float = _TIMEOUT,
+    start_timeout: float = _START_TIMEOUT,
   ):
-    """Looks at the folder for the first time.
+    """Reads the last heartbeat, which an earlier run may have left.
 
     Args:
-      folder: of `beat`; it may be missing.
-      silence: seconds after which a chief that was alive is lost.
-      start: seconds to wait for the first sign of life.
+      folder: shared folder of `beat`; may be missing.
+      timeout: seconds without a heartbeat after which the chief is lost.
+      start_timeout: seconds to wait for the first heartbeat.
     """
     self._folder = folder
-    self._silence = silence
-    self._patience = start
-    self._seen = self._read()
+    self._timeout = timeout
+    self._current_timeout = start_timeout
+    self._last = self._read()
 
   def wait_until(self, condition: Callable[[], bool]) -> None:
-    """Waits for what the chief does, for as long as it is alive.
+    """Waits until `condition()` is true, as long as the chief is alive.
 
-    A chief that is started again in the meantime is the chief.
-
-    Args:
-      condition: whether it has done that.
+    The chief may be restarted in the meantime.
 
     Raises:
-      InputError: it is lost.
+      InputError: the chief is lost.
     """
     last_change = time.monotonic()
     while not condition():
       content = self._read()
-      if content not in (None, self._seen):
-        self._seen, self._patience = content, self._silence
+      if content not in (None, self._last):
+        self._last, self._current_timeout = content, self._timeout
         last_change = time.monotonic()
-      elif time.monotonic() - last_change > self._patience:
+      elif time.monotonic() - last_change > self._current_timeout:
         raise InputError(
-          f"{self._folder}: the chief worker has shown no sign of life for"
-          f" {self._patience:.0f} seconds. See its log, then start the same"
-          " command on all machines again: it resumes from there"
+          f"{self._folder}: no heartbeat of the chief worker for"
+          f" {self._current_timeout:.0f} seconds. See its log, then re-run the"
+          " same command on all machines to resume"
         )
-      time.sleep(min(1.0, self._silence / 5))
+      time.sleep(min(1.0, self._timeout / 5))
 
   def _read(self) -> str | None:
-    """What the file has; None where it cannot be read."""
+    """Content of the heartbeat file; None if it cannot be read."""
     try:
       path = os.path.join(self._folder, HEARTBEAT_FILE)
       with files.open_any(path) as file:
         return file.read()
-    except Exception:  # of whatever file system it is
+    except Exception:  # each file system has its own errors
       return None

@@ -1,7 +1,7 @@
-"""Tests of what is kept of a run that is stopped, killed or goes wrong.
+"""Tests of checkpointing in runs that are stopped, killed or fail.
 
-Some start real processes, all at once, and send signals to them or fill their
-disk; the others train one weight with Estimator.
+Some start real processes and send them signals or limit their disk space; the
+others train one weight with Estimator.
 """
 
 import contextlib
@@ -44,11 +44,11 @@ LAYOUT = tf_records.pretraining_layout(8, 2)
 FILE_SIZES = {"a.tfrecord": 5, "b.tfrecord": 8}
 
 
-# Where records are
+# Records of a batch
 
 
 def pretraining_row(number):
-  """A record of 3 to 8 tokens, among which is its number."""
+  """A record of 3 to 8 tokens."""
   length = 3 + number % 6
   padding = [0] * (8 - length)
   return {
@@ -67,15 +67,15 @@ NUMBERED = tf_records.token_layout(8) | {"number": tf_records.Feature()}
 
 @pytest.fixture
 def numbered(tmp_path):
-  """Files of records that have a number each; of each number its place."""
+  """Files of numbered records, and the (file, index) of each number."""
   rows = [pretraining_row(n) | {"number": n} for n in range(13)]
-  places, first = [], 0
+  locations, first = [], 0
   for name, size in FILE_SIZES.items():
     path = str(tmp_path / name)
     tf_records.write_records(path, rows[first : first + size], NUMBERED)
-    places += [(path, number) for number in range(size)]
+    locations += [(path, number) for number in range(size)]
     first += size
-  return list(dict(places)), places
+  return list(dict(locations)), locations
 
 
 @pytest.mark.graph
@@ -87,10 +87,10 @@ def numbered(tmp_path):
     (input_pipeline.streamed_record_batches, {}),
   ],
 )
-def test_a_traced_batch_is_that_of_its_step_with_the_places(
+def test_traced_batch_is_that_of_its_step_with_record_locations(
   numbered, make_batches, options
 ):
-  files, places = numbered
+  files, locations = numbered
 
   def batches(first_record=0, **more):
     return make_batches(
@@ -98,20 +98,20 @@ def test_a_traced_batch_is_that_of_its_step_with_the_places(
     )
 
   straight = [*batches().take(10).as_numpy_iterator()]
-  for step in (0, 3, 6, 9):  # all but the first have a border of epochs
+  for step in (0, 3, 6, 9):  # all but the first span two epochs
     batch = straight[step]
     dataset = batches(step * 4, with_source=True)
     traced = next(dataset.as_numpy_iterator())
     named = zip(traced.pop("record_file"), traced.pop("record_number"))
     found = [(file.decode(), number) for file, number in named]
-    assert found == [places[number] for number in batch["number"]]
+    assert found == [locations[number] for number in batch["number"]]
     assert traced.keys() == batch.keys()
     for name, tensor in batch.items():
       np.testing.assert_array_equal(traced[name], tensor)
 
 
 @pytest.mark.graph
-def test_a_batch_is_made_again_from_its_step(numbered):
+def test_batch_is_recreated_from_its_step(numbered):
   files, _ = numbered
   input_fn = input_pipeline.record_input_fn(
     files[0], NUMBERED, True, True, seed=3, first_step=7
@@ -129,7 +129,7 @@ def test_a_batch_is_made_again_from_its_step(numbered):
 
 
 @pytest.mark.graph
-def test_an_input_that_cannot_tell_has_no_batch():
+def test_untraceable_input_has_no_batch():
   assert not checkpoint_hook.batch_at(endless, {"batch_size": 2}, step=3)
 
 
@@ -142,24 +142,26 @@ def endless(params):
 
 
 def add_one(features, labels, mode, params):
-  """Counts the steps in a weight; its loss and norm are what `params` says."""
+  """Counts the steps in a weight; `params` has the loss and norm per step."""
   del features, labels
   step = tf.train.get_global_step()
   weight = tf.get_variable("weight", initializer=0.0)
-  told = {
+  values = {
     name: tf.gather(tf.constant(params.get(name, [0.0] * 99)), step)
     for name in ("loss", "norm", "added")
   }
-  with tf.control_dependencies([tf.identity(told["norm"])]):
-    train_op = tf.group(weight.assign_add(1.0 + told["added"]))
-  with tf.control_dependencies([train_op, *told.values()]):
+  with tf.control_dependencies([tf.identity(values["norm"])]):
+    train_op = tf.group(weight.assign_add(1.0 + values["added"]))
+  with tf.control_dependencies([train_op, *values.values()]):
     train_op = step.assign_add(1)
-  checkpoint_hook.watch(told, params.get("finite", ["loss", "norm"]))
-  return estimator_api.EstimatorSpec(mode, loss=told["loss"], train_op=train_op)
+  checkpoint_hook.watch(values, params.get("finite", ["loss", "norm"]))
+  return estimator_api.EstimatorSpec(
+    mode, loss=values["loss"], train_op=train_op
+  )
 
 
 def train(folder, num_steps, hooks=(), listeners=(), params=None, **options):
-  """Trains the weight up to a step with a `CheckpointHook` of these options."""
+  """Trains the weight up to a step, with a `CheckpointHook(**options)`."""
   config = estimator_api.EstimatorRunConfig(
     model_dir=str(folder), keep_checkpoint_max=99, save_summary_steps=0
   )
@@ -179,7 +181,7 @@ def saved_steps(folder):
 
 
 class AtStep(tf.train.SessionRunHook):
-  """Calls something at the end of a step."""
+  """Calls a function at the end of a step."""
 
   def __init__(self, step, call):
     self._step, self._call = step, call
@@ -191,7 +193,7 @@ class AtStep(tf.train.SessionRunHook):
 
 
 class Listener(tf.train.CheckpointSaverListener):
-  """Lists the steps that it is told of; ends training at one of them."""
+  """Lists the steps that are saved; ends training at step `last`."""
 
   def __init__(self, last=None):
     self.steps, self._last = [], last
@@ -202,30 +204,30 @@ class Listener(tf.train.CheckpointSaverListener):
 
 
 def nan_at(step, value=np.nan):
-  """What is told by step, 0.0 but for that step, counted from 1."""
-  told = [0.0] * 99
-  told[step - 1] = value
-  return told
+  """Values by step: `value` at `step`, counted from 1, and 0.0 elsewhere."""
+  values = [0.0] * 99
+  values[step - 1] = value
+  return values
 
 
-# When it saves
+# Saving
 
 
 @pytest.mark.smoke
-def test_it_saves_multiples_wherever_it_began(tmp_path):
+def test_checkpoints_are_saved_at_multiples_of_save_steps(tmp_path):
   train(tmp_path, 5, save_steps=4)
   assert saved_steps(tmp_path) == [4, 5]
   train(tmp_path, 13, save_steps=4)
   assert saved_steps(tmp_path) == [4, 5, 8, 12, 13]
 
 
-def test_it_saves_by_the_clock_too(tmp_path):
-  ticks = iter(range(0, 10**6, 10))  # asked once a step and once a save
+def test_checkpoints_are_saved_by_the_clock(tmp_path):
+  ticks = iter(range(0, 10**6, 10))  # read once per step and once per save
   train(tmp_path, 9, save_secs=25, save_steps=8, now=lambda: next(ticks))
   assert saved_steps(tmp_path) == [3, 6, 8, 9]
 
 
-def test_what_is_saved_is_not_saved_again(tmp_path):
+def test_resuming_does_not_save_the_same_step_again(tmp_path):
   train(tmp_path, 3)
   before = {p.name: p.stat().st_mtime_ns for p in tmp_path.glob("model.ckpt*")}
   train(tmp_path, 6, save_steps=3)
@@ -234,7 +236,7 @@ def test_what_is_saved_is_not_saved_again(tmp_path):
 
 
 @pytest.mark.smoke
-def test_listeners_hear_of_saves_and_may_end_training(tmp_path):
+def test_listeners_are_called_after_saves_and_may_end_training(tmp_path):
   listener = Listener(last=4)
   train(tmp_path, 9, listeners=[listener], save_steps=2)
   assert listener.steps == [0, 2, 4]
@@ -242,7 +244,7 @@ def test_listeners_hear_of_saves_and_may_end_training(tmp_path):
 
 
 @pytest.mark.smoke
-def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_failed_save_keeps_the_earlier_checkpoints(tmp_path, monkeypatch):
   train(tmp_path, 3)
   kept = {path.name for path in tmp_path.iterdir()}
 
@@ -260,7 +262,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
   assert {f for f in files - kept if "events" not in f} == set()
 
 
-# When it stops
+# Stopping
 
 
 @pytest.mark.process
@@ -276,7 +278,7 @@ def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
     hooks = [AtStep(5, terminate)]
     train(tmp_path, 99, hooks, [listener], save_steps=10, stop=stop)
   assert saved_steps(tmp_path) == [6]
-  # What scores checkpoints would take its time.
+  # Evaluating the checkpoint would take too long.
   assert listener.steps == [0]
   assert signal.getsignal(signal.SIGTERM) == before
   with pytest.raises(SystemExit) as ended:
@@ -285,7 +287,7 @@ def test_sigterm_saves_and_stops_at_the_end_of_the_step(tmp_path):
 
 
 @pytest.mark.process
-def test_sigint_stops_as_sigterm_does_with_its_own_status(tmp_path):
+def test_sigint_stops_with_status_130(tmp_path):
   before = signal.getsignal(signal.SIGINT)
   with checkpoint_hook.StopRequest() as stop:
     hooks = [AtStep(5, lambda: os.kill(os.getpid(), signal.SIGINT))]
@@ -300,13 +302,13 @@ def test_sigint_stops_as_sigterm_does_with_its_own_status(tmp_path):
 
 
 @pytest.mark.unit
-def test_nobody_s_wish_ends_nothing(tmp_path):
+def test_without_a_stop_request_the_process_continues(tmp_path):
   with checkpoint_hook.StopRequest() as stop:
     pass
   stop.exit_if_requested(str(tmp_path))
 
 
-def test_a_stop_before_the_first_step_trains_nothing(tmp_path):
+def test_stop_before_the_first_step_trains_nothing(tmp_path):
   stop = checkpoint_hook.StopRequest()
   stop.requested = True
   train(tmp_path, 9, stop=stop)
@@ -314,7 +316,7 @@ def test_a_stop_before_the_first_step_trains_nothing(tmp_path):
 
 
 @pytest.mark.unit
-def test_another_thread_does_not_listen_to_signals():
+def test_only_the_main_thread_handles_signals():
   before, within = signal.getsignal(signal.SIGTERM), []
 
   def listen():
@@ -327,92 +329,92 @@ def test_another_thread_does_not_listen_to_signals():
   assert within == [before]
 
 
-# When it gives up
+# NaN and Inf
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["loss", "norm"])
-def test_it_gives_up_before_what_is_no_number_is_saved(tmp_path, name, value):
+def test_nan_or_inf_fails_before_it_is_saved(tmp_path, name, value):
   with pytest.raises(InputError, match=f"^step 6: .*{name} {value}"):
     train(tmp_path, 9, params={name: nan_at(6, value)}, save_steps=2)
   assert saved_steps(tmp_path) == [2, 4]
-  with np.load(tmp_path / "failed_step_6.npz") as told:
-    np.testing.assert_array_equal(told[name], np.float32(value))
+  with np.load(tmp_path / "failed_step_6.npz") as saved:
+    np.testing.assert_array_equal(saved[name], np.float32(value))
 
 
-def test_what_need_not_be_finite_does_no_harm(tmp_path):
+def test_value_that_may_be_infinite_does_not_stop_training(tmp_path):
   params = {"norm": nan_at(2, np.inf), "finite": ["loss"]}
   train(tmp_path, 3, params=params)
   assert saved_steps(tmp_path) == [3]
 
 
-def test_weights_that_are_no_numbers_are_not_saved(tmp_path):
-  with pytest.raises(InputError, match=r"^step 4: .*weight has values"):
+def test_weights_with_inf_are_not_saved(tmp_path):
+  with pytest.raises(InputError, match=r"^step 4: .*weight contains NaN"):
     train(tmp_path, 9, params={"added": nan_at(3, np.inf)}, save_steps=2)
   assert saved_steps(tmp_path) == [2]
 
 
-def test_weights_that_are_no_numbers_are_no_start(tmp_path):
+def test_weights_with_nan_cannot_be_trained_further(tmp_path):
   path = str(tmp_path / "model.ckpt-3")
   checkpoint_writer.write_variables(
     path, {"weight": np.float32(np.nan), "global_step": np.int64(3)}
   )
   tf.train.update_checkpoint_state(str(tmp_path), path)
-  with pytest.raises(InputError, match=rf"^{path}: weight has values"):
+  with pytest.raises(InputError, match=rf"^{path}: weight contains NaN"):
     train(tmp_path, 9)
 
 
-def test_the_records_of_the_step_are_named_the_first_ones(tmp_path):
+def test_error_names_the_first_records_of_the_batch(tmp_path):
   batch = {
     "record_file": np.array(["b"] * 4 + ["a"] * 9),
     "record_number": np.array([7, 1, 3, 2, *range(20, 11, -1)]),
   }
-  asked = []
+  steps = []
 
   def batch_of_step(step):
-    asked.append(step)
+    steps.append(step)
     return batch
 
   with pytest.raises(InputError) as failed:
     params = {"loss": nan_at(3)}
     train(tmp_path, 9, params=params, batch_of_step=batch_of_step)
-  assert asked == [2]
+  assert steps == [2]
   assert (
-    "Its batch, records counted from 0: a: records 12, 13, 14, 15, 16, 17, 18,"
-    " 19, 20; b: records 1 and 3 more. "
+    "Records of its batch, counted from 0: a: records 12, 13, 14, 15, 16, 17,"
+    " 18, 19, 20; b: records 1 and 3 more. "
   ) in str(failed.value)
-  with np.load(tmp_path / "failed_step_3.npz") as told:
+  with np.load(tmp_path / "failed_step_3.npz") as saved:
     for name, values in batch.items():
-      np.testing.assert_array_equal(told[name], values)
+      np.testing.assert_array_equal(saved[name], values)
 
 
 # Whole runs
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with what the runs of both scripts need."""
-  place = tmp_path_factory.mktemp("safekeeping")
-  (place / "vocab.txt").write_text("".join(word + "\n" for word in WORDS))
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+def workspace(tmp_path_factory):
+  """A folder with the inputs of both scripts."""
+  workspace = tmp_path_factory.mktemp("checkpoint_hook")
+  (workspace / "vocab.txt").write_text("".join(word + "\n" for word in WORDS))
+  (workspace / "bert_config.json").write_text(CONFIG.to_json_string())
   for name, size in FILE_SIZES.items():
     rows = [pretraining_row(number) for number in range(size)]
-    tf_records.write_records(str(place / name), rows, LAYOUT)
+    tf_records.write_records(str(workspace / name), rows, LAYOUT)
   rows = [f"{n % 2}\t1\t2\tgood day\t{'bad ' * n}\n" for n in range(8)]
-  (place / "train.tsv").write_text("header\n" + "".join(rows))
-  return place
+  (workspace / "train.tsv").write_text("header\n" + "".join(rows))
+  return workspace
 
 
 NUM_STEPS = 200
 
 
-def pretraining(place, folder, **changed):
+def pretraining(workspace, folder, **changed):
   values = {
     "do_train": True,
-    "input_file": place / "*.tfrecord",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / folder,
+    "input_file": workspace / "*.tfrecord",
+    "bert_config_file": workspace / "bert_config.json",
+    "output_dir": workspace / folder,
     "max_seq_length": 8,
     "max_predictions_per_seq": 2,
     "train_batch_size": 4,
@@ -425,14 +427,14 @@ def pretraining(place, folder, **changed):
   return commands.as_flags(values | changed)
 
 
-def classification(place, folder):
+def classification(workspace, folder):
   values = {
     "do_train": True,
     "task_name": "MRPC",
-    "data_dir": place,
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / folder,
+    "data_dir": workspace,
+    "vocab_file": workspace / "vocab.txt",
+    "bert_config_file": workspace / "bert_config.json",
+    "output_dir": workspace / folder,
     "max_seq_length": 8,
     "train_batch_size": 4,
     "num_train_epochs": NUM_STEPS / 2,
@@ -444,7 +446,7 @@ def classification(place, folder):
 
 @contextlib.contextmanager
 def started(script, arguments):
-  """A process that runs a script."""
+  """A subprocess that runs a script."""
   command = [sys.executable, os.path.join(commands.ROOT, script), *arguments]
   process = subprocess.Popen(
     command,
@@ -461,31 +463,31 @@ def started(script, arguments):
 
 
 @pytest.fixture(scope="module")
-def disturbed(place):
-  """Status and log of runs that something came upon from step 40 on."""
-  stopped = started("run_pretraining.py", pretraining(place, "stopped"))
-  full = started("run_pretraining.py", pretraining(place, "full"))
-  killed = started("run_classifier.py", classification(place, "killed"))
+def interrupted(workspace):
+  """Status and log of runs that are interrupted after step 40."""
+  stopped = started("run_pretraining.py", pretraining(workspace, "stopped"))
+  full = started("run_pretraining.py", pretraining(workspace, "full"))
+  killed = started("run_classifier.py", classification(workspace, "killed"))
   with stopped as stopped, full as full, killed as killed:
     happened = {
       "stopped": (stopped, lambda: stopped.send_signal(signal.SIGTERM)),
       "killed": (killed, lambda: killed.send_signal(signal.SIGKILL)),
       "full": (
         full,
-        # A disk on which not another byte has room in a file of 100.
+        # As on a full disk: no file may grow beyond 100 bytes.
         lambda: resource.prlimit(full.pid, resource.RLIMIT_FSIZE, (100, 100)),
       ),
     }
     waiting = dict(happened)
 
     def due():  # the checkpoint before step 40 is complete then
-      return [n for n in waiting if max([0, *saved_steps(place / n)]) >= 40]
+      return [n for n in waiting if max([0, *saved_steps(workspace / n)]) >= 40]
 
     while waiting:
       commands.wait_until(due, *(process for process, _ in waiting.values()))
       for name in due():
-        _, disturb = waiting.pop(name)
-        disturb()
+        _, interrupt = waiting.pop(name)
+        interrupt()
     logs = {name: p.communicate()[1] for name, (p, _) in happened.items()}
   return {
     name: (process.returncode, logs[name])
@@ -498,11 +500,11 @@ def weights(folder):
 
 
 @pytest.fixture(scope="module")
-def pretrained(place):
-  """The weights of a run that nothing disturbed."""
+def pretrained(workspace):
+  """The weights of an uninterrupted run."""
   with commands.in_process(run_pretraining) as main:
-    main(*pretraining(place, "straight"))
-  return weights(place / "straight")
+    main(*pretraining(workspace, "straight"))
+  return weights(workspace / "straight")
 
 
 def assert_the_same_command_ends_with(expected, script, arguments, folder):
@@ -517,77 +519,82 @@ def assert_the_same_command_ends_with(expected, script, arguments, folder):
 
 
 @pytest.mark.process
-def test_a_run_that_is_told_to_stop_saves_first(place, disturbed):
-  status, log = disturbed["stopped"]
+def test_stopped_run_saves_first(workspace, interrupted):
+  status, log = interrupted["stopped"]
   assert status == 143, log
-  (last,) = re.findall(r"Stopped by SIGTERM at step (\d+), which is saved", log)
+  (last,) = re.findall(r"Stopped by SIGTERM at step (\d+); checkpoint", log)
   assert "Traceback" not in log
-  assert finding.steps_done(str(place / "stopped")) == int(last)
-  # Nothing comes after it.
-  assert not (place / "stopped" / "report.html").exists()
+  assert finding.steps_done(str(workspace / "stopped")) == int(last)
+  # The run ends there.
+  assert not (workspace / "stopped" / "report.html").exists()
 
 
 @pytest.mark.process
-def test_a_run_that_was_told_to_stop_goes_on(place, disturbed, pretrained):
+def test_stopped_run_resumes(workspace, interrupted, pretrained):
   assert_the_same_command_ends_with(
     pretrained,
     run_pretraining,
-    pretraining(place, "stopped"),
-    place / "stopped",
+    pretraining(workspace, "stopped"),
+    workspace / "stopped",
   )
 
 
 @pytest.mark.process
-def test_a_full_disk_stops_a_run_in_one_line(place, disturbed):
-  status, log = disturbed["full"]
+def test_full_disk_is_an_error_of_one_line(workspace, interrupted):
+  status, log = interrupted["full"]
   assert status == 1, log
   assert "Traceback" not in log
   assert re.search(r"error: .*full/.*: File too large\. Make room", log)
-  assert not [*(place / "full").glob("*temp*")]
+  assert not [*(workspace / "full").glob("*temp*")]
 
 
 @pytest.mark.process
-def test_with_room_made_it_goes_on(place, disturbed, pretrained):
+def test_run_resumes_once_there_is_room(workspace, interrupted, pretrained):
   assert_the_same_command_ends_with(
-    pretrained, run_pretraining, pretraining(place, "full"), place / "full"
+    pretrained,
+    run_pretraining,
+    pretraining(workspace, "full"),
+    workspace / "full",
   )
 
 
 @pytest.mark.process
-def test_a_classifier_that_was_killed_goes_on(place, disturbed):
-  assert disturbed["killed"][0] == -signal.SIGKILL
+def test_killed_classifier_resumes(workspace, interrupted):
+  assert interrupted["killed"][0] == -signal.SIGKILL
   with commands.in_process(run_classifier) as main:
-    main(*classification(place, "unharmed"))
+    main(*classification(workspace, "unharmed"))
   assert_the_same_command_ends_with(
-    weights(place / "unharmed"),
+    weights(workspace / "unharmed"),
     run_classifier,
-    classification(place, "killed"),
-    place / "killed",
+    classification(workspace, "killed"),
+    workspace / "killed",
   )
 
 
-def test_training_passes_over_a_checkpoint_cut_short(place, pretrained):
-  folder = place / "straight"
+def test_training_ignores_an_incomplete_checkpoint(workspace, pretrained):
+  folder = workspace / "straight"
   (data,) = folder.glob(f"model.ckpt-{NUM_STEPS}.data*")
   os.truncate(data, 100)
   assert finding.steps_done(str(folder)) == NUM_STEPS - 20
   assert_the_same_command_ends_with(
-    pretrained, run_pretraining, pretraining(place, "straight"), folder
+    pretrained, run_pretraining, pretraining(workspace, "straight"), folder
   )
 
 
-def test_a_loss_that_is_no_number_names_step_and_records(place):
-  folder = place / "lost"
-  arguments = pretraining(place, "lost", learning_rate=1e38, num_warmup_steps=0)
+def test_nan_loss_names_step_and_records(workspace):
+  folder = workspace / "lost"
+  arguments = pretraining(
+    workspace, "lost", learning_rate=1e38, num_warmup_steps=0
+  )
   with (
     commands.in_process(run_pretraining) as main,
     pytest.raises(InputError) as failed,
   ):
     main(*arguments)
-  told = str(failed.value)
-  step = int(re.match(r"step (\d+): loss (nan|inf)", told)[1])
+  message = str(failed.value)
+  step = int(re.match(r"step (\d+): loss (nan|inf)", message)[1])
   batches = input_pipeline.streamed_record_batches(
-    [str(place / name) for name in FILE_SIZES],
+    [str(workspace / name) for name in FILE_SIZES],
     LAYOUT,
     4,
     trim=True,
@@ -600,7 +607,7 @@ def test_a_loss_that_is_no_number_names_step_and_records(place):
       np.testing.assert_array_equal(saved[name], values)
     assert not np.isfinite(saved["loss"])
     for file, number in zip(saved["record_file"], saved["record_number"]):
-      named = re.search(rf"{file}: records ([\d, ]+)", told)[1]
+      named = re.search(rf"{file}: records ([\d, ]+)", message)[1]
       assert str(number) in named.split(", ")
-  assert f"{folder}/failed_step_{step}.npz" in told
+  assert f"{folder}/failed_step_{step}.npz" in message
   assert saved_steps(folder) == [0]

@@ -1,4 +1,4 @@
-"""Tests of a command that runs itself again."""
+"""Tests of running this command again in a subprocess."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.process
 
 
 def run_code(monkeypatch, code):
-  """Runs a program as this command would run itself again."""
+  """Runs `code` as if it were this command."""
   monkeypatch.setattr(sys, "argv", ["-c", code])
   child_run.run("out", ["--seed=3"])
 
 
-def test_a_command_run_again_has_other_flags(monkeypatch):
+def test_further_flags_follow_those_of_the_command(monkeypatch):
   run_code(
     monkeypatch,
     "import sys; assert sys.argv[1:] == ['--seed=3', '--output_dir=out']",
@@ -34,7 +34,7 @@ def test_a_command_run_again_has_other_flags(monkeypatch):
     "import os; os.kill(os.getpid(), 15)",
   ],
 )
-def test_a_run_that_was_stopped_has_not_failed(monkeypatch, code):
+def test_stopped_subprocess_exits_with_status_143(monkeypatch, code):
   with pytest.raises(SystemExit) as stopped:
     run_code(monkeypatch, code)
   assert stopped.value.code == 143
@@ -43,12 +43,12 @@ def test_a_run_that_was_stopped_has_not_failed(monkeypatch, code):
 @pytest.mark.parametrize(
   "code", ["import sys; sys.exit(1)", "import os; os.kill(os.getpid(), 9)"]
 )
-def test_a_run_that_failed_is_told(monkeypatch, code):
+def test_failed_subprocess_is_an_input_error(monkeypatch, code):
   with pytest.raises(InputError, match="out: the run failed"):
     run_code(monkeypatch, code)
 
 
-def test_sigterm_goes_on_to_the_run(tmp_path, monkeypatch):
+def test_sigterm_is_passed_to_the_subprocess(tmp_path, monkeypatch):
   begun, ended = tmp_path / "begun", tmp_path / "ended"
   code = (
     "import pathlib, signal, sys, time\n"
