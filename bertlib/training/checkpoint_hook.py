@@ -349,7 +349,8 @@ def batch_at(
 
   Returns:
     The features by name and, [B] each, `record_file` and `record_number`, see
-    `input_pipeline.records_with_source`; empty if `input_fn` does not trace records.
+    `input_pipeline.records_with_source`; empty if `input_fn` does not trace
+    records.
   """
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
