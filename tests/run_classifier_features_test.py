@@ -57,7 +57,7 @@ def test_single_examples_equal_the_reference(tokenizer):
       {"label": "2"},
       "example guid: unknown label '2'; the labels are '0', '1'",
     ),
-    ({"max_seq_length": 1}, "max_seq_length=1: has to be 2 at least"),
+    ({"max_seq_length": 1}, "max_seq_length=1: must be at least 2"),
   ],
 )
 def test_single_examples_that_are_refused(tokenizer, changed, said):
@@ -239,6 +239,6 @@ def test_what_is_cut_is_counted(tmp_path, tokenizer, caplog):
       examples, ["0"], 6, tokenizer, path
     )
   assert (
-    f"4 examples written to {path}; 2 were longer than 6 tokens and lost 5"
-    " tokens in all" in caplog.text
+    f"4 examples written to {path}; 2 were truncated to 6 tokens and lost 5"
+    " tokens in total" in caplog.text
   )

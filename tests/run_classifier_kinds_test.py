@@ -356,8 +356,8 @@ def test_wrong_weights_are_refused(wrong):
   with pytest.raises(InputError) as refused:
     read_class_weights(Problem("multi_label", ["a", "b"]), ["a"], "b:1", wrong)
   assert str(refused.value) == (
-    f"--class_weights={wrong}: give LABEL:WEIGHT, a label of a, b and a"
-    " number, or balanced"
+    f"--class_weights={wrong}: give LABEL:WEIGHT, where LABEL is one of a, b"
+    " and WEIGHT at least 0; or balanced"
   )
 
 

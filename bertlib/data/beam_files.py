@@ -1,4 +1,4 @@
-"""Functions of `bertlib.files` for all file systems of Apache Beam.
+"""The functions of `bertlib.files` on the file systems of Apache Beam.
 
 Imports Apache Beam and no TensorFlow.
 """
@@ -38,7 +38,7 @@ def exists(path: str) -> bool:
 
 
 def open_any(path: str, mode: str = "r") -> IO[Any]:
-  """See `files.open_any`; a file whose name ends in .gz is not unpacked."""
+  """See `files.open_any`; does not decompress .gz files."""
   open_file = FileSystems.open if "r" in mode else FileSystems.create
   file = open_file(path, compression_type=CompressionTypes.UNCOMPRESSED)
   return file if "b" in mode else io.TextIOWrapper(file, "utf-8", newline="")
@@ -47,12 +47,12 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
   """See `files.atomic_write`."""
-  beside = files.temporary_name(path)
+  temporary_path = files.temporary_name(path)
   try:
-    with open_any(beside, mode) as file:
+    with open_any(temporary_path, mode) as file:
       yield file
-    FileSystems.rename([beside], [path])
+    FileSystems.rename([temporary_path], [path])
   except BaseException:
     with contextlib.suppress(Exception):
-      FileSystems.delete([beside])
+      FileSystems.delete([temporary_path])
     raise

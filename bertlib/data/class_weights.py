@@ -1,4 +1,4 @@
-"""How much each label counts in training."""
+"""Weight of each label in the training loss (--class_weights)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def read(
   problem: Problem,
   examples: Sequence[InputExample | ChoiceExample],
 ) -> list[float] | None:
-  """What labels count in training, as --class_weights has it.
+  """Computes the weights that --class_weights asks for, and logs them.
 
-  Balanced, all labels count alike in the training data: a label's weight is the
-  number of examples over the number of labels and of examples that have it.
-  Where a text has any number of labels, it is the number of those that lack it
-  over the number of those that have it.
+  "balanced" makes all labels contribute equally. For single-label
+  classification the weight of a label is num_examples / (num_labels *
+  examples with the label); for multi-label classification it is the number of
+  examples without the label divided by the number with it.
 
   Args:
-    given: value of the flag.
-    problem: what is learnt.
-    examples: the training data.
+    given: value of the flag: ["balanced"] or "LABEL:WEIGHT" strings.
+    problem: the task and its labels.
+    examples: the training set.
 
   Returns:
-    L weights; None for all alike.
+    L weights in the order of the labels; None to weight all labels equally.
 
   Raises:
-    InputError: a weight is none, or of no label.
+    InputError: the task has no classes, or a label or weight is not valid.
   """
   if not given or not examples:
     return None
@@ -59,8 +59,8 @@ def read(
         weight = -1.0
       if label not in by_label or not 0 <= weight < float("inf"):
         raise InputError(
-          f"--class_weights={pair}: give LABEL:WEIGHT, a label of"
-          f" {', '.join(problem.labels)} and a number, or balanced"
+          f"--class_weights={pair}: give LABEL:WEIGHT, where LABEL is one"
+          f" of {', '.join(problem.labels)} and WEIGHT at least 0; or balanced"
         )
       by_label[label] = weight
     weights = list(by_label.values())

@@ -1,7 +1,7 @@
-"""Reads labelled texts: GLUE and XNLI as they are published, one's own files.
+"""Readers of text classification data: GLUE, XNLI, SWAG, RACE, your own files.
 
-A processor knows where a data set keeps its splits, texts and labels, and
-which scores are its own. A new one is a subclass with a table.
+A processor knows the files, columns, labels and metrics of a data set. A new
+one is a subclass of `TableProcessor` with its `Columns`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bertlib.text_files import Encoding
 
 
 class InputExample:
-  """A text, or a pair, with its label."""
+  """A text or a pair of texts with its label."""
 
   def __init__(
     self,
@@ -31,14 +31,14 @@ class InputExample:
     text_b: str | None = None,
     label: str | Sequence[str] | None = None,
   ):
-    """Takes the texts untokenized.
+    """Stores untokenized texts.
 
     Args:
-      guid: names the example.
+      guid: unique id of the example.
       text_a: the first text.
-      text_b: the second, for tasks on pairs.
-      label: a member of the label set, or several of them where a text has any
-        number, or a number for regression; None where it is not known.
+      text_b: the second text, for tasks on pairs.
+      label: a member of the label set, a list of members for multi-label
+        classification, or a number as text for regression; None if unknown.
     """
     self.guid = guid
     self.text_a = text_a
@@ -47,12 +47,12 @@ class InputExample:
 
 
 class ChoiceExample(NamedTuple):
-  """A question with its answers to choose from.
+  """A multiple-choice question.
 
   Attributes:
-    guid: names the example.
-    choices: for each answer the pair of texts that it makes.
-    label: the name of the right one; None where it is not known.
+    guid: unique id of the example.
+    choices: the pair of texts to encode for each answer.
+    label: label of the correct choice; None if unknown.
   """
 
   guid: str
@@ -61,20 +61,20 @@ class ChoiceExample(NamedTuple):
 
 
 class PaddingInputExample:
-  """Fills up the last batch where a TPU needs every batch full.
+  """Pads the last batch on a TPU, where every batch has to be full.
 
   Its weight in every metric is 0. A class of its own rather than None, so that
-  a missing example cannot pass for padding.
+  a missing example is not mistaken for padding.
   """
 
 
 class Problem(NamedTuple):
-  """What there is to learn.
+  """Type of a task and its label set.
 
   Attributes:
-    kind: "classification", "regression" (labels are numbers to come close to),
-      "multi_label" (a text has any number of labels) or "multiple_choice".
-    labels: the label set in the order of the model's outputs; none for
+    kind: "classification", "regression" (labels are numbers), "multi_label" (a
+      text has any number of labels) or "multiple_choice".
+    labels: the label set in the order of the model's outputs; empty for
       regression.
   """
 
@@ -83,21 +83,20 @@ class Problem(NamedTuple):
 
   @property
   def num_labels(self) -> int:
-    """L, the model's outputs for an example."""
+    """L, number of outputs of the model per example."""
     return len(self.labels) or 1
 
 
 class Columns(NamedTuple):
-  """Where a split of a data set keeps what.
+  """File and columns of a split; columns count from 0, or from -1 backwards.
 
   Attributes:
-    file: its name in the data set's folder.
-    text_a: column of the first text; columns count from 0, from the end if
-      negative.
-    text_b: of the second, or None.
-    label: of the label; None where the file has no labels.
+    file: name of the file in the data set's folder.
+    text_a: column of the first text.
+    text_b: column of the second text, or None.
+    label: column of the label; None if the file has no labels.
     header: whether the first row names the columns.
-    guid: column of the example's id; None for the row's index.
+    guid: column of the example's id; None to use the row index.
   """
 
   file: str
@@ -109,29 +108,30 @@ class Columns(NamedTuple):
 
 
 class DataProcessor:
-  """What the classifier asks of a data set."""
+  """Reader of a data set; base class of all processors."""
 
-  # Of `classification_scores.METRICS`; what the task is judged by.
+  # Metrics of the task, from `classification_scores.METRICS`, the primary one
+  # first.
   scores: tuple[str, ...] = ("accuracy",)
   # See `Problem`.
   kind = "classification"
-  # Whether a row that cannot be read is counted and left out.
+  # Whether to skip and count rows that cannot be read.
   skip_bad_rows = False
-  # Of its files.
+  # Encoding of the files.
   encoding = tables.LENIENT
-  # The task whose models it takes; None for its own.
+  # Task whose models predict this set (MNLI for AX); None for its own.
   model_task: str | None = None
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
-    """The examples to learn from."""
+    """The training set."""
     raise NotImplementedError
 
   def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-    """The examples to score on."""
+    """The dev set, for evaluation."""
     raise NotImplementedError
 
   def get_test_examples(self, data_dir: str) -> list[InputExample]:
-    """The examples to label."""
+    """The test set, for prediction."""
     raise NotImplementedError
 
   def get_labels(self) -> list[str]:
@@ -140,26 +140,26 @@ class DataProcessor:
 
   @property
   def problem(self) -> Problem:
-    """What there is to learn."""
+    """The task type and its labels."""
     return Problem(self.kind, self.get_labels())
 
   def read_sets(
     self, data_dir: str, split: str
   ) -> dict[str, list[InputExample]]:
-    """All sets of a split, "dev" or "test", by the ending of their results."""
+    """All sets of a split ("dev" or "test") by the suffix of their results."""
     if split == "dev":
       return {"": self.get_dev_examples(data_dir)}
     return {"": self.get_test_examples(data_dir)}
 
   @classmethod
   def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
-    """The rows of a tab-separated file; for processors written elsewhere."""
-    del quotechar  # the reference took it and did nothing with it
+    """The rows of a tab-separated file; for processors of other projects."""
+    del quotechar  # unused in the original too
     return [row.texts for row in tables.read_tsv(input_file)]
 
 
 class TableProcessor(DataProcessor):
-  """A data set of tab-separated files, described by a table."""
+  """A data set of tab-separated files, described by `Columns` per split."""
 
   labels: tuple[str, ...] = ("0", "1")
   train: Columns | None = None
@@ -183,10 +183,10 @@ class TableProcessor(DataProcessor):
     return list(self.labels)
 
   def columns(self, set_type: str) -> Columns | None:
-    """Where a set keeps its texts; None if the task has no such set.
+    """File and columns of a set; None if the task has no such set.
 
     Args:
-      set_type: "train", or begins with "dev" or "test".
+      set_type: "train", or a name that begins with "dev" or "test".
     """
     if set_type.startswith("test"):
       return self.test
@@ -198,9 +198,9 @@ class TableProcessor(DataProcessor):
     """Reads one file.
 
     Args:
-      data_dir: the data set's folder.
-      set_type: see `columns`; the guids begin with it.
-      file: name of the file; None for that of `columns`.
+      data_dir: folder of the data set.
+      set_type: see `columns`; prefix of the guids.
+      file: name of the file; None for the one in `columns`.
 
     Returns:
       One example per row.
@@ -222,19 +222,19 @@ class TableProcessor(DataProcessor):
   def _create_examples(
     self, lines: Sequence[Sequence[str]], set_type: str
   ) -> list[InputExample]:
-    """Makes examples of all rows of a file, the header among them.
+    """Makes examples of the rows of a file, which include the header.
 
-    A subclass for another file has this method or `columns` of its own.
+    A subclass for another format overrides this method or `columns`.
 
     Args:
-      lines: the texts of each row's columns.
+      lines: the column texts of each row.
       set_type: see `read`.
 
     Returns:
       One example per row.
 
     Raises:
-      InputError: a row cannot be read, or there is none.
+      InputError: a row cannot be read, or there are no rows.
     """
     columns = self.columns(set_type)
     rows = [
@@ -253,7 +253,7 @@ class TableProcessor(DataProcessor):
   def example(
     self, row: tables.Row, columns: Columns, split: str
   ) -> InputExample:
-    """Makes an example of a row."""
+    """Makes the example of a row."""
     if columns.guid is None:
       guid = str(row.number - 1)
     else:
@@ -269,18 +269,18 @@ class TableProcessor(DataProcessor):
     )
 
   def known_label(self, row: tables.Row, label: str) -> str:
-    """The label, if it is one of the task's."""
+    """Checks that the task has this label, and returns it."""
     check_label(row, label, self.problem)
     return label
 
   def is_included(self, row: tables.Row) -> bool:
-    """Whether a row belongs to the set."""
+    """Returns whether a row belongs to the set."""
     del row
     return True
 
 
 class ColaProcessor(TableProcessor):
-  """CoLA (GLUE): is the sentence English grammar?"""
+  """CoLA (GLUE): is the sentence grammatical?"""
 
   scores = ("matthews", "accuracy")
   train = Columns("train.tsv", text_a=3, label=1, header=False)
@@ -289,7 +289,7 @@ class ColaProcessor(TableProcessor):
 
 
 class Sst2Processor(TableProcessor):
-  """SST-2 (GLUE): is the review's sentence positive?"""
+  """SST-2 (GLUE): is the sentence of a film review positive?"""
 
   train = Columns("train.tsv", text_a=0, label=1)
   dev = Columns("dev.tsv", text_a=0, label=1)
@@ -297,7 +297,7 @@ class Sst2Processor(TableProcessor):
 
 
 class MrpcProcessor(TableProcessor):
-  """MRPC (GLUE): do both sentences say the same?"""
+  """MRPC (GLUE): are the sentences paraphrases?"""
 
   scores = ("accuracy", "f1")
   train = Columns("train.tsv", text_a=3, text_b=4, label=0)
@@ -306,7 +306,7 @@ class MrpcProcessor(TableProcessor):
 
 
 class StsbProcessor(TableProcessor):
-  """STS-B (GLUE): how alike are both sentences, from 0 to 5?"""
+  """STS-B (GLUE): how similar are the sentences, from 0 to 5?"""
 
   scores = ("pearson", "spearman")
   kind = "regression"
@@ -317,7 +317,7 @@ class StsbProcessor(TableProcessor):
 
 
 class QqpProcessor(TableProcessor):
-  """QQP (GLUE): do both questions ask the same?"""
+  """QQP (GLUE): are the questions duplicates?"""
 
   scores = ("accuracy", "f1")
   train = Columns("train.tsv", text_a=3, text_b=4, label=5)
@@ -340,7 +340,7 @@ class MnliProcessor(TableProcessor):
   def read_sets(
     self, data_dir: str, split: str
   ) -> dict[str, list[InputExample]]:
-    """See base class; here texts of other kinds make a second set."""
+    """See base class; adds the mismatched set if its file exists."""
     sets = super().read_sets(data_dir, split)
     mismatched = f"{split}_mismatched"
     file = f"{mismatched}.tsv"
@@ -352,7 +352,7 @@ class MnliProcessor(TableProcessor):
 
 
 class AxProcessor(TableProcessor):
-  """The diagnostic set of GLUE, labelled by a model of MNLI."""
+  """AX, the diagnostic set of GLUE; predicted by an MNLI model."""
 
   labels = MnliProcessor.labels
   model_task = "mnli"
@@ -373,20 +373,20 @@ class RteProcessor(QnliProcessor):
 
 
 class WnliProcessor(QnliProcessor):
-  """WNLI (GLUE): does the sentence with the pronoun resolved follow?"""
+  """WNLI (GLUE): does the sentence follow, given what the pronoun refers to?"""
 
   labels = ("0", "1")
 
 
 class XnliProcessor(TableProcessor):
-  """XNLI: MultiNLI in 15 languages; trains on one, scores on that one."""
+  """XNLI: MultiNLI in 15 languages; trains and evaluates on one of them."""
 
   labels = MnliProcessor.labels
   dev = Columns("xnli.dev.tsv", text_a=6, text_b=7, label=1)
   test = Columns("xnli.test.tsv", text_a=6, text_b=7, label=1)
 
   def __init__(self, language: str = "zh"):
-    """Takes the language's code in the data set's files."""
+    """Takes the language code that the data set's files use, such as "zh"."""
     self.language = language
 
   @property
@@ -397,7 +397,7 @@ class XnliProcessor(TableProcessor):
 
   def known_label(self, row: tables.Row, label: str) -> str:
     """See base class."""
-    # The training files have a word of their own for one label.
+    # The training files spell this label differently.
     label = "contradiction" if label == "contradictory" else label
     return super().known_label(row, label)
 
@@ -408,7 +408,7 @@ class XnliProcessor(TableProcessor):
 
 
 class SplitProcessor(DataProcessor):
-  """A data set whose splits are all read in one way, that of a subclass."""
+  """A data set whose splits are all read by `_read` of the subclass."""
 
   labels: Sequence[str] = ()
 
@@ -437,12 +437,12 @@ class SplitProcessor(DataProcessor):
   def _read(
     self, data_dir: str, split: str
   ) -> list[InputExample | ChoiceExample]:
-    """The examples of "train", "dev" or "test"."""
+    """Reads "train", "dev" or "test"."""
     raise NotImplementedError
 
 
 class SwagProcessor(SplitProcessor):
-  """SWAG: which of four endings goes on from two sentences?"""
+  """SWAG: which of four endings continues the two sentences?"""
 
   kind = "multiple_choice"
   labels = ("0", "1", "2", "3")
@@ -458,7 +458,7 @@ class SwagProcessor(SplitProcessor):
       if name in header.fields:
         columns[name] = header.fields.index(name)
       elif name != "label" or split != "test":
-        raise header.error(f"there is no column {name!r}, as SWAG has it")
+        raise header.error(f"there is no column {name!r}, which SWAG has")
 
     def example(row):
       label = row.label(columns["label"]) if "label" in columns else None
@@ -475,7 +475,7 @@ class SwagProcessor(SplitProcessor):
 
 
 class RaceProcessor(SplitProcessor):
-  """RACE: which of four answers is right, by the article?"""
+  """RACE: which of four answers is correct, given the article?"""
 
   kind = "multiple_choice"
   labels = ("A", "B", "C", "D")
@@ -486,11 +486,11 @@ class RaceProcessor(SplitProcessor):
       glob.glob(os.path.join(folder, "**", "*.txt"), recursive=True)
     )
     if not paths:
-      raise InputError(f"{folder}: holds no articles (*.txt), as RACE has them")
+      raise InputError(f"{folder}: has no RACE articles (*.txt)")
     return [example for path in paths for example in self._article(path, split)]
 
   def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
-    """The questions about an article, which a file has as a JSON object."""
+    """Reads the questions of an article, a file with one JSON object."""
     values = tables.json_object(
       "\n".join(tables.read_lines(path, self.encoding))
     )
@@ -508,8 +508,8 @@ class RaceProcessor(SplitProcessor):
       and len(answers or questions) == len(questions)
     ):
       raise row.error(
-        "is not an article of RACE: a JSON object with article, questions, four"
-        " options to each, and answers"
+        "is not a RACE article: a JSON object with article, questions, four"
+        " options per question, and answers"
       )
     for number, (question, texts, label) in enumerate(
       zip(questions, options, answers or itertools.repeat(None))
@@ -530,7 +530,7 @@ class RaceProcessor(SplitProcessor):
 
 
 class OwnDataProcessor(SplitProcessor):
-  """A person's own files: TSV, CSV or JSON lines, columns by name or number."""
+  """Your own files: TSV, CSV or JSON Lines, columns by name or number."""
 
   def __init__(
     self,
@@ -542,16 +542,16 @@ class OwnDataProcessor(SplitProcessor):
     kind: str = "classification",
     label_delimiter: str = ",",
   ):
-    """Takes what the flags say.
+    """Stores where files, texts and labels are; reads nothing.
 
     Args:
-      files: path of each split, "train", "dev" and "test".
+      files: paths by split: "train", "dev" and "test".
       text_a: column of the first text: its name, or its number from 1.
-      text_b: of the second, or None.
-      label: of the label; the test file may be without it.
-      labels: the label set, or None to read it from the training file.
+      text_b: column of the second text, or None.
+      label: column of the label; may be missing in the test file.
+      labels: the label set; None to read it from the training file.
       kind: see `Problem`.
-      label_delimiter: between the labels of a text that has several.
+      label_delimiter: separates the labels of a multi-label example.
     """
     self._files = files
     self._columns = {"text_a": text_a, "text_b": text_b, "label": label}
@@ -561,7 +561,7 @@ class OwnDataProcessor(SplitProcessor):
 
   @property
   def scores(self) -> tuple[str, ...]:
-    """See base class; for two labels F1 is that of the second."""
+    """See base class; with two labels, F1 is that of the second."""
     if self.kind == "regression":
       return ("pearson", "spearman")
     if self.kind == "multi_label":
@@ -573,14 +573,12 @@ class OwnDataProcessor(SplitProcessor):
     )
 
   def read_labels(self, data_dir: str) -> None:
-    """Takes the labels that the training file has, sorted, as the label set."""
+    """Sets the label set to the sorted labels of the training file."""
     examples = self._read(data_dir, "train")
     if self.kind == "multi_label":
       self.labels = sorted({label for e in examples for label in e.label})
       if not self.labels:
-        raise InputError(
-          f"{self._files['train']}: none of its texts has a label"
-        )
+        raise InputError(f"{self._files['train']}: no example has a label")
     else:
       self.labels = sorted({e.label for e in examples})
 
@@ -598,8 +596,8 @@ class OwnDataProcessor(SplitProcessor):
       if len(row.fields) != len(header.fields):
         raise row.error(
           f"has {len(row.fields)} columns, but the first row has"
-          f" {len(header.fields)}, so it is open which are text and label. Fix"
-          " the row, or skip such rows with --bad_rows=skip"
+          f" {len(header.fields)}. Fix the row, or skip such rows with"
+          " --bad_rows=skip"
         )
       label = None
       if columns["label"] is not None:
@@ -626,7 +624,7 @@ class OwnDataProcessor(SplitProcessor):
   def _find_columns(
     self, header: tables.Row, split: str
   ) -> tuple[dict[str, int | None], bool]:
-    """Index of each column, and whether the first row names the columns."""
+    """Returns each column's index, and whether the first row is a header."""
     found: dict[str, int | None] = {}
     has_names = False
     for role, column in self._columns.items():
@@ -654,7 +652,7 @@ class OwnDataProcessor(SplitProcessor):
     return found, has_names
 
 
-# The tasks by the name that --task_name takes, in lower case without hyphens.
+# Processors by --task_name, in lower case and without hyphens.
 PROCESSORS = {
   "cola": ColaProcessor,
   "sst2": Sst2Processor,
@@ -675,17 +673,17 @@ PROCESSORS = {
 def read_texts(
   path: str, encoding: Encoding = tables.LENIENT
 ) -> list[InputExample]:
-  """Texts to label, one a line; a tab stands before the second of a pair.
+  """Reads texts to classify, one per line; a tab separates a pair.
 
   Args:
     path: the file, or "-" for standard input.
-    encoding: of the file.
+    encoding: encoding of the file.
 
   Returns:
-    An example a line.
+    One example per line.
 
   Raises:
-    InputError: there is no such file, or nothing in it.
+    InputError: the file is missing or empty.
   """
   examples = []
   for row in tables.read_tsv(path, encoding):
@@ -700,46 +698,46 @@ def read_texts(
 
 
 def collect_examples(
-  path: str, rows, example_of_row, skip_bad_rows: bool
+  path: str, rows, make_example, skip_bad_rows: bool
 ) -> list[InputExample]:
-  """Makes examples of rows.
+  """Makes examples of rows; logs how many were skipped.
 
   Args:
     path: the file, for messages.
-    rows: what to read.
-    example_of_row: makes an example of one, or raises InputError.
-    skip_bad_rows: whether a row it refuses is counted and left out.
+    rows: the rows.
+    make_example: makes the example of a row, or raises InputError.
+    skip_bad_rows: whether to skip rows that raise.
 
   Returns:
     The examples, at least one.
 
   Raises:
-    InputError: a row was refused, or there is none.
+    InputError: a row is bad and not skipped, or there are no examples.
   """
   examples, bad = [], []
   for row in rows:
     try:
-      examples.append(example_of_row(row))
+      examples.append(make_example(row))
     except InputError as error:
       if not skip_bad_rows:
         raise
       bad.append(str(error))
   if bad:
-    logging.warning("%d bad rows left out, the first: %s", len(bad), bad[0])
+    logging.warning("%d bad rows skipped, the first: %s", len(bad), bad[0])
   if not examples:
-    raise InputError(f"{path}: has no examples in it")
+    raise InputError(f"{path}: has no examples")
   return examples
 
 
 def split_labels(text: str, delimiter: str) -> list[str]:
-  """The labels of a text that has any number of them.
+  """Splits the labels of a multi-label example.
 
   Args:
-    text: the labels with a delimiter between, or a JSON list of them.
-    delimiter: it.
+    text: the labels, separated by the delimiter or as a JSON list.
+    delimiter: the separator.
 
   Returns:
-    The labels, each once; none of "".
+    The labels without duplicates and empty ones.
   """
   try:
     labels = json.loads(text)
@@ -752,14 +750,11 @@ def split_labels(text: str, delimiter: str) -> list[str]:
 
 
 def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
-  """Refuses a training set of one label, from which nothing can be learned.
+  """Raises an InputError if all examples of a training set have one label.
 
   Args:
-    path: of the set, for the message.
-    examples: of the set.
-
-  Raises:
-    InputError: all have the same label.
+    path: path of the set, for the message.
+    examples: the training set.
   """
   labels = {example.label for example in examples}
   if len(labels) == 1:
@@ -772,15 +767,16 @@ def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
 def check_label(
   row: tables.Row, label: str | Sequence[str], problem: Problem
 ) -> None:
-  """Refuses a label that the task does not have.
+  """Checks that the labels of a row are valid.
 
   Args:
-    row: where it stands.
-    label: it, or all of the text's.
-    problem: what there is to learn.
+    row: the row, for the message.
+    label: its label, or list of labels.
+    problem: the task and its labels.
 
   Raises:
-    InputError: one is not of the label set, or no number.
+    InputError: a label is not in the label set, or, for regression, is not a
+      finite number.
   """
   if problem.kind == "regression":
     try:
@@ -790,10 +786,10 @@ def check_label(
     if not is_number:
       raise row.error(f"the label {label!r} is not a number")
     return
-  for one in [label] if isinstance(label, str) else label:
-    if one not in problem.labels:
+  for name in [label] if isinstance(label, str) else label:
+    if name not in problem.labels:
       raise row.error(
-        f"unknown label {one!r}; the labels are {', '.join(problem.labels)}"
+        f"unknown label {name!r}; the labels are {', '.join(problem.labels)}"
       )
 
 
@@ -805,7 +801,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def problem_from_description(description: Mapping[str, Any]) -> Problem:
-  """What a model has learnt, by its description."""
+  """The task of a trained model, from its description (model.json)."""
   labels = description["labels"]
-  usual = "classification" if labels else "regression"
-  return Problem(description.get("kind", usual), labels)
+  default = "classification" if labels else "regression"
+  return Problem(description.get("kind", default), labels)

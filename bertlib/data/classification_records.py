@@ -1,4 +1,4 @@
-"""Examples of labelled texts to records and batches."""
+"""Encodes classification examples as TFRecords and reads them as batches."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from bertlib.errors import InputError
 
 
 class InputFeatures:
-  """An example as the model takes it."""
+  """The model inputs of one example."""
 
   def __init__(
     self, input_ids, input_mask, segment_ids, label_id, is_real_example=True
   ):
-    """Takes each feature as it is.
+    """Stores the features.
 
     Args:
-      input_ids: ids of the word pieces, padded with 0.
-      input_mask: 1 at word pieces, 0 at padding.
+      input_ids: token ids, padded with 0.
+      input_mask: 1 at tokens, 0 at padding.
       segment_ids: 1 in the second text, else 0.
-      label_id: index of the label; the number for regression; 1 or 0 for each
-        label where a text has any number of them.
-      is_real_example: false for padding of a batch.
+      label_id: index of the label; a float for regression; a 0/1 vector over
+        the labels for multi-label classification.
+      is_real_example: false for an example that pads the last batch.
     """
     self.input_ids = input_ids
     self.input_mask = input_mask
@@ -47,7 +47,7 @@ class InputFeatures:
     self.is_real_example = is_real_example
 
   def as_record(self) -> dict[str, Any]:
-    """The features under their names in a TFRecord."""
+    """The features by their TFRecord keys."""
     return {
       "input_ids": self.input_ids,
       "input_mask": self.input_mask,
@@ -60,15 +60,13 @@ class InputFeatures:
 def record_layout(
   max_seq_length: int, problem: Problem | None = None
 ) -> tf_records.Layout:
-  """The layout of the classifier's records.
+  """Layout of the classifier's records.
+
+  Multiple choice adds an axis before the tokens: [num_labels, S].
 
   Args:
-    max_seq_length: S, tokens of an example; of each choice of it, where there
-      are choices, whose axis stands before that of the tokens.
-    problem: what is learnt; None for classification.
-
-  Returns:
-    What `tf_records.write_records` and `input_pipeline.parse_records` take.
+    max_seq_length: S, tokens per example, or per choice.
+    problem: the task; None for classification.
   """
   problem = problem or Problem()
   tokens = tf_records.token_layout(max_seq_length)
@@ -80,7 +78,7 @@ def record_layout(
       (problem.num_labels,) if problem.kind == "multi_label" else (),
       is_float=problem.kind in ("regression", "multi_label"),
     ),
-    # Records of the first releases do not have it.
+    # Records written by the first releases lack it.
     "is_real_example": tf_records.Feature(default=1),
   }
 
@@ -93,19 +91,16 @@ def convert_single_example(
   tokenizer: tokenization.FullTokenizer,
   problem: Problem | None = None,
 ) -> InputFeatures:
-  """Makes the features of one example; logs its tokens if it is the first.
+  """Encodes one example; logs its tokens if it is the first.
 
   Args:
-    ex_index: the example's index.
+    ex_index: index of the example; the one at 0 is logged.
     example: the example.
     label_list: the label set; empty for regression. An example without a
-      label gets the first one's index.
+      label gets the index of the first.
     max_seq_length: length of the features, in tokens.
-    tokenizer: gives the ids.
-    problem: what is learnt; None for what `label_list` says.
-
-  Returns:
-    The features.
+    tokenizer: a WordPiece tokenizer.
+    problem: the task; None to infer it from `label_list`.
 
   Raises:
     InputError: the label is not in the label set.
@@ -118,7 +113,7 @@ def convert_single_example(
 
 
 def _problem_from_labels(label_list: Sequence[str] | None) -> Problem:
-  """The problem of a label set; None for none, as for regression."""
+  """Classification with these labels; regression if there are none."""
   labels = [] if label_list is None else list(label_list)
   return Problem("classification" if labels else "regression", labels)
 
@@ -126,14 +121,14 @@ def _problem_from_labels(label_list: Sequence[str] | None) -> Problem:
 def encode_example(
   ex_index, example, problem: Problem, max_seq_length, tokenizer
 ) -> tuple[InputFeatures, list[model_inputs.EncodedPair]]:
-  """The features of an example, and the text or the choices in them."""
+  """Encodes an example: its features, and each encoded text or choice."""
   choices = problem.num_labels if problem.kind == "multiple_choice" else 1
   if isinstance(example, PaddingInputExample):
-    nothing = [0] * (max_seq_length * choices)
+    zeros = [0] * (max_seq_length * choices)
     label_id = 0
     if problem.kind == "multi_label":
       label_id = [0] * problem.num_labels
-    return InputFeatures(nothing, nothing, nothing, label_id, False), []
+    return InputFeatures(zeros, zeros, zeros, label_id, False), []
   if isinstance(example, ChoiceExample):
     pairs = example.choices
   else:
@@ -142,17 +137,17 @@ def encode_example(
     model_inputs.encode_pair(tokenizer, *pair, max_seq_length) for pair in pairs
   ]
   if ex_index == 0:
-    # The processors of test sets give a label that means nothing.
+    # Test sets have placeholder labels, which would mislead in the log.
     is_labelled = not str(example.guid).startswith("test-")
     label = f", label {example.label}" if is_labelled and example.label else ""
     logging.info("Example %s%s", example.guid, label)
-    for one in encoded:
-      used = one.input_ids[: sum(one.input_mask)]
+    for pair in encoded:
+      used = pair.input_ids[: sum(pair.input_mask)]
       tokens = tokenizer.convert_ids_to_tokens(used)
       logging.info("  tokens: %s", " ".join(tokens))
   features = InputFeatures(
     *(
-      list(itertools.chain.from_iterable(getattr(one, name) for one in encoded))
+      [*itertools.chain.from_iterable(getattr(pair, name) for pair in encoded)]
       for name in model_inputs.TOKEN_FEATURES
     ),
     _label_id(example, problem),
@@ -161,7 +156,7 @@ def encode_example(
 
 
 def _label_id(example: InputExample | ChoiceExample, problem: Problem):
-  """The label as `InputFeatures` has it."""
+  """Converts a label to `InputFeatures.label_id`."""
   if problem.kind == "multi_label":
     return [float(label in (example.label or ())) for label in problem.labels]
   if example.label is None:
@@ -182,7 +177,7 @@ def convert_examples_to_features(
   max_seq_length: int,
   tokenizer: tokenization.FullTokenizer,
 ) -> list[InputFeatures]:
-  """Makes the features of all examples, see `convert_single_example`."""
+  """Encodes all examples, see `convert_single_example`."""
   return [
     convert_single_example(
       index, example, label_list, max_seq_length, tokenizer
@@ -199,7 +194,7 @@ def file_based_convert_examples_to_features(
   output_file: str,
   problem: Problem | None = None,
 ) -> model_inputs.Lengths:
-  """Writes the features of all examples to a TFRecord file.
+  """Encodes examples and writes them to a TFRecord file.
 
   Logs how many were truncated.
 
@@ -207,9 +202,9 @@ def file_based_convert_examples_to_features(
     examples: the examples.
     label_list: the label set; empty for regression.
     max_seq_length: length of the features, in tokens.
-    tokenizer: gives the ids.
-    output_file: the file.
-    problem: what is learnt; None for what `label_list` says.
+    tokenizer: a WordPiece tokenizer.
+    output_file: path of the TFRecord file.
+    problem: the task; None to infer it from `label_list`.
 
   Returns:
     The lengths of the examples, or of all their choices.
@@ -218,28 +213,28 @@ def file_based_convert_examples_to_features(
     InputError: a label is not in the label set.
   """
   problem = problem or _problem_from_labels(label_list)
-  num_tokens, num_cut, num_longer = [], [], 0
+  num_tokens, num_cut, num_truncated = [], [], 0
 
   def records():
-    nonlocal num_longer
+    nonlocal num_truncated
     for index, example in enumerate(examples):
       features, encoded = encode_example(
         index, example, problem, max_seq_length, tokenizer
       )
-      num_tokens.extend(one.num_tokens + one.num_cut for one in encoded)
-      num_cut.extend(one.num_cut for one in encoded)
-      num_longer += any(one.num_cut for one in encoded)
+      num_tokens.extend(pair.num_tokens + pair.num_cut for pair in encoded)
+      num_cut.extend(pair.num_cut for pair in encoded)
+      num_truncated += any(pair.num_cut for pair in encoded)
       yield features.as_record()
 
   tf_records.write_records(
     output_file, records(), record_layout(max_seq_length, problem)
   )
   logging.info(
-    "%d examples written to %s; %d were longer than %d tokens and lost %d"
-    " tokens in all",
+    "%d examples written to %s; %d were truncated to %d tokens and lost %d"
+    " tokens in total",
     len(examples),
     output_file,
-    num_longer,
+    num_truncated,
     max_seq_length,
     sum(num_cut),
   )
@@ -266,21 +261,10 @@ def file_based_input_fn_builder(
   first_step: int = 0,
   by_length: bool = False,
 ):
-  """`input_pipeline.record_input_fn` over a file of this task.
+  """Builds the `input_fn` of a TFRecord file with S = `seq_length`.
 
-  Args:
-    input_file: the file.
-    seq_length: tokens of its examples.
-    is_training: see there.
-    drop_remainder: see there.
-    problem: what is learnt; None for classification.
-    trim: see there.
-    seed: see there.
-    first_step: see there.
-    by_length: see there.
-
-  Returns:
-    A function of `params`, which has the `batch_size`.
+  See `input_pipeline.record_input_fn` for the other arguments; `problem` None
+  is classification.
   """
   return input_pipeline.record_input_fn(
     input_file,
@@ -301,19 +285,19 @@ def input_fn_builder(
   drop_remainder: bool,
   seed: int = 0,
 ):
-  """An `input_fn` over features in memory; for small sets and notebooks.
+  """Builds an `input_fn` over features in memory; for small sets.
 
   Args:
-    features: what `convert_examples_to_features` gives.
-    seq_length: tokens of each.
-    is_training: whether they are shuffled and repeated without end.
-    drop_remainder: whether a last, smaller batch is left out.
-    seed: of the shuffling.
+    features: result of `convert_examples_to_features`.
+    seq_length: unused: the features have this length.
+    is_training: whether to shuffle, and to repeat indefinitely.
+    drop_remainder: whether to drop a last, smaller batch.
+    seed: shuffling seed.
 
   Returns:
-    A function of `params`, which has the `batch_size`.
+    A function of `params`, a mapping with `batch_size`.
   """
-  del seq_length  # the features have it
+  del seq_length
   records = [feature.as_record() for feature in features]
   arrays = {
     name: np.array([record[name] for record in records]) for name in records[0]

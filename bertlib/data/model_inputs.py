@@ -1,4 +1,4 @@
-"""Text to ids, mask and segments of a model. Imports no TensorFlow."""
+"""Encodes text as input ids, mask and segment ids. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import tokenization
 from bertlib import text_files
 from bertlib.errors import InputError
 
-# The features with a place for every token, which end in padding.
+# The features with one value per token, padded at the end.
 TOKEN_FEATURES = ("input_ids", "input_mask", "segment_ids")
 
-# TensorFlow Hub's name of each of them.
+# Their names in TensorFlow Hub modules.
 HUB_NAMES = {
   "input_ids": "input_word_ids",
   "input_mask": "input_mask",
@@ -20,10 +20,7 @@ HUB_NAMES = {
 }
 
 
-# Text to ids
-
-
-# Between the two texts of a pair on one line.
+# Separates the two texts of a pair on one line.
 SEPARATOR = " ||| "
 
 
@@ -33,11 +30,12 @@ def read_pairs(
   """Reads texts and pairs of texts, one per line.
 
   Args:
-    path: the file, unpacked if its name ends in .gz; "-" for standard input.
-    encoding: of the file.
+    path: the file, decompressed if its name ends in .gz; "-" for standard
+      input.
+    encoding: encoding of the file.
 
   Yields:
-    See `split_pair`, of blank lines too.
+    (text_a, text_b) of every line, blank ones included; see `split_pair`.
 
   Raises:
     InputError: see `text_files.read_lines`.
@@ -47,19 +45,19 @@ def read_pairs(
 
 
 def split_pair(text: str) -> tuple[str, str | None]:
-  """The two texts before and after the last separator, or one and None."""
+  """Splits at the last separator: (text_a, text_b), or (text, None)."""
   text_a, separator, text_b = text.rpartition(SEPARATOR)
   return (text_a, text_b) if separator else (text, None)
 
 
 class EncodedPair(NamedTuple):
-  """A text or a pair of texts as the model takes it.
+  """The model inputs of a text or a pair of texts.
 
   Attributes:
     input_ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], padded with 0.
     input_mask: 1 at tokens, 0 at padding.
     segment_ids: 1 at the tokens of B and its [SEP], else 0.
-    num_cut: tokens that were truncated.
+    num_cut: number of tokens lost to truncation.
   """
 
   input_ids: list[int]
@@ -79,22 +77,19 @@ def encode_pair(
   text_b: str | None,
   max_seq_length: int,
 ) -> EncodedPair:
-  """Encodes one text, or two, in `max_seq_length` places.
+  """Encodes one or two texts, truncated or padded to `max_seq_length`.
 
   Args:
-    tokenizer: gives the ids.
+    tokenizer: a WordPiece tokenizer.
     text_a: the first text.
-    text_b: the second; None, or a text without tokens, for none.
+    text_b: the second; None or a text without tokens if there is only one.
     max_seq_length: length of the result, in tokens.
 
-  Returns:
-    An `EncodedPair`.
-
   Raises:
-    InputError: `max_seq_length` has no room for [CLS] and [SEP].
+    InputError: `max_seq_length` is too small for [CLS] and [SEP].
   """
   if max_seq_length < 2:
-    raise InputError(f"max_seq_length={max_seq_length}: has to be 2 at least")
+    raise InputError(f"max_seq_length={max_seq_length}: must be at least 2")
   ids_a = tokenizer.encode(text_a)
   ids_b = tokenizer.encode(text_b) if text_b else []
   room = max_seq_length - (3 if ids_b else 2)
@@ -110,12 +105,12 @@ def encode_pair(
 def token_features(
   first: Sequence[int], second: Sequence[int], length: int
 ) -> dict[str, list[int]]:
-  """The `TOKEN_FEATURES` of one or two segments, padded with 0.
+  """`TOKEN_FEATURES` of one or two segments, padded with 0 to `length`.
 
   Args:
     first: ids of the first segment, with [CLS] and [SEP].
-    second: ids of the second, with [SEP]; empty for none.
-    length: of the result, in tokens.
+    second: ids of the second, with [SEP]; may be empty.
+    length: length of each feature, in tokens.
   """
   segment_ids = [0] * len(first) + [1] * len(second)
   return {
@@ -126,12 +121,12 @@ def token_features(
 
 
 def pad(values: Sequence[int], length: int, filler: int = 0) -> list[int]:
-  """The values with `filler` after them, up to a length."""
+  """Appends `filler` up to `length` values."""
   return [*values, *[filler] * (length - len(values))]
 
 
 class DocSpan(NamedTuple):
-  """The part of a text that a window shows, in word pieces."""
+  """The part of a text that a window covers, in word pieces."""
 
   start: int
   length: int
@@ -140,15 +135,12 @@ class DocSpan(NamedTuple):
 def make_doc_spans(
   num_tokens: int, room: int, doc_stride: int
 ) -> list[DocSpan]:
-  """Divides a text into overlapping parts.
+  """Divides a text into overlapping spans.
 
   Args:
-    num_tokens: pieces of the text.
-    room: pieces that fit into a window.
-    doc_stride: pieces from the start of one part to that of the next, at most.
-
-  Returns:
-    The parts.
+    num_tokens: word pieces in the text.
+    room: maximum number of pieces per span.
+    doc_stride: pieces from the start of one span to the start of the next.
   """
   doc_spans = []
   start = 0
@@ -164,16 +156,15 @@ def make_doc_spans(
 class Lengths(NamedTuple):
   """Lengths of the sequences of a data set, in tokens.
 
-  A sequence is an example, one of its choices, or one of the windows into
-  which an example is divided.
+  A sequence is an example, one of its choices, or one of its windows.
 
   Attributes:
-    num_tokens: of each sequence, before truncation.
-    limit: tokens of a sequence after truncation, at most.
-    num_cut: tokens by which each example was truncated.
-    examples: plural noun for what `num_cut` and `num_windows` count.
-    num_windows: windows of each example; empty where an example is one
-      sequence and may be truncated.
+    num_tokens: length of each sequence before truncation.
+    limit: maximum length after truncation.
+    num_cut: number of tokens that each example lost to truncation.
+    examples: plural noun for the examples ("questions"), for reports.
+    num_windows: number of windows per example; empty if examples are
+      truncated instead of divided.
   """
 
   num_tokens: Sequence[int]
@@ -186,15 +177,14 @@ class Lengths(NamedTuple):
 def truncated_lengths(
   length_a: int, length_b: int, room: int
 ) -> tuple[int, int]:
-  """Cuts the longer of two texts until both fit; of equal ones the second.
+  """Lengths of two texts after truncation to `room` tokens in total.
+
+  The longer text loses tokens first; if both are equally long, the second.
 
   Args:
-    length_a: of the first, in tokens.
-    length_b: of the second.
-    room: tokens in all.
-
-  Returns:
-    How many tokens of each stay.
+    length_a: length of the first text, in tokens.
+    length_b: length of the second.
+    room: maximum number of tokens of both together.
   """
   room = max(room, 0)
   keep_b = min(length_b, max(room // 2, room - length_a))
@@ -204,7 +194,7 @@ def truncated_lengths(
 def _truncate_seq_pair(
   tokens_a: list[Any], tokens_b: list[Any], max_length: int
 ) -> None:
-  """Truncates two lists in place as `truncated_lengths` says."""
+  """Truncates two lists in place, see `truncated_lengths`."""
   keep_a, keep_b = truncated_lengths(len(tokens_a), len(tokens_b), max_length)
   del tokens_a[keep_a:]
   del tokens_b[keep_b:]

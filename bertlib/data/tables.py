@@ -16,23 +16,24 @@ from bertlib import json_files, text_files
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
-# As in the original, what is not UTF-8 is left out of texts; labels need all.
+# As in the original, bytes of texts that are not UTF-8 are dropped; labels must
+# be valid UTF-8.
 LENIENT = Encoding("utf-8", "surrogateescape")
 
-# White space around labels, also such as has no width.
+# White space around labels, zero-width characters included.
 _AROUND_LABEL = re.compile(r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row(Sequence):
-  """A row of a table; also the sequence of its texts.
+  """A row of a table, and the sequence of its texts.
 
   Attributes:
     path: the file.
-    number: of the row, the first one 1.
-    fields: the text of each column, None where it has none; bytes that are
-      not UTF-8 are kept as lone surrogates.
-    fault: why it has none; None if there are just too few columns.
+    number: row number, from 1.
+    fields: the text of each column, None if it is missing; bytes that are not
+      UTF-8 are kept as lone surrogates.
+    fault: reason for missing columns, for messages; None if the row is short.
   """
 
   path: str
@@ -42,7 +43,7 @@ class Row(Sequence):
 
   @functools.cached_property
   def texts(self) -> list[str]:
-    """The text of every column; none for a blank line."""
+    """The text of every column; empty for a blank line."""
     if self.fields == [""]:
       return []
     return [self.text(column) for column in range(len(self.fields))]
@@ -54,11 +55,11 @@ class Row(Sequence):
     return len(self.texts)
 
   def text(self, column: int) -> str:
-    """The text of a column without what is not UTF-8."""
+    """The text of a column, without bytes that are not UTF-8."""
     return self._field(column).encode("utf-8", "ignore").decode("utf-8")
 
   def label(self, column: int) -> str:
-    """The text of a column, which has to be UTF-8, without space around it."""
+    """The text of a column, stripped; InputError if it is not UTF-8."""
     label = self._field(column)
     if not label.isprintable() and label != self.text(column):
       raise self.error(f"the label {label!r} is not UTF-8")
@@ -74,7 +75,7 @@ class Row(Sequence):
     if field is None:
       fault = f"has {length} columns, but column {column + 1} is needed"
       raise self.error(
-        f"{self.fault or fault}. Mend the row, or leave such rows out with"
+        f"{self.fault or fault}. Fix the row, or skip such rows with"
         " --bad_rows=skip"
       )
     return field
@@ -84,14 +85,14 @@ class Row(Sequence):
 
 
 def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The rows of a tab-separated file, in which quotes mean nothing.
+  """Reads a tab-separated file; quotes have no meaning.
 
   Args:
-    path: the file; a byte-order mark and CRLF are read.
-    encoding: of the file.
+    path: the file; may have a byte-order mark and CRLF line ends.
+    encoding: encoding of the file.
 
   Yields:
-    A row a line.
+    One row per line.
 
   Raises:
     InputError: the file is missing or empty.
@@ -101,14 +102,14 @@ def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
 
 
 def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The rows of a comma-separated file, in which quoted fields may have lines.
+  """Reads a comma-separated file; quoted fields may contain line breaks.
 
   Args:
-    path: the file; a byte-order mark and CRLF are read.
-    encoding: of the file.
+    path: the file; may have a byte-order mark and CRLF line ends.
+    encoding: encoding of the file.
 
   Yields:
-    Its rows, numbered; blank lines are passed over.
+    The rows; blank lines are skipped.
 
   Raises:
     InputError: the file is missing or empty, or a quote is never closed.
@@ -127,18 +128,19 @@ def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
 
 
 def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
-  """The objects of a JSON-lines file as a table: first a row with the keys.
+  """Reads a JSON Lines file as a table whose header is the first keys.
 
   Args:
-    path: the file; blank lines are passed over.
-    encoding: of the file.
+    path: the file; blank lines are skipped.
+    encoding: encoding of the file.
 
   Yields:
-    The keys of the first object; then, for each object, its values. A line
-    that is no object has none.
+    The keys of the first object; then the values of each object, which are
+    missing for a line that is not an object.
 
   Raises:
-    InputError: the file is missing or empty, or its first line no object.
+    InputError: the file is missing or empty, or its first line is not an
+      object.
   """
   keys: list[str] = []
   for number, line in enumerate(read_lines(path, encoding), start=1):
@@ -169,12 +171,16 @@ READERS = {
 
 
 def strip_label(label: str) -> str:
-  """A label without white space around it, of any kind."""
+  """Removes white space of any kind around a label."""
   return _AROUND_LABEL.sub("", label)
 
 
 def read_lines(path: str, encoding: Encoding) -> Iterator[str]:
-  """Lines without their ends, and without blank ones at the end."""
+  """Lines of a file without line ends and without trailing blank lines.
+
+  Raises:
+    InputError: the file is missing or empty.
+  """
   try:
     lines = list(text_files.read_lines(path, encoding))
   except OSError as error:
@@ -188,7 +194,7 @@ def read_lines(path: str, encoding: Encoding) -> Iterator[str]:
 
 
 def json_object(line: str) -> dict[str, Any]:
-  """The object that a line holds; an empty one if it does not."""
+  """Parses a line as a JSON object; an empty one if it is not."""
   try:
     return json_files.parse(line, "", dict)
   except InputError:
@@ -196,5 +202,5 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str | None:
-  """A value of JSON as the text of a cell; None for null."""
+  """Text of a JSON value as a table cell; None for null."""
   return value if value is None or isinstance(value, str) else json.dumps(value)

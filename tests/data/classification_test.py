@@ -1,4 +1,4 @@
-"""Tests of reading labelled texts."""
+"""Tests of the readers of classification data."""
 
 import csv
 import hashlib
@@ -28,13 +28,13 @@ def read(processor, folder, split):
 
 
 def as_rows(examples):
-  """The examples as the goldens have them."""
+  """The examples in the format of the golden files."""
   names = ("guid", "text_a", "text_b", "label")
   return [{name: getattr(e, name) for name in names} for e in examples]
 
 
 def refusal(action, *arguments):
-  """The message with which an action refuses its input."""
+  """The message of the InputError that an action raises."""
   with pytest.raises(InputError) as refused:
     action(*arguments)
   message = str(refused.value)
@@ -50,7 +50,7 @@ def refusal(action, *arguments):
   [(task, split) for task in ("mrpc", "cola") for split in SPLITS]
   + [(task, split) for task in ("mnli", "xnli") for split in ("train", "dev")],
 )
-def test_examples_equal_the_reference(task, split, golden):
+def test_examples_equal_those_of_the_original(task, split, golden):
   with open(golden("classifier", "runs.json")) as file:
     runs = json.load(file)["examples"]
   (run,) = [run for run in runs if (run["task"], run["split"]) == (task, split)]
@@ -65,7 +65,7 @@ def test_examples_equal_the_reference(task, split, golden):
   assert digest.hexdigest() == run["all_examples_sha256"]
 
 
-def test_odd_files_are_read_and_refused_as_by_the_reference():
+def test_odd_files_are_read_or_refused_as_in_the_original():
   path = reference_data.golden("classifier", "edge_tsv.jsonl")
   for case in reference_data.read_jsonl(path):
     folder = reference_data.golden("classifier", *case["folder"].split("/"))
@@ -79,8 +79,8 @@ def test_odd_files_are_read_and_refused_as_by_the_reference():
     assert "columns, but column " in message and "--bad_rows=skip" in message
 
 
-# Task and folder; rows of each split, None where the data lack it; names of the
-# columns where all files have a header.
+# Task; folder; rows per split, None if the data lack it; column names if all
+# files have a header.
 GLUE = [
   ("cola", "CoLA", (8551, 1043, 1063), None),
   ("sst2", "SST-2", (67349, 872, 1821), ("sentence", None, "label")),
@@ -123,7 +123,7 @@ def test_glue_files_are_read(task, folder, split, count, columns):
         assert label is None or example.label == label
 
 
-# Names of the columns in each published file that has a header.
+# Column names of each published file that has a header.
 PAIR = ["index", "sentence1", "sentence2"]
 SIMILARITY = ["genre", "filename", "year", "old_index", "source1", "source2"]
 SIMILARITY = ["index", *SIMILARITY, "sentence1", "sentence2"]
@@ -147,7 +147,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize(("task", "split"), HEADERS)
-def test_published_columns_of_glue_are_found(tmp_path, task, split):
+def test_text_and_label_columns_of_published_glue_files(tmp_path, task, split):
   header = HEADERS[task, split]
   processor = PROCESSORS[task]()
   labels = processor.get_labels() or ["0.0", "2.75", "5.0"]
@@ -188,7 +188,7 @@ def test_qqp_is_read_by_its_published_columns(tmp_path):
 
 
 @pytest.mark.needs_data
-def test_the_whole_diagnostic_set_is_read():
+def test_all_of_the_diagnostic_set_is_read():
   folder = reference_data.data("glue", "diagnostic")
   (examples,) = PROCESSORS["ax"]().read_sets(folder, "test").values()
   assert len(examples) == 1104
@@ -196,7 +196,7 @@ def test_the_whole_diagnostic_set_is_read():
   assert examples[0].text_b == "The cat did not sit on the mat."
 
 
-def test_diagnostic_set_is_labelled_by_a_model_of_mnli(tmp_path):
+def test_diagnostic_set_uses_an_mnli_model(tmp_path):
   folder = str(tmp_path)
   write_table(tmp_path / "diagnostic.tsv", PAIR, [["0", "The cat.", "A cat."]])
   processor = PROCESSORS["ax"]()
@@ -208,9 +208,7 @@ def test_diagnostic_set_is_labelled_by_a_model_of_mnli(tmp_path):
 
 
 @pytest.mark.parametrize(("split", "num_labels"), [("dev", 6), ("test", 0)])
-def test_mnli_has_a_second_set_of_other_kinds_of_text(
-  tmp_path, split, num_labels
-):
+def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
   for kind in ("matched", "mismatched"):
     fields = ["11", "p", "q", kind, *["tree"] * 4, f"{kind} A", f"{kind} B"]
     fields += ["neutral"] * num_labels
@@ -220,16 +218,15 @@ def test_mnli_has_a_second_set_of_other_kinds_of_text(
     ending: [(e.guid, e.text_a, e.text_b) for e in examples]
     for ending, examples in sets.items()
   }
-  matched = (
-    "dev_matched" if split == "dev" else "test"
-  )  # as the reference has it
+  # The guids of the original.
+  matched = "dev_matched" if split == "dev" else "test"
   assert read_back == {
     "": [(f"{matched}-11", "matched A", "matched B")],
     "_mismatched": [(f"{split}_mismatched-11", "mismatched A", "mismatched B")],
   }
 
 
-def test_mnli_without_a_second_set_says_so(tmp_path, caplog):
+def test_mnli_without_a_mismatched_set_warns(tmp_path, caplog):
   folder = reference_data.data("own", "MNLI")
   shutil.copy(f"{folder}/dev_matched.tsv", tmp_path)
   folder = str(tmp_path)
@@ -238,7 +235,7 @@ def test_mnli_without_a_second_set_says_so(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
-def test_xnli_takes_the_rows_of_its_language(tmp_path, split):
+def test_xnli_reads_the_rows_of_its_language(tmp_path, split):
   rows = [
     [language, "neutral", *["-"] * 4, f"{language} A", f"{language} B"]
     for language in ("de", "fr", "de")
@@ -248,10 +245,10 @@ def test_xnli_takes_the_rows_of_its_language(tmp_path, split):
   texts = [(e.text_a, e.text_b) for e in read(processor, tmp_path, split)]
   assert texts == [("de A", "de B")] * 2
   message = refusal(read, classification.XnliProcessor("ur"), tmp_path, split)
-  assert message == f"{tmp_path}/xnli.{split}.tsv: has no examples in it"
+  assert message == f"{tmp_path}/xnli.{split}.tsv: has no examples"
 
 
-def test_a_processor_written_elsewhere_can_read_tables(tmp_path):
+def test_processors_of_other_projects_can_call_read_tsv(tmp_path):
   path = tmp_path / "x.tsv"
   path.write_bytes(b'\xef\xbb\xbfa\t"b\r\n\r\nc\td"\te\n')
   rows = classification.DataProcessor._read_tsv(str(path), quotechar='"')
@@ -279,14 +276,16 @@ def test_a_processor_written_elsewhere_can_read_tables(tmp_path):
     ),
   ],
 )
-def test_examples_are_made_of_lists_of_columns(task, set_type, lines, expected):
+def test_create_examples_accepts_lists_of_columns(
+  task, set_type, lines, expected
+):
   (example,) = PROCESSORS[task]()._create_examples(
     [line.split() for line in lines], set_type
   )
   assert tuple(vars(example).values()) == expected
 
 
-def test_a_subclass_can_make_its_own_examples_of_rows(tmp_path):
+def test_a_subclass_can_override_create_examples(tmp_path):
   class Other(classification.MrpcProcessor):
     def _create_examples(self, lines, set_type):
       return [(set_type, len(line), line[-1], line[:2]) for line in lines[1:]]
@@ -304,7 +303,7 @@ SWAG_COLUMNS = ["", "video-id", "sent1", "sent2", *SWAG_ENDINGS, "label"]
 
 
 def write_swag(path, columns=SWAG_COLUMNS, label="2"):
-  """A file with a question; its columns come in the order given."""
+  """Writes a file with one question and the columns in this order."""
   row = dict.fromkeys(SWAG_COLUMNS, "7") | {
     "sent1": 'He said, "go".',
     "sent2": "She",
@@ -321,7 +320,7 @@ def write_swag(path, columns=SWAG_COLUMNS, label="2"):
   ("split", "file"), [("train", "train"), ("dev", "val"), ("test", "test")]
 )
 @pytest.mark.parametrize("order", [1, -1])
-def test_swag_is_read_by_the_names_of_its_columns(tmp_path, split, file, order):
+def test_swag_columns_are_found_by_name(tmp_path, split, file, order):
   columns = [c for c in SWAG_COLUMNS if c != "label" or split != "test"]
   write_swag(tmp_path / f"{file}.csv", columns[::order])
   (example,) = read(PROCESSORS["swag"](), tmp_path, split)
@@ -337,15 +336,15 @@ def test_swag_without_a_column_is_refused(tmp_path, name):
   write_swag(tmp_path / "val.csv", [c for c in SWAG_COLUMNS if c != name])
   message = refusal(read, PROCESSORS["swag"](), tmp_path, "dev")
   assert message == (
-    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, as SWAG has it"
+    f"{tmp_path}/val.csv, row 1: there is no column {name!r}, which SWAG has"
   )
 
 
-def test_swag_has_four_endings(tmp_path):
+def test_an_unknown_swag_label_is_refused(tmp_path):
   write_swag(tmp_path / "train.csv", label="4")
   message = refusal(read, PROCESSORS["swag"](), tmp_path, "train")
-  said = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
-  assert message == f"{tmp_path}/train.csv, {said}"
+  expected = "row 2: unknown label '4'; the labels are 0, 1, 2, 3"
+  assert message == f"{tmp_path}/train.csv, {expected}"
 
 
 ARTICLE = {
@@ -358,7 +357,7 @@ ARTICLE = {
 
 
 def write_race(folder, *paths, **changed):
-  """Files with an article, of which some fields may be others, or None."""
+  """Writes `ARTICLE` to files; `changed` replaces or removes (None) fields."""
   fields = (ARTICLE | changed).items()
   article = {name: field for name, field in fields if field is not None}
   for path in paths:
@@ -367,7 +366,7 @@ def write_race(folder, *paths, **changed):
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_race_is_read_from_both_kinds_of_school(tmp_path, split):
+def test_race_reads_middle_and_high_school_articles(tmp_path, split):
   write_race(tmp_path, f"{split}/middle/1.txt", f"{split}/high/10.txt")
   examples = read(PROCESSORS["race"](), tmp_path, split)
   assert [e.guid for e in examples] == [
@@ -410,22 +409,22 @@ def test_race_without_answers_is_read(tmp_path, answers):
     {"answers": ["A", None]},
   ],
 )
-def test_a_file_that_is_no_article_of_race_is_refused(tmp_path, changed):
+def test_a_file_that_is_not_a_race_article_is_refused(tmp_path, changed):
   write_race(tmp_path, "train/middle/1.txt")
   write_race(tmp_path, "train/middle/2.txt", **changed)
   message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
   assert message.startswith(
-    f"{tmp_path}/train/middle/2.txt, row 1: is not an article of RACE: "
+    f"{tmp_path}/train/middle/2.txt, row 1: is not a RACE article: "
   )
 
 
-def test_a_text_that_is_no_article_of_race_is_refused(tmp_path):
+def test_text_that_is_not_a_json_article_is_refused(tmp_path):
   folder = tmp_path / "dev" / "high"
   folder.mkdir(parents=True)
   for content in ("Notes on the data.\n", '["article"]', '{"article": '):
     (folder / "README.txt").write_text(content)
     message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
-    assert f"{folder}/README.txt, row 1: is not an article" in message
+    assert f"{folder}/README.txt, row 1: is not a RACE article" in message
 
 
 def test_race_answers_are_letters(tmp_path):
@@ -436,16 +435,14 @@ def test_race_answers_are_letters(tmp_path):
 
 def test_race_without_articles_is_refused(tmp_path):
   message = refusal(read, PROCESSORS["race"](), tmp_path, "dev")
-  assert message == (
-    f"{tmp_path}/dev: holds no articles (*.txt), as RACE has them"
-  )
+  assert message == (f"{tmp_path}/dev: has no RACE articles (*.txt)")
 
 
-# One's own files
+# Your own files
 
 
 def own(folder, content, split="train", name="data.tsv", **columns):
-  """Reads a file with these bytes, or this text, as a person's own."""
+  """Writes `content` to a file and reads it with `OwnDataProcessor`."""
   if isinstance(content, str):
     content = content.encode()
   (folder / name).write_bytes(content)
@@ -473,12 +470,12 @@ def test_tsv_without_a_header(tmp_path):
   assert own(tmp_path, content, **numbers) == PAIRS
 
 
-def test_a_number_is_no_name_of_a_column(tmp_path):
-  content = "one\t1\nthree\t2\n"  # whose first label is a number that is given
+def test_a_column_number_is_not_taken_for_a_header(tmp_path):
+  content = "one\t1\nthree\t2\n"  # the first label equals a column number
   assert own(tmp_path, content) == [("one", None, "1"), ("three", None, "2")]
 
 
-def test_names_and_numbers_may_be_mixed(tmp_path):
+def test_column_names_and_numbers_may_be_mixed(tmp_path):
   content = "label\tfirst\tsecond\nx\tone\ttwo\ny\tthree\t\n"
   mixed = {"text_a": "2", "text_b": "second", "label": "1"}
   assert own(tmp_path, content, **mixed) == PAIRS
@@ -512,7 +509,7 @@ def test_csv_with_commas_quotes_and_lines_in_fields(tmp_path):
     min_size=1,
   )
 )
-def test_csv_that_python_writes_is_read(tmp_path_factory, rows):
+def test_csv_written_by_python_is_read(tmp_path_factory, rows):
   text = io.StringIO()
   csv.writer(text).writerows(rows)
   folder = tmp_path_factory.mktemp("csv")
@@ -552,12 +549,12 @@ def test_byte_order_mark_and_crlf_are_read(tmp_path, name):
   assert examples == [("a", None, "x"), ("b", None, "y")]
 
 
-def test_a_line_ends_at_a_line_feed_and_nowhere_else(tmp_path):
+def test_only_a_line_feed_ends_a_line(tmp_path):
   text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg"
   assert own(tmp_path, f"{text}\tx\n") == [(text, None, "x")]
 
 
-def test_blank_lines_at_the_end_are_not_rows(tmp_path):
+def test_trailing_blank_lines_are_ignored(tmp_path):
   examples = own(tmp_path, "a\tx\nb\ty\n\n\r\n\n")
   assert examples == [("a", None, "x"), ("b", None, "y")]
 
@@ -568,7 +565,7 @@ def test_blank_lines_at_the_end_are_not_rows(tmp_path):
   [("b", "y"), ("b", "", "y", ""), ("b", "tab", "", "y"), ("b",)],
 )
 @pytest.mark.parametrize("has_header", [True, False])
-def test_rows_have_as_many_columns_as_the_first(
+def test_a_row_with_another_number_of_columns_is_refused(
   tmp_path, name, row, has_header
 ):
   rows = [("text", "other", "label"), ("a", "", "x"), row, ("c", "", "y")]
@@ -601,7 +598,7 @@ def test_an_empty_label_is_a_bad_row(tmp_path, name, label):
   assert examples == [("a", None, "x"), ("c", None, "y")]
 
 
-def test_white_space_around_labels_is_not_part_of_them(tmp_path):
+def test_white_space_around_labels_is_stripped(tmp_path):
   labels = ["yes", "yes ", " yes", "yes\u00a0", "\u2003yes\u3000", "yes\ufeff"]
   content = "".join(f"a\t{label}\n" for label in labels) + "b\tnot yes \n"
   examples = own(tmp_path, content)
@@ -611,14 +608,14 @@ def test_white_space_around_labels_is_not_part_of_them(tmp_path):
   assert [label for *_, label in examples] == [["x", "y"], []]
 
 
-def test_a_column_name_that_comes_twice_is_refused(tmp_path):
+def test_a_repeated_column_name_is_refused(tmp_path):
   message = refusal(
     lambda: own(tmp_path, "t\tl\tl\na\tx\ty\n", text_a="t", label="l")
   )
   assert message.startswith(f"{tmp_path}/data.tsv, row 1: ")
 
 
-def test_texts_in_other_encodings_are_read_as_their_utf_8(tmp_path):
+def test_files_in_other_encodings_give_the_same_examples(tmp_path):
   tables = {
     "data.tsv": "sömé\tx\r\n中文\ty\r\n",
     "data.csv": '"sö,mé",x\n"中\n文",y\n',
@@ -649,7 +646,9 @@ def test_a_training_set_of_one_label_is_refused():
 
 @settings(deadline=None)
 @given(content=st.binary())
-def test_text_is_what_is_utf_8_of_its_bytes(tmp_path_factory, content):
+def test_bytes_that_are_not_utf_8_are_dropped_from_texts(
+  tmp_path_factory, content
+):
   content = content.translate(None, delete=b"\t\r\n")
   path = tmp_path_factory.mktemp("bytes") / "x.tsv"
   path.write_bytes(b"first\t" + content)
@@ -663,13 +662,13 @@ def test_invalid_utf_8_in_a_label_is_refused(tmp_path):
   assert message.endswith(" is not UTF-8")
 
 
-def test_labels_are_those_given(tmp_path):
+def test_a_given_label_set_is_used_in_its_order(tmp_path):
   processor = OwnDataProcessor({}, "1", None, "2", labels=["z", "a"])
   assert processor.get_labels() == ["z", "a"]
   content = "one\tz\ntwo\ta\nthree\tb\n"
   message = refusal(lambda: own(tmp_path, content, labels=["z", "a"]))
-  said = "row 3: unknown label 'b'; the labels are z, a"
-  assert message == f"{tmp_path}/data.tsv, {said}"
+  expected = "row 3: unknown label 'b'; the labels are z, a"
+  assert message == f"{tmp_path}/data.tsv, {expected}"
 
 
 def test_labels_are_read_from_the_training_file(tmp_path):
@@ -683,7 +682,7 @@ def test_labels_are_read_from_the_training_file(tmp_path):
   assert "dev.tsv, row 2: unknown label 'z'; the labels are x, y" in message
 
 
-def test_regression_takes_numbers_alone(tmp_path):
+def test_regression_labels_are_finite_numbers(tmp_path):
   content = "a\t1.5\nb\t-2e3\n"
   examples = own(tmp_path, content, kind="regression")
   assert [label for _, _, label in examples] == ["1.5", "-2e3"]
@@ -696,7 +695,7 @@ def test_regression_takes_numbers_alone(tmp_path):
     assert f"row 3: the label '{label}' is not a number" in message
 
 
-def test_scores_follow_the_labels():
+def test_metrics_depend_on_the_task_and_the_number_of_labels():
   def scores(labels, kind="classification"):
     return OwnDataProcessor({}, "1", None, "2", labels, kind).scores
 
@@ -706,38 +705,38 @@ def test_scores_follow_the_labels():
   assert scores(["x", "y"], "multi_label")[0] == "micro_f1"
 
 
-UNLABELLED = {
+UNLABELED = {
   "a.tsv": "first\nhow are you\n",
   "a.csv": "first\nhow are you\n",
   "a.jsonl": '{"first": "how are you"}\n',
 }
 
 
-@pytest.mark.parametrize("name", UNLABELLED)
-def test_a_test_file_may_lack_labels(tmp_path, name):
+@pytest.mark.parametrize("name", UNLABELED)
+def test_a_test_file_needs_no_label_column(tmp_path, name):
   columns = {"text_a": "first", "label": "label", "labels": ["x"]}
-  examples = own(tmp_path, UNLABELLED[name], "test", name, **columns)
+  examples = own(tmp_path, UNLABELED[name], "test", name, **columns)
   assert examples == [("how are you", None, None)]
   message = refusal(
-    lambda: own(tmp_path, UNLABELLED[name], "dev", name, **columns)
+    lambda: own(tmp_path, UNLABELED[name], "dev", name, **columns)
   )
   assert f"{name}, row 1: there is no column 'label'" in message
 
 
-def test_a_test_file_may_lack_a_numbered_label(tmp_path):
+def test_a_test_file_needs_no_numbered_label_column(tmp_path):
   assert own(tmp_path, "one\ntwo\n", "test") == [
     ("one", None, None),
     ("two", None, None),
   ]
 
 
-def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path):
   message = refusal(lambda: own(tmp_path, "head\tlabel\na\tx\n", text_a="text"))
-  said = "there is no column 'text' for --text_a_column. The first row has"
-  assert message == f"{tmp_path}/data.tsv, row 1: {said} ['head', 'label']"
+  expected = "there is no column 'text' for --text_a_column. The first row has"
+  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['head', 'label']"
 
 
-def test_paths_need_no_folder(tmp_path):
+def test_data_dir_may_be_none(tmp_path):
   (tmp_path / "x.tsv").write_text("a\tx\n")
   processor = OwnDataProcessor(
     {"train": str(tmp_path / "x.tsv")}, "1", None, "2"
@@ -745,7 +744,7 @@ def test_paths_need_no_folder(tmp_path):
   assert [e.guid for e in processor.get_train_examples(None)] == ["train-1"]
 
 
-# Texts with any number of labels
+# Multi-label examples
 
 SEVERAL = {
   "x.tsv": 'a\tx,y\nb\t\nc\t["y", "z"]\nd\t z , x,,z\n',
@@ -786,34 +785,36 @@ def test_a_text_may_have_any_number_of_labels(tmp_path, name):
     (" , ", ",", []),
   ],
 )
-def test_labels_between_delimiters_or_as_a_list(text, delimiter, labels):
+def test_labels_are_split_at_delimiters_or_read_as_a_list(
+  text, delimiter, labels
+):
   assert classification.split_labels(text, delimiter) == labels
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_all_labels_of_a_text_have_to_be_known(tmp_path, name):
+def test_an_unknown_label_among_several_is_refused(tmp_path, name):
   several = {"kind": "multi_label", "labels": ["y", "x"]}
   message = refusal(lambda: own(tmp_path, SEVERAL[name], name=name, **several))
-  said = "row 3: unknown label 'z'; the labels are y, x"
-  assert message == f"{tmp_path}/{name}, {said}"
+  expected = "row 3: unknown label 'z'; the labels are y, x"
+  assert message == f"{tmp_path}/{name}, {expected}"
 
 
-def test_all_labels_of_all_texts_are_the_label_set(tmp_path):
+def test_the_label_set_is_the_union_of_all_labels(tmp_path):
   (tmp_path / "train.tsv").write_text("a\tw|y\nb\t\nc\ty|x\n")
   (tmp_path / "none.tsv").write_text("a\t\nb\t|\n")
 
-  def problem_of(file):
+  def read_problem(file):
     processor = OwnDataProcessor(
       {"train": file}, "1", None, "2", None, "multi_label", "|"
     )
     processor.read_labels(str(tmp_path))
     return processor.problem
 
-  problem = problem_of("train.tsv")
+  problem = read_problem("train.tsv")
   assert problem == ("multi_label", ["w", "x", "y"])
   assert problem.num_labels == 3
-  message = refusal(problem_of, "none.tsv")
-  assert message == "none.tsv: none of its texts has a label"
+  message = refusal(read_problem, "none.tsv")
+  assert message == "none.tsv: no example has a label"
 
 
 # Bad rows
@@ -851,38 +852,38 @@ def test_bad_rows_are_skipped_and_counted(tmp_path, name, caplog):
   (record,) = caplog.records
   assert record.levelno == logging.WARNING
   assert record.getMessage().startswith(
-    f"{NUM_BAD[name]} bad rows left out, the first: "
+    f"{NUM_BAD[name]} bad rows skipped, the first: "
   )
   assert FIRST_BAD[name] in record.getMessage()
 
 
-def test_a_json_value_that_is_missing_is_named(tmp_path):
+def test_a_missing_json_value_is_named(tmp_path):
   content = '{"t":"a","l":"x"}\n{"t":"b","l":null}\n'
   message = refusal(lambda: own(tmp_path, content, name="data.jsonl"))
-  assert "data.jsonl, row 2: has no l. Mend the row" in message
+  assert "data.jsonl, row 2: has no l. Fix the row" in message
 
 
-def test_unknown_labels_are_bad_rows_too(tmp_path):
+def test_rows_with_unknown_labels_are_skipped(tmp_path):
   examples = own(
     tmp_path, "a\tx\nb\tz\n", labels=["x", "y"], skip_bad_rows=True
   )
   assert examples == [("a", None, "x")]
 
 
-def test_when_all_rows_are_bad_there_are_no_examples(tmp_path):
+def test_a_file_with_only_bad_rows_has_no_examples(tmp_path):
   message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
-  assert message == f"{tmp_path}/data.tsv: has no examples in it"
+  assert message == f"{tmp_path}/data.tsv: has no examples"
 
 
 @pytest.mark.parametrize(
-  ("content", "said"),
+  ("content", "row"),
   [
     ('a,x\n"b,y\nc,x\n', "row 2: "),  # the quote is never closed
-    ('a,x\n"b"c,y\n', "row 2: "),  # and here it is, too early
+    ('a,x\n"b"c,y\n', "row 2: "),  # the quote is closed too early
   ],
 )
-def test_csv_with_wrong_quotes_is_refused_even_if_rows_are_skipped(
-  tmp_path, content, said
+def test_csv_with_invalid_quotes_is_refused_even_with_skip_bad_rows(
+  tmp_path, content, row
 ):
   for skip in (False, True):
     message = refusal(
@@ -890,10 +891,10 @@ def test_csv_with_wrong_quotes_is_refused_even_if_rows_are_skipped(
         tmp_path, content, name="data.csv", skip_bad_rows=skip
       )
     )
-    assert message.startswith(f"{tmp_path}/data.csv, {said}")
+    assert message.startswith(f"{tmp_path}/data.csv, {row}")
 
 
-def test_jsonl_that_does_not_begin_with_an_object_is_refused(tmp_path):
+def test_jsonl_whose_first_line_is_not_an_object_is_refused(tmp_path):
   for skip in (False, True):
     message = refusal(
       lambda skip=skip: own(
@@ -903,7 +904,7 @@ def test_jsonl_that_does_not_begin_with_an_object_is_refused(tmp_path):
     assert message == f"{tmp_path}/x.jsonl, row 1: is not a JSON object"
 
 
-def test_glue_rows_are_skipped_and_counted_too(tmp_path, caplog):
+def test_bad_rows_of_glue_files_are_skipped_and_counted(tmp_path, caplog):
   path = tmp_path / "dev.tsv"
   path.write_text("gj\t1\t\tGood.\ngj\t1\ngj\t5\t\tOdd.\ngj\t0\t*\tBad it.\n")
   processor = PROCESSORS["cola"]()
@@ -912,7 +913,7 @@ def test_glue_rows_are_skipped_and_counted_too(tmp_path, caplog):
   processor.skip_bad_rows = True
   texts = [e.text_a for e in read(processor, tmp_path, "dev")]
   assert texts == ["Good.", "Bad it."]
-  assert "2 bad rows left out" in caplog.text
+  assert "2 bad rows skipped" in caplog.text
 
 
 # Files
@@ -925,26 +926,26 @@ def test_an_empty_file_is_refused(tmp_path, name, content):
   assert message == f"{tmp_path}/{name}: is empty"
 
 
-def test_a_header_alone_has_no_examples(tmp_path):
+def test_a_file_with_only_a_header_is_refused(tmp_path):
   message = refusal(lambda: own(tmp_path, "first\tsecond\tlabel\n", **BY_NAME))
-  assert message == f"{tmp_path}/data.tsv: has no examples in it"
+  assert message == f"{tmp_path}/data.tsv: has no examples"
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
 def test_a_missing_file_is_refused(tmp_path, name):
   processor = OwnDataProcessor({"dev": name}, "1", None, "2")
   message = refusal(read, processor, tmp_path, "dev")
-  said = "cannot be read (No such file or directory)"
-  assert message == f"{tmp_path}/{name}: {said}"
+  expected = "cannot be read (No such file or directory)"
+  assert message == f"{tmp_path}/{name}: {expected}"
 
 
-def test_a_folder_is_no_file(tmp_path):
+def test_a_folder_instead_of_a_file_is_refused(tmp_path):
   (tmp_path / "dev.tsv").mkdir()
   message = refusal(read, PROCESSORS["mrpc"](), tmp_path, "dev")
   assert message == f"{tmp_path}/dev.tsv: cannot be read (Is a directory)"
 
 
-def test_texts_to_label(tmp_path, monkeypatch):
+def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
   content = b"\xef\xbb\xbfone text\nhalf\tand half\r\n"
   (tmp_path / "x").write_bytes(content)
   monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))

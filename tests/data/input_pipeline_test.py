@@ -112,7 +112,7 @@ def test_a_second_text_without_tokens_is_none(tokenizer, nothing):
 
 
 def test_a_length_without_room_for_cls_and_sep_is_refused(tokenizer):
-  with pytest.raises(InputError, match="max_seq_length=1: has to be 2"):
+  with pytest.raises(InputError, match="max_seq_length=1: must be at least 2"):
     model_inputs.encode_pair(tokenizer, "cat", None, 1)
 
 
