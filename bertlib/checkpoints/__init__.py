@@ -1,1 +1,1 @@
-"""Finds, loads, initializes, converts and compares models."""
+"""Finding, loading, initializing, converting and comparing models."""

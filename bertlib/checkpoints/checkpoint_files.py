@@ -1,8 +1,8 @@
-"""Reading checkpoint files, which may be incomplete or corrupt.
+"""Validation of checkpoint files.
 
-A checkpoint is a table of contents (`.index`), which has a checksum of itself
-and of each variable, and data files. TensorFlow compares the checksums of what
-it reads; `inspect` reads everything once before a run depends on it.
+A checkpoint is an index file (`.index`), which holds a checksum of itself and
+of each variable, and data files. TensorFlow verifies the checksums of what it
+reads; `inspect` reads everything once, before a run depends on it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ import tensorflow.compat.v1 as tf
 from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 
-# What TensorFlow raises for a damaged file; an IndexError where it ends early.
+# What TensorFlow raises for a corrupt file; IndexError for a truncated one.
 _ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 
 
 class Inspection(NamedTuple):
-  """Damage of a checkpoint.
+  """Problems found in a checkpoint.
 
   Attributes:
-    damage: the file that cannot be read and what is wrong with it; or None.
-    non_finite: variables that contain NaN or Inf.
+    problem: the file that cannot be read and why; None if all can be read.
+    non_finite: names of variables that contain NaN or Inf.
   """
 
-  damage: str | None = None
+  problem: str | None = None
   non_finite: tuple[str, ...] = ()
 
 
 def exists(checkpoint: str) -> bool:
-  """True if there is a checkpoint of this name, given without `.index`."""
+  """True if there is a checkpoint with this path (without `.index`)."""
   return bool(_index_of(checkpoint))
 
 
 def _index_of(checkpoint: str) -> str | None:
-  """The table of a checkpoint, whose first format is one file of its name."""
+  """Index file of a checkpoint; in the V1 format, its only file."""
   for path in (f"{checkpoint}.index", checkpoint):
     if tf.gfile.Exists(path) and not tf.gfile.IsDirectory(path):
       return path
@@ -49,75 +49,69 @@ def _index_of(checkpoint: str) -> str | None:
 
 
 def data_files(checkpoint: str) -> list[str]:
-  """The files of a checkpoint's values."""
+  """Paths of a checkpoint's data files."""
   return sorted(tf.gfile.Glob(f"{checkpoint}.data-*"))
 
 
 @contextlib.contextmanager
 def as_input_errors(checkpoint: str) -> Iterator[None]:
-  """Turns TensorFlow's errors of reading a checkpoint into an `InputError`."""
+  """Converts TensorFlow's errors while reading a checkpoint to `InputError`."""
   try:
     yield
   except InputError:
     raise
   except _ERRORS as error:
-    condition = inspect(checkpoint)
-    raise _refusal(condition.damage or f"{checkpoint}: {_reason(error)}") from (
-      error
-    )
+    problem = inspect(checkpoint).problem
+    raise _input_error(problem or f"{checkpoint}: {_reason(error)}") from error
 
 
 def check(checkpoint: str) -> None:
-  """Reads a checkpoint from end to end, by which its checksums are compared.
+  """Reads all of a checkpoint, which verifies its checksums.
 
   Args:
-    checkpoint: its path, without `.index`.
+    checkpoint: path without `.index`.
 
   Raises:
-    InputError: it is missing, incomplete or corrupt.
+    InputError: the checkpoint is missing, incomplete or corrupt.
   """
-  damage = inspect(checkpoint).damage
-  if damage:
-    raise _refusal(damage)
+  problem = inspect(checkpoint).problem
+  if problem:
+    raise _input_error(problem)
 
 
 def check_finite(checkpoint: str) -> None:
-  """Refuses a checkpoint with NaN or Inf in it, as a start of training.
+  """Rejects a checkpoint that contains NaN or Inf.
 
   Args:
-    checkpoint: its path, without `.index`.
+    checkpoint: path without `.index`.
 
   Raises:
-    InputError: it has such weights, or see `check`.
+    InputError: a variable contains NaN or Inf, or `check` fails.
   """
   check(checkpoint)
   names = inspect(checkpoint).non_finite
   if names:
     raise InputError(
-      f"{checkpoint}: {names[0]} contains NaN or Inf, so nothing can be trained"
-      " from there. Start from another checkpoint"
+      f"{checkpoint}: {names[0]} contains NaN or Inf, so training cannot start"
+      " from it. Start from another checkpoint"
     )
 
 
-def _refusal(damage: str) -> InputError:
-  return InputError(f"{damage}. Fetch or copy the checkpoint again")
+def _input_error(problem: str) -> InputError:
+  return InputError(f"{problem}. Download or copy the checkpoint again")
 
 
 def inspect(checkpoint: str) -> Inspection:
-  """Reads all of a checkpoint, once per process unless its files change.
+  """Reads all of a checkpoint and reports what is wrong with it.
 
-  Args:
-    checkpoint: its path, without `.index`.
-
-  Returns:
-    What is wrong with it.
+  Results are cached until the files change.
   """
   index = _index_of(checkpoint)
   if not index:
     return Inspection(why_incomplete(checkpoint))
   states = []
   for path in [index, *data_files(checkpoint)]:
-    with contextlib.suppress(tf.errors.NotFoundError):  # removed just now
+    with contextlib.suppress(tf.errors.NotFoundError):  # removed meanwhile
       state = tf.gfile.Stat(path)
       states.append((path, state.length, state.mtime_nsec))
   return _inspect(checkpoint, tuple(states))
@@ -130,14 +124,15 @@ def _inspect(checkpoint: str, states: tuple) -> Inspection:
   if missing:
     return Inspection(missing)
   reader = tf.train.load_checkpoint(checkpoint)
-  named = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
+  data_path = data[0][0] if len(data) == 1 else f"{checkpoint}.data-*"
   non_finite = []
   for name, dtype in sorted(reader.get_variable_to_dtype_map().items()):
     try:
       value = reader.get_tensor(name)
     except _ERRORS as error:
       return Inspection(
-        f"{named if data else index}: is corrupt at {name} ({_reason(error)})"
+        f"{data_path if data else index}: is corrupt at {name}"
+        f" ({_reason(error)})"
       )
     if dtype.is_floating and not np.isfinite(value).all():
       non_finite.append(name)
@@ -145,19 +140,19 @@ def _inspect(checkpoint: str, states: tuple) -> Inspection:
 
 
 def why_incomplete(checkpoint: str) -> str | None:
-  """Reason why a checkpoint is incomplete; its checksums are not compared.
+  """Reason why a checkpoint is incomplete; does not verify checksums.
 
   Args:
-    checkpoint: its path, without `.index`.
+    checkpoint: path without `.index`.
 
   Returns:
-    The file that is missing, cannot be read or ends early; None where the
-    checkpoint is complete.
+    The file that is missing, unreadable or truncated; None if the checkpoint
+    is complete.
   """
   index = _index_of(checkpoint)
   if not index:
     return f"{checkpoint}: there is no such checkpoint"
-  has_data_files = index != checkpoint  # as all formats but the first
+  has_data_files = index != checkpoint  # not in the V1 format
   if has_data_files:
     names = map(os.path.basename, tf.gfile.Glob(f"{checkpoint}.*"))
     missing = checkpoint_names.missing_files(
@@ -173,9 +168,9 @@ def why_incomplete(checkpoint: str) -> str | None:
 
 
 def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
-  """Says how many bytes its data files lack; None where they are complete."""
+  """Message about truncated data files; None if they are complete."""
   dtypes = reader.get_variable_to_dtype_map()
-  # The values stand in the data files without a gap.
+  # Data files hold the values without gaps.
   expected = sum(
     int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
     for name, shape in reader.get_variable_to_shape_map().items()
@@ -184,11 +179,11 @@ def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
   found = sum(tf.gfile.Stat(path).length for path in files)
   if found >= expected:
     return None
-  named = files[0] if len(files) == 1 else f"{checkpoint}.data-*"
-  return f"{named}: is incomplete, {found} of {expected} bytes are there"
+  path = files[0] if len(files) == 1 else f"{checkpoint}.data-*"
+  return f"{path}: is incomplete, has {found} of {expected} bytes"
 
 
 def _reason(error: Exception) -> str:
-  """The first line of an error of TensorFlow's, which has pages."""
+  """First line of a TensorFlow error, which can be pages long."""
   text = str(error).strip().splitlines() or [type(error).__name__]
   return f"cannot be read ({text[0][:120].rstrip('.')})"

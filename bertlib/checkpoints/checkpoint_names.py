@@ -1,7 +1,6 @@
-"""Names of a checkpoint's files, and which of them are missing.
+"""Names of a checkpoint's files: one `.index`, N `.data-0000i-of-0000N`.
 
-A checkpoint is an `.index` and as many `.data-0000i-of-0000N` as their names
-say. Imports no TensorFlow.
+Does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 from bertlib import errors
 
-# A file of a checkpoint.
+# File name of a checkpoint's index or data file.
 FILE = re.compile(
   r"(?P<checkpoint>\w[\w.-]*)"
   r"(?P<part>\.index|\.data-\d{5}-of-(?P<num_parts>\d{5}))",
@@ -20,11 +19,12 @@ FILE = re.compile(
 
 
 def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
-  """The files that a checkpoint lacks; one with values at least.
+  """Names of the missing files of a checkpoint.
 
   Args:
-    checkpoint: its name, without `.index`.
-    names: of the files in its folder.
+    checkpoint: name without folder and `.index`.
+    names: names of all files in the checkpoint's folder. Without any data
+      file, one is expected.
   """
   found = (FILE.fullmatch(name) for name in names)
   num_parts = max(
@@ -41,5 +41,5 @@ def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
 
 
 def describe_missing(missing: Iterable[str]) -> str:
-  """What an error says of a checkpoint, or its folder, without some files."""
+  """Formats `missing_files` for an error message."""
   return f"is incomplete, it lacks {errors.english_list(missing)}"

@@ -1,4 +1,4 @@
-"""Writes checkpoints of NumPy arrays."""
+"""Writing checkpoints from NumPy arrays."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import finding, loading, model_json
 
-# Weights
-
 
 def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
-  """Writes a checkpoint of these variables, named `prefix`."""
+  """Writes variables as a checkpoint with the path `prefix`."""
   on_cpu = tf.ConfigProto(device_count={"GPU": 0})
   with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
     values = [tf.placeholder(v.dtype, v.shape) for v in variables.values()]
@@ -28,14 +26,16 @@ def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
 
 
 def save_best(model_dir: str, checkpoint: str) -> str:
-  """Makes a checkpoint the best of a folder's model.
+  """Copies a checkpoint to `best/`, without its optimizer variables.
+
+  The previous best checkpoint is removed once the new one is complete.
 
   Args:
-    model_dir: the folder.
-    checkpoint: of the model; what the optimizer keeps in it is left out.
+    model_dir: output folder of training.
+    checkpoint: path without `.index`.
 
   Returns:
-    The checkpoint in the folder `best`.
+    Path of the copy.
   """
   best_dir = os.path.join(model_dir, finding.BEST)
   tf.gfile.MakeDirs(best_dir)
@@ -52,7 +52,7 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   }
   path = os.path.join(best_dir, os.path.basename(checkpoint))
   write_variables(path, weights)
-  # Until this is written the one before is the best; then that can go.
+  # The state file switches to the new checkpoint atomically.
   finding.write_state_file(best_dir, path)
   for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
     if not file.startswith(f"{path}."):
@@ -61,5 +61,5 @@ def save_best(model_dir: str, checkpoint: str) -> str:
 
 
 def is_optimizer_variable(name: str) -> bool:
-  """Whether a checkpoint's variable is for training alone."""
+  """True for optimizer slots and loss-scale variables."""
   return name.endswith(("/adam_m", "/adam_v")) or name.startswith("loss_scale/")

@@ -1,4 +1,4 @@
-"""Finds the checkpoint to use; removes those that are incomplete."""
+"""Finding the checkpoint to use, and removing incomplete ones."""
 
 from __future__ import annotations
 
@@ -17,76 +17,76 @@ from bertlib.files import atomic_write
 # Name of a released checkpoint in its folder.
 RELEASED = "bert_model.ckpt"
 
-# Folder, in that of a model, of its best weights.
+# Subfolder of a model's folder with its best checkpoint.
 BEST = "best"
 
-# In a folder, the text that names its checkpoints, the last one first.
+# TensorFlow's text file that lists the checkpoints of a folder, latest first.
 STATE_FILE = "checkpoint"
 
 
 def find_checkpoint(path: str) -> str:
-  """The checkpoint that a path means.
+  """Resolves a path to a checkpoint.
 
   Args:
-    path: that of a checkpoint, named as its files are without `.index`; or a
-      folder that has one.
+    path: a checkpoint without `.index`, or a folder that contains one.
 
   Returns:
-    The checkpoint. Of a folder it is the one that its `trained_checkpoint` is;
-    of one that nothing was trained in, `bert_model.ckpt` or the only one.
+    The checkpoint. For a folder: its `trained_checkpoint`; else
+    `bert_model.ckpt`; else the only checkpoint in it.
 
   Raises:
-    InputError: there is none, or it is ambiguous which.
+    InputError: there is no checkpoint, or the choice is ambiguous.
   """
-  is_part = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
-  if checkpoint_files.exists(path) and not is_part:
+  is_file_name = re.search(r"\.(index|meta|data-\d+-of-\d+)$", path)
+  if checkpoint_files.exists(path) and not is_file_name:
     return path
   if not tf.gfile.IsDirectory(path):
     raise InputError(
-      f"{path}: no such checkpoint or folder. Name it as its files are, without"
-      " .index or .data-00000-of-00001, or name its folder"
+      f"{path}: no such checkpoint or folder. Name its files without .index or"
+      " .data-00000-of-00001, or its folder"
     )
   trained = trained_checkpoint(path)
   if trained:
     return trained
   indexes = tf.gfile.Glob(os.path.join(path, "*.index"))
   found = sorted(index.removesuffix(".index") for index in indexes)
-  usual = [name for name in found if os.path.basename(name) == RELEASED]
-  if len(usual or found) == 1:
-    return (usual or found)[0]
+  released = [name for name in found if os.path.basename(name) == RELEASED]
+  if len(released or found) == 1:
+    return (released or found)[0]
   if found:
     names = ", ".join(map(os.path.basename, found))
     raise InputError(f"{path}: has several checkpoints: {names}. Name one")
   raise InputError(
     f"{path}: is a folder without a TensorFlow checkpoint."
     + (
-      " Convert this Hugging Face model by convert_checkpoint.py"
+      " Convert this Hugging Face model with convert_checkpoint.py"
       if tf.gfile.Exists(os.path.join(path, "config.json"))
-      else " Name the folder that has one"
+      else " Name a folder that contains one"
     )
   )
 
 
 def check_checkpoint(path: str) -> None:
-  """Refuses a checkpoint that is missing, incomplete or corrupt.
+  """Rejects a checkpoint that is missing, incomplete or corrupt.
 
   Args:
     path: see `find_checkpoint`.
 
   Raises:
-    InputError: there is none, or a file of it cannot be read.
+    InputError: it is.
   """
   checkpoint_files.check(find_checkpoint(path))
 
 
 def trained_checkpoint(model_dir: str | None) -> str | None:
-  """The checkpoint that a folder's model is used by.
+  """Checkpoint of a trained model to evaluate, predict with or export.
 
   Args:
-    model_dir: the folder, or None.
+    model_dir: output folder of training; may be missing or None.
 
   Returns:
-    The best, if training scored on the way; else the last; None without any.
+    The best checkpoint, if training selected one; else the last one; None if
+    there is none.
 
   Raises:
     InputError: see `last_checkpoint`.
@@ -98,66 +98,69 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
 
 
 def last_checkpoint(folder: str) -> str | None:
-  """The last checkpoint of a folder that is complete and not corrupt.
+  """Last usable checkpoint of a folder.
 
-  It is the one that the folder's `checkpoint` file names. Where that one is
-  damaged, or there is no such file, it is the undamaged one of the highest
-  step; a warning says so.
+  It is the one that the `checkpoint` file names. If that one is incomplete or
+  corrupt, or there is no such file, it is the usable one with the highest step,
+  with a warning.
 
   Args:
-    folder: the folder; may be missing.
+    folder: may be missing.
 
   Returns:
-    The checkpoint; None without any. A first one, of step 0, that is damaged
-    counts for none: it has nothing that is not made again.
+    The checkpoint, or None. An unusable checkpoint of step 0 is ignored; it can
+    be recreated.
 
   Raises:
-    InputError: there were checkpoints, and all of them are damaged; or without
-      a `checkpoint` file there are several of one step.
+    InputError: there are checkpoints, but none is usable; or there is no
+      `checkpoint` file and two have the same step.
   """
   named = checkpoint_in_state_file(folder)
   candidates = {named: _step_of(named)} if named else {}
-  if not named or checkpoint_files.inspect(named).damage:
+  if not named or checkpoint_files.inspect(named).problem:
     found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
     if not named and len(set(map(_step_of, found[:2]))) < len(found[:2]):
       raise InputError(
         f"{folder}: has {', '.join(map(os.path.basename, found[:2]))} and no"
-        f" `{STATE_FILE}` that names the last one. Name one, or move the other"
+        f" `{STATE_FILE}` file that names the last one. Name one, or move the"
+        " other"
       )
     candidates |= {checkpoint: _step_of(checkpoint) for checkpoint in found}
-  passed_over = []
+  problems = []
   for checkpoint in candidates:
-    damage = checkpoint_files.inspect(checkpoint).damage
-    if not damage:
+    problem = checkpoint_files.inspect(checkpoint).problem
+    if not problem:
       if checkpoint != named:
-        why = passed_over or [f"{folder}: no `{STATE_FILE}` names the last one"]
-        _warn_once(f"{'; '.join(why)}. Used instead: {checkpoint}")
+        reasons = problems or [
+          f"{folder}: no `{STATE_FILE}` file names the last checkpoint"
+        ]
+        _warn_once(f"{'; '.join(reasons)}. Using {checkpoint} instead")
       return checkpoint
-    passed_over.append(damage)
+    problems.append(problem)
   if any(candidates.values()):
     raise InputError(
-      f"{'; '.join(passed_over)}. No undamaged checkpoint is left in {folder}:"
+      f"{'; '.join(problems)}. No usable checkpoint is left in {folder}:"
       f" restore one, or remove these and `{STATE_FILE}` to start over"
     )
-  if passed_over:
-    _warn_once(f"{passed_over[0]}. It was the first, and is made again")
+  if problems:
+    _warn_once(f"{problems[0]}. Ignored: it was saved at step 0")
   return None
 
 
 def step_in_state_file(folder: str) -> int:
-  """The step of the checkpoint that a folder names as its last; else 0."""
+  """Step of the checkpoint that the state file names; 0 if none."""
   named = checkpoint_in_state_file(folder)
   return max(_step_of(named), 0) if named else 0
 
 
 def prepare_resume(folder: str) -> None:
-  """Makes a folder ready for training to go on in.
+  """Prepares a folder for resuming training.
 
-  The last undamaged checkpoint becomes the one that Estimator restores. What
-  killed runs left half-written is removed.
+  The last usable checkpoint becomes the one that Estimator restores. Incomplete
+  files of killed runs are removed.
 
   Args:
-    folder: the folder; may be missing.
+    folder: may be missing.
 
   Raises:
     InputError: see `last_checkpoint`.
@@ -176,15 +179,15 @@ def prepare_resume(folder: str) -> None:
     )
   elif named and not last:
     tf.gfile.Remove(os.path.join(folder, STATE_FILE))
-  for one in (folder, os.path.join(folder, BEST)):
-    remove_incomplete(one)
+  for checkpoint_dir in (folder, os.path.join(folder, BEST)):
+    remove_incomplete(checkpoint_dir)
 
 
 def remove_incomplete(folder: str) -> None:
-  """Removes what saves that did not come to their end have left.
+  """Removes files of interrupted saves.
 
   Args:
-    folder: the folder; may be missing. The checkpoint that it names stays.
+    folder: may be missing. The checkpoint that its state file names is kept.
   """
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in tf.gfile.Glob(os.path.join(folder, f"{STATE_FILE}.tmp*")):
@@ -205,7 +208,7 @@ def remove_incomplete(folder: str) -> None:
 
 
 def checkpoint_in_state_file(folder: str) -> str | None:
-  """What a folder's `checkpoint` file names, if it can be read."""
+  """Latest checkpoint by the folder's `checkpoint` file, if it is readable."""
   try:
     state = tf.train.get_checkpoint_state(folder)
   except (ValueError, tf.errors.OpError):
@@ -216,9 +219,12 @@ def checkpoint_in_state_file(folder: str) -> str | None:
 def write_state_file(
   folder: str, last: str, before: Iterable[str] = ()
 ) -> None:
-  """Writes a folder's `checkpoint` file.
+  """Writes a folder's `checkpoint` file, with relative paths.
 
-  The names alone are written, so that the folder can be moved.
+  Args:
+    folder: of the checkpoints.
+    last: latest checkpoint.
+    before: earlier checkpoints, oldest first.
   """
   names = [os.path.basename(checkpoint) for checkpoint in (*before, last)]
   lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
@@ -227,41 +233,40 @@ def write_state_file(
 
 
 def _checkpoints_in(folder: str) -> list[str]:
-  """All checkpoints of training in a folder, whole or not."""
+  """All training checkpoints in a folder, complete or not."""
   indexes = tf.gfile.Glob(os.path.join(folder, "*.ckpt-*.index"))
   names = [index.removesuffix(".index") for index in indexes]
   return [name for name in names if re.search(r"\.ckpt-\d+$", name)]
 
 
 def _step_of(checkpoint: str) -> int:
-  """The step in a checkpoint's name; -1 without one."""
+  """Step in a checkpoint's name; -1 if it has none."""
   number = re.search(r"-(\d+)$", checkpoint)
   return int(number[1]) if number else -1
 
 
 @functools.cache
 def _warn_once(message: str) -> None:
-  """Warns of what several parts of a run come upon."""
+  """Logs a warning once per process."""
   logging.warning("%s", message)
 
 
 def find_model(
   init_checkpoint: str | None, output_dir: str, may_be_new: bool
 ) -> str | None:
-  """Finds the checkpoint that has to hold all of the model.
+  """Finds the checkpoint that contains the complete model of a run.
 
   Args:
     init_checkpoint: `--init_checkpoint`, or None.
-    output_dir: whose `trained_checkpoint` goes first.
-    may_be_new: whether the run makes do with a model that is new, in whole or
-      in part, as training does.
+    output_dir: its `trained_checkpoint` takes precedence.
+    may_be_new: whether the run may start from a new model, as training does.
 
   Returns:
-    The checkpoint; None for a model that is new.
+    The checkpoint; None for a new model.
 
   Raises:
-    InputError: `init_checkpoint` is not there, there is no model, the
-      checkpoint to use is damaged or, for training, contains NaN or Inf.
+    InputError: `init_checkpoint` is missing, there is no model, or the
+      checkpoint is incomplete, corrupt or, for training, contains NaN or Inf.
   """
   if init_checkpoint:
     init_checkpoint = find_checkpoint(init_checkpoint)
@@ -274,37 +279,37 @@ def find_model(
   if not init_checkpoint:
     raise InputError(
       f"{output_dir}: holds no trained model; add --do_train, or name"
-      " one with --init_checkpoint"
+      " a trained model with --init_checkpoint"
     )
   checkpoint_files.check(init_checkpoint)
   return init_checkpoint
 
 
 def check_resume(resume: str, output_dir: str) -> None:
-  """Refuses to train on where that is not wanted, or to begin anew likewise.
+  """Enforces `--resume`.
 
   Args:
-    resume: "auto" for neither; "never" and "must" speak of training on.
-    output_dir: the folder.
+    resume: "auto" (resume if there is a checkpoint), "never" or "must".
+    output_dir: output folder of training.
 
   Raises:
-    InputError: it has a checkpoint, or none, against what is wanted.
+    InputError: there is a checkpoint despite "never", or none despite "must".
   """
   last = last_checkpoint(output_dir)
   if resume == "never" and last:
     raise InputError(
       f"{output_dir}: holds {os.path.basename(last)}, and --resume=never does"
-      " not go on from it. Name another --output_dir, or remove this one"
+      " not resume from it. Name another --output_dir, or remove this one"
     )
   if resume == "must" and not last:
     raise InputError(
-      f"{output_dir}: holds no checkpoint to go on from, which --resume=must"
-      " needs. Give the --output_dir of the run, or --resume=auto"
+      f"{output_dir}: holds no checkpoint to resume from, which --resume=must"
+      " requires. Give the --output_dir of the run, or --resume=auto"
     )
 
 
 def steps_done(model_dir: str) -> int:
-  """The step of the `last_checkpoint` in a folder; 0 where there is none."""
+  """Global step of the `last_checkpoint` in a folder; 0 if none."""
   checkpoint = last_checkpoint(model_dir)
   if checkpoint is None:
     return 0

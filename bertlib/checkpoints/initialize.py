@@ -1,4 +1,4 @@
-"""Initializes the variables of a graph from a checkpoint."""
+"""Initializing the variables of a graph from a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from bertlib.errors import InputError
 def initialize_from_checkpoint(
   init_checkpoint: str | None, trained: str | None = None, use_tpu=False
 ):
-  """Lets the graph's weights start from a checkpoint, and says which do.
+  """Initializes the graph's weights from a checkpoint and logs which.
 
   Args:
     init_checkpoint: path of the checkpoint, or None.
-    trained: that of a checkpoint that Estimator restores all of, which goes
-      first; or None.
-    use_tpu: whether the work has to wait for the TPU's own graph.
+    trained: checkpoint that Estimator will restore completely, or None. If
+      given, `init_checkpoint` is ignored.
+    use_tpu: whether to defer initialization to a `scaffold_fn`, as TPUEstimator
+      requires.
 
   Returns:
     A `scaffold_fn` on a TPU, else None.
 
   Raises:
-    InputError: the checkpoint is missing, has other shapes, or lacks some or
-      all of the encoder's weights.
+    InputError: the checkpoint is missing, has other shapes, or lacks weights
+      of the encoder.
   """
   if trained:
     known = dict(tf.train.list_variables(trained))
@@ -47,7 +48,7 @@ def initialize_from_checkpoint(
   is_first_replica = not tf.get_variable_scope().reuse
   if not init_checkpoint:
     if is_first_replica:
-      logging.info("No --init_checkpoint: all weights start at random")
+      logging.info("No --init_checkpoint: all weights are randomly initialized")
     return None
   init_checkpoint = finding.find_checkpoint(init_checkpoint)
   checkpoint_files.check(init_checkpoint)
@@ -67,17 +68,17 @@ def initialize_from_checkpoint(
 
 
 def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
-  """Says what a checkpoint gives to the graph; refuses one that cannot."""
+  """Rejects a checkpoint of another model; logs what is restored."""
   shapes = dict(tf.train.list_variables(init_checkpoint))
   for variable in variables:
     name, shape = optimization.name_of(variable), variable.shape.as_list()
     if name in assignment_map and shapes[name] != shape:
       raise InputError(
-        f"{init_checkpoint}: {name} has the shape {shapes[name]} there, but"
-        f" the model asked for needs {shape}. Name the bert_config.json (and"
-        " the task's labels) that belong to the checkpoint"
+        f"{init_checkpoint}: {name} has shape {shapes[name]}, but the model"
+        f" needs {shape}. Use the bert_config.json (and the task's labels) that"
+        " belong to the checkpoint"
       )
-  # A model may come without its pooler; the rest of it belongs together.
+  # The pooler is optional; the rest of the encoder must be complete.
   encoder = [
     optimization.name_of(v)
     for v in variables
@@ -87,13 +88,13 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   if missing and len(missing) == len(encoder):
     raise InputError(
       f"{init_checkpoint}: has none of the encoder's variables (such as"
-      f" {encoder[0]}; it begins with {next(iter(shapes), 'nothing')}). Name"
-      " a BERT checkpoint; one of another library has to be converted first"
+      f" {encoder[0]}; its first is {next(iter(shapes), 'none')}). Name a BERT"
+      " checkpoint; convert one of another library first"
     )
   if missing:
     raise InputError(
       f"{init_checkpoint}: lacks {len(missing)} of the encoder's"
-      f" {len(encoder)} variables (such as {missing[0]}). Name the"
+      f" {len(encoder)} variables (such as {missing[0]}). Use the"
       " bert_config.json that belongs to the checkpoint"
     )
   logging.info(
@@ -103,7 +104,7 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
     init_checkpoint,
   )
   _log_names(
-    "Not in the checkpoint, start at random",
+    "Not found in checkpoint (randomly initialized)",
     [
       optimization.name_of(v)
       for v in variables
@@ -111,16 +112,16 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
     ],
   )
   _log_names(
-    "In the checkpoint, taken by nothing",
+    "Unused checkpoint variables",
     [name for name in shapes if name not in assignment_map],
   )
 
 
-def _log_names(what: str, names: list[str]) -> None:
-  """Names on a line; an optimizer's moments are only counted."""
-  moments = [n for n in names if n.endswith(("/adam_m", "/adam_v"))]
-  shown = [n for n in names if n not in set(moments)]
-  if moments:
-    shown.append(f"{len(moments)} moments of Adam")
+def _log_names(title: str, names: list[str]) -> None:
+  """Logs variable names on one line; Adam slots are only counted."""
+  slots = [n for n in names if n.endswith(("/adam_m", "/adam_v"))]
+  shown = [n for n in names if n not in set(slots)]
+  if slots:
+    shown.append(f"{len(slots)} Adam slots")
   if shown:
-    logging.info("%s: %s", what, ", ".join(shown))
+    logging.info("%s: %s", title, ", ".join(shown))

@@ -1,4 +1,4 @@
-"""Loads a model's config, and checks what depends on it."""
+"""Loading a model's config, and checks that depend on it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,11 @@ CONFIG_FILE = "bert_config.json"
 VOCAB_FILE = vocabulary.VOCAB_FILE
 
 
-# Parts of a model
-
-
 def load_config(path: str) -> modeling.BertConfig:
-  """Reads a model's sizes.
-
-  Args:
-    path: a `bert_config.json`.
-
-  Returns:
-    The config.
+  """Reads and checks a `bert_config.json`.
 
   Raises:
-    InputError: the file is missing or is not such a file, see
-      `config_schema.check`.
+    InputError: the file is missing or invalid, see `config_schema.check`.
   """
   try:
     config = modeling.BertConfig.from_dict(config_schema.read(path))
@@ -43,44 +33,39 @@ def load_config(path: str) -> modeling.BertConfig:
 
 
 def check_max_seq_length(
-  max_seq_length: int, config: modeling.BertConfig, least: int = 3
+  max_seq_length: int, config: modeling.BertConfig, minimum: int = 3
 ) -> None:
-  """Refuses lengths that the model has no positions for.
-
-  Args:
-    max_seq_length: in tokens.
-    config: the model's sizes.
-    least: the shortest that makes sense.
+  """Rejects lengths outside `minimum` to `max_position_embeddings` tokens.
 
   Raises:
     InputError: the length is out of range.
   """
-  if not least <= max_seq_length <= config.max_position_embeddings:
+  if not minimum <= max_seq_length <= config.max_position_embeddings:
     raise InputError(
-      f"--max_seq_length={max_seq_length} is not between {least} and the"
+      f"--max_seq_length={max_seq_length} is not between {minimum} and the"
       f" model's max_position_embeddings, {config.max_position_embeddings}"
     )
 
 
 def check_has_segments(config: modeling.BertConfig, config_file: str) -> None:
-  """Refuses a model that has no second segment, for pairs of texts.
+  """Rejects a model with one token type for text pairs, which need two.
 
   Args:
-    config: the model's sizes.
-    config_file: names them.
+    config: its `type_vocab_size` is checked.
+    config_file: path for the message.
 
   Raises:
-    InputError: it has one segment.
+    InputError: `type_vocab_size` is 1.
   """
   if config.type_vocab_size < 2:
     raise InputError(
-      f"{config_file}: type_vocab_size is {config.type_vocab_size}, but a pair"
-      " of texts needs 2, one per text. Take a model with two segments"
+      f"{config_file}: type_vocab_size is {config.type_vocab_size}, but text"
+      " pairs need 2, one per text. Use a model with two segments"
     )
 
 
 def num_weights(config: modeling.BertConfig) -> int:
-  """How many numbers the encoder learns."""
+  """Number of parameters of the encoder."""
   width, inner = config.hidden_size, config.intermediate_size
   rows = (
     config.vocab_size + config.max_position_embeddings + config.type_vocab_size

@@ -1,4 +1,4 @@
-"""`model.json`: what a model was trained for, beside its checkpoints."""
+"""`model.json`: a trained model's script, task, labels and text settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import atomic_write, open_any
 
-# What a trained model is, beside its checkpoints: enough to load it again.
+# In a model's folder, beside its checkpoints.
 MODEL_FILE = "model.json"
 
-# What a description may have, and what that of each script must have.
+# Allowed keys of a description, and required keys per script.
 _DESCRIPTION = {
   "script?": str,
   "task?": str,
@@ -34,7 +34,7 @@ _DESCRIPTION = {
   "max_query_length?": int,
 }
 _ENCODED = {"do_lower_case": bool, "max_seq_length": int}
-_NEEDED = {
+_REQUIRED = {
   "run_pretraining": _ENCODED,
   "run_classifier": _ENCODED | {"labels": [str]},
   "run_ner": _ENCODED | {"labels": [str]},
@@ -46,10 +46,10 @@ _NEEDED = {
   },
 }
 
-_CURE = "Restore it; the model cannot be used without what training wrote there"
+_FIX = "Restore it; the model cannot be used without what training wrote there"
 
-# What a config cannot change once the weights are trained, though some of it
-# is not seen in their shapes.
+# Config keys that must not change after training. The weights' shapes do not
+# show all of them.
 _FIXED_BY_TRAINING = (*config_schema.SIZES, "hidden_act")
 
 
@@ -60,17 +60,16 @@ def write_model_files(
   vocab_file: str | None,
   overwrite: bool = True,
 ) -> None:
-  """Makes a folder that of one model.
+  """Writes `model.json`, config and vocabulary beside the checkpoints.
 
-  The model's description, config and vocabulary are written to the folder, so
-  that it can be loaded again without them being named.
+  With them the folder is all that is needed to load the model.
 
   Args:
-    output_dir: the folder, for which `check` had no objection.
-    model: what else describes the model (its script, task, labels, ...).
-    config: its sizes.
-    vocab_file: its vocabulary; None where it is not known.
-    overwrite: whether to replace files that are there.
+    output_dir: a folder that passed `check`.
+    model: description of the model (script, task, labels, ...).
+    config: written as `bert_config.json`.
+    vocab_file: copied to `vocab.txt`, unless None.
+    overwrite: whether to replace existing files.
   """
   files = {}
   if vocab_file:
@@ -93,22 +92,21 @@ def check(
   num_outputs: int | None = None,
   vocab_file: str | None = None,
 ) -> None:
-  """Refuses a folder with a checkpoint of another model.
+  """Rejects a folder with a checkpoint of another model.
 
-  A folder that google-research/bert left does not say what its model is; then
-  only shapes are compared.
+  A folder written by google-research/bert has no `model.json`; then only shapes
+  are compared.
 
   Args:
-    output_dir: the folder; may be missing.
-    model: what describes this run's model.
-    config: its sizes.
-    keys: what of the description has to agree.
-    num_outputs: of the model's output layer, where that is `output_bias`.
+    output_dir: may be missing.
+    model: description of this run's model.
+    config: sizes of this run's model.
+    keys: keys of the description that must match.
+    num_outputs: size of `output_bias`, if the model has it.
     vocab_file: this run's vocabulary, if it has one.
 
   Raises:
-    InputError: it holds another's checkpoint, or its vocabulary is another;
-      both are named.
+    InputError: the checkpoint or the vocabulary belongs to another model.
   """
   trained_vocab = os.path.join(output_dir, loading.VOCAB_FILE)
   if vocab_file and tf.gfile.Exists(trained_vocab):
@@ -118,74 +116,69 @@ def check(
     return
   shapes = dict(tf.train.list_variables(checkpoint))
   description = load_description(output_dir)
-  theirs = {key: description[key] for key in keys if key in description}
-  ours = {key: model[key] for key in theirs}
-  trained_config = os.path.join(output_dir, loading.CONFIG_FILE)
-  if tf.gfile.Exists(trained_config):
-    trained_with = vars(loading.load_config(trained_config))
-    theirs |= {key: trained_with[key] for key in _FIXED_BY_TRAINING}
-    ours |= {key: getattr(config, key) for key in _FIXED_BY_TRAINING}
+  stored = {key: description[key] for key in keys if key in description}
+  wanted = {key: model[key] for key in stored}
+  config_file = os.path.join(output_dir, loading.CONFIG_FILE)
+  if tf.gfile.Exists(config_file):
+    stored_config = vars(loading.load_config(config_file))
+    stored |= {key: stored_config[key] for key in _FIXED_BY_TRAINING}
+    wanted |= {key: getattr(config, key) for key in _FIXED_BY_TRAINING}
   if "bert/embeddings/word_embeddings" in shapes:
     layers = {n.split("/")[2] for n in shapes if n.startswith("bert/encoder/")}
-    theirs["vocab_size"], theirs["hidden_size"] = shapes[
+    stored["vocab_size"], stored["hidden_size"] = shapes[
       "bert/embeddings/word_embeddings"
     ]
-    theirs["num_hidden_layers"] = len(layers)
-    ours |= {key: getattr(config, key) for key in theirs if key not in ours}
+    stored["num_hidden_layers"] = len(layers)
+    wanted |= {key: getattr(config, key) for key in stored if key not in wanted}
   if "output_bias" in shapes and num_outputs:
-    theirs["outputs"] = shapes["output_bias"][0]
-    ours["outputs"] = num_outputs
-  for key, value in theirs.items():
-    if value != ours[key]:
+    stored["outputs"] = shapes["output_bias"][0]
+    wanted["outputs"] = num_outputs
+  for key, value in stored.items():
+    if value != wanted[key]:
       raise InputError(
         f"{output_dir}: holds a model with {key} {value!r}, but this run's is"
-        f" {ours[key]!r}. Give what it was trained with, or name another"
-        " --output_dir; there --init_checkpoint can start from this model"
+        f" {wanted[key]!r}. Use the settings that it was trained with, or"
+        " another --output_dir, with this model as --init_checkpoint"
       )
 
 
 def load_description(model_dir: str) -> dict[str, Any]:
-  """What `write_model_files` wrote of a model.
+  """Reads a model's `model.json`.
 
   Args:
-    model_dir: the folder.
+    model_dir: output folder of training.
 
   Returns:
-    The description; empty where there is none, as in folders of the reference.
+    The description; empty if there is no file, as after google-research/bert.
 
   Raises:
-    InputError: it is damaged.
+    InputError: the file is invalid.
   """
   path = os.path.join(model_dir, MODEL_FILE)
   if not tf.gfile.Exists(path):
     return {}
-  return json_files.read(path, _DESCRIPTION, _CURE)
+  return json_files.read(path, _DESCRIPTION, _FIX)
 
 
 def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Refuses a description that lacks what its script writes.
+  """Rejects a description without the keys that its script needs.
 
   Args:
-    model_dir: the folder.
-    description: of `load_description`.
+    model_dir: folder for the message.
+    description: from `load_description`.
 
   Raises:
-    InputError: something is missing.
+    InputError: a key is missing.
   """
-  needed = _NEEDED.get(description.get("script"), {})
-  problem = json_files.mismatch(description, needed)
+  required = _REQUIRED.get(description.get("script"), {})
+  problem = json_files.mismatch(description, required)
   if problem:
     path = os.path.join(model_dir, MODEL_FILE)
-    raise InputError(f"{path}: {problem}. {_CURE}")
+    raise InputError(f"{path}: {problem}. {_FIX}")
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:
-  """Adds to the description of a model, and of its best weights.
-
-  Args:
-    model_dir: the folder.
-    **values: what to add.
-  """
+  """Adds keys to `model.json` of a model and of its best checkpoint."""
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
     if tf.gfile.Exists(folder):
       with atomic_write(os.path.join(folder, MODEL_FILE)) as file:

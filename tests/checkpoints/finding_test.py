@@ -1,4 +1,4 @@
-"""Tests of a model's folder and of what a run starts from."""
+"""Tests of finding and initializing from checkpoints, and of model folders."""
 
 import json
 import os
@@ -45,7 +45,7 @@ MODEL = {
 
 @pytest.fixture
 def checkpoint(tmp_path):
-  """A checkpoint of a classifier of `CONFIG`, one step old."""
+  """A classifier's checkpoint of step 7."""
   with tf.Graph().as_default(), tf.Session() as session:
     model = modeling.BertModel(CONFIG, False, tf.zeros([1, 3], tf.int32))
     modeling.classification_logits(model.get_pooled_output(), 2)
@@ -61,7 +61,7 @@ def build(config=CONFIG, num_labels=2):
   return modeling.classification_logits(model.get_pooled_output(), num_labels)
 
 
-# Where weights come from
+# Initialization from a checkpoint
 
 
 def test_weights_are_restored_and_counted(checkpoint, log):
@@ -76,13 +76,11 @@ def test_weights_are_restored_and_counted(checkpoint, log):
         session.run(variable), saved.get_tensor(variable.op.name)
       )
   assert log[0] == f"25 of 26 variables restored from {checkpoint}"
-  assert log[1] == "Not in the checkpoint, start at random: new"
-  assert log[2] == (
-    "In the checkpoint, taken by nothing: global_step, 1 moments of Adam"
-  )
+  assert log[1] == "Not found in checkpoint (randomly initialized): new"
+  assert log[2] == "Unused checkpoint variables: global_step, 1 Adam slots"
 
 
-def test_on_a_tpu_restoring_waits_for_the_scaffold(checkpoint):
+def test_on_a_tpu_initialization_is_deferred_to_the_scaffold(checkpoint):
   with tf.Graph().as_default():
     build()
     scaffold_fn = initialize.initialize_from_checkpoint(
@@ -91,7 +89,7 @@ def test_on_a_tpu_restoring_waits_for_the_scaffold(checkpoint):
     assert isinstance(scaffold_fn(), tf.train.Scaffold)
 
 
-def test_a_trained_model_goes_before_the_initial_checkpoint(checkpoint):
+def test_a_trained_model_takes_precedence_over_init_checkpoint(checkpoint):
   with tf.Graph().as_default():
     build()
     assert (
@@ -99,7 +97,7 @@ def test_a_trained_model_goes_before_the_initial_checkpoint(checkpoint):
     )
 
 
-def test_a_trained_model_has_all_that_the_graph_has(checkpoint):
+def test_a_trained_model_without_a_graph_variable_is_refused(checkpoint):
   with tf.Graph().as_default():
     build()
     tf.get_variable("loss_scale/value", [])
@@ -107,7 +105,7 @@ def test_a_trained_model_has_all_that_the_graph_has(checkpoint):
       initialize.initialize_from_checkpoint(None, checkpoint)
 
 
-def test_other_shapes_are_refused_by_name(checkpoint):
+def test_another_shape_is_refused_and_named(checkpoint):
   other = modeling.BertConfig(**(SIZES | {"intermediate_size": 6}))
   with tf.Graph().as_default():
     build(other)
@@ -115,7 +113,7 @@ def test_other_shapes_are_refused_by_name(checkpoint):
       initialize.initialize_from_checkpoint(checkpoint)
 
 
-def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
+def test_a_checkpoint_with_fewer_layers_is_refused(checkpoint):
   deeper = modeling.BertConfig(**(SIZES | {"num_hidden_layers": 2}))
   with tf.Graph().as_default():
     build(deeper)
@@ -123,29 +121,29 @@ def test_a_checkpoint_of_fewer_layers_is_refused(checkpoint):
       initialize.initialize_from_checkpoint(checkpoint)
 
 
-def test_a_checkpoint_without_data_is_refused(checkpoint, tmp_path):
+def test_a_checkpoint_without_its_data_file_is_refused(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-7.data-00000-of-00001").unlink()
   with pytest.raises(InputError, match=r"lacks model\.ckpt-7\.data-0"):
     finding.check_checkpoint(checkpoint)
 
 
-def test_files_of_a_checkpoint_are_not_its_name(checkpoint):
+def test_the_path_of_a_checkpoint_file_is_refused(checkpoint):
   with pytest.raises(InputError, match=r"without \.index"):
     finding.check_checkpoint(checkpoint + ".index")
 
 
-# Whose folder it is
+# Model folders
 
 
-def claim(folder, **changed):
+def write_model_files(folder, **changed):
   vocab = folder / "words.txt"
   vocab.write_text("[UNK]\n[CLS]\n[SEP]\n")
   model_json.write_model_files(str(folder), MODEL | changed, CONFIG, str(vocab))
 
 
 @pytest.mark.unit
-def test_a_claimed_folder_can_be_loaded_again(tmp_path):
-  claim(tmp_path, task="mînt")
+def test_model_files_can_be_loaded_again(tmp_path):
+  write_model_files(tmp_path, task="mînt")
   assert model_json.load_description(str(tmp_path))["task"] == "mînt"
   config = loading.load_config(str(tmp_path / "bert_config.json"))
   assert config.to_dict() == CONFIG.to_dict()
@@ -153,13 +151,13 @@ def test_a_claimed_folder_can_be_loaded_again(tmp_path):
 
 
 @pytest.mark.unit
-def test_a_folder_without_checkpoint_is_anyones(tmp_path):
-  claim(tmp_path)
+def test_a_folder_without_a_checkpoint_is_accepted_for_any_model(tmp_path):
+  write_model_files(tmp_path)
   model_json.check(str(tmp_path), MODEL | {"task": "other"}, CONFIG)
 
 
 @pytest.mark.parametrize(
-  ("changed", "sizes", "told"),
+  ("changed", "sizes", "message"),
   [
     ({"script": "run_squad"}, {}, "script 'run_classifier'.*is 'run_squad'"),
     ({"task": "cola"}, {}, "task 'mrpc'.*is 'cola'"),
@@ -170,17 +168,17 @@ def test_a_folder_without_checkpoint_is_anyones(tmp_path):
   ],
 )
 def test_a_folder_of_another_model_is_refused(
-  checkpoint, tmp_path, changed, sizes, told
+  checkpoint, tmp_path, changed, sizes, message
 ):
-  claim(tmp_path)
+  write_model_files(tmp_path)
   assert checkpoint.startswith(str(tmp_path))
   model_json.check(str(tmp_path), MODEL, CONFIG)
   config = modeling.BertConfig(**(SIZES | sizes))
-  with pytest.raises(InputError, match=told):
+  with pytest.raises(InputError, match=message):
     model_json.check(str(tmp_path), MODEL | changed, config)
 
 
-def test_a_folder_of_the_reference_is_known_by_its_outputs(
+def test_a_folder_without_model_json_is_checked_by_its_number_of_outputs(
   checkpoint, tmp_path
 ):
   assert checkpoint.startswith(str(tmp_path))
@@ -189,13 +187,13 @@ def test_a_folder_of_the_reference_is_known_by_its_outputs(
     model_json.check(str(tmp_path), MODEL, CONFIG, num_outputs=3)
 
 
-def test_steps_done(checkpoint, tmp_path):
+def test_steps_done_is_the_step_of_the_last_checkpoint(checkpoint, tmp_path):
   assert checkpoint.startswith(str(tmp_path))
   assert finding.steps_done(str(tmp_path)) == 7
   assert finding.steps_done(str(tmp_path / "nothing")) == 0
 
 
-def test_a_model_is_used_by_its_best_checkpoint_or_its_last(
+def test_the_trained_checkpoint_is_the_best_or_else_the_last(
   checkpoint, tmp_path
 ):
   folder = str(tmp_path)
@@ -205,11 +203,11 @@ def test_a_model_is_used_by_its_best_checkpoint_or_its_last(
   best = checkpoint_writer.save_best(folder, checkpoint)
   assert finding.trained_checkpoint(folder) == best
   assert best == str(tmp_path / "best" / "model.ckpt-7")
-  # What is trained on is the last all the same.
+  # Training still resumes from the last one.
   assert tf.train.latest_checkpoint(folder) == checkpoint
 
 
-def test_the_model_that_is_there_goes_before_one_that_is_named(
+def test_a_model_in_output_dir_takes_precedence_over_init_checkpoint(
   checkpoint, tmp_path
 ):
   full, empty = str(tmp_path), str(tmp_path / "empty")
@@ -222,7 +220,7 @@ def test_the_model_that_is_there_goes_before_one_that_is_named(
     finding.find_model(str(tmp_path / "gone"), full, may_be_new=False)
 
 
-def test_going_on_has_to_be_wanted(checkpoint, tmp_path):
+def test_resume_never_and_must_are_enforced(checkpoint, tmp_path):
   full, empty = str(tmp_path), str(tmp_path / "empty")
   assert checkpoint.startswith(full)
   for resume, folder in [
@@ -238,7 +236,7 @@ def test_going_on_has_to_be_wanted(checkpoint, tmp_path):
     finding.check_resume("must", empty)
 
 
-# Checkpoints cut short
+# Incomplete and corrupt checkpoints
 
 
 def name_as_last(checkpoint):
@@ -246,8 +244,8 @@ def name_as_last(checkpoint):
   tf.train.update_checkpoint_state(folder, checkpoint)
 
 
-def cut(checkpoint, ending, num_bytes):
-  """Takes so many bytes off the end of a file of the checkpoint."""
+def truncate(checkpoint, ending, num_bytes):
+  """Removes the last `num_bytes` of a checkpoint's file."""
   path = checkpoint + ending
   os.truncate(path, os.path.getsize(path) - num_bytes)
 
@@ -265,48 +263,48 @@ def warnings(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("ending", "num_bytes", "told"),
+  ("ending", "num_bytes", "message"),
   [
-    (DATA, 1, r"incomplete, \d+ of \d+ bytes"),
-    (DATA, 300, r"incomplete, \d+ of \d+ bytes"),
+    (DATA, 1, r"incomplete, has \d+ of \d+ bytes"),
+    (DATA, 300, r"incomplete, has \d+ of \d+ bytes"),
     (".index", 1, "cannot be read"),
     (".index", 200, "cannot be read"),
   ],
 )
-def test_a_checkpoint_cut_short_is_passed_over(
-  checkpoint, tmp_path, warnings, ending, num_bytes, told
+def test_a_truncated_checkpoint_is_skipped_with_a_warning(
+  checkpoint, tmp_path, warnings, ending, num_bytes, message
 ):
   folder = str(tmp_path)
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
   name_as_last(last)
   assert finding.last_checkpoint(folder) == last
   assert not warnings
-  cut(last, ending, num_bytes)
-  for _ in range(2):  # and told once
+  truncate(last, ending, num_bytes)
+  for _ in range(2):  # with one warning
     assert finding.last_checkpoint(folder) == middle
   (warning,) = warnings
   assert warning.startswith(f"{last}{ending}: ")
-  assert re.search(f"{told}.*{middle}$", warning)
-  # What only reads leaves the folder as it is.
+  assert re.search(f"{message}.*{middle} instead$", warning)
+  # `last_checkpoint` leaves the folder unchanged.
   assert tf.train.latest_checkpoint(folder) == last
 
 
-def flip(checkpoint, place):
+def flip(checkpoint, offset):
   """Flips the bits of 64 bytes of a checkpoint's values."""
   with open(checkpoint + DATA, "r+b") as file:
-    file.seek(place)
+    file.seek(offset)
     content = file.read(64)
-    file.seek(place)
+    file.seek(offset)
     file.write(bytes(byte ^ 0xFF for byte in content))
 
 
-@pytest.mark.parametrize("place", [0, 300, 900])
-def test_a_corrupt_checkpoint_is_passed_over(
-  checkpoint, tmp_path, warnings, place
+@pytest.mark.parametrize("offset", [0, 300, 900])
+def test_a_corrupt_checkpoint_is_skipped_with_a_warning(
+  checkpoint, tmp_path, warnings, offset
 ):
   last = as_step(checkpoint, 70)
   name_as_last(last)
-  flip(last, place)
+  flip(last, offset)
   assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   (warning,) = warnings
   assert warning.startswith(f"{last}{DATA}: ") and checkpoint in warning
@@ -317,7 +315,7 @@ def test_a_corrupt_checkpoint_is_passed_over(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_training_starts_from_no_weights_with_nan_or_inf(
+def test_training_does_not_start_from_weights_with_nan_or_inf(
   checkpoint, tmp_path, value
 ):
   bad = str(tmp_path / "bad.ckpt")
@@ -332,7 +330,7 @@ def test_training_starts_from_no_weights_with_nan_or_inf(
 
 
 @pytest.mark.parametrize("state", [None, b"", b"\0" * 99, b"model_check"])
-def test_without_a_word_on_the_last_it_is_found(
+def test_without_a_state_file_the_highest_step_is_the_last(
   checkpoint, tmp_path, warnings, state
 ):
   last = as_step(checkpoint, 70)
@@ -341,57 +339,68 @@ def test_without_a_word_on_the_last_it_is_found(
     (tmp_path / "checkpoint").write_bytes(state)
   assert finding.last_checkpoint(str(tmp_path)) == last
   assert warnings == [
-    f"{tmp_path}: no `checkpoint` names the last one. Used instead: {last}"
+    f"{tmp_path}: no `checkpoint` file names the last checkpoint. Using {last}"
+    " instead"
   ]
 
 
-def test_an_older_one_that_is_named_is_the_last(checkpoint, tmp_path, warnings):
+def test_the_state_file_may_name_an_older_checkpoint(
+  checkpoint, tmp_path, warnings
+):
   as_step(checkpoint, 70)
   assert finding.last_checkpoint(str(tmp_path)) == checkpoint
   assert not warnings
 
 
-def test_with_nothing_whole_left_nobody_begins_anew(checkpoint, tmp_path):
+def test_without_a_usable_checkpoint_training_does_not_start_over(
+  checkpoint, tmp_path
+):
   last = as_step(checkpoint, 70)
   name_as_last(last)
   for path in (last, checkpoint):
-    cut(path, DATA, 5)
-  told = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
+    truncate(path, DATA, 5)
+  message = r"ckpt-70\.data\S+: is incomplete.*ckpt-7\.data\S+: is incomplete"
   for use in (finding.last_checkpoint, finding.prepare_resume):
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
       use(str(tmp_path))
 
 
-def test_checkpoints_that_are_gone_are_not_forgotten(checkpoint, tmp_path):
+def test_deleted_checkpoints_in_the_state_file_are_an_error(
+  checkpoint, tmp_path
+):
   for path in tmp_path.glob("model.ckpt-*"):
     path.unlink()
   with pytest.raises(InputError, match=r"ckpt-7: there is no such"):
     finding.last_checkpoint(str(tmp_path))
 
 
-def test_the_first_one_cut_short_is_none(checkpoint, tmp_path, warnings):
+def test_an_incomplete_checkpoint_of_step_0_is_ignored(
+  checkpoint, tmp_path, warnings
+):
   first = as_step(checkpoint, 0)
   for path in tmp_path.glob("model.ckpt-7.*"):
     path.unlink()
   name_as_last(first)
-  cut(first, ".index", 5)
+  truncate(first, ".index", 5)
   assert finding.steps_done(str(tmp_path)) == 0
-  assert "is made again" in warnings[0]
+  assert "saved at step 0" in warnings[0]
   finding.prepare_resume(str(tmp_path))
   assert not (tmp_path / "checkpoint").exists()
 
 
-def test_training_goes_on_from_the_one_before(checkpoint, tmp_path):
+def test_training_resumes_from_the_last_complete_checkpoint(
+  checkpoint, tmp_path
+):
   middle, last = as_step(checkpoint, 20), as_step(checkpoint, 70)
   name_as_last(last)
-  cut(last, DATA, 5)
+  truncate(last, DATA, 5)
   finding.prepare_resume(str(tmp_path))
   assert tf.train.latest_checkpoint(str(tmp_path)) == middle
   state = tf.train.get_checkpoint_state(str(tmp_path))
   assert list(state.all_model_checkpoint_paths) == [checkpoint, middle]
 
 
-def test_what_killed_saves_left_goes(checkpoint, tmp_path):
+def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   kept = {path.name for path in tmp_path.iterdir()}
   (tmp_path / "model.ckpt-9_temp").mkdir()
   (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
@@ -400,15 +409,15 @@ def test_what_killed_saves_left_goes(checkpoint, tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-def test_the_best_cut_short_is_told(checkpoint, tmp_path):
+def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
   best = checkpoint_writer.save_best(str(tmp_path), checkpoint)
-  cut(best, DATA, 5)
+  truncate(best, DATA, 5)
   with pytest.raises(InputError, match=r"best/.*data.* incomplete"):
     finding.trained_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize("sharded", [False, True])
-def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
+def test_a_saved_checkpoint_is_complete_to_the_byte(tmp_path, sharded):
   with tf.Graph().as_default(), tf.Session() as session:
     rows = tf.fixed_size_partitioner(3)
     tf.get_variable("parts", [101, 10], partitioner=rows)
@@ -419,17 +428,17 @@ def test_what_a_saver_writes_is_whole_to_the_byte(tmp_path, sharded):
     saver = tf.train.Saver(sharded=sharded)
     path = saver.save(session, str(tmp_path / "model.ckpt"), 3)
   assert finding.last_checkpoint(str(tmp_path)) == path
-  cut(path, DATA, 1)
+  truncate(path, DATA, 1)
   size = 101 * 10 * 4 + 14 + 8
   with pytest.raises(InputError, match=f"{size - 1} of {size} by"):
     finding.last_checkpoint(str(tmp_path))
 
 
-# The best
+# The best checkpoint
 
 
-def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
-  claim(tmp_path)
+def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
+  write_model_files(tmp_path)
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
   best = str(tmp_path / "best")
   kept = run_outputs.read_variables(finding.trained_checkpoint(best))
@@ -438,7 +447,7 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
   for name, value in kept.items():
     np.testing.assert_array_equal(value, known[name], err_msg=name)
     assert value.dtype == known[name].dtype
-  # It is a model's folder itself.
+  # `best` is a complete model folder.
   model_json.check(best, MODEL, CONFIG, num_outputs=2)
   assert model_json.load_description(best) == MODEL
   copied = (tmp_path / "best" / "vocab.txt").read_text()
@@ -447,7 +456,7 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-  ("name", "is_of_optimizer"),
+  ("name", "is_optimizer_variable"),
   [
     ("output_bias", False),
     ("global_step", False),
@@ -457,12 +466,12 @@ def test_the_best_has_the_weights_and_what_describes_them(checkpoint, tmp_path):
     ("loss_scale/value", True),
   ],
 )
-def test_what_is_of_the_optimizer(name, is_of_optimizer):
-  assert checkpoint_writer.is_optimizer_variable(name) == is_of_optimizer
+def test_optimizer_variables_are_known_by_name(name, is_optimizer_variable):
+  assert checkpoint_writer.is_optimizer_variable(name) == is_optimizer_variable
 
 
 def as_step(checkpoint, step):
-  """The checkpoint again, as that of another step."""
+  """Copies the checkpoint, with another global step."""
   path = checkpoint.replace("ckpt-7", f"ckpt-{step}")
   checkpoint_writer.write_variables(
     path,
@@ -471,7 +480,7 @@ def as_step(checkpoint, step):
   return path
 
 
-def test_a_better_one_takes_the_place_of_the_best(checkpoint, tmp_path):
+def test_a_better_checkpoint_replaces_the_best(checkpoint, tmp_path):
   later = as_step(checkpoint, 70)
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
   checkpoint_writer.save_best(str(tmp_path), later)
@@ -484,7 +493,7 @@ def test_a_better_one_takes_the_place_of_the_best(checkpoint, tmp_path):
   }
 
 
-def test_until_the_new_best_is_written_the_old_one_is(
+def test_the_old_best_stays_until_the_new_one_is_complete(
   checkpoint, tmp_path, monkeypatch
 ):
   def killed(*_):
@@ -505,7 +514,7 @@ def test_until_the_new_best_is_written_the_old_one_is(
   assert finding.trained_checkpoint(str(tmp_path)) == new
 
 
-def test_the_best_moves_with_its_folder(checkpoint, tmp_path):
+def test_the_best_folder_can_be_moved(checkpoint, tmp_path):
   checkpoint_writer.save_best(str(tmp_path), checkpoint)
   shutil.move(tmp_path / "best", tmp_path / "moved")
   assert finding.trained_checkpoint(str(tmp_path / "moved")) == (
@@ -513,11 +522,11 @@ def test_the_best_moves_with_its_folder(checkpoint, tmp_path):
   )
 
 
-# A model that is loaded
+# Loaded models
 
 
 class Loaded(predictor.LoadedModel):
-  """Gives the logits of the checkpoint's classifier."""
+  """Computes the logits of the checkpoint's classifier."""
 
   script = "run_classifier"
   purpose = "labels texts"
@@ -545,16 +554,16 @@ def row_of(ids, padding=0):
   return {name: values[name] for name in model_inputs.TOKEN_FEATURES}
 
 
-def test_rows_are_computed_together_and_come_back_in_order(
+def test_rows_are_computed_in_batches_and_returned_in_order(
   checkpoint, tmp_path
 ):
-  claim(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path, do_lower_case=True)
   rng = np.random.default_rng(3)
-  lively = {  # weights by which rows differ
+  random_weights = {  # so that rows differ
     name: rng.normal(size=value.shape).astype(value.dtype)
     for name, value in run_outputs.read_variables(checkpoint).items()
   }
-  checkpoint_writer.write_variables(checkpoint, lively)
+  checkpoint_writer.write_variables(checkpoint, random_weights)
   ids = [rng.integers(1, 9, length) for length in (3, 12, 5, 5, 1, 12, 7)]
 
   def logits(batch_size, rows):
@@ -580,10 +589,10 @@ ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 @pytest.mark.parametrize("precision", ROUNDING)
-def test_constants_and_variables_agree_within_the_rounding(
+def test_constants_and_variables_agree_within_rounding(
   checkpoint, tmp_path, monkeypatch, precision
 ):
-  claim(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path, do_lower_case=True)
   rows = [row_of([1, 2, 3]), row_of([4, 5])]
 
   def load():
@@ -594,7 +603,7 @@ def test_constants_and_variables_agree_within_the_rounding(
   monkeypatch.setattr(loading, "num_weights", lambda config: 2**29)
   with load() as model:
     variables = np.float32(model.run(rows))
-  # Kernels for constant weights may add in another order.
+  # Kernels for constant weights may sum in another order.
   rounding = 4 * ROUNDING[precision]
   np.testing.assert_allclose(constants, variables, rtol=rounding, atol=rounding)
   with Loaded(str(tmp_path), checkpoint) as model:
@@ -603,7 +612,7 @@ def test_constants_and_variables_agree_within_the_rounding(
 
 
 def test_the_best_weights_are_loaded(checkpoint, tmp_path):
-  claim(tmp_path, do_lower_case=True)
+  write_model_files(tmp_path, do_lower_case=True)
   variables = run_outputs.read_variables(checkpoint)
   best = str(tmp_path / "better.ckpt-9")
   checkpoint_writer.write_variables(
@@ -619,8 +628,8 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("changed", [{"script": "run_ner"}, {}])
-def test_a_folder_without_such_a_model_is_refused(tmp_path, changed):
-  claim(tmp_path, **changed)
+def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path, changed):
+  write_model_files(tmp_path, **changed)
   with pytest.raises(InputError, match="holds no model that labels texts"):
     Loaded(str(tmp_path))
 
@@ -630,7 +639,7 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, changed):
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-  ("content", "told"),
+  ("content", "message"),
   [
     ("{", "is not JSON"),
     ("[1]", "not a bert_config.json"),
@@ -638,30 +647,30 @@ def test_a_folder_without_such_a_model_is_refused(tmp_path, changed):
     (json.dumps({**SIZES, "hidden_act": "swish"}), "Unsupported activation"),
   ],
 )
-def test_a_config_that_is_none(tmp_path, content, told):
+def test_an_invalid_config_is_refused(tmp_path, content, message):
   path = tmp_path / "bert_config.json"
   path.write_text(content)
-  with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{told}"):
+  with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{message}"):
     loading.load_config(str(path))
 
 
 @pytest.mark.unit
-def test_a_missing_config(tmp_path):
+def test_a_missing_config_is_named(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read .* name the model"):
     loading.load_config(str(tmp_path / "none.json"))
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("length", [-1, 2, 13])
-def test_lengths_that_the_model_has_no_positions_for(length):
+def test_lengths_out_of_range_are_refused(length):
   with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
     loading.check_max_seq_length(length, CONFIG)
   loading.check_max_seq_length(12, CONFIG)
 
 
 @pytest.mark.unit
-def test_model_description_is_json_that_people_can_read(tmp_path):
-  claim(tmp_path, labels=["ja", "nein"])
+def test_model_json_is_indented_and_not_ascii_escaped(tmp_path):
+  write_model_files(tmp_path, labels=["ja", "nein"])
   text = (tmp_path / "model.json").read_text()
   assert json.loads(text)["labels"] == ["ja", "nein"]
   assert "\n" in text.strip()

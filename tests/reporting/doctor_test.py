@@ -333,7 +333,7 @@ BAD = [
     run_classifier,
     {"init_checkpoint": "bert.ckpt", "bert_config_file": "wide.json"},
     "weights",
-    "has the shape [8, 16]",
+    "has shape [8, 16]",
   ),
   (
     run_classifier,
@@ -536,7 +536,7 @@ def test_what_is_restored_is_told(place, capsys):
   found, _ = examine(capsys, run_classifier, init_checkpoint="bert.ckpt")
   text = found["weights"].text
   assert "23 of 25 variables restored" in text
-  assert "start at random: output_weights, output_bias" in text
+  assert "(randomly initialized): output_weights, output_bias" in text
 
 
 @pytest.mark.graph
