@@ -31,20 +31,22 @@ def fit(
   dtype_size: int = 4,
   num_predictions: int = 0,
   num_output_positions: int | None = None,
+  num_rows: int = 1,
 ) -> Plan | None:
   """Finds the fastest way to keep a step of training within a budget.
 
   Recomputing takes a third more time, smaller micro-batches less than that; so
-  these are made smaller first, down to one sequence.
+  these are made smaller first, down to one example.
 
   Args:
     config: the model's sizes.
-    batch_size: B, sequences of a replica per step.
+    batch_size: examples of a replica per step.
     seq_length: S, tokens of the longest sequence.
     num_bytes: the budget.
     dtype_size: bytes of an activation.
     num_predictions: see `step_bytes`.
     num_output_positions: see `step_bytes`.
+    num_rows: sequences per example.
 
   Returns:
     The plan; None if nothing fits.
@@ -54,7 +56,7 @@ def fit(
     for num_micro_batches in divisors:
       needed = step_bytes(
         config,
-        batch_size // num_micro_batches,
+        batch_size // num_micro_batches * num_rows,
         seq_length,
         recompute,
         num_micro_batches > 1,

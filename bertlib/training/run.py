@@ -273,6 +273,7 @@ def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
     run.config,
     run.task.num_predictions,
     run.task.num_output_positions,
+    run.task.num_rows,
   )
 
 

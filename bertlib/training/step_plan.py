@@ -88,6 +88,7 @@ def plan_training(
   config: modeling.BertConfig,
   num_predictions: int = 0,
   num_output_positions: int | None = None,
+  num_rows: int = 1,
 ) -> tuple[FastCompute, optimization.StepOptions]:
   """How the flags want a training step computed.
 
@@ -97,6 +98,7 @@ def plan_training(
     config: sizes of the model.
     num_predictions: see `memory_plan.step_bytes`.
     num_output_positions: see `memory_plan.step_bytes`.
+    num_rows: see `memory_plan.fit`.
 
   Returns:
     `compute`, which may recompute now, and the options of the step.
@@ -121,6 +123,7 @@ def plan_training(
     batch_size,
     num_predictions,
     num_output_positions,
+    num_rows,
   )
   if batch_size % num_micro_batches:
     shared_by = ""
@@ -155,6 +158,7 @@ def plan_memory(
   batch_size: int,
   num_predictions: int,
   num_output_positions: int | None,
+  num_rows: int,
 ) -> tuple[int, bool]:
   """The number of micro-batches, and whether activations are recomputed.
 
@@ -162,9 +166,10 @@ def plan_memory(
     settings: settings of the command.
     compute: from `read_compute`.
     config: sizes of the model.
-    batch_size: sequences of a replica in a step.
+    batch_size: examples of a replica in a step.
     num_predictions: see `memory_plan.step_bytes`.
     num_output_positions: see `memory_plan.step_bytes`.
+    num_rows: see `memory_plan.fit`.
 
   Raises:
     InputError: not even one sequence fits into --memory_gb.
@@ -181,6 +186,7 @@ def plan_memory(
     compute.dtype.size,
     num_predictions,
     num_output_positions,
+    num_rows,
   )
   if plan is None:
     raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
@@ -61,6 +62,11 @@ class Task:
   never_split: Sequence[str] = ()
   needs_vocabulary: bool = True
   may_be_new: bool = False
+
+  @property
+  def num_rows(self) -> int:
+    """Sequences of an example: more than one where it has choices."""
+    return math.prod(self.features["input_ids"].shape[:-1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib import estimator_api, precision
 from bertlib.compute import FastCompute
+from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.metrics import result_files
 from bertlib.settings import option
@@ -274,6 +275,19 @@ def test_positions_that_the_last_layer_leaves_out_take_no_memory(flags):
       settings, FastCompute(), config, num_output_positions=positions
     )
     assert options.num_micro_batches == num_micro_batches
+
+
+def test_each_choice_of_an_example_takes_memory(flags):
+  flags.memory_gb = 12.0
+  found = []
+  for shape in ((384,), (4, 384)):  # a text, and four choices
+    features = {"input_ids": tf_records.Feature(shape)}
+    task = Task("a_script", None, features, ["loss"])
+    settings = settings_of(flags)
+    config = modeling.BertConfig(30522)
+    _, options = run.plan_training(Run(settings, task, config, *[None] * 3))
+    found.append(options.num_micro_batches)
+  assert 4 * found[0] == found[1]
 
 
 def test_replicas_on_the_cpu_share_the_memory(flags):

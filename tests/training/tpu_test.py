@@ -154,6 +154,40 @@ def no_dropout(monkeypatch):
   monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
 
 
+@pytest.mark.parametrize(
+  ("name", "positions"),
+  [
+    ("classification", 1),
+    ("multiple_choice", 1),
+    ("pretraining", 4),
+    ("squad", None),
+    ("ner", None),
+  ],
+)
+def test_memory_is_planned_for_what_the_last_layer_computes(
+  monkeypatch, name, positions
+):
+  computed = []
+
+  def encode(*args, output_positions=None, **options):
+    computed.append(output_positions)
+    return transformer_model(
+      *args, output_positions=output_positions, **options
+    )
+
+  transformer_model = modeling.transformer_model
+  monkeypatch.setattr(modeling, "transformer_model", encode)
+  task = run_of(name).task
+  with tf.Graph().as_default():
+    batch = {
+      n: tf.constant(of) for n, of in random_batch(task.features).items()
+    }
+    model_fn, _ = model_of(name)
+    model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE})
+  found = [of if of is None else of.shape[1] for of in computed]
+  assert found == [positions] == [task.num_output_positions]
+
+
 # Training
 
 
