@@ -636,7 +636,7 @@ def evaluate_sets(
       sections = report_sections.sections(problem, dev_set.examples, **arrays)
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
-      warnings += run_report.point_out_collapse(
+      warnings += run_report.collapse_warning(
         classification_scores.predicted_labels(problem, rows),
         classification_scores.gold_labels(dev_set.examples),
       )
@@ -698,7 +698,7 @@ def predict_sets(
       thresholds,
       show=bool(predict_file),
     )
-    warnings += run_report.point_out_collapse(
+    warnings += run_report.collapse_warning(
       classification_scores.predicted_labels(problem, rows, thresholds)
     )
   return warnings

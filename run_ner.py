@@ -521,7 +521,7 @@ def evaluate_dev_set(
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
   write_metrics(run, results, checkpoint)
   sections = report_sections.ner_sections(dev_set.sentences, predicted, results)
-  warnings = run_report.point_out_collapse(
+  warnings = run_report.collapse_warning(
     ner_decoding.tag_texts(tags for tags, _ in predicted),
     ner_decoding.tag_texts(sentence.tags for sentence in dev_set.sentences),
   )
@@ -541,7 +541,7 @@ def tag_file(
   predicted = predict_tags(run, window_set, labels, checkpoint)
   name = result_files.predictions_name(run.settings.predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
-  return run_report.point_out_collapse(
+  return run_report.collapse_warning(
     ner_decoding.tag_texts(tags for tags, _ in predicted)
   )
 

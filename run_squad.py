@@ -736,7 +736,7 @@ def answer_questions(
   if run.settings.run.do_eval:
     write_metrics(run, results, checkpoint)
     sections = report_sections.squad_sections(run.settings, data.questions)
-  warnings = run_report.point_out_collapse(
+  warnings = run_report.collapse_warning(
     *squad_results.answers_to_compare(run.output_dir, data.questions)
   )
   return results, sections, warnings

@@ -32,7 +32,7 @@ def write_report(
     results: of scoring the trained model, by name.
     sections: what the script has to show of the results, made by `report`.
     lengths: of the training examples, where they are known.
-    warnings: sections of `point_out_collapse`, which come first.
+    warnings: sections of `collapse_warning`, which come first.
   """
   settings, selection = run.settings, run.selection
   scores = model_selection.DevScores(run.output_dir, selection)
@@ -104,7 +104,7 @@ def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
   return [{"flag": f"--{n}", "value": value} for n, value in given.items()]
 
 
-def point_out_collapse(
+def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[str]:
   """Warns of a model that predicts the same for every example.
@@ -116,7 +116,7 @@ def point_out_collapse(
   Returns:
     A section of `report`; none for a model whose predictions differ.
   """
-  text = model_selection.collapse(answers, gold)
+  text = model_selection.describe_collapse(answers, gold)
   if not text:
     return []
   logging.warning("%s", text)

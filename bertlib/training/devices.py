@@ -1,4 +1,4 @@
-"""Devices of a run, and the precision and compiler that suit them."""
+"""Devices of a run, and the precision and XLA setting chosen for them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ def find(
   trains: bool = False,
   remote_paths: Mapping[str, str | None] | None = None,
 ) -> DeviceSettings:
-  """Finds the devices that the flags name; connects to a TPU.
+  """Finds the devices that the flags ask for; connects to a TPU.
 
   Args:
-    settings: flags of devices.
+    settings: device flags.
     trains: whether the run trains.
-    remote_paths: paths by flag that a TPU has to reach.
+    remote_paths: paths that a TPU must be able to read, by flag.
 
   Returns:
     The settings with `replicas` or `tpu_cluster`.
 
   Raises:
-    InputError: there are no such devices, or flags and environment contradict
-      each other.
+    InputError: a device does not exist, or flags and environment conflict.
   """
   if settings.on_tpu:
     cluster = tpu.find_cluster(
@@ -54,37 +53,37 @@ def find(
 def find_cluster(
   settings: DeviceSettings, trains: bool
 ) -> distribution.Cluster | None:
-  """Finds the processes that train together; looks at no device.
+  """Finds the workers of the run, without initializing any device.
 
   Args:
-    settings: flags of devices.
+    settings: device flags.
     trains: whether the run trains.
 
   Returns:
-    The `Cluster`; None for one process alone, and on a TPU.
+    The `Cluster`; None for a single process, and on a TPU.
 
   Raises:
-    InputError: flags and environment contradict each other.
+    InputError: flags and environment conflict.
   """
   if settings.on_tpu:
     return None
   if settings.distribution != "multi_worker":
     if "TF_CONFIG" in os.environ and settings.distribution != "off":
       raise InputError(
-        "TF_CONFIG names processes that train together: give"
-        " --distribution=multi_worker, or off to train alone"
+        "TF_CONFIG lists several workers. Give --distribution=multi_worker to"
+        " train with them, or --distribution=off to train on this one only"
       )
     return None
   if not trains:
     raise InputError(
-      "--distribution=multi_worker is for training: give --do_train, or use"
-      " the devices of one machine"
+      "--distribution=multi_worker is for training. Add --do_train, or"
+      " evaluate and predict on one machine"
     )
   cluster = distribution.read_cluster(os.environ)
   if not cluster:
     raise InputError(
-      "--distribution=multi_worker: there is one process alone. Name several"
-      " in TF_CONFIG, or start this by srun with several tasks"
+      "--distribution=multi_worker: there is only one worker. List several in"
+      " TF_CONFIG, or start them by srun with several tasks"
     )
   return cluster
 
@@ -96,29 +95,32 @@ def _find_replicas(
   cluster = find_cluster(settings, trains)
   kind = settings.distribution
   num_gpus = len(tf.config.list_physical_devices("GPU"))
-  asked = settings.num_replicas
-  num_local = asked or (max(num_gpus, 1) if kind != "off" else 1)
+  default = max(num_gpus, 1) if kind != "off" else 1
+  num_local = settings.num_replicas or default
   if kind == "off" and num_local > 1:
-    raise InputError("--num_replicas is for --distribution=mirrored")
+    raise InputError(
+      "--num_replicas is for --distribution=mirrored. Remove one of the two"
+    )
   if num_gpus and num_local > num_gpus:
     raise InputError(
-      f"--num_replicas={num_local}: this machine has {num_gpus} GPUs"
+      f"--num_replicas={num_local}: this machine has {num_gpus} GPUs. Give at"
+      " most that"
     )
   if cluster and num_local > max(num_gpus, 1):
     raise InputError(
-      f"--num_replicas={num_local}: without GPUs each worker is one replica;"
-      " start more workers"
+      f"--num_replicas={num_local}: without GPUs each worker has one"
+      " replica. Start more workers instead"
     )
   replicas = distribution.Replicas(num_local, cluster, on_gpu=num_gpus > 0)
   return replicas if replicas.count > 1 else None
 
 
 def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
-  """Logs what a run computes on, and in which precision.
+  """Logs devices, precision and XLA setting of a run.
 
   Args:
-    devices: of the run.
-    compute: without "auto", see `choose`.
+    devices: devices found by `find`.
+    compute: settings without "auto", see `choose`.
   """
   gpus = tf.config.list_physical_devices("GPU")
   if devices.on_tpu:
@@ -141,13 +143,13 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
     return
   if not gpus and shutil.which("nvidia-smi"):
     logging.warning(
-      "TensorFlow sees no GPU, though this machine has nvidia-smi;"
+      "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
   if compute.precision not in precision.supported_formats():
     logging.warning(
-      "--precision=%s: this device has no instructions for it, so it may be"
-      " slow",
+      "--precision=%s: this device has no hardware support for it, so it may"
+      " be slow",
       compute.precision,
     )
 
@@ -162,11 +164,11 @@ def choose(
   devices: DeviceSettings,
   recorded: Mapping[str, Any] | None = None,
 ) -> ComputeSettings:
-  """Replaces "auto" by what this machine, or an earlier run, makes of it.
+  """Replaces "auto" by the choice for this machine or of an earlier run.
 
   Args:
-    compute: flags of the computation.
-    devices: of the run.
+    compute: compute flags.
+    devices: devices of the run.
     recorded: choices by flag of the run that is resumed, evaluated or
       repeated; they take precedence over those for this machine.
 
@@ -174,14 +176,14 @@ def choose(
     The settings with a `precision` and an `xla` other than "auto".
 
   Raises:
-    InputError: a TPU is to compute in float16.
+    InputError: float16 is requested on a TPU.
   """
-  choose_one = {
+  choosers = {
     "precision": lambda: _fastest_precision(devices),
     "xla": _xla_without_gpu,
   }
   chosen, automatic = {}, set()
-  for name, choose_value in choose_one.items():
+  for name, choose_value in choosers.items():
     value = getattr(compute, name)
     if value == "auto":
       automatic.add(name)
@@ -191,8 +193,8 @@ def choose(
     chosen[name] = value
   if chosen["precision"] == "float16" and devices.on_tpu:
     raise InputError(
-      "--precision=float16 does not go with --use_tpu: TPUs have no fast"
-      " float16; give --precision=bfloat16"
+      "--precision=float16 cannot be used with --use_tpu: TPUs have no fast"
+      " float16. Give --precision=bfloat16"
     )
   return dataclasses.replace(compute, **chosen, automatic=frozenset(automatic))
 
@@ -200,7 +202,7 @@ def choose(
 def _fastest_precision(devices: DeviceSettings) -> str:
   if devices.on_tpu:
     return "bfloat16"
-  # Workers that measure may come to different choices.
+  # Workers that each measure could choose different formats.
   measures = devices.distribution != "multi_worker"
   return precision.fastest_dtype(measures=measures)
 

@@ -1,9 +1,9 @@
-"""Replicas of a model that train together, on one machine or on many.
+"""Data-parallel training, on one machine or on several.
 
-A strategy of `tf.distribute` does the work: each replica takes its share of a
-batch's examples, gradients are added up, and the weights stay the same in all.
-What is particular to one strategy or another is here; to the scripts a
-`ReplicatedEstimator` is like a TPUEstimator, and gives the same results.
+A `tf.distribute` strategy does the work: each replica computes the gradients of
+its share of the batch, gradients are summed, and all replicas hold the same
+weights. Only this module depends on the strategy; the scripts use a
+`ReplicatedEstimator` like a TPUEstimator.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bertlib.checkpoints import finding
 from bertlib.data import input_pipeline
 from bertlib.errors import InputError
 
-# How long workers wait for each other before training, in seconds.
-_PATIENCE = 600
+# Seconds that workers wait for each other before training starts.
+_CONNECT_TIMEOUT = 600
 
 
 # Processes
@@ -38,9 +38,9 @@ class Cluster(NamedTuple):
   """The processes that train together.
 
   Attributes:
-    addresses: HOST:PORT of each. The first is the chief, which alone writes
-      checkpoints and results.
-    index: which of them this process is.
+    addresses: HOST:PORT of each worker. The first is the chief, which alone
+      writes checkpoints and results.
+    index: index of this process in `addresses`.
   """
 
   addresses: Sequence[str]
@@ -48,33 +48,33 @@ class Cluster(NamedTuple):
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process is the first."""
+    """True for the first process."""
     return self.index == 0
 
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
-  """The processes that the environment tells of.
+  """Reads the cluster from `TF_CONFIG` or else from Slurm's variables.
 
   Args:
-    environment: its variables. `TF_CONFIG` goes before those of Slurm.
+    environment: environment variables.
 
   Returns:
-    The `Cluster`; None where there is one process alone.
+    The `Cluster`; None for a single process.
 
   Raises:
-    InputError: `TF_CONFIG` cannot be made sense of.
+    InputError: `TF_CONFIG` is malformed.
   """
   if environment.get("TF_CONFIG"):
-    cluster = _of_tf_config(environment["TF_CONFIG"])
+    cluster = _cluster_of_tf_config(environment["TF_CONFIG"])
   elif int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
-    cluster = _of_slurm(environment)
+    cluster = _cluster_of_slurm(environment)
   else:
     return None
   return cluster if len(cluster.addresses) > 1 else None
 
 
-def _of_tf_config(text: str) -> Cluster:
-  """The processes of a `TF_CONFIG`, of the form of TensorFlow 1 or 2."""
+def _cluster_of_tf_config(text: str) -> Cluster:
+  """Cluster of a `TF_CONFIG` in the format of TensorFlow 1 or 2."""
   try:
     config = json.loads(text)
     jobs = config.get("cluster") or {"worker": ["localhost:0"]}
@@ -82,8 +82,8 @@ def _of_tf_config(text: str) -> Cluster:
     others = sorted(set(jobs) - {"chief", "master", "worker"})
     if others:
       raise InputError(
-        f"TF_CONFIG: has a job {others[0]!r}, but all processes train alike:"
-        ' name them as "worker", and maybe one of them as "chief"'
+        f"TF_CONFIG: has a job {others[0]!r}, but there are only workers and a"
+        ' chief. List all processes under "worker", or one under "chief"'
       )
     first = "chief" if "chief" in jobs else "master"
     named = [
@@ -97,17 +97,17 @@ def _of_tf_config(text: str) -> Cluster:
     if isinstance(error, InputError):
       raise
     raise InputError(
-      'TF_CONFIG: is not of the form {"cluster": {"worker": ["HOST:PORT",'
-      ' ...]}, "task": {"type": "worker", "index": 0}} with the task in the'
-      f" cluster: {text}"
+      'TF_CONFIG: expected {"cluster": {"worker": ["HOST:PORT", ...]}, "task":'
+      ' {"type": "worker", "index": 0}} with the task in the cluster, but found'
+      f" {text}"
     ) from error
   return Cluster([address for _, _, address in named], own)
 
 
-def _of_slurm(environment: Mapping[str, str]) -> Cluster:
-  """The processes of a Slurm step, of which TensorFlow asks `os.environ`."""
+def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
+  """Cluster of a Slurm step; TensorFlow's resolver reads `os.environ`."""
   num_tasks = int(environment["SLURM_STEP_NUM_TASKS"])
-  # Which GPUs a task sees is left to Slurm; there are enough for an address.
+  # Slurm assigns the GPUs; these counts only give each task an address.
   resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
     gpus_per_node=num_tasks, gpus_per_task=1, auto_set_gpu=False
   )
@@ -117,20 +117,17 @@ def _of_slurm(environment: Mapping[str, str]) -> Cluster:
 
 
 def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:
-  """Starts to serve the other processes, and waits until all of them do.
-
-  Args:
-    cluster: the processes.
-    config: of the session.
+  """Starts this worker's server and waits for those of all others.
 
   Returns:
-    The server, which runs as long as the process does.
+    The server, which runs as long as the process.
 
   Raises:
-    InputError: an address is taken, or one is silent for ten minutes.
+    InputError: the port is in use, or a worker does not answer within ten
+      minutes.
   """
   own = cluster.addresses[cluster.index]
-  # Else a question to a lost process would wait for it to come back.
+  # Otherwise a call to a lost worker waits until it is back.
   os.environ.setdefault("GRPC_FAIL_FAST", "true")
   config = tf.ConfigProto.FromString(config.SerializeToString())
   del config.device_filters[:]
@@ -143,8 +140,8 @@ def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:
     )
   except tf.errors.OpError as error:
     raise InputError(
-      f"{own}: cannot be served at; is its port taken? Name another in"
-      " TF_CONFIG"
+      f"{own}: the port cannot be opened; it may be in use. Give another one"
+      " in TF_CONFIG"
     ) from error
   for address in cluster.addresses:
     _wait_for(address)
@@ -152,28 +149,28 @@ def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:
 
 
 def _connect(address: str) -> None:
-  """Asks whether a process answers; OSError if it does not."""
+  """Connects to a worker once; OSError if it does not answer."""
   host, _, port = address.rpartition(":")
   socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def _wait_for(address: str) -> None:
-  """Waits until a process answers."""
-  start, told = time.monotonic(), False
+  """Waits until a worker answers."""
+  start, is_logged = time.monotonic(), False
   while True:
     try:
       _connect(address)
       return
     except OSError as error:
       waited = time.monotonic() - start
-      if waited > _PATIENCE:
+      if waited > _CONNECT_TIMEOUT:
         raise InputError(
           f"{address}: no worker answers there ({error.strerror or error})."
           " Start the same command on all machines of the cluster"
         ) from error
-      if waited > 5 and not told:
+      if waited > 5 and not is_logged:
         logging.info("Waiting for the worker at %s", address)
-        told = True
+        is_logged = True
     time.sleep(0.2)
 
 
@@ -181,12 +178,12 @@ def _wait_for(address: str) -> None:
 
 
 class Replicas(NamedTuple):
-  """Where the replicas of a run are.
+  """Replicas of a run.
 
   Attributes:
-    num_local: those of this process, on its GPUs or on its CPU.
-    cluster: the processes; None for this one alone.
-    on_gpu: whether they are on GPUs.
+    num_local: number of replicas in this process, on its GPUs or its CPU.
+    cluster: the processes; None for a single one.
+    on_gpu: whether the replicas are on GPUs.
   """
 
   num_local: int
@@ -195,17 +192,17 @@ class Replicas(NamedTuple):
 
   @property
   def num_processes(self) -> int:
-    """How many processes there are."""
+    """Number of processes."""
     return len(self.cluster.addresses) if self.cluster else 1
 
   @property
   def count(self) -> int:
-    """How many replicas there are in all."""
+    """Number of replicas of all processes."""
     return self.num_local * self.num_processes
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process writes checkpoints and results."""
+    """True in the process that writes checkpoints and results."""
     return not self.cluster or self.cluster.is_chief
 
   @property
@@ -216,21 +213,21 @@ class Replicas(NamedTuple):
 
 
 def writes_summaries() -> bool:
-  """Whether this process writes for TensorBoard; asked within a strategy."""
+  """True if the current strategy has this process write summaries."""
   return tf.distribute.get_strategy().extended.should_save_summary
 
 
 def _local_strategy(num_replicas: int, on_gpu: bool = False):
-  """Of replicas in this process alone, for a graph."""
+  """Strategy for the replicas of this process, for graph mode."""
   kind = "gpu" if on_gpu else "cpu"
   devices = [f"/{kind}:{number}" for number in range(num_replicas)]
-  # Added up in the same order each time.
+  # Sums in the same order each time, so that runs repeat bit for bit.
   exchange = tf.distribute.ReductionToOneDevice() if kind == "cpu" else None
   return tf.distribute.MirroredStrategy(devices, cross_device_ops=exchange)
 
 
 def _worker_strategy(replicas: Replicas):
-  """Of the replicas of all processes, for a graph."""
+  """Strategy for the replicas of all processes, for graph mode."""
   cluster = replicas.cluster
   resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
     tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
@@ -245,7 +242,7 @@ def _worker_strategy(replicas: Replicas):
 
 
 def _session_config(replicas: Replicas) -> tf.ConfigProto:
-  """That of a session on the devices of this process."""
+  """Session config for the devices of this process."""
   config = tf.ConfigProto(allow_soft_placement=True)
   if not replicas.on_gpu:
     config.device_count["CPU"] = replicas.num_local
@@ -256,13 +253,13 @@ def _session_config(replicas: Replicas) -> tf.ConfigProto:
 
 
 class ReplicatedEstimator:
-  """An Estimator whose batches are shared by replicas; as TPUEstimator is.
+  """Estimator that splits each batch among replicas, as TPUEstimator does.
 
-  All processes train. Scoring and prediction are the chief's, with the
-  replicas that it has itself.
+  All processes train. Only the chief evaluates and predicts, on its own
+  replicas.
 
   Attributes:
-    model_dir: folder of its checkpoints, which all processes read.
+    model_dir: folder of the checkpoints, which all processes read.
   """
 
   def __init__(
@@ -275,19 +272,19 @@ class ReplicatedEstimator:
     eval_batch_size: int | None = None,
     predict_batch_size: int | None = None,
   ):
-    """Takes what it is made of.
+    """Stores the settings.
 
     Args:
-      model_fn: gives a `TPUEstimatorSpec`.
-      model_dir: folder of its checkpoints.
-      replicas: where the replicas are.
-      run_config: further arguments of a `RunConfig`.
-      train_batch_size: examples a step, of all replicas together.
-      eval_batch_size: likewise, of scoring.
-      predict_batch_size: likewise, of prediction.
+      model_fn: returns a `TPUEstimatorSpec`.
+      model_dir: folder of the checkpoints.
+      replicas: the replicas.
+      run_config: further arguments of `RunConfig`.
+      train_batch_size: examples per step, of all replicas together.
+      eval_batch_size: examples per batch of this process's replicas.
+      predict_batch_size: examples per batch of this process's replicas.
     """
     self.model_dir = model_dir
-    # A strategy would convert what it runs, which is made of graph code.
+    # A strategy would run AutoGraph on the model_fn, which is graph code.
     self._model_fn = tf.autograph.experimental.do_not_convert(model_fn)
     self._replicas = replicas
     self._run_config = dict(run_config)
@@ -296,29 +293,29 @@ class ReplicatedEstimator:
     self._predict_batch_size = predict_batch_size
 
   def train(self, input_fn, max_steps: int, hooks=(), saving_listeners=()):
-    """Trains up to a step; does nothing where that has been reached.
+    """Trains until step `max_steps`.
 
     Args:
-      input_fn: of `params`, gives the batches of this process's shard.
-      max_steps: the step.
-      hooks: of each process's session.
-      saving_listeners: told of checkpoints; the chief's alone, which saves.
+      input_fn: returns the batches of this process's shard, given `params`.
+      max_steps: global step to stop at.
+      hooks: session hooks of this process.
+      saving_listeners: called after each save, in the chief only.
 
     Raises:
-      InputError: the replicas cannot share a batch evenly, or another process
-        was lost.
+      InputError: the batch size is not a multiple of the number of replicas,
+        or a worker was lost.
     """
     if self._train_batch_size % self._replicas.count:
       raise InputError(
-        f"--train_batch_size={self._train_batch_size} cannot be shared by"
-        f" {self._replicas.count} replicas; give a multiple of that"
+        f"--train_batch_size={self._train_batch_size} cannot be divided"
+        f" among {self._replicas.count} replicas. Give a multiple of that"
       )
     if finding.steps_done(self.model_dir) >= max_steps:
-      return  # for which no other process has to be there
+      return  # without waiting for the other workers
     cluster = self._replicas.cluster
     if cluster:
       hooks = [*hooks, _StopOnLostWorker(cluster.addresses)]
-    # In a graph no strategy starts a server.
+    # In graph mode the strategy starts no server of its own.
     with tf.Graph().as_default(), _without_warnings():
       estimator = self._training_estimator()
       try:
@@ -335,15 +332,15 @@ class ReplicatedEstimator:
         )
       except estimator_api.NanLossDuringTrainingError as error:
         raise InputError(
-          "the loss is no number; the first worker tells of it"
+          "the loss is NaN or Inf; see the chief worker's log"
         ) from error
       except tf.errors.OpError as error:
-        if not cluster or isinstance(error, _OWN_FAULTS):
+        if not cluster or isinstance(error, _OWN_ERRORS):
           raise
         raise _lost_worker() from error
 
   def _training_estimator(self):
-    """An Estimator of this process's part in training."""
+    """Estimator for this process's part in training."""
     replicas, cluster = self._replicas, self._replicas.cluster
     config = _session_config(replicas)
     settings = {"model_dir": self.model_dir, **self._run_config}
@@ -354,7 +351,7 @@ class ReplicatedEstimator:
     else:
       strategy = _local_strategy(replicas.num_local, replicas.on_gpu)
     if not replicas.is_chief:
-      # Nor events, whose file might have the name of the chief's.
+      # Event files could have the same name as the chief's.
       settings |= {
         "save_checkpoints_steps": None,
         "save_summary_steps": 0,
@@ -376,33 +373,32 @@ class ReplicatedEstimator:
   def evaluate(
     self, input_fn, steps: int | None = None, checkpoint_path: str | None = None
   ) -> dict[str, Any]:
-    """Scores the model.
+    """Evaluates the model.
 
     Args:
-      input_fn: of `params`.
-      steps: most batches that are taken; None for all.
-      checkpoint_path: of the weights; None for the folder's last.
+      input_fn: returns the batches, given `params`.
+      steps: maximum number of batches; None for all.
+      checkpoint_path: the weights; None for the last checkpoint.
 
     Returns:
-      The metrics of the model by name, `global_step`, and `loss`, a mean over
-      batches.
+      The metrics by name, `global_step`, and `loss` (mean over batches).
     """
     mode = estimator_api.ModeKeys.EVAL
     with tf.Graph().as_default():
-      whole = self._build(mode, input_fn, self._eval_batch_size)
+      model = self._build(mode, input_fn, self._eval_batch_size)
       metrics = {}
-      if whole.specs[0].eval_metrics:
-        metric_fn, _ = whole.specs[0].eval_metrics
-        tensors = zip(*(spec.eval_metrics[1] for spec in whole.specs))
-        metrics = metric_fn(*map(whole.join, tensors))
-      losses = [spec.loss for spec in whole.specs]
+      if model.specs[0].eval_metrics:
+        metric_fn, _ = model.specs[0].eval_metrics
+        tensors = zip(*(spec.eval_metrics[1] for spec in model.specs))
+        metrics = metric_fn(*map(model.join, tensors))
+      losses = [spec.loss for spec in model.specs]
       metrics["loss"] = tf.metrics.mean(tf.add_n(losses) / len(losses))
       values = {name: value for name, (value, _) in metrics.items()}
       values["global_step"] = tf.train.get_global_step()
       updates = [update for _, update in metrics.values()]
-      hooks = whole.specs[0].evaluation_hooks  # the same for all replicas
+      hooks = model.specs[0].evaluation_hooks  # the same for all replicas
       for hook in hooks:
-        hook.join_replicas(whole.join)
+        hook.join_replicas(model.join)
       done = 0
       with self._session(checkpoint_path, hooks) as session:
         while done != steps:
@@ -417,18 +413,18 @@ class ReplicatedEstimator:
     """Predicts.
 
     Args:
-      input_fn: of `params`.
-      checkpoint_path: of the weights; None for the folder's last.
+      input_fn: returns the batches, given `params`.
+      checkpoint_path: the weights; None for the last checkpoint.
 
     Yields:
       The predictions of each example by name, in order.
     """
     mode = estimator_api.ModeKeys.PREDICT
     with tf.Graph().as_default():
-      whole = self._build(mode, input_fn, self._predict_batch_size)
+      model = self._build(mode, input_fn, self._predict_batch_size)
       predictions = {
-        name: whole.join([spec.predictions[name] for spec in whole.specs])
-        for name in whole.specs[0].predictions
+        name: model.join([spec.predictions[name] for spec in model.specs])
+        for name in model.specs[0].predictions
       }
       session = self._session(checkpoint_path)
     with session:
@@ -440,7 +436,7 @@ class ReplicatedEstimator:
         for row in zip(*batch.values()):
           yield dict(zip(batch, row))
 
-  def _build(self, mode, input_fn, batch_size: int) -> _Whole:
+  def _build(self, mode, input_fn, batch_size: int) -> _ReplicatedModel:
     """Builds the model on each of this process's replicas."""
     num_replicas = self._replicas.num_local
     params = {"batch_size": batch_size}
@@ -464,7 +460,7 @@ class ReplicatedEstimator:
       tf.GraphKeys.TABLE_INITIALIZERS, tf.group(batches.initialize())
     )
     size, rows = sizes[0]
-    return _Whole(specs, size, rows * num_replicas)
+    return _ReplicatedModel(specs, size, rows * num_replicas)
 
   def _session(self, checkpoint_path: str | None, hooks=()):
     """A session with the weights of a checkpoint, for the current graph."""
@@ -477,13 +473,13 @@ class ReplicatedEstimator:
     )
 
 
-class _Whole(NamedTuple):
-  """A model on several replicas, each of which has a part of a batch.
+class _ReplicatedModel(NamedTuple):
+  """Model on several replicas, each of which computes a part of the batch.
 
   Attributes:
-    specs: what `model_fn` gave, of each replica.
-    size: int32 [], examples of the batch.
-    num_rows: int32 [], the same with those that fill the last part up.
+    specs: the `model_fn` result of each replica.
+    size: int32 [], number of examples in the batch.
+    num_rows: int32 [], the same including the padding of the last part.
   """
 
   specs: Sequence[Any]
@@ -491,10 +487,10 @@ class _Whole(NamedTuple):
   num_rows: Any
 
   def join(self, parts: Sequence[Any]):
-    """A tensor of the whole batch, from those of its parts.
+    """Concatenates the replicas' tensors and drops the padding.
 
     Args:
-      parts: [k * rows of a part, ...].
+      parts: tensors [k * rows of the part, ...].
 
     Returns:
       [k * size, ...].
@@ -504,8 +500,8 @@ class _Whole(NamedTuple):
       return joined[: tf.shape(joined)[0] // self.num_rows * self.size]
 
 
-# Errors that say nothing of other processes.
-_OWN_FAULTS = (
+# Errors of this process, not of a lost worker.
+_OWN_ERRORS = (
   tf.errors.InvalidArgumentError,
   tf.errors.ResourceExhaustedError,
   tf.errors.NotFoundError,
@@ -516,21 +512,21 @@ _OWN_FAULTS = (
 class _StopOnLostWorker(tf.train.SessionRunHook):
   """Ends a run that would otherwise wait for a lost worker.
 
-  Up to the end of the first step, in which workers wait to be asked, by looking
-  whether the others are there; then by refusing a second session.
+  Until the first step completes it polls the other workers; afterwards it
+  rejects the second session that Estimator opens after an error.
   """
 
   def __init__(self, addresses: Sequence[str], seconds: float = 5.0):
     self._addresses = addresses
     self._seconds = seconds
-    self._has_begun = False
+    self._has_session = False
     self._has_stepped = threading.Event()
 
   def after_create_session(self, session, coord):
     del session, coord
-    if self._has_begun:
+    if self._has_session:
       raise _lost_worker()
-    self._has_begun = True
+    self._has_session = True
 
   def begin(self):
     threading.Thread(target=self._watch, daemon=True).start()
@@ -546,7 +542,7 @@ class _StopOnLostWorker(tf.train.SessionRunHook):
           _connect(address)
       except OSError:
         if not self._has_stepped.is_set():
-          # The main thread waits in TensorFlow, where nothing reaches it.
+          # The main thread blocks in TensorFlow and cannot be interrupted.
           program = os.path.basename(sys.argv[0])
           print(f"{program}: error: {_lost_worker()}", file=sys.stderr)
           os._exit(1)
@@ -554,14 +550,14 @@ class _StopOnLostWorker(tf.train.SessionRunHook):
 
 def _lost_worker() -> InputError:
   return InputError(
-    "another worker was lost, so training stopped here too. Start the same"
-    " command on all machines: it goes on from the last checkpoint"
+    "another worker was lost, so training stopped here too. Re-run the same"
+    " command on all machines to resume from the last checkpoint"
   )
 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-  """Keeps back what TensorFlow says of a strategy's own input pipelines."""
+  """Hides a TensorFlow warning about the strategy's own input pipeline."""
   with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "To make it possible to preserve tf.data")
     yield
@@ -569,7 +565,7 @@ def _without_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_tf_config() -> Iterator[None]:
-  """Hides the cluster from RunConfig, which knows only parameter servers."""
+  """Hides `TF_CONFIG` from RunConfig, which expects parameter servers."""
   text = os.environ.pop("TF_CONFIG", None)
   try:
     yield

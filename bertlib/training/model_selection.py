@@ -1,8 +1,8 @@
-"""Which weights are kept: scores while training, early stopping, seeds.
+"""Evaluation during training, the best checkpoint, and early stopping.
 
-A run that is scored on the way lists its scores in `dev_scores.jsonl`, shows
-them in TensorBoard, keeps the weights that scored best, and may stop when they
-get no better. Several runs from different seeds show what is luck.
+A run with --eval_steps writes its dev scores to `dev_scores.jsonl` and to
+TensorBoard, keeps the weights with the best score, and may stop when the score
+no longer improves.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from bertlib.files import atomic_write
 
 SCORES_FILE = "dev_scores.jsonl"
 
-# Fewer predictions than this may be the same by chance.
-_FEW_PREDICTIONS = 20
+# Fewer equal predictions than this may be chance.
+_MIN_PREDICTIONS = 20
 
-# What scores a checkpoint on the dev set: numbers by name.
+# Evaluates a checkpoint on the dev set; returns metric values by name.
 Evaluate = Callable[[str], Mapping[str, Any]]
 
 
 class Selection(NamedTuple):
-  """How a run is scored on the way.
+  """Evaluation during training and early stopping.
 
   Attributes:
-    eval_steps: steps from one scoring to the next; 0 for none.
-    metric: the score that the best is best by.
-    patience: scorings in a row without a better one after which training ends;
-      0 for never.
+    eval_steps: steps between evaluations; 0 for no evaluation.
+    metric: primary metric, by which checkpoints are compared.
+    patience: evaluations without improvement after which training ends; 0 for
+      no early stopping.
   """
 
   eval_steps: int
@@ -47,18 +47,17 @@ class Selection(NamedTuple):
 
 
 def plain_name(metric: str) -> str:
-  """A score's name without the `eval_` that results files begin it with."""
+  """A metric's name without the prefix `eval_` of the results files."""
   return metric.removeprefix("eval_")
 
 
 def is_better(metric: str, score: float, than: float | None) -> bool:
-  """Whether a score beats another; less is better for a loss alone.
+  """Compares two scores of a metric: lower is better only for losses.
 
   Args:
-    metric: the score's name.
-    score: the one; what is no number beats nothing.
-    than: the other, which any number beats if it is none; None if there is none
-      yet.
+    metric: name of the metric.
+    score: new score; NaN is never better.
+    than: earlier score; None or NaN for any number to be better.
   """
   if than is None or math.isnan(than):
     return not math.isnan(score)
@@ -66,14 +65,14 @@ def is_better(metric: str, score: float, than: float | None) -> bool:
 
 
 def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
-  """Scores under the one name that logs, reports and TensorBoard have.
+  """Scores under the names used in logs, reports and TensorBoard.
 
   Args:
-    results: what `eval_results.txt` has.
+    results: contents of `eval_results.txt`.
 
   Returns:
-    Numbers by `plain_name`, without `global_step`. Of `eval_loss` and
-    Estimator's `loss`, which is a mean over batches, the former.
+    Numbers by `plain_name`, without `global_step`. `eval_loss` takes precedence
+    over Estimator's `loss`, which is a mean over batches.
   """
   return {
     plain_name(name): float(f"{value:.7g}")
@@ -84,24 +83,24 @@ def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
   }
 
 
-def collapse(
+def describe_collapse(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> str | None:
   """Describes a model that predicts the same for every example.
 
   Args:
     answers: the predictions.
-    gold: the correct answers, if known: where these are all the same, too,
-      predictions may be. Without them, a few predictions may be the same.
+    gold: the gold answers, if known. If they are all equal, equal predictions
+      are fine. Without them, a few equal predictions are fine.
 
   Returns:
-    A sentence or two; None of a model whose predictions differ.
+    A warning; None if the predictions differ.
   """
   counts = Counter(answers)
   if len(counts) != 1:
     return None
   ((answer, number),) = counts.items()
-  if number < _FEW_PREDICTIONS if gold is None else len(set(gold)) < 2:
+  if number < _MIN_PREDICTIONS if gold is None else len(set(gold)) < 2:
     return None
   return (
     f"All {number} predictions are {answer!r}: the model may have collapsed to"
@@ -111,14 +110,8 @@ def collapse(
 
 
 def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
-  """Writes scores for TensorBoard.
-
-  Args:
-    folder: that of the event files.
-    step: the step they are of.
-    scores: numbers by name.
-  """
-  with tf.Graph().as_default():  # a writer is not to be had without a graph
+  """Writes the scores of a step to the event files in `folder`."""
+  with tf.Graph().as_default():  # the writer cannot be made in eager mode
     writer = tf.summary.FileWriterCache.get(folder)
   values = [
     tf.Summary.Value(tag=name, simple_value=value)
@@ -132,19 +125,14 @@ def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
 
 
 class DevScores:
-  """The scores of a run, step by step, in a file of its folder.
+  """Dev scores of a run, stored in `dev_scores.jsonl`.
 
   Attributes:
-    rows: of each scoring its `step` and its scores by name, in order.
+    rows: the `step` and the scores by name of each evaluation, in order.
   """
 
   def __init__(self, model_dir: str, selection: Selection):
-    """Reads what the folder has.
-
-    Args:
-      model_dir: the folder.
-      selection: says which score counts.
-    """
+    """Reads the scores in `model_dir`, if there are any."""
     self._model_dir = model_dir
     self._selection = selection
     self._path = os.path.join(model_dir, SCORES_FILE)
@@ -154,7 +142,7 @@ class DevScores:
 
   @property
   def best(self) -> dict[str, Any] | None:
-    """The first row with the best score; None without any."""
+    """The first row with the best score; None if there is none."""
     metric, best = self._selection.metric, None
     for row in self.rows:
       score = row.get(metric, math.nan)
@@ -163,7 +151,7 @@ class DevScores:
     return best
 
   def by_name(self) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values of each score."""
+    """(step, value) pairs of each metric."""
     names = dict.fromkeys(name for row in self.rows for name in row)
     return {
       name: [(row["step"], row[name]) for row in self.rows if name in row]
@@ -173,35 +161,35 @@ class DevScores:
 
   @property
   def last_step(self) -> int:
-    """The step of the last scoring; 0 without any."""
+    """The step of the last evaluation; 0 if there is none."""
     return self.rows[-1]["step"] if self.rows else 0
 
   def is_over(self) -> bool:
-    """Whether patience has run out; says so if it has."""
+    """True if patience has run out, which it also logs."""
     best, patience = self.best, self._selection.patience
-    since = self.rows.index(best) + 1 if best else 0
-    if not patience or len(self.rows) - since < patience:
+    num_without = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
+    if not patience or num_without < patience:
       return False
     logging.info(
-      "--patience=%d: %s was best at step %s, and no better in %d scorings"
+      "--patience=%d: best %s at step %s, no improvement in %d evaluations"
       " since; training ends at step %d",
       patience,
       self._selection.metric,
       best["step"] if best else "-",
-      len(self.rows) - since,
+      num_without,
       self.last_step,
     )
     return True
 
   def add(self, step: int, scores: Mapping[str, Any]) -> bool:
-    """Takes the scores of a step, which `write` writes.
+    """Adds the scores of a step; drops rows of this and later steps.
 
     Args:
-      step: the step.
-      scores: numbers by name, and what else, which is passed over.
+      step: global step of the checkpoint.
+      scores: results by name, of which only numbers are kept.
 
     Returns:
-      Whether they are the best so far.
+      True if they are the best so far.
     """
     row = {"step": step, **plain_scores(scores)}
     self.rows = [r for r in self.rows if r["step"] < step] + [row]
@@ -219,29 +207,24 @@ class DevScores:
 def read_scores(path: str) -> list[dict[str, Any]]:
   """Reads a `dev_scores.jsonl`.
 
-  Args:
-    path: the file.
-
   Returns:
-    Its rows, each a `step` and scores by name.
+    Its rows, each with a `step` and scores by name.
 
   Raises:
-    InputError: a line of it is no such row.
+    InputError: a line is malformed.
   """
   rows = []
   lines = text_files.read_lines(path)
-  fix = "Remove the line, or the file to evaluate anew"
+  fix = "Remove the line, or remove the file to evaluate again"
   for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
     if set(map(type, row.values())) - {int, float}:
-      raise InputError(
-        f"{path}, line {number}: has a score that is no number. {fix}"
-      )
+      raise InputError(f"{path}, line {number}: a score is not a number. {fix}")
     rows.append(row)
   return rows
 
 
-class ScoreListener(tf.train.CheckpointSaverListener):
-  """Scores checkpoints when they are saved; keeps the best, ends training."""
+class EvaluationListener(tf.train.CheckpointSaverListener):
+  """Evaluates saved checkpoints, keeps the best, and ends training early."""
 
   def __init__(
     self,
@@ -251,14 +234,14 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     evaluate: Evaluate,
     num_train_steps: int,
   ):
-    """Takes how to score.
+    """Stores the settings.
 
     Args:
       model_dir: the model's folder.
-      selection: when, and by what.
-      scores: of the run so far.
-      evaluate: scores a checkpoint.
-      num_train_steps: the last step, which is scored in any case.
+      selection: steps between evaluations, metric and patience.
+      scores: dev scores of the run so far.
+      evaluate: evaluates a checkpoint.
+      num_train_steps: the last step, which is always evaluated.
     """
     self._model_dir = model_dir
     self._selection = selection
@@ -267,7 +250,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
     self._num_train_steps = num_train_steps
 
   def after_save(self, session, global_step_value):
-    """Scores the checkpoint if it is time; True ends training."""
+    """Evaluates the checkpoint if it is due; True ends training."""
     del session
     step, last = int(global_step_value), self._scores.last_step
     every = self._selection.eval_steps
@@ -285,7 +268,7 @@ class ScoreListener(tf.train.CheckpointSaverListener):
       self._scores.rows[-1].get(metric, math.nan),
       ", the best so far" if is_best else "",
     )
-    # Listed last: a run that is killed before scores this checkpoint again.
+    # Written last: a run killed before this evaluates the checkpoint again.
     if is_best:
       checkpoint_writer.save_best(self._model_dir, checkpoint)
     self._scores.write()
@@ -300,24 +283,25 @@ def train(
   evaluate: Evaluate | None,
   hooks: Sequence[tf.train.SessionRunHook] = (),
 ) -> None:
-  """Trains to the end, or until patience runs out.
+  """Trains until `num_train_steps` or early stopping.
 
   Args:
-    estimator: the model.
-    input_fn: of the training data.
+    estimator: the model's Estimator.
+    input_fn: training input.
     num_train_steps: the last step.
-    selection: how it is scored on the way.
-    evaluate: scores a checkpoint; None where another process does.
-    hooks: of training.
+    selection: evaluation during training.
+    evaluate: evaluates a checkpoint; None if another process does.
+    hooks: session hooks of training.
   """
   listeners = []
   if selection.eval_steps:
     scores = DevScores(estimator.model_dir, selection)
-    # A killed run may have listed less than it saved, or more than is left.
+    # A killed run may have saved a checkpoint without its scores, and later
+    # checkpoints may have been removed.
     done = finding.steps_done(estimator.model_dir)
     scores.rows = [row for row in scores.rows if row["step"] <= done]
     if evaluate:
-      listener = ScoreListener(
+      listener = EvaluationListener(
         estimator.model_dir, selection, scores, evaluate, num_train_steps
       )
       if listener.after_save(None, done):

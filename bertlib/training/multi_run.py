@@ -1,4 +1,4 @@
-"""Runs of one command from several seeds, and what they show together."""
+"""Runs of one command with several seeds, and their statistics."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ SEEDS_FILE = "seeds.json"
 
 
 def train_seeds(
-  output_dir: str, seeds: Sequence[int], metric: str, also: Sequence[str] = ()
+  output_dir: str,
+  seeds: Sequence[int],
+  metric: str,
+  extra_flags: Sequence[str] = (),
 ) -> None:
-  """Runs this command once for each seed, and keeps the best as `best`.
+  """Runs this command once per seed and keeps the best model as `best`.
 
-  Each run is a process with a folder of its own, `seed_N`; one that has ended
-  is not trained again. What is found goes to `seeds.json` and the log.
+  Each run is a subprocess with its own folder `seed_N`; a finished one is not
+  trained again. Statistics go to `seeds.json` and the log.
 
   Args:
-    output_dir: the folder.
-    seeds: the seeds.
-    metric: the score of `eval_results.txt` that is compared.
-    also: further arguments of the runs.
+    output_dir: folder of all runs.
+    seeds: one seed per run.
+    metric: name in `eval_results.txt` of the metric to compare.
+    extra_flags: further flags of each run.
 
   Raises:
-    InputError: a run failed, or did not tell the score.
+    InputError: a run failed, or did not report the metric.
     SystemExit: see `child_run.run`.
   """
   results = {}
   for count, seed in enumerate(seeds, start=1):
     folder = os.path.join(output_dir, f"seed_{seed}")
-    logging.info("Seed %d, %d of %d, in %s", seed, count, len(seeds), folder)
-    child_run.run(folder, [f"--seed={seed}", "--seeds=0", *also])
+    logging.info("Seed %d (%d of %d) in %s", seed, count, len(seeds), folder)
+    child_run.run(folder, [f"--seed={seed}", "--seeds=0", *extra_flags])
     results[seed] = result_files.read_results(
       os.path.join(folder, "eval_results.txt")
     )
@@ -49,47 +52,46 @@ def train_seeds(
     file.write(json.dumps(report, indent=2) + "\n")
   for seed, score in zip(seeds, report["scores"]):
     collapsed = seed in report["collapsed"]
-    note = "  collapsed: gives one answer to everything" if collapsed else ""
+    note = "  collapsed: all predictions are equal" if collapsed else ""
     logging.info("  seed %d: %s %.4f%s", seed, metric, score, note)
   logging.info(
-    "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence of the"
-    " mean %.4f to %.4f",
+    "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence"
+    " interval of the mean %.4f to %.4f",
     *(report[name] for name in ("median", "mean", "standard_deviation")),
     *report["confidence_interval"],
   )
   best = os.path.join(output_dir, f"seed_{report['best_seed']}")
-  logging.info("  the best, of seed %d, is kept", report["best_seed"])
+  logging.info("  the best model, of seed %d, is kept", report["best_seed"])
   checkpoint_writer.save_best(output_dir, finding.trained_checkpoint(best))
 
 
 def summarize_seeds(
   metric: str, results: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-  """What several runs say together.
+  """Statistics of a metric over seeds.
 
   Args:
-    metric: the score.
-    results: of each seed's run, what its `eval_results.txt` has.
+    metric: name of the metric, without `eval_`.
+    results: contents of `eval_results.txt` by seed.
 
   Returns:
-    The scores and their median, mean, standard deviation (that of a sample) and
-    95% confidence interval (Student's t), the seeds that collapsed, and the
-    best seed.
+    The scores, their median, mean, sample standard deviation and 95% confidence
+    interval (Student's t), the seeds that collapsed, and the best seed.
 
   Raises:
-    InputError: a run did not tell the score.
+    InputError: a run did not report the metric.
   """
   import numpy as np
   from scipy import stats
 
   scores = []
-  for seed, found in results.items():
+  for seed, values in results.items():
     plain = {
-      model_selection.plain_name(name): value for name, value in found.items()
+      model_selection.plain_name(name): value for name, value in values.items()
     }
     if metric not in plain:
       raise InputError(
-        f"the run from seed {seed} has no score {metric!r}; there are"
+        f"seed {seed}: the run has no metric {metric!r}; there are"
         f" {', '.join(sorted(plain))}. Give one as --best_metric"
       )
     scores.append(float(plain[metric]))
@@ -113,14 +115,13 @@ def summarize_seeds(
 
 
 def has_collapsed(results: Mapping[str, Any]) -> bool:
-  """Whether a model gives one answer to everything.
+  """True if the model predicts the same for every example.
+
+  Its confusion matrix then has a single nonzero column. Without one, an F1 of 0
+  shows it: no entity found, no label predicted.
 
   Args:
-    results: what its `eval_results.txt` has.
-
-  Returns:
-    Whether its confusion matrix has one column alone or, without such, its F1
-    is 0: no entity found, no label given.
+    results: contents of `eval_results.txt`.
   """
   matrix = results.get("confusion_matrix")
   if matrix:

@@ -1,4 +1,4 @@
-"""Tests of which devices and processes flags and environment name."""
+"""Tests of the devices and workers that flags and environment select."""
 
 import dataclasses
 import json
@@ -25,19 +25,19 @@ def name_cluster(monkeypatch, index):
 
 
 @on_each_switch
-def test_a_tpu_is_one_before_it_is_found_and_after(switch, monkeypatch):
+def test_on_tpu_is_true_before_and_after_the_tpu_is_found(switch, monkeypatch):
   monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
-  asked = DeviceSettings(**switch, tpu_name="local")
-  found = devices.find(asked, trains=True)
-  assert asked.on_tpu and found.on_tpu
-  assert found == dataclasses.replace(asked, tpu_cluster="the TPU")
+  settings = DeviceSettings(**switch, tpu_name="local")
+  found = devices.find(settings, trains=True)
+  assert settings.on_tpu and found.on_tpu
+  assert found == dataclasses.replace(settings, tpu_cluster="the TPU")
   assert found.is_chief
 
 
 @on_each_switch
-def test_a_tpu_computes_in_bfloat16_whenever_that_is_asked(switch):
-  asked = ComputeSettings(precision="auto", xla="off")
-  chosen = devices.choose(asked, DeviceSettings(**switch))
+def test_auto_precision_on_a_tpu_is_bfloat16(switch):
+  settings = ComputeSettings(precision="auto", xla="off")
+  chosen = devices.choose(settings, DeviceSettings(**switch))
   assert chosen.precision == "bfloat16"
   with pytest.raises(InputError, match="--precision=float16"):
     devices.choose(
@@ -46,30 +46,30 @@ def test_a_tpu_computes_in_bfloat16_whenever_that_is_asked(switch):
 
 
 @on_each_switch
-def test_a_tpu_is_no_matter_of_tf_config(switch, monkeypatch):
+def test_tf_config_is_ignored_on_a_tpu(switch, monkeypatch):
   name_cluster(monkeypatch, 1)
   monkeypatch.setattr(tpu, "find_cluster", lambda *_: "the TPU")
-  asked = DeviceSettings(**switch, tpu_name="local")
-  assert devices.find_cluster(asked, trains=True) is None
-  assert devices.find(asked, trains=True).is_chief
+  settings = DeviceSettings(**switch, tpu_name="local")
+  assert devices.find_cluster(settings, trains=True) is None
+  assert devices.find(settings, trains=True).is_chief
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_the_chief_is_the_first_of_tf_config(index, monkeypatch):
+def test_chief_is_the_first_worker_of_tf_config(index, monkeypatch):
   name_cluster(monkeypatch, index)
-  asked = DeviceSettings(distribution="multi_worker")
-  found = devices.find(asked, trains=True)
-  assert found.replicas.cluster == devices.find_cluster(asked, trains=True)
+  settings = DeviceSettings(distribution="multi_worker")
+  found = devices.find(settings, trains=True)
+  assert found.replicas.cluster == devices.find_cluster(settings, trains=True)
   assert found.is_chief == (index == 0)
 
 
-def test_a_process_that_trains_alone_is_its_own_chief(monkeypatch):
+def test_single_process_is_its_own_chief(monkeypatch):
   name_cluster(monkeypatch, 1)
   found = devices.find(DeviceSettings(distribution="off"), trains=True)
   assert found.is_chief and found.replicas is None
 
 
-def test_replicas_are_on_the_gpus_that_were_found(monkeypatch):
+def test_replicas_are_on_gpus_if_there_are_any(monkeypatch):
   gpus = ["GPU 0", "GPU 1"]
   for found in (gpus, []):
     monkeypatch.setattr(

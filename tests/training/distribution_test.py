@@ -1,4 +1,4 @@
-"""Replicas that train together, against one that trains alone."""
+"""Tests of data-parallel training, compared with a single replica."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.train
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
 
-# Which processes there are
+# Clusters
 
 
 def tf_config(cluster, kind, index):
@@ -56,7 +56,7 @@ def test_reads_tf_config(cluster, kind, index, expected):
 @pytest.mark.parametrize(
   "environment", [{}, tf_config({"worker": ["a:1"]}, "worker", 0)]
 )
-def test_one_process_is_no_cluster(environment):
+def test_single_process_is_no_cluster(environment):
   assert distribution.read_cluster(environment) is None
 
 
@@ -64,7 +64,7 @@ def test_one_process_is_no_cluster(environment):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("{", r'TF_CONFIG: is not of the form \{"cluster"'),
+    ("{", r'TF_CONFIG: expected \{"cluster"'),
     ('{"cluster": {"worker": ["a:1", "b:1"]}}', None),
     (
       '{"cluster": {"worker": ["a:1", "b:1"]},'
@@ -74,12 +74,12 @@ def test_one_process_is_no_cluster(environment):
     (
       '{"cluster": {"worker": ["a:1", "b:1"], "ps": ["c:1"]},'
       ' "task": {"type": "worker", "index": 0}}',
-      "TF_CONFIG: has a job 'ps', but all processes train alike",
+      "TF_CONFIG: has a job 'ps', but there are only workers",
     ),
   ],
 )
-def test_refuses_a_tf_config_without_sense(text, message):
-  if message is None:  # the task may be left out by the first
+def test_malformed_tf_config_is_refused(text, message):
+  if message is None:  # the chief may omit the task
     assert distribution.read_cluster({"TF_CONFIG": text}).index == 0
     return
   with pytest.raises(InputError, match=message):
@@ -107,32 +107,34 @@ def test_reads_the_environment_of_slurm(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def workspace(tmp_path_factory):
   """A folder with records, and configs with dropout and without."""
-  place = tmp_path_factory.mktemp("replicas")
+  workspace = tmp_path_factory.mktemp("replicas")
   config = tiny_pretraining.CONFIG.to_dict()
   tokens = tiny_pretraining.VOCAB
-  (place / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
+  (workspace / "vocab.txt").write_text(
+    "".join(token + "\n" for token in tokens)
+  )
   for name, prob in (("dropout", 0.1), ("plain", 0.0)):
     probs = {"hidden_dropout_prob": prob, "attention_probs_dropout_prob": prob}
-    (place / f"{name}.json").write_text(json.dumps(config | probs))
+    (workspace / f"{name}.json").write_text(json.dumps(config | probs))
   for number, num_records in enumerate([20, 13, 9]):
     tiny_pretraining.write_examples(
-      place / f"train-{number}.tfrecord", num_records, number
+      workspace / f"train-{number}.tfrecord", num_records, number
     )
-  tiny_pretraining.write_examples(place / "held_out.tfrecord", 10, 3)
-  return place
+  tiny_pretraining.write_examples(workspace / "held_out.tfrecord", 10, 3)
+  return workspace
 
 
 NUM_STEPS = 20
 
 
-def flags(place, output_dir, *more, config="plain"):
+def flags(workspace, output_dir, *more, config="plain"):
   return [
     *tiny_pretraining.flags(
-      place,
-      bert_config_file=place / f"{config}.json",
-      output_dir=place / output_dir,
+      workspace,
+      bert_config_file=workspace / f"{config}.json",
+      output_dir=workspace / output_dir,
       num_train_steps=NUM_STEPS,
       log_steps=1,
       xla="off",
@@ -142,7 +144,7 @@ def flags(place, output_dir, *more, config="plain"):
 
 
 def losses(folder):
-  """The loss of each step, by what TensorBoard is given."""
+  """The loss of each step, from the event files."""
   found = {}
   for path in sorted(folder.glob("events.*")):
     for event in tf.train.summary_iterator(str(path)):
@@ -154,27 +156,27 @@ def losses(folder):
 
 @pytest.fixture(scope="module")
 def main():
-  """The script, within this process."""
+  """The main function of the script, in this process."""
   with commands.in_process(run_pretraining) as main:
     yield main
 
 
 @pytest.fixture(scope="module")
-def train(place, main):
-  """Trains with some flags; gives the folder."""
+def train(workspace, main):
+  """Trains with further flags; returns the folder."""
 
   def run(name, *more, **options):
-    if not (place / name).exists():
-      main("--do_train", *flags(place, name, *more, **options))
-    return place / name
+    if not (workspace / name).exists():
+      main("--do_train", *flags(workspace, name, *more, **options))
+    return workspace / name
 
   return run
 
 
 @pytest.fixture(scope="module")
-def alone(train):
-  """The folder of one replica."""
-  return train("alone")
+def single(train):
+  """Output folder of a run with one replica."""
+  return train("single")
 
 
 def assert_same_training(folder, other):
@@ -186,9 +188,9 @@ def assert_same_training(folder, other):
 @pytest.mark.parametrize(
   "num_replicas", [2, pytest.param(4, marks=pytest.mark.slow)]
 )
-def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
+def test_replicas_have_the_same_losses_as_one(train, single, num_replicas):
   folder = train(f"mirrored_{num_replicas}", f"--num_replicas={num_replicas}")
-  assert_same_training(folder, alone)
+  assert_same_training(folder, single)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +201,11 @@ def test_replicas_give_the_losses_of_one(train, alone, num_replicas):
       ["--gradient_accumulation_steps=2", "--remask", "--optimizer=lamb"],
       marks=pytest.mark.slow,
     ),
-    ("compiled", ["--xla=on"]),
+    ("xla", ["--xla=on"]),
   ],
 )
-def test_replicas_give_what_one_gives_with(train, place, name, more):
-  vocab = f"--vocab_file={place}/vocab.txt"
+def test_replicas_match_one_replica_with_options(train, workspace, name, more):
+  vocab = f"--vocab_file={workspace}/vocab.txt"
   folders = [
     train(f"{name}_{count}", *more, vocab, f"--num_replicas={count}")
     for count in (1, 2)
@@ -220,8 +222,8 @@ def test_replicas_with_dropout_repeat_bit_for_bit(train):
 
 
 @pytest.mark.graph
-def test_replicas_draw_dropout_of_their_own():
-  """Two replicas with the same examples would else have the same masks."""
+def test_replicas_have_different_dropout_masks():
+  """Otherwise, replicas with the same examples would have the same masks."""
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)
 
@@ -239,48 +241,52 @@ def test_replicas_draw_dropout_of_their_own():
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_of_replicas_ends_with_the_same_weights(
-  train, place, main
+def test_interrupted_run_of_replicas_ends_with_the_same_weights(
+  train, workspace, main
 ):
-  whole = train("once", "--num_replicas=2", config="dropout")
+  straight = train("once", "--num_replicas=2", config="dropout")
   part = train("part", "--num_replicas=2", config="dropout")
   step_10 = str(part / "model.ckpt-10")
   tf.train.update_checkpoint_state(str(part), step_10)
   for path in part.glob("model.ckpt-20.*"):
     path.unlink()
   main(
-    "--do_train", *flags(place, "part", "--num_replicas=2", config="dropout")
+    "--do_train",
+    *flags(workspace, "part", "--num_replicas=2", config="dropout"),
   )
-  run_outputs.assert_same_variables(whole, part)
+  run_outputs.assert_same_variables(straight, part)
 
 
-# Scoring and prediction
+# Evaluation and prediction
 
 
-def test_replicas_score_and_predict_as_one(place, alone, main):
-  (place / "lines.txt").write_text("the cat [MASK] on mat\nthe dog\nis good\n")
-  scores, fillings = [], []
+def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
+  (workspace / "lines.txt").write_text(
+    "the cat [MASK] on mat\nthe dog\nis good\n"
+  )
+  scores, predictions = [], []
   for count in (1, 3):
     main(
       "--do_eval",
       "--do_predict",
-      *flags(place, alone.name, f"--num_replicas={count}"),
-      f"--eval_input_file={place}/held_out.tfrecord",
-      f"--predict_file={place}/lines.txt",
-      f"--vocab_file={place}/vocab.txt",
+      *flags(workspace, single.name, f"--num_replicas={count}"),
+      f"--eval_input_file={workspace}/held_out.tfrecord",
+      f"--predict_file={workspace}/lines.txt",
+      f"--vocab_file={workspace}/vocab.txt",
       "--predict_batch_size=4",
     )
-    results = run_outputs.read_numbers(alone / "eval_results.txt")
-    results.pop("loss")  # a mean over batches, whose parts differ
+    results = run_outputs.read_numbers(single / "eval_results.txt")
+    results.pop("loss")  # mean over batches, which are divided differently
     scores.append(results)
-    lines = (alone / "predictions.jsonl").read_text().splitlines()
-    fillings.append([json.loads(line) for line in lines])
+    lines = (single / "predictions.jsonl").read_text().splitlines()
+    predictions.append([json.loads(line) for line in lines])
   assert scores[1] == pytest.approx(scores[0], rel=1e-5)
-  assert [line["text"] for line in fillings[0]] == [
-    line["text"] for line in fillings[1]
+  assert [line["text"] for line in predictions[0]] == [
+    line["text"] for line in predictions[1]
   ]
   numbers = [
-    [line.get("pseudo_perplexity", 0.0) for line in lines] for lines in fillings
+    [line.get("pseudo_perplexity", 0.0) for line in lines]
+    for lines in predictions
   ]
   np.testing.assert_allclose(*numbers, rtol=1e-4)
 
@@ -295,7 +301,7 @@ def test_replicas_score_and_predict_as_one(place, alone, main):
     (
       ["--num_replicas=3"],
       {},
-      "--train_batch_size=8 cannot be shared by 3 replicas",
+      "--train_batch_size=8 cannot be divided among 3 replicas",
     ),
     (
       ["--num_replicas=2", "--gradient_accumulation_steps=8"],
@@ -312,30 +318,36 @@ def test_replicas_score_and_predict_as_one(place, alone, main):
     (
       ["--num_replicas=2", "--distribution=multi_worker"],
       tf_config({"worker": ADDRESSES}, "worker", 0),
-      "without GPUs each worker is one replica",
+      "without GPUs each worker has one replica",
     ),
-    (["--distribution=multi_worker"], {}, "there is one process alone"),
+    (["--distribution=multi_worker"], {}, "there is only one worker"),
     (
       [],
       tf_config({"worker": ADDRESSES}, "worker", 0),
-      "give --distribution=multi_worker, or off",
+      "TF_CONFIG lists several workers",
     ),
   ],
 )
-def test_refuses(place, main, monkeypatch, more, environment, message):
+def test_invalid_flags_are_refused(
+  workspace, main, monkeypatch, more, environment, message
+):
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
   refused = pytest.raises(InputError, match=re.escape(message))
   with refused:
-    main("--do_train", *flags(place, "refused", *more))
+    main("--do_train", *flags(workspace, "refused", *more))
 
 
-def test_refuses_to_score_with_several_workers(place, main, monkeypatch, alone):
+def test_evaluation_with_several_workers_is_refused(
+  workspace, main, monkeypatch, single
+):
   environment = tf_config({"worker": ADDRESSES}, "worker", 0)
   monkeypatch.setenv("TF_CONFIG", environment["TF_CONFIG"])
   refused = pytest.raises(InputError, match="multi_worker is for training")
   with refused:
-    main("--do_eval", *flags(place, alone.name, "--distribution=multi_worker"))
+    main(
+      "--do_eval", *flags(workspace, single.name, "--distribution=multi_worker")
+    )
 
 
 # Processes
@@ -344,13 +356,13 @@ def test_refuses_to_score_with_several_workers(place, main, monkeypatch, alone):
 def free_ports(number):
   with contextlib.ExitStack() as stack:
     sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-    for one in sockets:
-      one.bind(("localhost", 0))
-    return [one.getsockname()[1] for one in sockets]
+    for bound in sockets:
+      bound.bind(("localhost", 0))
+    return [bound.getsockname()[1] for bound in sockets]
 
 
 class Workers:
-  """The processes of a run on several workers."""
+  """The worker processes of one run."""
 
   def __init__(self, number, arguments):
     cluster = {"worker": [f"localhost:{port}" for port in free_ports(number)]}
@@ -374,7 +386,7 @@ class Workers:
     ]
 
   def wait(self):
-    """Gives status and log of each, when all have ended."""
+    """Returns status and log of each worker when all have results."""
     logs = [process.communicate(timeout=600)[1] for process in self.processes]
     return list(zip((p.returncode for p in self.processes), logs))
 
@@ -389,12 +401,12 @@ class Workers:
 
 @pytest.mark.process
 @pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_workers_give_the_losses_of_one(place, alone, number):
-  folder = place / f"workers_{number}"
-  with Workers(number, flags(place, folder)) as workers:
+def test_workers_have_the_same_losses_as_one(workspace, single, number):
+  folder = workspace / f"workers_{number}"
+  with Workers(number, flags(workspace, folder)) as workers:
     for status, log in workers.wait():
       assert status == 0, log
-  assert_same_training(folder, alone)
+  assert_same_training(folder, single)
 
 
 def wait_for(path, workers):
@@ -402,15 +414,15 @@ def wait_for(path, workers):
 
 
 @pytest.mark.slow
-def test_workers_stop_together_when_the_first_finds_nothing_better(place):
-  folder = place / "patience"
+def test_workers_stop_together_at_early_stopping(workspace):
+  folder = workspace / "patience"
   more = ["--learning_rate=0", "--eval_steps=4", "--patience=2"]
   more += ["--save_checkpoints_steps=4"]
-  more += ["--do_eval", f"--eval_input_file={place}/held_out.tfrecord"]
-  with Workers(2, flags(place, folder, *more)) as workers:
+  more += ["--do_eval", f"--eval_input_file={workspace}/held_out.tfrecord"]
+  with Workers(2, flags(workspace, folder, *more)) as workers:
     for status, log in workers.wait():
       assert status == 0, log
-  # The third scoring ends it, of which the other worker hears a step later.
+  # The third evaluation ends it; the other worker learns of it a step later.
   assert finding.steps_done(str(folder)) == 13
   assert (folder / "eval_results.txt").exists()
 
@@ -423,19 +435,19 @@ LONG = [
 
 
 @pytest.fixture(scope="module")
-def undisturbed(place):
-  """The folder of two workers' run with dropout, and its arguments."""
-  arguments = flags(place, "undisturbed", *LONG, config="dropout")
+def uninterrupted(workspace):
+  """Output folder of an uninterrupted run of two workers with dropout."""
+  arguments = flags(workspace, "uninterrupted", *LONG, config="dropout")
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
-  return place / "undisturbed"
+  return workspace / "uninterrupted"
 
 
 @pytest.mark.process
-def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
-  folder = place / "stopped"
-  arguments = flags(place, folder, *LONG, config="dropout")
+def test_run_stopped_at_one_worker_resumes(workspace, uninterrupted):
+  folder = workspace / "stopped"
+  arguments = flags(workspace, folder, *LONG, config="dropout")
   with Workers(2, arguments) as workers:
     wait_for(folder / "model.ckpt-50.index", workers)
     workers.processes[1].send_signal(signal.SIGTERM)
@@ -446,24 +458,24 @@ def test_a_run_that_one_worker_wants_to_stop_goes_on_there(place, undisturbed):
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
-  run_outputs.assert_same_variables(folder, undisturbed)
+  run_outputs.assert_same_variables(folder, uninterrupted)
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_run_goes_on_where_a_worker_was_killed(place, undisturbed, lost):
-  folder = place / f"lost_{lost}"
-  arguments = flags(place, folder, *LONG, config="dropout")
+def test_run_with_a_killed_worker_resumes(workspace, uninterrupted, lost):
+  folder = workspace / f"lost_{lost}"
+  arguments = flags(workspace, folder, *LONG, config="dropout")
   with Workers(2, arguments) as workers:
     wait_for(folder / "model.ckpt-100.index", workers)
     workers.processes[lost].send_signal(signal.SIGKILL)
-    ended = workers.wait()
-  assert ended[lost][0] == -signal.SIGKILL
-  status, log = ended[1 - lost]
+    results = workers.wait()
+  assert results[lost][0] == -signal.SIGKILL
+  status, log = results[1 - lost]
   assert status == 1 and "another worker was lost" in log.splitlines()[-1], log
   assert 0 < finding.steps_done(str(folder)) < 400
   with Workers(2, arguments) as workers:
     for status, log in workers.wait():
       assert status == 0, log
       assert "from step 0 to" not in log
-  run_outputs.assert_same_variables(folder, undisturbed)
+  run_outputs.assert_same_variables(folder, uninterrupted)

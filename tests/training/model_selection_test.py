@@ -1,4 +1,4 @@
-"""Tests of scores while training, early stopping, and runs from seeds."""
+"""Tests of evaluation during training, early stopping, and seeds."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from bertlib.training.model_selection import DevScores, Selection
 
 pytestmark = pytest.mark.unit
 
-# Scores in a file
+# Scores and their file
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ pytestmark = pytest.mark.unit
     ("f1", math.nan, math.nan, False),
   ],
 )
-def test_better_is_more_but_for_losses(metric, score, than, better):
+def test_higher_is_better_except_for_losses(metric, score, than, better):
   assert model_selection.is_better(metric, score, than) == better
 
 
 def scores_of(folder, metric, *values, patience=0):
-  """The scores of steps 1, 2, ... of a run, in its file."""
+  """Dev scores of a run with these values at steps 1, 2, ..."""
   scores = DevScores(str(folder), Selection(1, metric, patience))
   for step, value in enumerate(values, start=1):
     scores.add(step, {f"eval_{metric}": value})
@@ -69,47 +69,49 @@ def scores_of(folder, metric, *values, patience=0):
     ("loss", [math.nan, 7.0], 2),
   ],
 )
-def test_the_best_is_the_first_that_none_beats(tmp_path, metric, values, step):
+def test_best_is_the_first_of_the_highest_scores(
+  tmp_path, metric, values, step
+):
   assert scores_of(tmp_path, metric, *values).best["step"] == step
 
 
 @pytest.mark.parametrize("values", [[], [math.nan, math.nan]])
-def test_without_a_number_there_is_no_best(tmp_path, values):
+def test_nan_is_never_the_best_score(tmp_path, values):
   assert scores_of(tmp_path, "f1", *values).best is None
 
 
-def test_a_score_by_which_nothing_was_scored_has_no_best(tmp_path):
+def test_metric_without_values_has_no_best_score(tmp_path):
   scores_of(tmp_path, "f1", 0.5)
   assert DevScores(str(tmp_path), Selection(1, "em")).best is None
 
 
 @pytest.mark.parametrize(
-  ("values", "patience", "over"),
+  ("values", "patience", "is_over"),
   [
-    ([0.5, 0.4, 0.4], 0, False),  # it is endless
+    ([0.5, 0.4, 0.4], 0, False),  # 0 disables early stopping
     ([], 1, False),
     ([0.5, 0.4], 2, False),
     ([0.5, 0.4, 0.4], 2, True),
     ([0.5, 0.4, 0.6], 2, False),
-    ([0.5, 0.5, 0.5], 2, True),  # as good is no better
+    ([0.5, 0.5, 0.5], 2, True),  # equal is no improvement
     ([math.nan], 2, False),
     ([math.nan, math.nan], 2, True),
   ],
 )
-def test_patience_is_counted_from_the_best(tmp_path, values, patience, over):
+def test_patience_is_counted_from_the_best(tmp_path, values, patience, is_over):
   scores = scores_of(tmp_path, "f1", *values, patience=patience)
-  assert scores.is_over() == over
+  assert scores.is_over() == is_over
 
 
-def test_patience_that_has_run_out_is_explained(tmp_path, log):
+def test_early_stopping_is_logged(tmp_path, log):
   scores_of(tmp_path, "f1", 0.5, 0.4, 0.3, patience=2).is_over()
   assert log == [
-    "--patience=2: f1 was best at step 1, and no better in 2 scorings since;"
+    "--patience=2: best f1 at step 1, no improvement in 2 evaluations since;"
     " training ends at step 3"
   ]
 
 
-def test_scores_are_read_again(tmp_path):
+def test_scores_are_restored_from_the_file(tmp_path):
   written = scores_of(tmp_path, "f1", 0.25, 0.75, 0.5)
   read = DevScores(str(tmp_path), Selection(1, "f1", 1))
   assert read.rows == written.rows
@@ -119,7 +121,7 @@ def test_scores_are_read_again(tmp_path):
   assert not read.add(4, {"f1": 0.6}) and read.add(5, {"f1": 0.8})
 
 
-def test_a_step_that_is_scored_again_replaces_it_and_what_followed(tmp_path):
+def test_evaluating_a_step_again_replaces_it_and_later_steps(tmp_path):
   scores = scores_of(tmp_path, "f1", 0.1, 0.2, 0.3)
   scores.add(2, {"f1": 0.9})
   scores.write()
@@ -130,7 +132,7 @@ def test_a_step_that_is_scored_again_replaces_it_and_what_followed(tmp_path):
   ]
 
 
-def test_numbers_alone_are_kept_and_under_plain_names(tmp_path):
+def test_only_numbers_are_kept_under_plain_names(tmp_path):
   scores = DevScores(str(tmp_path), Selection(1, "loss"))
   scores.add(
     3,
@@ -146,14 +148,14 @@ def test_numbers_alone_are_kept_and_under_plain_names(tmp_path):
   assert scores.rows == [{"step": 3, "loss": 0.5, "accuracy": 1.0}]
 
 
-def test_scores_by_name(tmp_path):
+def test_by_name_has_steps_and_values_of_each_metric(tmp_path):
   scores = DevScores(str(tmp_path), Selection(1, "f1"))
   scores.add(2, {"f1": 0.5, "loss": 1.0})
   scores.add(4, {"f1": 0.25})
   assert scores.by_name() == {"f1": [(2, 0.5), (4, 0.25)], "loss": [(2, 1.0)]}
 
 
-def test_tensorboard_has_the_scores(tmp_path):
+def test_scores_are_written_to_tensorboard(tmp_path):
   scores_of(tmp_path, "f1", 0.25, 0.75)
   assert html_report.read_scalars(str(tmp_path / "dev")) == {
     "f1": [(1, 0.25), (2, 0.75)]
@@ -165,7 +167,7 @@ def test_tensorboard_has_the_scores(tmp_path):
 
 
 class Killed(Exception):
-  """What ends a run at once."""
+  """Ends a run immediately."""
 
 
 class FakeEstimator:
@@ -189,14 +191,14 @@ class FakeEstimator:
     for step in range(first, max_steps + 1):
       if step % 2 == 0 or step == max_steps:
         self.save(step)
-        ends = [listen.after_save(None, step) for listen in saving_listeners]
-        # Where it begins, Estimator listens to nobody.
+        ends = [each.after_save(None, step) for each in saving_listeners]
+        # Estimator ignores the listeners' result at its first step.
         if any(ends) and step > first:
           return
 
 
 def train(folder, losses, killed_at=None, steps=13, every=4, patience=2):
-  """Trains 13 steps with these dev losses by step; gives the last step."""
+  """Trains 13 steps with these dev losses by step; returns the last step."""
 
   def evaluate(checkpoint):
     step = int(tf.train.load_checkpoint(checkpoint).get_tensor("w"))
@@ -215,7 +217,7 @@ def best_step(folder):
   return int(tf.train.load_checkpoint(best).get_tensor("w"))
 
 
-def scored_steps(folder):
+def evaluated_steps(folder):
   lines = (folder / "dev_scores.jsonl").read_text().splitlines()
   return [json.loads(line)["step"] for line in lines]
 
@@ -225,22 +227,22 @@ RISING = {4: 0.6, 8: 0.7, 12: 0.8, 13: 0.9}
 
 
 @pytest.mark.train
-def test_every_so_many_steps_are_scored_and_the_last(tmp_path):
+def test_every_eval_steps_and_the_last_step_are_evaluated(tmp_path):
   assert train(tmp_path, FALLING) == 13
-  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+  assert evaluated_steps(tmp_path) == [4, 8, 12, 13]
   assert best_step(tmp_path) == 13
 
 
 @pytest.mark.smoke
 @pytest.mark.train
-def test_patience_ends_training_and_the_best_is_kept(tmp_path):
+def test_early_stopping_keeps_the_best(tmp_path):
   assert train(tmp_path, RISING) == 12
-  assert scored_steps(tmp_path) == [4, 8, 12]
+  assert evaluated_steps(tmp_path) == [4, 8, 12]
   assert best_step(tmp_path) == 4
 
 
 @pytest.mark.train
-def test_without_eval_steps_nothing_is_scored(tmp_path):
+def test_without_eval_steps_nothing_is_evaluated(tmp_path):
   assert train(tmp_path, {}, every=0) == 13
   assert not (tmp_path / "dev_scores.jsonl").exists()
   assert best_step(tmp_path) == 13
@@ -252,21 +254,21 @@ def test_without_eval_steps_nothing_is_scored(tmp_path):
   ("losses", "killed_at"),
   [(FALLING, 4), (FALLING, 8), (FALLING, 13), (RISING, 4), (RISING, 12)],
 )
-def test_a_run_killed_while_scoring_ends_as_if_it_was_not(
+def test_run_killed_during_evaluation_ends_like_an_uninterrupted_one(
   tmp_path, losses, killed_at
 ):
-  whole, killed = tmp_path / "whole", tmp_path / "killed"
-  last = train(whole, losses)
+  straight, killed = tmp_path / "straight", tmp_path / "killed"
+  last = train(straight, losses)
   with pytest.raises(Killed):
     train(killed, losses, killed_at)
   assert train(killed, losses) == last
   for name in ("dev_scores.jsonl", "best/checkpoint"):
-    assert (killed / name).read_text() == (whole / name).read_text()
-  assert best_step(killed) == best_step(whole)
+    assert (killed / name).read_text() == (straight / name).read_text()
+  assert best_step(killed) == best_step(straight)
 
 
 @pytest.mark.train
-def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
+def test_scores_are_written_after_the_best_is_saved(tmp_path, monkeypatch):
   def killed(*_):
     raise Killed
 
@@ -279,27 +281,27 @@ def test_scores_are_listed_when_the_best_is_kept(tmp_path, monkeypatch):
 
 
 @pytest.mark.train
-def test_scores_of_checkpoints_that_are_gone_do_not_count(tmp_path):
+def test_scores_of_removed_checkpoints_are_ignored(tmp_path):
   train(tmp_path, RISING)
   for path in [*tmp_path.glob("model.ckpt-*"), tmp_path / "checkpoint"]:
     path.unlink()
   assert train(tmp_path, FALLING) == 13
-  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+  assert evaluated_steps(tmp_path) == [4, 8, 12, 13]
   assert best_step(tmp_path) == 13
 
 
 @pytest.mark.train
-def test_more_patience_goes_on(tmp_path):
+def test_more_patience_resumes_training(tmp_path):
   train(tmp_path, RISING)
   assert train(tmp_path, RISING, patience=2) == 12
   assert train(tmp_path, RISING, patience=9) == 13
-  assert scored_steps(tmp_path) == [4, 8, 12, 13]
+  assert evaluated_steps(tmp_path) == [4, 8, 12, 13]
 
 
-# What several runs say
+# Seeds
 
 
-def test_seeds_are_summarized_as_by_hand():
+def test_statistics_over_seeds_match_the_textbook():
   values = [0.71, 0.69, 0.74, 0.5, 0.72]
   results = {
     7 + index: {"eval_f1": value, "confusion_matrix": [[1, 1], [0, 1]]}
@@ -334,15 +336,15 @@ def test_seeds_are_summarized_as_by_hand():
     ("loss", ["nan", 0.1, 0.2], 1),
   ],
 )
-def test_the_best_seed(metric, values, best):
+def test_best_seed_has_the_best_score(metric, values, best):
   results = {i: {f"eval_{metric}": value} for i, value in enumerate(values)}
   summary = multi_run.summarize_seeds(metric, results)
   assert summary["best_seed"] == best
 
 
-def test_a_score_that_a_run_does_not_tell_is_refused():
+def test_metric_that_a_run_lacks_is_refused():
   results = {3: {"eval_f1": 1.0}, 4: {"eval_loss": 1.0}}
-  with pytest.raises(InputError, match=r"seed 4 .*'f1'; there are loss"):
+  with pytest.raises(InputError, match=r"seed 4: .*'f1'; there are loss"):
     multi_run.summarize_seeds("f1", results)
 
 
@@ -352,7 +354,7 @@ def test_a_score_that_a_run_does_not_tell_is_refused():
     ({"confusion_matrix": [[2, 0], [3, 0]]}, True),
     ({"confusion_matrix": [[0, 0, 2], [0, 0, 1], [0, 0, 0]]}, True),
     ({"confusion_matrix": [[2, 0], [2, 1]]}, False),
-    # F1 is 0, but for want of a hit and not of answers.
+    # F1 is 0 without any hit, but predictions differ.
     ({"confusion_matrix": [[1, 2], [3, 0]], "eval_f1": 0}, False),
     ({"eval_f1": 0.0}, True),
     ({"eval_f1": 0.01}, False),
@@ -360,7 +362,7 @@ def test_a_score_that_a_run_does_not_tell_is_refused():
     ({"eval_loss": 0}, False),
   ],
 )
-def test_what_has_collapsed(results, collapsed):
+def test_collapse_is_detected_from_results(results, collapsed):
   assert multi_run.has_collapsed(results) == collapsed
 
 
@@ -377,13 +379,13 @@ def test_what_has_collapsed(results, collapsed):
     ([], [], False),
   ],
 )
-def test_a_model_with_one_answer_is_noticed(answers, gold, collapsed):
-  text = model_selection.collapse(answers, gold)
+def test_equal_predictions_are_described(answers, gold, collapsed):
+  text = model_selection.describe_collapse(answers, gold)
   assert bool(text) == collapsed
   assert not text or ("'yes'" in text and str(len(answers)) in text)
 
 
-def test_a_score_has_one_name():
+def test_each_score_has_one_name():
   results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
   results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
   assert model_selection.plain_scores(results) == {
@@ -410,26 +412,26 @@ CONFIG = modeling.BertConfig(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A small model's files, and data: the more is learnt, the worse on dev."""
-  place = tmp_path_factory.mktemp("selection")
-  (place / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+def workspace(tmp_path_factory):
+  """A small model and data on which training makes the dev loss worse."""
+  workspace = tmp_path_factory.mktemp("selection")
+  (workspace / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (workspace / "bert_config.json").write_text(CONFIG.to_json_string())
   for name, label in [("train", "1"), ("dev", "0"), ("test", "0")]:
-    labels = [label] * 7 + ["0"]  # to train takes two labels
+    labels = [label] * 7 + ["0"]  # training needs two labels
     rows = [
       f"{label}\t1\t2\t{s}\t{s}\n" for label, s in zip(labels, SENTENCES * 2)
     ]
-    (place / f"{name}.tsv").write_text("header\n" + "".join(rows))
-  return place
+    (workspace / f"{name}.tsv").write_text("header\n" + "".join(rows))
+  return workspace
 
 
-def flags_of(place, output_dir):
+def flags_of(workspace, output_dir):
   return [
     "--task_name=MRPC",
-    f"--data_dir={place}",
-    f"--vocab_file={place / 'vocab.txt'}",
-    f"--bert_config_file={place / 'bert_config.json'}",
+    f"--data_dir={workspace}",
+    f"--vocab_file={workspace / 'vocab.txt'}",
+    f"--bert_config_file={workspace / 'bert_config.json'}",
     f"--output_dir={output_dir}",
     "--max_seq_length=16",
     "--train_batch_size=4",
@@ -442,20 +444,20 @@ def flags_of(place, output_dir):
 
 
 @pytest.fixture(scope="module")
-def main(place):
-  """Runs the script in this process, which spares importing TensorFlow."""
+def main(workspace):
+  """The main function of the script, in this process."""
   with commands.in_process(run_classifier) as run:
-    yield lambda output_dir, *more: run(*flags_of(place, output_dir), *more)
+    yield lambda output_dir, *more: run(*flags_of(workspace, output_dir), *more)
 
 
-SCORED = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
+EVALUATION = ["--eval_steps=2", "--patience=2", "--best_metric=eval_loss"]
 
 
 @pytest.fixture(scope="module")
-def stopped(place, main):
-  """The folder of a run of 12 steps that patience ended before."""
-  main(place / "stopped", *SCORED, "--do_eval", "--do_predict")
-  return place / "stopped"
+def stopped(workspace, main):
+  """Output folder of a run of 12 steps that early stopping ended at step 6."""
+  main(workspace / "stopped", *EVALUATION, "--do_eval", "--do_predict")
+  return workspace / "stopped"
 
 
 def rows_of(folder):
@@ -464,7 +466,7 @@ def rows_of(folder):
 
 
 @pytest.mark.train
-def test_early_stopping_fires(stopped):
+def test_early_stopping_ends_training(stopped):
   first, second, third = (row["loss"] for row in rows_of(stopped))
   assert first < second < third
   assert [row["step"] for row in rows_of(stopped)] == [2, 4, 6]
@@ -472,14 +474,14 @@ def test_early_stopping_fires(stopped):
 
 
 @pytest.mark.train
-def test_the_best_weights_are_kept_alone(stopped):
+def test_best_checkpoint_has_weights_only(stopped):
   (checkpoint,) = (stopped / "best").glob("*.index")
   best = run_outputs.read_variables(checkpoint.with_suffix(""))
-  whole = run_outputs.read_variables(stopped / "model.ckpt-2")
-  moments = {n for n in whole if n.endswith(("/adam_m", "/adam_v"))}
-  assert moments and best.keys() == whole.keys() - moments
+  full = run_outputs.read_variables(stopped / "model.ckpt-2")
+  moments = {n for n in full if n.endswith(("/adam_m", "/adam_v"))}
+  assert moments and best.keys() == full.keys() - moments
   for name, value in best.items():
-    np.testing.assert_array_equal(value, whole[name], err_msg=name)
+    np.testing.assert_array_equal(value, full[name], err_msg=name)
   for name in ("bert_config.json", "vocab.txt", "model.json"):
     assert (stopped / "best" / name).read_bytes() == (
       stopped / name
@@ -487,7 +489,7 @@ def test_the_best_weights_are_kept_alone(stopped):
 
 
 @pytest.mark.train
-def test_the_score_reported_is_that_of_the_best(stopped):
+def test_reported_score_is_that_of_the_best_checkpoint(stopped):
   results = result_files.read_results(str(stopped / "eval_results.txt"))
   again = DevScores(str(stopped), Selection(2, "loss"))
   assert results["global_step"] == again.best["step"] == 2
@@ -496,13 +498,13 @@ def test_the_score_reported_is_that_of_the_best(stopped):
 
 
 @pytest.mark.train
-def test_the_predictor_has_the_best_weights(stopped):
+def test_predictor_loads_the_best_weights(stopped):
   table = np.loadtxt(stopped / "test_results.tsv", delimiter="\t")
 
   def predict(**options):
     with run_classifier.Predictor(str(stopped), **options) as predictor:
-      said = predictor.predict([(s, s) for s in SENTENCES * 2])
-    return np.array([list(p.probabilities.values()) for p in said])
+      predictions = predictor.predict([(s, s) for s in SENTENCES * 2])
+    return np.array([list(p.probabilities.values()) for p in predictions])
 
   np.testing.assert_allclose(predict(), table, rtol=0, atol=1e-5)
   last = predict(checkpoint=tf.train.latest_checkpoint(str(stopped)))
@@ -510,21 +512,23 @@ def test_the_predictor_has_the_best_weights(stopped):
 
 
 @pytest.mark.train
-def test_a_run_that_was_ended_is_not_trained_again(stopped, main, log):
+def test_stopped_run_is_not_trained_further(stopped, main, log):
   before = {
     path: path.stat().st_mtime_ns for path in stopped.glob("model.ckpt-*")
   }
-  main(stopped, *SCORED)
+  main(stopped, *EVALUATION)
   assert any(
-    line.startswith("--patience=2: loss was best at step 2,") for line in log
+    line.startswith("--patience=2: best loss at step 2,") for line in log
   )
   assert before == {path: path.stat().st_mtime_ns for path in before}
   assert finding.steps_done(str(stopped)) == 6
 
 
 @pytest.mark.train
-def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
-  plain = place / "plain"
+def test_evaluation_during_training_does_not_change_the_weights(
+  workspace, stopped, main
+):
+  plain = workspace / "plain"
   main(plain, "--save_checkpoints_steps=2")
   assert finding.steps_done(str(plain)) == 12
   assert not (plain / "best").exists()
@@ -534,16 +538,16 @@ def test_scoring_on_the_way_changes_nothing_in_training(place, stopped, main):
 
 
 @pytest.mark.train
-def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
-  """Killed after step 4 was saved, and before it was scored."""
-  killed = place / "killed"
+def test_killed_run_resumes_to_the_same_scores(workspace, stopped, main):
+  """The run is killed after saving step 4, before evaluating it."""
+  killed = workspace / "killed"
   shutil.copytree(stopped, killed)
   for path in killed.glob("model.ckpt-6*"):
     path.unlink()
   (killed / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"\n')
   with open(stopped / "dev_scores.jsonl") as file:
     (killed / "dev_scores.jsonl").write_text(file.readline())
-  main(killed, *SCORED)
+  main(killed, *EVALUATION)
   assert rows_of(killed) == rows_of(stopped)
   run_outputs.assert_same_variables(
     killed / "model.ckpt-6", stopped / "model.ckpt-6"
@@ -555,13 +559,13 @@ def test_a_run_that_was_killed_goes_on_to_the_same_scores(place, stopped, main):
 
 
 @pytest.mark.train
-def test_seeds_are_compared_and_the_best_is_kept(
-  place, main, monkeypatch, tmp_path
-):
+def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   script = os.path.join(commands.ROOT, "run_classifier.py")
   more = ["--seeds=2", "--seed=5", "--do_eval", "--best_metric=loss"]
   more += ["--num_train_epochs=1", "--do_predict"]
-  monkeypatch.setattr(sys, "argv", [script, *flags_of(place, tmp_path), *more])
+  monkeypatch.setattr(
+    sys, "argv", [script, *flags_of(workspace, tmp_path), *more]
+  )
   main(tmp_path, *more)
 
   results = {
@@ -587,14 +591,14 @@ def test_seeds_are_compared_and_the_best_is_kept(
   assert kept.keys() == {n for n in trained if "/adam_" not in n}
   for name, value in kept.items():
     np.testing.assert_array_equal(value, trained[name], err_msg=name)
-  # The test set is labelled once, by the best.
+  # Only the best model predicts the test set.
   page = (tmp_path / "report.html").read_text()
   assert "kept as the best" in page and "95% confidence interval" in page
   assert (tmp_path / "test_results.tsv").exists()
   assert not list(tmp_path.glob("seed_*/test_results.tsv"))
 
 
-# What is refused
+# Invalid flags
 
 
 @pytest.mark.graph
@@ -609,7 +613,7 @@ def test_seeds_are_compared_and_the_best_is_kept(
     (["--resume=must"], "holds no checkpoint.*--resume=must"),
   ],
 )
-def test_flags_that_make_no_sense_are_refused(main, tmp_path, more, message):
+def test_invalid_flags_are_refused(main, tmp_path, more, message):
   with pytest.raises(InputError, match=message) as refused:
     main(tmp_path / "out", *more)
   assert "\n" not in str(refused.value)
@@ -617,8 +621,8 @@ def test_flags_that_make_no_sense_are_refused(main, tmp_path, more, message):
 
 
 @pytest.mark.train
-def test_a_trained_folder_is_not_gone_on_from(place, stopped):
+def test_resume_never_refuses_a_trained_folder(workspace, stopped):
   line = commands.fail(
-    "run_classifier.py", *flags_of(place, stopped), "--resume=never"
+    "run_classifier.py", *flags_of(workspace, stopped), "--resume=never"
   )
   assert "holds model.ckpt-6, and --resume=never" in line
