@@ -103,7 +103,7 @@ demo: $(environment)-demo output/minilm/vocab.txt
 	  --num_train_epochs=8 --output_dir=output/demo
 	@echo
 	@echo 'Next: open output/demo/report.html, the report of this run.'
-	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md.'
+	@echo 'Type ". $(VENV)/bin/activate" before the commands of README.md and docs.'
 
 # Not imported: its code needs Python 3.10.
 minilm = $$($(python) -c 'from importlib.util import find_spec as find; \

@@ -1,7 +1,7 @@
 """The commands of the documentation can be pasted.
 
-Most tests look at the commands without running them. The slow one runs every
-block of README.md in a copy of the checkout, on tiny data:
+Most tests look at the commands without running them. The slow ones run every
+block of README.md and docs/ in a copy of the checkout, on tiny data:
 
     python -m pytest -m slow tests/readme_test.py
 """
@@ -33,6 +33,10 @@ DOCUMENTS = [
   *sorted(ROOT.glob("docs/*.md")),
   *sorted(ROOT.glob("[a-z]*/README.md")),
 ]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+each_document = pytest.mark.parametrize(
+  "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
 
 
 class Block(NamedTuple):
@@ -212,11 +216,9 @@ def test_commands_have_the_flags_they_are_given(block):
 _OTHERS = {"index-url", "logdir", "undefok"}
 
 
-@pytest.mark.parametrize(
-  "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
-)
+@each_document
 def test_flags_named_in_the_text_exist(document):
-  text = _BLOCK.sub("", document.read_text(encoding="utf-8"))
+  text = prose_of(document)
   scripts = {*COMMANDS}
   scripts |= {
     f"{folder}.{path.stem}"
@@ -266,14 +268,71 @@ def test_the_page_on_architecture_names_every_module():
   }
 
 
-def test_readme_makefile_and_package_say_the_same_pythons():
-  readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_readme_makefile_and_package_name_the_same_pythons():
   makefile = (ROOT / "Makefile").read_text()
   first, *_, last = re.findall(r"^releases_3\.(\d+) ", makefile, re.M)
-  ranges = re.findall(r"\b3\.(\d+)\s+to\s+3\.(\d+)", readme + makefile)
+  ranges = re.findall(r"\b3\.(\d+)\s+to\s+3\.(\d+)", README + makefile)
   assert set(ranges) == {(first, last)}
   package = (ROOT / "pyproject.toml").read_text()
   assert f'requires-python = ">=3.{first},<3.{int(last) + 1}"' in package
+
+
+def test_readme_changelog_and_package_have_the_same_version():
+  package = (ROOT / "pyproject.toml").read_text()
+  (version,) = re.findall(r'^version = "(.+)"$', package, re.M)
+  (cited,) = re.findall(r"^ +version = \{(.+)\}", README, re.M)
+  changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+  newest = re.search(r"^## (.+)$", changes, re.M)[1]
+  assert version == cited == newest
+
+
+# Links
+
+
+def prose_of(document):
+  """The text of a document without its blocks of code."""
+  return _BLOCK.sub("", document.read_text(encoding="utf-8"))
+
+
+def anchors_of(document):
+  """Anchors of the headings, as GitHub makes them."""
+  headings = re.findall(r"^#+ (.+)$", prose_of(document), re.M)
+  return {
+    re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    for heading in headings
+  }
+
+
+def links_in(document):
+  """Targets of links to files of this repository: path and anchor."""
+  for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(document)):
+    if "://" not in target:
+      path, _, anchor = target.partition("#")
+      linked = (document.parent / path).resolve() if path else document
+      yield linked, anchor
+
+
+def test_anchors_are_those_of_github(tmp_path):
+  page = tmp_path / "page.md"
+  page.write_text("# A run: `--doctor`\n```shell\n# no heading\n```\n## B, c\n")
+  assert anchors_of(page) == {"a-run---doctor", "b-c"}
+
+
+@each_document
+def test_links_lead_to_files_and_headings(document):
+  for path, anchor in links_in(document):
+    assert path.exists(), path
+    if anchor:
+      assert anchor in anchors_of(path), f"{path}#{anchor}"
+
+
+def test_the_readme_links_to_every_page():
+  linked = {path for path, _ in links_in(ROOT / "README.md")}
+  assert set(ROOT.glob("docs/*.md")) <= linked
+
+
+def test_the_readme_is_short():
+  assert len(README.splitlines()) <= 400
 
 
 # Running the blocks
@@ -423,28 +482,82 @@ def files_in(checkout):
   }
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
-def test_every_block_of_the_readme_runs_when_pasted(tmp_path):
-  checkout, data = tmp_path / "checkout", tmp_path / "data"
-  data.mkdir()
-  copy_checkout(checkout)
-  write_data(data)
-  before = files_in(checkout)
-  make_environment(checkout)
-  failed = []
-  for block in blocks_of(ROOT / "README.md"):
-    if not block.language or block.remark.startswith("not tested"):
-      continue
+# README.md and the pages in the order in which it links to them, without the
+# one whose code tests/drop_in_test.py runs.
+PAGES = [
+  "README.md",
+  *dict.fromkeys(
+    page
+    for page in re.findall(r"\]\((docs/\w+\.md)", README)
+    if "google_research" not in page
+  ),
+]
+
+# Pages whose commands read output of other pages; all read that of the README.
+NEEDS = {
+  "docs/converting_checkpoints.md": [
+    "docs/fine_tuning.md",
+    "docs/pretraining.md",
+    "docs/export_and_serving.md",
+  ],
+  "docs/export_and_serving.md": ["docs/fine_tuning.md"],
+  "docs/reproducibility.md": ["docs/fine_tuning.md"],
+}
+
+
+class Checkout:
+  """A copy of the checkout, with an environment, into which pages are pasted.
+
+  Attributes:
+    folder: the copy.
+    files: its files before anything is pasted.
+  """
+
+  def __init__(self, parent):
+    self.folder, self._data = parent / "checkout", parent / "data"
+    self._data.mkdir()
+    copy_checkout(self.folder)
+    write_data(self._data)
+    self.files = files_in(self.folder)
+    make_environment(self.folder)
+    self._failures = {}
+
+  def failures(self, page):
+    """Places of the blocks of a page that fail; runs each page once."""
+    if page in self._failures:
+      return self._failures[page]
+    for needed in NEEDS.get(page, ["README.md"] if page != "README.md" else []):
+      assert self.failures(needed) == [], needed
+    blocks = [
+      block
+      for block in blocks_of(ROOT / page)
+      if block.language and not block.remark.startswith("not tested")
+    ]
+    self._failures[page] = [b.place for b in blocks if not self._paste(b)]
+    return self._failures[page]
+
+  def _paste(self, block):
     status = re.match(r"exit status (\d)", block.remark)
     begin = time.monotonic()
-    done = paste(block, checkout, data)
+    done = paste(block, self.folder, self._data)
     seconds = time.monotonic() - begin
     print(
       f"{block.place}: status {done.returncode}, {seconds:.0f} s", flush=True
     )
-    if done.returncode != int(status[1] if status else 0):
-      print(done.stdout[-4000:], flush=True)
-      failed.append(block.place)
-  assert failed == []
-  assert files_in(checkout) == before
+    if done.returncode == int(status[1] if status else 0):
+      return True
+    print(done.stdout[-4000:], flush=True)
+    return False
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+  return Checkout(tmp_path_factory.mktemp("pasted"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("make"), reason="no make here")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs_when_pasted(checkout, page):
+  assert checkout.failures(page) == []
+  assert files_in(checkout.folder) == checkout.files

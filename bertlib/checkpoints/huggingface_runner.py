@@ -28,8 +28,8 @@ from absl import logging
 from bertlib.errors import InputError
 
 _INSTALL = (
-  "Install PyTorch and transformers: pip install -e '.[compare,torch]' (README,"
-  ' "Checkpoints of other libraries", has PyTorch without CUDA)'
+  "Install PyTorch and transformers: pip install -e '.[compare,torch]'"
+  " (docs/converting_checkpoints.md has PyTorch without CUDA)"
 )
 _ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
