@@ -382,7 +382,7 @@ def pretraining_loss(
   ones = tf.ones_like(next_sentence_losses)
   _, seq_length = modeling.get_shape_list(batch["input_ids"])
   layout = pretraining_records.limited_layout(bert_config, seq_length, 0)
-  mark = input_pipeline.range_mark(batch, layout)
+  mark = input_pipeline.nan_if_out_of_range(batch, layout)
   return masked_lm_loss + next_sentence_loss + mark, {
     "masked_lm_accuracy": (masked_lm_correct, weights),
     "masked_lm_loss": (masked_lm_losses + mark, weights),

@@ -978,7 +978,7 @@ def test_records_that_fit_are_counted(place):
 def test_a_file_cut_off(place):
   content = (place / "train-0.tfrecord").read_bytes()
   (place / "cut").write_bytes(content[:-7])
-  with pytest.raises(InputError, match=r"cut: cut off at byte.*record 20"):
+  with pytest.raises(InputError, match=r"cut: truncated at byte.*record 20"):
     count(place / "cut")
 
 

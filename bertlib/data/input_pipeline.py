@@ -1,4 +1,4 @@
-"""Records to batches: parsing, shuffling, bucketing, sharding, trimming."""
+"""Input pipelines of TFRecords: parse, shuffle, bucket, shard, trim padding."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from bertlib.data import model_inputs, tf_records
 def with_limits(
   layout: tf_records.Layout, limits: Mapping[str, int]
 ) -> tf_records.Layout:
-  """A layout whose integers have upper limits, exclusive, by name."""
+  """Adds exclusive upper limits, by feature name, to a layout of integers."""
   return {
     name: feature._replace(limit=limits.get(name, feature.limit))
     for name, feature in layout.items()
   }
 
 
-def range_mark(batch: Mapping[str, Any], layout: tf_records.Layout):
-  """Marks a batch with values out of range, which may fail nowhere else.
+def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
+  """Computes a term that is NaN if a batch has values out of range.
 
-  An id that has no embedding may give zeros without an error. What the mark is
-  added to is computed on the model's device, so that reading stays as fast.
+  Added to the loss, it makes an invalid id fail; on a GPU the embedding lookup
+  of such an id returns zeros. Checking costs the input pipeline nothing.
 
   Args:
-    batch: int32 by name.
+    batch: int32 tensors by feature name.
     layout: has the limits; see `Feature`.
 
   Returns:
-    float32 []: 0, or NaN where a value is out of its range.
+    float32 []: 0, or NaN if a value is out of range.
   """
   is_bad = [
     tf.reduce_any((batch[name] < 0) | (batch[name] >= feature.limit))
@@ -43,14 +43,14 @@ def range_mark(batch: Mapping[str, Any], layout: tf_records.Layout):
 
 
 def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
-  """Reads a batch of records.
+  """Parses a batch of serialized records.
 
   Args:
     serialized: string [B].
-    layout: what they hold.
+    layout: layout of the records.
 
   Returns:
-    By name, a tensor [B, ...] of int32 (which is what a TPU has) or float32.
+    int32 or float32 tensors [B, ...] by feature name.
   """
 
   def fixed_length(feature):
@@ -67,7 +67,7 @@ def parse_records(serialized, layout: tf_records.Layout) -> dict[str, Any]:
 
 
 def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
-  """Casts int64 tensors to int32, the only integers that a TPU has."""
+  """Casts int64 tensors to int32, since a TPU does not support int64."""
   return {
     name: tf.cast(tensor, tf.int32) if tensor.dtype == tf.int64 else tensor
     for name, tensor in tensors.items()
@@ -87,27 +87,27 @@ def record_input_fn(
   first_step: int = 0,
   by_length: bool = False,
 ):
-  """An `input_fn` over a TFRecord file of a fine-tuning task.
+  """Builds the `input_fn` of a fine-tuning task's TFRecord file.
 
   Args:
-    input_file: the file.
-    layout: what its records hold.
-    is_training: whether examples are shuffled and repeated without end.
-    drop_remainder: whether a last, smaller batch is left out.
-    trim: whether padding common to a batch is cut off; not for a TPU.
-    seed: of the shuffling.
-    first_step: steps already done, where training goes on.
-    by_length: whether batches are of examples of like length. In training that
-      is a choice of who meets whom; else see `restore_input_order`.
+    input_file: path of the file.
+    layout: layout of its records.
+    is_training: whether to shuffle, and to repeat indefinitely.
+    drop_remainder: whether to drop a last, smaller batch.
+    trim: whether to remove padding common to a batch; not for a TPU.
+    seed: shuffling seed.
+    first_step: number of completed steps when training resumes.
+    by_length: whether to bucket examples by length. In training this changes
+      which examples share a batch; otherwise see
+      `tf_records.restore_input_order`.
 
   Returns:
-    A function of `params`, which has the `batch_size`; where it has a
-    `traced_step` too, training's batches come from that step on, whole and with
-    the `record_file` and `record_number` of each example, see
-    `records_with_source`.
+    A function of `params`, a mapping with `batch_size`. If it also has
+    `traced_step`, training batches start at that step, are not sharded, and
+    have the `record_file` and `record_number` of each example.
 
   Raises:
-    InputError: the file is cut off or empty.
+    InputError: the file is truncated or empty.
   """
   num_records = tf_records.count_records(input_file)
 
@@ -144,17 +144,18 @@ def record_batches(
   by_length: bool = False,
   shard: Shard | None = None,
 ):
-  """A dataset of batches, in the order of the files.
+  """Reads batches in the order of the files.
 
   Args:
     files: TFRecord files.
-    layout: what their records hold.
-    batch_size: B, examples.
-    drop_remainder: whether a last, smaller batch is left out.
-    trim: whether padding common to a batch is cut, see `trim_padding`.
-    by_length: whether the records are sorted, some thousands at a time, the
-      longest first, which leaves little padding; see `restore_input_order`.
-    shard: what is read of each batch, all of which are whole; None for all.
+    layout: layout of their records.
+    batch_size: B, examples per batch.
+    drop_remainder: whether to drop a last, smaller batch.
+    trim: whether to remove common padding, see `trim_padding`.
+    by_length: whether to sort the records, longest first and some thousands at
+      a time, which leaves little padding. Adds the feature `input_index`, see
+      `tf_records.restore_input_order`.
+    shard: part of each batch to read; None for all. Needs full batches.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -163,13 +164,13 @@ def record_batches(
   if not by_length:
     return _batches(records, layout, batch_size, drop_remainder, trim, shard)
 
-  def sort(places, block):
+  def sort(indices, block):
     order = tf.argsort(-_num_tokens(block, layout), stable=True)
-    places = tf.cast(tf.gather(places, order), tf.int32)
-    return places, tf.gather(block, order)
+    indices = tf.cast(tf.gather(indices, order), tf.int32)
+    return indices, tf.gather(block, order)
 
-  places = records.enumerate().batch(2**13).map(sort).unbatch()
-  return _batches(places, layout, batch_size, drop_remainder, trim, shard)
+  indexed = records.enumerate().batch(2**13).map(sort).unbatch()
+  return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
 def shuffled_record_batches(
@@ -184,26 +185,27 @@ def shuffled_record_batches(
   shard: Shard | None = None,
   with_source: bool = False,
 ):
-  """An endless dataset of batches in shuffled order, see `shuffle_epochs`.
+  """Reads fully shuffled batches indefinitely, see `shuffle_epochs`.
 
   Args:
     files: TFRecord files.
-    layout: what their records hold.
-    batch_size: B, examples.
-    trim: whether padding common to a batch is cut, see `trim_padding`.
-    num_records: how many records the files have together.
-    seed: fixes the order.
-    first_record: records already done, where training goes on.
-    by_length: whether batches are of like lengths, see `group_by_length`.
-    shard: what is read of each batch; None for all.
-    with_source: whether the features have `record_file` and
-      `record_number` too, see `records_with_source`.
+    layout: layout of their records.
+    batch_size: B, examples per batch.
+    trim: whether to remove common padding, see `trim_padding`.
+    num_records: number of records in all files.
+    seed: shuffling seed.
+    first_record: number of records, over all epochs, that were already read
+      when training resumes.
+    by_length: whether to bucket by length, see `group_by_length`.
+    shard: part of each batch to read; None for all.
+    with_source: whether to add the features `record_file` and `record_number`,
+      see `records_with_source`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
 
-  def group(order, epoch, records):
+  def bucket(order, epoch, records):
     lengths = _num_tokens(records[-1] if with_source else records, layout)
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
@@ -214,7 +216,7 @@ def shuffled_record_batches(
       records_with_source
     )
   records = shuffle_epochs(
-    records, num_records, seed, first_record, group if by_length else None
+    records, num_records, seed, first_record, bucket if by_length else None
   )
   return _batches(records, layout, batch_size, True, trim, shard)
 
@@ -230,19 +232,20 @@ def streamed_record_batches(
   shard: Shard | None = None,
   with_source: bool = False,
 ):
-  """An endless dataset of batches in streamed order, see `stream_epochs`.
+  """Streams shuffled batches indefinitely, see `stream_epochs`.
 
   Args:
     files: TFRecord files.
-    layout: what their records hold.
-    batch_size: B, examples.
-    trim: whether padding common to a batch is cut, see `trim_padding`.
-    num_records: how many records the files have together.
-    seed: fixes the order.
-    first_record: records already done, where training goes on.
-    shard: what is read of each batch; None for all.
-    with_source: whether the features have `record_file` and
-      `record_number` too, see `records_with_source`.
+    layout: layout of their records.
+    batch_size: B, examples per batch.
+    trim: whether to remove common padding, see `trim_padding`.
+    num_records: number of records in all files.
+    seed: shuffling seed.
+    first_record: number of records, over all epochs, that were already read
+      when training resumes.
+    shard: part of each batch to read; None for all.
+    with_source: whether to add the features `record_file` and `record_number`,
+      see `records_with_source`.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -254,35 +257,35 @@ def streamed_record_batches(
 
 
 def records_with_source(file):
-  """A dataset of a file's records and where each of them is.
+  """Reads the records of a file together with the file and record number.
 
   Args:
-    file: string [], a TFRecord file.
+    file: string [], path of a TFRecord file.
 
   Returns:
-    A `tf.data.Dataset` of the file's name, string []; the record's number in
-    it, from 0, int64 []; and the record, string [].
+    A `tf.data.Dataset` of (file, number, record): string [], int64 [] from 0,
+    and string [].
   """
   records = tf.data.TFRecordDataset(file).enumerate()
   return records.map(lambda number, record: (file, number, record))
 
 
 def _num_tokens(serialized, layout: tf_records.Layout):
-  """Of each record how many tokens it has: int32 [A]."""
+  """Number of tokens of each record, int32 [records]."""
   mask = {"input_mask": layout["input_mask"]}
   tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
-  if tokens.shape.rank > 1:  # the longest choice of an example
+  if tokens.shape.rank > 1:  # multiple choice: the longest choice counts
     tokens = tf.reduce_max(tokens, axis=1)
   return tokens
 
 
 class Shard(NamedTuple):
-  """The rows of each batch that a process reads, and its replicas share.
+  """The part of each batch that a process reads for its replicas.
 
   Attributes:
-    index: the process's number, from 0.
-    count: how many processes there are.
-    num_replicas: parts that its rows come in, batches by themselves.
+    index: index of the process, from 0.
+    count: number of processes.
+    num_replicas: replicas of the process; each gets a batch of its own.
   """
 
   index: int = 0
@@ -290,10 +293,10 @@ class Shard(NamedTuple):
   num_replicas: int = 1
 
   def split(self, records, batch_size: int):
-    """The parts of this process: [num_replicas, rows of a part, ...].
+    """Selects this process's rows: [num_replicas, rows per replica, ...].
 
     Args:
-      records: [batch_size, ...], a whole batch.
+      records: [batch_size, ...], a global batch.
       batch_size: a multiple of the number of all replicas.
     """
     rows = batch_size // self.count
@@ -302,36 +305,40 @@ class Shard(NamedTuple):
       own, [self.num_replicas, rows // self.num_replicas, *own.shape[1:]]
     )
 
-  def example_numbers(self, place, batch_size: int):
-    """The examples in a part, by their numbers over all epochs.
+  def example_numbers(self, part_number, batch_size: int):
+    """Numbers of the examples in a replica's batch, counted over all epochs.
 
     Args:
-      place: int64 [], the part's number, over all steps.
-      batch_size: of whole batches.
+      part_number: int64 [], number of the replica's batch, counted over the
+        replicas of this process and all steps.
+      batch_size: examples per global batch.
 
     Returns:
-      int64 [rows of a part].
+      int64 [rows per replica].
     """
-    step, part = place // self.num_replicas, place % self.num_replicas
+    step, replica = (
+      part_number // self.num_replicas,
+      part_number % self.num_replicas,
+    )
     rows = batch_size // (self.count * self.num_replicas)
-    first = step * batch_size + (self.index * self.num_replicas + part) * rows
+    first_replica = self.index * self.num_replicas
+    first = step * batch_size + (first_replica + replica) * rows
     return first + tf.range(rows, dtype=tf.int64)
 
 
 def split_batches(batches, num_replicas: int):
-  """Cuts batches into equal parts.
+  """Splits global batches into equal batches, one per replica.
 
   Args:
     batches: a `tf.data.Dataset` of feature dictionaries.
-    num_replicas: parts of a batch.
+    num_replicas: number of replicas.
 
   Returns:
-    A dataset of the parts, those of a batch one after the other, each with the
-    number of examples in the batch, int32 []. Its last example is repeated
-    where they do not go up.
+    A dataset of (replica batch, int32 [] number of examples in the global
+    batch). The last example is repeated if the batch does not divide evenly.
   """
 
-  def cut(batch):
+  def split(batch):
     size = tf.shape(next(iter(batch.values())))[0]
     rows = -(-size // num_replicas)
     index = tf.minimum(tf.range(rows * num_replicas), size - 1)
@@ -341,20 +348,20 @@ def split_batches(batches, num_replicas: int):
       (parts, tf.fill([num_replicas], size))
     )
 
-  return batches.flat_map(cut).prefetch(tf.data.AUTOTUNE)
+  return batches.flat_map(split).prefetch(tf.data.AUTOTUNE)
 
 
 def global_batch_size_and_shard(
   params: Mapping[str, Any],
 ) -> tuple[int, Shard | None]:
-  """How large a batch of all processes is, and what is read of it here.
+  """Global batch size, and the part of a batch that this process reads.
 
   Args:
-    params: of an `input_fn`. Its `batch_size` is of all processes, but on a
-      TPU, whose hosts each get their own.
+    params: those of an `input_fn`. Their `batch_size` is global, except on a
+      TPU, where it is per host.
 
   Returns:
-    The size, and the shard; None for all of it.
+    The size, and the shard; None if this process reads all of each batch.
   """
   if "context" not in params:
     return params["batch_size"], params.get("shard")
@@ -366,14 +373,14 @@ def global_batch_size_and_shard(
 def _batches(
   records, layout, batch_size, drop_remainder, trim, shard: Shard | None = None
 ):
-  """Batches of serialized records, or of those with their places."""
+  """Batches and parses records, with their `input_index` or source if any."""
 
   def parse(*batch):
-    *place, serialized = batch
+    *source, serialized = batch
     names = (
-      ["record_file", "record_number"] if len(place) == 2 else ["input_index"]
+      ["record_file", "record_number"] if len(source) == 2 else ["input_index"]
     )
-    return parse_records(serialized, layout) | dict(zip(names, place))
+    return parse_records(serialized, layout) | dict(zip(names, source))
 
   batches = records.batch(batch_size, drop_remainder=drop_remainder)
   if shard:
@@ -392,22 +399,22 @@ def _batches(
 def shuffle_epochs(
   dataset, num_elements: int, seed: int, first_element=0, reorder=None
 ):
-  """Repeats a dataset without end, each epoch in an order of its own.
+  """Repeats a dataset indefinitely, reshuffled every epoch.
 
-  Every order is equally likely, however the elements come, and the order of an
-  epoch is a function of the seed and the epoch's number: training that goes on
-  in the middle sees what it would have seen. All elements are held in memory.
+  A full shuffle: every order is equally likely, also of sorted data. The order
+  of an epoch is a function of the seed and the epoch number, so that resumed
+  training sees the same batches. All elements are held in memory.
 
   Args:
     dataset: a `tf.data.Dataset`.
-    num_elements: how many it has.
-    seed: a number.
-    first_element: how many elements, over the epochs, are already done.
-    reorder: None, or what makes another order, int32 [num_elements], of the
-      shuffled one, the epoch's number and all elements.
+    num_elements: number of its elements.
+    seed: shuffling seed.
+    first_element: number of elements to skip, counted over all epochs.
+    reorder: None, or a function of (shuffled order int32 [num_elements], epoch
+      number, all elements) that returns another order.
 
   Returns:
-    The endless `tf.data.Dataset`.
+    An infinite `tf.data.Dataset`.
   """
   first_epoch, done = divmod(first_element, num_elements)
 
@@ -431,31 +438,32 @@ def shuffle_epochs(
 def group_by_length(
   order, lengths, batch_size: int, seed: int, epoch, num_batches: int = 32
 ):
-  """Changes a random order so that batches are of examples of like length.
+  """Reorders shuffled examples so that a batch has examples of similar length.
 
-  Examples are sorted within stretches of some batches; the batches then come
-  in random order. What is left over at both ends of an epoch, and meets the
-  epochs before and after it in a batch, stays as it is.
+  Sorts by length within groups of `num_batches` batches, then shuffles the
+  batches. The examples at both ends of the epoch, whose batches include
+  examples of the neighboring epochs, keep their order.
 
   Args:
-    order: int32 [A], the examples' numbers in random order.
-    lengths: int32 [A], of the examples by number, in tokens.
-    batch_size: B, examples.
-    seed: fixes, with the epoch, the order of the batches.
-    epoch: int64 [], its number.
-    num_batches: batches in a stretch.
+    order: int32 [examples], indices of the examples in random order.
+    lengths: int32 [examples], tokens of each example, by index.
+    batch_size: B, examples per batch.
+    seed: shuffling seed of the batches.
+    epoch: int64 [], number of the epoch.
+    num_batches: batches per group.
 
   Returns:
-    int32 [A], another order of the same numbers.
+    int32 [examples], the same indices in the new order.
   """
   num_examples = tf.size(order)
-  before = epoch * tf.cast(num_examples, tf.int64)  # fills whole batches, or so
+  before = epoch * tf.cast(num_examples, tf.int64)
+  # Index of the first example that starts a batch.
   first = tf.cast(-before % batch_size, tf.int32)
   last = first + (num_examples - first) // batch_size * batch_size
   inner = order[first:last]
-  stretch = tf.range(tf.size(inner)) // (num_batches * batch_size)
+  group = tf.range(tf.size(inner)) // (num_batches * batch_size)
   longest = tf.reduce_max(lengths)
-  key = stretch * (longest + 1) + tf.gather(lengths, inner)
+  key = group * (longest + 1) + tf.gather(lengths, inner)
   inner = tf.gather(inner, tf.argsort(key, stable=True))
   seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
   batches = tf.random.experimental.stateless_shuffle(
@@ -475,24 +483,24 @@ def stream_epochs(
   block_size: int = 2**15,
   with_source: bool = False,
 ):
-  """Repeats files of records without end, each epoch in an order of its own.
+  """Repeats record files indefinitely, reshuffled every epoch, as a stream.
 
-  For more records than memory holds. An epoch reads the files in random order,
-  `num_open` at once and a record of each in turn, and shuffles what comes in
-  blocks, a few of which are in memory. As in `shuffle_epochs`, the order is a
-  function of the seed and the epoch's number.
+  For more records than fit in memory. Each epoch reads the files in random
+  order, `num_open` interleaved, and shuffles within blocks of records, of which
+  a few are in memory. As in `shuffle_epochs`, the order is a function of the
+  seed and the epoch number.
 
   Args:
     files: TFRecord files.
-    num_records: how many records they have together.
-    seed: a number.
-    first_record: how many records, over the epochs, are already done.
-    num_open: files read at once.
-    block_size: records shuffled together.
-    with_source: whether to tell where each is, see `records_with_source`.
+    num_records: number of records in all files.
+    seed: shuffling seed.
+    first_record: number of records to skip, counted over all epochs.
+    num_open: number of files read at the same time.
+    block_size: number of records shuffled together.
+    with_source: whether to add file and number, see `records_with_source`.
 
   Returns:
-    The endless `tf.data.Dataset` of serialized records.
+    An infinite `tf.data.Dataset` of serialized records.
   """
   first_epoch, done = divmod(first_record, num_records)
   blocks_done, done_in_block = divmod(done, block_size)
@@ -525,24 +533,23 @@ def stream_epochs(
 
 
 def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
-  """Cuts off the padding that all rows of a batch have in common.
+  """Removes the padding that all rows of a batch have in common.
 
-  What the model computes for tokens does not depend on it. Lengths are rounded
-  up, since each new shape costs the library a compilation.
+  Outputs at tokens do not depend on padding. Lengths are rounded up, since each
+  new shape may be compiled anew.
 
   Args:
-    features: with `input_mask` int32 [B, S], or [B, C, S] where an example has
-      choices.
-    multiple: of which the new length is, as far as S allows.
+    features: with `input_mask` int32 [B, S], or [B, choices, S].
+    multiple: the new length S' is a multiple of this number, or S.
 
   Returns:
-    The features, those of `TOKEN_FEATURES` as [..., S'] (and `input_type_ids`,
-    which is what extract_features.py calls segment ids), and `label_ids` too
-    where tokens have labels.
+    The features, with `TOKEN_FEATURES`, `input_type_ids` (the segment ids of
+    extract_features.py) and per-token `label_ids` as [..., S'].
   """
   mask = features["input_mask"]
   rows = tf.reshape(mask, [-1, tf.shape(mask)[-1]])
-  used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]  # places with tokens
+  # Positions with a token in any row.
+  used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
   names = [

@@ -1,8 +1,8 @@
-"""Finds the record at fault: corrupt, of another kind, or out of range.
+"""Finds a bad record: corrupt, with other features, or with invalid values.
 
-Reading records for a model checks nothing but what TensorFlow does, which
-costs nothing. When that fails, or a loss is NaN, the files are read once more
-here, from the first record to the one at fault.
+The input pipeline relies on TensorFlow's own checks, for speed. When reading
+fails, or the loss is NaN, this module reads the files again from the first
+record until it finds the bad one.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ import tensorflow.compat.v1 as tf
 from bertlib.data import tf_records
 from bertlib.errors import InputError, printable
 
-# Says which record is at fault, in one line; None where none is.
+# Describes the bad record in one line; None if there is none.
 FindBadRecord = Callable[[], "str | None"]
 
-# TensorFlow's errors of a record. It may quote bytes that are no text.
+# Errors that a bad record raises; TensorFlow may quote undecodable bytes.
 _FAILURES = (
   tf.errors.InvalidArgumentError,
   tf.errors.DataLossError,
   UnicodeDecodeError,
 )
 
-# Records that are parsed together.
-_TOGETHER = 1024
+# Records parsed at a time.
+_BATCH_SIZE = 1024
 
-_CURE = "Make the file again, with the vocabulary and the lengths of this model"
+_FIX = "Make the file again, with the vocabulary and the lengths of this model"
 
 
 def find(
-  files: Iterable[str], layout: tf_records.Layout, most: int | None = None
+  files: Iterable[str],
+  layout: tf_records.Layout,
+  max_records: int | None = None,
 ) -> str | None:
-  """Reads records until one is wrong.
+  """Finds the first bad record.
 
   Args:
     files: TFRecord files.
-    layout: of their records. Integers have to be in [0, limit) where a feature
-      has a limit, numbers have to be finite.
-    most: records that are read of each file, the first ones; None for all.
+    layout: layout of their records. Integers must be in [0, limit) if their
+      feature has a limit, floats must be finite.
+    max_records: number of records to read per file; None for all.
 
   Returns:
-    A line that names the file and the record, counted from 0; None where
-    nothing is wrong.
+    A line that names the file and the record, counted from 0; None if all
+    records are good.
   """
   specs = {
     name: tf.io.FixedLenFeature(
@@ -66,27 +68,27 @@ def find(
       return session.run(parsed, {serialized: records})
 
     for path in dict.fromkeys(files):
-      problem = _find_in(path, layout, parse, most)
+      problem = _find_in(path, layout, parse, max_records)
       if problem:
         return problem
   return None
 
 
-def _find_in(path, layout, parse, most) -> str | None:
-  """The same of one file."""
-  records = itertools.islice(tf_records.read_serialized(path), most)
+def _find_in(path, layout, parse, max_records) -> str | None:
+  """Finds the first bad record of a file."""
+  records = itertools.islice(tf_records.read_serialized(path), max_records)
   first = 0
-  while together := list(itertools.islice(records, _TOGETHER)):
-    whole = [record for record in together if record is not None]
-    problem = _problem(path, whole, first, layout, parse)
+  while batch := list(itertools.islice(records, _BATCH_SIZE)):
+    intact = [record for record in batch if record is not None]
+    problem = _problem(path, intact, first, layout, parse)
     if problem:
       return problem
-    if len(whole) < len(together):  # the last one of them
+    if len(intact) < len(batch):  # None, for a corrupt record, is the last
       return (
-        f"{path}: record {first + len(whole)} (the first is 0) is corrupt. Copy"
-        " or make the file again"
+        f"{path}: record {first + len(intact)} (the first is 0) is corrupt."
+        " Copy or make the file again"
       )
-    first += len(whole)
+    first += len(intact)
   return None
 
 
@@ -106,8 +108,8 @@ def _problem(
       )
     reason = printable(str(error).split("\n")[0].split(" (op: ")[0][-200:])
     return (
-      f"{path}: record {first} (the first is 0) has not the features of this"
-      f" model ({reason}). {_CURE}"
+      f"{path}: record {first} (the first is 0) does not have the features of"
+      f" this model ({reason}). {_FIX}"
     )
   found = []
   for name, feature in layout.items():
@@ -119,9 +121,9 @@ def _problem(
       expected = f"in the range 0 to {feature.limit - 1}"
     else:
       continue
-    places = np.argwhere(is_bad.reshape(len(records), -1))
-    if len(places):
-      row, column = places[0]
+    indices = np.argwhere(is_bad.reshape(len(records), -1))
+    if len(indices):
+      row, column = indices[0]
       bad = value.reshape(len(records), -1)[row, column]
       found.append((row, name, bad, expected))
   if not found:
@@ -129,20 +131,20 @@ def _problem(
   row, name, bad, expected = min(found)
   return (
     f"{path}: record {first + row} (the first is 0): {name} has {bad}, which is"
-    f" not {expected}. {_CURE}"
+    f" not {expected}. {_FIX}"
   )
 
 
 @contextlib.contextmanager
 def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
-  """Has errors of the block name the record at fault, if there is one.
+  """Replaces TensorFlow's errors in the block if a bad record caused them.
 
   Args:
-    find_bad_record: looks for it, when TensorFlow refuses what it reads; None
-      to leave errors as they are.
+    find_bad_record: called if TensorFlow fails to read a record; None to leave
+      errors unchanged.
 
   Raises:
-    InputError: a record is at fault.
+    InputError: names the bad record.
   """
   try:
     yield
@@ -154,10 +156,10 @@ def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
 
 
 def raise_if_bad_record(find_bad_record: FindBadRecord | None) -> None:
-  """Raises an `InputError` if a record is at fault.
+  """Raises an InputError that names the bad record, if there is one.
 
   Args:
-    find_bad_record: looks for it; None for nothing to look for.
+    find_bad_record: finds it; None for no check.
   """
   found = find_bad_record and find_bad_record()
   if found:

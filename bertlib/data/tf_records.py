@@ -1,4 +1,4 @@
-"""Layout of TFRecord files; writes, frames and counts records.
+"""TFRecord files: layouts, writing, reading and counting records.
 
 Imports no TensorFlow.
 """
@@ -18,15 +18,14 @@ from bertlib.files import atomic_write, open_any
 
 
 class Feature(NamedTuple):
-  """How one feature of a record is laid out; for writing and for reading.
+  """Shape, type and range of a feature, for writing and reading records.
 
   Attributes:
-    shape: of one example, () for a single value.
-    is_float: float32 if true, else int64 in files and int32 in tensors.
-    default: what a record without this feature has, or None where each record
-      must have it.
-    limit: of integers, which have to be in [0, limit); None for any. Only
-      `record_check` and `range_mark` look at it.
+    shape: shape per example, () for a single value.
+    is_float: float32 if true; else int64 in files and int32 in tensors.
+    default: value of a record without this feature; None if it is required.
+    limit: integers must be in [0, limit); None for no limit. Checked only by
+      `record_check` and `input_pipeline.nan_if_out_of_range`.
   """
 
   shape: tuple[int, ...] = ()
@@ -35,12 +34,12 @@ class Feature(NamedTuple):
   limit: int | None = None
 
 
-# A layout of records: features by name.
+# Layout of records: features by name.
 Layout = Mapping[str, Feature]
 
 
 def token_layout(max_seq_length: int) -> dict[str, Feature]:
-  """The layout of `TOKEN_FEATURES`, each `max_seq_length` long."""
+  """Layout of `TOKEN_FEATURES`, each of `max_seq_length` values."""
   return {
     name: Feature((max_seq_length,)) for name in model_inputs.TOKEN_FEATURES
   }
@@ -49,14 +48,11 @@ def token_layout(max_seq_length: int) -> dict[str, Feature]:
 def pretraining_layout(
   max_seq_length: int, max_predictions_per_seq: int
 ) -> dict[str, Feature]:
-  """The layout of pretraining records.
+  """Layout of pretraining records.
 
   Args:
-    max_seq_length: S, tokens of an example.
-    max_predictions_per_seq: P, places for its masks.
-
-  Returns:
-    What `write_records` and `parse_records` take.
+    max_seq_length: S, tokens per example.
+    max_predictions_per_seq: P, masked tokens per example, with padding.
   """
   masks = (max_predictions_per_seq,)
   return token_layout(max_seq_length) | {
@@ -73,31 +69,30 @@ def pretraining_layout(
 def write_records(
   path: str, rows: Iterable[Mapping[str, Any]], layout: Layout
 ) -> int:
-  """Writes examples as a TFRecord file, whole or not at all.
+  """Writes examples to a TFRecord file, which appears complete or not at all.
 
   Args:
-    path: the file.
-    rows: one mapping an example, with a value or a list for each feature of
-      the layout.
-    layout: what to write.
+    path: path of the file.
+    rows: one mapping per example, with a value or a list for each feature.
+    layout: the features to write.
 
   Returns:
-    How many were written.
+    The number of records.
   """
   return write_serialized(path, map(record_encoder(layout), rows))
 
 
 def write_serialized(path: str, records: Iterable[bytes]) -> int:
-  """Writes the bytes of records as a TFRecord file, whole or not at all.
+  """Writes serialized records to a TFRecord file, complete or not at all.
 
-  `tf.io.TFRecordWriter` writes the same.
+  The file equals that of `tf.io.TFRecordWriter`.
 
   Args:
-    path: the file.
-    records: what `record_encoder` makes.
+    path: path of the file.
+    records: serialized records, see `record_encoder`.
 
   Returns:
-    How many were written.
+    The number of records.
   """
   count = 0
   with atomic_write(path, "wb") as file:
@@ -108,13 +103,13 @@ def write_serialized(path: str, records: Iterable[bytes]) -> int:
 
 
 def frame_record(record: bytes) -> bytes:
-  """A record as it stands in a TFRecord file: with length and checksums."""
+  """Adds the length and checksums that TFRecord files store per record."""
   length = len(record).to_bytes(8, "little")
   return length + _checksum(length) + record + _checksum(record)
 
 
 def read_serialized(path: str) -> Iterator[bytes | None]:
-  """The records of a TFRecord file; None for a corrupt one, which ends it."""
+  """Yields serialized records; None, and then nothing, at a corrupt one."""
   with open_any(path, "rb") as file:
     while start := file.read(12):
       length = start[:8]
@@ -130,35 +125,35 @@ def read_serialized(path: str) -> Iterator[bytes | None]:
 
 
 def _checksum(data: bytes) -> bytes:
-  """TFRecord's: CRC-32C, rotated by 15 bits and with a number added."""
+  """TFRecord checksum: CRC-32C, rotated by 15 bits, plus a constant."""
   crc = google_crc32c.value(data)
   rotated = crc >> 15 | crc << 17
   return (rotated + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
-  """A function that serializes examples of one layout.
+  """Builds a function that serializes examples of one layout.
 
-  It gives the bytes of a `tf.train.Example` with its features in the order of
-  their names, in a tenth of the time and without TensorFlow.
+  The result equals a serialized `tf.train.Example` with features sorted by
+  name, in a tenth of the time and without TensorFlow.
 
   Args:
     layout: the features.
 
   Returns:
-    A function of a mapping with a value or a list for each feature; or with
-    bytes, the `varint`s of its values.
+    A function of a mapping with, for each feature, a value, a list, or bytes
+    (the concatenated `varint`s of the values).
   """
   varints = _Varints()
   features = sorted(layout.items())
 
-  # In a protocol buffer each message stands behind a tag and its length.
+  # A protocol buffer stores each message after its tag and length.
   def field(tag, content):
     return bytes([tag]) + varints[len(content)] + content
 
   @functools.cache
   def entry_start(name, is_float, size):
-    """All of an entry that comes before the `size` bytes of its values."""
+    """The bytes of an entry before the `size` bytes of its values."""
     values = field(0x0A, bytes(size)) if size else b""
     one_of = field(0x12 if is_float else 0x1A, values)
     entry = field(0x0A, name.encode()) + field(0x12, one_of)
@@ -182,12 +177,12 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
 
 
 class _Varints(dict):
-  """int -> its `varint`; remembers most."""
+  """Cache of `varint`, by integer."""
 
   def encode(self, values):
-    """The bytes of several numbers; quickly where all are below 128."""
+    """Encodes several numbers; fast if all are below 128."""
     try:
-      content = bytes(values)  # which needs numbers below 256
+      content = bytes(values)  # ValueError for numbers above 255
       if content.isascii():
         return content
     except (TypeError, ValueError):
@@ -196,13 +191,13 @@ class _Varints(dict):
 
   def __missing__(self, number):
     encoded = varint(number)
-    if 0 <= number < 2**18:  # a vocabulary's worth
+    if 0 <= number < 2**18:  # larger than any vocabulary
       self[number] = encoded
     return encoded
 
 
 def varint(number: int) -> bytes:
-  """An integer as protocol buffers encode it: seven bits a byte, low first."""
+  """Encodes an integer for protocol buffers: 7 bits per byte, lowest first."""
   rest = int(number) & 0xFFFFFFFFFFFFFFFF  # as two's complement
   encoded = bytearray()
   while rest > 0x7F:
@@ -213,16 +208,13 @@ def varint(number: int) -> bytes:
 
 
 def count_records(path: str) -> int:
-  """Counts the records of a TFRecord file by its lengths alone.
+  """Counts the records of a TFRecord file, reading only their lengths.
 
   Args:
-    path: the file.
-
-  Returns:
-    How many whole records it has.
+    path: path of the file.
 
   Raises:
-    InputError: the file ends in the middle of a record, or has none.
+    InputError: the file is truncated, corrupt or empty.
   """
   with open_any(path, "rb") as file:
     file.seek(0, 2)
@@ -233,14 +225,14 @@ def count_records(path: str) -> int:
       start = file.read(12)
       if len(start) == 12 and _checksum(start[:8]) != start[8:]:
         raise InputError(
-          f"{path}: record {count} (the first is 0) is corrupt, or this is no"
-          " TFRecord file. Copy or make the file again"
+          f"{path}: record {count} (the first is 0) is corrupt, or this is not"
+          " a TFRecord file. Copy or make the file again"
         )
-      # A record is its length, the length's checksum, itself, its checksum.
+      # Length, checksum of the length, record, checksum of the record.
       position += 8 + 4 + int.from_bytes(start[:8], "little") + 4
       if position > end:
         raise InputError(
-          f"{path}: cut off at byte {end}, in record {count + 1}. Make the"
+          f"{path}: truncated at byte {end}, in record {count + 1}. Make the"
           " file again"
         )
       count += 1

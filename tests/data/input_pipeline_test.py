@@ -1,4 +1,4 @@
-"""Tests of encoding, records and input pipelines."""
+"""Tests of text encoding, TFRecords and input pipelines."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def test_importing_does_not_load_tensorflow():
 # Text to ids
 
 
-def cut_one_by_one(tokens_a, tokens_b, room):
+def truncate_one_by_one(tokens_a, tokens_b, room):
   """Drops the last token of the longer list until both fit."""
   tokens_a, tokens_b = list(tokens_a), list(tokens_b)
   while len(tokens_a) + len(tokens_b) > room:
@@ -59,17 +59,19 @@ def cut_one_by_one(tokens_a, tokens_b, room):
 
 @settings(deadline=None)
 @given(*[st.integers(0, 40)] * 3)
-def test_truncated_lengths_equal_cutting_one_by_one(length_a, length_b, room):
-  cut = cut_one_by_one(range(length_a), range(length_b), room)
+def test_truncated_lengths_equal_removing_tokens_one_by_one(
+  length_a, length_b, room
+):
+  kept = truncate_one_by_one(range(length_a), range(length_b), room)
   assert model_inputs.truncated_lengths(length_a, length_b, room) == tuple(
-    map(len, cut)
+    map(len, kept)
   )
   pair = [*range(length_a)], [*range(length_b)]
   model_inputs._truncate_seq_pair(*pair, room)
-  assert pair == tuple([*range(len(part))] for part in cut)
+  assert pair == tuple([*range(len(part))] for part in kept)
 
 
-def test_no_room_keeps_nothing():
+def test_no_room_keeps_no_tokens():
   assert model_inputs.truncated_lengths(3, 4, -1) == (0, 0)
 
 
@@ -82,13 +84,13 @@ texts = st.lists(st.sampled_from(["cat", "dogs", "unable", "sat!"])).map(
 @given(
   text_a=texts, text_b=st.none() | texts, max_seq_length=st.integers(3, 20)
 )
-def test_encode_pair_equals_the_layout_by_tokens(
+def test_encode_pair_equals_encoding_its_tokens(
   tokenizer, text_a, text_b, max_seq_length
 ):
   tokens_a = tokenizer.tokenize(text_a)
   tokens_b = tokenizer.tokenize(text_b or "")
   room = max_seq_length - (3 if tokens_b else 2)
-  kept_a, kept_b = cut_one_by_one(tokens_a, tokens_b, room)
+  kept_a, kept_b = truncate_one_by_one(tokens_a, tokens_b, room)
   tokens = ["[CLS]", *kept_a, "[SEP]"]
   segments = [0] * len(tokens)
   if kept_b:
@@ -105,10 +107,10 @@ def test_encode_pair_equals_the_layout_by_tokens(
   )
 
 
-@pytest.mark.parametrize("nothing", ["", " ", "\u200b"])
-def test_a_second_text_without_tokens_is_none(tokenizer, nothing):
+@pytest.mark.parametrize("blank", ["", " ", "\u200b"])
+def test_a_second_text_without_tokens_is_ignored(tokenizer, blank):
   alone = model_inputs.encode_pair(tokenizer, "cat sat", None, 8)
-  assert model_inputs.encode_pair(tokenizer, "cat sat", nothing, 8) == alone
+  assert model_inputs.encode_pair(tokenizer, "cat sat", blank, 8) == alone
 
 
 def test_a_length_without_room_for_cls_and_sep_is_refused(tokenizer):
@@ -153,7 +155,7 @@ def test_records_are_examples_of_int64_and_float(tmp_path):
   label=st.integers(-(2**63), 2**63 - 1),
   weights=st.lists(st.floats(width=32, allow_nan=False)),
 )
-def test_serialized_as_by_protocol_buffers(ids, label, weights):
+def test_record_encoder_equals_protocol_buffers(ids, label, weights):
   layout = {
     "label": tf_records.Feature(),
     "ids": tf_records.Feature((None,)),
@@ -177,7 +179,7 @@ def test_serialized_as_by_protocol_buffers(ids, label, weights):
 
 
 @pytest.mark.graph
-def test_files_are_as_by_tensorflow(tmp_path):
+def test_files_equal_those_of_tensorflow(tmp_path):
   content, _ = write_serialized(tmp_path / "theirs", RECORDS)
   tf_records.write_serialized(str(tmp_path / "ours"), RECORDS)
   assert (tmp_path / "ours").read_bytes() == content
@@ -207,7 +209,7 @@ def test_a_feature_with_a_default_may_be_missing():
   assert [int(parsed["label"][0]), int(parsed["real"][0])] == [4, 1]
 
 
-def test_a_failure_while_writing_leaves_the_earlier_file(tmp_path):
+def test_a_failed_write_keeps_the_previous_file(tmp_path):
   def rows():
     yield ROWS[0]
     raise InputError("row 2 is bad")
@@ -222,7 +224,7 @@ def test_a_failure_while_writing_leaves_the_earlier_file(tmp_path):
 
 
 def write_serialized(path, records):
-  """The bytes of a TFRecord file, and where each record begins."""
+  """Writes a TFRecord file; returns its bytes and the start of each record."""
   with tf.io.TFRecordWriter(str(path)) as writer:
     for record in records:
       writer.write(record)
@@ -239,29 +241,29 @@ RECORDS = [b"first", b"", b"the third of three"]
 
 @pytest.mark.graph
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_records_are_counted(tmp_path, scheme):
+def test_count_records(tmp_path, scheme):
   write_serialized(tmp_path / "three", RECORDS)
   assert tf_records.count_records(f"{scheme}{tmp_path}/three") == 3
 
 
 @pytest.mark.graph
-def test_a_file_cut_anywhere_is_refused_by_its_record(tmp_path):
+def test_a_file_truncated_anywhere_is_refused_with_its_record(tmp_path):
   path = tmp_path / "cut"
   content, starts = write_serialized(path, RECORDS)
   for end in range(1, len(content)):
     path.write_bytes(content[:end])
     num_begun = sum(start < end for start in starts)
-    if end in starts:  # a shorter file, but a whole one
+    if end in starts:  # shorter, but between two records
       assert tf_records.count_records(str(path)) == num_begun
     else:
       with pytest.raises(InputError) as refused:
         tf_records.count_records(str(path))
-      said = f"{path}: cut off at byte {end}, in record {num_begun}."
-      assert str(refused.value).startswith(said)
+      expected = f"{path}: truncated at byte {end}, in record {num_begun}."
+      assert str(refused.value).startswith(expected)
 
 
 @pytest.mark.graph
-def test_a_length_beyond_the_end_is_refused(tmp_path):
+def test_a_record_length_beyond_the_end_is_refused(tmp_path):
   path = tmp_path / "wrong"
   content, starts = write_serialized(path, RECORDS)
   path.write_bytes(
@@ -282,7 +284,7 @@ def test_a_file_without_records_is_refused(tmp_path):
 
 
 def shuffled(num_elements, num_taken, **arguments):
-  """The first elements of a shuffled range without end."""
+  """The first `num_taken` elements of an infinitely shuffled range."""
   dataset = input_pipeline.shuffle_epochs(
     tf.data.Dataset.range(num_elements), num_elements, **arguments
   )
@@ -290,7 +292,7 @@ def shuffled(num_elements, num_taken, **arguments):
 
 
 @pytest.mark.graph
-def test_each_epoch_has_each_element_once_in_an_order_of_its_own():
+def test_each_epoch_has_each_element_once_in_another_order():
   order = shuffled(20, 100, seed=5)
   epochs = [order[start : start + 20] for start in range(0, 100, 20)]
   assert [sorted(epoch) for epoch in epochs] == [list(range(20))] * 5
@@ -298,19 +300,19 @@ def test_each_epoch_has_each_element_once_in_an_order_of_its_own():
 
 
 @pytest.mark.graph
-def test_order_is_a_function_of_the_seed():
+def test_order_depends_on_the_seed_alone():
   assert shuffled(20, 50, seed=5) == shuffled(20, 50, seed=5)
   assert shuffled(20, 50, seed=5) != shuffled(20, 50, seed=6)
 
 
 @pytest.mark.graph
-def test_order_is_the_same_on_every_tensorflow():
+def test_order_is_the_same_in_every_tensorflow_version():
   assert shuffled(8, 8, seed=1) == [5, 1, 6, 4, 7, 2, 0, 3]
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize("done", [0, 1, 6, 7, 8, 23])
-def test_a_run_that_goes_on_sees_what_it_would_have_seen(done):
+def test_a_resumed_run_sees_the_same_elements(done):
   rest = shuffled(7, 40 - done, seed=2, first_element=done)
   assert rest == shuffled(7, 40, seed=2)[done:]
 
@@ -325,7 +327,7 @@ def test_all_orders_are_equally_likely():
 
 
 @pytest.mark.graph
-def test_structured_elements_keep_together():
+def test_structured_elements_stay_together():
   dataset = tf.data.Dataset.from_tensor_slices(
     {"number": tf.range(9), "text": [str(n) for n in range(9)]}
   )
@@ -338,7 +340,7 @@ def test_structured_elements_keep_together():
 
 
 def write_sorted(path, num_rows):
-  """Records of 16 places, with 1 to 6 tokens; labels in sorted order."""
+  """Writes records of 16 positions with 1 to 6 tokens, sorted by label."""
   rows = []
   for number in range(num_rows):
     mask = [1] * (number % 6 + 1)
@@ -352,7 +354,7 @@ def write_sorted(path, num_rows):
 SORTED_LAYOUT = tf_records.token_layout(16) | {"label": tf_records.Feature()}
 
 
-def test_sorted_files_come_out_mixed(tmp_path):
+def test_sorted_files_are_shuffled(tmp_path):
   path = write_sorted(str(tmp_path / "sorted"), 64)
   batches = input_pipeline.shuffled_record_batches(
     path, SORTED_LAYOUT, 8, trim=False, num_records=64, seed=0
@@ -361,7 +363,7 @@ def test_sorted_files_come_out_mixed(tmp_path):
     assert set(batch["label"].numpy()) == {0, 1}
 
 
-def test_batches_go_on_where_training_was(tmp_path):
+def test_resumed_batches_equal_those_of_one_run(tmp_path):
   path = write_sorted(str(tmp_path / "sorted"), 10)
 
   def lengths(first_record, num_batches):
@@ -402,7 +404,7 @@ def test_several_files_are_read_one_after_the_other(tmp_path):
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_shapes_are_static_for_a_tpu(tmp_path, is_shuffled):
+def test_shapes_are_static(tmp_path, is_shuffled):
   path = write_sorted(str(tmp_path / "sorted"), 10)
   if is_shuffled:
     batches = input_pipeline.shuffled_record_batches(
@@ -417,7 +419,7 @@ def test_shapes_are_static_for_a_tpu(tmp_path, is_shuffled):
 
 
 @pytest.mark.parametrize("is_shuffled", [False, True])
-def test_trimmed_batches_end_where_the_longest_does(tmp_path, is_shuffled):
+def test_trimmed_batches_are_as_long_as_the_longest_row(tmp_path, is_shuffled):
   path = write_sorted(str(tmp_path / "sorted"), 10)
   if is_shuffled:
     batches = input_pipeline.shuffled_record_batches(
@@ -431,13 +433,13 @@ def test_trimmed_batches_end_where_the_longest_does(tmp_path, is_shuffled):
 
 
 def batch_of(mask):
-  """Features with this mask, each place of them with a number of its own."""
+  """Features with this mask and with other values all different."""
   mask = tf.constant(mask, tf.int32)
-  places = tf.reshape(tf.range(tf.size(mask)), mask.shape)
+  numbers = tf.reshape(tf.range(tf.size(mask)), mask.shape)
   return {
-    "input_ids": places,
+    "input_ids": numbers,
     "input_mask": mask,
-    "segment_ids": -places,
+    "segment_ids": -numbers,
     "label_ids": tf.range(len(mask)),
   }
 
@@ -449,14 +451,18 @@ def batch_of(mask):
     ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 1, 3),
     ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]], 2, 4),
     ([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]], 2, 4),
-    ([[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]], 4, 6),  # no more than there is
+    ([[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]], 4, 6),  # not longer than before
     ([[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0]], 8, 6),
-    ([[1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]], 1, 4),  # a hole is not the end
-    ([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 1, 3),  # nor is a row without
+    (
+      [[1, 0, 0, 1, 0, 0], [1, 1, 0, 0, 0, 0]],
+      1,
+      4,
+    ),  # a gap does not end the row
+    ([[0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 1, 3),  # a row without tokens
     ([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], 2, 2),
   ],
 )
-def test_only_common_padding_is_cut(mask, multiple, length):
+def test_only_common_padding_is_removed(mask, multiple, length):
   before = batch_of(mask)
   after = input_pipeline.trim_padding(before, multiple)
   assert list(after) == list(before)
@@ -486,7 +492,7 @@ def uneven(tmp_path):
   return path, layout
 
 
-def test_sorted_records_come_longest_first_and_know_their_places(uneven):
+def test_sorted_records_come_longest_first_with_their_input_index(uneven):
   path, layout = uneven
   batches = list(
     input_pipeline.record_batches(path, layout, 8, False, True, True)
@@ -504,17 +510,17 @@ def test_sorted_rows_return_to_input_order(uneven):
   path, layout = uneven
   batches = input_pipeline.record_batches(path, layout, 8, False, True, True)
   rows = [
-    {"input_index": place}
+    {"input_index": index}
     for batch in batches
-    for place in batch["input_index"].numpy()
+    for index in batch["input_index"].numpy()
   ]
-  places = [
+  indices = [
     int(row["input_index"]) for row in tf_records.restore_input_order(rows)
   ]
-  assert places == list(range(50))
+  assert indices == list(range(50))
 
 
-def grouped(uneven, num_batches, first_record=0, batch_size=8, seed=3):
+def bucketed(uneven, num_batches, first_record=0, batch_size=8, seed=3):
   path, layout = uneven
   batches = input_pipeline.shuffled_record_batches(
     path, layout, batch_size, True, 50, seed, first_record, by_length=True
@@ -522,32 +528,32 @@ def grouped(uneven, num_batches, first_record=0, batch_size=8, seed=3):
   return list(batches.take(num_batches))
 
 
-def test_grouped_batches_are_of_like_lengths(uneven):
-  # 50 records leave 2 over; the next epoch's first 6 fill their batch.
-  batches = grouped(uneven, 6)
+def test_bucketed_batches_have_similar_lengths(uneven):
+  # The last 2 of 50 records share a batch with the next epoch's first 6.
+  batches = bucketed(uneven, 6)
   spreads = [max(lengths) - min(lengths) for lengths in lengths_of(batches)]
   assert max(spreads) <= 6
   assert np.mean(spreads) < 4
 
 
-def test_grouped_epochs_have_every_record_once(uneven):
+def test_bucketed_epochs_have_every_record_once(uneven):
   ids = [
     number
-    for batch in grouped(uneven, 25)
+    for batch in bucketed(uneven, 25)
     for number in batch["unique_ids"].numpy().tolist()
   ]
   for epoch in range(4):
     assert sorted(ids[50 * epoch : 50 * (epoch + 1)]) == list(range(50))
 
 
-def test_grouped_batches_come_in_random_order(uneven):
-  totals = [sum(lengths) for lengths in lengths_of(grouped(uneven, 6))]
+def test_bucketed_batches_come_in_random_order(uneven):
+  totals = [sum(lengths) for lengths in lengths_of(bucketed(uneven, 6))]
   assert totals != sorted(totals) and totals != sorted(totals, reverse=True)
 
 
-def test_grouped_training_goes_on_where_it_stopped(uneven):
-  whole = grouped(uneven, 12)
-  rest = grouped(uneven, 5, first_record=7 * 8)
+def test_resumed_bucketed_batches_equal_those_of_one_run(uneven):
+  whole = bucketed(uneven, 12)
+  rest = bucketed(uneven, 5, first_record=7 * 8)
   for batch, again in zip(whole[7:], rest):
     assert batch["unique_ids"].numpy().tolist() == (
       again["unique_ids"].numpy().tolist()

@@ -1,4 +1,4 @@
-"""The record at fault is found, in any file, before training and in it."""
+"""Tests that a bad record is found, before and during training."""
 
 import os
 import re
@@ -32,7 +32,7 @@ ROW = {
 
 
 def write(path, **bad):
-  """Writes records of which some, by number, have other features."""
+  """Writes 3000 records; `record_N={...}` changes features of record N."""
   rows = [ROW | bad.get(f"record_{number}", {}) for number in range(3000)]
   tf_records.write_records(str(path), rows, LAYOUT)
   return str(path)
@@ -70,29 +70,29 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value, number):
 
 
 @pytest.mark.graph
-def test_a_record_of_other_lengths_is_found(tmp_path):
+def test_a_record_with_other_lengths_is_found(tmp_path):
   path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
   assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("place", [3, 9, 40, -3])
-def test_a_flipped_byte_is_found(tmp_path, place):
+@pytest.mark.parametrize("offset", [3, 9, 40, -3])
+def test_a_flipped_bit_is_found(tmp_path, offset):
   path = write(tmp_path / "bad")
   size = os.path.getsize(path) // 3000
   with open(path, "r+b") as file:
-    file.seek(2000 * size + place % size)
+    file.seek(2000 * size + offset % size)
     byte = file.read(1)[0]
     file.seek(-1, 1)
     file.write(bytes([byte ^ 16]))
   assert f"{path}: record 2000 " in record_check.find([path], LAYOUT)
-  if place < 12 and place > 0:  # where its length is
+  if 0 < offset < 12:  # in the record length or its checksum
     with pytest.raises(InputError, match=re.escape(f"{path}: record 2000 ")):
       tf_records.count_records(path)
 
 
 @pytest.mark.parametrize("find", [None, lambda: None])
-def test_other_errors_stay_as_they_are(find):
+def test_other_errors_are_unchanged(find):
   with (
     pytest.raises(tf.errors.InvalidArgumentError),
     record_check.report_bad_record(find),
@@ -101,7 +101,7 @@ def test_other_errors_stay_as_they_are(find):
 
 
 @pytest.mark.graph
-def test_the_mark_of_a_batch_is_nan_where_a_value_is_out_of_range():
+def test_nan_if_out_of_range():
   batch = {name: np.array([value]) for name, value in ROW.items()}
   bad = {
     "input_ids": [[0, 9, 0, 0]],
@@ -109,11 +109,11 @@ def test_the_mark_of_a_batch_is_nan_where_a_value_is_out_of_range():
     "next_sentence_labels": [[2]],
   }
   with tf.Graph().as_default(), tf.Session() as session:
-    mark = input_pipeline.range_mark
-    assert session.run(mark(batch, LAYOUT)) == 0
+    check = input_pipeline.nan_if_out_of_range
+    assert session.run(check(batch, LAYOUT)) == 0
     for name, value in bad.items():
-      marked = mark(batch | {name: np.array(value)}, LAYOUT)
-      assert np.isnan(session.run(marked)), name
+      term = check(batch | {name: np.array(value)}, LAYOUT)
+      assert np.isnan(session.run(term)), name
 
 
 # In training
@@ -130,15 +130,15 @@ BAD = {
 @pytest.mark.parametrize(
   ("name", "action"),
   [
-    ("input_ids", "--do_train"),  # which TensorFlow refuses
-    ("segment_ids", "--do_train"),  # which it does not
+    ("input_ids", "--do_train"),  # TensorFlow raises
+    ("segment_ids", "--do_train"),  # TensorFlow does not
     ("next_sentence_labels", "--nodo_train"),
   ],
 )
 def test_training_and_evaluation_name_the_record(
   world, tmp_path, monkeypatch, name, action
 ):
-  # As if the record were not among the first.
+  # As if the record were not among those checked before training.
   monkeypatch.setattr(pretraining_inputs, "_NUM_LOOKED_AT", 0)
   path = str(tmp_path / "records")
   row = {

@@ -408,7 +408,12 @@ BAD = [
     "'THING' (at 'mat') is no label",
   ),
   (run_ner, {"output_dir": "trained"}, "folder", "with script 'run_class"),
-  (run_pretraining, {"input_file": "cut.tf_record"}, "data", "cut off at byte"),
+  (
+    run_pretraining,
+    {"input_file": "cut.tf_record"},
+    "data",
+    "truncated at byte",
+  ),
   (
     run_pretraining,
     {"input_file": "long.tf_record"},
