@@ -260,7 +260,7 @@ _VOCABULARIES = [
     files={
       "vocab.txt": wrong_input_world.vocab(*_VOCAB[:6], "the", *_VOCAB[7:])
     },
-    logged="{case}/vocab.txt: 1 entries come more than once",
+    logged="{case}/vocab.txt: 1 entries occur more than once",
   ),
   # More of each kind.
   bad_vocab(

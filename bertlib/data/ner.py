@@ -1,7 +1,7 @@
-"""Tagged sentences: their files, their entities, their windows of word pieces.
+"""Named-entity data: files of tagged sentences, tagging schemes, windows.
 
-A sentence is a list of words, each with a tag. BIO (B-PER I-PER O), BIOES and
-plain classes (PER PER O) are read; what is between is `Entity`s.
+A sentence is a list of words, each with a tag: BIO (B-PER I-PER O), BIOES
+(also BILOU) or bare classes (PER PER O).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
-# A word of running text: letters and digits, or one character of another kind;
-# Chinese, which has no spaces, goes by characters.
+# A word of running text: a run of letters and digits, or one other character.
+# Each Chinese character is a word.
 WORD = re.compile(
   r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
   r"|[^\W\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -28,12 +28,12 @@ WORD = re.compile(
 
 
 class Sentence(NamedTuple):
-  """Words, and what is known of them.
+  """A sentence of tagged words.
 
   Attributes:
     words: the words.
-    tags: one for each word; None where the file has none.
-    text: in which the words stand.
+    tags: one tag per word; None if they are unknown.
+    text: the text that contains the words.
     offsets: character span of each word in `text`, [start, end).
     location: file and line, for messages.
   """
@@ -46,7 +46,7 @@ class Sentence(NamedTuple):
 
 
 class Entity(NamedTuple):
-  """Words that belong together: words [start, end) of a sentence."""
+  """A named entity: words [start, end) of a sentence."""
 
   label: str
   start: int
@@ -54,14 +54,15 @@ class Entity(NamedTuple):
 
 
 class Columns(NamedTuple):
-  """Where words and tags stand in a file of columns.
+  """Columns and delimiters of a file of tagged words or sentences.
 
   Attributes:
     word: column of the word, from 1, or from -1 backwards.
-    tag: likewise; None for a file without tags.
-    delimiter: between columns; None for tabs or, in lines without any, spaces.
-    item_delimiter: between the words of a sentence, and between its tags,
-      where a line holds a sentence; None where it holds a word.
+    tag: column of the tag, likewise; None to read no tags.
+    delimiter: column separator; None for tabs or, in lines without tabs,
+      spaces.
+    item_delimiter: separates the words and the tags of a sentence if each line
+      holds one sentence; None if each line holds one word.
   """
 
   word: int = 1
@@ -79,19 +80,18 @@ def read_sentences(
   """Reads a file of tagged sentences.
 
   Args:
-    path: the file: `.jsonl` with `tokens` and `tags`, or `text` and
-      `entities` (each `start`, `end`, `label`; characters); else columns. CRLF,
-      a byte-order mark, blank lines and `-DOCSTART-` are passed over, and `.gz`
-      is unpacked.
-    columns: of a file of columns; with `tag` None tags are not looked at.
-    encoding: of the file.
+    path: a `.jsonl` file with `tokens` and `tags`, or with `text` and
+      `entities` (`start`, `end` in characters, `label`); otherwise a file of
+      columns. A byte-order mark, CRLF and `-DOCSTART-` lines are ignored, `.gz`
+      is decompressed.
+    columns: format of a file of columns; `tag` None ignores tags in any file.
+    encoding: encoding of the file.
 
   Returns:
     The sentences.
 
   Raises:
-    InputError: the file is missing, has no sentences, or a line is not like
-      the others.
+    InputError: the file is missing, has no sentences, or has an invalid line.
   """
   try:
     lines = [
@@ -113,9 +113,10 @@ def read_sentences(
 
 
 def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
-  """A word a line, a blank line after a sentence.
+  """Reads one word per line, with a blank line after each sentence.
 
-  Adds the first file and line of each tag to `tag_locations`.
+  Like the other readers, adds the file and line where each tag first occurs to
+  `tag_locations`.
   """
   number_of_columns = None
   words: list[str] = []
@@ -133,7 +134,7 @@ def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
     if len(fields) != number_of_columns:
       raise InputError(
         f"{path}, line {number}: has {len(fields)} columns, but the lines"
-        f" before have {number_of_columns}. Mend it, or name --delimiter"
+        f" before have {number_of_columns}. Fix it, or give --delimiter"
       )
     if not words:
       first = number
@@ -146,7 +147,7 @@ def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
 
 
 def _from_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
-  """A sentence a line: its words, and in another column its tags."""
+  """Reads one sentence per line: a column of words and one of tags."""
   number_of_columns = None
   for number, line in enumerate(lines, start=1):
     if not line.strip():
@@ -158,11 +159,11 @@ def _from_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
     if len(fields) != number_of_columns:
       raise InputError(
         f"{where}: has {len(fields)} columns, but the lines before have"
-        f" {number_of_columns}. Fix it, or name --delimiter"
+        f" {number_of_columns}. Fix it, or give --delimiter"
       )
     words = _field(fields, columns.word, "word", where)
     if number == 1 and not any(columns.item_delimiter in f for f in fields):
-      continue  # names of the columns
+      continue  # a header
     words = words.split(columns.item_delimiter)
     tags = None
     if columns.tag is not None and len(fields) > 1:
@@ -191,7 +192,7 @@ def _field(fields: Sequence[str], column: int, role: str, where: str) -> str:
 
 
 def _joined(words, tags, where: str) -> Sentence:
-  """A sentence whose text is its words with spaces between."""
+  """A sentence whose text is its words joined by spaces."""
   offsets, start = [], 0
   for word in words:
     offsets.append((start, start + len(word)))
@@ -205,8 +206,10 @@ def _from_json(path, lines: Sequence[str], columns: Columns, tag_locations):
     has_tags = columns.tag is not None
     if isinstance(row, Mapping) and isinstance(row.get("tokens"), list):
       tags = row.get("tags") if has_tags else None
-      for name, of in (("tokens", row["tokens"]), ("tags", tags or [])):
-        if not (isinstance(of, list) and all(isinstance(o, str) for o in of)):
+      for name, items in (("tokens", row["tokens"]), ("tags", tags or [])):
+        if not (
+          isinstance(items, list) and all(isinstance(i, str) for i in items)
+        ):
           raise InputError(f'{where}: "{name}" is not a list of strings')
       if tags is not None and len(tags) != len(row["tokens"]):
         raise InputError(
@@ -228,21 +231,21 @@ def _from_json(path, lines: Sequence[str], columns: Columns, tag_locations):
 
 
 def from_text(text: str, spans=None, where: str = "") -> Sentence:
-  """Cuts running text at words, and at the ends of entities.
+  """Splits running text into words, also at the boundaries of entities.
 
   Args:
-    text: of any length.
-    spans: its entities, each with `start`, `end` and `label`; None where they
-      are not known.
+    text: text of any length.
+    spans: its entities, mappings with `start`, `end` and `label`; None if they
+      are unknown.
     where: file and line, for messages.
 
   Returns:
-    The sentence, with tags in BIO.
+    The sentence, with BIO tags.
 
   Raises:
-    InputError: a span is no entity of the text, or two overlap.
+    InputError: a span is not a valid entity of the text, or two overlap.
   """
-  ends = set()
+  boundaries = set()
   for span in spans or ():
     try:
       start, end = span["start"], span["end"]
@@ -251,18 +254,19 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
       is_in_text = False
     if not is_in_text:
       raise InputError(
-        f"{where}: {json.dumps(span)} is no entity; it needs label, start and"
-        f" end, with start < end <= {len(text)}"
+        f"{where}: {json.dumps(span)} is not an entity; it needs label, start"
+        f" and end, with start < end <= {len(text)}"
       )
-    ends |= {start, end}
+    boundaries |= {start, end}
   offsets = []
   for match in WORD.finditer(text):
     start, end = match.span()
-    cuts = [start, *sorted(e for e in ends if start < e < end), end]
+    inner = sorted(b for b in boundaries if start < b < end)
+    cuts = [start, *inner, end]
     offsets += zip(cuts, cuts[1:])
   tags = None
   if spans is not None:
-    found = []
+    entities = []
     for span in spans:
       inside = [
         index
@@ -271,38 +275,38 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
       ]
       if inside:
         label = span["label"].strip()
-        found.append(Entity(label, inside[0], inside[-1] + 1))
-    found.sort(key=lambda entity: entity.start)
-    for one, other in zip(found, found[1:]):
-      if other.start < one.end:
+        entities.append(Entity(label, inside[0], inside[-1] + 1))
+    entities.sort(key=lambda entity: entity.start)
+    for entity, following in zip(entities, entities[1:]):
+      if following.start < entity.end:
         raise InputError(
-          f"{where}: the entities {one.label} and {other.label} overlap"
+          f"{where}: the entities {entity.label} and {following.label} overlap"
         )
-    tags = entities_to_tags(found, len(offsets), "BIO")
+    tags = entities_to_tags(entities, len(offsets), "BIO")
   words = [text[start:end] for start, end in offsets]
   return Sentence(words, tags, text, offsets, where)
 
 
 # Tags
 
-# Before the type of an entity; `tags_to_entities` knows no others.
+# Prefixes of an entity's type, all that `tags_to_entities` supports.
 _HEADS = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
 def check_tags(tag_locations: Mapping[str, str]) -> None:
-  """Refuses tags that are not what the others are.
+  """Checks that all tags follow one scheme.
 
   Args:
-    tag_locations: of each tag, file and line where it comes first.
+    tag_locations: file and line where each tag first occurs.
 
   Raises:
-    InputError: one is empty, or some have a type after B-, I- and so on and
-      one is neither such a tag nor O.
+    InputError: a tag is empty, or some tags have a prefix such as B- and
+      another is neither prefixed nor O.
   """
   for tag, location in tag_locations.items():
     if not tag:
       raise InputError(
-        f"{location}: the tag is empty. Give each word its tag, or O"
+        f"{location}: the tag is empty. Give each word a tag, or O"
       )
   has_types = any(tag[1:2] == "-" for tag in tag_locations)
   for tag, location in tag_locations.items():
@@ -316,7 +320,7 @@ def check_tags(tag_locations: Mapping[str, str]) -> None:
 
 
 def find_scheme(tags: Iterable[str]) -> str:
-  """What tags are made of: "BIOES", "BIO", or "" for bare classes."""
+  """Tagging scheme: "BIOES", "BIO", or "" for bare classes."""
   heads = {tag[0] for tag in tags if tag[1:2] == "-"}
   if not heads:
     return ""
@@ -324,9 +328,10 @@ def find_scheme(tags: Iterable[str]) -> str:
 
 
 def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
-  """The entities that tags describe, also where they are not well made.
+  """Extracts the entities of a sentence from its tags.
 
-  An inside without a beginning begins, as in the evaluation of CoNLL 2003.
+  Invalid tags are accepted as by the CoNLL 2003 evaluation: an I- tag that
+  continues no entity starts one.
 
   Args:
     tags: BIO, BIOES (or BILOU) or bare classes.
@@ -340,10 +345,10 @@ def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
     head, _, kind = tag.partition("-") if tag[1:2] == "-" else ("I", "", tag)
     if tag == "O":
       head, kind = "O", None
-    goes_on = is_open and head in "IEL" and kind == label
-    if is_open and not goes_on:
+    continues = is_open and head in "IEL" and kind == label
+    if is_open and not continues:
       found.append(Entity(label, start, index))
-    if not goes_on:
+    if not continues:
       label, start = kind, index
     is_open = head != "O"
     if head in "ESLU":
@@ -355,15 +360,15 @@ def tags_to_entities(tags: Sequence[str]) -> list[Entity]:
 def entities_to_tags(
   entities: Iterable[Entity], num_words: int, scheme: str
 ) -> list[str]:
-  """The tags of entities.
+  """Tags the words of a sentence with its entities.
 
   Args:
-    entities: of one sentence; no two share a word.
-    num_words: of the sentence.
+    entities: entities of the sentence, which do not overlap.
+    num_words: number of words of the sentence.
     scheme: see `find_scheme`.
 
   Returns:
-    A tag for each word.
+    One tag per word.
   """
   tags = ["O"] * num_words
   for label, start, end in entities:
@@ -378,14 +383,14 @@ def entities_to_tags(
 def repair_tags(
   sentences: Iterable[Sentence], scheme: str
 ) -> tuple[list[Sentence], int]:
-  """Sentences with tags as the scheme has them, and how many were not.
+  """Converts the tags of sentences to valid tags of a scheme.
 
   Args:
-    sentences: some may be without tags.
+    sentences: the sentences; those without tags are unchanged.
     scheme: see `find_scheme`.
 
   Returns:
-    The sentences; and the number of words whose tag is another now.
+    The sentences, and the number of words whose tag changed.
   """
   result, num_changed = [], 0
   for sentence in sentences:
@@ -403,12 +408,12 @@ def repair_tags(
 
 
 class Window(NamedTuple):
-  """A stretch of a sentence as the model takes it.
+  """A part of a sentence that fits the model.
 
   Attributes:
     input_ids: [CLS], word pieces, [SEP].
-    words: of each piece of `input_ids` the word that is decided there: the
-      index of it in the sentence at a word's first piece, else -1.
+    words: for each piece, the index of the word whose tag is predicted there
+      (at the word's first piece), else -1.
     sentence: index of the sentence.
   """
 
@@ -422,19 +427,19 @@ def make_windows(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
 ) -> Iterator[Window]:
-  """Cuts sentences into windows, each word decided in one of them.
+  """Divides sentences into windows; each word is predicted in one of them.
 
-  A sentence that does not fit makes several, which overlap by half: a word is
-  decided where it has more around it. A word of which no piece is left, such as
-  a control character, is decided nowhere.
+  A long sentence has several windows, which overlap by half; a word is
+  predicted in the window that shows more context around it. A word without
+  pieces, such as a control character, is predicted in none.
 
   Args:
     sentences: the sentences.
-    tokenizer: gives the ids.
-    max_seq_length: tokens of a window, with [CLS] and [SEP].
+    tokenizer: a WordPiece tokenizer.
+    max_seq_length: tokens per window, [CLS] and [SEP] included.
 
   Yields:
-    The windows, those of a sentence in order.
+    The windows, in the order of the text.
   """
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   room = max_seq_length - 2
@@ -448,20 +453,21 @@ def make_windows(
     doc_spans = model_inputs.make_doc_spans(len(ids), room, max(room // 2, 1))
     for start, length in doc_spans or [(0, 0)]:
       end = start + length
-      # Of what two windows share, each decides the half away from its edge.
+      # In the overlap of two windows, each predicts the half farther from its
+      # edge.
       first = start + room // 4 if start else 0
       last = end if end == len(ids) else start + room // 4 + room // 2
-      decided = [
+      predicted = [
         word if first <= position < last else -1
         for position, word in enumerate(words[start:end], start)
       ]
-      yield Window([cls, *ids[start:end], sep], [-1, *decided, -1], number)
+      yield Window([cls, *ids[start:end], sep], [-1, *predicted, -1], number)
 
 
 def window_lengths(
   windows: Sequence[Window], max_seq_length: int
 ) -> model_inputs.Lengths:
-  """The lengths of windows, in which no sentence is truncated."""
+  """Lengths of windows, for reports; no sentence is truncated."""
   num_windows = Counter(window.sentence for window in windows)
   return model_inputs.Lengths(
     [len(window.input_ids) for window in windows],
@@ -473,7 +479,7 @@ def window_lengths(
 
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:
-  """The layout of windows as records."""
+  """Layout of the records of windows."""
   return tf_records.token_layout(max_seq_length) | {
     "label_ids": tf_records.Feature((max_seq_length,)),
     "unique_ids": tf_records.Feature(),
@@ -486,16 +492,16 @@ def window_record(
   max_seq_length: int,
   tag_ids: Sequence[int] | None,
 ) -> dict[str, Any]:
-  """A window as a record.
+  """Builds the record of a window.
 
   Args:
     window: the window.
-    unique_id: its number.
-    max_seq_length: tokens of a record.
-    tag_ids: of the words of its sentence; None where they are not known.
+    unique_id: number of the window.
+    max_seq_length: tokens per record.
+    tag_ids: tag ids of the words of its sentence; None if they are unknown.
 
   Returns:
-    The features; `label_ids` is -1 where nothing is decided.
+    The features; `label_ids` is -1 at positions without a label.
   """
   label_ids = [
     -1 if tag_ids is None or word < 0 else tag_ids[word]
@@ -513,17 +519,17 @@ def window_records(
   max_seq_length: int,
   labels: Sequence[str],
 ) -> list[dict[str, Any]]:
-  """The records of windows, numbered from 0.
+  """Builds the records of windows, numbered from 0.
 
   Args:
     sentences: the sentences.
     windows: their windows.
-    max_seq_length: tokens of a record.
-    labels: the tags; another tag is no label.
+    max_seq_length: tokens per record.
+    labels: the tags of the model; words with another tag have no label.
   """
-  number = {label: index for index, label in enumerate(labels)}
+  label_ids = {label: index for index, label in enumerate(labels)}
   tag_ids = [
-    [number.get(tag, -1) for tag in s.tags] if s.tags else None
+    [label_ids.get(tag, -1) for tag in s.tags] if s.tags else None
     for s in sentences
   ]
   return [

@@ -1,4 +1,4 @@
-"""Vocabularies: their tokenizer, their checks, and how two of them differ.
+"""Vocabularies: loading, checks, their tokenizer, comparison.
 
 Imports no TensorFlow.
 """
@@ -15,16 +15,16 @@ import tokenization
 from bertlib import files, text_files
 from bertlib.errors import InputError
 
-# Name of a model's vocabulary in its folder.
+# File name of the vocabulary in a model's folder.
 VOCAB_FILE = "vocab.txt"
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# Embedding tables are made larger than the vocabulary up to a round number.
+# Embedding tables may be larger than the vocabulary, up to a multiple of this.
 _ROUND = 128
 
-# Words with upper and lower case from which on a vocabulary is checked to be of
-# the case of the text; a made-up one has fewer.
+# Minimum number of words for checking the casing of a vocabulary; toy
+# vocabularies have fewer.
 _ENOUGH_WORDS = 1000
 
 
@@ -36,23 +36,21 @@ def load_tokenizer(
   never_split: Iterable[str] = (),
   checks_case: bool = True,
 ) -> tokenization.FullTokenizer:
-  """Loads the tokenizer of a vocabulary that fits the model and the text.
+  """Loads the tokenizer of a vocabulary; checks that it fits model and text.
 
   Args:
-    vocab_file: the vocabulary.
+    vocab_file: path of the vocabulary.
     do_lower_case: whether text is lower-cased.
-    vocab_size: rows of the model's embedding table; None: not checked.
-    init_checkpoint: checkpoint of the model, whose folder may be that of a
-      published one, and may have a vocabulary to compare with.
+    vocab_size: rows of the model's embedding table; None to skip this check.
+    init_checkpoint: checkpoint of the model. Its folder name may be that of a
+      published model, and a vocabulary in the folder is compared.
     never_split: see `tokenization.FullTokenizer`.
-    checks_case: whether a large vocabulary of the other case is refused.
-
-  Returns:
-    The tokenizer.
+    checks_case: whether to refuse a vocabulary whose casing differs from that
+      of the text.
 
   Raises:
     InputError: the vocabulary is missing, lacks a special entry, has more
-      entries than the model, or is of the other case.
+      entries than the model, or has another casing.
   """
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
@@ -71,15 +69,15 @@ def load_tokenizer(
 
 
 def _compare_with_checkpoint(path: str, checkpoint: str) -> None:
-  """Warns of a vocabulary that is not the one beside a checkpoint."""
-  beside = os.path.join(os.path.dirname(checkpoint), VOCAB_FILE)
-  if files.exists(beside):
-    different = difference(path, beside, ignore_unused=True)
+  """Warns if the vocabulary in the checkpoint's folder is another."""
+  expected = os.path.join(os.path.dirname(checkpoint), VOCAB_FILE)
+  if files.exists(expected):
+    different = difference(path, expected, ignore_unused=True)
     if different:
       logging.warning(
-        "%s: not the vocabulary beside the checkpoint, %s (%s)",
+        "%s: differs from the vocabulary of the checkpoint, %s (%s)",
         path,
-        beside,
+        expected,
         different,
       )
 
@@ -88,10 +86,10 @@ def read_entries(path: str) -> list[str]:
   """Reads the entries of a vocabulary as `tokenization.load_vocab` does.
 
   Args:
-    path: the file, which may begin with a byte-order mark.
+    path: path of the file; may begin with a byte-order mark.
 
   Raises:
-    InputError: it is missing, or not UTF-8.
+    InputError: the file is missing or not UTF-8.
   """
   if not files.exists(path):
     raise InputError(f"{path}: cannot be read; name a vocab.txt")
@@ -102,32 +100,22 @@ def read_entries(path: str) -> list[str]:
 
 
 def load(path: str) -> dict[str, int]:
-  """Reads a vocabulary as `tokenization.load_vocab` does, and checks its bytes.
-
-  Args:
-    path: the file; see `read_entries`.
-
-  Returns:
-    The id of each entry.
-
-  Raises:
-    InputError: see `read_entries`.
-  """
+  """Reads a vocabulary as a mapping from entry to id, see `read_entries`."""
   return {entry: index for index, entry in enumerate(read_entries(path))}
 
 
 def check(
   path: str, vocab: Mapping[str, int], vocab_size: int | None = None
 ) -> None:
-  """Refuses a vocabulary that cannot serve a model, and warns of an odd one.
+  """Checks a vocabulary; warns of what is unusual but works.
 
   Args:
-    path: the file.
-    vocab: what `tokenization.load_vocab` read from it.
-    vocab_size: rows of the model's embedding table; None: not checked.
+    path: path of the vocabulary, for messages.
+    vocab: id of each entry.
+    vocab_size: rows of the model's embedding table; None to skip this check.
 
   Raises:
-    InputError: a special entry is missing or comes twice, or there are more
+    InputError: a special entry is missing or repeated, or there are more
       entries than `vocab_size`.
   """
   try:
@@ -139,7 +127,7 @@ def check(
     _check_repeated(path)
   if vocab.get("[PAD]") != 0:
     logging.warning(
-      "%s: [PAD] is not its first entry, but padding has the id 0", path
+      "%s: [PAD] is not its first entry, but padding has id 0", path
     )
   if vocab_size is not None and vocab_size - num_entries >= _ROUND:
     logging.warning(
@@ -158,8 +146,8 @@ def _check_repeated(path: str) -> None:
   for entry in repeated:
     if entry in _SPECIAL:
       raise InputError(
-        f"{path}, line {_lines_of(entry, entries)[1]}: has {entry} a second"
-        " time. Make each line different"
+        f"{path}, line {_lines_of(entry, entries)[1]}: repeats {entry}. Make"
+        " each line different"
       )
   if repeated:
     shown = ", ".join(
@@ -167,7 +155,7 @@ def _check_repeated(path: str) -> None:
       for entry in repeated[:3]
     )
     logging.warning(
-      "%s: %d entries come more than once, of which the last one counts: %s",
+      "%s: %d entries occur more than once; the last occurrence counts: %s",
       path,
       len(repeated),
       shown,
@@ -175,53 +163,47 @@ def _check_repeated(path: str) -> None:
 
 
 def _lines_of(entry: str, entries: list[str]) -> list[int]:
-  """Line numbers, from 1, of an entry."""
+  """Numbers of the lines, from 1, that hold an entry."""
   return [n for n, other in enumerate(entries, start=1) if other == entry]
 
 
 def is_cased(entries: Iterable[str]) -> bool:
-  """Whether more than 1% of a vocabulary's words have capital letters.
+  """Returns whether more than 1% of a vocabulary's words have capital letters.
 
-  Args:
-    entries: of the vocabulary. Those of scripts without upper and lower case,
-      and special ones, do not count.
+  Special entries and scripts without letter case do not count.
   """
   num_words, num_capitals = _count_case(entries)
   return 100 * num_capitals > num_words
 
 
 def has_enough_words(entries: Iterable[str]) -> bool:
-  """Whether a vocabulary is so large that its case is no accident."""
+  """Returns whether a vocabulary is large enough to trust `is_cased`."""
   return _count_case(entries)[0] >= _ENOUGH_WORDS
 
 
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:
-  """Numbers of words that can have capital letters, and of those that have."""
+  """Counts the words in scripts with letter case, and those with capitals."""
   words = [entry.removeprefix("##") for entry in entries]
   with_case = [w for w in words if w.isalpha() and w.lower() != w.upper()]
   return len(with_case), sum(word != word.lower() for word in with_case)
 
 
 def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
-  """Refuses a vocabulary of the other case, see `case_mismatch`.
-
-  Raises:
-    InputError: it is of the other case.
-  """
+  """Raises an InputError if the casing is wrong, see `case_mismatch`."""
   problem = case_mismatch(entries, do_lower_case)
   if problem:
     raise InputError(f"{path}: {problem}")
 
 
 def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
-  """Says that a vocabulary is cased and text is not, or the reverse.
+  """Compares the casing of a vocabulary with that of the text.
 
   Args:
     entries: entries of the vocabulary.
     do_lower_case: whether text is lower-cased.
 
   Returns:
-    A sentence with the fix; None where the case is the same.
+    The problem and its fix, for a message; None if there is none.
   """
   cased = is_cased(entries)
   if cased and do_lower_case:
@@ -235,47 +217,44 @@ def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
 
 
 def check_same(path: str, trained: str) -> None:
-  """Refuses a vocabulary that is not that of a trained model.
+  """Raises an InputError if a vocabulary differs from a trained model's.
 
   Args:
-    path: the vocabulary.
-    trained: the file in the model's folder.
-
-  Raises:
-    InputError: an entry differs.
+    path: path of the vocabulary.
+    trained: path of the vocabulary in the model's folder.
   """
   different = difference(path, trained)
   if different:
     raise InputError(
-      f"{path}: not the vocabulary that the model in"
+      f"{path}: is not the vocabulary that the model in"
       f" {os.path.dirname(trained) or '.'} was trained with ({different})."
       f" Give --vocab_file={trained}, or name another --output_dir"
     )
 
 
 def difference(path: str, other: str, ignore_unused: bool = False) -> str:
-  """Describes how two vocabularies differ; empty if they are equal.
+  """Describes how two vocabularies differ; "" if they are equal.
 
   Args:
-    path: a vocabulary.
-    other: another.
-    ignore_unused: whether words may replace entries that are `[unusedN]` in
-      `other`, or follow its last entry.
+    path: path of a vocabulary.
+    other: path of the vocabulary to compare with.
+    ignore_unused: whether words may replace the `[unusedN]` entries of `other`,
+      or be appended to it.
   """
-  ours, theirs = read_entries(path), read_entries(other)
+  entries, expected = read_entries(path), read_entries(other)
   if ignore_unused:
-    del ours[len(theirs) :]
-  if len(ours) != len(theirs):
-    return f"{len(ours)} entries, not {len(theirs)}"
+    del entries[len(expected) :]
+  if len(entries) != len(expected):
+    return f"{len(entries)} entries, not {len(expected)}"
   lines = [
     line
-    for line, (one, another) in enumerate(zip(ours, theirs), start=1)
-    if one != another and not (ignore_unused and another.startswith("[unused"))
+    for line, (entry, wanted) in enumerate(zip(entries, expected), start=1)
+    if entry != wanted and not (ignore_unused and wanted.startswith("[unused"))
   ]
   if not lines:
     return ""
   first = lines[0]
   return (
     f"{len(lines)} entries differ, the first in line {first}:"
-    f" {ours[first - 1]!r}, not {theirs[first - 1]!r}"
+    f" {entries[first - 1]!r}, not {expected[first - 1]!r}"
   )

@@ -1,6 +1,6 @@
-"""Worker processes that share the work of data making.
+"""A pool of worker processes for data creation.
 
-Imports no TensorFlow, and nothing that does.
+Imports no TensorFlow, not even indirectly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from bertlib.errors import InputError
 
-# Submits a call to the workers of a pool, given its last arguments.
+# Submits a call to a pool: takes the call's last arguments, returns its Future.
 Submit = Callable[..., concurrent.futures.Future]
 
 
@@ -26,16 +26,16 @@ Submit = Callable[..., concurrent.futures.Future]
 def worker_pool(
   num_workers: int, function: Callable[..., Any], *shared: Any, kept: str = ""
 ) -> Iterator[Submit]:
-  """Runs processes that call one function.
+  """Starts a pool of processes that call one function.
 
-  They start, by `spawn`, as calls are submitted, and end with the block or
-  with this process. Calls that have not begun by then are canceled.
+  Processes are spawned as calls are submitted, and end with the block or with
+  this process. Calls that have not started by then are canceled.
 
   Args:
     num_workers: maximum number of processes.
-    function: of a module that imports no TensorFlow.
-    *shared: first arguments of every call; each process gets them once.
-    kept: for the error message, what a worker that dies leaves behind.
+    function: the function; its module must not import TensorFlow.
+    *shared: first arguments of every call, sent once per process.
+    kept: end of the error message: which results survive a dead worker.
 
   Yields:
     A function that takes the other arguments of a call and returns its Future.
@@ -59,7 +59,7 @@ def worker_pool(
   except BrokenProcessPool as error:
     raise InputError(
       "a worker died (killed, or out of memory). Run the same command again,"
-      f" with fewer --num_workers if memory was short{kept}"
+      f" with fewer --num_workers if memory ran out{kept}"
     ) from error
   finally:
     pool.shutdown(cancel_futures=True)
@@ -67,10 +67,10 @@ def worker_pool(
 
 @contextlib.contextmanager
 def _posing_as_main() -> Iterator[None]:
-  """Makes this module the main one for processes started in the block.
+  """Makes this module `__main__` for processes spawned in the block.
 
-  A spawned process imports the main module again; the one of a training
-  script would bring TensorFlow.
+  A spawned process imports `__main__` again; that of a training script would
+  import TensorFlow.
   """
   main = sys.modules["__main__"]
   sys.modules["__main__"] = sys.modules[__name__]
@@ -80,16 +80,16 @@ def _posing_as_main() -> Iterator[None]:
     sys.modules["__main__"] = main
 
 
-# In a worker: what its pool calls, and the first arguments of every call.
+# In a worker: the function of its pool, and the first arguments of every call.
 _function: Callable[..., Any]
 _shared: tuple[Any, ...]
 
 
 def _start_worker(function: Callable[..., Any], *shared: Any) -> None:
-  """Prepares a worker, which ends when the process that started it does."""
+  """Initializes a worker, which exits when its parent process does."""
   global _function, _shared
   _function, _shared = function, shared
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
   parent = multiprocessing.parent_process()
 
   def die_with_parent():

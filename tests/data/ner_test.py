@@ -1,4 +1,4 @@
-"""Tests of data.ner: files, tags, windows."""
+"""Tests of named-entity data: files, tags, windows."""
 
 import json
 
@@ -37,7 +37,7 @@ def write(tmp_path, text, name="data.conll"):
     "Ann  B-PER\nleft   O\n\nRome  B-LOC\n",
   ],
 )
-def test_columns_are_read_however_the_lines_end(tmp_path, text):
+def test_columns_are_read_with_any_line_ends_and_blank_lines(tmp_path, text):
   first, second = ner.read_sentences(write(tmp_path, text), Columns())
   assert first.words == ["Ann", "left"]
   assert first.tags == ["B-PER", "O"]
@@ -45,14 +45,14 @@ def test_columns_are_read_however_the_lines_end(tmp_path, text):
   assert second.tags == ["B-LOC"]
 
 
-def test_any_column_and_delimiter(tmp_path):
+def test_columns_and_delimiter_can_be_chosen(tmp_path):
   path = write(tmp_path, "1|NNP|New York|B-LOC|x\n2|VB|is|O|y\n")
   (sentence,) = ner.read_sentences(path, Columns(3, -2, "|"))
   assert sentence.words == ["New York", "is"]
   assert sentence.tags == ["B-LOC", "O"]
 
 
-def test_words_stand_in_the_text(tmp_path):
+def test_offsets_locate_the_words_in_the_text(tmp_path):
   path = write(tmp_path, "Ann\tO\nleft\tO\n")
   (sentence,) = ner.read_sentences(path, Columns())
   assert [sentence.text[a:b] for a, b in sentence.offsets] == sentence.words
@@ -70,13 +70,13 @@ def test_a_no_break_space_is_a_word(tmp_path):
   assert sentence.words == ["\xa0", "Ann"]
 
 
-def test_mixed_numbers_of_columns_are_refused_by_line(tmp_path):
+def test_a_line_with_another_number_of_columns_is_refused(tmp_path):
   path = write(tmp_path, "Ann\tO\n\nleft\tO\nRome\n")
   with pytest.raises(InputError, match=r"line 4: has 1 columns.*have 2"):
     ner.read_sentences(path, Columns())
 
 
-def test_a_column_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_column_is_refused(tmp_path):
   path = write(tmp_path, "Ann\tO\n")
   with pytest.raises(InputError, match=r"line 1: .*--tag_column=3"):
     ner.read_sentences(path, Columns(tag=3))
@@ -93,7 +93,7 @@ def test_a_missing_file_is_refused(tmp_path):
     ner.read_sentences(str(tmp_path / "none"), Columns())
 
 
-def test_a_sentence_a_line(tmp_path):
+def test_one_sentence_per_line(tmp_path):
   path = write(tmp_path, "text_a\tlabel\n北\x02京\x02好\tB-LOC\x02I-LOC\x02O\n")
   (sentence,) = ner.read_sentences(path, Columns(item_delimiter="\x02"))
   assert sentence.words == ["北", "京", "好"]
@@ -118,7 +118,7 @@ def test_json_lines_with_tokens(tmp_path):
   assert second.tags is None
 
 
-def test_json_lines_with_places_in_text(tmp_path):
+def test_json_lines_with_text_and_entities(tmp_path):
   row = {
     "text": "Dr. Ann-Marie left Rome.",
     "entities": [
@@ -134,7 +134,7 @@ def test_json_lines_with_places_in_text(tmp_path):
   assert sentence.tags == ["O", "O", "B-PER", "O", "O", "O", "B-LOC", "O"]
 
 
-def test_an_entity_within_a_word_cuts_it():
+def test_an_entity_inside_a_word_splits_it():
   sentence = ner.from_text(
     "anti-BRCA1x", [{"start": 5, "end": 10, "label": "G"}]
   )
@@ -145,10 +145,10 @@ def test_an_entity_within_a_word_cuts_it():
 @pytest.mark.parametrize(
   "entities, message",
   [
-    ([{"start": 0, "end": 9, "label": "X"}], "is no entity"),
-    ([{"start": 2, "end": 2, "label": "X"}], "is no entity"),
-    ([{"start": 0, "end": 2}], "is no entity"),
-    (["X"], "is no entity"),
+    ([{"start": 0, "end": 9, "label": "X"}], "is not an entity"),
+    ([{"start": 2, "end": 2, "label": "X"}], "is not an entity"),
+    ([{"start": 0, "end": 2}], "is not an entity"),
+    (["X"], "is not an entity"),
     (
       [
         {"start": 0, "end": 2, "label": "X"},
@@ -158,7 +158,7 @@ def test_an_entity_within_a_word_cuts_it():
     ),
   ],
 )
-def test_spans_that_cannot_be_are_refused(tmp_path, entities, message):
+def test_invalid_spans_are_refused(tmp_path, entities, message):
   line = json.dumps({"text": "abc", "entities": entities})
   path = write(tmp_path, line, "data.jsonl")
   with pytest.raises(InputError, match=f"line 1: .*{message}"):
@@ -166,12 +166,12 @@ def test_spans_that_cannot_be_are_refused(tmp_path, entities, message):
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"words": []}'])
-def test_json_of_another_kind_is_refused(tmp_path, line):
+def test_json_without_tokens_or_text_is_refused(tmp_path, line):
   with pytest.raises(InputError, match="line 1: "):
     ner.read_sentences(write(tmp_path, line, "data.jsonl"), Columns())
 
 
-def test_chinese_goes_by_characters():
+def test_each_chinese_character_is_a_word():
   assert ner.from_text("我爱New York。").words == [
     "我", "爱", "New", "York", "。",
   ]  # fmt: skip
@@ -187,7 +187,7 @@ def test_chinese_goes_by_characters():
     ("msra/dev.tsv", "\x02", 2318, 3819),
   ],
 )
-def test_published_sets_are_read_whole(
+def test_published_data_sets_are_read_completely(
   name, item_delimiter, num_sentences, num_entities
 ):
   sentences = ner.read_sentences(
@@ -206,25 +206,25 @@ TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12)
 
 @given(TAGS)
 @settings(deadline=None)
-def test_entities_of_any_bio_are_those_of_seqeval(tags):
+def test_entities_of_any_bio_tags_equal_those_of_seqeval(tags):
   ours = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
   assert ours == get_entities(tags)
 
 
 @st.composite
 def entity_lists(draw):
-  """Entities side by side and apart, and the number of words."""
-  entities, place = [], 0
+  """Adjacent and separate entities, and the number of words."""
+  entities, end = [], 0
   for _ in range(draw(st.integers(0, 4))):
-    start = place + draw(st.integers(0, 2))
-    place = start + draw(st.integers(1, 3))
-    entities.append(Entity(draw(st.sampled_from("XY")), start, place))
-  return entities, place + draw(st.integers(0, 2))
+    start = end + draw(st.integers(0, 2))
+    end = start + draw(st.integers(1, 3))
+    entities.append(Entity(draw(st.sampled_from("XY")), start, end))
+  return entities, end + draw(st.integers(0, 2))
 
 
 @given(entity_lists(), st.sampled_from(["BIO", "BIOES"]))
 @settings(deadline=None)
-def test_tags_give_their_entities_back(drawn, scheme):
+def test_entities_survive_conversion_to_tags(drawn, scheme):
   entities, num_words = drawn
   tags = ner.entities_to_tags(entities, num_words, scheme)
   assert ner.tags_to_entities(tags) == entities
@@ -239,14 +239,14 @@ def test_tags_give_their_entities_back(drawn, scheme):
     (["E-X", "E-X"], [Entity("X", 0, 1), Entity("X", 1, 2)]),
   ],
 )
-def test_other_tags_are_understood(tags, entities):
+def test_other_schemes_and_invalid_tags_are_accepted(tags, entities):
   assert ner.tags_to_entities(tags) == entities
 
 
-def test_repaired_counts_the_tags_that_change():
+def test_repair_tags_counts_the_changed_tags():
   sentence = ner.from_text("a b c")._replace(tags=["O", "I-X", "I-X"])
-  (mended,), count = ner.repair_tags([sentence], "BIO")
-  assert mended.tags == ["O", "B-X", "I-X"]
+  (repaired,), count = ner.repair_tags([sentence], "BIO")
+  assert repaired.tags == ["O", "B-X", "I-X"]
   assert count == 1
 
 
@@ -274,11 +274,11 @@ def tokenizer(tmp_path_factory):
   st.integers(8, 20),
 )
 @settings(deadline=None)
-def test_every_word_is_decided_once(tokenizer, words, max_seq_length):
+def test_every_word_is_predicted_once(tokenizer, words, max_seq_length):
   sentence = ner.from_text("")._replace(words=words)
   windows = list(ner.make_windows([sentence], tokenizer, max_seq_length))
-  decided = sorted(w for window in windows for w in window.words if w >= 0)
-  assert decided == [i for i, word in enumerate(words) if word != "\u0000"]
+  predicted = sorted(w for window in windows for w in window.words if w >= 0)
+  assert predicted == [i for i, word in enumerate(words) if word != "\u0000"]
   for window in windows:
     assert len(window.input_ids) == len(window.words) <= max_seq_length
     for piece, word in zip(window.input_ids, window.words):
@@ -286,23 +286,23 @@ def test_every_word_is_decided_once(tokenizer, words, max_seq_length):
         assert piece == tokenizer.encode(words[word])[0]
 
 
-def test_a_word_of_a_long_sentence_has_others_around_it(tokenizer):
+def test_a_word_of_a_long_sentence_is_predicted_with_context(tokenizer):
   sentence = ner.from_text(" ".join(["b"] * 10_000))
   windows = list(ner.make_windows([sentence], tokenizer, 42))
   for window in windows[1:-1]:
-    places = [place for place, word in enumerate(window.words) if word >= 0]
-    assert places[0] > 10
-    assert places[-1] < 32
+    positions = [i for i, word in enumerate(window.words) if word >= 0]
+    assert positions[0] > 10
+    assert positions[-1] < 32
 
 
-def test_windows_are_counted_by_sentence(tokenizer):
+def test_windows_are_counted_per_sentence(tokenizer):
   sentences = [ner.from_text("a " * length) for length in (2, 9)]
   windows = list(ner.make_windows(sentences, tokenizer, 8))
   lengths = ner.window_lengths(windows, 8)
   assert lengths == ([4, 8, 8], 8, [0, 0], "sentences", [1, 2])
 
 
-def test_a_record_has_labels_where_words_are_decided(tokenizer):
+def test_a_record_has_labels_where_tags_are_predicted(tokenizer):
   sentence = ner.from_text("aa b")
   (window,) = ner.make_windows([sentence], tokenizer, 8)
   record = ner.window_record(window, 7, 8, [3, 5])

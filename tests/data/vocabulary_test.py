@@ -1,4 +1,4 @@
-"""Tests of vocabularies: what they have to have, and their tokenizers."""
+"""Tests of vocabularies: checks, comparison and tokenizers."""
 
 import pytest
 import reference_data
@@ -33,10 +33,10 @@ def write(path, *entries, end="\n"):
   return str(path)
 
 
-def test_line_ends_and_white_space_are_no_difference(tmp_path):
-  ours = write(tmp_path / "ours.txt", "a", "b ", end="\r\n")
+def test_line_ends_and_white_space_do_not_matter(tmp_path):
+  path = write(tmp_path / "vocab.txt", "a", "b ", end="\r\n")
   assert not vocabulary.difference(
-    ours, write(tmp_path / "other.txt", "a", "b")
+    path, write(tmp_path / "other.txt", "a", "b")
   )
 
 
@@ -50,14 +50,14 @@ def test_line_ends_and_white_space_are_no_difference(tmp_path):
     (["word", "a"], False),
   ],
 )
-def test_words_may_take_unused_places(tmp_path, entries, is_same):
-  ours = write(tmp_path / "ours.txt", *entries)
+def test_words_may_replace_unused_entries(tmp_path, entries, is_same):
+  path = write(tmp_path / "vocab.txt", *entries)
   other = write(tmp_path / "other.txt", "[unused0]", "a", "b")
-  different = vocabulary.difference(ours, other, ignore_unused=True)
+  different = vocabulary.difference(path, other, ignore_unused=True)
   assert (not different) == is_same
 
 
-def test_a_vocabulary_much_shorter_than_the_table_is_pointed_out(
+def test_a_vocabulary_much_smaller_than_the_embedding_table_warns(
   tmp_path, warnings
 ):
   entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -80,7 +80,7 @@ def test_a_vocabulary_that_is_not_utf8_is_refused(tmp_path):
     vocabulary.load_tokenizer(str(path), True)
 
 
-def test_a_missing_vocabulary_is_named(tmp_path):
+def test_a_missing_vocabulary_is_refused(tmp_path):
   with pytest.raises(InputError, match=r"cannot be read; name a vocab\.txt"):
     vocabulary.load_tokenizer(str(tmp_path / "none.txt"), True)
 
@@ -96,7 +96,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(tmp_path):
   ("name", "cased"),
   [("uncased", 0), ("chinese", 0), ("cased", 1), ("multi_cased", 1)],
 )
-def test_published_vocabularies_are_known_by_their_case(name, cased):
+def test_casing_of_published_vocabularies(name, cased):
   vocab = tokenization.load_vocab(reference_data.vocab(name))
   assert vocabulary.is_cased(vocab) == cased
 
@@ -111,14 +111,14 @@ def test_published_vocabularies_are_known_by_their_case(name, cased):
     (["word"] * 99 + ["DNA"], False),
   ],
 )
-def test_more_than_one_percent_of_the_words_make_a_vocabulary_cased(
+def test_a_vocabulary_is_cased_if_over_1_percent_of_its_words_are(
   entries, cased
 ):
   assert vocabulary.is_cased(entries) == cased
 
 
 @pytest.mark.parametrize("name", ["cased", "multi_cased"])
-def test_a_cased_vocabulary_is_not_for_lower_cased_text(name):
+def test_a_cased_vocabulary_is_refused_for_lower_cased_text(name):
   path = reference_data.vocab(name)
   with pytest.raises(InputError, match=r"is cased.*--do_lower_case=False"):
     vocabulary.load_tokenizer(path, True)
@@ -126,20 +126,20 @@ def test_a_cased_vocabulary_is_not_for_lower_cased_text(name):
 
 
 @pytest.mark.parametrize("name", ["uncased", "chinese"])
-def test_an_uncased_vocabulary_is_for_lower_cased_text(name):
+def test_an_uncased_vocabulary_is_refused_for_cased_text(name):
   path = reference_data.vocab(name)
   with pytest.raises(InputError, match=r"is uncased.*--do_lower_case=True"):
     vocabulary.load_tokenizer(path, False)
   vocabulary.load_tokenizer(path, True)
 
 
-def test_a_made_up_vocabulary_may_be_of_either_case(tmp_path):
+def test_a_toy_vocabulary_may_have_either_casing(tmp_path):
   path = write(tmp_path / "vocab.txt", "[UNK]", "[CLS]", "[SEP]", "a")
   for do_lower_case in (False, True):
     vocabulary.load_tokenizer(path, do_lower_case)
 
 
-def test_a_published_checkpoint_is_known_by_its_folder(tmp_path):
+def test_a_published_checkpoint_is_recognized_by_its_folder(tmp_path):
   path = write(tmp_path / "vocab.txt", "[UNK]", "[CLS]", "[SEP]")
   checkpoint = "x/cased_L-12_H-768_A-12/bert_model.ckpt"
   with pytest.raises(InputError, match="--do_lower_case=False"):

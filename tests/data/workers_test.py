@@ -20,7 +20,7 @@ def test_calls_get_the_shared_arguments_first():
   assert sys.modules["__main__"] is main
 
 
-def test_an_error_of_a_call_is_raised_by_its_future():
+def test_an_exception_of_a_call_is_raised_by_its_future():
   with worker_pool(1, pow, 2) as submit:
     future = submit("x")
     with pytest.raises(TypeError):
@@ -28,15 +28,17 @@ def test_an_error_of_a_call_is_raised_by_its_future():
     assert submit(3).result() == 8
 
 
-def test_a_worker_that_dies_is_an_error_that_says_what_is_kept():
+def test_a_dead_worker_is_an_error_that_names_what_is_kept():
   with (
-    pytest.raises(InputError, match=r"a worker died .* short; files are kept"),
+    pytest.raises(
+      InputError, match=r"a worker died .* ran out; files are kept"
+    ),
     worker_pool(1, os._exit, kept="; files are kept") as submit,
   ):
     submit(1).result()
 
 
-def test_calls_that_have_not_begun_are_canceled_at_the_end():
+def test_calls_that_have_not_started_are_canceled_at_the_end():
   with pytest.raises(KeyError), worker_pool(1, time.sleep) as submit:
     futures = [submit(0.01) for _ in range(1000)]
     raise KeyError
