@@ -580,7 +580,7 @@ def run_phases(settings: PretrainingSettings) -> None:
   """
   planned = phases.read_phases(settings)
   if settings.receipt.doctor:
-    phases.examine_phases(settings.run.output_dir, planned)
+    phases.run_doctor(settings.run.output_dir, planned)
     return
   settings = phases.with_cluster(settings, planned)
   receipt = receipts.begin(__file__, settings)

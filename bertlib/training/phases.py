@@ -1,7 +1,7 @@
-"""Pretraining in phases, each a process of its own.
+"""Pretraining in phases, each in its own subprocess.
 
-A phase that has come to its end is noted in `phases.json`, which alone decides
-whether it is run again.
+Finished phases are recorded in `phases.json`, which alone decides whether a
+phase is run again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bertlib.training import child_run, devices, distribution, heartbeat
 
 STATE_FILE = "phases.json"
 
-# What `phases.json` has of each phase that has ended.
-_ENDED = {
+# Entry of a finished phase in `phases.json`.
+_FINISHED = {
   "folder": str,
   "flags": str,
   "num_train_steps": int,
@@ -34,12 +34,12 @@ _ENDED = {
 
 
 class Phase(NamedTuple):
-  """A phase, as the command line and its file of flags have it.
+  """A phase, as the command line and its flag file define it.
 
   Attributes:
-    file: its flags.
-    settings: of its process, whose --output_dir is a folder of its own.
-    cluster: the processes that train it together; None for one alone.
+    file: its flag file.
+    settings: settings of its subprocess, with its own --output_dir.
+    cluster: the workers that train it; None for a single process.
   """
 
   file: str
@@ -53,43 +53,41 @@ class Phase(NamedTuple):
 
 
 def read_phases(settings: PretrainingSettings) -> list[Phase]:
-  """Reads the flags of all phases, and refuses those that could not be run.
-
-  Args:
-    settings: of the command.
+  """Reads and checks the flags of all phases.
 
   Raises:
-    InputError: there is no training, the folder has a model of another run, or
-      the flags of a phase are wrong.
+    InputError: --do_train is missing, --output_dir holds a model trained
+      without phases, or the flags of a phase are invalid.
   """
   output_dir = settings.run.output_dir
   if not settings.run.do_train:
-    raise InputError("--phases is about training: add --do_train")
+    raise InputError("--phases is for training. Add --do_train")
   if finding.last_checkpoint(output_dir):
     raise InputError(
-      f"{output_dir}: was trained without --phases; name another --output_dir"
+      f"{output_dir}: has a model trained without --phases. Give another"
+      " --output_dir"
     )
   phases = []
   for number, file in enumerate(settings.phases, start=1):
     folder = os.path.join(output_dir, f"phase_{number}")
     weights = f"{output_dir}/weights" if phases else None
     try:
-      own = child_run.read_settings(
+      phase_settings = child_run.read_settings(
         PretrainingSettings, folder, _flags(file, weights)
       )
-      cluster = devices.find_cluster(own.devices, trains=True)
+      cluster = devices.find_cluster(phase_settings.devices, trains=True)
     except (flags.Error, InputError) as error:
       raise InputError(f"{file}: {error}") from error
-    phases.append(Phase(file, own, cluster))
+    phases.append(Phase(file, phase_settings, cluster))
   return phases
 
 
 def with_cluster(
   settings: PretrainingSettings, phases: Sequence[Phase]
 ) -> PretrainingSettings:
-  """Settings of the command with the processes that train phases together.
+  """Adds the cluster of the phases to the command's settings.
 
-  This process computes nothing: it has to know only whether it is the chief.
+  This process only needs it to know whether it is the chief; it trains nothing.
   """
   clusters = [phase.cluster for phase in phases if phase.cluster]
   replicas = distribution.Replicas(1, clusters[0]) if clusters else None
@@ -98,24 +96,24 @@ def with_cluster(
   )
 
 
-def examine_phases(output_dir: str, phases: Sequence[Phase]) -> None:
-  """Runs what is left of the phases where the command asks for --doctor."""
+def run_doctor(output_dir: str, phases: Sequence[Phase]) -> None:
+  """Runs the doctor (--doctor) on each unfinished phase."""
   checkpoint = None
   for phase in phases:
-    if not has_ended(output_dir, phase):
+    if not is_finished(output_dir, phase):
       child_run.run(phase.folder, _flags(phase.file, checkpoint))
     checkpoint = finding.last_checkpoint(phase.folder)
 
 
 def run_phases(settings: PretrainingSettings, phases: Sequence[Phase]) -> None:
-  """Runs what is left of the phases, each from the weights of the one before.
+  """Runs the unfinished phases, each from the weights of the previous one.
 
-  The chief runs all of them. Another worker takes part in those that several
-  processes train, and waits for the chief to end each of them.
+  The chief runs all phases. Another worker takes part in those with a cluster,
+  and waits for the chief to finish each phase.
 
   Args:
-    settings: of `with_cluster`.
-    phases: of `read_phases`.
+    settings: result of `with_cluster`.
+    phases: result of `read_phases`.
 
   Raises:
     InputError: a phase failed, or the chief is lost.
@@ -123,68 +121,65 @@ def run_phases(settings: PretrainingSettings, phases: Sequence[Phase]) -> None:
   """
   output_dir, is_chief = settings.run.output_dir, settings.devices.is_chief
   watch = heartbeat.Watch(output_dir)
-  beating = contextlib.nullcontext()
+  heartbeats = contextlib.nullcontext()
   if is_chief and settings.devices.replicas:
-    beating = heartbeat.beat(output_dir)
+    heartbeats = heartbeat.beat(output_dir)
   checkpoint = None
-  with beating:
+  with heartbeats:
     for number, phase in enumerate(phases, start=1):
-      title = (
-        f"Phase {number} of {len(phases)}, by {phase.file}, in {phase.folder}"
-      )
-      if has_ended(output_dir, phase):
-        logging.info("%s: has ended", title)
+      title = f"Phase {number} of {len(phases)} ({phase.file}, {phase.folder})"
+      if is_finished(output_dir, phase):
+        logging.info("%s: already finished", title)
       else:
         logging.info("%s", title)
         if is_chief or phase.cluster:
           child_run.run(phase.folder, _flags(phase.file, checkpoint))
         if is_chief:
-          _note_end(output_dir, phase)
+          _record_finished(output_dir, phase)
         else:
-          watch.wait_until(functools.partial(has_ended, output_dir, phase))
+          watch.wait_until(functools.partial(is_finished, output_dir, phase))
       checkpoint = finding.last_checkpoint(phase.folder)
 
 
 def _flags(file: str, init_checkpoint: str | None) -> list[str]:
-  """Flags of a phase beside those of the command line.
+  """Flags of a phase in addition to those of the command line.
 
   Args:
-    file: its flags.
-    init_checkpoint: the weights of the phase before; None for the first one.
+    file: its flag file.
+    init_checkpoint: weights of the previous phase; None for the first.
   """
-  own = [f"--flagfile={file}", "--phases="]
+  added = [f"--flagfile={file}", "--phases="]
   if init_checkpoint:
-    own += [f"--init_checkpoint={init_checkpoint}", "--bert_hub_module_handle="]
-  return own
+    added += [
+      f"--init_checkpoint={init_checkpoint}",
+      "--bert_hub_module_handle=",
+    ]
+  return added
 
 
-# Which phases have ended
+# Finished phases
 
 
-def has_ended(output_dir: str, phase: Phase) -> bool:
-  """Whether a phase has done all that it was to do.
+def is_finished(output_dir: str, phase: Phase) -> bool:
+  """True if a phase is recorded as finished and its weights are there.
 
-  A phase that is to be longer than it was has not, nor has one whose weights
-  are gone. In a folder of an older version none has, and each is run again:
-  one that is at its last step trains nothing, and is evaluated a second time.
-
-  Args:
-    output_dir: that of the command.
-    phase: the phase.
+  A phase with more steps than before is not finished. In a folder of an older
+  version no phase counts as finished: each is run again, which at its last step
+  only repeats the evaluation.
 
   Raises:
-    InputError: `phases.json` is damaged.
+    InputError: `phases.json` is malformed.
   """
-  noted = _read_state(output_dir).get(os.path.basename(phase.folder))
+  entry = _read_state(output_dir).get(os.path.basename(phase.folder))
   return (
-    noted is not None
-    and noted["num_train_steps"] >= phase.settings.num_train_steps
-    and finding.steps_done(phase.folder) >= noted["last_step"]
+    entry is not None
+    and entry["num_train_steps"] >= phase.settings.num_train_steps
+    and finding.steps_done(phase.folder) >= entry["last_step"]
   )
 
 
-def _note_end(output_dir: str, phase: Phase) -> None:
-  """Notes that a phase has ended, after all that it writes is written."""
+def _record_finished(output_dir: str, phase: Phase) -> None:
+  """Records that a phase is finished, after all its outputs are written."""
   name = os.path.basename(phase.folder)
   state = _read_state(output_dir) | {
     name: {
@@ -200,13 +195,13 @@ def _note_end(output_dir: str, phase: Phase) -> None:
 
 
 def _read_state(output_dir: str) -> dict[str, dict]:
-  """What is noted of the phases that have ended, by the names of folders."""
+  """Entries of `phases.json` by folder name."""
   path = os.path.join(output_dir, STATE_FILE)
   if not files.exists(path):
     return {}
   state = json_files.read(
     path,
-    {"ended": [_ENDED]},
-    "Remove it: a phase at its last step is not trained again",
+    {"ended": [_FINISHED]},
+    "Remove it: phases at their last step are not trained again",
   )
-  return {noted["folder"]: noted for noted in state["ended"]}
+  return {entry["folder"]: entry for entry in state["ended"]}

@@ -1,7 +1,7 @@
-"""What has to be right before a TPU is asked: its address, and the graph.
+"""TPU discovery and graph checks.
 
-A TPU compiles a step of training whole, for shapes that are known before it
-runs. It tells late, and at length, what it cannot do; here that is one line.
+A TPU compiles the whole training step for static shapes, and reports what it
+cannot compile late and at length. These checks report it early, in one line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bertlib import estimator_api
 from bertlib.errors import InputError
 from bertlib.files import is_remote
 
-# The TPU
+# Discovery
 
 
 def find_cluster(
@@ -27,101 +27,102 @@ def find_cluster(
   project: str | None = None,
   files: Mapping[str, str | None] | None = None,
 ):
-  """Finds a TPU, and makes sure that it answers and can read its files.
+  """Finds a TPU, and checks that it answers and can read its files.
 
   Args:
-    tpu_name: of Google Cloud; or its address, grpc://HOST:PORT; or "local" for
-      that of this machine.
-    master: its address, where there is no name.
-    zone: of the name, if not the default.
-    project: likewise.
-    files: by flag, paths that the TPU itself reads and writes.
+    tpu_name: its name in Google Cloud, its address grpc://HOST:PORT, or "local"
+      for a TPU in this machine.
+    master: its address, if there is no name.
+    zone: zone of the name in Google Cloud; None for the default.
+    project: project of the name in Google Cloud; None for the default.
+    files: paths that the TPU reads and writes, by flag.
 
   Returns:
-    A `TPUClusterResolver`; None where `master` says where it is.
+    A `TPUClusterResolver`; None if only `master` is given.
 
   Raises:
     InputError: no TPU is named, the name is unknown, nothing answers within
-      five seconds, this machine has none, or the TPU cannot see a file.
+      five seconds, this machine has no TPU, or a file is not in Cloud Storage.
   """
   named = tpu_name or master
   if not named:
     raise InputError(
-      "--use_tpu: which one? Give --tpu_name, a name or grpc://HOST:PORT, or"
-      " local on the TPU's own machine"
+      "--use_tpu: no TPU is named. Give --tpu_name=NAME or"
+      " --tpu_name=grpc://HOST:PORT, or --tpu_name=local on a TPU VM"
     )
   for flag, path in (files or {}).items():
-    if path and not is_remote(path) and not _is_here(named):
+    if path and not is_remote(path) and not _is_local(named):
       raise InputError(
         f"--{flag}={path}: is on this machine, where the TPU {named} cannot"
-        " see it. Give a path in Cloud Storage, gs://BUCKET/..."
+        " read it. Give a path in Cloud Storage, gs://BUCKET/..."
       )
   if not tpu_name:
-    _await(master)
+    _check_answers(master)
     return None
   try:
     cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
       tpu_name, zone=zone, project=project
     )
     address = cluster.master()
-  except Exception as error:  # of the network, a library, credentials, ...
+  except Exception as error:  # network, missing library, credentials, ...
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     raise InputError(
-      f"--tpu_name={tpu_name}: Google Cloud does not tell where it is"
-      f" ({reason}). Off Google Cloud, or without google-api-python-client and"
-      " credentials, give its address, grpc://HOST:PORT"
+      f"--tpu_name={tpu_name}: its address was not found in Google Cloud"
+      f" ({reason}). Outside Google Cloud, or without google-api-python-client"
+      " and credentials, give the address, grpc://HOST:PORT"
     ) from error
-  _await(address)
+  _check_answers(address)
   return cluster
 
 
-def _is_here(named: str) -> bool:
-  """Whether a TPU, by name or address, shares the files of this machine."""
+def _is_local(named: str) -> bool:
+  """True if a TPU, by name or address, is in this machine."""
   hosts = ("localhost", "127.0.0.1", "::1")
   return named == "local" or urlsplit(named).hostname in hosts
 
 
-def _await(address: str) -> None:
-  """Raises unless a TPU may be at an address, or in this machine."""
+def _check_answers(address: str) -> None:
+  """Raises InputError if no TPU answers at an address or in this machine."""
   if address in ("", "local"):
     with tf.Session("", graph=tf.Graph()) as session:
-      if any(of.device_type == "TPU" for of in session.list_devices()):
+      if any(d.device_type == "TPU" for d in session.list_devices()):
         return
     raise InputError(
-      "--tpu_name=local: TensorFlow sees no TPU in this machine. Run this on a"
-      " TPU VM, with the TensorFlow that is made for it"
+      "--tpu_name=local: TensorFlow finds no TPU in this machine. Run this on a"
+      " TPU VM, with the TensorFlow build for TPUs"
     )
   if not address.startswith("grpc://"):
     return
   try:
-    where = urlsplit(address)
-    socket.create_connection((where.hostname, where.port), timeout=5).close()
+    url = urlsplit(address)
+    socket.create_connection((url.hostname, url.port), timeout=5).close()
   except (OSError, ValueError, TypeError) as error:
     raise InputError(
-      f"{address}: no TPU answers there ({error}). Is it started, the address"
-      " of the form grpc://HOST:PORT, and may this machine connect to it?"
+      f"{address}: no TPU answers there ({error}). Check that the TPU is"
+      " running, that the address has the form grpc://HOST:PORT, and that this"
+      " machine may connect to it"
     ) from error
 
 
-# The graph
+# Graph checks
 
 _CALLS_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
-_ON_HOST = "_xla_outside_compilation"  # marks what the host does for a TPU
-_ON_TPU = "_tpu_replicate"  # marks what a TPU does
+_ON_HOST = "_xla_outside_compilation"  # attribute of operations on the host
+_ON_TPU = "_tpu_replicate"  # attribute of operations on a TPU
 
-# Their values are known when a graph is compiled, if shapes are.
-_KNOWN = ("BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size")
+# Operations whose values are known at compile time if shapes are static.
+_STATIC = ("BroadcastGradientArgs", "Const", "Rank", "Shape", "ShapeN", "Size")
 
 
 def check_training(model_fn, layout, batch_size: int) -> None:
-  """Refuses a step of training that no TPU could take.
+  """Refuses a training step that a TPU cannot compile.
 
-  Nothing is compiled or run.
+  Builds the graph, but compiles and runs nothing.
 
   Args:
-    model_fn: made with `use_tpu`.
-    layout: of its features, see `tf_records.Layout`.
-    batch_size: examples of a TPU core.
+    model_fn: a model function made with `use_tpu`.
+    layout: layout of its features, see `tf_records.Layout`.
+    batch_size: examples per TPU core.
 
   Raises:
     InputError: see `check`.
@@ -139,19 +140,19 @@ def check_training(model_fn, layout, batch_size: int) -> None:
 
 
 def check(graph, outputs: Iterable[Any] = ()) -> None:
-  """Refuses operations that no TPU has, and shapes that are not known.
+  """Refuses operations that TPUs lack, and dynamic shapes.
 
-  Functions that the graph calls count too. Input pipelines, `host_call` and
-  metrics are the host's, and may do what they like.
+  Functions called by the graph are checked too. Input pipelines, `host_call`
+  and metrics run on the host and are not checked.
 
   Args:
-    graph: a `tf.Graph`, or that of a concrete function.
-    outputs: operations; what they need is what the TPU does. If empty it is
-      what TPUEstimator has marked; in a graph without marks, all of it.
+    graph: a `tf.Graph`, or the graph of a concrete function.
+    outputs: operations to check with all they depend on. If empty, those that
+      TPUEstimator has marked; in a graph without marks, all operations.
 
   Raises:
-    InputError: there is an operation on strings or one that calls Python, or a
-      tensor whose shape depends on values.
+    InputError: an operation uses strings or calls Python, or the shape of a
+      tensor depends on values.
   """
   graph_def = graph.as_graph_def(add_shapes=True)
   if outputs:
@@ -166,7 +167,7 @@ def check(graph, outputs: Iterable[Any] = ()) -> None:
 
 
 def _bodies(nodes, functions: Mapping[str, Any]) -> Iterator[list[Any]]:
-  """What a TPU does: some nodes, and those of each function that is called."""
+  """Yields the nodes and those of each function that they call."""
   waiting, seen = [nodes], set()
   while waiting:
     body = [n for n in waiting.pop() if _ON_HOST not in n.attr]
@@ -182,43 +183,43 @@ def _bodies(nodes, functions: Mapping[str, Any]) -> Iterator[list[Any]]:
 
 
 def _op_defs(names: Iterable[str]) -> dict[str, Any]:
-  """TensorFlow's own account of operations, by their kind."""
+  """TensorFlow's `OpDef` of each operation type."""
   nodes = [tf.NodeDef(name=name, op=name) for name in names]
-  with tf.Graph().as_default():  # it is not to be had in eager mode
+  with tf.Graph().as_default():  # not available in eager mode
     exported = tf.train.export_meta_graph(graph_def=tf.GraphDef(node=nodes))
-  return {of.name: of for of in exported.meta_info_def.stripped_op_list.op}
+  return {op.name: op for op in exported.meta_info_def.stripped_op_list.op}
 
 
 def _check_nodes(nodes: Iterable[Any], op_defs: Mapping[str, Any]) -> None:
-  """Refuses the first of some nodes that a TPU cannot do."""
+  """Raises InputError for the first node that a TPU cannot compile."""
   known = set()
   for node in nodes:
-    what = f"{node.name} ({node.op})"
+    operation = f"{node.name} ({node.op})"
     if node.op in _CALLS_PYTHON:
       raise InputError(
-        f"{what}: a TPU cannot call Python. Do this in the input_fn, or in"
-        " TensorFlow's own operations"
+        f"{operation}: a TPU cannot call Python. Use TensorFlow operations,"
+        " or move this to the input_fn"
       )
     if tf.string.as_datatype_enum in _dtypes(node, op_defs[node.op]):
       raise InputError(
-        f"{what}: a TPU has no strings. Do this in the input_fn, or in the"
+        f"{operation}: a TPU has no strings. Move this to the input_fn or the"
         " host_call"
       )
     inputs = {name.lstrip("^").partition(":")[0] for name in node.input}
-    if node.op in _KNOWN or (inputs and inputs <= known):
+    if node.op in _STATIC or (inputs and inputs <= known):
       known.add(node.name)
       continue
     for shape in map(tf.TensorShape, node.attr["_output_shapes"].list.shape):
       if not shape.is_fully_defined():
         raise InputError(
-          f"{what}: a TPU needs to know the shape beforehand, and this is"
-          f" {shape}. Give batches of one size and length (drop_remainder, no"
-          " trimming), and weights of 0 in place of a selection"
+          f"{operation}: a TPU needs static shapes, but this one is"
+          f" {shape}. Use batches of one size and length (drop_remainder, no"
+          " trimming), and weights of 0 instead of a selection"
         )
 
 
 def _dtypes(node, op_def) -> set[int]:
-  """Types of a node's inputs and outputs, as protocol buffers have them."""
+  """Type enums of a node's inputs and outputs."""
   found = set()
   for arg in (*op_def.input_arg, *op_def.output_arg):
     value = node.attr[arg.type_attr or arg.type_list_attr]

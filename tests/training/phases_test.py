@@ -1,4 +1,4 @@
-"""Which phases are run, by whom, and which have ended."""
+"""Tests of which phases are run, by which worker, and which are finished."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ STEPS = {"phase_1": 40, "phase_2": 12}
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-  """A folder with two files of flags; it is the current one."""
+def flag_files(tmp_path, monkeypatch):
+  """The current folder, with two flag files."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.delenv("TF_CONFIG", raising=False)
   write_flags("")
@@ -31,16 +31,17 @@ def place(tmp_path, monkeypatch):
 
 
 def write_flags(more, second=None):
-  for number, (steps, own) in enumerate(
+  """Writes the flag files, with `more` in both or `second` in the second."""
+  for number, (steps, added) in enumerate(
     zip(STEPS.values(), (more, more if second is None else second)), start=1
   ):
     with open(f"{number}.flags", "w") as file:
-      file.write(f"--num_train_steps={steps}\n{own}\n")
+      file.write(f"--num_train_steps={steps}\n{added}\n")
 
 
 @pytest.fixture
-def command(place, monkeypatch):
-  """Makes the settings of a command line, as `main` does."""
+def command(flag_files, monkeypatch):
+  """Parses the settings of a command line, as `main` does."""
   known = absl.flags.FLAGS
   before = set(known)
   run_pretraining.define_flags()
@@ -64,7 +65,7 @@ def command(place, monkeypatch):
 
 @pytest.fixture
 def trained(monkeypatch):
-  """Steps that folders have; what runs there adds its own."""
+  """Steps by folder name; fake subprocesses train up to the last step."""
   steps, runs = {}, []
 
   def run(folder, flags):
@@ -86,7 +87,7 @@ def trained(monkeypatch):
   return steps
 
 
-def carry_out(settings):
+def run_all(settings):
   planned = phases.read_phases(settings)
   settings = phases.with_cluster(settings, planned)
   if settings.devices.is_chief:
@@ -94,8 +95,10 @@ def carry_out(settings):
   phases.run_phases(settings, planned)
 
 
-def test_each_phase_begins_with_the_weights_of_the_one_before(command, trained):
-  carry_out(command())
+def test_each_phase_starts_from_the_weights_of_the_previous_one(
+  command, trained
+):
+  run_all(command())
   assert trained["runs"] == [
     ("phase_1", []),
     ("phase_2", ["--init_checkpoint=out/phase_1/model.ckpt-40"]),
@@ -103,101 +106,101 @@ def test_each_phase_begins_with_the_weights_of_the_one_before(command, trained):
 
 
 def run_names(trained):
-  """Which phases were run since this was last asked."""
+  """Names of the phases run since the last call."""
   names = [name for name, _ in trained["runs"]]
   trained["runs"].clear()
   return names
 
 
-def test_phases_that_have_ended_are_not_run(command, trained):
-  carry_out(command())
+def test_finished_phases_are_not_run(command, trained):
+  run_all(command())
   run_names(trained)
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == []
 
 
-def test_a_phase_that_is_to_be_longer_is_run(command, trained, monkeypatch):
-  carry_out(command())
+def test_phase_with_more_steps_is_run(command, trained, monkeypatch):
+  run_all(command())
   run_names(trained)
   monkeypatch.setitem(STEPS, "phase_2", 20)
   write_flags("")
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == ["phase_2"]
 
 
-def test_a_phase_whose_weights_are_gone_is_run(command, trained):
-  carry_out(command())
+def test_phase_without_weights_is_run(command, trained):
+  run_all(command())
   run_names(trained)
   del trained["phase_1"]
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == ["phase_1"]
 
 
-def test_a_phase_that_stopped_early_has_ended(command, trained, monkeypatch):
+def test_phase_ended_by_early_stopping_is_finished(
+  command, trained, monkeypatch
+):
   run = child_run.run
 
-  def lose_patience(folder, flags):
+  def stop_early(folder, flags):
     run(folder, flags)
     trained["phase_1"] = 13
 
-  monkeypatch.setattr(child_run, "run", lose_patience)
-  carry_out(command())
+  monkeypatch.setattr(child_run, "run", stop_early)
+  run_all(command())
   run_names(trained)
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == []
 
 
-def test_phases_of_an_older_version_are_looked_at_again(command, trained):
-  carry_out(command())
+def test_phases_of_an_older_version_are_run_again(command, trained):
+  run_all(command())
   run_names(trained)
   os.remove("out/phases.json")
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == ["phase_1", "phase_2"]
 
 
 @pytest.mark.parametrize("killed", ["phase_1", "phase_2"])
-def test_a_phase_that_failed_has_not_ended(
-  command, trained, monkeypatch, killed
-):
+def test_failed_phase_is_not_finished(command, trained, monkeypatch, killed):
   run = child_run.run
 
   def fail(folder, flags):
     run(folder, flags)
-    if os.path.basename(folder) == killed:  # all steps are done, not the rest
+    if os.path.basename(folder) == killed:  # fails after the last step
       raise InputError(f"{folder}: the run failed")
 
   with monkeypatch.context() as patch:
     patch.setattr(child_run, "run", fail)
     with pytest.raises(InputError, match="the run failed"):
-      carry_out(command())
+      run_all(command())
   run_names(trained)
-  carry_out(command())
+  run_all(command())
   assert run_names(trained)[0] == killed
 
 
-def test_no_receipt_decides_what_is_run(command, trained):
-  carry_out(command())
+def test_receipts_do_not_decide_what_is_run(command, trained):
+  run_all(command())
   run_names(trained)
   for name in STEPS:
     os.makedirs(f"out/{name}")
     with open(f"out/{name}/run.json", "w") as file:
       file.write("none")
-  carry_out(command())
+  run_all(command())
   assert run_names(trained) == []
 
 
 @pytest.mark.parametrize(
   "content", ["", "[]", '{"ended": [{"folder": "phase_1"}]}']
 )
-def test_a_damaged_state_costs_a_line(command, trained, content):
+def test_malformed_state_is_an_input_error(command, trained, content):
   os.makedirs("out")
   with open("out/phases.json", "w") as file:
     file.write(content)
   with pytest.raises(InputError, match=r"^out/phases\.json: .*Remove it"):
-    carry_out(command())
+    run_all(command())
 
 
-# Several processes
+# Several workers
 
 
 def name_cluster(monkeypatch, index):
@@ -208,7 +211,7 @@ def name_cluster(monkeypatch, index):
   monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
 
-def test_each_phase_says_which_processes_train_it(command, monkeypatch):
+def test_flag_file_of_a_phase_selects_its_cluster(command, monkeypatch):
   name_cluster(monkeypatch, 1)
   write_flags("--distribution=multi_worker")
   settings = command()
@@ -217,16 +220,14 @@ def test_each_phase_says_which_processes_train_it(command, monkeypatch):
   assert not phases.with_cluster(settings, planned).devices.is_chief
 
 
-def test_the_command_line_says_it_too(command, monkeypatch):
+def test_command_line_selects_the_cluster_of_all_phases(command, monkeypatch):
   name_cluster(monkeypatch, 0)
   settings = command("--distribution=multi_worker")
   planned = phases.read_phases(settings)
   assert phases.with_cluster(settings, planned).devices.is_chief
 
 
-def test_phases_that_each_process_trains_alone_have_no_cluster(
-  command, monkeypatch
-):
+def test_phases_of_a_single_process_have_no_cluster(command, monkeypatch):
   name_cluster(monkeypatch, 1)
   write_flags("--distribution=off")
   settings = command()
@@ -235,29 +236,29 @@ def test_phases_that_each_process_trains_alone_have_no_cluster(
   assert phases.with_cluster(settings, planned).devices.is_chief
 
 
-def test_a_cluster_that_a_phase_does_not_speak_of_is_refused(
-  command, monkeypatch
-):
+def test_phase_without_distribution_refuses_a_cluster(command, monkeypatch):
   name_cluster(monkeypatch, 0)
   write_flags("--distribution=multi_worker", second="")
-  with pytest.raises(InputError, match=r"^2\.flags: TF_CONFIG names processes"):
+  with pytest.raises(InputError, match=r"^2\.flags: TF_CONFIG lists several"):
     phases.read_phases(command())
 
 
 @pytest.mark.parametrize("switch", ["--use_tpu", "--distribution=tpu"])
-def test_the_tpu_is_left_to_the_phases(command, trained, monkeypatch, switch):
+def test_only_the_phases_connect_to_the_tpu(
+  command, trained, monkeypatch, switch
+):
   def refuse(*_):
     raise AssertionError("a TPU serves one process at a time")
 
   monkeypatch.setattr(devices, "find", refuse)
   monkeypatch.setattr(tpu, "find_cluster", refuse)
   name_cluster(monkeypatch, 0)
-  carry_out(command(switch, "--tpu_name=local"))
+  run_all(command(switch, "--tpu_name=local"))
   assert run_names(trained) == ["phase_1", "phase_2"]
 
 
-def ending_phases(settings, monkeypatch, trained):
-  """Has the chief do its part whenever a worker waits for it."""
+def fake_chief(settings, monkeypatch, trained):
+  """Finishes the phase as the chief would whenever a worker waits for it."""
   waited = []
 
   class Watch:
@@ -271,47 +272,45 @@ def ending_phases(settings, monkeypatch, trained):
       trained[name] = STEPS[name]
       planned = phases.read_phases(settings)
       os.makedirs(self._folder, exist_ok=True)
-      phases._note_end(self._folder, planned[len(waited) - 1])
+      phases._record_finished(self._folder, planned[len(waited) - 1])
       assert condition()
 
   monkeypatch.setattr(heartbeat, "Watch", Watch)
   return waited
 
 
-def test_a_worker_waits_for_the_end_of_each_phase(
-  command, trained, monkeypatch
-):
+def test_worker_waits_for_the_end_of_each_phase(command, trained, monkeypatch):
   name_cluster(monkeypatch, 1)
   settings = command("--distribution=multi_worker")
-  waited = ending_phases(settings, monkeypatch, trained)
-  carry_out(settings)
+  waited = fake_chief(settings, monkeypatch, trained)
+  run_all(settings)
   assert run_names(trained) == waited == ["phase_1", "phase_2"]
 
 
-def test_a_phase_of_one_process_is_the_chief_s(command, trained, monkeypatch):
+def test_only_the_chief_runs_a_phase_without_a_cluster(
+  command, trained, monkeypatch
+):
   name_cluster(monkeypatch, 1)
   write_flags("--distribution=multi_worker", second="--distribution=off")
   settings = command()
-  waited = ending_phases(settings, monkeypatch, trained)
-  carry_out(settings)
+  waited = fake_chief(settings, monkeypatch, trained)
+  run_all(settings)
   assert waited == ["phase_1", "phase_2"]
   assert run_names(trained) == ["phase_1"]
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_the_chief_alone_shows_that_it_is_alive(
-  command, trained, monkeypatch, index
-):
+def test_only_the_chief_writes_heartbeats(command, trained, monkeypatch, index):
   name_cluster(monkeypatch, index)
   settings = command("--distribution=multi_worker")
-  ending_phases(settings, monkeypatch, trained)
-  shown = []
+  fake_chief(settings, monkeypatch, trained)
+  folders = []
 
   @contextlib.contextmanager
   def beat(folder):
-    shown.append(folder)
+    folders.append(folder)
     yield
 
   monkeypatch.setattr(heartbeat, "beat", beat)
-  carry_out(settings)
-  assert shown == (["out"] if index == 0 else [])
+  run_all(settings)
+  assert folders == (["out"] if index == 0 else [])

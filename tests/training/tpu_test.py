@@ -1,8 +1,8 @@
-"""What can be known of a run on a TPU where there is none.
+"""Tests of TPU support without a TPU.
 
-XLA compiles for a TPU and for a CPU what TensorFlow gives it. So a step that
-it compiles here, of tensors of known shapes and nothing that is the host's, is
-one that a TPU could take; whether it gives the same numbers is seen here too.
+XLA compiles the same graphs for TPU and CPU. So a step with static shapes and
+without host operations that compiles here would compile for a TPU; the tests
+also compare its numbers with those of the uncompiled step.
 """
 
 import dataclasses
@@ -58,11 +58,11 @@ TRAIN, EVAL = estimator_api.ModeKeys.TRAIN, estimator_api.ModeKeys.EVAL
 LABELS = ("a", "b", "c")
 
 
-# The scripts' models, as their flags make them for a TPU
+# The scripts' models, with their flags for a TPU
 
 
 def settings_of(command, *arguments):
-  """Settings of a command on a TPU, which nobody looks for."""
+  """Settings of a command on a TPU, without looking for one."""
   values = flags.FlagValues()
   option.define(command, values, required=False)
   values(
@@ -76,13 +76,13 @@ def settings_of(command, *arguments):
       *arguments,
     ]
   )
-  made = option.from_flags(command, values)
-  chosen = devices.choose(made.compute, made.devices)
-  return dataclasses.replace(made, compute=chosen)
+  settings = option.from_flags(command, values)
+  chosen = devices.choose(settings.compute, settings.devices)
+  return dataclasses.replace(settings, compute=chosen)
 
 
 def run_of(name, *arguments):
-  """A run of a task that nothing was looked for."""
+  """A run of a task, without loading anything."""
   if name == "squad":
     settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
     task = run_squad.make_task(settings)
@@ -121,7 +121,7 @@ def model_of(name, *arguments):
 
 
 def random_batch(layout, batch_size=BATCH_SIZE):
-  """Examples with some padding, and targets that are in range."""
+  """Examples with some padding, and targets in range."""
   random = np.random.default_rng(0)
   limits = {
     "input_ids": VOCAB_SIZE,
@@ -144,13 +144,13 @@ def random_batch(layout, batch_size=BATCH_SIZE):
 
 @pytest.fixture
 def one_core(monkeypatch):
-  """What a TPU's cores add up, of one core; XLA has it for a TPU alone."""
+  """Replaces the sum over TPU cores, which XLA has for TPUs only."""
   monkeypatch.setattr(tf.tpu, "cross_replica_sum", tf.identity)
 
 
 @pytest.fixture
 def no_dropout(monkeypatch):
-  # Its masks are XLA's own.
+  # XLA draws other masks.
   monkeypatch.setattr(modeling, "dropout", lambda tensor, *_: tensor)
 
 
@@ -192,7 +192,7 @@ def test_memory_is_planned_for_what_the_last_layer_computes(
 
 
 def make_step(model_fn, batch, reuse=None):
-  """The loss of a step of training; to run it is to make the step."""
+  """The loss of a training step; running it runs the step."""
   with tf.variable_scope(tf.get_variable_scope(), reuse=reuse):
     spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, None)
   with tf.control_dependencies([spec.train_op]):
@@ -200,12 +200,12 @@ def make_step(model_fn, batch, reuse=None):
 
 
 def losses_of(model_fn, batch):
-  """The losses of some steps: as they are, and compiled by XLA."""
+  """The losses of some steps, without XLA and with it."""
   with tf.Graph().as_default():
     tf.set_random_seed(1)
     batch = {name: tf.constant(values) for name, values in batch.items()}
     plain = make_step(model_fn, batch)
-    # It makes no variables: it has those of the other.
+    # Reuses the variables of the plain step.
     step = tf.function(
       lambda batch: make_step(model_fn, batch, reuse=True),
       jit_compile=True,
@@ -240,12 +240,10 @@ def losses_of(model_fn, batch):
   ],
   ids=" ".join,
 )
-def test_compiled_training_has_the_losses_of_training(
-  case, one_core, no_dropout
-):
+def test_compiled_training_has_the_same_losses(case, one_core, no_dropout):
   model_fn, layout = model_of(*case)
   plain, compiled = losses_of(model_fn, random_batch(layout))
-  assert len(set(plain)) == NUM_STEPS  # it learns
+  assert len(set(plain)) == NUM_STEPS  # the loss changes
   np.testing.assert_allclose(compiled, plain, rtol=1e-5)
 
 
@@ -255,7 +253,7 @@ def test_training_in_bfloat16_compiles(one_core, no_dropout):
     "regression", "--freeze_layers=1", "--precision=bfloat16"
   )
   plain, compiled = losses_of(model_fn, random_batch(layout))
-  np.testing.assert_allclose(compiled, plain, rtol=2e-2)  # each rounds its way
+  np.testing.assert_allclose(compiled, plain, rtol=2e-2)  # rounding differs
 
 
 @pytest.mark.train
@@ -274,12 +272,12 @@ def test_training_with_dropout_compiles(one_core):
   ],
   ids=" ".join,
 )
-def test_a_step_of_training_is_one_for_a_tpu(case):
+def test_training_step_passes_the_tpu_checks(case):
   tpu.check_training(*model_of(*case), BATCH_SIZE)
 
 
 class CheckGraph(tf.train.SessionRunHook):
-  """Checks the graph, and ends the run before it would go to the TPU."""
+  """Checks the graph, and ends the run before it reaches the TPU."""
 
   def begin(self):
     graph = tf.get_default_graph()
@@ -292,14 +290,14 @@ class CheckGraph(tf.train.SessionRunHook):
     )
     masks = [n for n in step if n.op.startswith("StatelessRandomUniform")]
     assert masks
-    for mask in masks:  # differs from core to core
+    for mask in masks:  # differs between cores
       assert "AllToAll" in {node.op for node in ancestors(step, mask)}
     marked = [n for n in graph_def.node if "_tpu_replicate" in n.attr]
-    raise InputError(f"{len(marked)} operations are as they should be")
+    raise InputError(f"{len(marked)} operations are valid")
 
 
 def ancestors(nodes, node):
-  """The nodes of a function that a node depends on."""
+  """The nodes that a node depends on."""
   by_name, found, names = {n.name: n for n in nodes}, [], [node.name]
   while names:
     node = by_name.pop(names.pop(), None)
@@ -311,7 +309,7 @@ def ancestors(nodes, node):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-  """TPUEstimator sees a TPU, as far as building the graph."""
+  """Makes TPUEstimator build its graph for a TPU with two cores."""
   monkeypatch.setattr(
     sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
     "_query_tpu_system_metadata",
@@ -323,13 +321,13 @@ def two_cores(monkeypatch):
       devices=[],
     ),
   )
-  # Something answers, which is no TPU.
+  # A server answers, though it is not a TPU.
   with socket.create_server(("127.0.0.1", 0)) as server:
     yield f"--tpu_name=grpc://127.0.0.1:{server.getsockname()[1]}"
 
 
 def estimator_of(folder, *arguments):
-  """A classifier's Estimator, as its flags make it for a TPU."""
+  """A classifier's Estimator for a TPU."""
   settings = settings_of(
     ClassifierSettings, f"--output_dir={folder}", *arguments
   )
@@ -342,9 +340,7 @@ def estimator_of(folder, *arguments):
 
 
 @pytest.mark.train
-def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
-  two_cores, tmp_path
-):
+def test_graph_of_tpu_estimator_passes_the_checks(two_cores, tmp_path):
   problem = Problem("classification", LABELS)
   layout = classification_records.record_layout(LENGTH, problem)
   batch = random_batch(layout)
@@ -361,12 +357,12 @@ def test_the_graph_that_tpu_estimator_makes_is_one_for_a_tpu(
     path, layout, is_training=True, drop_remainder=True, trim=False, seed=1
   )
   estimator = estimator_of(tmp_path, two_cores, "--num_tpu_cores=2")
-  with pytest.raises(InputError, match=r"[1-9].* are as they should be"):
+  with pytest.raises(InputError, match=r"[1-9].* are valid"):
     estimator.train(input_fn, max_steps=1, hooks=[CheckGraph()])
 
 
 @pytest.mark.train
-def test_flags_of_the_loop_and_of_the_cores_arrive(two_cores, tmp_path):
+def test_loop_and_core_flags_reach_tpu_estimator(two_cores, tmp_path):
   estimator = estimator_of(
     tmp_path, two_cores, "--iterations_per_loop=7", "--num_tpu_cores=2"
   )
@@ -374,11 +370,11 @@ def test_flags_of_the_loop_and_of_the_cores_arrive(two_cores, tmp_path):
   assert (config.iterations_per_loop, config.num_shards) == (7, 2)
 
 
-# What is refused
+# Refused graphs
 
 
-def refused(build, *inputs):
-  """What is said of a function of tensors, in a graph of a TPU's step."""
+def error_of(build, *inputs):
+  """The error message for a function in the graph of a training step."""
   with tf.Graph().as_default():
     function = tf.function(build, autograph=False)
     concrete = function.get_concrete_function(*inputs)
@@ -392,13 +388,13 @@ def refused(build, *inputs):
 VECTOR = tf.TensorSpec([4], tf.float32)
 
 
-def test_refuses_strings():
-  message = refused(lambda x: tf.strings.as_string(x, name="spelled"), VECTOR)
+def test_string_operation_is_refused():
+  message = error_of(lambda x: tf.strings.as_string(x, name="spelled"), VECTOR)
   assert message.startswith("spelled (AsString): a TPU has no strings")
 
 
-def test_refuses_strings_where_operations_take_any_type():
-  message = refused(
+def test_string_tensor_of_a_generic_operation_is_refused():
+  message = error_of(
     lambda x: tf.identity(x, name="same"), tf.TensorSpec([4], tf.string)
   )
   assert "a TPU has no strings" in message
@@ -412,8 +408,8 @@ def test_refuses_strings_where_operations_take_any_type():
     (lambda f, x: tf.numpy_function(f, [x], tf.float32), "PyFunc"),
   ],
 )
-def test_refuses_python(call, kind):
-  message = refused(lambda x: call(np.square, x), VECTOR)
+def test_python_call_is_refused(call, kind):
+  message = error_of(lambda x: call(np.square, x), VECTOR)
   assert f"({kind}): a TPU cannot call Python" in message
 
 
@@ -426,28 +422,28 @@ def test_refuses_python(call, kind):
     (lambda x: tf.zeros([tf.cast(x[0], tf.int32)]), "Fill"),
   ],
 )
-def test_refuses_shapes_that_depend_on_values(select, kind):
-  message = refused(select, VECTOR)
-  assert f"({kind}): a TPU needs to know the shape beforehand" in message
+def test_shape_that_depends_on_values_is_refused(select, kind):
+  message = error_of(select, VECTOR)
+  assert f"({kind}): a TPU needs static shapes" in message
 
 
-def test_refuses_batches_of_any_length():
-  message = refused(
+def test_batch_of_unknown_length_is_refused():
+  message = error_of(
     lambda ids: ids + 1, tf.TensorSpec([4, None], tf.int32, name="input_ids")
   )
-  assert message.startswith("input_ids (Placeholder): a TPU needs to know")
-  assert "this is (4, None)" in message
+  assert message.startswith("input_ids (Placeholder): a TPU needs static")
+  assert "this one is (4, None)" in message
 
 
-def test_refuses_what_a_loop_does():
+def test_loop_bodies_are_checked():
   def count(x):
     step = lambda n, x: (n + 1, tf.reshape(tf.where_v2(x)[:4], [4]))  # noqa: E731
     return tf.while_loop(lambda n, _: n < 3, step, (0, tf.cast(x, tf.int64)))
 
-  assert "(Where): a TPU needs" in refused(count, VECTOR)
+  assert "(Where): a TPU needs" in error_of(count, VECTOR)
 
 
-def test_takes_what_makes_no_shape_of_values():
+def test_static_shapes_are_accepted():
   with tf.Graph().as_default():
 
     def build(x):
@@ -459,7 +455,7 @@ def test_takes_what_makes_no_shape_of_values():
     tpu.check(concrete.graph)
 
 
-def test_what_the_step_does_not_need_is_the_host_s():
+def test_operations_that_outputs_do_not_need_are_not_checked():
   with tf.Graph().as_default() as graph:
     ids = tf.placeholder(tf.int32, [4])
     tf.strings.as_string(ids)
@@ -473,7 +469,7 @@ def test_what_the_step_does_not_need_is_the_host_s():
 
 
 def evaluate(model_fn, batch):
-  """Metrics of a batch, and the scores of each example."""
+  """Metrics of a batch, and the logits of each example."""
   with tf.Graph().as_default():
     tf.set_random_seed(1)
     batch = {name: tf.constant(values) for name, values in batch.items()}
@@ -488,21 +484,23 @@ def evaluate(model_fn, batch):
 
 
 @pytest.mark.train
-def test_padding_examples_do_not_count():
+def test_metrics_ignore_padding_examples():
   model_fn, layout = model_of("classification")
   batch = random_batch(layout)
   batch["is_real_example"] = np.array([1, 1, 1, 0], np.int32)
   metrics, _ = evaluate(model_fn, batch)
-  expected, _ = evaluate(model_fn, {n: of[:3] for n, of in batch.items()})
+  expected, _ = evaluate(
+    model_fn, {name: values[:3] for name, values in batch.items()}
+  )
   assert metrics == pytest.approx(expected, rel=1e-6)
   batch["is_real_example"][:] = 1
   assert evaluate(model_fn, batch)[0] != pytest.approx(expected, rel=1e-6)
 
 
-def test_one_hot_embeddings_are_those_that_are_gathered():
+def test_one_hot_embeddings_equal_gathered_ones():
   problem = Problem("classification", LABELS)
   batch = random_batch(classification_records.record_layout(LENGTH, problem))
-  gathered, looked_up = (
+  gathered, one_hot_scores = (
     evaluate(
       run_classifier.model_fn_builder(
         CONFIG, len(LABELS), None, 1.0, None, None, True, one_hot
@@ -511,23 +509,25 @@ def test_one_hot_embeddings_are_those_that_are_gathered():
     )[1]
     for one_hot in (False, True)
   )
-  np.testing.assert_allclose(looked_up, gathered, rtol=1e-5, atol=1e-6)
+  np.testing.assert_allclose(one_hot_scores, gathered, rtol=1e-5, atol=1e-6)
 
 
 # The host
 
 
 @pytest.mark.train
-def test_the_host_writes_the_mean_of_the_cores(tmp_path, one_core):
+def test_host_call_writes_the_mean_over_cores(tmp_path, one_core):
   model_fn, layout = model_of("classification")
   config = types.SimpleNamespace(model_dir=str(tmp_path))
   with tf.Graph().as_default():
-    batch = {name: tf.constant(of) for name, of in random_batch(layout).items()}
+    batch = {
+      name: tf.constant(values) for name, values in random_batch(layout).items()
+    }
     spec = model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE}, config)
     write, tensors = spec.host_call
   assert {tuple(tensor.shape) for tensor in tensors} == {(1,)}
   step, *others = tensors
-  # Of two cores. The values of step 0 are always due.
+  # Values of two cores; step 0 is always written.
   write(
     tf.zeros([2], step.dtype),
     *(tf.constant([1.0, 3.0], t.dtype) for t in others),
@@ -556,7 +556,7 @@ def test_each_host_reads_its_rows_of_a_batch(host, num_hosts, rows):
 
 
 @pytest.mark.unit
-def test_a_folder_of_another_file_system_is_claimed(tmp_path):
+def test_model_files_are_written_to_a_remote_folder(tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[PAD]\n")
   folder = f"ram://{tmp_path}/out"
@@ -566,32 +566,32 @@ def test_a_folder_of_another_file_system_is_claimed(tmp_path):
   assert not [n for n in tf.gfile.ListDirectory(folder) if n.endswith(".tmp")]
 
 
-# The TPU is not there
+# Missing TPU
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with what a run on MRPC needs, but a TPU."""
-  place = tmp_path_factory.mktemp("tpu")
+def workspace(tmp_path_factory):
+  """A folder with the inputs of a classifier."""
+  workspace = tmp_path_factory.mktemp("tpu")
   words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog"]
   words += [f"word{number}" for number in range(VOCAB_SIZE - len(words))]
-  (place / "vocab.txt").write_text("\n".join(words) + "\n")
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
-  (place / "train.tsv").write_text("cat\ta\ndog\tb\n" * 4)
-  return place
+  (workspace / "vocab.txt").write_text("\n".join(words) + "\n")
+  (workspace / "bert_config.json").write_text(CONFIG.to_json_string())
+  (workspace / "train.tsv").write_text("cat\ta\ndog\tb\n" * 4)
+  return workspace
 
 
 @pytest.fixture(scope="module")
-def classify(place):
+def classify(workspace):
   with commands.in_process(run_classifier) as main:
 
     def classify(*flags):
       main(
         "--task_name=tsv",
         "--do_train",
-        f"--data_dir={place}",
-        f"--vocab_file={place / 'vocab.txt'}",
-        f"--bert_config_file={place / 'bert_config.json'}",
+        f"--data_dir={workspace}",
+        f"--vocab_file={workspace / 'vocab.txt'}",
+        f"--bert_config_file={workspace / 'bert_config.json'}",
         "--max_seq_length=8",
         *flags,
       )
@@ -599,24 +599,24 @@ def classify(place):
     yield classify
 
 
-NOBODY = "grpc://127.0.0.1:1"
+UNUSED = "grpc://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-  ("flags", "said"),
+  ("flags", "expected"),
   [
-    ((), "--use_tpu: which one? Give --tpu_name, a name or grpc://HOST:PORT"),
-    ((f"--tpu_name={NOBODY}",), f"{NOBODY}: no TPU answers there"),
-    ((f"--master={NOBODY}",), f"{NOBODY}: no TPU answers there"),
+    ((), "--use_tpu: no TPU is named. Give --tpu_name=NAME or"),
+    ((f"--tpu_name={UNUSED}",), f"{UNUSED}: no TPU answers there"),
+    ((f"--master={UNUSED}",), f"{UNUSED}: no TPU answers there"),
     (("--master=grpc://127.0.0.1",), "grpc://127.0.0.1: no TPU answers there"),
-    (("--tpu_name=local",), "--tpu_name=local: TensorFlow sees no TPU in this"),
+    (("--tpu_name=local",), "--tpu_name=local: TensorFlow finds no TPU in"),
     (
       ("--tpu_name=my-tpu", "--output_dir=ram://out"),
-      "--tpu_name=my-tpu: Google Cloud does not tell where it is (",
+      "--tpu_name=my-tpu: its address was not found in Google Cloud (",
     ),
     (
       ("--tpu_name=my-tpu", "--output_dir=here"),
-      "--output_dir=here: is on this machine, where the TPU my-tpu cannot see",
+      "--output_dir=here: is on this machine, where the TPU my-tpu cannot",
     ),
     (
       (
@@ -625,13 +625,13 @@ NOBODY = "grpc://127.0.0.1:1"
         "--init_checkpoint=bert_model.ckpt",
       ),
       "--init_checkpoint=bert_model.ckpt: is on this machine, where the TPU"
-      " grpc://10.0.0.2:8470 cannot see it",
+      " grpc://10.0.0.2:8470 cannot read it",
     ),
   ],
 )
 @pytest.mark.parametrize("switch", ["--use_tpu", "--distribution=tpu"])
-def test_says_at_once_what_is_missing(
-  switch, flags, said, classify, place, tmp_path, monkeypatch
+def test_missing_tpu_is_reported_within_seconds(
+  switch, flags, expected, classify, workspace, tmp_path, monkeypatch
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "bert_model.ckpt.index").touch()
@@ -641,6 +641,6 @@ def test_says_at_once_what_is_missing(
     classify(f"--output_dir={output_dir}", switch, *flags)
   assert time.monotonic() - start < 15
   message = str(raised.value)
-  assert message.startswith(said)
+  assert message.startswith(expected)
   assert "\n" not in message
   assert not output_dir.exists()
