@@ -460,7 +460,9 @@ def test_the_predictor_chooses_as_the_command(swag):
 
 
 def test_texts_without_choices_are_refused(swag, classify):
-  with pytest.raises(InputError, match="--predict_file: texts without choices"):
+  with pytest.raises(
+    InputError, match="--predict_file: this task needs choices"
+  ):
     classify(
       swag.parent, "--task_name=swag", "--do_predict", "--predict_file=-"
     )

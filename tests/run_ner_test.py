@@ -113,7 +113,7 @@ def test_tags_that_break_the_scheme_are_counted(place, tmp_path):
     "--num_train_epochs=1",
     "--xla=off",
   )
-  assert "8 tags are not as BIO has them" in done.stderr
+  assert "8 tags are invalid in BIO" in done.stderr
 
 
 @pytest.mark.train

@@ -1,4 +1,4 @@
-"""Inputs of run_classifier.py: its task, examples and records."""
+"""Inputs of run_classifier.py: processor, examples and records."""
 
 from __future__ import annotations
 
@@ -39,17 +39,14 @@ def _plain_task(name: str) -> str:
 
 
 def _nearest_task(task: str) -> str:
-  """The tasks whose names are near to one that is none; else all of them."""
+  """The tasks with names similar to an unknown one, or else all tasks."""
   names = {_plain_task(name): name for name in (*TASKS, "tsv")}
   near = difflib.get_close_matches(task, names)
   return " or ".join(names[name] for name in near or names)
 
 
 def make_processor(settings: ClassifierSettings) -> DataProcessor:
-  """The processor that the flags ask for.
-
-  Returns:
-    The processor.
+  """Makes the processor of --task_name.
 
   Raises:
     InputError: there is no such task, or a flag that it needs is missing.
@@ -57,12 +54,15 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   task = task_name(settings)
   encoding = text_files.encoding_of(settings.text)
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
-    raise InputError(f"--data_dir={settings.data_dir}: no such folder")
+    raise InputError(
+      f"--data_dir={settings.data_dir}: no such folder. Give the folder of the"
+      " data"
+    )
   if task == "tsv":
     check_label_set(settings.labels, settings.problem_type)
     if not settings.label_delimiter:
       raise InputError(
-        "--label_delimiter is empty; name what is between labels"
+        "--label_delimiter: is empty. Give the character between labels"
       )
     processor = classification.OwnDataProcessor(
       {
@@ -79,14 +79,14 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     )
     processor.encoding = encoding
     if not settings.labels and not settings.run.do_train:
-      # A trained model knows its labels.
+      # The labels are stored with the trained model.
       trained = model_json.load_description(settings.run.output_dir)
       processor.labels = trained.get("labels", [])
     if not processor.labels and processor.kind != "regression":
       processor.read_labels(settings.data_dir)
   elif task not in classification.PROCESSORS:
     raise InputError(
-      f"--task_name={settings.task_name}: there is no such task; give"
+      f"--task_name={settings.task_name}: there is no such task. Give"
       f" {_nearest_task(task)}"
     )
   elif not settings.data_dir:
@@ -103,14 +103,14 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
 
 
 def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
-  """Refuses --labels that no model can tell apart.
+  """Refuses invalid --labels.
 
   Args:
-    labels: the flag's value; None where it is not given.
+    labels: value of the flag; None if it is not given.
     kind: see `Problem`.
 
   Raises:
-    InputError: one is empty or comes twice, or there is only one.
+    InputError: a label is empty or repeated, or there is only one.
   """
   if labels is None or kind == "regression":
     return
@@ -121,18 +121,18 @@ def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
     or (kind == "classification" and labels[1:] == [])
   ):
     raise InputError(
-      f"--labels={','.join(labels)}: give two labels or more with commas"
-      " between, each once and none of them empty"
+      f"--labels={','.join(labels)}: expected at least two labels, separated"
+      " by commas. Remove empty and repeated ones"
     )
 
 
 class Examples(NamedTuple):
-  """The data of everything that the flags ask for.
+  """Examples of the splits that the run uses.
 
   Attributes:
-    train: to learn from.
-    eval_sets: to score on, by the ending of the files for their results.
-    predict_sets: to label, likewise.
+    train: training examples.
+    eval_sets: dev examples, by the suffix of their results files.
+    predict_sets: test examples, by the suffix of their results files.
   """
 
   train: Sequence[InputExample | ChoiceExample]
@@ -141,9 +141,10 @@ class Examples(NamedTuple):
 
 
 def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
-  """Refuses files from which another's processor dropped bytes.
+  """Refuses files that are not UTF-8 if the processor is a user's own.
 
-  `DataProcessor._read_tsv` does so, as in the original.
+  `DataProcessor._read_tsv`, which it may call, drops such bytes, as in the
+  original.
   """
   if type(processor).__module__ != classification.__name__:
     for path in data_files:
@@ -151,20 +152,16 @@ def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
 
 
 def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
-  """Whether any of some examples is a pair of texts."""
+  """True if any example is a pair of texts."""
   return any(getattr(example, "text_b", None) for example in examples)
 
 
 def check_pairs(run: Run, examples: Examples) -> None:
-  """Refuses pairs for a model of single texts, and the other way round.
-
-  Args:
-    run: the run.
-    examples: the data.
+  """Refuses text pairs for a model of single texts, and vice versa.
 
   Raises:
-    InputError: a set is of another kind than what the model in --output_dir
-      was trained on, or the model has no second segment.
+    InputError: a split has pairs and the model in --output_dir was trained on
+      single texts, or the other way round; or the model has no second segment.
   """
   settings = run.settings
   if run.task.description["kind"] == "multiple_choice":
@@ -175,14 +172,14 @@ def check_pairs(run: Run, examples: Examples) -> None:
     description = model_json.load_description(run.output_dir)
     trained_on_pairs = description.get("has_pairs")
   kinds = {True: "pairs of texts", False: "single texts"}
-  for split, of_set in (
+  for split, split_examples in (
     ("train", examples.train),
-    *(("dev", of_set) for of_set in examples.eval_sets.values()),
-    *(("test", of_set) for of_set in examples.predict_sets.values()),
+    *(("dev", dev_set) for dev_set in examples.eval_sets.values()),
+    *(("test", test_set) for test_set in examples.predict_sets.values()),
   ):
-    if not of_set:
+    if not split_examples:
       continue
-    is_pairs = has_pairs(of_set)
+    is_pairs = has_pairs(split_examples)
     if is_pairs:
       loading.check_has_segments(run.config, settings.model.bert_config_file)
     if trained_on_pairs not in (None, is_pairs):
@@ -195,18 +192,13 @@ def check_pairs(run: Run, examples: Examples) -> None:
       raise InputError(
         f"--{flag}={value}: has {kinds[is_pairs]}, but the model"
         f" in {run.output_dir} was trained on"
-        f" {kinds[trained_on_pairs]}. Give texts of that kind, or name another"
+        f" {kinds[trained_on_pairs]}. Give texts of that kind, or another"
         " --output_dir"
       )
 
 
 class DevSet(NamedTuple):
-  """A set to score on, whose records are written.
-
-  Attributes:
-    examples: its examples.
-    input_fn: reads their records in order.
-  """
+  """A dev set and the input of its records, in order."""
 
   examples: Sequence[InputExample | ChoiceExample]
   input_fn: Callable[..., Any]
@@ -215,22 +207,15 @@ class DevSet(NamedTuple):
 def write_dev_sets(
   run: Run, processor: DataProcessor, examples: Examples
 ) -> dict[str, DevSet]:
-  """Writes the records of the sets to score on.
-
-  Args:
-    run: the run.
-    processor: the task.
-    examples: the data.
-
-  Returns:
-    The sets, by the ending of their results.
-  """
+  """Writes the records of the dev sets; returns them by results suffix."""
   dev_sets = {}
-  for ending, of_set in examples.eval_sets.items():
+  for suffix, dev_set in examples.eval_sets.items():
     batch_size = run.settings.run.eval_batch_size
-    path, _ = write_records(run, processor, f"eval{ending}", of_set, batch_size)
-    dev_sets[ending] = DevSet(
-      of_set,
+    path, _ = write_records(
+      run, processor, f"eval{suffix}", dev_set, batch_size
+    )
+    dev_sets[suffix] = DevSet(
+      dev_set,
       classification_records.file_based_input_fn_builder(
         path,
         run.settings.model.max_seq_length,
@@ -252,13 +237,13 @@ def write_records(
 
   Args:
     run: the run.
-    processor: the task.
-    name: of the file, without `.tf_record`.
-    examples: the examples.
-    batch_size: examples of a batch that has to be full on a TPU.
+    processor: processor of the task.
+    name: file name without `.tf_record`.
+    examples: examples to encode.
+    batch_size: on a TPU, padding examples fill the last batch of this size.
 
   Returns:
-    The file, and the lengths of the examples.
+    The path of the file, and the lengths of the examples.
   """
   path = run.path(f"{name}.tf_record")
   lengths = file_based_convert_examples_to_features(
@@ -275,24 +260,19 @@ def write_records(
 def read_examples(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> Examples:
-  """Reads the examples of everything that the flags ask for.
-
-  Args:
-    settings: of the command.
-    processor: reads them.
-
-  Returns:
-    The examples.
+  """Reads the examples of the splits that the run uses.
 
   Raises:
-    InputError: a file is missing, or something in it is wrong.
+    InputError: a file is missing or malformed.
   """
   train_examples, eval_sets, predict_sets = [], {}, {}
   if settings.run.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
     for example in train_examples:
       if example.label is None:
-        raise InputError(f"{example.guid}: has no label to learn")
+        raise InputError(
+          f"{example.guid}: has no label. Training needs one per example"
+        )
     if processor.kind == "classification":
       path = settings.train_file if task_name(settings) == "tsv" else ""
       classification.check_several_labels(
@@ -306,7 +286,8 @@ def read_examples(
   if settings.run.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
-        "--predict_file: texts without choices cannot be labelled"
+        "--predict_file: this task needs choices, which the file cannot hold."
+        " Give the test set in --data_dir"
       )
     predict_sets = {
       "": classification.read_texts(settings.predict_file, processor.encoding)

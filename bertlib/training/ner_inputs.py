@@ -20,12 +20,12 @@ from bertlib.training.task import Run
 
 
 class Data(NamedTuple):
-  """The sentences of everything that the flags ask for.
+  """Sentences of the splits that the run uses.
 
   Attributes:
-    train: to learn from.
-    dev: to score on.
-    predict: to tag.
+    train: training sentences.
+    dev: sentences to evaluate on.
+    predict: sentences to tag.
   """
 
   train: Sequence[Sentence]
@@ -34,12 +34,12 @@ class Data(NamedTuple):
 
 
 def read_training_set(settings: NerSettings) -> list[Sentence]:
-  """The tagged sentences to learn from; none without --do_train."""
+  """Reads --train_file; empty without --do_train."""
   return read_tagged(settings, "train_file") if settings.run.do_train else []
 
 
 def columns(settings: NerSettings) -> ner.Columns:
-  """Where the flags say that words and tags stand."""
+  """The column settings of the flags."""
 
   def character(text):
     return text and text.encode().decode("unicode_escape")
@@ -53,17 +53,10 @@ def columns(settings: NerSettings) -> ner.Columns:
 
 
 def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
-  """The sentences of a file that has to have tags.
-
-  Args:
-    settings: of the command.
-    flag: names the file.
-
-  Returns:
-    The sentences.
+  """Reads the file named by `flag`, which must have tags.
 
   Raises:
-    InputError: a sentence is without tags.
+    InputError: a sentence has no tags.
   """
   sentences = ner.read_sentences(
     getattr(settings, flag),
@@ -73,32 +66,35 @@ def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
   for sentence in sentences:
     if sentence.tags is None:
       raise InputError(
-        f"{sentence.location}: has words without tags, which --{flag} needs"
+        f"{sentence.location}: has words without tags. --{flag} needs a tag per"
+        " word"
       )
   return sentences
 
 
-def repair(
+def normalize_tags(
   settings: NerSettings,
   flag: str,
   sentences: Sequence[Sentence],
   scheme: str,
   labels: Sequence[str],
 ) -> list[Sentence]:
-  """Sentences with tags that the model knows.
+  """Repairs invalid tags and converts all to the model's scheme.
+
+  Logs how many tags were invalid.
 
   Args:
-    settings: of the command.
-    flag: names their file.
-    sentences: the sentences.
-    scheme: of the model's tags.
-    labels: the model's tags.
+    settings: settings of the command.
+    flag: flag that names the file of the sentences.
+    sentences: tagged sentences.
+    scheme: tagging scheme of the model.
+    labels: tags of the model.
 
   Returns:
-    The sentences, well tagged; how many tags were not is in the log.
+    The sentences with valid tags.
 
   Raises:
-    InputError: a tag is not of the model's.
+    InputError: an entity type is not one of the model's.
   """
   kinds = {label[2:] for label in labels if label != "O"}
   for sentence in sentences:
@@ -106,48 +102,48 @@ def repair(
       if entity.label not in kinds:
         raise InputError(
           f"{sentence.location}: {entity.label!r} (at"
-          f" {sentence.words[entity.start]!r}) is no label of the training"
-          f" data, which has {', '.join(sorted(kinds))}"
+          f" {sentence.words[entity.start]!r}) is not an entity type of"
+          f" the model. Use {', '.join(sorted(kinds))}"
         )
-  was_scheme = ner.find_scheme(
+  data_scheme = ner.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
-  mended, num_broken = ner.repair_tags(sentences, was_scheme)
-  if num_broken:
+  repaired, num_invalid = ner.repair_tags(sentences, data_scheme)
+  if num_invalid:
     logging.warning(
-      "%s: %d tags are not as %s has them, such as an I- that follows on"
-      " nothing; taken as the beginning of an entity",
+      "%s: %d tags are invalid in %s, such as an I- without a B- before it;"
+      " each starts an entity",
       getattr(settings, flag),
-      num_broken,
-      was_scheme or "the data",
+      num_invalid,
+      data_scheme or "the scheme of the data",
     )
-  if scheme != was_scheme:
-    mended, _ = ner.repair_tags(mended, scheme)
-  return mended
+  if scheme != data_scheme:
+    repaired, _ = ner.repair_tags(repaired, scheme)
+  return repaired
 
 
 def find_labels(
   settings: NerSettings, train_set: Sequence[Sentence]
 ) -> list[str]:
-  """The tags to learn or, of a trained model, those that it has learnt.
+  """The tags of the training set or, without one, of the trained model.
 
   Args:
     settings: settings of the command.
-    train_set: the training data; empty without --do_train.
+    train_set: training sentences; empty without --do_train.
 
   Returns:
-    "O" and the others, sorted.
+    "O" and the other tags, sorted.
 
   Raises:
-    InputError: the trained model's folder does not say.
+    InputError: the trained model's folder does not list its tags.
   """
   if not train_set:
     return _trained_labels(settings)
   seen = {tag for sentence in train_set for tag in sentence.tags}
   scheme = settings.scheme if settings.scheme != "data" else ""
   scheme = scheme or ner.find_scheme(seen) or "BIO"
-  found, _ = ner.repair_tags(train_set, scheme)
-  tags = {tag for sentence in found for tag in sentence.tags} - {"O"}
+  repaired, _ = ner.repair_tags(train_set, scheme)
+  tags = {tag for sentence in repaired for tag in sentence.tags} - {"O"}
   kinds = {tag[2:] for tag in tags}
   return [
     "O",
@@ -158,45 +154,45 @@ def find_labels(
 
 
 def _trained_labels(settings: NerSettings) -> list[str]:
-  """The tags of the model in --output_dir, or else of --init_checkpoint."""
+  """The tags of the model in --output_dir or else --init_checkpoint."""
   checkpoint = finding.find_model(
     resolve.fetch_model(settings.model).init_checkpoint,
     settings.run.output_dir,
     may_be_new=False,
   )
   folder = os.path.dirname(checkpoint)
-  known = model_json.load_description(settings.run.output_dir)
-  known = known or model_json.load_description(folder)
-  if known.get("script") != "run_ner":
+  description = model_json.load_description(settings.run.output_dir)
+  description = description or model_json.load_description(folder)
+  if description.get("script") != "run_ner":
     raise InputError(
-      f"{folder}: does not say which tags its model has learnt; name the"
-      " --output_dir of a run of run_ner.py"
+      f"{folder}: does not list the tags of its model. Give the --output_dir of"
+      " a run of run_ner.py"
     )
-  return known["labels"]
+  return description["labels"]
 
 
 def read_data(
   run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
 ) -> Data:
-  """Reads the sentences of everything that the flags ask for.
+  """Reads the sentences of the splits that the run uses.
 
   Args:
     run: the run.
-    tagged: those to learn from.
-    labels: the tags.
+    tagged: training sentences, as read.
+    labels: tags of the model.
 
   Returns:
-    The sentences, all well tagged.
+    The sentences, with valid tags.
 
   Raises:
-    InputError: a file is missing, or something in it is wrong.
+    InputError: a file is missing or malformed.
   """
   settings, scheme = run.settings, ner.find_scheme(labels)
-  train_set = repair(settings, "train_file", tagged, scheme, labels)
+  train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if run.needs_dev_set:
     ner_scores.import_seqeval()
-    dev_set = repair(
+    dev_set = normalize_tags(
       settings,
       "dev_file",
       read_tagged(settings, "dev_file"),
@@ -213,6 +209,6 @@ def read_data(
 
 
 def data_files(settings: NerSettings, data: Data) -> list[str]:
-  """The files that the data are from."""
+  """Paths of the files that were read."""
   files = settings.train_file, settings.dev_file, settings.predict_file
   return [path for path, used in zip(files, data) if used]

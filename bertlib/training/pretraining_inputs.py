@@ -1,4 +1,4 @@
-"""Inputs of run_pretraining.py: records, vocabulary and weights."""
+"""Inputs of run_pretraining.py: records, lines to fill, and vocabulary."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from bertlib.settings import option
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.training.task import Run
 
-# Records that are looked at before a run writes anything, in all files.
-_NUM_LOOKED_AT = 2000
+# Records, over all files, that are checked before the run writes anything.
+_NUM_CHECKED = 2000
 
 
 def record_layout(
   settings: PretrainingSettings, config: modeling.BertConfig
 ) -> tf_records.Layout:
-  """The layout of pretraining records that go with a model and the flags."""
+  """Layout of the pretraining records for a model and the flags."""
   return pretraining_records.limited_layout(
     config, settings.model.max_seq_length, settings.max_predictions_per_seq
   )
 
 
 class Data(NamedTuple):
-  """The data of everything that the flags ask for.
+  """Data that the run uses.
 
   Attributes:
-    train_files: TFRecord files to learn from.
-    eval_files: likewise, to score on.
-    lines: whose masks are to be filled.
-    num_records: of each file.
+    train_files: TFRecord files to train on.
+    eval_files: TFRecord files to evaluate on.
+    lines: lines with masks to fill.
+    num_records: number of records by file.
   """
 
   train_files: Sequence[str]
@@ -53,37 +53,35 @@ class Data(NamedTuple):
 def bad_record_finder(
   run: Run, files: Sequence[str]
 ) -> record_check.FindBadRecord:
-  """Looks for a record of some files that the model cannot take."""
+  """Returns a function that searches files for an invalid record."""
   return functools.partial(
     record_check.find, files, record_layout(run.settings, run.config)
   )
 
 
 def data_files(settings: PretrainingSettings, data: Data) -> list[str]:
-  """The files that the data are from."""
+  """Paths of the files that were read."""
   predicted = [settings.predict_file] if data.lines else []
   return [*data.num_records, *predicted]
 
 
 def find_data(run: Run) -> Data:
-  """Finds and counts the data of everything that the flags ask for.
-
-  Args:
-    run: the run.
+  """Finds the files that the run uses, counts and checks their records.
 
   Raises:
-    InputError: something is missing, or is not what it has to be.
+    InputError: a file or flag is missing, or a record is invalid.
   """
   settings = run.settings
   train_files, eval_files, lines = [], [], []
   if settings.run.do_train:
     train_files = find_files(
-      split_names(needed(settings, "input_file", "do_train"))
+      split_names(required_flag(settings, "input_file", "do_train"))
     )
   if run.needs_dev_set:
     eval_files = find_files(
       split_names(
-        settings.eval_input_file or needed(settings, "input_file", "do_eval")
+        settings.eval_input_file
+        or required_flag(settings, "input_file", "do_eval")
       )
     )
   if settings.run.do_predict:
@@ -97,21 +95,24 @@ def find_data(run: Run) -> Data:
     )
     for path in dict.fromkeys(train_files + eval_files)
   }
-  some = -(-_NUM_LOOKED_AT // max(len(num_records), 1))
+  num_per_file = -(-_NUM_CHECKED // max(len(num_records), 1))
   record_check.raise_if_bad_record(
     functools.partial(
-      record_check.find, num_records, record_layout(settings, run.config), some
+      record_check.find,
+      num_records,
+      record_layout(settings, run.config),
+      num_per_file,
     )
   )
   return Data(train_files, eval_files, lines, num_records)
 
 
 def read_lines(run: Run) -> list[fill_mask.Line]:
-  """The lines of --predict_file, whose masks are to be filled.
+  """Reads the lines of --predict_file, whose masks are to be filled.
 
   Raises:
-    InputError: there are more --top_k than entries of the vocabulary, or a line
-      does not go with the model.
+    InputError: --top_k exceeds the vocabulary, or a line does not fit the
+      model.
   """
   settings, config = run.settings, run.config
   if settings.top_k > config.vocab_size:
@@ -120,7 +121,7 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
       " of the vocabulary. Give fewer"
     )
   lines = fill_mask.read_lines(
-    needed(settings, "predict_file", "do_predict"),
+    required_flag(settings, "predict_file", "do_predict"),
     run.tokenizer,
     settings.model.max_seq_length,
     text_files.encoding_of(settings.text),
@@ -130,8 +131,8 @@ def read_lines(run: Run) -> list[fill_mask.Line]:
   return lines
 
 
-def needed(settings: PretrainingSettings, flag: str, action: str):
-  """The value of a flag that another makes necessary; InputError if none."""
+def required_flag(settings: PretrainingSettings, flag: str, action: str):
+  """Value of a flag required by another; InputError if it is missing."""
   value = getattr(settings, flag)
   if not value:
     raise InputError(f"--{flag} is needed with --{action}")
@@ -139,10 +140,7 @@ def needed(settings: PretrainingSettings, flag: str, action: str):
 
 
 def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
-  """Settings with the vocabulary that training left in --output_dir.
-
-  Where the flags name another, that one stays.
-  """
+  """Adds the vocabulary in --output_dir to settings without --vocab_file."""
   path = os.path.join(settings.run.output_dir, loading.VOCAB_FILE)
   if settings.model.vocab_file or not tf.gfile.Exists(path):
     return settings
@@ -158,10 +156,10 @@ def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
 
 
 def check_vocabulary(run: Run) -> None:
-  """Refuses to draw or fill masks without [MASK].
+  """Refuses --remask and --do_predict without [MASK] in the vocabulary.
 
   Raises:
-    InputError: the vocabulary is missing, or has no [MASK].
+    InputError: --vocab_file is missing, or has no [MASK].
   """
   values = option.values_of(run.settings)
   uses = [name for name in ("remask", "do_predict") if values[name]]
@@ -171,4 +169,7 @@ def check_vocabulary(run: Run) -> None:
     raise InputError(f"--vocab_file is needed with --{uses[0]}")
   if "[MASK]" not in run.tokenizer.vocab:
     vocab_file = run.settings.model.vocab_file
-    raise InputError(f"{vocab_file}: has no [MASK], needed with --{uses[0]}")
+    raise InputError(
+      f"{vocab_file}: has no [MASK], which --{uses[0]} needs. Give another"
+      " --vocab_file"
+    )

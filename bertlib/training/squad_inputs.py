@@ -1,4 +1,4 @@
-"""Inputs of run_squad.py: its model, questions and steps."""
+"""Inputs of run_squad.py: questions, windows, logits and steps."""
 
 from __future__ import annotations
 
@@ -24,17 +24,11 @@ from bertlib.training.task import Run
 
 
 def read_data(run: Run) -> squad_questions.Data:
-  """Reads the questions of everything that the flags ask for.
-
-  Args:
-    run: the run.
-
-  Returns:
-    The questions.
+  """Reads the questions of the splits that the run uses.
 
   Raises:
-    InputError: a file is missing, something in it is wrong, or the model has no
-      second segment.
+    InputError: a file is missing or malformed, or the model has no second
+      segment.
   """
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
@@ -62,7 +56,7 @@ def read_data(run: Run) -> squad_questions.Data:
 def data_files(
   settings: SquadSettings, data: squad_questions.Data
 ) -> list[str]:
-  """The files that the questions are from."""
+  """Paths of the files that were read."""
   files = settings.train_file, settings.predict_file
   return [path for path, used in zip(files, data) if used]
 
@@ -70,7 +64,7 @@ def data_files(
 def load_features(
   run: Run, examples: Sequence[SquadExample]
 ) -> list[squad_features.Window]:
-  """The windows of the questions of --predict_file, made or from the cache."""
+  """Windows of the questions in --predict_file, from the cache if there."""
   if not examples:
     return []
   windows, _ = squad_windows.load_windows(
@@ -88,10 +82,10 @@ def load_features(
 
 
 def load_logits(settings: SquadSettings) -> np.ndarray | None:
-  """The logits of --from_logits; None where they have to be predicted.
+  """Loads --from_logits; None if the logits must be computed.
 
   Raises:
-    InputError: they are of other windows.
+    InputError: the logits belong to other windows.
   """
   if not settings.from_logits:
     return None
@@ -101,7 +95,7 @@ def load_logits(settings: SquadSettings) -> np.ndarray | None:
 
 
 def save_logits(settings: SquadSettings, logits: np.ndarray) -> None:
-  """Writes logits to --save_logits, if it is given."""
+  """Writes the logits to --save_logits, if given."""
   if settings.save_logits:
     squad_decoding.save_logits(
       settings.save_logits, _predict_key(settings), logits
@@ -109,14 +103,14 @@ def save_logits(settings: SquadSettings, logits: np.ndarray) -> None:
 
 
 def _predict_key(settings: SquadSettings) -> str:
-  """The key of the windows of --predict_file."""
+  """Cache key of the windows of --predict_file."""
   return squad_windows.windows_key(
     settings, settings.predict_file, is_training=False
   )
 
 
 def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
-  """The tokenizer of --audit, which needs neither a model nor a folder."""
+  """Tokenizer of --audit, which needs neither a model nor --output_dir."""
   model = resolve.fetch_model(settings.model)
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
@@ -130,24 +124,24 @@ def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
 def count_steps(
   settings: SquadSettings, num_questions: int, num_windows: int
 ) -> int:
-  """The steps that the flags ask for, which it says in windows too.
+  """Number of training steps; logs the equivalent number of epochs.
 
   Args:
-    settings: of the command.
-    num_questions: of the training set.
-    num_windows: made of them.
+    settings: settings of the command.
+    num_questions: number of training questions.
+    num_windows: number of windows made of them.
 
   Returns:
-    The steps, at least one.
+    The number of steps, at least one.
 
   Raises:
-    InputError: there are not enough for one.
+    InputError: there are too few questions or windows for one step.
   """
   count = num_questions if settings.steps_from == "questions" else num_windows
   num_steps = step_plan.count_steps(settings.run, count, settings.steps_from)
   logging.info(
-    "--steps_from=%s: %g passes over %d %s are %d steps, and %.2f passes over"
-    " the %d windows",
+    "--steps_from=%s: %g epochs of %d %s are %d steps, which are %.2f epochs of"
+    " %d windows",
     settings.steps_from,
     settings.run.num_train_epochs,
     count,

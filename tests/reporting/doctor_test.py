@@ -405,7 +405,7 @@ BAD = [
     run_ner,
     {"dev_file": "dev.conll", "do_eval": True},
     "data",
-    "'THING' (at 'mat') is no label",
+    "'THING' (at 'mat') is not an entity",
   ),
   (run_ner, {"output_dir": "trained"}, "folder", "with script 'run_class"),
   (
