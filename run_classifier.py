@@ -494,7 +494,7 @@ def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   check = doctor.check
   check("flags", check_actions, settings.run)
   processor = check("task", classifier_inputs.make_processor, settings)
-  task = doctor.given(processor, make_task, settings, processor)
+  task = doctor.unless_skipped(processor, make_task, settings, processor)
   run = training_checks.check_setup(doctor, settings, task)
   with files.files_read() as data_files:
     examples = check(

@@ -365,7 +365,7 @@ def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
     "sentences", ner_inputs.read_training_set, settings, after=flags_are_right
   )
   labels = check("tags", ner_inputs.find_labels, settings, train_set)
-  task = doctor.given(labels, make_task, settings, labels)
+  task = doctor.unless_skipped(labels, make_task, settings, labels)
   run = training_checks.check_setup(doctor, settings, task)
   data = check("data", ner_inputs.read_data, run, train_set, labels)
   check("labels", task_checks.check_tags, labels, data)

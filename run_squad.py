@@ -755,7 +755,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
       "standard input",
       text_files.encoding_of(settings.text),
     )
-    conversation.converse(settings, predictor, lines)
+    conversation.interactive_loop(settings, predictor, lines)
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run, each a line."""
   train_set = doctor.check("data", read_examples, settings, "train_file")
   labels = doctor.check("labels", find_labels, settings, train_set)
-  task = doctor.given(labels, make_task, settings, labels)
+  task = doctor.unless_skipped(labels, make_task, settings, labels)
   training_checks.check_setup(doctor, settings, task)
 
 

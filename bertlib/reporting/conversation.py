@@ -1,4 +1,4 @@
-"""Answers to questions from standard input."""
+"""Interactive question answering on standard input."""
 
 from __future__ import annotations
 
@@ -12,41 +12,48 @@ from bertlib.settings.squad import SquadSettings
 
 
 def read_passage(settings: SquadSettings) -> str:
-  """The text of --passage_file.
+  """Reads --passage_file.
 
   Raises:
-    InputError: it has none, or is not of --encoding.
+    InputError: the file is empty, or not in --encoding.
   """
   passage = text_files.read_text(
     settings.passage_file, text_files.encoding_of(settings.text)
   )
   if not passage.strip():
-    raise InputError(f"{settings.passage_file}: has no passage in it")
+    raise InputError(
+      f"{settings.passage_file}: is empty. Write a passage to it"
+    )
   return passage
 
 
-def converse(settings: SquadSettings, predictor, lines: Iterable[str]) -> None:
-  """Answers questions about one passage, and prints the answers.
+def interactive_loop(
+  settings: SquadSettings, predictor, lines: Iterable[str]
+) -> None:
+  """Answers questions about one passage and prints the answers.
 
   Args:
-    settings: of the command.
-    predictor: the model, a `run_squad.Predictor`.
-    lines: a question each; before them, if there is no --passage_file, the
-      passage and a blank line.
+    settings: settings of the command.
+    predictor: a `run_squad.Predictor`.
+    lines: one question per line; without --passage_file, the passage and a
+      blank line come first.
 
   Raises:
     InputError: there is no passage.
   """
   lines = iter(lines)
-  say = print if sys.stdin.isatty() else lambda *_, **__: None
+  prompt = print if sys.stdin.isatty() else lambda _: None
   if settings.passage_file:
     passage = read_passage(settings)
   else:
-    say("The passage, and a blank line after it:")
+    prompt("Enter the passage, then a blank line:")
     passage = "".join(itertools.takewhile(str.strip, lines))
   if not passage.strip():
-    raise InputError("standard input: has no passage in it")
-  say("Questions, one a line:")
+    raise InputError(
+      "standard input: has no passage. Enter one before the questions, or give"
+      " --passage_file"
+    )
+  prompt("Enter questions, one per line:")
   for line in lines:
     if not line.strip():
       continue
@@ -57,7 +64,7 @@ def converse(settings: SquadSettings, predictor, lines: Iterable[str]) -> None:
       settings.null_score_diff_threshold,
     )
     for answer in answers[:3]:
-      place = f"{answer.start}-{answer.end}" if answer.text else "-"
+      span = f"{answer.start}-{answer.end}" if answer.text else "-"
       text = answer.text or "(no answer)"
-      app.show(f"{answer.probability:.3f}", f"{place:>11}", text, sep="  ")
+      app.show(f"{answer.probability:.3f}", f"{span:>11}", text, sep="  ")
     print(flush=True)

@@ -1,7 +1,7 @@
-"""The doctor: `--doctor` makes the checks of a run, each a line, and no more.
+"""The doctor: `--doctor` checks a run without starting it, one line per check.
 
-Functions that begin with `check_` raise an InputError for what would stop a
-run, and warn in the log of what would not. Imports no TensorFlow.
+Functions named `check_` raise InputError for what would stop the run, and log a
+warning for what would not. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,72 +24,71 @@ from bertlib.settings.common import TrainingSettings
 
 _WARNING = logging.converter.STANDARD_WARNING
 
-# The value of a check that failed, or was not made.
+# The value of a check that failed or was skipped.
 SKIPPED: Any = object()
 
 # The doctor
 
 
 class Doctor:
-  """Makes checks one after the other, and tells of each on a line.
+  """Runs checks one after the other and prints a line for each.
 
   Attributes:
-    num_failed: checks that failed.
+    num_failed: number of failed checks.
   """
 
-  def __init__(self, say: Callable[[str], Any] = print):
-    """Takes what a line is given to."""
-    self._say = say
+  def __init__(self, print_line: Callable[[str], Any] = print):
+    self._print_line = print_line
     self.num_failed = 0
 
   def check(
-    self, name: str, check_fn: Callable, *needs: Any, after: Any = None
+    self, name: str, check_fn: Callable, *args: Any, after: Any = None
   ) -> Any:
-    """Makes a check, which passes, warns, fails or is skipped.
+    """Runs a check, which passes, warns, fails or is skipped.
 
-    Its line has what the check logs: if there is a warning among that, it
-    warns; if it raises what a run would tell in one line, it fails.
+    Its line shows what the check logs. It warns if there is a warning in the
+    log, and fails if it raises an error that a run would report in one line.
 
     Args:
-      name: of what is checked, in a word or two.
-      check_fn: makes the check.
-      *needs: what it takes; if that is of a check that failed, it is skipped.
-      after: what else it cannot do without, likewise; a tuple for several.
+      name: name of the check, in a word or two.
+      check_fn: the check, called with `args`.
+      *args: arguments. If one is `SKIPPED`, so is this check.
+      after: value, or tuple of values, of other checks that it depends on.
 
     Returns:
-      What it gives; `SKIPPED` of one that failed or was skipped.
+      The value of `check_fn`; `SKIPPED` if it failed or was skipped.
     """
     after = after if isinstance(after, tuple) else (after,)
-    if any(need is SKIPPED for need in (*needs, *after)):
-      self._tell("skip", name, "needs what failed above")
+    if any(value is SKIPPED for value in (*args, *after)):
+      self._report("skip", name, "skipped: depends on a failed check")
       return SKIPPED
     with _collect_log() as records:
       try:
-        value = check_fn(*needs)
+        value = check_fn(*args)
       except Exception as error:
         message = user_error_message(error)
         if message is None:
           raise
         self.num_failed += 1
-        self._tell("fail", name, message)
+        self._report("fail", name, message)
         return SKIPPED
     warns = any(record.levelno >= _WARNING for record in records)
-    told = "; ".join(dict.fromkeys(r.getMessage().strip() for r in records))
-    self._tell("warn" if warns else "pass", name, told)
+    text = "; ".join(dict.fromkeys(r.getMessage().strip() for r in records))
+    self._report("warn" if warns else "pass", name, text)
     return value
 
   @staticmethod
-  def given(needed: Any, make: Callable, *arguments: Any) -> Any:
-    """What `make` gives; `SKIPPED` where the check of `needed` failed."""
-    return SKIPPED if needed is SKIPPED else make(*arguments)
+  def unless_skipped(value: Any, function: Callable, *args: Any) -> Any:
+    """Calls `function` unless `value` is `SKIPPED`, as the result is then."""
+    return SKIPPED if value is SKIPPED else function(*args)
 
-  def _tell(self, status: str, name: str, text: str) -> None:
-    self._say(f"{status}  {name:<11} {text}".rstrip())
+  def _report(self, status: str, name: str, text: str) -> None:
+    self._print_line(f"{status}  {name:<11} {text}".rstrip())
 
 
 @contextlib.contextmanager
 def _collect_log() -> Iterator[list]:
-  """Keeps what is logged, which then goes nowhere else."""
+  """Collects log records instead of printing them."""
   records: list = []
 
   def keep(record):
@@ -108,11 +107,11 @@ def _collect_log() -> Iterator[list]:
 def diagnose(
   settings: TrainingSettings, examine: Callable[[Any, Doctor], Any]
 ) -> None:
-  """Makes the checks of a script; ends with status 1 if one of them fails.
+  """Runs the checks of a script; exits with status 1 if any fails.
 
   Args:
-    settings: of the command.
-    examine: makes them.
+    settings: settings of the command.
+    examine: runs the checks, given settings and doctor.
   """
   doctor = Doctor()
   if settings.receipt.rerun:
@@ -123,25 +122,25 @@ def diagnose(
     sys.exit(1)
 
 
-# Checks of the doctor's own
+# Checks that several commands share
 
 
 def sample(items: Sequence, number: int = 2000) -> Sequence:
-  """About so many items, or all, at even distances."""
+  """About `number` items, evenly spaced; all if there are fewer."""
   return items[:: -(-len(items) // number) or 1]
 
 
 def check_labels(
   labels: Sequence[str], sets: Mapping[str, Iterable[str]]
 ) -> None:
-  """Warns of labels that a set lacks, or that are rare in it.
+  """Warns of labels that are missing or rare in a split.
 
   Args:
     labels: the label set.
-    sets: by its name, the labels of a set's examples.
+    sets: labels of the examples, by name of the split.
   """
-  for name, of_examples in sets.items():
-    counts = Counter(of_examples)
+  for name, example_labels in sets.items():
+    counts = Counter(example_labels)
     found = [label for label in labels if counts[label]]
     missing = [label for label in labels if not counts[label]]
     shown = [f"{label} {counts[label]}" for label in found]
@@ -152,23 +151,23 @@ def check_labels(
       logging.warning("%s has no %s", name, ", ".join(missing))
     if not found:
       continue
-    often, rare = max(found, key=counts.get), min(found, key=counts.get)
-    if counts[often] > 10 * counts[rare]:
+    frequent, rare = max(found, key=counts.get), min(found, key=counts.get)
+    if counts[frequent] > 10 * counts[rare]:
       logging.warning(
-        "of %s there are %.0f times as many as of %s",
-        often,
-        counts[often] / counts[rare],
+        "%s is %.0f times as frequent as %s",
+        frequent,
+        counts[frequent] / counts[rare],
         rare,
       )
 
 
 class Lengths(NamedTuple):
-  """How much there is to learn from.
+  """Number and length of the training examples.
 
   Attributes:
-    num_examples: examples, windows or records.
-    num_tokens: of a row, on average.
-    num_rows: of an example; more than one where it has choices.
+    num_examples: number of examples, windows or records.
+    num_tokens: mean number of tokens per row.
+    num_rows: rows per example; more than one if examples have choices.
   """
 
   num_examples: int
@@ -177,12 +176,12 @@ class Lengths(NamedTuple):
 
 
 class Encoded(NamedTuple):
-  """What there is to know of an example as the model takes it.
+  """An encoded example.
 
   Attributes:
-    input_ids: its ids, maybe with padding.
-    num_tokens: that are no padding.
-    num_cut: that did not fit.
+    input_ids: token ids, with or without padding.
+    num_tokens: number of tokens, without padding.
+    num_cut: number of truncated tokens.
   """
 
   input_ids: Sequence[int]
@@ -193,15 +192,15 @@ class Encoded(NamedTuple):
 def check_encoded(
   examples: Iterable[Encoded], vocab_size: int, num_examples: int
 ) -> Lengths:
-  """Looks for ids that the model does not have, and for what is cut.
+  """Checks the ids of a sample of examples; warns if many are truncated.
 
   Args:
-    examples: some of those that the model gets.
-    vocab_size: entries that the model has.
-    num_examples: that there are in all.
+    examples: the sample, encoded.
+    vocab_size: vocabulary size of the model.
+    num_examples: number of examples in all.
 
   Returns:
-    How many there are, and how long.
+    The number of examples and their mean length.
 
   Raises:
     InputError: an id is out of range.
@@ -215,7 +214,7 @@ def check_encoded(
   mean = sum(num_tokens) / max(count, 1)
   cut = sum(number > 0 for number in num_cut) / max(count, 1)
   logging.info(
-    "%d of %d looked at: %.0f tokens on average, %d at most",
+    "checked %d of %d: mean length %.0f tokens, longest %d",
     count,
     num_examples,
     mean,
@@ -224,7 +223,7 @@ def check_encoded(
   if cut:
     logging.log(
       logging.WARNING if cut > 0.05 else logging.INFO,
-      "%.1f%% are cut, and lose %.0f tokens on average: think of a higher"
+      "%.1f%% are truncated, by %.0f tokens on average: consider a higher"
       " --max_seq_length",
       100 * cut,
       sum(num_cut) / (cut * count),
@@ -233,7 +232,7 @@ def check_encoded(
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
-  """Refuses ids that the model has no embedding for."""
+  """Raises InputError for ids outside the vocabulary of the model."""
   highest, lowest = max(ids, default=0), min(ids, default=0)
   if lowest < 0 or highest >= vocab_size:
     bad = lowest if lowest < 0 else highest
@@ -244,18 +243,18 @@ def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
 
 
 def check_disk(path: str, num_bytes: int) -> None:
-  """Refuses a place that cannot be written, or has too little room.
+  """Checks that a folder is writable and has enough free space.
 
   Args:
-    path: a folder, which may yet have to be made.
-    num_bytes: that will be written there.
+    path: the folder; may be missing.
+    num_bytes: bytes to be written.
 
   Raises:
-    InputError: there is less.
-    OSError: it cannot be written.
+    InputError: there is too little space.
+    OSError: the folder cannot be written.
   """
   if files.is_remote(path):
-    logging.info("%s: takes about %s", path, size_in_words(num_bytes))
+    logging.info("%s: needs about %s", path, size_in_words(num_bytes))
     return
   folder = os.path.abspath(path)
   while not os.path.exists(folder):
@@ -267,13 +266,12 @@ def check_disk(path: str, num_bytes: int) -> None:
   free = shutil.disk_usage(folder).free
   if free < num_bytes:
     raise InputError(
-      f"{path}: takes about {size_in_words(num_bytes)}, but"
-      f" {size_in_words(free)} are free."
-      " Make room there, name another place, or keep fewer checkpoints"
-      " (--keep_checkpoint_max)"
+      f"{path}: needs about {size_in_words(num_bytes)}, only"
+      f" {size_in_words(free)} free. Free space there, give another folder, or"
+      " keep fewer checkpoints (--keep_checkpoint_max)"
     )
   logging.info(
-    "%s: takes about %s, %s are free",
+    "%s: needs about %s, %s free",
     path,
     size_in_words(num_bytes),
     size_in_words(free),
@@ -281,7 +279,7 @@ def check_disk(path: str, num_bytes: int) -> None:
 
 
 def size_in_words(num_bytes: int) -> str:
-  """Bytes in words."""
+  """Formats a number of bytes as MB or GB."""
   if num_bytes < 10**8:
     return f"{num_bytes / 10**6:.1f} MB"
   return f"{num_bytes / 10**9:.1f} GB"

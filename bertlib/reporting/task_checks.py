@@ -1,4 +1,4 @@
-"""The doctor's checks of the examples of each task."""
+"""The doctor's checks of each task's examples."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from bertlib.training.task import Run
 
 
 def check_questions(run: Run, data: squad_questions.Data) -> doctor.Lengths:
-  """Makes windows of some of the questions; warns if answers get lost."""
+  """Encodes a sample of questions; warns if many lose text or answers."""
   questions = data.train or data.predict
-  some = doctor.sample(questions)
+  sample = doctor.sample(questions)
   windows = squad_features.convert_examples_to_windows(
-    some,
+    sample,
     run.tokenizer,
     squad_windows.window_settings(run.settings, is_training=bool(data.train)),
   )
   cut, lost = squad_features.find_incomplete_questions(windows)
-  for what, which in (("questions are cut", cut), ("answers get lost", lost)):
-    if len(which) > len(some) / 20:
-      logging.warning("%d of %d %s", len(which), len(some), what)
+  for problem, affected in (
+    ("questions are truncated", cut),
+    ("answers fall outside every window", lost),
+  ):
+    if len(affected) > len(sample) / 20:
+      logging.warning("%d of %d %s", len(affected), len(sample), problem)
   ends = np.cumsum(windows.length)
   return doctor.check_encoded(
     [
@@ -42,7 +45,7 @@ def check_questions(run: Run, data: squad_questions.Data) -> doctor.Lengths:
       for end, length in zip(ends, windows.length)
     ],
     run.config.vocab_size,
-    len(questions) * len(ends) // max(len(some), 1),
+    len(questions) * len(ends) // max(len(sample), 1),
   )
 
 
@@ -52,21 +55,24 @@ def check_class_labels(
   """Warns of labels that are missing or rare."""
   labels = processor.problem.labels
   sets = {"the training set": examples.train}
-  sets |= {f"the dev set{end}": of for end, of in examples.eval_sets.items()}
+  sets |= {
+    f"the dev set{suffix}": dev_set
+    for suffix, dev_set in examples.eval_sets.items()
+  }
   doctor.check_labels(
     labels,
     {
       name: [
         label
-        for example in of_set
+        for example in split
         for label in (
           [example.label]
           if isinstance(example.label, str)
           else example.label or ()
         )
       ]
-      for name, of_set in sets.items()
-      if labels and of_set
+      for name, split in sets.items()
+      if labels and split
     },
   )
 
@@ -76,12 +82,12 @@ def check_texts(
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
 ) -> doctor.Lengths:
-  """Encodes some of the examples; warns if many are cut."""
+  """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
 
   def encode(example):
-    # Not as the first example, whose tokens are logged.
+    # Index 1, because the tokens of example 0 would be logged.
     features, encoded = classification_records.encode_example(
       1,
       example,
@@ -91,8 +97,8 @@ def check_texts(
     )
     return doctor.Encoded(
       features.input_ids,
-      max(one.num_tokens for one in encoded),
-      sum(one.num_cut for one in encoded),
+      max(row.num_tokens for row in encoded),
+      sum(row.num_cut for row in encoded),
     )
 
   lengths = doctor.check_encoded(
@@ -106,25 +112,25 @@ def check_texts(
 def check_pretraining_records(
   run: Run, data: pretraining_inputs.Data, number: int = 2000
 ) -> doctor.Lengths:
-  """Looks at some of the records, each by itself.
+  """Checks a sample of the pretraining records.
 
   Args:
     run: the run.
-    data: the files.
-    number: of records, in all.
+    data: its record files.
+    number: records to check, in all files.
 
   Returns:
-    How many there are to learn from, and how long they are.
+    The number of training records and their mean length.
 
   Raises:
-    InputError: one is of other lengths, or of a larger vocabulary.
+    InputError: a record has other lengths or ids outside the vocabulary.
   """
 
   def encoded():
     for path in data.num_records:
-      of_file = -(-number // len(data.num_records))
+      num_per_file = -(-number // len(data.num_records))
       records = itertools.islice(
-        pretraining_records.read_records(path), of_file
+        pretraining_records.read_records(path), num_per_file
       )
       for count, record in enumerate(records, start=1):
         where = f"{path}, record {count}"

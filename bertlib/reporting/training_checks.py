@@ -1,7 +1,7 @@
 """The doctor's checks of training: weights, steps, disk, memory and time.
 
-Functions that begin with `check_` raise an InputError for what would stop a
-run, and warn in the log of what would not.
+Functions named `check_` raise InputError for what would stop the run, and log a
+warning for what would not.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from bertlib.training.task import Run, Task
 
 
 def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
-  """Makes the checks of `run.setup`, each a line.
+  """Runs the steps of `run.setup` as checks.
 
   Args:
-    doctor: makes the checks.
+    doctor: runs and reports the checks.
     settings: settings of the command.
-    task: the task; `SKIPPED` where its check failed.
+    task: the task; `SKIPPED` if its check failed.
 
   Returns:
-    The run, with `SKIPPED` in place of what could not be found.
+    The run, with `SKIPPED` for each value whose check failed.
   """
   check = doctor.check
   model = check("model", resolve.fetch_model, settings.model)
   found = check("devices", resolve.find_devices, settings)
   settings = resolve.resolved(settings, model, found)
-  known = Task if task is SKIPPED else task  # defaults of its attributes
+  known = Task if task is SKIPPED else task  # the class has the defaults
   config = check("config", resolve.load_config, model, known.min_seq_length)
   tokenizer = check(
     "vocabulary",
@@ -56,9 +56,9 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
     known.needs_vocabulary,
   )
   trained = check("checkpoint", run_skeleton.find_trained, settings, task)
-  metrics = doctor.given(task, lambda: task.metrics)
+  metrics = doctor.unless_skipped(task, lambda: task.metrics)
   selection = check(
-    "scores", run_skeleton.read_selection, settings.run, metrics
+    "metric", run_skeleton.read_selection, settings.run, metrics
   )
   run = Run(settings, task, config, tokenizer, trained, selection)
   check("folder", run_skeleton.check_folder, run, after=(config, task))
@@ -67,24 +67,24 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
 
 
 def check_memory(num_bytes: int, available: int | None) -> None:
-  """Warns if a step of training may take more memory than there is.
+  """Warns if training may need more memory than is available.
 
   Args:
-    num_bytes: that it takes at most.
-    available: that there are; None where that is not known.
+    num_bytes: upper estimate of the memory needed.
+    available: free memory in bytes; None if unknown.
   """
   if available is None:
-    logging.info("training takes %s at most", size_in_words(num_bytes))
+    logging.info("needs up to %s", size_in_words(num_bytes))
   elif num_bytes <= available:
     logging.info(
-      "training takes %s at most, %s are free",
+      "needs up to %s, %s free",
       size_in_words(num_bytes),
       size_in_words(available),
     )
   else:
     logging.warning(
-      "training may take %s, but %s are free. Give --memory_gb=%.0f, which"
-      " finds a way to do with less",
+      "needs up to %s, only %s free. Give --memory_gb=%.0f, which lowers the"
+      " memory use by micro-batches and recomputation",
       size_in_words(num_bytes),
       size_in_words(available),
       available // 10**9,
@@ -92,33 +92,33 @@ def check_memory(num_bytes: int, available: int | None) -> None:
 
 
 def available_memory() -> int | None:
-  """Bytes that are free: of the first GPU or, without one, of this machine."""
+  """Free bytes of the first GPU or, without one, of this machine."""
   with contextlib.suppress(OSError, ValueError, IndexError):
     if tf.config.list_physical_devices("GPU"):
       query = "--query-gpu=memory.free --format=csv,noheader,nounits"
-      told = subprocess.run(
+      output = subprocess.run(
         ["nvidia-smi", *query.split()],
         capture_output=True,
         text=True,
         check=False,
       ).stdout
-      return int(told.splitlines()[0]) * 2**20
+      return int(output.splitlines()[0]) * 2**20
     with open("/proc/meminfo") as file:
       return int(re.search(r"MemAvailable:\s+(\d+) kB", file.read())[1]) * 1024
   return None
 
 
-def tell_time(num_flops: float, rate: float) -> None:
-  """Tells how long a run takes.
+def estimate_duration(num_flops: float, rate: float) -> None:
+  """Logs an estimate of the training time.
 
   Args:
-    num_flops: floating-point operations of its matrix products.
-    rate: of these a second, in a product alone.
+    num_flops: floating-point operations of all matrix products.
+    rate: measured operations per second of a matrix product.
   """
-  # What else a step does takes about as long as its products.
+  # All other operations together take about as long as the matrix products.
   seconds = round(2 * num_flops / rate)
   logging.info(
-    "an estimate: %s of training, for %.3g operations at %.3g a second",
+    "estimated %s of training, for %.3g operations at %.3g per second",
     datetime.timedelta(seconds=seconds) if seconds else "less than a second",
     num_flops,
     rate,
@@ -132,15 +132,15 @@ def check_training(
   count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
 ) -> None:
-  """Checks what training takes: steps, disk, memory and time.
+  """Checks steps, disk, memory and time of the training.
 
   Args:
-    doctor: makes the checks.
-    run: the run, of `check_setup`.
+    doctor: runs and reports the checks.
+    run: result of `check_setup`.
     lengths: lengths of the training examples, or `SKIPPED`.
-    count_steps: gives the steps of training on so many examples; None for
-      those of --num_train_epochs.
-    writes_records: whether the examples go to records in --output_dir.
+    count_steps: maps the number of examples to the number of steps; None for
+      that of --num_train_epochs.
+    writes_records: whether records are written to --output_dir.
   """
   settings, config = run.settings, run.config
   needs = (lengths, config)
@@ -163,7 +163,7 @@ def check_training(
 
 
 def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
-  """Tells the steps of training."""
+  """Counts the training steps and logs them."""
   if count_steps:
     num_steps = count_steps(lengths.num_examples)
   else:
@@ -171,7 +171,7 @@ def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
       run.settings.run, lengths.num_examples, run.task.unit
     )
   logging.info(
-    "%d, of %d each, on %d",
+    "%d with batch size %d, training set of %d",
     num_steps,
     run.settings.run.train_batch_size,
     lengths.num_examples,
@@ -182,7 +182,7 @@ def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
 def _check_disk(
   run: Run, num_steps: int, lengths: Lengths, writes_records: bool
 ) -> None:
-  """Refuses an --output_dir with too little room for the run."""
+  """Checks that --output_dir has enough free space for the run."""
   settings, num_bytes = run.settings, 0
   if writes_records:
     num_rows = lengths.num_examples * lengths.num_rows
@@ -195,7 +195,7 @@ def _check_disk(
 
 
 def _check_memory(run: Run, plan, lengths: Lengths) -> None:
-  """Warns of a step that takes more memory than there is."""
+  """Warns if a training step may need more memory than is available."""
   compute, options = plan
   settings = run.settings
   batch_size = memory_plan.replica_batch_size(
@@ -216,7 +216,7 @@ def _check_memory(run: Run, plan, lengths: Lengths) -> None:
 
 
 def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:
-  """Tells how long training takes."""
+  """Logs an estimate of the training time."""
   compute, _ = plan
   batch_size = run.settings.run.train_batch_size * lengths.num_rows
   seq_length = max(round(lengths.num_tokens), 1)
@@ -234,16 +234,16 @@ def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:
     run.config.intermediate_size,
     num_rounds=3,
   ).values()
-  tell_time(num_steps * num_flops, rate)
+  estimate_duration(num_steps * num_flops, rate)
 
 
 def checkpoint_bytes(
   settings: TrainingSettings, num_weights: int, num_train_steps: int
 ) -> int:
-  """Bytes of the checkpoints that are kept, as the flags have it.
+  """Bytes of all checkpoints that are kept at the same time.
 
-  A weight has two moments, but among the best ones. The folder has one more of
-  each while it is written.
+  A weight takes 4 bytes and its two moments 8; the best checkpoint has no
+  moments. While a new checkpoint is written, there is one more of each.
   """
   every = settings.run.eval_steps or settings.run.save_checkpoints_steps
   kept = min(settings.run.keep_checkpoint_max, num_train_steps // every + 1) + 1

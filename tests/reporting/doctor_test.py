@@ -1,4 +1,4 @@
-"""Tests of the doctor's checks, and of the receipt of a run."""
+"""Tests of the doctor and of run receipts."""
 
 import collections
 import gzip
@@ -53,7 +53,7 @@ Finding = collections.namedtuple("Finding", "status text")
 
 @pytest.fixture(scope="module", autouse=True)
 def no_measurement():
-  """How fast the machine is matters to no test of what is found."""
+  """Replaces the speed measurement, which no test here depends on."""
   patch = pytest.MonkeyPatch()
   patch.setattr(precision, "product_rates", lambda *_, **__: {"any": 1e9})
   yield
@@ -61,9 +61,9 @@ def no_measurement():
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder of small models and data, good and bad; it is the current one."""
-  folder = tmp_path_factory.mktemp("preflight")
+def workspace(tmp_path_factory):
+  """The current folder, with small models and data, valid and invalid."""
+  folder = tmp_path_factory.mktemp("doctor")
   before = os.getcwd()
   os.chdir(folder)
   write_models()
@@ -239,7 +239,7 @@ def arguments(script, **changed):
 
 
 def call(script, *given):
-  """Runs a script in this process; what it raises comes when it is over."""
+  """Runs a script in this process; raises its error after the clean-up."""
   error = None
   with commands.in_process(script) as main:
     try:
@@ -251,7 +251,7 @@ def call(script, *given):
 
 
 def examine(capsys, script, **changed):
-  """What the doctor says of a run: findings by name, and the exit status."""
+  """Runs the doctor; returns its findings by name, and the exit status."""
   capsys.readouterr()
   before = set(os.listdir())
   status = 0
@@ -268,12 +268,12 @@ def examine(capsys, script, **changed):
   return found, status
 
 
-# What is found, before any training
+# Checks of a run
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize("script", FLAGS, ids=lambda script: script.__name__)
-def test_where_nothing_is_wrong_every_line_passes(place, capsys, script):
+def test_all_checks_of_a_valid_run_pass(workspace, capsys, script):
   found, status = examine(capsys, script)
   assert {name: f for name, f in found.items() if f.status != "pass"} == {}
   assert len(found) > 5 and status == 0
@@ -306,7 +306,7 @@ BAD = [
     "nothing to do",
   ),
   (run_classifier, {"seeds": 1}, "flags", "give 2 or more"),
-  (run_classifier, {"best_metric": "f9"}, "scores", "there is no such score"),
+  (run_classifier, {"best_metric": "f9"}, "metric", "there is no such score"),
   (run_classifier, {"train_batch_size": 99}, "data", "are not enough for one"),
   (run_classifier, {"max_seq_length": 33}, "config", "max_position_embeddings"),
   (
@@ -480,19 +480,21 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-  ("script", "changed", "name", "said"),
+  ("script", "changed", "name", "expected"),
   BAD,
   ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_bad_input_is_found(place, capsys, script, changed, name, said):
+def test_invalid_input_fails_a_check(
+  workspace, capsys, script, changed, name, expected
+):
   found, status = examine(capsys, script, **changed)
-  assert found[name].status == "fail" and said in found[name].text
+  assert found[name].status == "fail" and expected in found[name].text
   assert status == 1
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
-  ("script", "changed", "name", "said"),
+  ("script", "changed", "name", "expected"),
   [
     (
       run_classifier,
@@ -504,9 +506,14 @@ def test_bad_input_is_found(place, capsys, script, changed, name, said):
       run_classifier,
       {"train_file": "uneven.tsv"},
       "labels",
-      "of n there are 26 times as many as of y",
+      "n is 26 times as frequent as y",
     ),
-    (run_classifier, {"train_file": "long.tsv"}, "tokens", "50.0% are cut"),
+    (
+      run_classifier,
+      {"train_file": "long.tsv"},
+      "tokens",
+      "50.0% are truncated",
+    ),
     (
       create_pretraining_data,
       {"input_file": "vocab.txt"},
@@ -515,18 +522,18 @@ def test_bad_input_is_found(place, capsys, script, changed, name, said):
     ),
   ],
 )
-def test_what_would_not_stop_a_run_is_a_warning(
-  place, capsys, script, changed, name, said
+def test_doubtful_input_is_a_warning(
+  workspace, capsys, script, changed, name, expected
 ):
   if script is run_classifier:
     changed = {"train_batch_size": 2} | changed
   found, status = examine(capsys, script, **changed)
-  assert found[name].status == "warn" and said in found[name].text
+  assert found[name].status == "warn" and expected in found[name].text
   assert status == 0
 
 
 @pytest.mark.graph
-def test_what_needs_a_failed_check_is_skipped_and_nothing_else(place, capsys):
+def test_only_dependents_of_a_failed_check_are_skipped(workspace, capsys):
   found, _ = examine(capsys, run_classifier, bert_config_file="gone.json")
   by_status = {"fail": set(), "skip": set(), "pass": set()}
   for name, finding in found.items():
@@ -537,7 +544,7 @@ def test_what_needs_a_failed_check_is_skipped_and_nothing_else(place, capsys):
 
 
 @pytest.mark.graph
-def test_what_is_restored_is_told(place, capsys):
+def test_restored_variables_are_reported(workspace, capsys):
   found, _ = examine(capsys, run_classifier, init_checkpoint="bert.ckpt")
   text = found["weights"].text
   assert "23 of 25 variables restored" in text
@@ -545,7 +552,7 @@ def test_what_is_restored_is_told(place, capsys):
 
 
 @pytest.mark.graph
-def test_too_little_disk(place, capsys, monkeypatch):
+def test_too_little_disk_space_fails(workspace, capsys, monkeypatch):
   usage = collections.namedtuple("usage", "total used free")
   monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage(9, 4, 5))
   found, _ = examine(capsys, run_classifier)
@@ -554,87 +561,87 @@ def test_too_little_disk(place, capsys, monkeypatch):
 
 
 @pytest.mark.unit
-def test_checkpoints_of_a_run():
+def test_checkpoint_bytes_count_the_checkpoints_kept():
   settings = option.make(ClassifierSettings, save_checkpoints_steps=10)
-  # Those that are kept and one that is being written.
+  # The checkpoints kept, and the one being written.
   for num_steps, number in ((5, 2), (15, 3), (1000, 3)):
     num_bytes = training_checks.checkpoint_bytes(settings, 100, num_steps)
     assert num_bytes == number * 12 * 100
 
 
 @pytest.mark.graph
-def test_too_little_memory_is_a_warning(place, capsys, monkeypatch):
+def test_too_little_memory_is_a_warning(workspace, capsys, monkeypatch):
   monkeypatch.setattr(training_checks, "available_memory", lambda: 5 * 10**8)
   found, status = examine(capsys, run_classifier)
   assert found["memory"].status == "warn" and status == 0
   assert "--memory_gb" in found["memory"].text
 
 
-# The doctor by itself
+# The doctor class
 
 
 @pytest.fixture
-def own_doctor():
+def a_doctor():
   lines = []
-  own_doctor = doctor.Doctor(lines.append)
-  own_doctor.lines = lines
+  a_doctor = doctor.Doctor(lines.append)
+  a_doctor.lines = lines
   logging.set_verbosity(logging.INFO)
-  return own_doctor
+  return a_doctor
 
 
 @pytest.mark.unit
-def test_a_check_that_passes_gives_its_value_and_tells_what_it_logs(own_doctor):
-  assert own_doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
-  own_doctor.check("told", lambda: logging.info("%d rows", 5))
-  assert own_doctor.lines == ["pass  sum", "pass  told        5 rows"]
-  assert own_doctor.num_failed == 0
+def test_passing_check_returns_its_value_and_shows_its_log(a_doctor):
+  assert a_doctor.check("sum", lambda a, b: a + b, 1, 2) == 3
+  a_doctor.check("rows", lambda: logging.info("%d rows", 5))
+  assert a_doctor.lines == ["pass  sum", "pass  rows        5 rows"]
+  assert a_doctor.num_failed == 0
 
 
 @pytest.mark.unit
-def test_a_check_that_logs_a_warning_warns(own_doctor):
+def test_check_that_logs_a_warning_warns(a_doctor):
   def check():
     logging.info("a")
     logging.warning("b")
 
-  own_doctor.check("x", check)
-  assert own_doctor.lines == ["warn  x           a; b"]
+  a_doctor.check("x", check)
+  assert a_doctor.lines == ["warn  x           a; b"]
 
 
 @pytest.mark.unit
-def test_a_check_that_fails_says_what_a_run_would(own_doctor):
+def test_failing_check_shows_the_error_of_the_run(a_doctor):
   def check():
-    raise InputError("x.tsv, row 3: mend it")
+    raise InputError("x.tsv, row 3: fix it")
 
-  assert own_doctor.check("x", check) is doctor.SKIPPED
-  assert own_doctor.lines == ["fail  x           x.tsv, row 3: mend it"]
-  assert own_doctor.num_failed == 1
+  assert a_doctor.check("x", check) is doctor.SKIPPED
+  assert a_doctor.lines == ["fail  x           x.tsv, row 3: fix it"]
+  assert a_doctor.num_failed == 1
 
 
 @pytest.mark.unit
-def test_a_file_that_cannot_be_opened_fails(own_doctor, tmp_path):
-  own_doctor.check("x", open, str(tmp_path / "gone"))
-  (line,) = own_doctor.lines
+def test_missing_file_fails(a_doctor, tmp_path):
+  a_doctor.check("x", open, str(tmp_path / "gone"))
+  (line,) = a_doctor.lines
   assert line.endswith(f"{tmp_path}/gone: No such file or directory")
 
 
 @pytest.mark.unit
-def test_a_check_that_needs_a_failed_one_is_not_made(own_doctor):
-  failed = own_doctor.check("x", open, "gone")
-  made = []
-  assert own_doctor.check("y", made.append, failed) is doctor.SKIPPED
-  assert not made and own_doctor.lines[1].startswith("skip  y")
-  assert own_doctor.num_failed == 1
+def test_check_that_depends_on_a_failed_one_is_not_run(a_doctor):
+  failed = a_doctor.check("x", open, "gone")
+  calls = []
+  assert a_doctor.check("y", calls.append, failed) is doctor.SKIPPED
+  assert not calls and a_doctor.lines[1].startswith("skip  y")
+  assert a_doctor.num_failed == 1
 
 
 @pytest.mark.unit
-def test_a_fault_of_the_program_keeps_its_traceback(own_doctor):
+def test_bug_keeps_its_traceback(a_doctor):
   with pytest.raises(ZeroDivisionError):
-    own_doctor.check("x", lambda: 1 / 0)
+    a_doctor.check("x", lambda: 1 / 0)
 
 
 @pytest.mark.unit
-def test_the_log_is_as_before_after_a_check(own_doctor, caplog):
-  own_doctor.check("x", lambda: logging.info("inside"))
+def test_logging_works_again_after_a_check(a_doctor, caplog):
+  a_doctor.check("x", lambda: logging.info("inside"))
   with caplog.at_level(python_logging.INFO, logger="absl"):
     logging.info("outside")
   assert [record.message for record in caplog.records] == ["outside"]
@@ -642,35 +649,37 @@ def test_the_log_is_as_before_after_a_check(own_doctor, caplog):
 
 @pytest.mark.unit
 @pytest.mark.parametrize("count", [0, 1, 1999, 2000, 2001, 9000])
-def test_a_sample_is_no_larger_than_asked_for(count):
+def test_sample_has_at_most_the_requested_size(count):
   found = doctor.sample(range(count))
   assert min(count, 1000) <= len(found) <= 2000
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("bad", "said"), [([3, 9], "id 9"), ([-1], "id -1")])
-def test_ids_out_of_range_are_refused(bad, said):
+@pytest.mark.parametrize(
+  ("bad", "expected"), [([3, 9], "id 9"), ([-1], "id -1")]
+)
+def test_ids_out_of_range_are_refused(bad, expected):
   doctor.check_ids([0, 8], 9, "x")
-  with pytest.raises(InputError, match=f"^x: has the {said}"):
+  with pytest.raises(InputError, match=f"^x: has the {expected}"):
     doctor.check_ids(bad, 9, "x")
 
 
 # The receipt
 
 
-def train(place, *more, **changed):
+def train(workspace, *more, **changed):
   call(run_classifier, *arguments(run_classifier, **changed), *more)
 
 
-def rerun(place, receipt, *more, script=run_classifier):
+def rerun(workspace, receipt, *more, script=run_classifier):
   command = [script.__file__, f"--rerun={receipt}", *more]
   argv, path = app.with_receipt(command)
   call(script, f"--rerun={path}", *argv[1:])
 
 
 @pytest.fixture(scope="module")
-def receipt(place):
-  train(place, "--seed=3", output_dir="run", init_checkpoint="bert.ckpt")
+def receipt(workspace):
+  train(workspace, "--seed=3", output_dir="run", init_checkpoint="bert.ckpt")
   return run_outputs.read_json("run/run.json")
 
 
@@ -714,34 +723,34 @@ def test_a_receipt_has_the_results(receipt):
   assert receipt["checkpoint"]["path"] == "run/model.ckpt-9.index"
 
 
-def test_a_killed_run_has_a_receipt_without_results(place, monkeypatch):
+def test_a_killed_run_has_a_receipt_without_results(workspace, monkeypatch):
   def die(*_):
     raise KeyboardInterrupt
 
   monkeypatch.setattr(run_classifier, "train_classifier", die)
   with pytest.raises(KeyboardInterrupt):
-    train(place, output_dir="killed")
+    train(workspace, output_dir="killed")
   assert run_outputs.read_json("killed/run.json")["results"] is None
 
 
-def test_a_process_that_runs_alone_has_a_receipt(place, monkeypatch):
+def test_a_process_that_runs_alone_has_a_receipt(workspace, monkeypatch):
   cluster = {"worker": ["a:1", "b:2"]}
   task = {"type": "worker", "index": 1}
   text = json.dumps({"cluster": cluster, "task": task})
   monkeypatch.setenv("TF_CONFIG", text)
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   with pytest.raises(TypeError):
-    train(place, "--distribution=off", output_dir="by_itself")
+    train(workspace, "--distribution=off", output_dir="by_itself")
   assert (
     run_outputs.read_json("by_itself/run.json")["script"] == "run_classifier.py"
   )
 
 
-def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
+def test_the_receipt_of_another_run_is_kept(workspace, monkeypatch):
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   for more in ([], ["--seed=1"], ["--seed=1"], ["--seed=2"]):
     with pytest.raises(TypeError):
-      train(place, *more, output_dir="several")
+      train(workspace, *more, output_dir="several")
   given = [
     [
       one
@@ -753,9 +762,9 @@ def test_the_receipt_of_another_run_is_kept(place, monkeypatch):
   assert given == [[], ["--seed=1"], ["--seed=2"]]
 
 
-def test_a_rerun_repeats_bit_for_bit(place, receipt, caplog):
+def test_a_rerun_repeats_bit_for_bit(workspace, receipt, caplog):
   with caplog.at_level(python_logging.INFO, logger="absl"):
-    rerun(place, "run/run.json", "--output_dir=again")
+    rerun(workspace, "run/run.json", "--output_dir=again")
   again = run_outputs.read_json("again/run.json")
   assert again["results"] == receipt["results"]
   assert "results are those of before, exactly" in caplog.text
@@ -767,18 +776,20 @@ def test_a_rerun_repeats_bit_for_bit(place, receipt, caplog):
     )
 
 
-def test_a_rerun_with_another_flag_says_what_differs(place, receipt, caplog):
+def test_a_rerun_with_another_flag_says_what_differs(
+  workspace, receipt, caplog
+):
   more = ["--output_dir=other", "--seed=4", "--num_train_epochs=1"]
-  rerun(place, "run/run.json", *more)
+  rerun(workspace, "run/run.json", *more)
   assert run_outputs.read_json("other/run.json")["flags"]["seed"] == 4
   assert "global_step was 9, and is 3, 6 apart" in caplog.text
   assert "The weights are not those of before" in caplog.text
 
 
 @pytest.mark.parametrize("more", [[], ["--output_dir=./run"]])
-def test_a_rerun_needs_a_place_of_its_own(place, receipt, more):
+def test_a_rerun_needs_a_place_of_its_own(workspace, receipt, more):
   with pytest.raises(InputError, match="give another --output_dir"):
-    rerun(place, "run/run.json", *more)
+    rerun(workspace, "run/run.json", *more)
 
 
 @pytest.fixture
@@ -806,44 +817,48 @@ def spoilt(receipt):
   ],
 )
 def test_a_rerun_with_changed_files_is_refused(
-  place, spoilt, caplog, path, flag
+  workspace, spoilt, caplog, path, flag
 ):
   spoilt(path)
   with pytest.raises(InputError, match=rf"^{path}: is not what .*--{flag}$"):
-    rerun(place, "run/run.json", "--output_dir=refused")
+    rerun(workspace, "run/run.json", "--output_dir=refused")
   assert f"{path}: has changed since" in caplog.text
   assert not os.path.exists("refused")
 
 
-def test_a_file_that_is_given_anew_may_have_changed(place, spoilt, monkeypatch):
+def test_a_file_that_is_given_anew_may_have_changed(
+  workspace, spoilt, monkeypatch
+):
   spoilt("train.tsv")
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   with pytest.raises(TypeError):  # of the step after the checks
-    rerun(place, "run/run.json", "--output_dir=anew", "--train_file=train.tsv")
+    rerun(
+      workspace, "run/run.json", "--output_dir=anew", "--train_file=train.tsv"
+    )
 
 
-def test_changed_code_is_a_warning(place, receipt, monkeypatch, caplog):
+def test_changed_code_is_a_warning(workspace, receipt, monkeypatch, caplog):
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   hashes = receipt["code"] | {"modeling.py": "0"}
   monkeypatch.setattr(receipts, "code_hashes", lambda: hashes)
   found = receipts.versions() | {"numpy": "9.9"}
   monkeypatch.setattr(receipts, "versions", lambda: found)
   with pytest.raises(TypeError):
-    rerun(place, "run/run.json", "--output_dir=code")
+    rerun(workspace, "run/run.json", "--output_dir=code")
   assert "the code has changed since: modeling.py" in caplog.text
   assert ", and is 9.9" in caplog.text
 
 
-def test_the_doctor_examines_a_rerun(place, spoilt, capsys):
+def test_the_doctor_examines_a_rerun(workspace, spoilt, capsys):
   spoilt("dev.tsv")
   with pytest.raises(SystemExit):
-    rerun(place, "run/run.json", "--output_dir=x", "--doctor")
+    rerun(workspace, "run/run.json", "--output_dir=x", "--doctor")
   lines = capsys.readouterr().out.splitlines()
   assert lines[0].startswith("fail  rerun")
   assert "dev.tsv: is not what it was" in lines[0]
 
 
-def test_only_a_receipt_is_repeated_and_by_its_own_script(place, receipt):
+def test_only_a_receipt_is_repeated_and_by_its_own_script(workspace, receipt):
   for command, said in (
     (["x.py", "--rerun=config.json"], "config.json"),
     (["x.py", "--rerun=train.tsv"], "train.tsv"),
@@ -893,7 +908,7 @@ def test_a_rerun_has_what_auto_stood_for(
 
 
 @pytest.mark.unit
-def test_the_command_repeats_itself(place):
+def test_the_command_repeats_itself(workspace):
   given = arguments(create_pretraining_data)
   commands.succeed("create_pretraining_data.py", *given)
   made = run_outputs.read_json("made.tf_record.run.json")
@@ -923,9 +938,9 @@ def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
   with open(path, "wb") as file:
     file.truncate(10**7 + 1)
 
-  def hash_with(place):
+  def hash_with(offset):
     with open(path, "r+b") as file:
-      file.seek(place)
+      file.seek(offset)
       file.write(b"x")
     found = receipts.fingerprint(path)
     assert found["bytes"] == 10**7 + 1 and found["hashed"] != "all"

@@ -22,7 +22,7 @@ CONFIG = modeling.BertConfig(30522)
 
 
 class MemoryOnly:
-  """A doctor that checks memory alone."""
+  """A doctor that runs only the memory check."""
 
   def check(self, name, function, *arguments, after=()):
     del after
@@ -39,7 +39,7 @@ class MemoryOnly:
     ({"replicas": Replicas(4)}, 16, 4),
   ],
 )
-def test_memory_is_checked_for_the_share_of_a_replica(
+def test_memory_check_uses_the_batch_of_a_replica(
   monkeypatch, devices, batch_size, num_sharing
 ):
   settings = option.make(
