@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to label texts, scores it, and labels texts with it.
+"""Fine-tunes BERT for text classification, evaluates it and predicts labels.
 
 Also the module to call from Python: `Predictor` loads a trained model once
 and labels whatever it is given.
@@ -112,33 +112,33 @@ def create_model(
   label_weights: Sequence[float] | None = None,
   total_weight=None,
 ):
-  """The encoder with an output layer on its pooled output.
+  """Builds the encoder with a classifier on its pooled output.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     is_training: whether dropout is on.
-    input_ids: int32 [B, S], or [B, L, S] for multiple choice.
-    input_mask: likewise.
-    segment_ids: likewise.
-    labels: int32 [B]; float32 [B] for regression; float32 [B, L], 1 for each
-      that it has, where a text has any number of labels.
+    input_ids: int32 [B, S]; [B, L, S] for multiple choice.
+    input_mask: same shape as `input_ids`; 1 at tokens, 0 at padding.
+    segment_ids: same shape as `input_ids`.
+    labels: int32 [B]; float32 [B] for regression; float32 [B, L] of 0 and 1 for
+      multi-label classification.
     num_labels: L; 1 for regression.
     use_one_hot_embeddings: see `modeling.BertModel`.
     kind: see `classification.Problem`.
     dropout_seed: see `modeling.dropout`.
-    compute: how to compute; None for `modeling.Compute()`.
-    label_weights: L, what an example of each label counts in the loss; where a
-      text has any number of labels, what having it counts. None for all alike.
-    total_weight: float32 [], by which the sum of weighted losses is divided;
-      None for the sum of the weights.
+    compute: None for `modeling.Compute()`.
+    label_weights: loss weight of each label, L numbers; for multi-label
+      classification the weight of positive examples. None for 1.
+    total_weight: float32 [], normalizer of the weighted loss; None for the sum
+      of the weights.
 
   Returns:
     loss [], per_example_loss [B] (without weights), logits [B, L] and
-    probabilities [B, L], all float32. A regression's loss is the squared error,
-    and in place of probabilities it gives the number.
+    probabilities [B, L], all float32. Regression has the squared error as its
+    loss, and predicted values instead of probabilities.
   """
   has_choices = kind == "multiple_choice"
-  if has_choices:  # [B * L, S], a row a choice
+  if has_choices:  # [B * L, S], one row per choice
     input_ids, input_mask, segment_ids = (
       tf.reshape(tensor, [-1, modeling.get_shape_list(tensor)[-1]])
       for tensor in (input_ids, input_mask, segment_ids)
@@ -177,12 +177,12 @@ def create_model(
 
 
 def label_losses(logits, labels, label_weights=None):
-  """Binary cross entropy of each label by itself.
+  """Binary cross-entropy of each label.
 
   Args:
     logits: float32 [B, L].
-    labels: float32 [B, L], 1 for each that a text has, else 0.
-    label_weights: L, what having it counts; None for 1.
+    labels: float32 [B, L] of 0 and 1.
+    label_weights: weight of positive examples, L numbers; None for 1.
 
   Returns:
     float32 [B, L].
@@ -290,7 +290,7 @@ def model_fn_builder(
 def evaluation_metrics(
   kind: str, per_example_loss, label_ids, logits, is_real_example
 ):
-  """Metrics of an evaluation, by name; padding examples do not count.
+  """Metrics of an evaluation, without padding examples.
 
   Args:
     kind: see `create_model`.
@@ -312,7 +312,7 @@ def evaluation_metrics(
 
 
 class Predictor(predictor.LoadedModel):
-  """A trained classifier, loaded once, that labels texts.
+  """Predicts labels of texts with a trained classifier.
 
   ```python
   predictor = run_classifier.Predictor("output/mrpc")
@@ -330,12 +330,12 @@ class Predictor(predictor.LoadedModel):
 
   @property
   def problem(self) -> Problem:
-    """What was learnt."""
+    """The task type and label set."""
     return classification.problem_from_description(self.description)
 
   @staticmethod
   def build(description, config, inputs, compute):
-    """See base class; of choices, the weight of each by itself."""
+    """See base class; multiple choice has one output per choice."""
     problem = classification.problem_from_description(description)
     kind = problem.kind
     if kind == "multiple_choice":
@@ -360,7 +360,7 @@ class Predictor(predictor.LoadedModel):
   def predict(
     self, texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]]
   ) -> list[Prediction]:
-    """Labels texts.
+    """Predicts labels.
 
     Args:
       texts: each a text, or a pair of texts for tasks on pairs, or a list with
@@ -447,7 +447,7 @@ def main(_) -> None:
 
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
-  """Describes the task of a processor."""
+  """Describes the task to the functions of `run`."""
   problem = processor.problem
   return Task(
     name="run_classifier",
@@ -471,7 +471,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
 def check_output(
   settings: ClassifierSettings, data_files: Iterable[str]
 ) -> None:
-  """Refuses an --output_dir where data would be overwritten."""
+  """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings,
     ["*.tf_record", "predictions*", "test_results*"],
@@ -482,7 +482,7 @@ def check_output(
 def with_class_weights(
   run: Run, processor: DataProcessor, examples: classifier_inputs.Examples
 ) -> Run:
-  """The run with the weights of --class_weights, if they are given."""
+  """Adds the label weights of --class_weights to the run."""
   weights = class_weights.read(
     run.settings.class_weights, processor.problem, examples.train
   )
@@ -490,7 +490,7 @@ def with_class_weights(
 
 
 def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
+  """Runs the checks of --doctor."""
   check = doctor.check
   check("flags", check_actions, settings.run)
   processor = check("task", classifier_inputs.make_processor, settings)
@@ -532,16 +532,14 @@ def train_classifier(
   examples: Sequence[InputExample | ChoiceExample],
   dev_sets: Mapping[str, classifier_inputs.DevSet],
 ) -> model_inputs.Lengths:
-  """Trains on examples.
+  """Trains the classifier.
 
   Args:
     run: the run.
-    processor: the task.
+    processor: names the metrics.
     examples: the training set.
-    dev_sets: sets by ending; the first is scored during training.
-
-  Returns:
-    The lengths of the examples.
+    dev_sets: dev sets by suffix; the one without suffix is evaluated during
+      training.
   """
   path, lengths = classifier_inputs.write_records(
     run, processor, "train", examples
@@ -571,24 +569,24 @@ def evaluate_set(
   dev_set: classifier_inputs.DevSet,
   checkpoint: str | None,
 ) -> Evaluation:
-  """Scores a checkpoint on a set.
+  """Evaluates a checkpoint on a dev set.
 
   Args:
     run: the run.
-    processor: the task, which has the scores.
-    dev_set: the set.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    processor: names the metrics.
+    dev_set: the dev set.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    What `eval_results.txt` has; on CPUs and GPUs `logits` [A, L] and
-    `label_ids` [A] or [A, L] of all examples.
+    The content of `eval_results.txt`; on CPUs and GPUs also `logits` [A, L] and
+    `label_ids` [A] or [A, L] of the A examples.
   """
   num_examples = len(dev_set.examples)
   logging.info("Evaluating on %d examples", num_examples)
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
   results, arrays = evaluate(run, dev_set.input_fn, num_steps, checkpoint)
   if not arrays:
-    logging.info("On a TPU only loss and accuracy are scored")
+    logging.info("On a TPU only loss and accuracy are computed")
     return Evaluation(results, arrays)
   scores = classification_scores.evaluate(
     processor.scores, arrays["label_ids"], arrays["logits"], processor.problem
@@ -608,17 +606,17 @@ def evaluate_sets(
   dev_sets: Mapping[str, classifier_inputs.DevSet],
   checkpoint: str | None,
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-  """Scores a checkpoint on all sets, and writes their results.
+  """Evaluates a checkpoint on all dev sets, and writes the metrics.
 
   Args:
     run: the run.
-    processor: the task.
-    dev_sets: the sets, by the ending of their results.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    processor: names the metrics.
+    dev_sets: dev sets by suffix of their results.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The results of all sets by name, what a report shows of the first set, and
-    warnings for the report.
+    The metrics of all dev sets by name, the report's sections about the first
+    one, and warnings for the report.
   """
   problem = processor.problem
   all_results: dict[str, Any] = {}
@@ -651,16 +649,15 @@ def predict_sets(
   examples: classifier_inputs.Examples,
   checkpoint: str | None,
 ) -> list[str]:
-  """Labels all sets, and writes the predictions.
+  """Predicts the labels of all test sets, and writes the predictions.
 
-  Those for --predict_file go to files of their own, beside those for the test
-  set.
+  Predictions of --predict_file have files of their own.
 
   Args:
     run: the run.
-    processor: the task.
+    processor: names the labels.
     examples: the data.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
     Warnings for the report.

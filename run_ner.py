@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to tag words, finds entities by them, and scores these.
+"""Fine-tunes BERT for named entity recognition, evaluates it and predicts.
 
 Also the module to call from Python: `Predictor` loads a trained model once and
 finds the entities of whatever text it is given.
@@ -74,21 +74,21 @@ def create_model(
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ):
-  """The encoder with a score of each tag for every token.
+  """Builds the encoder with a tag classifier on every token.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     is_training: whether dropout is on.
     input_ids: int32 [B, S].
-    input_mask: int32 [B, S].
+    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
     segment_ids: int32 [B, S].
-    num_labels: L, tags.
+    num_labels: L, number of tags.
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
-    compute: how to compute; None for `modeling.Compute()`.
+    compute: None for `modeling.Compute()`.
 
   Returns:
-    float32 [B, S, L].
+    Logits, float32 [B, S, L].
   """
   model = modeling.BertModel(
     config=bert_config,
@@ -109,13 +109,14 @@ def create_model(
   return tf.cast(logits, tf.float32)
 
 
-def tagging_loss(logits, label_ids, num_decided=None):
-  """The mean loss of the words.
+def tagging_loss(logits, label_ids, num_labeled=None):
+  """Mean cross-entropy over the labeled positions.
 
   Args:
     logits: float32 [B, S, L].
-    label_ids: int32 [B, S], -1 where no word is decided.
-    num_decided: float32 [], by which the sum is divided; None for their number.
+    label_ids: int32 [B, S], -1 at positions without a label.
+    num_labeled: float32 [], normalizer of the loss; None for the number of
+      labeled positions.
 
   Returns:
     float32 [].
@@ -123,7 +124,7 @@ def tagging_loss(logits, label_ids, num_decided=None):
   flat = tf.reshape(label_ids, [-1])
   scores = tf.reshape(logits, [-1, logits.shape[-1]])
   losses, _ = modeling.cross_entropy(scores, flat)
-  return modeling.weighted_mean(losses, flat >= 0, num_decided)
+  return modeling.weighted_mean(losses, flat >= 0, num_labeled)
 
 
 def model_fn_builder(
@@ -182,13 +183,13 @@ def model_fn_builder(
         scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
 
-    num_decided = estimator_spec.loss_normalizer(
+    num_labeled = estimator_spec.loss_normalizer(
       features["label_ids"] >= 0, arguments
     )
 
     def loss_fn(batch, dropout_seed):
       logits = build(batch, True, dropout_seed)
-      return tagging_loss(logits, batch["label_ids"], num_decided), {}
+      return tagging_loss(logits, batch["label_ids"], num_labeled), {}
 
     return estimator_spec.train_spec(
       arguments, loss_fn, features, params, config
@@ -198,7 +199,7 @@ def model_fn_builder(
 
 
 class Predictor(predictor.LoadedModel):
-  """A trained model, loaded once, that finds entities.
+  """Predicts entities with a trained model.
 
   ```python
   predictor = run_ner.Predictor("output/ner")
@@ -228,7 +229,7 @@ class Predictor(predictor.LoadedModel):
     """Finds the entities of texts.
 
     Args:
-      texts: of any length.
+      texts: texts of any length.
 
     Returns:
       For each text its entities, in order.
@@ -243,10 +244,12 @@ class Predictor(predictor.LoadedModel):
       ]
     )
     labels = self.description["labels"]
-    said = ner_decoding.assign_tags(sentences, windows, enumerate(rows), labels)
+    predicted = ner_decoding.assign_tags(
+      sentences, windows, enumerate(rows), labels
+    )
     return [
-      ner_decoding.extract_entities(s, *tagged)
-      for s, tagged in zip(sentences, said)
+      ner_decoding.extract_entities(sentence, *tagged)
+      for sentence, tagged in zip(sentences, predicted)
     ]
 
 
@@ -305,7 +308,7 @@ def main(_) -> None:
 
 
 def make_task(settings: NerSettings, labels: Sequence[str]) -> Task:
-  """Describes the task of tagging with some labels."""
+  """Describes the task to the functions of `run`."""
   return Task(
     name="run_ner",
     model_fn_builder=model_fn_builder,
@@ -333,7 +336,7 @@ def check_flags(settings: NerSettings) -> None:
 
 
 def check_output(settings: NerSettings) -> None:
-  """Refuses an --output_dir where sentences would be overwritten."""
+  """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings,
     ["*.tf_record", "predictions*", "test_predictions*"],
@@ -357,7 +360,7 @@ def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
 
 
 def doctor_checks(settings: NerSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
+  """Runs the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)
@@ -440,7 +443,7 @@ def train_tagger(
     run: the run.
     data: the sentences.
     labels: the tags.
-    dev_set: the sentences that are scored during training.
+    dev_set: sentences that are evaluated during training.
 
   Returns:
     The lengths of the windows.
@@ -481,7 +484,7 @@ def predict_tags(
     run: the run.
     window_set: the sentences.
     labels: the tags.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
     For each sentence the tags and their probabilities.
@@ -506,16 +509,16 @@ def evaluate_dev_set(
   labels: Sequence[str],
   checkpoint: str | None,
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-  """Scores a checkpoint on the dev set, and writes the results.
+  """Evaluates a checkpoint on the dev set, and writes the metrics.
 
   Args:
     run: the run.
     dev_set: the sentences.
     labels: the tags.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The results by name, what a report shows of them, and warnings for it.
+    The metrics by name, sections of the report, and warnings for it.
   """
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)

@@ -1,8 +1,8 @@
-"""Trains BERT on plain text, scores it, and fills masks with it.
+"""Pretrains BERT, evaluates it, and predicts masked tokens.
 
-Two tasks at once (Devlin et al. 2019, section 3.1): the masked LM guesses
-hidden tokens, next sentence prediction whether the second segment of a pair
-followed the first.
+Two tasks (Devlin et al. 2019, section 3.1): the masked LM predicts masked
+tokens; next sentence prediction classifies whether segment B followed segment A
+in the corpus.
 """
 
 from __future__ import annotations
@@ -93,33 +93,31 @@ def input_fn_builder(
   num_records: int | None = None,
   by_file: Mapping[str, int] | None = None,
 ):
-  """An `input_fn` over TFRecord files.
+  """An `input_fn` over TFRecord files of pretraining.
 
   Args:
     input_files: the files.
-    max_seq_length: tokens of their examples.
-    max_predictions_per_seq: masks of their examples.
-    is_training: whether examples are shuffled and repeated without end, and
-      not read once in order.
-    num_cpu_threads: not used; tf.data finds the number itself.
-    drop_remainder: whether a last, smaller batch is left out.
+    max_seq_length: S of their records.
+    max_predictions_per_seq: P of their records.
+    is_training: whether records are shuffled and repeated.
+    num_cpu_threads: not used; tf.data chooses the number of threads.
+    drop_remainder: whether a last, smaller batch is dropped.
     trim: whether padding common to a batch is cut off; not for a TPU.
     seed: of the shuffling.
-    first_step: steps already done, where training goes on.
-    masking: for training, how to draw new masks; None to keep those of the
-      records.
-    num_records: how many they have, where that is known.
-    by_file: for training on several processes, how many records each file has:
-      each process reads files of its own, see `shard_files`. None where each
-      takes its rows of every batch, so that there are the same batches however
-      many processes there are.
+    first_step: training step of the first batch, to resume.
+    masking: how training draws new masks; None for those of the records.
+    num_records: number of records; None to count them.
+    by_file: number of records per file, for training with several processes
+      that each read files of their own (see `pretraining_records.files_of`).
+      None: every process reads its rows of each batch, so that batches do not
+      depend on the number of processes.
 
   Returns:
-    A function of `params`, which has the `batch_size`; and maybe `shard` and
+    A function of `params`, which has `batch_size`, and may have `shard` and
     `traced_step`, see `input_pipeline.record_input_fn`.
 
   Raises:
-    InputError: what `count_records` finds.
+    InputError: see `pretraining_records.count_records`.
   """
   del num_cpu_threads
   layout = tf_records.pretraining_layout(
@@ -139,20 +137,20 @@ def input_fn_builder(
       return input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, trim, shard=shard
       )
-    parts = shard or input_pipeline.Shard()
     traced_step = params.get("traced_step")
-    step = first_step
-    if traced_step is not None:  # in one part, by file that of this process
-      step = traced_step
-      parts = (
-        parts._replace(num_replicas=1) if by_file else input_pipeline.Shard()
+    is_traced = traced_step is not None
+    step = traced_step if is_traced else first_step
+    shard = shard or input_pipeline.Shard()
+    if is_traced:  # unsharded; with `by_file`, the files of this process
+      shard = (
+        shard._replace(num_replicas=1) if by_file else input_pipeline.Shard()
       )
-    files, total, size, read = input_files, num_records, batch_size, parts
+    files, total, size, rows_shard = input_files, num_records, batch_size, shard
     if by_file:
-      files = pretraining_records.shard_files(input_files, parts)
+      files = pretraining_records.shard_files(input_files, shard)
       total = sum(by_file[path] for path in files)
-      size = batch_size // parts.count
-      read = input_pipeline.Shard(num_replicas=parts.num_replicas)
+      size = batch_size // shard.count
+      rows_shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
     batches = input_pipeline.streamed_record_batches(
       files,
       layout,
@@ -161,24 +159,36 @@ def input_fn_builder(
       total,
       seed,
       first_record=step * size,
-      shard=read,
-      with_source=traced_step is not None,
+      shard=rows_shard,
+      with_source=is_traced,
     )
     if not masking:
       return batches
-
-    def mask_anew(place, batch):
-      numbers = parts.example_numbers(place, batch_size)
-      batch = dynamic_masking.remask(batch, numbers, masking)
-      return input_pipeline.trim_padding(batch) if trim else batch
-
-    return (
-      batches.enumerate(step * parts.num_replicas)
-      .map(mask_anew, num_parallel_calls=tf.data.AUTOTUNE)
-      .prefetch(tf.data.AUTOTUNE)
-    )
+    return _masked_batches(batches, masking, step, batch_size, shard, trim)
 
   return input_fn
+
+
+def _masked_batches(
+  batches,
+  masking: dynamic_masking.Masking,
+  step: int,
+  batch_size: int,
+  shard: input_pipeline.Shard,
+  trim: bool,
+):
+  """Draws new masks for a dataset of batches, by step and example."""
+
+  def mask(index, batch):
+    numbers = shard.example_numbers(index, batch_size)
+    batch = dynamic_masking.remask(batch, numbers, masking)
+    return input_pipeline.trim_padding(batch) if trim else batch
+
+  return (
+    batches.enumerate(step * shard.num_replicas)
+    .map(mask, num_parallel_calls=tf.data.AUTOTUNE)
+    .prefetch(tf.data.AUTOTUNE)
+  )
 
 
 # The model
@@ -192,16 +202,16 @@ def create_encoder(
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ) -> modeling.BertModel:
-  """The encoder, its last layer computed at [CLS] and masked positions alone.
+  """Builds the encoder; the last layer only at [CLS] and masked positions.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     is_training: whether dropout is on.
     batch: `input_ids`, `input_mask`, `segment_ids` int32 [B, S] and
       `masked_lm_positions` int32 [B, P].
     use_one_hot_embeddings: see `modeling.BertModel`.
     dropout_seed: see `modeling.dropout`.
-    compute: how to compute; None for `modeling.Compute()`.
+    compute: None for `modeling.Compute()`.
 
   Returns:
     The model, for `masked_states` and `get_pooled_output`.
@@ -233,15 +243,9 @@ def create_model(
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ):
-  """The encoder with the heads of both tasks.
+  """Builds the encoder with the heads of both tasks.
 
-  Args:
-    bert_config: this and the others as for `create_encoder`.
-    is_training: likewise.
-    batch: likewise.
-    use_one_hot_embeddings: likewise.
-    dropout_seed: likewise.
-    compute: likewise.
+  Arguments are those of `create_encoder`.
 
   Returns:
     The logits of both tasks, float [B * P, V] and float [B, 2].
@@ -272,10 +276,10 @@ def get_masked_lm_output(
   label_weights,
   total_weight=None,
 ):
-  """The masked-LM head with its loss.
+  """Builds the masked-LM head and its loss.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     input_tensor: float [B, S, H], hidden states.
     output_weights: float [V, H], the word embeddings.
     positions: int [B, P], the masked positions; None where `input_tensor` has
@@ -303,10 +307,10 @@ def get_masked_lm_output(
 def get_next_sentence_output(
   bert_config: modeling.BertConfig, input_tensor, labels
 ):
-  """The next-sentence head with its loss.
+  """Builds the next-sentence head and its loss.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     input_tensor: float [B, H], the pooled output.
     labels: int [B, 1], 0 for the true next sentence and 1 for a random one.
 
@@ -322,7 +326,7 @@ def get_next_sentence_output(
 
 
 def gather_indexes(sequence_tensor, positions):
-  """Gathers the hidden states at some positions.
+  """Gathers the hidden states at `positions` of each sequence.
 
   Args:
     sequence_tensor: float [B, S, H].
@@ -340,12 +344,12 @@ def pretraining_loss(
   batch: Mapping[str, Any],
   total_weight=None,
 ):
-  """The loss of both tasks, and what their metrics are means of.
+  """Sum of both losses, and the per-example values of the metrics.
 
   The losses are NaN where a value of the batch is out of range.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     model: see `create_encoder`.
     batch: `masked_lm_ids`, `masked_lm_weights` [B, P] and
       `next_sentence_labels` [B, 1].
@@ -400,7 +404,7 @@ def mask_predictions(
   """Predictions for each mask.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     model: see `create_encoder`.
     masked_lm_ids: int [B, P].
     top_k: number of predictions per mask.
@@ -527,7 +531,7 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, scores and fills masks, as the flags say."""
+  """Trains, evaluates and predicts masked tokens, as the flags say."""
   settings = option.from_flags(PretrainingSettings)
   if settings.phases:
     run_phases(settings)
@@ -548,7 +552,7 @@ def main(_) -> None:
     devices.log_devices(settings.devices, settings.compute)
     if data.eval_files and not settings.eval_input_file:
       logging.warning(
-        "Evaluating on --input_file, which is training data: the scores include"
+        "Evaluating on --input_file, which is training data: metrics include"
         " memorized text. Name held-out records with --eval_input_file"
       )
     if settings.run.do_train:
@@ -626,7 +630,7 @@ def train_phases(
 
 
 def make_task(settings: PretrainingSettings) -> Task:
-  """Describes the task of both losses."""
+  """Describes the task to the functions of `run`."""
   return Task(
     name="run_pretraining",
     model_fn_builder=model_fn_builder,
@@ -656,7 +660,7 @@ def make_task(settings: PretrainingSettings) -> Task:
 
 
 def check_flags(settings: PretrainingSettings) -> None:
-  """Refuses flags that do not go together."""
+  """Refuses flags that contradict each other."""
   check_actions(settings.run)
   if settings.do_whole_word_mask and not settings.remask:
     raise InputError(
@@ -668,14 +672,14 @@ def check_flags(settings: PretrainingSettings) -> None:
 def check_output(
   settings: PretrainingSettings, data: pretraining_inputs.Data
 ) -> None:
-  """Refuses an --output_dir where data would be overwritten."""
+  """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings, ["predictions*"], [*data.num_records, settings.predict_file]
   )
 
 
 def doctor_checks(settings: PretrainingSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
+  """Runs the checks of --doctor."""
   check = doctor.check
   check("flags", check_flags, settings)
   settings = pretraining_inputs.with_vocabulary(settings)
@@ -716,8 +720,8 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
   settings, files = run.settings, data.train_files
   if settings.num_warmup_steps >= settings.num_train_steps:
     logging.warning(
-      "The learning rate rises for --num_warmup_steps=%d, so in %d steps it"
-      " does not come to its height",
+      "--num_warmup_steps=%d: not less than --num_train_steps=%d, so the"
+      " learning rate never reaches its peak",
       settings.num_warmup_steps,
       settings.num_train_steps,
     )
@@ -752,15 +756,15 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
 def evaluate_records(
   run: Run, data: pretraining_inputs.Data, checkpoint: str | None
 ) -> dict[str, Any]:
-  """Scores a checkpoint on the first records of the files.
+  """Evaluates a checkpoint on the first records of the files.
 
   Args:
     run: the run.
     data: the data.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The scores by name.
+    The metrics by name.
   """
   settings, files = run.settings, data.eval_files
   total = sum(data.num_records[path] for path in files)
@@ -788,7 +792,7 @@ def evaluate_records(
 
 
 def _log_evaluation(total: int, num_wanted: int, num_passes: int) -> None:
-  """Logs on how many of all records a model is scored."""
+  """Logs the number of records of an evaluation."""
   number = min(num_wanted, total * num_passes)
   which = f" of {total}" if number < total else ""
   if number > total:
@@ -819,12 +823,12 @@ def plan_evaluation(
 def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
-  """Fills the masks of --predict_file, and writes the predictions.
+  """Predicts the masked tokens of --predict_file, and writes them.
 
   Args:
     run: the run.
     lines: the lines of the file.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
   """
   max_seq_length = run.settings.model.max_seq_length
   with tempfile.TemporaryDirectory() as folder:

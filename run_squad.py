@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to answer questions about a text, and answers them.
+"""Fine-tunes BERT for extractive question answering, and answers questions.
 
 For SQuAD 1.1 and 2.0, and data in their format. Also the module to call from
 Python: `Predictor` loads a trained model once and answers whatever it is asked.
@@ -147,20 +147,20 @@ def create_model(
   dropout_seed=None,
   compute: modeling.Compute | None = None,
 ):
-  """The encoder with two scores for each token: answer begins, answer ends.
+  """Builds the encoder with start and end logits of the answer span.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
     is_training: whether dropout is on.
     input_ids: int32 [B, S].
-    input_mask: int32 [B, S].
+    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
     segment_ids: int32 [B, S].
     use_one_hot_embeddings: see `modeling.BertModel`.
-    mask_padding: whether padding gets the lowest score that there is. The
-      reference scores it like tokens.
+    mask_padding: whether logits at padding are the lowest float32. The
+      original computes them like those of tokens.
     dropout_seed: see `modeling.dropout`.
-    compute: how to compute; None for `modeling.Compute()`. Unpadding, after
-      which states at padding are 0, needs `mask_padding`.
+    compute: None for `modeling.Compute()`. Unpadding sets hidden states at
+      padding to 0, so it needs `mask_padding`.
 
   Returns:
     start_logits and end_logits, float32 [B, S].
@@ -264,10 +264,10 @@ class Answer(NamedTuple):
   """An answer to a question.
 
   Attributes:
-    text: it, as it stands in the passage; "" says that there is none.
-    probability: its share among the answers given with it.
-    start: its first character in the passage.
-    end: the character after its last.
+    text: the span of the passage; "" if the passage has no answer.
+    probability: softmax over the answers returned with it.
+    start: offset of its first character in the passage.
+    end: offset after its last character.
   """
 
   text: str
@@ -277,7 +277,7 @@ class Answer(NamedTuple):
 
 
 class Predictor(predictor.LoadedModel):
-  """A trained model, loaded once, that answers questions.
+  """Answers questions with a trained model.
 
   ```python
   predictor = run_squad.Predictor("output/squad")
@@ -312,15 +312,15 @@ class Predictor(predictor.LoadedModel):
     """Answers questions.
 
     Args:
-      pairs: each a question and a passage.
-      n_best_size: answers to a question, at most.
-      max_answer_length: tokens of an answer, at most.
-      null_score_diff_threshold: above these odds there is no answer, for a
-        model of 2.0.
+      pairs: pairs of a question and a passage.
+      n_best_size: maximum number of answers per question.
+      max_answer_length: maximum length of an answer, in tokens.
+      null_score_diff_threshold: no answer is predicted where the null score
+        minus the score of the best span is above it (SQuAD 2.0 only).
 
     Returns:
-      For each question its answers, the best first. A passage without words
-      has none.
+      The answers to each question, best first; empty for a passage without
+      words.
     """
     pairs = list(pairs)
     split = [squad_examples.split_words(passage) for _, passage in pairs]
@@ -364,7 +364,7 @@ def _answers(
   words: Sequence[str],
   starts: Sequence[int],
 ) -> list[Answer]:
-  """Predictions with their probability and their place in a passage."""
+  """Answers with their probability and their span in the passage."""
   probabilities = _compute_softmax([p.score for p in predictions])
   return [
     Answer(p.text, probability, *p.span_in_paragraph(words, starts))
@@ -381,7 +381,7 @@ def define_flags(required: bool = True) -> None:
 
 
 def main(_) -> None:
-  """Trains, answers and scores, as the flags say."""
+  """Trains, predicts and evaluates, as the flags say."""
   settings = option.from_flags(SquadSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, doctor_checks)
@@ -467,10 +467,10 @@ def make_task(settings: SquadSettings) -> Task:
 
 
 def check_flags(settings: SquadSettings) -> None:
-  """Refuses flags that do not go together.
+  """Refuses flags that contradict each other.
 
   Raises:
-    InputError: something is missing, or has no sense.
+    InputError: a flag is missing or contradicts another.
   """
   if not (
     settings.run.do_train
@@ -515,10 +515,10 @@ def check_flags(settings: SquadSettings) -> None:
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
-  """Checks the flags, which also have to go with the model.
+  """Checks the flags, also against the config of the model.
 
   Args:
-    bert_config: the encoder's sizes.
+    bert_config: config of the encoder.
 
   Raises:
     InputError: something is missing, or contradicts something else.
@@ -571,7 +571,7 @@ def check_enough_examples(run: Run, data: squad_questions.Data) -> None:
 
 
 def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of --doctor."""
+  """Runs the checks of --doctor."""
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)
@@ -605,7 +605,7 @@ def train_reader(
   Args:
     run: the run.
     data: the questions.
-    dev_windows: windows of the questions that are scored during training.
+    dev_windows: windows of the questions that are evaluated during training.
 
   Returns:
     The lengths of the windows.
@@ -669,17 +669,17 @@ def predict_logits(
   num_questions: int,
   checkpoint: str | None,
 ) -> np.ndarray:
-  """Predicts the start and end scores of all windows.
+  """Predicts the start and end logits of all windows.
 
   Args:
     run: the run.
     windows: the windows.
-    num_questions: number of questions that the windows are of.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    num_questions: number of questions, for the log.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    float32 [2, windows, max_seq_length], starts and ends; the lowest number
-    at padding that was left out.
+    float32 [2, windows, max_seq_length], start and end logits; the lowest
+    float32 at padding that was not computed.
   """
   max_seq_length = run.settings.model.max_seq_length
   logits = np.full([2, len(windows), max_seq_length], np.finfo("f").min, "f")
@@ -717,17 +717,17 @@ def answer_questions(
   logits: np.ndarray,
   checkpoint: str | None,
 ) -> tuple[dict[str, Any], list[str], list[str]]:
-  """Writes answers and, with --do_eval, their scores.
+  """Writes answers and, with --do_eval, their metrics.
 
   Args:
     run: the run.
     data: the questions.
     windows: windows of the questions.
     logits: [2, windows, max_seq_length], of `predict_logits`.
-    checkpoint: its path; None where the model is that of --init_checkpoint.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The scores by name, what a report shows of them, and warnings for it.
+    The metrics by name, sections of the report, and warnings for it.
   """
   sections = []
   results = squad_results.decode(
@@ -743,7 +743,7 @@ def answer_questions(
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
-  """Answers the questions that come on standard input."""
+  """Answers questions from standard input."""
   settings = run.settings
   with Predictor(
     run.output_dir,

@@ -74,7 +74,7 @@ def _training_config(settings: TrainingSettings) -> dict[str, int]:
     "tf_random_seed": settings.run.seed,
     "save_checkpoints_steps": settings.run.steps_per_checkpoint,
     "keep_checkpoint_max": settings.run.keep_checkpoint_max,
-    # On a TPU it shows examples a second; else `ProgressHook` does.
+    # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
     "save_summary_steps": settings.run.log_steps
     if settings.devices.on_tpu
     else 0,

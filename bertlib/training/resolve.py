@@ -1,4 +1,4 @@
-"""Finds what the flags name: model, checkpoint, tokenizer, devices."""
+"""Resolves flags: model files, checkpoint, tokenizer, devices."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from bertlib.training import devices
 
 
 def fetch_model(model: ModelSettings) -> ModelSettings:
-  """Fetches a model that the flags name, and names its files.
+  """Downloads a model that the flags name, and finds its files.
 
-  What the command line says of a model goes before what the model brings.
+  Flags of the command line take precedence over the files of the model.
 
   Args:
     model: flags of the model.
@@ -66,7 +66,7 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
 
 
 def find_init_checkpoint(value: str) -> str:
-  """The checkpoint that --init_checkpoint names, by itself or by its folder.
+  """Finds the checkpoint that --init_checkpoint names, itself or its folder.
 
   Args:
     value: of the flag.

@@ -54,7 +54,7 @@ _RUN_FILES = (
 
 
 class Evaluation(NamedTuple):
-  """What an evaluation found.
+  """Result of an evaluation.
 
   Attributes:
     results: metrics by name.
@@ -154,7 +154,7 @@ def find_trained(settings: TrainingSettings, task: Task) -> str | None:
 
 
 def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
-  """How the flags want the best checkpoint selected.
+  """Selection of the best checkpoint, from the flags.
 
   Args:
     run: settings of the run.
@@ -261,12 +261,12 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
 
 
 def read_compute(run: Run) -> FastCompute:
-  """How the flags want the model computed."""
+  """Precision, unpadding and XLA compilation, from the flags."""
   return step_plan.read_compute(run.settings, run.task.masks_padding)
 
 
 def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
-  """How the flags want a training step computed; see `step_plan`."""
+  """Computation and options of a training step; see `step_plan`."""
   return step_plan.plan_training(
     run.settings,
     read_compute(run),
@@ -431,11 +431,11 @@ def _log_start(run: Run, num_train_steps: int, data: str) -> None:
 
 
 def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
-  """What tells the training to stop, and the hooks that it needs for that.
+  """The request that stops training, and the hooks that share it.
 
   Args:
     run: the run.
-    own: request to this process; of several processes all stop at one step.
+    own: request to this process. Several processes stop at the same step.
   """
   replicas = run.settings.devices.replicas
   if not replicas or replicas.num_processes == 1:

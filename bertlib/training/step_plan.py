@@ -1,4 +1,4 @@
-"""How a run computes: steps, precision, micro-batches, optimizer."""
+"""Plan of a training step: count, precision, micro-batches, options."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bertlib.training import memory_plan
 
 
 def choice_flags(compute: ComputeSettings) -> list[str]:
-  """Flags by which another process makes the choices of this one."""
+  """Flags that give another process the choices of this one."""
   return [f"--{name}={getattr(compute, name)}" for name in CHOICES]
 
 
 def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
-  """Steps of training that --num_train_epochs asks for.
+  """Number of training steps of --num_train_epochs.
 
   Args:
     run: settings of the run.
@@ -55,9 +55,9 @@ def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
 
 
 def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
-  """Whether so many examples make less than one step of training.
+  """True if the examples make less than one training step.
 
-  Each may yet become several windows.
+  Each example may become several windows.
   """
   return 0 < num_examples * run.num_train_epochs < run.train_batch_size
 
@@ -65,7 +65,7 @@ def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
 def read_compute(
   settings: TrainingSettings, masks_padding: bool = True
 ) -> FastCompute:
-  """How the flags want the model computed.
+  """Precision, unpadding and XLA compilation, from the flags.
 
   Args:
     settings: with devices and computation decided, see `resolve.resolved`.
@@ -90,7 +90,7 @@ def plan_training(
   num_output_positions: int | None = None,
   num_rows: int = 1,
 ) -> tuple[FastCompute, optimization.StepOptions]:
-  """How the flags want a training step computed.
+  """Computation and options of a training step, from the flags.
 
   Args:
     settings: settings of the command.

@@ -1,4 +1,4 @@
-"""`Task` and `Run`: what a script says of its task, what a run starts from."""
+"""`Task` describes the task of a script, `Run` a run that is set up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertlib.training.model_selection import Selection
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """What a script says of its task.
+  """Description of the task of a script.
 
   Attributes:
     name: the script, as `model.json` names it.
@@ -29,8 +29,8 @@ class Task:
     must_agree: entries of `model.json` in which a model that is already in
       --output_dir has to agree.
     num_outputs: size of the output layer `output_bias`; None without one.
-    heads: variables that a trained model must have; by the name of each, how to
-      say that it is missing.
+    heads: variables that a trained model must have, each with the error message
+      for a checkpoint without it.
     unit: plural noun of what a batch holds.
     num_predictions: P, masked positions of a sequence.
     num_output_positions: positions of a sequence that the last layer computes;
@@ -71,7 +71,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """A run, of which everything is found and checked and nothing written.
+  """A run that is set up: all is found and checked, nothing is written.
 
   Attributes:
     settings: settings of the command, with nothing left to decide.
@@ -102,17 +102,17 @@ class Run:
 
   @property
   def on_tpu(self) -> bool:
-    """Whether it runs on a TPU."""
+    """True on a TPU."""
     return self.settings.devices.on_tpu
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process writes checkpoints and results."""
+    """True in the process that writes checkpoints and results."""
     return self.settings.devices.is_chief
 
   @property
   def needs_dev_set(self) -> bool:
-    """Whether the dev set is needed, during training or after it."""
+    """True if the dev set is evaluated during or after training."""
     return bool(self.settings.run.do_eval or self.selection.eval_steps)
 
   def path(self, name: str) -> str:
