@@ -1,4 +1,4 @@
-"""The start and end of a command: flags, signals, one-line errors, progress."""
+"""Start and end of a command: flags, signals, one-line errors, progress bar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertlib.errors import InputError
 from bertlib.settings import option, rules
 from bertlib.settings.common import CHOICES
 
-# What a receipt has to hold, see `json_files`.
+# Schema of a receipt, see `json_files`.
 _FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
 _RECEIPT = {
   "script": str,
@@ -36,14 +36,13 @@ _RECEIPT = {
 
 
 class Stopped(SystemExit):
-  """SIGINT or SIGTERM ends the program.
+  """Raised by SIGINT or SIGTERM to end the program.
 
-  It passes through whatever is open, so that no file is left half-written. Its
-  `code` is the status of the process, as shells report it.
+  As an exception it closes context managers, so that no file is left
+  incomplete. `code` is the exit status that shells use, 128 + signal number.
   """
 
   def __init__(self, number: int):
-    """Takes the signal's number."""
     super().__init__(128 + number)
     self.signal_name = signal.Signals(number).name
 
@@ -57,9 +56,10 @@ def parse_flags(
   line.
 
   Args:
-    settings: declares the flags, see `option.define`; None where they are
-      defined already.
-    imports_tensorflow: whether to import TensorFlow then, without its log.
+    settings: declares the flags, see `option.define`; None if they are already
+      defined.
+    imports_tensorflow: whether to import TensorFlow afterwards, without its
+      log.
   """
   if settings:
     option.define(settings)
@@ -70,7 +70,7 @@ def parse_flags(
   with _one_line():
     argv, receipt = with_receipt(sys.argv)
     if receipt:
-      # What this process starts by `sys.argv` repeats nothing by itself.
+      # Subprocesses are started with the expanded flags, not with --rerun.
       sys.argv[:] = argv
       argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
     _arguments[:] = _parse_flags(argv)
@@ -79,20 +79,19 @@ def parse_flags(
     tensorflow_log.import_quietly()
 
 
-# Arguments of the command that are no flags.
+# Program name and the arguments that are not flags.
 _arguments: list[str] = []
 
 
 def run(main: Callable[[list[str]], Any]) -> None:
-  """Runs `main` under absl; what the user can fix costs one line, status 1.
+  """Runs `main` under absl; errors that users can fix end it with one line.
 
-  An `InputError`, a file that cannot be opened and a full disk are things that
-  the user can fix; the traceback is still there at `--verbosity=1`.
-
-  Flags are parsed first, unless `parse_flags` has done so.
+  Those are `InputError`, files that cannot be opened and full disks; the exit
+  status is 1. `--verbosity=1` logs the traceback too. Flags are parsed first,
+  unless `parse_flags` has done so.
 
   Args:
-    main: takes the program's name and the arguments that are no flags.
+    main: takes the program name and the arguments that are not flags.
   """
   if not _arguments:
     parse_flags()
@@ -111,7 +110,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
   """Parses flags; the help flags end the program with status 0.
 
   Raises:
-    InputError: flags are unknown, missing or have values they cannot have.
+    InputError: a flag is unknown, missing or has an invalid value.
   """
   try:
     return flags.FLAGS(argv)
@@ -128,7 +127,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 
 def _flag_errors(message: str) -> list[str]:
-  """Rewrites absl's lines about flags; all that are required become one."""
+  """Rewrites absl's lines about flags; merges those about required flags."""
   required = re.compile(r"flag --(\w+)=None: Flag .* other than None\.")
   names = required.findall(message)
   others = [
@@ -150,13 +149,13 @@ def _one_line() -> Iterator[None]:
     return
   except Stopped as stopped:
     message, status = f"stopped by {stopped.signal_name}", stopped.code
-    logging.debug("Where it was stopped:", exc_info=True)
+    logging.debug("Traceback of the stop:", exc_info=True)
   except Exception as error:
     problem = errors.user_error_message(error)
     if problem is None:
       raise
     message, status = f"error: {problem}", 1
-    logging.debug("Where it was found:", exc_info=True)
+    logging.debug("Traceback of the error:", exc_info=True)
   logging.flush()
   program = os.path.basename(sys.argv[0])
   print(f"{program}: {message}", file=sys.stderr)
@@ -168,13 +167,13 @@ def _one_line() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
-  """Has SIGINT and SIGTERM call a function within the block.
+  """Handles SIGINT and SIGTERM by a function within the block.
 
-  A second SIGINT ends the process at once. Only the main thread can listen to
-  signals; in another one the block changes nothing.
+  A second SIGINT ends the process at once. Only the main thread can handle
+  signals; in other threads the block has no effect.
 
   Args:
-    react: takes the signal's number.
+    react: takes the signal number.
   """
   if threading.current_thread() is not threading.main_thread():
     yield
@@ -202,7 +201,7 @@ def _stop(number: int) -> None:
 
 
 def _stop_at_once(number: int, frame: Any) -> None:
-  """Ends a command that is still importing modules."""
+  """Signal handler for a command that is still importing modules."""
   del frame
   program = os.path.basename(sys.argv[0])
   stopped = Stopped(number)
@@ -212,11 +211,11 @@ def _stop_at_once(number: int, frame: Any) -> None:
 
 
 def show(*fields: str, sep: str = "\t") -> None:
-  """Prints data: on a terminal `printable`, into a pipe or file as they are.
+  """Prints data; control characters are escaped on a terminal only.
 
   Args:
     *fields: the data.
-    sep: between them.
+    sep: separator.
   """
   if sys.stdout.isatty():
     fields = tuple(map(errors.printable, fields))
@@ -224,7 +223,7 @@ def show(*fields: str, sep: str = "\t") -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-  """Prints rows with the same keys as a table."""
+  """Prints rows, which have the same keys, as an aligned table."""
   cells = [list(rows[0])]
   for row in rows:
     cells.append(
@@ -236,29 +235,29 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 class _LogFormatter(Formatter):
-  """Formats a record as one line; a traceback follows on lines of its own."""
+  """Formats a record as one line, and a traceback on the lines after it."""
 
   def formatMessage(self, record) -> str:
     record.message = errors.printable(record.message)
     return super().formatMessage(record)
 
 
-# What a run is repeated by
+# Receipts: repeating a run
 
 
 def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
-  """Replaces `--rerun=run.json` by the flags that the receipt has as given.
+  """Replaces `--rerun=run.json` by the flags that were given to that run.
 
   Args:
     argv: program and arguments.
 
   Returns:
-    Program and arguments, those of the receipt first, so that the others go
-    before them, with what "auto" stood for in its run; and the receipt's path,
-    None where no `--rerun` is given.
+    Program and arguments: first the receipt's flags, in which "auto" is
+    replaced by the value it had in that run, then the others, which override
+    them. And the receipt's path, None without `--rerun`.
 
   Raises:
-    InputError: it cannot be read, or is of another script.
+    InputError: the receipt cannot be read, or belongs to another script.
   """
   known = flags.FlagValues()
   known.set_gnu_getopt()
@@ -269,14 +268,14 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
   receipt = read_receipt(known.rerun)
   if receipt["script"] != os.path.basename(program):
     raise InputError(
-      f"{known.rerun}: is of {receipt['script']}; repeat it by that script"
+      f"{known.rerun}: is of {receipt['script']}; repeat it with that script"
     )
   given = [*receipt["given"], *_recorded_choices(receipt)]
   return [program, *given, *arguments], known.rerun
 
 
 def _recorded_choices(receipt: Mapping[str, Any]) -> list[str]:
-  """Flags with what "auto" stood for in the run of a receipt."""
+  """Flags set to "auto", with the values that they had in the receipt's run."""
   values = receipt.get("flags", {})
   return [
     f"--{name}={receipt[name]}"
@@ -291,11 +290,8 @@ def read_receipt(path: str) -> dict[str, Any]:
   Args:
     path: a `run.json`.
 
-  Returns:
-    What it says.
-
   Raises:
-    InputError: it is none, or damaged, or cannot be read.
+    InputError: it cannot be read, is corrupt or is not a receipt.
   """
   return json_files.read(
     path, _RECEIPT, "Name the run.json of a run, as the run left it"
@@ -303,15 +299,15 @@ def read_receipt(path: str) -> dict[str, Any]:
 
 
 def progress(total: int, unit: str, **options: Any) -> tqdm:
-  """A progress bar; where there is no terminal, a line now and then.
+  """Creates a progress bar; without a terminal, a log line every 10 seconds.
 
   Args:
-    total: how much there is to do.
-    unit: what is counted.
-    **options: more of tqdm's.
+    total: number of units to do.
+    unit: plural noun, such as "examples".
+    **options: further options of tqdm.
 
   Returns:
-    The `tqdm` bar, to be updated and closed.
+    The `tqdm` bar; the caller updates and closes it.
   """
   if not sys.stderr.isatty():
     lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
@@ -321,7 +317,7 @@ def progress(total: int, unit: str, **options: Any) -> tqdm:
 
 
 class _LogFile:
-  """What tqdm writes to, as lines of the log."""
+  """File object for tqdm that writes to the log."""
 
   def write(self, text: str) -> None:
     if text.strip():

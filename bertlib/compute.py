@@ -1,20 +1,20 @@
-"""Faster ways to compute a model, which change time and memory, not results.
+"""Options for time and memory: precision, unpadding, XLA fusion, recomputation.
 
-`modeling.Compute` is the plain way. `FastCompute` extends it with options, and
-`UnpaddedCompute` extends that for one batch whose padding is left out. Each
-option overrides the methods that it speeds up:
+They do not change what a model computes. `modeling.Compute` is the plain
+implementation; `FastCompute` adds the options; `UnpaddedCompute` is
+`FastCompute` for one unpadded batch. Each option overrides some methods:
 
-- `dtype`: mixed precision, which only rounds more. No method.
-- `unpad`: no arithmetic on padding. `for_batch` returns an `UnpaddedCompute`,
-  which overrides `positions`, `unpad_input`, `pad_output`, `gather_positions`
-  and `attention_layer`; all of them map rows to tokens by `UnpaddedRows`.
-- `jit_compile`: XLA fuses the operations between matrix products: `activate`,
-  `drop`, `add_and_norm`.
-- `recompute`: activations are recomputed for the gradient instead of stored:
-  `run_layer`.
+- `dtype`: mixed precision, which only rounds more. Overrides no method.
+- `unpad`: dense layers run on real tokens only. `for_batch` returns an
+  `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
+  `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
+- `jit_compile`: XLA fuses the operations between matrix products. Overrides
+  `activate`, `drop` and `add_and_norm`.
+- `recompute`: gradient checkpointing, that is, activations are recomputed for
+  the gradient instead of stored. Overrides `run_layer`.
 
-`for_inference` turns off the two that only training needs. Shapes are those of
-`modeling`.
+`for_inference` turns off the last two, which only training needs. Shapes are
+those of `modeling`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import modeling
 
 @dataclasses.dataclass(frozen=True)
 class FastCompute(modeling.Compute):
-  """`modeling.Compute` with options; by default it computes the same way.
+  """`modeling.Compute` with options; by default all are off.
 
   Attributes:
-    dtype: of matrix products and the states between them: float32, bfloat16 or
+    dtype: dtype of matrix products and hidden states: float32, bfloat16 or
       float16. Weights, layer normalization, softmax and losses are always
       float32.
     unpad: run dense layers on real tokens only. Hidden states at padding are
@@ -43,7 +43,7 @@ class FastCompute(modeling.Compute):
       XLA, and draw dropout masks from 16 random bits per element. Each shape
       is compiled once. Not for a TPU, which compiles everything.
     recompute: in training, store only the input of each layer and recompute
-      the rest for the gradient.
+      its activations for the gradient.
   """
 
   dtype: Any = tf.float32
@@ -52,7 +52,7 @@ class FastCompute(modeling.Compute):
   recompute: bool = False
 
   def _fuses(self) -> bool:
-    # The while loops of TensorFlow 1 cannot run functions compiled by XLA.
+    # TensorFlow 1 while loops cannot run functions compiled by XLA.
     return self.jit_compile and tf.control_flow_v2_enabled()
 
   def for_inference(self) -> FastCompute:
@@ -116,10 +116,10 @@ class FastCompute(modeling.Compute):
 
 @dataclasses.dataclass(frozen=True)
 class UnpaddedCompute(FastCompute):
-  """`FastCompute` of one batch whose padding is left out.
+  """`FastCompute` for one unpadded batch.
 
   Attributes:
-    rows: the tokens of the batch.
+    rows: maps the batch's rows to tokens.
   """
 
   rows: UnpaddedRows | None = None
@@ -138,7 +138,7 @@ class UnpaddedCompute(FastCompute):
     return self.rows.pad(modeling.reshape_to_matrix(states))
 
   def gather_positions(self, states, positions):
-    """See base class; a position of padding gets the state of some token."""
+    """See base class; at padding, returns the state of an arbitrary token."""
     return self.rows.gather(modeling.reshape_to_matrix(states), positions)
 
   def attention_layer(
@@ -155,19 +155,19 @@ class UnpaddedCompute(FastCompute):
     dropout_seed,
     **_,
   ):
-    """See base class; the projections leave padding out.
+    """See base class; queries, keys and values are projected without padding.
 
     Args:
       from_tensor: float [R, H], the same object as `to_tensor`; or [B * F, H],
-        the states from `gather_positions`, of which none are left out.
+        hidden states from `gather_positions`.
       to_tensor: float [R, H].
       attention_mask: float or int [B, 1, S] or [B, S, S], 1 where a query may
         attend to a key, 0 where not; 0 for each key at padding.
       num_attention_heads: N.
       size_per_head: D.
       attention_probs_dropout_prob: dropout of the attention probabilities.
-      initializer_range: standard deviation of new weights.
-      from_seq_length: F, with states from `gather_positions`.
+      initializer_range: standard deviation of the initial weights.
+      from_seq_length: F, for hidden states from `gather_positions`.
       dropout_seed: see `modeling.dropout`.
 
     Returns:
@@ -213,9 +213,12 @@ class UnpaddedRows:
   """Maps unpadded rows to (sequence, position).
 
   The rows of a matrix [R, width] are the tokens of the batch in order. Kernel
-  libraries prepare for each new shape, so R is rounded up, by at most 12.5%,
-  with rows of padding. These have no effect: no token attends to them, and no
-  gradient reaches them.
+  libraries set up kernels for each new shape, so R is rounded up, by at most
+  12.5%, with rows of padding. These have no effect: no token attends to them,
+  and no gradient reaches them.
+
+  Args:
+    input_mask: int32 [B, S], 1 at tokens, 0 at padding.
 
   Attributes:
     batch_size: B, int32 [].
@@ -224,11 +227,6 @@ class UnpaddedRows:
   """
 
   def __init__(self, input_mask):
-    """Finds the tokens.
-
-    Args:
-      input_mask: int32 [B, S], 1 at tokens, 0 at padding.
-    """
     shape = tf.shape(input_mask)
     self.batch_size, self.seq_length = shape[0], shape[1]
     self._is_token = input_mask > 0
@@ -236,8 +234,8 @@ class UnpaddedRows:
     self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
     order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
     num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-    # The index of each row among the B * S positions; and the row of each of
-    # these, which at padding is that of some token.
+    # `_index`: for each row, its index among the B * S positions. `_row`: the
+    # inverse; at padding, the row of the last token before it.
     self._index = tf.cast(order[:num_rows], tf.int32)  # [R]
     self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)  # [B * S]
     self._position = self._index % self.seq_length  # [R]
@@ -259,17 +257,17 @@ class UnpaddedRows:
   def gather(self, rows, positions):
     """Gathers rows at `positions`, int32 [B, P]: [R, width] to [B * P, width].
 
-    A position of padding gets the row of some token.
+    At padding, returns the row of an arbitrary token.
     """
     row = tf.reshape(self._row, [self.batch_size, self.seq_length])
-    picked = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
-    return modeling.take_rows(rows, tf.reshape(picked, [-1]))
+    gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
+    return modeling.take_rows(rows, tf.reshape(gathered, [-1]))
 
   def split_heads(self, rows, num_heads: int, head_size: int):
-    """[R, N * D] to [B, N, S, D]; padding gets the values of some token."""
+    """[R, N * D] to [B, N, S, D]; padding gets values of arbitrary tokens."""
 
     # `spread` and `collect` are each other's gradient. Each costs one copy;
-    # padding, then a transposition would cost two.
+    # padding and transposing one after the other would cost two.
     @tf.custom_gradient
     def spread(rows):
       return (
@@ -286,7 +284,7 @@ class UnpaddedRows:
     @tf.custom_gradient
     def collect(heads):
       def spread(gradient):
-        # Queries at padding are not in the result.
+        # Queries at padding do not contribute to the result.
         is_token = tf.cast(self._is_token, gradient.dtype)
         by_head = self._spread(gradient, num_heads, head_size)
         return by_head * is_token[:, tf.newaxis, :, tf.newaxis]
@@ -321,14 +319,14 @@ def _rounded_up(number):
 
 @functools.cache
 def compiled(function: Callable, **constants) -> Callable:
-  """Compiles a function and its gradient by XLA, in float32.
+  """Compiles a function and its gradient by XLA, computed in float32.
 
   Each of the two reads its inputs and writes its results once. Only the inputs
   are stored for the gradient.
 
   Args:
-    function: takes tensors, of which the first is float, and returns a tensor.
-    **constants: further arguments, which are compiled in.
+    function: takes tensors, the first of which is float; returns a tensor.
+    **constants: keyword arguments of `function`, compiled as constants.
 
   Returns:
     A function of the same tensors; its result has the dtype of the first.
@@ -359,7 +357,7 @@ def keep_mask(shape, dropout_prob: float, key: int | None, step):
 
   Args:
     shape: list of ints or scalar tensors.
-    dropout_prob: see `kept_share`.
+    dropout_prob: drop probability, rounded as in `keep_probability`.
     key: random seed, used together with `step`; None for a random mask.
     step: integer [], or None.
 
@@ -382,7 +380,7 @@ def keep_mask(shape, dropout_prob: float, key: int | None, step):
   return tf.reshape(halves >= tf.constant(threshold, tf.int16), shape)
 
 
-def kept_share(dropout_prob: float) -> float:
+def keep_probability(dropout_prob: float) -> float:
   """Keep probability of `keep_mask`: within 1e-5 of 1 - dropout_prob."""
   return 1.0 - round(dropout_prob * 2**16) / 2**16
 
@@ -401,7 +399,7 @@ def _normalized_sum(
 
 def _dropped(tensor, keep, dropout_prob: float):
   # The keep probability can round to 0; avoid dividing by it.
-  scale = 1.0 / max(kept_share(dropout_prob), 2.0**-16)
+  scale = 1.0 / max(keep_probability(dropout_prob), 2.0**-16)
   return tensor * (tf.cast(keep, tensor.dtype) * scale)
 
 
@@ -413,11 +411,8 @@ def recomputed(layer: Callable, scope) -> Callable:
 
   Args:
     layer: maps a tensor to a tensor, with variables in the current scope; its
-      random operations are stateless.
+      random operations must be stateless.
     scope: the current `tf.VariableScope`.
-
-  Returns:
-    A function of the tensor.
   """
 
   def in_scope(tensor):
@@ -432,15 +427,15 @@ def recomputed(layer: Callable, scope) -> Callable:
   @tf.custom_gradient
   def call(tensor):
     def backward(gradient, variables):
-      # The second run has to wait for the gradient. `tf.recompute_grad` makes
-      # it wait by arithmetic that Grappler optimizes away; all layers are then
-      # recomputed at once and stored.
+      # The recomputation must wait for the gradient. `tf.recompute_grad` makes
+      # it wait by arithmetic that Grappler optimizes away: all layers are then
+      # recomputed at once, and their activations stored.
       with tf.control_dependencies([gradient]):
         output = in_scope(tensor)
-      of_tensor, *of_variables = tf.gradients(
+      tensor_gradient, *variable_gradients = tf.gradients(
         output, [tensor, *variables], gradient
       )
-      return of_tensor, of_variables
+      return tensor_gradient, variable_gradients
 
     return in_scope(tensor), backward
 

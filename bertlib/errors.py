@@ -7,15 +7,15 @@ import os
 import re
 from collections.abc import Iterable
 
-# What the operating system says of a place that takes no more.
+# Errors of a full or read-only disk.
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
 
 
 class InputError(ValueError):
-  """Something that the person at the keyboard can mend.
+  """An error that the user can fix.
 
-  Its message is all that is shown: one line that names the file, the place in
-  it and the cure. Anything else that goes wrong keeps its traceback.
+  Commands print only its message: one line that names the file or flag, what is
+  wrong and how to fix it. All other exceptions keep their traceback.
   """
 
 
@@ -27,30 +27,30 @@ def english_list(words: Iterable[str]) -> str:
 
 # Text for a terminal
 
-# Control characters, marks that reorder text and separators of lines, which a
-# terminal obeys; and surrogates, which it cannot print.
+# Control characters, line separators and marks that reorder text, which would
+# affect the terminal; and surrogates, which cannot be printed.
 _CONTROLS = re.compile(
   r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-  """`text` with its control characters as Python escapes them."""
+  """Escapes the control characters of `text`, as in Python literals."""
   return _CONTROLS.sub(
     lambda match: match[0].encode("unicode_escape").decode(), text
   )
 
 
 def user_error_message(error: Exception) -> str | None:
-  """The line to show for an error that the user can mend, or None.
+  """One-line message of an error that the user can fix, or None.
 
-  TensorFlow reports what is wrong with a file in many classes of error, whose
-  texts have in common one line: "path; No space left on device". Outside a
-  graph the operation stands around it: "{{...}} path; ... [Op:SaveV2]".
+  TensorFlow reports file errors in many exception classes, whose texts all
+  contain a line such as "path; No space left on device". In eager mode the
+  operation surrounds it: "{{...}} path; ... [Op:SaveV2]".
   """
   if isinstance(error, InputError):
     return printable(str(error))
-  # For one of the system's words it has its own.
+  # TensorFlow's own wording of one of the system's errors.
   text = str(error).replace(" is not a directory", "; Not a directory")
   if isinstance(error, OSError) and (error.filename or error.errno in NO_ROOM):
     text = f"{error.filename or 'output'}; {error.strerror}"
@@ -58,8 +58,8 @@ def user_error_message(error: Exception) -> str | None:
     path, _, reason = line.strip().rpartition("; ")
     if path and reason in map(os.strerror, NO_ROOM):
       return (
-        f"{path}: {reason}. Make room there or name another place; what was"
-        " complete before is untouched"
+        f"{path}: {reason}. Make room there or name another path; files that"
+        " were complete before are unchanged"
       )
     if path and reason in map(os.strerror, errno.errorcode):
       return f"{path}: {reason}"

@@ -1,7 +1,7 @@
-"""Local and remote files: opened, found, and written whole or not at all.
+"""Local and remote files: opening, globbing and atomic writing.
 
-A remote path has a scheme (`gs://bucket/file`); TensorFlow's file systems, and
-TensorFlow itself, are imported for no other.
+A remote path has a scheme (`gs://bucket/file`). TensorFlow, whose file systems
+serve remote paths, is imported only for those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import IO, Any, Callable
 from bertlib import errors
 from bertlib.errors import InputError
 
-# Of each `files_read` that is open, the files read so far.
+# Files read so far, one dictionary per open `files_read` block.
 _watchers: list[dict[str, None]] = []
 
 
@@ -35,7 +35,7 @@ def is_remote(path: str) -> bool:
 
 
 def _file_system(path: str) -> Any:
-  """Functions for local files, or the same of TensorFlow for remote ones."""
+  """File functions for a path: Python's for local, TensorFlow's for remote."""
   if not is_remote(path):
     return SimpleNamespace(
       exists=os.path.exists,
@@ -73,20 +73,22 @@ def _open_local(path: str, mode: str) -> IO[Any]:
   return open(path, mode, **text)
 
 
-# Files that appear whole or not at all
+# Atomic writing
 
 
 def temporary_name(path: str) -> str:
-  """The name that `path` is written under until it is complete."""
+  """Temporary name of `path` while it is being written."""
   return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
 
 
 def remove_stale_files(pattern: str) -> None:
-  """Removes what killed processes left half-written.
+  """Removes temporary files and folders of killed processes.
+
+  Files of another machine are removed after a day, since their process might
+  still be alive.
 
   Args:
-    pattern: of the complete files, with wildcards. Those of another machine
-      have to be a day old: whether their process is alive cannot be asked.
+    pattern: glob pattern of the complete files.
   """
   if is_remote(pattern):
     return
@@ -104,7 +106,7 @@ def remove_stale_files(pattern: str) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-  """Whether another process of this machine has this number."""
+  """True if another process of this machine has this number."""
   if pid == os.getpid():
     return False
   try:
@@ -118,56 +120,53 @@ def _is_alive(pid: int) -> bool:
 
 @contextlib.contextmanager
 def atomic_path(path: str) -> Iterator[str]:
-  """Gives a name beside `path`, for a file that appears whole or not at all.
+  """Yields a temporary path for a file that appears complete or not at all.
 
-  The file written under that name takes its own at the end of the block; if
-  the block fails it is removed, and an earlier file at `path` is untouched.
+  The file written there is renamed to `path` at the end of the block. If the
+  block fails it is removed, and an earlier file at `path` is unchanged.
 
   Args:
     path: file to write, local or remote. A device or a pipe (`/dev/stdout`) is
-      written as it is.
-
-  Yields:
-    The name to write to.
+      written directly.
   """
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  with _moved_on_success(path, _file_system(path).remove) as beside:
-    yield beside
+  with _moved_on_success(path, _file_system(path).remove) as temporary:
+    yield temporary
 
 
 @contextlib.contextmanager
 def atomic_folder(path: str) -> Iterator[str]:
-  """Gives a name beside `path`, for a folder that appears whole or not at all.
+  """Yields a temporary path for a folder that appears complete or not at all.
 
   Args:
-    path: the folder, local or remote, which must not be there.
-
-  Yields:
-    The name to write to.
+    path: the folder, local or remote; must not exist.
 
   Raises:
-    InputError: it is there.
+    InputError: it exists.
   """
   path = path.rstrip("/")
   if exists(path):
-    raise InputError(f"{path}: is there already; name a folder that is not")
-  with _moved_on_success(path, _file_system(path).rmtree) as beside:
-    yield beside
+    raise InputError(f"{path}: exists already; name a folder that does not")
+  with _moved_on_success(path, _file_system(path).rmtree) as temporary:
+    yield temporary
 
 
 @contextlib.contextmanager
 def _moved_on_success(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
-  """A temporary name, renamed to `path` after the block, or removed."""
+  """Yields a temporary path that is renamed to `path` after the block.
+
+  If the block fails, `remove` is called instead.
+  """
   remove_stale_files(glob.escape(path))
-  beside = temporary_name(path)
+  temporary = temporary_name(path)
   try:
-    yield beside
-    _file_system(path).replace(beside, path)
+    yield temporary
+    _file_system(path).replace(temporary, path)
   except BaseException:
     with contextlib.suppress(Exception):
-      remove(beside)
+      remove(temporary)
     raise
 
 
@@ -175,30 +174,31 @@ def _moved_on_success(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
 def atomic_files(
   folder: str, overwrite: bool = True, inputs: Iterable[str | None] = ()
 ) -> Iterator[str]:
-  """Gives a folder whose files move into another when all are written.
+  """Yields a temporary folder whose files are moved when all are written.
 
   Args:
-    folder: where they are to be, local or remote; made if it is missing.
-    overwrite: whether files of the same names there may be replaced.
-    inputs: files that may not be replaced in any case.
+    folder: destination, local or remote; created if it is missing.
+    overwrite: whether existing files of the same names may be replaced.
+    inputs: files that must not be replaced in any case.
 
   Yields:
     The folder to write to. Its files are moved in the order of their names.
 
   Raises:
-    InputError: a file is there and may not be replaced; nothing is written.
+    InputError: a file exists and must not be replaced; nothing is written.
   """
   if not is_remote(folder):
     folder = os.path.abspath(folder)
   system = _file_system(folder)
-  # Within a folder that is there, which may be a file system of its own.
+  # An existing folder may be a mount point, so that the temporary folder must
+  # be inside of it.
   whole = os.path.join(folder, "files") if system.exists(folder) else folder
   remove_stale_files(glob.escape(whole))
-  beside = temporary_name(whole)
-  system.makedirs(beside)
+  temporary = temporary_name(whole)
+  system.makedirs(temporary)
   try:
-    yield beside
-    names = sorted(system.listdir(beside))
+    yield temporary
+    names = sorted(system.listdir(temporary))
     paths = {name: os.path.join(folder, name) for name in names}
     check_outputs(paths.values(), inputs)
     there = [name for name in names if system.exists(paths[name])]
@@ -209,16 +209,16 @@ def atomic_files(
       )
     system.makedirs(folder)
     for name, path in paths.items():
-      system.replace(os.path.join(beside, name), path)
+      system.replace(os.path.join(temporary, name), path)
   finally:
-    system.rmtree(beside)
+    system.rmtree(temporary)
 
 
 @contextlib.contextmanager
 def resumable_file(path: str) -> Iterator[str]:
-  """Gives the name `path` + ".part" for a file that several runs may write.
+  """Yields `path` + ".part", for a file that several attempts may write.
 
-  As of `atomic_path`, but what a failed block has written stays for the next.
+  Like `atomic_path`, but a failed block leaves its file for the next attempt.
   """
   part = f"{path}.part"
   yield part
@@ -227,35 +227,31 @@ def resumable_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def atomic_write(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-  """Opens an `atomic_path` for writing.
+  """Opens a file for writing that appears complete or not at all.
+
+  See `atomic_path`.
 
   Args:
     path: file to write.
     mode: "w" for text (UTF-8, line ends as given) or "wb" for bytes.
-
-  Yields:
-    The open file.
   """
-  with atomic_path(path) as beside:
+  with atomic_path(path) as temporary:
     try:
-      with open_any(beside, mode) as file:
+      with open_any(temporary, mode) as file:
         yield file
     except OSError as error:
       unnamed = error.filename is None and error.errno in errors.NO_ROOM
-      if unnamed or error.filename == beside:
+      if unnamed or error.filename == temporary:
         error.filename = path
       raise
 
 
 def open_any(path: str, mode: str = "r") -> IO[Any]:
-  """`open` with UTF-8 and line ends as they are, for remote files too.
+  """Opens a local or remote file, as UTF-8 and with line ends unchanged.
 
   Args:
-    path: of the file, local or remote.
+    path: the file.
     mode: as for `open`.
-
-  Returns:
-    The open file.
   """
   if "r" in mode:
     for paths in _watchers:
@@ -265,12 +261,13 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
 
 @contextlib.contextmanager
 def files_read() -> Iterator[dict[str, None]]:
-  """Watches which files `open_any` opens for reading.
+  """Records the files that `open_any` opens for reading within the block.
 
-  A processor of one's own need not say which files its data are in.
+  User-defined processors thus need not list their data files.
 
   Yields:
-    Their paths as keys, each once and in order, as they come.
+    A dictionary whose keys are the paths, in the order of first reading; it
+    grows as files are opened.
   """
   paths: dict[str, None] = {}
   _watchers.append(paths)
@@ -281,7 +278,7 @@ def files_read() -> Iterator[dict[str, None]]:
 
 
 def exists(path: str) -> bool:
-  """Whether there is a file or a folder, local or remote."""
+  """True if a file or folder exists, local or remote."""
   return _file_system(path).exists(path)
 
 
@@ -296,26 +293,27 @@ def file_state(path: str) -> tuple[int, int]:
 
 
 def make_folder(path: str) -> None:
-  """Makes a folder, local or remote, and those that it is in.
+  """Creates a folder, local or remote, and its parents.
 
   Args:
-    path: the folder, which may be there; "" for the current one.
+    path: the folder, which may exist; "" for the current one.
   """
   if path:
     _file_system(path).makedirs(path)
 
 
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
-  """Refuses outputs that would take the place of inputs.
+  """Refuses outputs that would overwrite inputs.
 
-  A file is the same under another path, through a link and as standard input.
+  Recognizes the same file under another path, through links and as standard
+  input.
 
   Args:
     outputs: files to write; they may be missing.
     inputs: files to read; "-" for standard input, None for nothing.
 
   Raises:
-    InputError: one is both.
+    InputError: a file is both.
   """
   read = {_identity(path): path for path in inputs if path}
   read.pop(None, None)
@@ -330,15 +328,15 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
 def check_output_dir(
   folder: str, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
-  """Refuses a folder where what is written would take the place of inputs.
+  """Refuses an output folder if files written there would overwrite inputs.
 
   Args:
     folder: the folder; it may be missing.
-    names: patterns of the names of the files that will be written there.
+    names: glob patterns of the names of the files to write there.
     inputs: see `check_outputs`.
 
   Raises:
-    InputError: an input is a file of such a name, or linked to one.
+    InputError: an input is such a file, or a link to one.
   """
   find = _file_system(folder).glob
   for name in names:
@@ -346,7 +344,7 @@ def check_output_dir(
 
 
 def checkpoint_files(prefix: str | None) -> list[str]:
-  """The files of a checkpoint, which is named without their endings."""
+  """Files of the checkpoint with this prefix; none for None."""
   if not prefix:
     return []
   find = _file_system(prefix).glob
@@ -358,7 +356,7 @@ def checkpoint_files(prefix: str | None) -> list[str]:
 
 
 def _identity(path: str) -> Any:
-  """Equal for paths of the same file; None where there is no such file."""
+  """Value that is equal for all paths of a file; None if it does not exist."""
   path = path.removeprefix("file://")
   if is_remote(path):
     scheme, _, rest = path.partition("://")
@@ -372,20 +370,19 @@ def _identity(path: str) -> Any:
 
 
 def file_within(folder: str, name: Any, source: str) -> str:
-  """The path of a file that another file names.
+  """Path of a file that another file names, confined to its folder.
+
+  A folder may consist of links into another, as in a Hugging Face cache; files
+  temporary the target of `source` then count as inside.
 
   Args:
-    folder: of both.
-    name: of the file, as `source` has it.
-    source: the path of the other file.
-
-  Returns:
-    The path.
+    folder: folder of both files.
+    name: name of the file, as read from `source`.
+    source: path of the file that contains the name.
 
   Raises:
-    InputError: it is not a name of a file in the folder, or a link that leads
-      out of it. Where the folder is itself made of links into another, as a
-      Hugging Face cache is, files beside the linked `source` are in it too.
+    InputError: `name` is not a file in the folder, or is a link to a file
+      outside of it.
   """
   fault = None
   path = os.path.join(folder, str(name))
@@ -394,7 +391,7 @@ def file_within(folder: str, name: Any, source: str) -> str:
   elif os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
     fault = "is outside its folder"
   elif not os.path.isfile(path):
-    fault = "is not there"
+    fault = "is missing"
   else:
     folders = (
       os.path.realpath(folder),
@@ -418,7 +415,7 @@ def split_names(names: str | Sequence[str] | None) -> list[str]:
     names: comma-separated names; or, from Python, a sequence of names.
 
   Returns:
-    The names without the spaces around them. An empty list for None or "".
+    The names, stripped. An empty list for None or "".
   """
   if isinstance(names, str):
     names = names.split(",") if names else []
@@ -429,16 +426,15 @@ def find_files(
   patterns: Iterable[str],
   remote_glob: Callable[[str], list[str]] | None = None,
 ) -> list[str]:
-  """The files of names and wildcards.
+  """Expands file names and wildcards.
 
   Args:
-    patterns: file names, `*` and `?` allowed. Hidden files and receipts
-      (`.run.json`), which are nobody's input, match no wildcard.
-    remote_glob: finds the remote files of a pattern; None for TensorFlow's.
+    patterns: file names, with `*` and `?`. Wildcards match neither hidden files
+      nor receipts (`.run.json`), which are not input data.
+    remote_glob: expands a remote pattern; None for TensorFlow's glob.
 
   Returns:
-    The files, those of one pattern in the order of their names, after those of
-    the pattern before.
+    The files in the order of the patterns, sorted by name within a pattern.
 
   Raises:
     InputError: a pattern matches nothing.
@@ -467,17 +463,17 @@ def find_files(
 
 
 def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
-  """The lines of a file.
+  """Reads the lines of a file, decompressed if its name ends in .gz.
 
   Args:
-    path: the file; if its name ends in .gz it is unpacked.
+    path: the file.
     open_file: opens it, given the path and "rb".
 
   Yields:
-    Lines with their ends.
+    Lines with their line ends.
 
   Raises:
-    InputError: the file is not a whole gzip file, though its name says so.
+    InputError: the file is not a complete gzip file.
   """
   with open_file(path, "rb") as file:
     if not path.endswith(".gz"):
@@ -488,5 +484,6 @@ def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
         yield from unpacked
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
       raise InputError(
-        f"{path}: not a whole gzip file ({error}). Fetch or pack it again"
+        f"{path}: not a complete gzip file ({error}). Download or compress it"
+        " again"
       ) from error

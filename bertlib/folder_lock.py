@@ -1,9 +1,9 @@
-"""One writer per output folder or output file.
+"""Locks that allow one writer per output folder or output file.
 
-A writer holds a lock (`flock`) on a hidden file that says who it is. The
-operating system releases the lock when its holder ends, however it ends, so
-that no lock outlives a killed run. A process that is started with the holder's
-open files (`held_files`) holds the lock too.
+A writer locks (`flock`) a hidden file that contains its host and process
+number. The operating system releases the lock when the process ends for any
+reason, so that a killed run leaves no lock behind. Subprocesses that inherit
+the open files (`held_files`) hold the lock too.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ try:
 except ImportError:  # not on Windows
   fcntl = None  # type: ignore[assignment]
 
-# Name of a folder's lock file; that of a file has the file's name in it.
+# Name of a folder's lock file; for output files, its ending.
 LOCK_FILE = ".lock"
 
-# Errors of `flock` on file systems that have no locks.
+# Errors of `flock` on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
-# Files of one run that are locked, the first ones: each takes an open file.
-_MOST_FILES = 256
+# Maximum number of locked files per run; each lock needs an open file.
+_MAX_FILES = 256
 
 _held: list[int] = []
 
 
 def held_files() -> tuple[int, ...]:
-  """Descriptors of the locks held here, for the `pass_fds` of a subprocess."""
+  """Descriptors of this process's locks, for `pass_fds` of a subprocess."""
   return tuple(_held)
 
 
@@ -48,15 +48,15 @@ def held_files() -> tuple[int, ...]:
 def lock_folder(folder: str) -> Iterator[None]:
   """Holds the lock of an output folder within the block.
 
-  The folder is made if it is missing. Temporary files of killed runs in it are
-  removed.
+  Creates the folder if it is missing, and removes temporary files of killed
+  runs from it.
 
   Args:
-    folder: the `--output_dir`. A remote one, or one on a file system without
-      locks, is used without, after a warning.
+    folder: the `--output_dir`. A remote folder, or one on a file system without
+      locks, is not locked; a warning is logged.
 
   Raises:
-    InputError: another process holds it.
+    InputError: another process holds the lock.
   """
   files.make_folder(folder)
   with _lock(os.path.join(folder, LOCK_FILE), folder, "output_dir"):
@@ -69,15 +69,15 @@ def lock_files(paths: Iterable[str]) -> Iterator[None]:
   """Holds the locks of output files within the block.
 
   Args:
-    paths: the files, whose folders are there. Each has a lock of its own, so
-      that several runs can write different files to one folder.
+    paths: the files, in existing folders. Each has its own lock, so that
+      several runs can write different files to one folder.
 
   Raises:
-    InputError: another process holds one of them.
+    InputError: another process holds one of the locks.
   """
   with contextlib.ExitStack() as stack:
     for path in sorted({os.path.abspath(p) for p in paths if _is_file(p)})[
-      :_MOST_FILES
+      :_MAX_FILES
     ]:
       folder, name = os.path.split(path)
       lock_file = os.path.join(folder, f".{name}{LOCK_FILE}")
@@ -105,14 +105,14 @@ def _lock(lock_file: str, target: str, flag: str) -> Iterator[None]:
     yield
   finally:
     _held.remove(descriptor)
-    # Removed before it is released: who has it open finds that out.
+    # Remove the file before releasing the lock: `_is_at` detects that.
     with contextlib.suppress(OSError):
       os.remove(lock_file)
     os.close(descriptor)
 
 
 def _acquire(lock_file: str, target: str, flag: str) -> int | None:
-  """Descriptor of the locked file; None where nothing can be locked."""
+  """Locks a file; returns its descriptor, or None if it cannot be locked."""
   if fcntl is None or files.is_remote(lock_file):
     _warn_unlocked(target)
     return None
@@ -124,7 +124,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(_own()).encode())
         return descriptor
-      os.close(descriptor)  # the holder before has just removed it
+      os.close(descriptor)  # the previous holder has just removed the file
     except OSError as error:
       holder = _describe(os.pread(descriptor, 4096, 0))
       os.close(descriptor)
@@ -143,7 +143,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-  """True if an open file is the one that a path names."""
+  """True if an open file is still the one at a path."""
   try:
     return os.path.samestat(os.fstat(descriptor), os.stat(path))
   except FileNotFoundError:
@@ -160,7 +160,7 @@ def _own() -> dict[str, str | int]:
 
 
 def _describe(content: bytes) -> str:
-  """Who holds a lock, by the content of its file."""
+  """Describes the holder of a lock, given the content of the lock file."""
   try:
     holder = json.loads(content)
     return (
@@ -173,6 +173,6 @@ def _describe(content: bytes) -> str:
 
 def _warn_unlocked(target: str) -> None:
   logging.warning(
-    "%s: cannot be locked, so nothing keeps a second run from writing to it",
+    "%s: cannot be locked, so a second run could write to it at the same time",
     target,
   )

@@ -1,8 +1,8 @@
-"""Reader of JSON and JSON Lines, which people may have edited.
+"""Reads and validates JSON and JSON Lines files.
 
-A schema describes what a file has to hold: a type, or several in a tuple;
-`[schema]` for a list of such values; and a dict of schemas by key for an
-object, which may have further keys. A key that ends in "?" may be missing.
+A schema describes the expected value: a type, or a tuple of types; `[schema]`
+for a list of such values; a dict of schemas by key for an object, which may
+have further keys. A key that ends in "?" is optional.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Callable
 from bertlib import text_files
 from bertlib.errors import InputError
 
-# Null, in a schema.
+# `null` in a schema.
 NULL = type(None)
 
 _NAMES = {
@@ -28,8 +28,8 @@ _NAMES = {
 }
 
 
-# What is to be done about a file that is not what it has to be.
-_FIX = "Fix the file, or fetch it again"
+# Default advice for invalid files.
+_FIX = "Fix the file, or download it again"
 
 
 def read(
@@ -42,15 +42,12 @@ def read(
 
   Args:
     path: the file.
-    schema: of what it holds; None for anything.
+    schema: expected value; None for anything.
     fix: see `parse`.
     position: see `parse`.
 
-  Returns:
-    The value.
-
   Raises:
-    InputError: the file cannot be opened, is not UTF-8, or see `parse`.
+    InputError: the file cannot be opened or is not UTF-8; see also `parse`.
   """
   try:
     text = text_files.read_text(path)
@@ -72,16 +69,14 @@ def parse(
 
   Args:
     text: the JSON.
-    source: where it is from, for the error message.
-    schema: of what it holds; None for anything.
-    fix: how to fix what is not like that, for the error message.
-    position: describes where a fault is, given the text before it.
-
-  Returns:
-    The value.
+    source: name of the file, for error messages.
+    schema: expected value; None for anything.
+    fix: how to fix an invalid file, for error messages.
+    position: describes the position of a syntax error, given the text before
+      it.
 
   Raises:
-    InputError: it is not JSON from end to end, or not as the schema says.
+    InputError: the text is not valid JSON, or does not match the schema.
   """
   try:
     value = json.loads(text)
@@ -102,13 +97,13 @@ def parse_lines(
   """Parses JSON Lines; blank lines are skipped.
 
   Args:
-    lines: of a file.
-    path: the file, for error messages, which name the line too.
-    schema: of each line; None for anything.
+    lines: lines of the file.
+    path: the file, for error messages.
+    schema: expected value of each line; None for anything.
     fix: see `parse`.
 
   Yields:
-    The number of a line, the first one 1, and its value.
+    Line number, from 1, and value.
 
   Raises:
     InputError: see `parse`.
@@ -119,15 +114,12 @@ def parse_lines(
 
 
 def mismatch(value: Any, schema: Any, where: str = "") -> str | None:
-  """Says how a value is not as a schema wants it; None where it is.
+  """Describes the first mismatch between a value and a schema; None if none.
 
   Args:
-    value: of a JSON file.
-    schema: see above.
-    where: path of keys that leads to the value.
-
-  Returns:
-    What to tell the user, or None.
+    value: value from a JSON file.
+    schema: see the module's docstring.
+    where: path of keys to the value.
   """
   if isinstance(schema, dict):
     found = mismatch(value, dict, where)
@@ -154,7 +146,7 @@ def mismatch(value: Any, schema: Any, where: str = "") -> str | None:
 
 
 def _shown(value: Any) -> str:
-  """A value in few words."""
+  """A short form of a value, for error messages."""
   if isinstance(value, (dict, list)):
     return _NAMES[type(value)]
   text = json.dumps(value)

@@ -1,4 +1,4 @@
-"""Modules that are executed when something of them is first used."""
+"""Lazy imports: modules that are executed at first use."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import types
 
 
 def load(name: str) -> types.ModuleType:
-  """A module that is executed when one of its attributes is first used.
+  """Returns a module that is executed when an attribute is first accessed.
 
-  For a module that takes seconds to import and that a command seldom needs.
+  For modules that take seconds to import and that a command rarely needs.
 
   Args:
-    name: of the module, with its packages.
+    name: full name of the module.
   """
   if name in sys.modules:
     return sys.modules[name]

@@ -1,7 +1,7 @@
-"""The number format of --precision=auto: instruction sets, then measurements.
+"""Selects the dtype of --precision=auto by instruction sets and measurements.
 
-A device computes in a narrow format at all only with instructions for it, so
-these decide first; a measurement on a busy machine alone would not repeat.
+A narrow dtype is a candidate only if the device has instructions for it. The
+measurement alone would not be reproducible on a busy machine.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ from collections.abc import Sequence
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-# Instructions for bfloat16 of x86 processors, and of ARM ones.
+# bfloat16 instruction sets of x86 and ARM processors.
 _BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
 
-# The first compute capability of a GPU with matrix products in each format.
+# Lowest compute capability of a GPU that multiplies matrices in each dtype.
 _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
 
-# How much faster than float32 a format has to be: all else stays in float32.
-_LEAST_GAIN = 1.5
+# Minimum speedup of matrix products. A smaller one is not worth it, since all
+# other operations stay in float32.
+_MIN_SPEEDUP = 1.5
 
 
 def supported_formats() -> list[str]:
-  """Formats for which the GPUs, or else the CPU, have instructions.
+  """Dtypes for which the GPUs, or else the CPU, have instructions.
 
   Returns:
-    "float32", then "bfloat16" and, on GPUs, "float16" where supported.
+    "float32", then "bfloat16" and, on GPUs, "float16" if supported.
   """
   gpus = tf.config.list_physical_devices("GPU")
   if not gpus:
@@ -42,12 +43,12 @@ def supported_formats() -> list[str]:
   )
   return [
     "float32",
-    *(n for n, least in _COMPUTE_CAPABILITY.items() if capability >= least),
+    *(n for n, lowest in _COMPUTE_CAPABILITY.items() if capability >= lowest),
   ]
 
 
 def _cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
-  """Instruction sets as Linux names them; none on other systems."""
+  """Instruction sets, by their names in Linux; none on other systems."""
   try:
     with open(path) as file:
       lines = re.findall(r"(?m)^(?:flags|Features)\s*:(.*)", file.read())
@@ -58,15 +59,15 @@ def _cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
 
 @functools.cache
 def fastest_dtype(measures: bool = True) -> str:
-  """The supported format in which this device multiplies matrices fastest.
+  """Selects and logs the dtype in which this device multiplies fastest.
 
   Args:
-    measures: whether speed decides among the supported formats. Without it the
-      answer is the same on all machines of one kind.
+    measures: whether to measure speed. Otherwise the first supported narrow
+      dtype is selected, which is the same on all machines of a kind.
 
   Returns:
     "float32", unless another is 1.5 times as fast: "bfloat16" or, on a GPU
-    without bfloat16, "float16". The log says why.
+    without bfloat16, "float16".
   """
   formats = supported_formats()
   chosen, reason = formats[0], "no instructions for a narrower format here"
@@ -75,7 +76,7 @@ def fastest_dtype(measures: bool = True) -> str:
   elif len(formats) > 1:
     rates = product_rates(formats)
     for name in formats[1:]:
-      if rates[name] > _LEAST_GAIN * rates[chosen]:
+      if rates[name] > _MIN_SPEEDUP * rates[chosen]:
         chosen = name
     shown = ", ".join(
       f"{name} {rate / 1e12:.3g}" for name, rate in rates.items()
@@ -92,20 +93,21 @@ def product_rates(
   columns: int = 3072,
   num_rounds: int = 7,
 ) -> dict[str, float]:
-  """Rates of matrix products on this device, measured in turn.
+  """Measures the speed of matrix products [rows, inner] x [inner, columns].
 
-  The best of several rounds counts, so that other work on the machine has to
-  disturb every round of one format, and none of another, to change the order.
+  Dtypes are measured in turn, and the best of several rounds counts: other load
+  on the machine changes the order only if it slows down all rounds of one dtype
+  and some round of another not at all.
 
   Args:
     formats: names of dtypes.
-    rows: of the first matrix.
+    rows: rows of the first matrix.
     inner: columns of the first matrix, rows of the second.
-    columns: of the second matrix.
-    num_rounds: measurements of each.
+    columns: columns of the second matrix.
+    num_rounds: measurements per dtype.
 
   Returns:
-    Floating-point operations per second by format.
+    Floating-point operations per second, by dtype.
   """
   seconds = dict.fromkeys(formats, float("inf"))
   with tf.Graph().as_default():

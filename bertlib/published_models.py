@@ -18,21 +18,21 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models.json")
 class Model:
   """A published checkpoint, an entry of `models.json`."""
 
-  name: str  # that of its folder, too
+  name: str  # also the name of its folder
   aliases: Sequence[str]
-  language: str  # of its text, or how many languages
+  language: str  # or the number of languages
   good_for: str
   do_lower_case: bool
   num_hidden_layers: int
   hidden_size: int
   maker: str
-  licence: str | None  # as SPDX has it; None if not known
+  licence: str | None  # SPDX identifier; None if not known
   paper: str
-  address: str  # of an archive, .zip or .tar.gz
+  address: str  # URL of an archive, .zip or .tar.gz
   size: int | None  # of the archive in bytes; None if not known
-  sha256: Mapping[str, str] | None  # by file, named as in the cache
-  # Where several models share an archive: the folder in it with this one, which
-  # may be packed in there as a .tar.gz of that name.
+  sha256: Mapping[str, str] | None  # by file name in the cache
+  # If several models share an archive: the folder of this model in it, or the
+  # name of a .tar.gz in it that contains the model.
   folder: str | None = None
 
 
@@ -43,32 +43,32 @@ def load_table() -> dict[str, Model]:
 
 
 def is_name(text: str) -> bool:
-  """Whether a model has this name or alias."""
-  return text in _by_any_name()
+  """True if a model has this name or alias."""
+  return text in _models_by_name_and_alias()
 
 
 def find(name: str) -> Model:
-  """The model of a name or alias.
+  """Finds a model by name or alias.
 
   Raises:
-    InputError: there is none.
+    InputError: no model has that name.
   """
-  models = _by_any_name()
+  models = _models_by_name_and_alias()
   if name in models:
     return models[name]
   near = similar_names(name)
-  meant = f"Did you mean {' or '.join(near)}? " if near else ""
+  hint = f"Did you mean {' or '.join(near)}? " if near else ""
   raise InputError(
-    f"{name}: no such model. {meant}download_model.py --list shows all"
+    f"{name}: no such model. {hint}download_model.py --list shows all"
   )
 
 
 def similar_names(name: str) -> list[str]:
-  """Names and aliases of models that are spelled like a name."""
-  lower = {other.lower(): other for other in _by_any_name()}
+  """Names and aliases of models that are spelled similarly to a name."""
+  lower = {other.lower(): other for other in _models_by_name_and_alias()}
   return [lower[n] for n in difflib.get_close_matches(name.lower(), lower)]
 
 
-def _by_any_name() -> dict[str, Model]:
+def _models_by_name_and_alias() -> dict[str, Model]:
   models = load_table()
   return models | {a: m for m in models.values() for a in m.aliases}

@@ -1,8 +1,8 @@
 """Keeps TensorFlow's own log off the terminal of a command.
 
-TensorFlow writes lines to file descriptor 2 while it is imported, before any of
-its settings applies, and more by its loggers in C++ and in Python later. Only
-commands call what is here; a library leaves the log of its process alone.
+TensorFlow writes to file descriptor 2 while it is imported, before its settings
+take effect, and later through its C++ and Python loggers. Only commands use
+this module; a library must not change the logging of its process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ HELP = (
 def import_quietly() -> None:
   """Imports TensorFlow without its log.
 
-  What it writes during the import is dropped if that succeeds, and printed if
-  it fails or ends the process. From then on it logs errors alone.
+  Output of the import is discarded if it succeeds, and printed if it fails or
+  ends the process. Afterwards TensorFlow logs errors only.
   """
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   with stderr_on_failure():
@@ -34,16 +34,16 @@ def import_quietly() -> None:
 
 
 def define_flag(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `--tensorflow_log`, which commands read before they import."""
+  """Defines `--tensorflow_log`, which commands read before they import it."""
   flags.DEFINE_bool("tensorflow_log", False, HELP, flag_values=flag_values)
 
 
 @contextlib.contextmanager
 def stderr_on_failure() -> Iterator[None]:
-  """Holds back file descriptor 2; prints what it got unless the block succeeds.
+  """Captures file descriptor 2; prints it only if the block fails.
 
-  A process of its own keeps it, so that the last words of a process that
-  crashes, as for want of an instruction set, are not lost.
+  A child process holds the captured output, so that it is printed even if this
+  process crashes, for example because an instruction set is missing.
   """
   try:
     terminal = os.dup(2)
@@ -71,7 +71,7 @@ def stderr_on_failure() -> Iterator[None]:
 
 def _print_at_end(source: int) -> None:
   """Reads a pipe to its end, prints it and ends the process."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the command
+  signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the command handles it
   kept = b""
   while part := os.read(source, 2**16):
     kept += part

@@ -1,11 +1,11 @@
-"""Text files: their encoding, their lines, and what is wrong with their bytes.
+"""Reads text files: encodings, lines and errors about invalid bytes.
 
-Every file of text that a command reads comes through here. Text is UTF-8, with
-or without a byte-order mark, unless `--encoding` says otherwise. Other bytes
-are an error that names file, line and byte and says what the file probably is.
+Commands read all text files through this module. Text is UTF-8, with or without
+a byte-order mark, unless `--encoding` says otherwise. Invalid bytes are an
+error that names file, line and byte, and what the file probably is.
 
-Functions that keep to google-research/bert, which drops bytes that are not
-UTF-8, read with `AS_ORIGINAL`.
+Functions that must behave like google-research/bert, which drops invalid bytes,
+read with `AS_ORIGINAL`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.settings.common import TextSettings
 
-_BLOCK_BYTES = 2**16  # fits a processor's cache, which is faster
+_BLOCK_BYTES = 2**16  # fits into the processor's cache, which is faster
 
 
 class Encoding(NamedTuple):
   """An encoding and its error handling.
 
   Attributes:
-    name: of a codec of Python.
-    errors: "strict" to raise InputError at a byte that is not of the encoding,
-      "replace" to put U+FFFD there and log how often; or one of Python's error
-      handlers, which then passes over whatever is wrong.
+    name: name of a Python codec.
+    errors: "strict" to raise InputError at an invalid byte, "replace" to
+      replace invalid bytes by U+FFFD and log their number; or another of
+      Python's error handlers, without checks and logging.
   """
 
   name: str = "utf-8"
@@ -51,7 +51,7 @@ AS_ORIGINAL = Encoding("utf-8", "ignore")
 
 
 def encoding_of(settings: TextSettings) -> Encoding:
-  """The encoding that settings name."""
+  """Encoding set by --encoding and --encoding_errors."""
   name = codecs.lookup(settings.encoding).name
   return Encoding(name, settings.encoding_errors)
 
@@ -62,20 +62,21 @@ def encoding_of(settings: TextSettings) -> Encoding:
 def read_lines(
   path: str, encoding: Encoding = UTF8, open_file=open_any
 ) -> Iterator[str]:
-  """The lines of a file.
+  """Reads the lines of a text file.
 
   Args:
-    path: the file, unpacked if its name ends in .gz; "-" for standard input.
-    encoding: of the file.
+    path: the file, decompressed if its name ends in .gz; "-" for standard
+      input.
+    encoding: encoding of the file.
     open_file: opens it, given the path and "rb".
 
   Yields:
-    Lines with their ends. A line ends at a line feed and nowhere else. A
-    byte-order mark is not part of the first.
+    Lines with their line ends. Only a line feed ends a line. A byte-order mark
+    is removed.
 
   Raises:
-    InputError: a byte is not of the encoding, the file is not text, or it is
-      an incomplete gzip file.
+    InputError: a byte is invalid in the encoding, the file is not text, or it
+      is an incomplete gzip file.
   """
   for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
     yield from io.StringIO(chunk, newline="\n")
@@ -84,7 +85,7 @@ def read_lines(
 def read_utf8_lines(
   path: str, encoding: Encoding = UTF8, open_file=open_any
 ) -> Iterator[bytes]:
-  """The lines of `read_lines`, each as UTF-8."""
+  """Reads lines like `read_lines`, each encoded as UTF-8."""
   for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
     yield from io.BytesIO(chunk.encode())
 
@@ -92,18 +93,18 @@ def read_utf8_lines(
 def decode_lines(
   lines: Iterable[bytes], name: str, encoding: Encoding = UTF8
 ) -> Iterator[str]:
-  """Lines as they come, for a conversation; see `read_lines`.
+  """Decodes lines as they arrive, for interactive use; see `read_lines`.
 
   Args:
-    lines: bytes, such as a pipe has them.
-    name: of where they are from, for errors.
-    encoding: of the lines.
+    lines: bytes, for example from a pipe.
+    name: name of the source, for errors.
+    encoding: encoding of the lines.
 
   Yields:
-    Lines with their ends.
+    Lines with their line ends.
 
   Raises:
-    InputError: a byte is not of the encoding.
+    InputError: a byte is invalid in the encoding.
   """
   decoder = _Decoder(name, encoding)
   rest = ""
@@ -115,12 +116,12 @@ def decode_lines(
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
-  """All text of a file, which is not unpacked; see `read_lines`.
+  """Reads a whole text file, without decompression; see `read_lines`.
 
   Args:
     path: the file.
-    encoding: of the file; None for one that has to be UTF-8, whatever
-      --encoding is.
+    encoding: encoding of the file; None if it must be UTF-8, regardless of
+      --encoding.
   """
   return "".join(_read_chunks(path, encoding))
 
@@ -131,9 +132,9 @@ def _read_chunks(
   open_file=open_any,
   unpacks: bool = False,
 ) -> Iterator[str]:
-  """Text in pieces of many whole lines each."""
+  """Reads text in chunks that end at line ends."""
   decoder = _Decoder("standard input" if path == "-" else path, encoding)
-  line: list[str] = []  # one that has not come to its end
+  line: list[str] = []  # parts of a line that is not complete yet
   for block in itertools.chain(_read_blocks(path, open_file, unpacks), [b""]):
     text = decoder.decode(block)
     end = text.rfind("\n") + 1
@@ -158,12 +159,13 @@ def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
         yield from iter(lambda: unpacked.read(_BLOCK_BYTES), b"")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
       raise InputError(
-        f"{path}: not a complete gzip file ({error}). Fetch or pack it again"
+        f"{path}: not a complete gzip file ({error}). Download or compress it"
+        " again"
       ) from error
 
 
 class _Decoder:
-  """Decodes the blocks of a file, and knows where in it each begins."""
+  """Decodes a file block by block; errors name the line and byte."""
 
   def __init__(self, path: str, encoding: Encoding | None):
     self._path = path
@@ -176,12 +178,12 @@ class _Decoder:
     self._head = b""
     self._is_first = True
     self._is_ascii = True
-    self._num_lines = 0  # that have ended
-    self._line = ""  # the one that has not
+    self._num_lines = 0  # complete lines so far
+    self._line = ""  # the incomplete line after them
     self._num_replaced = 0
 
   def decode(self, block: bytes) -> str:
-    """The text of a block; an empty one is the end."""
+    """Decodes a block; an empty block ends the file."""
     if self._is_first and block:
       self._head = block[:4096]
       if self._is_checked:
@@ -190,7 +192,7 @@ class _Decoder:
     try:
       text = self._decoder.decode(block, final=not block)
       if self._is_checked and self._encoding.name != "utf-8":
-        text.encode()  # no codec may bring half of a character
+        text.encode()  # raises at lone surrogates
     except UnicodeError as error:
       if self._encoding.errors != "replace":
         self._refuse(block, state, error)
@@ -226,17 +228,17 @@ class _Decoder:
     return text.encode("utf-8", "replace").decode()
 
   def _check_head(self) -> None:
-    """Refuses what begins as no text of the encoding does."""
+    """Raises InputError if the file cannot be text in the encoding."""
     head, name = self._head, self._encoding.name
-    what = _known_format(head)
+    file_format = _known_format(head)
     is_wide = name.startswith(("utf-16", "utf-32"))
-    if what:
-      raise self._error(1, 1, f"this is {what}, not text")
-    for mark, of, wide_name in _BYTE_ORDER_MARKS:
+    if file_format:
+      raise self._error(1, 1, f"this is {file_format}, not text")
+    for mark, shown, codec in _BYTE_ORDER_MARKS:
       if head.startswith(mark):
-        if not name.startswith(wide_name):
+        if not name.startswith(codec):
           raise self._error(
-            1, 1, f"begins with the byte-order mark of {of}", wide_name
+            1, 1, f"begins with the byte-order mark of {shown}", codec
           )
         return
     if is_wide and head.isascii() and b"\0" not in head:
@@ -245,62 +247,62 @@ class _Decoder:
       )
 
   def _check_nulls(self, text: str) -> None:
-    """Refuses UTF-16, and a line of zeros; UTF-8 has zero as a character."""
+    """Raises InputError for UTF-16 and binary data; single nulls are text."""
     name = _wide_encoding(self._head)
     lines = (self._line + text).split("\n")
     for number, line in enumerate(lines, self._num_lines + 1):
       num_nulls = line.count("\0")
       if (name and num_nulls) or (num_nulls > 1 and 5 * num_nulls >= len(line)):
-        what = f"probably {name.upper()}" if name else "binary data, not text"
-        cause = f"has zero bytes: this is {what}"
-        place = len(line[: line.find("\0")].encode("utf-8", "ignore")) + 1
-        raise self._error(number, place, cause, name)
+        content = (
+          f"probably {name.upper()}" if name else "binary data, not text"
+        )
+        fault = f"has null bytes: this is {content}"
+        byte = len(line[: line.find("\0")].encode("utf-8", "ignore")) + 1
+        raise self._error(number, byte, fault, name)
 
   def _refuse(self, block: bytes, state, error: UnicodeError) -> None:
-    """Raises the InputError of bytes that are not of the encoding."""
+    """Raises InputError for bytes that are invalid in the encoding."""
     if not isinstance(error, UnicodeDecodeError):
       fault = f"is not {self._encoding.name} ({error})"
       raise self._error(self._num_lines + 1, 1, fault)
-    # What the decoder kept of the block before is at the beginning.
+    # The decoder may have prepended bytes of the previous block.
     start = error.start - (len(error.object) - len(block))
     self._decoder.setstate(state)
     before = self._line + self._decoder.decode(block[: max(start, 0)])
     number = self._num_lines + before.count("\n") + 1
     line = before[before.rfind("\n") + 1 :]
     name = self._encoding.name
-    place = len(line.encode(name, "ignore")) - len("".encode(name)) + 1
+    byte = len(line.encode(name, "ignore")) - len("".encode(name)) + 1
     fault = f"0x{error.object[error.start]:02X} is not {name.upper()}"
     if name != "utf-8":
-      raise self._error(number, place, fault)
+      raise self._error(number, byte, fault)
     if not block and not self._is_ascii:
       raise self._error(
-        number, place, f"{fault}: the file ends within a character"
+        number, byte, f"{fault}: the file ends within a character"
       )
-    better = _wide_encoding(self._head)
-    cause = f"probably {better and better.upper()}"
-    if not better:
-      around = error.object[max(error.start - 1000, 0) : error.start + 3000]
-      cause, better = _probable_encoding(around)
-    raise self._error(number, place, f"{fault}; this is {cause}", better)
+    codec = _wide_encoding(self._head)
+    content = f"probably {codec and codec.upper()}"
+    if not codec:
+      context = error.object[max(error.start - 1000, 0) : error.start + 3000]
+      content, codec = _probable_encoding(context)
+    raise self._error(number, byte, f"{fault}; this is {content}", codec)
 
   def _error(
     self, line: int, byte: int, fault: str, encoding: str | None = None
   ) -> InputError:
-    advice = "Name a text file, or convert this one to UTF-8"
+    fix = "Name a text file, or convert this one to UTF-8"
     if encoding == "utf-8":
-      advice = "Leave out --encoding"
+      fix = "Leave out --encoding"
     elif encoding and self._has_flag:
-      advice = f"Convert it to UTF-8, or give --encoding={encoding}"
+      fix = f"Convert it to UTF-8, or give --encoding={encoding}"
     elif encoding:
-      advice = f"Convert it from {encoding} to UTF-8"
-    return InputError(
-      f"{self._path}, line {line}, byte {byte}: {fault}. {advice}"
-    )
+      fix = f"Convert it from {encoding} to UTF-8"
+    return InputError(f"{self._path}, line {line}, byte {byte}: {fault}. {fix}")
 
 
-# What bytes probably are
+# Guessing formats and encodings
 
-# How files of other kinds begin.
+# First bytes of other file formats.
 _FORMATS = (
   (b"\x1f\x8b", "a gzip file, which has to be unpacked"),
   (b"PK\x03\x04", "a zip archive, as office documents are"),
@@ -331,7 +333,7 @@ _FORMATS = (
 )
 
 _BYTE_ORDER_MARKS = (
-  # UTF-32 first, whose mark begins as that of UTF-16 does.
+  # UTF-32 first: its mark begins with that of UTF-16.
   (codecs.BOM_UTF32_LE, "UTF-32", "utf-32"),
   (codecs.BOM_UTF32_BE, "UTF-32", "utf-32"),
   (codecs.BOM_UTF16_LE, "UTF-16", "utf-16"),
@@ -339,8 +341,8 @@ _BYTE_ORDER_MARKS = (
   (codecs.BOM_UTF8, "UTF-8", "utf-8"),
 )
 
-# Multi-byte encodings, and what letters a text in each has among those that
-# are not ASCII.
+# Multi-byte encodings: codec, name, letters that are typical of the language,
+# and their minimum share of the characters that are not ASCII.
 _KANA = r"[\u3040-\u30ff]"
 _MULTI_BYTE = (
   ("euc_kr", "EUC-KR (Korean)", r"[\uac00-\ud7a3]", 0.8),
@@ -357,11 +359,11 @@ def _known_format(head: bytes) -> str | None:
   if head[257:262] == b"ustar":
     return "a tar archive"
   return next(
-    (what for start, what in _FORMATS if head.startswith(start)), None
+    (name for start, name in _FORMATS if head.startswith(start)), None
   )
 
 
-# What texts mostly consist of, in nearly all languages.
+# Characters that most texts consist of, in nearly all languages.
 _LETTERS = re.compile(
   r"[\t\n\r -~\u00a0-\u07ff\u0900-\u0e7f\u2010-\u203a\u3000-\u30ff"
   r"\u4e00-\u9fff\uac00-\ud7a3\uff00-\uff65]"
@@ -369,8 +371,8 @@ _LETTERS = re.compile(
 
 
 def _wide_encoding(head: bytes) -> str | None:
-  """The encoding of a text without a byte-order mark, if it is UTF-16 or 32."""
-  if head.count(0) < 2:  # which spaces and line ends have
+  """Detects UTF-16 and UTF-32 without a byte-order mark; else None."""
+  if head.count(0) < 2:  # spaces and line ends contain null bytes
     return None
   for name in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
     text = head.decode(name, "replace")
@@ -380,10 +382,13 @@ def _wide_encoding(head: bytes) -> str | None:
 
 
 def _probable_encoding(content: bytes) -> tuple[str, str | None]:
-  """Guesses the encoding of bytes that are not UTF-8, and its codec.
+  """Guesses the encoding of text that is not UTF-8.
 
   Args:
     content: bytes around the first one that is not UTF-8.
+
+  Returns:
+    Description, and name of the codec if known.
   """
   num_controls = len(re.findall(rb"[\x00-\x08\x0e-\x1f]", content))
   if num_controls > len(content) / 50:
@@ -392,13 +397,13 @@ def _probable_encoding(content: bytes) -> tuple[str, str | None]:
   num_bad = content.decode("utf-8", "replace").count("\ufffd")
   if len(re.findall(r"[^\x00-\x7f]", text)) > 2 * num_bad:
     return (
-      "UTF-8 that is damaged, or was joined with text of another encoding"
+      "corrupt UTF-8, or UTF-8 joined with text of another encoding"
     ), None
   high = re.findall(rb"[\x80-\xff]+", content)
   num_high = sum(map(len, high))
   if sum(len(run) for run in high if len(run) > 1) > 0.6 * num_high:
     for name, shown, letters, share in _MULTI_BYTE:
-      # The first and the last character may be cut.
+      # The first and last characters may be incomplete.
       text = content.decode(name, "replace")[1:-1]
       others = re.findall(r"[^\x00-\x7f]", text)
       if (

@@ -1,4 +1,4 @@
-"""Tests of what every command line shares."""
+"""Tests of what all commands share: errors, flags, output files, progress."""
 
 import errno
 import os
@@ -18,12 +18,12 @@ from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
 
-# Errors of a command line
+# Errors
 
 
 @pytest.fixture
 def script(tmp_path):
-  """Writes a script whose `main` does what it is told; gives its path."""
+  """Writes a script with the given `main`; returns its path."""
 
   def write(*lines):
     path = tmp_path / "script.py"
@@ -45,7 +45,7 @@ def script(tmp_path):
 
 
 def refusal(path, **options):
-  """What a script says that has to fail by one line."""
+  """Runs a script that must fail with one line; returns that line."""
   done = commands.run(path, **options)
   assert done.returncode == 1, done.stderr
   assert "Traceback" not in done.stderr
@@ -55,20 +55,20 @@ def refusal(path, **options):
 
 
 @pytest.mark.process
-def test_main_gets_the_arguments_and_ends_well(script):
+def test_main_receives_the_arguments_and_exits_with_0(script):
   printing = script("print(argv[1:])")
   done = commands.succeed(printing, "a", "b", own_process=True)
   assert done.stdout == "['a', 'b']\n"
 
 
-def test_an_input_error_costs_one_line_and_status_1(script):
+def test_input_error_prints_one_line_and_exits_with_1(script):
   raises = script("raise errors.InputError('x.tsv, row 3: mend it')")
   done = commands.run(raises)
   assert done.returncode == 1
   assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
 
 
-def test_the_traceback_is_there_when_asked_for(script):
+def test_verbosity_1_prints_the_traceback(script):
   raises = script("raise errors.InputError('mend it')")
   done = commands.run(raises, "--verbosity=1")
   assert done.returncode == 1
@@ -82,7 +82,7 @@ def test_the_traceback_is_there_when_asked_for(script):
 
 @pytest.fixture
 def flag_errors():
-  """The one line for what is wrong with flags of a model."""
+  """Returns the one-line error about flags of a model."""
 
   def line(*arguments):
     found = flags.FlagValues()
@@ -100,24 +100,24 @@ def flag_errors():
   return line
 
 
-def test_flags_that_are_required_are_all_named_in_one_line(flag_errors):
+def test_all_missing_required_flags_are_named_in_one_line(flag_errors):
   line = flag_errors()
   assert "--task" in line and "--folder" in line and "--steps" not in line
 
 
-def test_a_flag_that_is_given_is_not_asked_for(flag_errors):
+def test_required_flags_that_are_given_are_not_named(flag_errors):
   line = flag_errors("--task=x")
   assert "--folder" in line and "--task" not in line
 
 
 @pytest.mark.parametrize("wrong", ["--steps=0", "--step=1", "--steps=x"])
-def test_a_wrong_flag_is_named(flag_errors, wrong):
+def test_invalid_flag_is_named(flag_errors, wrong):
   name, _, _ = wrong.partition("=")
   assert name.lstrip("-") in flag_errors("--task=x", "--folder=y", wrong)
 
 
 @pytest.mark.parametrize("flag", ["--help", "--helpshort", "--helpfull"])
-def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
+def test_help_goes_to_standard_output_and_exits_with_0(tmp_path, flag):
   path = tmp_path / "script.py"
   path.write_text(
     f"import sys; sys.path.insert(0, {commands.ROOT!r})\n"
@@ -132,7 +132,7 @@ def test_help_goes_to_standard_output_and_is_no_failure(tmp_path, flag):
 
 
 @pytest.mark.parametrize("words", [["a"], ["a", "b"], ["a", "b", "c"]])
-def test_words_are_joined_as_in_english(words):
+def test_english_list_joins_words(words):
   joined = errors.english_list(words)
   assert joined == {1: "a", 2: "a and b", 3: "a, b and c"}[len(words)]
 
@@ -146,7 +146,9 @@ IS_FOLDER = os.strerror(errno.EISDIR)
   ("name", "said"),
   [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
 )
-def test_a_file_that_cannot_be_opened(script, tmp_path, name, said):
+def test_file_that_cannot_be_opened_is_named_in_one_line(
+  script, tmp_path, name, said
+):
   path = os.path.join(tmp_path, name)
   assert refusal(script(f"open({path!r})")) == f"{path}: {said}"
 
@@ -162,9 +164,7 @@ def test_a_file_that_cannot_be_opened(script, tmp_path, name, said):
     (tf.io.TFRecordWriter, "gone/x", GONE),
   ],
 )
-def test_what_tensorflow_says_of_a_file_is_one_line_too(
-  tmp_path, action, name, said
-):
+def test_file_errors_of_tensorflow_print_one_line(tmp_path, action, name, said):
   (tmp_path / "file").write_text("")
   (tmp_path / "folder").mkdir()
   path = os.path.join(tmp_path, name)
@@ -173,7 +173,7 @@ def test_what_tensorflow_says_of_a_file_is_one_line_too(
   assert errors.user_error_message(refused.value) == f"{path}: {said}"
 
 
-def test_the_line_is_found_in_a_long_report():
+def test_file_error_is_found_in_a_long_message():
   said = (
     "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
   )
@@ -218,14 +218,14 @@ def test_importing_does_not_load_tensorflow(script, module):
   assert "tensorflow" not in loaded
 
 
-# No room
+# Full disks
 
 WRITERS = {
   "atomic_write, at the end": """
 with files.atomic_write({!r}) as file:
   file.write("x" * 5000)
 """,
-  "atomic_write, on the way": """
+  "atomic_write, within the block": """
 with files.atomic_write({!r}, "wb") as file:
   for _ in range(1000):
     file.write(b"x" * 5000)
@@ -239,7 +239,7 @@ tf_records.write_records({!r}, [dict(ids=range(5000))] * 1000, layout)
 
 @pytest.mark.process
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
+def test_full_disk_keeps_the_earlier_file(script, tmp_path, writer):
   path = tmp_path / "out"
   path.write_text("earlier")
   fails = script(*WRITERS[writer].format(str(path)).splitlines())
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_the_earlier_file(script, tmp_path, writer):
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_full_device_is_named(script, tmp_path, writer):
+def test_full_device_is_named(script, tmp_path, writer):
   path = tmp_path / "out"
   path.symlink_to("/dev/full")
   fails = script(*WRITERS[writer].format(str(path)).splitlines())
@@ -259,8 +259,8 @@ def test_a_full_device_is_named(script, tmp_path, writer):
   assert path.is_char_device()
 
 
-def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
-  """Of two that are open at once."""
+def test_only_the_file_on_the_full_disk_is_named(script, tmp_path):
+  """Two files are open at once."""
   full = tmp_path / "full"
   full.symlink_to("/dev/full")
   fails = script(
@@ -272,10 +272,10 @@ def test_the_file_that_is_full_is_the_one_named(script, tmp_path):
   assert not (tmp_path / "fine").exists()
 
 
-# Whole files
+# Atomic writing
 
 
-def test_text_is_utf_8_with_line_ends_as_given(tmp_path):
+def test_text_is_written_as_utf_8_with_unchanged_line_ends(tmp_path):
   path = str(tmp_path / "x")
   with files.atomic_write(path) as file:
     file.write("é中\r\n\n\r")
@@ -287,12 +287,12 @@ def test_text_is_utf_8_with_line_ends_as_given(tmp_path):
 
 @pytest.fixture(params=["", "file://"])
 def path(request, tmp_path):
-  """Of an earlier file, plain and as TensorFlow's file systems name it."""
+  """Path of an earlier file: plain, and as a URL for TensorFlow."""
   (tmp_path / "out").write_text("earlier")
   return f"{request.param}{tmp_path}/out"
 
 
-def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
+def test_file_is_replaced_when_it_is_complete(tmp_path, path):
   with files.atomic_write(path, "wb") as file:
     file.write(b"la")
     file.flush()
@@ -303,7 +303,7 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path, path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_failure_leaves_the_earlier_file_and_nothing_else(
+def test_failure_keeps_the_earlier_file_and_leaves_nothing_else(
   tmp_path, path, error
 ):
   with pytest.raises(error), files.atomic_write(path) as file:
@@ -313,20 +313,20 @@ def test_a_failure_leaves_the_earlier_file_and_nothing_else(
   assert os.listdir(tmp_path) == ["out"]
 
 
-def test_what_cannot_be_opened_is_named_as_it_was_given(tmp_path):
+def test_error_names_the_file_not_its_temporary_name(tmp_path):
   path = str(tmp_path / "no" / "folder")
   with pytest.raises(FileNotFoundError) as refused:
     files.atomic_write(path).__enter__()
   assert refused.value.filename == path
 
 
-def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+def test_folder_is_not_replaced_by_a_file(tmp_path):
   with pytest.raises(IsADirectoryError) as refused:
     files.atomic_write(str(tmp_path)).__enter__()
   assert refused.value.filename == str(tmp_path)
 
 
-def test_a_pipe_is_written_as_it_is(tmp_path):
+def test_pipe_is_written_directly(tmp_path):
   path = tmp_path / "pipe"
   os.mkfifo(path)
   read = []
@@ -342,14 +342,14 @@ def test_a_pipe_is_written_as_it_is(tmp_path):
 # Progress
 
 
-def test_without_a_terminal_progress_is_lines(log):
+def test_progress_without_a_terminal_is_log_lines(log):
   with app.progress(4, "files", delay=0, mininterval=0) as bar:
     bar.update(3)
   assert log[0] == "0 of 4 files, ? left"
   assert re.fullmatch(r"3 of 4 files, \d\d:\d\d left", log[-1])
 
 
-def test_what_is_done_at_once_shows_no_progress(log):
+def test_short_work_shows_no_progress(log):
   with app.progress(4, "files") as bar:
     bar.update(4)
   assert log == []
@@ -369,19 +369,19 @@ def test_what_is_done_at_once_shows_no_progress(log):
     ("half \udcff", r"half \udcff"),
   ],
 )
-def test_control_characters_are_escaped_and_letters_are_not(text, shown):
+def test_printable_escapes_only_control_characters(text, shown):
   assert errors.printable(text) == shown
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_data_are_escaped_on_a_terminal_alone(capsys, monkeypatch, is_terminal):
+def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
   monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
   app.show("a\x1b[2J", "b")
   escape = r"\x1b" if is_terminal else "\x1b"
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
 
-def test_errors_and_the_log_escape_what_they_quote(script):
+def test_errors_and_log_lines_are_escaped(script):
   path = script(
     "import absl.logging",
     "absl.logging.info('tokens: %s', 'a\\x1b[2Jb\\nc')",
@@ -421,7 +421,7 @@ def corpus(tmp_path, monkeypatch):
     "file://{folder}/corpus.txt",
   ],
 )
-def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
+def test_output_that_is_an_input_under_another_name_is_refused(corpus, name):
   name = name.format(folder=corpus.parent)
   for output, read in [(name, str(corpus)), (str(corpus), name)]:
     with pytest.raises(InputError, match=f"^{output}: "):
@@ -429,7 +429,7 @@ def test_an_output_that_is_an_input_by_any_name_is_refused(corpus, name):
 
 
 @pytest.mark.process
-def test_an_output_that_standard_input_reads_is_refused(corpus):
+def test_output_that_is_read_as_standard_input_is_refused(corpus):
   code = "from bertlib import files as c;"
   code += " c.check_outputs(['corpus.txt'], ['-'])"
   for name, ends_well in [("corpus.txt", False), ("other.txt", True)]:
@@ -444,7 +444,7 @@ def test_an_output_that_standard_input_reads_is_refused(corpus):
     assert (done.returncode == 0) == ends_well
 
 
-def test_outputs_beside_inputs_are_not_refused(corpus):
+def test_outputs_in_the_folder_of_inputs_are_accepted(corpus):
   outputs = ["new.txt", "corpus.txt.run.json", "folder", "/dev/null"]
   inputs = [str(corpus), None, "missing.txt", "/dev/null", "folder"]
   files.check_outputs(outputs, inputs)
@@ -456,7 +456,7 @@ def test_remote_outputs_are_compared_by_name():
   files.check_outputs(["gs://bucket/b.txt"], ["gs://bucket/a/b.txt"])
 
 
-def test_a_folder_is_refused_for_inputs_that_would_be_replaced_there(corpus):
+def test_folder_is_refused_if_inputs_would_be_overwritten(corpus):
   names = ["*.txt.out", "hard.*"]
   with pytest.raises(InputError, match=r"hard\.txt"):
     files.check_output_dir(".", names, ["corpus.txt"])
@@ -479,7 +479,7 @@ def test_a_folder_is_refused_for_inputs_that_would_be_replaced_there(corpus):
     "nul\0.bin",
   ],
 )
-def test_a_file_list_names_files_of_its_own_folder_alone(tmp_path, name):
+def test_file_list_may_name_only_files_in_its_own_folder(tmp_path, name):
   folder = tmp_path / "model"
   (folder / "sub").mkdir(parents=True)
   for path in ("outside.bin", "model/a.bin", "model/sub/b.bin"):
@@ -493,7 +493,7 @@ def test_a_file_list_names_files_of_its_own_folder_alone(tmp_path, name):
     files.file_within(str(folder), name, index)
 
 
-def test_a_folder_of_links_into_one_cache_is_a_folder(tmp_path):
+def test_folder_of_links_into_a_cache_is_accepted(tmp_path):
   (tmp_path / "blobs").mkdir()
   (tmp_path / "snapshot").mkdir()
   for name in ("index.json", "a.bin"):

@@ -1,4 +1,4 @@
-"""Tests of the ways to compute."""
+"""Tests of the options of `FastCompute`."""
 
 import math
 
@@ -27,14 +27,14 @@ def run(fetches, feeds=None):
     return session.run(fetches, feeds)
 
 
-# Tokens as rows of a matrix
+# Unpadding
 
 NUM_HEADS, HEAD_SIZE = 2, 3
 
 
 @st.composite
 def masks(draw):
-  """A token at the first place of each row, anything after it."""
+  """Masks with a token at the first position of each sequence."""
   shape = draw(st.tuples(st.integers(1, 6), st.integers(1, 9)))
   mask = draw(arrays.arrays(np.int32, shape, elements=st.integers(0, 1)))
   mask[:, 0] = 1
@@ -42,39 +42,41 @@ def masks(draw):
 
 
 @pytest.fixture(scope="module")
-def packing():
-  """Runs all that `UnpaddedRows` does on a mask and tensors of [B, S, N, D]."""
+def unpadding():
+  """Runs all methods of `UnpaddedRows` on a mask and tensors [B, S, N, D]."""
   shape = [None, None, NUM_HEADS, HEAD_SIZE]
   with tf.Graph().as_default() as graph:
     mask = tf.placeholder(tf.int32, shape[:2])
     tensor = tf.placeholder(tf.float32, shape)
     upstream = tf.placeholder(tf.float32, shape)
     rows = compute.UnpaddedRows(mask)
-    places = tf.range(tf.size(mask))
+    indices = tf.range(tf.size(mask))
 
-    def packed(by_place):
-      flat = tf.reshape(by_place, [-1, NUM_HEADS * HEAD_SIZE])
-      return tf.gather(flat, rows.unpad(places)[0])
+    def unpadded(by_position):
+      flat = tf.reshape(by_position, [-1, NUM_HEADS * HEAD_SIZE])
+      return tf.gather(flat, rows.unpad(indices)[0])
 
-    def by_head(by_place):
-      return tf.transpose(by_place, [0, 2, 1, 3])
+    def by_head(by_position):
+      return tf.transpose(by_position, [0, 2, 1, 3])
 
-    of_rows, of_heads = packed(tensor), by_head(tensor)
+    of_rows, of_heads = unpadded(tensor), by_head(tensor)
     heads = rows.split_heads(of_rows, NUM_HEADS, HEAD_SIZE)
     collected = rows.merge_heads(of_heads)
     sequence = rows.pad(of_rows)
     flat_upstream = tf.reshape(upstream, tf.shape(sequence))
     results = {
-      "place": rows.unpad(places)[0],
+      "index": rows.unpad(indices)[0],
       "positions": rows.positions[0],
       "rows": of_rows,
       "heads": heads,
       "heads_gradient": tf.gradients(heads, of_rows, by_head(upstream)),
       "collected": collected,
-      "collected_gradient": tf.gradients(collected, of_heads, packed(upstream)),
+      "collected_gradient": tf.gradients(
+        collected, of_heads, unpadded(upstream)
+      ),
       "sequence": sequence,
       "sequence_gradient": tf.gradients(sequence, of_rows, flat_upstream),
-      "packed_upstream": packed(upstream),
+      "unpadded_upstream": unpadded(upstream),
     }
 
   with tf.Session(graph=graph) as session:
@@ -83,68 +85,68 @@ def packing():
     )
 
 
-def packed_at_random(packing, mask):
-  """The results, the tensor and its gradient, which is 0 at padding."""
+def unpad_random_tensors(unpadding, mask):
+  """Returns the results, the tensor and its gradient, which is 0 at padding."""
   draw = np.random.default_rng(mask.size)
   shape = [*mask.shape, NUM_HEADS, HEAD_SIZE]
   tensor = draw.normal(size=shape).astype(np.float32)
   upstream = draw.normal(size=shape).astype(np.float32)
   upstream *= mask[:, :, np.newaxis, np.newaxis]
-  return packing(mask, tensor, upstream), tensor, upstream
+  return unpadding(mask, tensor, upstream), tensor, upstream
 
 
 @settings(max_examples=50, deadline=None)
 @given(mask=masks())
-def test_rows_are_the_tokens_in_order_then_padding(packing, mask):
-  seen, _, _ = packed_at_random(packing, mask)
+def test_rows_are_the_tokens_in_order_then_padding(unpadding, mask):
+  seen, _, _ = unpad_random_tensors(unpadding, mask)
   tokens = np.flatnonzero(mask)
-  assert seen["place"][: len(tokens)].tolist() == tokens.tolist()
-  others = seen["place"][len(tokens) :].tolist()
+  assert seen["index"][: len(tokens)].tolist() == tokens.tolist()
+  others = seen["index"][len(tokens) :].tolist()
   assert others == np.flatnonzero(mask == 0)[: len(others)].tolist()
   np.testing.assert_array_equal(
-    seen["positions"], seen["place"] % mask.shape[1]
+    seen["positions"], seen["index"] % mask.shape[1]
   )
 
 
 @settings(max_examples=50, deadline=None)
 @given(mask=masks())
-def test_heads_have_the_values_of_their_tokens(packing, mask):
-  seen, tensor, _ = packed_at_random(packing, mask)
-  by_place = seen["heads"].transpose(0, 2, 1, 3)
-  np.testing.assert_array_equal(by_place[mask > 0], tensor[mask > 0])
-  assert by_place.shape == tensor.shape
+def test_split_heads_gathers_the_values_of_tokens(unpadding, mask):
+  seen, tensor, _ = unpad_random_tensors(unpadding, mask)
+  by_position = seen["heads"].transpose(0, 2, 1, 3)
+  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
+  assert by_position.shape == tensor.shape
 
 
 @settings(max_examples=50, deadline=None)
 @given(mask=masks())
-def test_rows_have_the_values_of_their_heads(packing, mask):
-  seen, _, _ = packed_at_random(packing, mask)
+def test_merge_heads_inverts_split_heads(unpadding, mask):
+  seen, _, _ = unpad_random_tensors(unpadding, mask)
   np.testing.assert_array_equal(seen["collected"], seen["rows"])
 
 
 @settings(max_examples=50, deadline=None)
 @given(mask=masks())
-def test_a_sequence_has_its_tokens_and_0_at_padding(packing, mask):
-  seen, tensor, _ = packed_at_random(packing, mask)
-  by_place = seen["sequence"].reshape(tensor.shape)
-  np.testing.assert_array_equal(by_place[mask > 0], tensor[mask > 0])
-  assert (by_place[mask == 0] == 0.0).all()
+def test_pad_restores_tokens_and_zeroes_padding(unpadding, mask):
+  seen, tensor, _ = unpad_random_tensors(unpadding, mask)
+  by_position = seen["sequence"].reshape(tensor.shape)
+  np.testing.assert_array_equal(by_position[mask > 0], tensor[mask > 0])
+  assert (by_position[mask == 0] == 0.0).all()
 
 
 @settings(max_examples=50, deadline=None)
 @given(mask=masks())
-def test_gradients_go_where_the_values_came_from(packing, mask):
-  seen, _, upstream = packed_at_random(packing, mask)
+def test_gradients_reach_the_rows_that_the_values_came_from(unpadding, mask):
+  seen, _, upstream = unpad_random_tensors(unpadding, mask)
   (of_heads,) = seen["collected_gradient"]
   np.testing.assert_array_equal(of_heads.transpose(0, 2, 1, 3), upstream)
   for name in ("heads_gradient", "sequence_gradient"):
-    np.testing.assert_array_equal(seen[name], [seen["packed_upstream"]], name)
+    np.testing.assert_array_equal(seen[name], [seen["unpadded_upstream"]], name)
 
 
-def test_no_gradient_comes_from_rows_of_padding(packing):
+def test_rows_of_padding_have_no_gradient(unpadding):
   mask = np.array([[1] * 17 + [0] * 3], np.int32)
   ones = np.ones([1, 20, NUM_HEADS, HEAD_SIZE], np.float32)
-  seen = packing(mask, ones, ones)
+  seen = unpadding(mask, ones, ones)
   assert len(seen["rows"]) == 18
   (gradient,) = seen["collected_gradient"]
   assert (gradient[:, :, :17] == 1.0).all() and (gradient[:, :, 17:] == 0).all()
@@ -152,13 +154,13 @@ def test_no_gradient_comes_from_rows_of_padding(packing):
   assert (gradient[:17] == 1.0).all() and (gradient[17:] == 0.0).all()
 
 
-def num_rows(num_tokens, num_places):
-  """Of so many tokens, a scalar tensor, in one sequence of places."""
-  mask = tf.cast(tf.range(num_places) < num_tokens, tf.int32)
+def num_rows(num_tokens, num_positions):
+  """Number of rows for one sequence with `num_tokens` tokens, int32 []."""
+  mask = tf.cast(tf.range(num_positions) < num_tokens, tf.int32)
   return tf.size(compute.UnpaddedRows(mask[tf.newaxis]).positions)
 
 
-def test_rows_are_an_eighth_more_than_tokens_at_most():
+def test_rows_are_at_most_an_eighth_more_than_tokens():
   tokens = tf.placeholder(tf.int32, [])
   rows = num_rows(tokens, 2**17)
   numbers = {*range(1, 65), *(2**n + i for n in range(6, 17) for i in (-1, 1))}
@@ -167,7 +169,7 @@ def test_rows_are_an_eighth_more_than_tokens_at_most():
   assert all(n <= found[n] <= 1.125 * n for n in numbers), found
 
 
-def test_rows_are_of_few_sizes():
+def test_number_of_rows_takes_few_values():
   tokens = tf.placeholder(tf.int32, [])
   rows = num_rows(tokens, 2048)
   with tf.Session() as session:
@@ -176,12 +178,12 @@ def test_rows_are_of_few_sizes():
 
 
 @pytest.mark.parametrize("num_tokens", [17, 18, 19])
-def test_rows_are_no_more_than_places(num_tokens):
+def test_rows_are_no_more_than_positions(num_tokens):
   assert run(num_rows(tf.constant(num_tokens), 19)) <= 19
 
 
 @pytest.mark.parametrize("from_mask", [[[0, 0], [1, 1]], [[1, 1], [0, 0]]])
-def test_a_sequence_without_tokens_is_all_0(from_mask):
+def test_sequence_without_tokens_is_all_0(from_mask):
   rows = compute.UnpaddedRows(tf.constant(from_mask))
   states = tf.ones([2, NUM_HEADS * HEAD_SIZE])
   heads = rows.split_heads(states, NUM_HEADS, HEAD_SIZE)
@@ -189,7 +191,7 @@ def test_a_sequence_without_tokens_is_all_0(from_mask):
   assert (sequence == np.array(from_mask)[:, :, np.newaxis]).all()
 
 
-# Fewer passes over memory
+# XLA fusion
 
 
 def scaled_wave(x, scale, keep=None, *, power):
@@ -197,7 +199,7 @@ def scaled_wave(x, scale, keep=None, *, power):
   return wave if keep is None else tf.where(keep, wave, tf.zeros_like(wave))
 
 
-def test_what_is_compiled_equals_the_plain_function_and_its_gradients():
+def test_compiled_function_equals_the_plain_one_and_its_gradients():
   draw = np.random.default_rng(0)
   x = tf.constant(draw.normal(size=[3, 4]), tf.float32)
   scale = tf.constant(draw.normal(size=[4]), tf.float32)
@@ -213,7 +215,7 @@ def test_what_is_compiled_equals_the_plain_function_and_its_gradients():
 
 
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
-def test_what_is_compiled_has_the_dtype_of_its_first_input(dtype):
+def test_compiled_function_returns_the_dtype_of_its_first_input(dtype):
   x, scale = tf.ones([4], dtype), tf.ones([4])
   result = compute.compiled(scaled_wave, power=2)(x, scale)
   gradients = tf.gradients(result, [x, scale])
@@ -221,17 +223,17 @@ def test_what_is_compiled_has_the_dtype_of_its_first_input(dtype):
   assert np.isfinite(np.float32(run(gradients))).all()
 
 
-def there_and_back(x):
+def add_and_subtract(x):
   return (x + 4096.0) - 4096.0
 
 
-def test_what_is_compiled_computes_in_float32():
+def test_compiled_function_computes_in_float32():
   x = tf.constant(0.5, tf.bfloat16, [4])
-  # bfloat16 has eight binary digits.
-  assert run(compute.compiled(there_and_back)(x)).tolist() == [0.5] * 4
+  # bfloat16, with 8 significant bits, would lose the 0.5.
+  assert run(compute.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
 
 
-def test_a_function_is_compiled_once():
+def test_compiled_functions_are_cached():
   once = compute.compiled(scaled_wave, power=5)
   assert compute.compiled(scaled_wave, power=5) is once
   assert compute.compiled(scaled_wave, power=6) is not once
@@ -242,30 +244,30 @@ SIZE = 2_000_001
 
 @pytest.mark.parametrize("dropout_prob", [0.1, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize("key", [11, None])
-def test_the_share_kept_is_the_one_asked_for(dropout_prob, key):
+def test_keep_mask_keeps_the_expected_fraction(dropout_prob, key):
   tf.set_random_seed(1)
   mask = run(compute.keep_mask([SIZE], dropout_prob, key, tf.constant(3)))
   deviation = math.sqrt(dropout_prob * (1 - dropout_prob) / (SIZE // 2))
-  # Two elements of one random word are each right by themselves.
+  # Check the two elements of a random word separately.
   for half in (mask[::2], mask[1::2]):
     assert abs(half.mean() - (1 - dropout_prob)) < 4 * deviation
 
 
-def test_elements_of_one_word_are_dropped_apart():
+def test_elements_of_one_random_word_are_dropped_independently():
   mask = run(compute.keep_mask([2 * SIZE], 0.5, 11, tf.constant(3)))
   both = (mask[::2] & mask[1::2]).mean()
   assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
 
 
 @pytest.mark.parametrize("shape", [[1], [7], [3, 5], [2, 4, 3]])
-def test_masks_have_the_shape_asked_for(shape):
+def test_keep_mask_has_the_given_shape(shape):
   sizes = [tf.constant(size) for size in shape]
   for of in (shape, sizes):
     mask = run(compute.keep_mask(of, 0.5, 1, tf.constant(0)))
     assert mask.shape == tuple(shape) and mask.dtype == bool
 
 
-def test_a_mask_is_a_function_of_key_and_step():
+def test_keep_mask_is_a_function_of_key_and_step():
   masks = run(
     {
       name: compute.keep_mask([999], 0.5, key, tf.constant(step, tf.int64))
@@ -282,22 +284,22 @@ def test_a_mask_is_a_function_of_key_and_step():
 
 
 @pytest.mark.parametrize("key", [1, None])
-def test_a_mask_may_keep_nothing(key):
+def test_keep_mask_can_keep_nothing(key):
   mask = run(compute.keep_mask([5], 0.999999, key, tf.constant(0)))
   assert not mask.any() and mask.shape == (5,)
 
 
 @given(dropout_prob=st.floats(0.0, 1.0))
-def test_the_share_told_is_near_the_one_asked_for(dropout_prob):
-  share = compute.kept_share(dropout_prob)
-  assert abs(share - (1.0 - dropout_prob)) <= 1e-5
+def test_keep_probability_is_close_to_the_exact_one(dropout_prob):
+  probability = compute.keep_probability(dropout_prob)
+  assert abs(probability - (1.0 - dropout_prob)) <= 1e-5
 
 
-# Less memory
+# Recomputation
 
 
 def ancestors(op):
-  """All operations that an operation waits for."""
+  """All transitive inputs of an operation."""
   todo, found = [op], set()
   while todo:
     op = todo.pop()
@@ -315,7 +317,7 @@ def tanh_layer(tensor):
 
 @pytest.fixture
 def recomputed():
-  """Output, input's gradient and upstream gradient of two tanh layers."""
+  """Output, input gradient and upstream gradient of two tanh layers."""
   x = tf.get_variable("x", initializer=tf.ones([2, 3]))
   upstream = tf.placeholder(tf.float32, [2, 3])
   y = x
@@ -325,7 +327,7 @@ def recomputed():
   return y, tf.gradients(y, x, upstream)[0], upstream
 
 
-def test_a_layer_runs_again_once_its_gradient_is_there(graph, recomputed):
+def test_layer_is_recomputed_after_its_gradient_arrives(graph, recomputed):
   _, _, upstream = recomputed
   tanhs = [op for op in graph.get_operations() if op.type == "Tanh"]
   waits = [upstream.op in ancestors(op.inputs[0].op) for op in tanhs]
@@ -334,7 +336,7 @@ def test_a_layer_runs_again_once_its_gradient_is_there(graph, recomputed):
   assert of_second in ancestors(of_first.inputs[0].op)
 
 
-def test_grappler_leaves_the_second_run_alone(recomputed):
+def test_grappler_does_not_remove_the_recomputation(recomputed):
   y, gradient, upstream = recomputed
   ran = tf.RunMetadata()
   with tf.Session() as session:
@@ -349,6 +351,6 @@ def test_grappler_leaves_the_second_run_alone(recomputed):
   assert nodes.count("Tanh") == 4
 
 
-def test_a_recomputed_layer_has_the_variables_of_a_plain_one(recomputed):
+def test_recomputed_layer_has_the_variables_of_a_plain_layer(recomputed):
   names = [v.op.name for v in tf.trainable_variables()]
   assert names == ["x", "first/kernel", "second/kernel"]

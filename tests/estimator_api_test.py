@@ -30,7 +30,7 @@ LEARNING_RATE = 0.25
 
 
 def weight_after(steps):
-  """What w is after so many steps, each over all examples."""
+  """Value of w after `steps` steps, each over all examples."""
   weight = 0.0
   for _ in range(steps):
     weight -= LEARNING_RATE * np.mean(2 * X * (weight * X - Y))
@@ -122,7 +122,7 @@ def test_predicts(trained):
 
 
 @pytest.mark.parametrize("make", [tpu_estimator, plain_estimator])
-def test_goes_on_from_its_checkpoint(make, tmp_path):
+def test_resumes_from_its_checkpoint(make, tmp_path):
   make(tmp_path).train(endless_input_fn, max_steps=2)
   restarted = make(tmp_path).train(endless_input_fn, max_steps=5)
   weight = restarted.get_variable_value("weight")
@@ -158,7 +158,7 @@ def test_refuses_a_strategy_on_a_cluster(tmp_path, monkeypatch):
 
 
 class GraphIsBuilt(Exception):
-  """Raised in place of connecting to a TPU."""
+  """Raised instead of connecting to a TPU."""
 
 
 class StopBeforeSession(tf1.train.SessionRunHook):
@@ -168,7 +168,7 @@ class StopBeforeSession(tf1.train.SessionRunHook):
 
 @pytest.fixture
 def one_tpu_core(monkeypatch):
-  """Estimator sees a TPU of one core, as far as building the graph."""
+  """Simulates a TPU with one core until the graph is built."""
   monkeypatch.setattr(
     sys.modules["tensorflow.python.tpu.tpu_system_metadata"],
     "_query_tpu_system_metadata",
@@ -198,7 +198,7 @@ def test_builds_the_training_graph_of_a_tpu(
 
 @pytest.mark.unit
 @needs_stand_ins
-def test_watchdog_says_that_it_does_not_watch(caplog):
+def test_watchdog_stand_in_warns_that_it_has_no_effect(caplog):
   session_support = sys.modules["tensorflow.python.tpu.session_support"]
   with caplog.at_level("WARNING", "tensorflow"):
     tf.get_logger().addHandler(caplog.handler)
@@ -225,7 +225,7 @@ def test_refuses_tpu_embeddings():
     "tpu.session_support",
   ],
 )
-def test_a_module_is_stood_in_for_only_where_missing(name):
+def test_stand_ins_replace_only_missing_modules(name):
   folder = os.path.join(os.path.dirname(tf.__file__), "python")
   file = os.path.join(folder, *name.split(".")) + ".py"
   module = sys.modules[f"tensorflow.python.{name}"]
@@ -234,7 +234,7 @@ def test_a_module_is_stood_in_for_only_where_missing(name):
 
 
 @pytest.mark.unit
-def test_a_stand_in_does_not_shadow_a_module_not_yet_imported(monkeypatch):
+def test_stand_ins_do_not_shadow_modules_not_yet_imported(monkeypatch):
   monkeypatch.delitem(sys.modules, "this", raising=False)
   estimator_api._stand_in("this", stood_in=True)
   assert "this" not in sys.modules
@@ -243,13 +243,13 @@ def test_a_stand_in_does_not_shadow_a_module_not_yet_imported(monkeypatch):
 @pytest.mark.graph
 @pytest.mark.skipif(not ON_2_15, reason="only TensorFlow 2.15 has its own")
 @pytest.mark.parametrize("name", ["TPUEstimator", "TPUEstimatorSpec"])
-def test_gives_tensorflow_2_15_its_own_classes(name):
+def test_tensorflow_2_15_uses_its_own_classes(name):
   own = getattr(tf1.estimator.tpu, name)
   assert getattr(estimator_api, name) is own
 
 
 def run_python(program):
-  """Runs it in a fresh interpreter in which no Keras is chosen."""
+  """Runs a program in a new interpreter without a selected Keras."""
   environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
   environment.pop("TF_USE_LEGACY_KERAS", None)
   return subprocess.run(
@@ -281,7 +281,7 @@ def test_selects_keras_2_in_any_order_of_imports(first, second):
 
 @pytest.mark.process
 @pytest.mark.skipif(ON_2_15, reason="TensorFlow 2.15 has Keras 2")
-def test_stops_where_keras_3_is_in_use():
+def test_raises_if_keras_3_is_in_use():
   process = run_python(
     "from tensorflow.keras.layers import Dense\nimport bertlib.estimator_api"
   )
@@ -290,7 +290,7 @@ def test_stops_where_keras_3_is_in_use():
 
 
 @pytest.mark.process
-def test_says_how_to_install_tensorflow():
+def test_missing_tensorflow_error_contains_the_pip_command():
   process = run_python(
     "import sys\nsys.modules['tensorflow'] = None\nimport bertlib.estimator_api"
   )
@@ -356,7 +356,7 @@ def test_refuses_other_releases_of_tensorflow(release):
     ),
   ],
 )
-def test_names_the_package_that_does_not_fit(
+def test_names_the_incompatible_package(
   release, installed, complaint, monkeypatch
 ):
   set_installed(monkeypatch, **installed)

@@ -1,4 +1,4 @@
-"""Tests of files: what appears whole or not at all, local and remote."""
+"""Tests of atomic writing and of file functions, local and remote."""
 
 import os
 
@@ -11,8 +11,8 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(params=["", "file://"], ids=["local", "remote"])
-def place(request, tmp_path):
-  """A folder as its path and as a user names it."""
+def folders(request, tmp_path):
+  """A folder: its local path, and its path or URL for the function tested."""
   return tmp_path, f"{request.param}{tmp_path}"
 
 
@@ -30,61 +30,61 @@ def read(folder):
   ("path", "remote"),
   [("gs://bucket/file", True), ("file:///file", True), ("/a/b:c", False)],
 )
-def test_a_remote_path_has_a_scheme(path, remote):
+def test_remote_paths_have_a_scheme(path, remote):
   assert files.is_remote(path) == remote
 
 
-def test_files_appear_together_in_a_folder_that_is_made(place):
-  folder, path = place
-  with files.atomic_files(f"{path}/new/one") as beside:
-    write(beside, a="1", b="2")
+def test_atomic_files_appear_together_in_a_new_folder(folders):
+  folder, path = folders
+  with files.atomic_files(f"{path}/new/one") as temporary:
+    write(temporary, a="1", b="2")
     assert not (folder / "new" / "one").exists()
   assert read(folder / "new" / "one") == {"a": "1", "b": "2"}
   assert os.listdir(folder / "new") == ["one"]
 
 
-def test_files_appear_beside_others_and_replace_their_own(place):
-  folder, path = place
+def test_atomic_files_keep_other_files_and_replace_their_own(folders):
+  folder, path = folders
   write(path, a="old", other="kept")
-  with files.atomic_files(path) as beside:
-    write(beside, a="new")
+  with files.atomic_files(path) as temporary:
+    write(temporary, a="new")
   assert read(folder) == {"a": "new", "other": "kept"}
 
 
-def test_of_files_that_fail_nothing_appears(place):
-  folder, path = place
+def test_atomic_files_leave_nothing_after_a_failure(folders):
+  folder, path = folders
   write(path, a="old")
-  with pytest.raises(KeyError), files.atomic_files(path) as beside:
-    write(beside, a="new", b="new")
+  with pytest.raises(KeyError), files.atomic_files(path) as temporary:
+    write(temporary, a="new", b="new")
     raise KeyError
   assert read(folder) == {"a": "old"}
 
 
-def test_files_that_may_not_be_replaced_are_named(place):
-  folder, path = place
+def test_existing_files_are_named_without_overwrite(folders):
+  folder, path = folders
   write(path, a="old")
   with (
     pytest.raises(InputError, match=r"has a already; .*--overwrite"),
-    files.atomic_files(path, overwrite=False) as beside,
+    files.atomic_files(path, overwrite=False) as temporary,
   ):
-    write(beside, a="new", b="new")
+    write(temporary, a="new", b="new")
   assert read(folder) == {"a": "old"}
 
 
-def test_files_do_not_replace_inputs(place):
-  folder, path = place
+def test_atomic_files_do_not_replace_inputs(folders):
+  folder, path = folders
   write(path, a="input")
   with (
     pytest.raises(
       InputError, match=r"a: would overwrite .*, which is an input"
     ),
-    files.atomic_files(path, inputs=[f"{path}/a"]) as beside,
+    files.atomic_files(path, inputs=[f"{path}/a"]) as temporary,
   ):
-    write(beside, a="new")
+    write(temporary, a="new")
   assert read(folder) == {"a": "input"}
 
 
-def test_what_a_failed_download_has_brought_stays_for_the_next(tmp_path):
+def test_partial_file_of_a_failed_download_is_kept(tmp_path):
   path = tmp_path / "archive"
   with (
     pytest.raises(KeyError),
@@ -99,8 +99,8 @@ def test_what_a_failed_download_has_brought_stays_for_the_next(tmp_path):
   assert read(tmp_path) == {"archive": "half whole"}
 
 
-def test_the_files_of_a_checkpoint_are_its_index_and_its_data(place):
-  folder, path = place
+def test_checkpoint_files_are_its_index_and_data(folders):
+  folder, path = folders
   for name in ("m.index", "m.data-00000-of-00001", "m.meta", "m2.index"):
     (folder / name).touch()
   assert files.checkpoint_files(f"{path}/m") == [
@@ -109,7 +109,7 @@ def test_the_files_of_a_checkpoint_are_its_index_and_its_data(place):
   ]
 
 
-def test_the_state_of_a_file_has_its_size(place):
-  folder, path = place
+def test_file_state_contains_the_size(folders):
+  folder, path = folders
   (folder / "a").write_text("12345")
   assert files.file_state(f"{path}/a")[0] == 5

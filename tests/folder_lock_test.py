@@ -1,4 +1,4 @@
-"""One writer per output folder or file."""
+"""Tests of locks on output folders and files, and of stop signals."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ with folder_lock.{function}({argument}):
 
 @contextlib.contextmanager
 def holder(function, argument):
-  """A process that holds a lock within the block."""
+  """Runs a process that holds a lock within the block."""
   code = _HOLDER.format(
     root=commands.ROOT, function=function, argument=repr(argument)
   )
@@ -45,7 +45,7 @@ def holder(function, argument):
       process.kill()
 
 
-def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path):
+def test_second_writer_is_refused_until_the_first_is_killed(tmp_path):
   folder = tmp_path / "out"
   with holder("lock_folder", str(folder)) as process:
     with (
@@ -65,7 +65,7 @@ def test_a_second_writer_is_refused_until_the_first_is_killed(tmp_path):
   assert os.listdir(folder) == []
 
 
-def test_files_are_locked_one_by_one(tmp_path):
+def test_files_in_a_folder_are_locked_separately(tmp_path):
   one, other = str(tmp_path / "one"), str(tmp_path / "other")
   with holder("lock_files", [one]) as process:
     with folder_lock.lock_files([other]):
@@ -76,10 +76,10 @@ def test_files_are_locked_one_by_one(tmp_path):
     ):
       pass
     assert "--output_file" in str(raised.value)
-    # What was locked before the refusal is released.
+    # Locks acquired before the refusal are released.
     with folder_lock.lock_files([other]):
       pass
-    # No wildcard matches a lock.
+    # Wildcards do not match lock files.
     with pytest.raises(InputError):
       files.find_files([str(tmp_path / "*")])
 
@@ -95,7 +95,7 @@ with folder_lock.lock_folder({folder!r}):
 """
 
 
-def test_a_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
+def test_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
   code = _PARENT.format(root=commands.ROOT, folder=str(tmp_path))
   with subprocess.Popen(
     [sys.executable, "-c", code], stdout=subprocess.PIPE
@@ -121,7 +121,7 @@ def test_a_subprocess_holds_the_lock_of_its_killed_parent(tmp_path):
 
 
 @pytest.mark.unit
-def test_a_file_that_the_holder_removed_is_not_the_lock(tmp_path, monkeypatch):
+def test_lock_file_removed_by_its_holder_is_locked_anew(tmp_path, monkeypatch):
   path = str(tmp_path / folder_lock.LOCK_FILE)
   real, opened = os.open, []
 
@@ -139,7 +139,7 @@ def test_a_file_that_the_holder_removed_is_not_the_lock(tmp_path, monkeypatch):
 
 @pytest.mark.unit
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
-def test_a_file_system_without_locks_gets_a_warning(
+def test_file_system_without_locks_logs_a_warning(
   tmp_path, monkeypatch, number
 ):
   warnings = []
@@ -158,7 +158,7 @@ def test_a_file_system_without_locks_gets_a_warning(
 
 
 @pytest.mark.unit
-def test_a_remote_folder_is_used_without_a_lock(monkeypatch):
+def test_remote_folder_is_not_locked(monkeypatch):
   warnings = []
   monkeypatch.setattr(
     folder_lock.logging, "warning", lambda text, *v: warnings.append(text % v)
@@ -168,7 +168,7 @@ def test_a_remote_folder_is_used_without_a_lock(monkeypatch):
   assert len(warnings) == 1
 
 
-def test_half_written_files_of_dead_processes_are_removed(tmp_path):
+def test_temporary_files_of_dead_processes_are_removed(tmp_path):
   dead = subprocess.Popen(["true"])
   dead.wait()
 
@@ -193,7 +193,7 @@ def test_half_written_files_of_dead_processes_are_removed(tmp_path):
 
 
 def stopped_by(*signals):
-  """Raises signals in a block that reacts; gives what it was called with."""
+  """Raises signals within `on_stop_signals`; returns those handled."""
   called = []
   with app.on_stop_signals(called.append):
     for number in signals:
@@ -201,7 +201,7 @@ def stopped_by(*signals):
   return called
 
 
-def test_both_signals_are_listened_to_and_let_go():
+def test_both_signals_are_handled_within_the_block_only():
   before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
   assert stopped_by(signal.SIGTERM) == [signal.SIGTERM]
   assert stopped_by(signal.SIGINT) == [signal.SIGINT]
@@ -231,7 +231,7 @@ app.run(main)
     ("os.kill(os.getpid(), signal.SIGINT)", 130, "SIGINT"),
   ],
 )
-def test_a_stopped_command_says_a_line_and_leaves_nothing(
+def test_stopped_command_prints_one_line_and_leaves_no_files(
   tmp_path, act, status, named
 ):
   code = _LISTENER.format(
@@ -246,7 +246,7 @@ def test_a_stopped_command_says_a_line_and_leaves_nothing(
   assert os.listdir(tmp_path) == []
 
 
-def test_a_second_interrupt_ends_at_once(tmp_path):
+def test_second_interrupt_ends_the_process_at_once(tmp_path):
   act = """
     with app.on_stop_signals(print):
       os.kill(os.getpid(), signal.SIGINT)

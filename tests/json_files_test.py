@@ -22,7 +22,7 @@ def write(tmp_path):
   "content",
   [b"", b'{"a": ', b"\xff", b'{"a": "\xe9"}', b"{} {}", b"[" * 10**5],
 )
-def test_a_damaged_file_is_named(write, content):
+def test_corrupt_file_is_named(write, content):
   path = write(content)
   with pytest.raises(InputError, match=f"^{path}"):
     json_files.read(path)
@@ -33,7 +33,7 @@ def test_a_byte_order_mark_is_skipped(write):
   assert json_files.read(path) == {"a": "\xe9"}
 
 
-def test_a_missing_file_is_named_with_its_fix(tmp_path):
+def test_missing_file_is_named_with_its_fix(tmp_path):
   with pytest.raises(InputError) as refused:
     json_files.read(f"{tmp_path}/gone", fix="Name another")
   assert str(refused.value) == (
@@ -41,7 +41,7 @@ def test_a_missing_file_is_named_with_its_fix(tmp_path):
   )
 
 
-def test_the_position_of_a_fault_is_described(write):
+def test_position_of_a_syntax_error_is_described(write):
   path = write(b'{"id": 7, "b": }')
   with pytest.raises(InputError, match=r"\) after 'id': 7, 'b': '\. Fix the"):
     json_files.read(
@@ -62,7 +62,7 @@ def test_the_position_of_a_fault_is_described(write):
     (None, None),
   ],
 )
-def test_a_file_has_to_be_as_its_schema_says(write, schema, problem):
+def test_schema_mismatch_is_described(write, schema, problem):
   path = write(b'{"n": 1, "l": [1, "a"], "o": {"p": null}}')
   if problem is None:
     assert json_files.read(path, schema)["n"] == 1
@@ -72,12 +72,12 @@ def test_a_file_has_to_be_as_its_schema_says(write, schema, problem):
   assert str(refused.value) == f"{path}: {problem}. Restore it"
 
 
-def test_lines_are_numbered_and_blank_ones_skipped():
+def test_lines_are_numbered_and_blank_lines_skipped():
   lines = ['{"a": 1}\n', " \n", "[2]\n"]
   assert list(json_files.parse_lines(lines, "x")) == [(1, {"a": 1}), (3, [2])]
 
 
-def test_a_line_that_is_not_as_its_schema_says_is_named():
+def test_line_that_does_not_match_the_schema_is_named():
   values = json_files.parse_lines(["{}", "3", "{"], "x", dict, "Remove it")
   assert next(values) == (1, {})
   with pytest.raises(InputError, match=r"^x, line 2: .*an object\. Remove it"):

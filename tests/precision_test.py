@@ -1,4 +1,4 @@
-"""Tests of the number format of --precision=auto."""
+"""Tests of the dtype selected by --precision=auto."""
 
 import math
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def machine(monkeypatch):
-  """Makes a machine of instruction sets, or of GPUs."""
+  """Simulates a machine with given instruction sets or GPUs."""
 
   def make(features=(), *capabilities):
     monkeypatch.setattr(precision, "_cpu_features", lambda: set(features))
@@ -42,7 +42,7 @@ def machine(monkeypatch):
     ([], [None], ["float32"]),
   ],
 )
-def test_formats_need_instructions(machine, features, gpus, formats):
+def test_dtypes_need_hardware_instructions(machine, features, gpus, formats):
   machine(features, *gpus)
   assert precision.supported_formats() == formats
 
@@ -61,7 +61,7 @@ def test_instruction_sets_are_read_from_linux(tmp_path, line, expected):
   assert expected <= precision._cpu_features(str(path))
 
 
-def test_without_linux_no_instruction_set_is_known(tmp_path):
+def test_no_instruction_set_is_known_without_linux(tmp_path):
   assert precision._cpu_features(str(tmp_path / "none")) == set()
 
 
@@ -75,7 +75,7 @@ def test_without_linux_no_instruction_set_is_known(tmp_path):
     ([(9, 0)], {"float32": 1, "bfloat16": 1.4, "float16": 1.4}, "float32"),
   ],
 )
-def test_the_fastest_supported_format_is_chosen_and_logged(
+def test_fastest_supported_dtype_is_selected_and_logged(
   machine, monkeypatch, log, gpus, rates, chosen
 ):
   machine(["amx_bf16"], *gpus)
@@ -89,7 +89,7 @@ def test_the_fastest_supported_format_is_chosen_and_logged(
   ("features", "measures", "chosen"),
   [([], True, "float32"), (["amx_bf16"], False, "bfloat16")],
 )
-def test_nothing_is_measured_where_instructions_decide(
+def test_nothing_is_measured_if_instruction_sets_decide(
   machine, monkeypatch, features, measures, chosen
 ):
   machine(features)
@@ -98,7 +98,7 @@ def test_nothing_is_measured_where_instructions_decide(
 
 
 @pytest.mark.graph
-def test_rates_are_measured_outside_the_current_graph():
+def test_product_rates_do_not_use_the_current_graph():
   with tf.Graph().as_default() as graph:
     rates = precision.product_rates(["float32", "bfloat16"], num_rounds=1)
   assert all(0.0 < rate < math.inf for rate in rates.values())

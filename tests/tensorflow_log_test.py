@@ -1,4 +1,4 @@
-"""Tests of what commands show of TensorFlow's own log."""
+"""Tests of hiding the log of TensorFlow."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def run(last, **options):
     ("os.abort()", ["held back"]),  # as TensorFlow does on old processors
   ],
 )
-def test_what_is_held_back_is_shown_if_the_block_fails(last, shown):
+def test_captured_output_is_printed_if_the_block_fails(last, shown):
   done = run(last)
   lines = done.stderr.splitlines()
   assert (done.returncode == 0) == (last == "pass")
@@ -47,12 +47,12 @@ def test_what_is_held_back_is_shown_if_the_block_fails(last, shown):
   assert all(text in done.stderr for text in shown)
 
 
-def test_more_is_held_back_than_a_pipe_takes():
+def test_output_larger_than_a_pipe_buffer_is_captured():
   done = run("os.write(2, b'x' * 10**6); os.abort()")
   assert done.stderr.count("x") >= 10**6
 
 
-def test_a_closed_stderr_is_no_error():
+def test_closed_stderr_is_not_an_error():
   script = "from bertlib import tensorflow_log\n"
   script += "with tensorflow_log.stderr_on_failure():\n"
   done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Tests of reading text: encodings, lines, and other bytes."""
+"""Tests of reading text: encodings, lines and invalid bytes."""
 
 import gzip
 import io
@@ -25,7 +25,7 @@ def write(folder, content, name="text.txt"):
 
 
 def refusal(path, encoding=text_files.UTF8):
-  """What the error says after the path."""
+  """Returns the error message after the path."""
   with pytest.raises(InputError) as raised:
     list(text_files.read_lines(path, encoding))
   message = str(raised.value)
@@ -54,13 +54,13 @@ def test_lines_are_the_same_in_every_encoding(
   assert text_files.read_text(path, encoding) == TEXT
 
 
-def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path):
+def test_byte_order_mark_is_removed(tmp_path):
   for name in ("utf-8", "utf-16-le", "utf-16-be"):
     path = write(tmp_path, "\ufeffa\ufeff\n".encode(name))
     assert list(text_files.read_lines(path, Encoding(name))) == ["a\ufeff\n"]
 
 
-def test_gzip_is_unpacked_by_name_and_standard_input_is_read(
+def test_gz_files_are_decompressed_and_standard_input_is_read(
   tmp_path, monkeypatch
 ):
   path = write(tmp_path, gzip.compress(TEXT.encode()), "text.gz")
@@ -77,7 +77,7 @@ def test_empty_files_have_no_lines(tmp_path):
     assert list(text_files.read_lines(write(tmp_path, content))) == []
 
 
-def test_lines_of_a_conversation_come_one_by_one():
+def test_decode_lines_yields_each_line_at_once():
   lines = [b"a\n", "sömé\n".encode(), b"", b"end"]
   found = text_files.decode_lines(iter(lines), "standard input")
   assert next(found) == "a\n"
@@ -86,7 +86,7 @@ def test_lines_of_a_conversation_come_one_by_one():
     list(text_files.decode_lines([b"a\n", b"\xe9 b\n"], "there"))
 
 
-# Bytes that are not of the encoding
+# Invalid bytes
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_lines_of_a_conversation_come_one_by_one():
     (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "Latin-1"),
   ],
 )
-def test_other_bytes_are_refused_with_place_and_cause(
+def test_invalid_bytes_are_refused_with_position_and_cause(
   tmp_path, content, place, cause
 ):
   message = refusal(write(tmp_path, content))
@@ -139,12 +139,12 @@ def test_other_bytes_are_refused_with_place_and_cause(
     (b"\\ud800", "raw_unicode_escape"),
   ],
 )
-def test_a_wrong_encoding_is_refused(tmp_path, content, name):
+def test_wrong_encoding_is_refused(tmp_path, content, name):
   message = refusal(write(tmp_path, content), Encoding(name))
   assert message.startswith(", line 1, byte ")
 
 
-def test_the_first_bad_byte_is_found_in_any_block(tmp_path, monkeypatch):
+def test_first_invalid_byte_is_found_in_any_block(tmp_path, monkeypatch):
   path = write(tmp_path, "中\nab中".encode() + b"\xe4\xb8\nrest")
   for size in (1, 2, 3, 5, 100):
     monkeypatch.setattr(text_files, "_BLOCK_BYTES", size)
@@ -165,13 +165,13 @@ def test_replaced_bytes_are_counted(tmp_path, monkeypatch, caplog):
     assert re.search(r"\b4\b", message.removeprefix(path))
 
 
-def test_functions_of_the_original_drop_bytes(tmp_path):
+def test_functions_of_the_original_drop_invalid_bytes(tmp_path):
   path = write(tmp_path, b"a\xe9b\0\n\xff\n" + b"\0" * 9)
   lines = list(text_files.read_lines(path, text_files.AS_ORIGINAL))
   assert lines == ["ab\0\n", "\n", "\0" * 9]
 
 
-def test_a_name_in_gz_has_to_be_of_a_complete_gzip_file(tmp_path):
+def test_incomplete_gz_file_is_refused(tmp_path):
   packed = gzip.compress(b"text " * 1000)
   for content in (b"plain text", packed[:-9], b"", gzip.compress(packed)):
     if content:
@@ -181,7 +181,7 @@ def test_a_name_in_gz_has_to_be_of_a_complete_gzip_file(tmp_path):
 # Vocabularies
 
 
-def test_a_vocabulary_may_have_a_byte_order_mark(tmp_path):
+def test_vocabulary_may_begin_with_a_byte_order_mark(tmp_path):
   path = write(tmp_path, b"\xef\xbb\xbf[PAD]\r\n[UNK]\n\xc3\xa9\n")
   assert vocabulary.load(path) == {"[PAD]": 0, "[UNK]": 1, "é": 2}
   with pytest.raises(InputError, match=f"^{path}, line 2, byte 3"):
