@@ -4,14 +4,14 @@
   python create_vocab.py --add_words=words.txt --vocab_file=vocab.txt \\
     --output_file=larger_vocab.txt
 
-Text is split by `tokenization.BasicTokenizer`, as it will be for the model, so
-that no entry waits for what never comes. The library `tokenizers` then finds
-the pieces: from single characters on, it joins the two neighbours that come
-together most often.
+Text is split into words by `tokenization.BasicTokenizer`, as it will be for the
+model, so that every entry can occur. The library `tokenizers` then learns the
+pieces: starting from single characters, it joins the most frequent pair of
+neighbors until the vocabulary is full.
 
-An added word takes an [unusedN] place, or with --grow a new one at the end;
-its embedding in a checkpoint starts as the mean of those of the pieces that it
-was cut into. The same input gives the same files, bit for bit.
+An added word replaces an [unusedN] entry; with --grow, further words are
+appended. In a checkpoint, the embedding of a new word is the mean of those of
+its previous pieces. The same input gives the same files, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from bertlib.settings import option
 from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
-# With it comes TensorFlow, which only a model with new words needs.
+# Imports TensorFlow, which is needed only to add words to a checkpoint.
 embeddings = lazy_module.load("bertlib.checkpoints.embeddings")
 
 # Text to words
 
-# Distinct pieces between white space that wait to be split; some 20 MiB.
+# Maximum number of distinct chunks of text to hold unsplit; about 20 MiB.
 _MAX_CHUNKS = 2**17
 
 
@@ -56,11 +56,11 @@ def read_text(
   """Reads text line by line, with a progress bar.
 
   Args:
-    files: unpacked if the name ends in `.gz`.
-    encoding: of the files.
+    files: text files, decompressed if the name ends in `.gz`.
+    encoding: encoding of the files.
 
   Yields:
-    The lines, without their ends.
+    The lines, without line ends.
 
   Raises:
     InputError: see `text_files.read_lines`.
@@ -73,9 +73,9 @@ def read_text(
 
 
 def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
-  """Counts the words of a text, as `BasicTokenizer` gives them.
+  """Counts the words of a text, split by `BasicTokenizer`.
 
-  Takes memory for the distinct words, however long the text is.
+  Memory grows with the number of distinct words, not with the text.
   """
   tokenizer = BasicTokenizer(do_lower_case)
   words: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def count_words(lines: Iterable[str], do_lower_case: bool) -> Counter[str]:
 
 # Words to a vocabulary
 
-# The library counts neighbours in 32 bits, and beyond goes wrong unseen
+# The library counts pairs of neighbors in 32 bits, which overflow silently
 # (huggingface/tokenizers, issue 437).
 _MAX_PAIRS = 2**31 - 1
 
@@ -109,22 +109,22 @@ def learn_vocab(
   num_unused: int = 0,
   limit_alphabet: int | None = None,
 ) -> list[str]:
-  """Learns which pieces of words are worth an entry.
+  """Learns a WordPiece vocabulary.
 
-  Any word of the alphabet's characters can be cut into entries: each character
-  has one for the beginning of a word and, unless it is a word by itself, one
-  for the rest.
+  Any word made of the alphabet's characters can be split into entries: each
+  character has an entry for the beginning of a word and, unless it is always a
+  word of its own, one for the inside ("##x").
 
   Args:
-    words: how often each comes.
-    vocab_size: entries at most; fewer where the text has no more pieces.
-    min_frequency: how often a character or piece comes at least.
-    num_unused: [unusedN] places, after [PAD].
-    limit_alphabet: how many characters are kept, the most frequent; None for
+    words: count of each word.
+    vocab_size: maximum number of entries; fewer if the text has no more pieces.
+    min_frequency: minimum count of a character or piece.
+    num_unused: number of [unusedN] entries, after [PAD].
+    limit_alphabet: number of characters to keep, the most frequent; None for
       all.
 
   Returns:
-    The entries: special ones, characters, pieces as they were found.
+    The entries: special ones, characters, then pieces in the order learned.
 
   Raises:
     InputError: the characters do not fit into `vocab_size`, or there are none;
@@ -136,8 +136,8 @@ def learn_vocab(
   alphabet = _alphabet(words, min_frequency, limit_alphabet)
   if not alphabet:
     raise InputError(
-      f"--min_frequency={min_frequency}: no character of the text comes as"
-      " often; lower it, or give more text"
+      f"--min_frequency={min_frequency}: no character of the text is that"
+      " frequent; lower it, or give more text"
     )
   if len(special + alphabet) > vocab_size:
     raise InputError(
@@ -146,12 +146,12 @@ def learn_vocab(
       f" {len(special + alphabet)} or more, or keep the most frequent"
       " characters with --limit_alphabet"
     )
-  # A word with other characters is [UNK], whatever its pieces.
-  cut = WordpieceTokenizer(dict.fromkeys(alphabet, 0)).tokenize
-  words = {w: count for w, count in words.items() if cut(w) != ["[UNK]"]}
+  # A word with other characters is [UNK] as a whole: do not learn from it.
+  split = WordpieceTokenizer(dict.fromkeys(alphabet, 0)).tokenize
+  words = {w: count for w, count in words.items() if split(w) != ["[UNK]"]}
   scale = 1 + sum((len(w) - 1) * n for w, n in words.items()) // _MAX_PAIRS
   if scale > 1:
-    logging.info("Counts are divided by %d, which the library needs", scale)
+    logging.info("Counts are divided by %d, to fit into 32 bits", scale)
 
   def copies():
     for word, count in words.items():
@@ -163,8 +163,8 @@ def learn_vocab(
   trainer = tokenizers.trainers.WordPieceTrainer(
     vocab_size=vocab_size,
     min_frequency=max(min_frequency // scale, 1),
-    # Of equally frequent pairs that of the smallest ids is joined first.
-    # Left to itself, the library numbers the characters anew in each run.
+    # Of equally frequent pairs the one with the smallest ids is joined first.
+    # Without given ids, the library numbers characters differently in each run.
     special_tokens=special + alphabet,
     show_progress=sys.stderr.isatty(),
   )
@@ -187,7 +187,7 @@ def _import_tokenizers():
 def _alphabet(
   words: Mapping[str, int], min_frequency: int, limit: int | None
 ) -> list[str]:
-  """The entries of single characters, in order of code points."""
+  """Entries of single characters, in the order of code points."""
   counts: Counter[str] = Counter()
   for word, count in words.items():
     for char in word:
@@ -199,13 +199,13 @@ def _alphabet(
 
 
 class Coverage(NamedTuple):
-  """How a vocabulary cuts a text.
+  """Statistics of a text split into pieces of a vocabulary.
 
   Attributes:
-    num_words: how many the text has.
-    whole: share of them that are one entry.
-    pieces: entries a word, [UNK] among them.
-    unknown: share of words that are [UNK].
+    num_words: number of words in the text.
+    whole: fraction of words that are a single piece.
+    pieces: pieces per word, including [UNK].
+    unknown: fraction of words that are [UNK].
   """
 
   num_words: int
@@ -217,11 +217,11 @@ class Coverage(NamedTuple):
 def measure_coverage(
   entries: Iterable[str], words: Mapping[str, int]
 ) -> Coverage:
-  """Cuts `words`, each as often as it comes, into `entries`."""
-  cut = WordpieceTokenizer(dict.fromkeys(entries, 0)).tokenize
+  """Measures how the vocabulary `entries` splits `words` (word -> count)."""
+  split = WordpieceTokenizer(dict.fromkeys(entries, 0)).tokenize
   whole = num_pieces = unknown = 0
   for word, count in words.items():
-    pieces = cut(word)
+    pieces = split(word)
     whole += count * (pieces == [word])
     unknown += count * (pieces == ["[UNK]"])
     num_pieces += count * len(pieces)
@@ -229,7 +229,7 @@ def measure_coverage(
   return Coverage(total, whole / total, num_pieces / total, unknown / total)
 
 
-# Words into a vocabulary
+# Adding words to a vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -240,16 +240,16 @@ def read_vocab(
   """Reads a vocabulary to which words can be added.
 
   Args:
-    path: one entry a line.
+    path: the file, one entry per line.
     do_lower_case: whether the words will be lower-cased.
-    vocab_size: rows of the model's embedding table; None: not checked.
+    vocab_size: rows of the model's embedding table; None to skip that check.
 
   Returns:
     The id of each entry, in order and without gaps.
 
   Raises:
-    InputError: it is no vocabulary, is too large, has an entry twice, or has
-      capital letters for words that have none.
+    InputError: the file is not a vocabulary, is too large, has duplicate
+      entries, or is cased although words will be lower-cased.
   """
   vocab = vocabulary.load(path)
   vocabulary.check(path, vocab, vocab_size)
@@ -263,84 +263,86 @@ def read_vocab(
 def normalize_words(
   lines: Iterable[str], do_lower_case: bool
 ) -> tuple[list[str], list[str]]:
-  """Puts words, one a line, as `BasicTokenizer` will give them.
+  """Normalizes words, one per line, by `BasicTokenizer`.
 
   Returns:
-    The words, each once; and the lines that are not one word to it, or one
-    too long for `WordpieceTokenizer`. Blank lines are neither.
+    The distinct words; and the lines that are not a single word, or too long
+    for `WordpieceTokenizer`. Blank lines are skipped.
   """
   tokenizer = BasicTokenizer(do_lower_case)
-  longest = WordpieceTokenizer({}).max_input_chars_per_word
-  words, refused = {}, []
+  max_length = WordpieceTokenizer({}).max_input_chars_per_word
+  words, rejected = {}, []
   for line in map(str.strip, lines):
     split = tokenizer.tokenize(line)
-    if len(split) == 1 and len(split[0]) <= longest:
+    if len(split) == 1 and len(split[0]) <= max_length:
       words[split[0]] = None
     elif line:
-      refused.append(line)
-  return list(words), refused
+      rejected.append(line)
+  return list(words), rejected
 
 
-def place_words(
+def insert_words(
   vocab: Mapping[str, int], words: Iterable[str], grow: bool
 ) -> tuple[list[str], dict[int, list[int]]]:
-  """Puts words in [unusedN] places, in order, and then behind the last entry.
+  """Replaces [unusedN] entries by words, in order, then appends words.
 
-  No other entry changes its id. Words that are entries stay as they are.
+  The ids of all other entries stay the same. Words that are entries already are
+  skipped.
 
   Args:
     vocab: id of each entry, in order and without gaps.
-    words: as `normalize_words` gives them.
-    grow: whether there may be more entries than before.
+    words: normalized by `normalize_words`.
+    grow: whether to append words if there are too few [unusedN] entries.
 
   Returns:
-    All entries; and for the id of each new word, the ids of the pieces that
-    `vocab` had for it.
+    All entries; and by id of each new word, the ids of the pieces that `vocab`
+    split it into.
 
   Raises:
-    InputError: there are too few places, and `grow` is false.
+    InputError: there are too few [unusedN] entries, and `grow` is false.
   """
   new = [word for word in words if word not in vocab]
-  places = [place for entry, place in vocab.items() if _UNUSED.fullmatch(entry)]
-  missing = len(new) - len(places)
+  ids = [index for entry, index in vocab.items() if _UNUSED.fullmatch(entry)]
+  missing = len(new) - len(ids)
   if missing > 0 and not grow:
     raise InputError(
       f"--add_words: {len(new)} words are new, and the vocabulary has"
-      f" {len(places)} [unusedN] places. Leave out {missing} words, or add"
+      f" {len(ids)} [unusedN] entries. Leave out {missing} words, or add"
       " --grow to append them"
     )
   entries = [*vocab, *[""] * missing]
-  places += range(len(vocab), len(entries))
-  cut = WordpieceTokenizer(vocab).tokenize
+  ids += range(len(vocab), len(entries))
+  split = WordpieceTokenizer(vocab).tokenize
   pieces = {}
-  for place, word in zip(places, new):
-    entries[place] = word
-    pieces[place] = [vocab[piece] for piece in cut(word)]
+  for index, word in zip(ids, new):
+    entries[index] = word
+    pieces[index] = [vocab[piece] for piece in split(word)]
   return entries, pieces
 
 
-# Words into a checkpoint
+# Adding words to a checkpoint
 
 
 def read_config(path: str) -> dict[str, Any]:
-  """Reads a `bert_config.json` as it is.
+  """Reads a `bert_config.json`, including unknown keys.
 
   Raises:
-    InputError: it is not one.
+    InputError: it is not a valid config.
   """
   return config_schema.read(path, required=["vocab_size"])
 
 
 # The command line
 
-_TO_LEARN = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
-_OF_MODEL = (
+# Flags of the two modes, and those that come together.
+_LEARN_FLAGS = ("vocab_size", "min_frequency", "num_unused", "limit_alphabet")
+_MODEL_FLAGS = (
   "init_checkpoint",
   "output_checkpoint",
   "bert_config_file",
   "output_config",
 )
-_TO_ADD = ("vocab_file", "grow", *_OF_MODEL)
+_ADD_FLAGS = ("vocab_file", "grow", *_MODEL_FLAGS)
 
 
 def define_flags() -> None:
@@ -357,8 +359,10 @@ def main(_) -> None:
       " to add to one"
     )
   learns = settings.input_file is not None
-  others, mode = (_TO_ADD, "add_words") if learns else (_TO_LEARN, "input_file")
-  for name in others:
+  unused, mode = _LEARN_FLAGS, "input_file"
+  if learns:
+    unused, mode = _ADD_FLAGS, "add_words"
+  for name in unused:
     if name in settings.given:
       raise InputError(f"--{name} goes with --{mode}; leave it out")
   with folder_lock.lock_files([settings.output_file]):
@@ -369,7 +373,7 @@ def main(_) -> None:
 
 
 def _learn(settings: VocabularySettings) -> None:
-  _import_tokenizers()  # better missed before the text is read
+  _import_tokenizers()  # fails before the text is read
   paths = files.find_files(files.split_names(settings.input_file))
   files.check_outputs([settings.output_file], paths)
   lines = read_text(paths, text_files.encoding_of(settings.text))
@@ -377,14 +381,14 @@ def _learn(settings: VocabularySettings) -> None:
   if not words:
     raise InputError(f"{settings.input_file}: has no words")
   entries = learn_vocab(
-    words, **{name: getattr(settings, name) for name in _TO_LEARN}
+    words, **{name: getattr(settings, name) for name in _LEARN_FLAGS}
   )
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
   logging.info("%s: %d entries", settings.output_file, len(entries))
   if len(entries) < settings.vocab_size:
     logging.warning(
-      "No more pieces come %d times: the model's vocab_size has to be %d, not"
+      "No more pieces occur %d times: the model's vocab_size must be %d, not"
       " %d",
       settings.min_frequency,
       len(entries),
@@ -392,8 +396,8 @@ def _learn(settings: VocabularySettings) -> None:
     )
   coverage = measure_coverage(entries, words)
   logging.info(
-    "Of %d words, %d different ones, %.2f%% are one piece and %.3f%% [UNK];"
-    " %.3f pieces a word",
+    "Of %d words (%d distinct), %.2f%% are one piece and %.3f%% [UNK];"
+    " %.3f pieces per word",
     coverage.num_words,
     len(words),
     100 * coverage.whole,
@@ -405,8 +409,8 @@ def _learn(settings: VocabularySettings) -> None:
 def _add(settings: VocabularySettings) -> None:
   if settings.vocab_file is None:
     raise InputError("--add_words needs --vocab_file, to add them to")
-  missing = [name for name in _OF_MODEL if not getattr(settings, name)]
-  has_model = len(missing) < len(_OF_MODEL)
+  missing = [name for name in _MODEL_FLAGS if not getattr(settings, name)]
+  has_model = len(missing) < len(_MODEL_FLAGS)
   if has_model and missing:
     raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
   paths = files.find_files([settings.add_words])
@@ -416,10 +420,10 @@ def _add(settings: VocabularySettings) -> None:
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")
   )
   lines = read_text(paths, text_files.encoding_of(settings.text))
-  words, refused = normalize_words(lines, settings.do_lower_case)
+  words, rejected = normalize_words(lines, settings.do_lower_case)
   if not words:
     raise InputError(f"{settings.add_words}: has no words that can be entries")
-  entries, pieces = place_words(vocab, words, settings.grow)
+  entries, pieces = insert_words(vocab, words, settings.grow)
 
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
@@ -436,15 +440,15 @@ def _add(settings: VocabularySettings) -> None:
 
   appended = len(entries) - len(vocab)
   logging.info(
-    "Of %d words %d were entries, %d took [unusedN] places, %d came behind",
+    "Of %d words, %d were entries, %d replaced [unusedN], %d were appended",
     len(words),
     len(words) - len(pieces),
     len(pieces) - appended,
     appended,
   )
-  _warn("lines are never one word of a text, and left out", refused)
-  unknown = [entries[p] for p, ids in pieces.items() if ids == [vocab["[UNK]"]]]
-  _warn("words were [UNK], and start from its embedding", unknown)
+  _warn("lines are not a single word and were skipped", rejected)
+  unknown = [entries[i] for i, ids in pieces.items() if ids == [vocab["[UNK]"]]]
+  _warn("words were [UNK] and start from its embedding", unknown)
   logging.info("%s: %d entries", settings.output_file, len(entries))
   if has_model:
     logging.info(
@@ -462,7 +466,7 @@ def check_overwriting(
 
   Args:
     settings: names the outputs and the other inputs.
-    word_files: those of --add_words.
+    word_files: files of --add_words.
   """
   outputs = [settings.output_file, settings.output_config]
   if settings.output_checkpoint:
@@ -478,9 +482,9 @@ def check_overwriting(
   )
 
 
-def _warn(what: str, which: Sequence[str]) -> None:
-  if which:
-    logging.warning("%d %s: %s", len(which), what, "; ".join(which))
+def _warn(message: str, words: Sequence[str]) -> None:
+  if words:
+    logging.warning("%d %s: %s", len(words), message, "; ".join(words))
 
 
 if __name__ == "__main__":

@@ -373,7 +373,7 @@ def file_within(folder: str, name: Any, source: str) -> str:
   """Path of a file that another file names, confined to its folder.
 
   A folder may consist of links into another, as in a Hugging Face cache; files
-  temporary the target of `source` then count as inside.
+  beside the target of `source` then count as inside.
 
   Args:
     folder: folder of both files.

@@ -1,4 +1,4 @@
-"""Vocabularies, against plain formulas and the library that learns them."""
+"""Tests of learning and extending vocabularies."""
 
 import collections
 import gzip
@@ -64,7 +64,7 @@ def full_tokenizer(folder, entries, do_lower_case=True):
 
 
 @given(st.lists(TEXT), st.booleans(), st.integers(1, 5))
-def test_words_are_those_of_basic_tokenizer(lines, lower_case, max_chunks):
+def test_words_are_split_by_basic_tokenizer(lines, lower_case, max_chunks):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(create_vocab, "_MAX_CHUNKS", max_chunks)
     words = create_vocab.count_words(lines, lower_case)
@@ -74,7 +74,7 @@ def test_words_are_those_of_basic_tokenizer(lines, lower_case, max_chunks):
   )
 
 
-def test_files_are_read_whatever_their_form(tmp_path, monkeypatch):
+def test_plain_and_gz_files_are_read(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   for name in ("b1.txt", "b2.txt", "c[1].txt"):
     write(tmp_path / name, f"{name}\nlast")
@@ -85,7 +85,7 @@ def test_files_are_read_whatever_their_form(tmp_path, monkeypatch):
   assert list(create_vocab.read_text(paths)) == [*lines, "à", "中\r", ""]
 
 
-def test_bytes_that_are_not_utf8_are_refused_or_replaced(tmp_path, caplog):
+def test_invalid_bytes_are_refused_or_replaced(tmp_path, caplog):
   path = str(tmp_path / "a")
   (tmp_path / "a").write_bytes(b"ab\xe9cd\n\xff\xfe\n")
   with pytest.raises(create_vocab.InputError, match=f"^{path}, line 1, byte 3"):
@@ -127,17 +127,19 @@ def naive_vocab(words, vocab_size, min_frequency):
     if joined not in entries:
       entries.append(joined)
     for pieces in cut.values():
-      place = 0
-      while place < len(pieces) - 1:
-        if pieces[place : place + 2] == [first, second]:
-          pieces[place : place + 2] = [joined]
-        place += 1
+      index = 0
+      while index < len(pieces) - 1:
+        if pieces[index : index + 2] == [first, second]:
+          pieces[index : index + 2] = [joined]
+        index += 1
   return entries
 
 
 @settings(max_examples=200)
 @given(WORDS, st.integers(11, 40), st.integers(1, 4))
-def test_learning_equals_the_formula(words, vocab_size, min_frequency):
+def test_learned_pieces_equal_the_naive_algorithm(
+  words, vocab_size, min_frequency
+):
   expected = naive_vocab(words, vocab_size, min_frequency)
   if len(expected) == 5:
     with pytest.raises(InputError, match="no character"):
@@ -147,13 +149,13 @@ def test_learning_equals_the_formula(words, vocab_size, min_frequency):
     assert learned == expected
 
 
-def test_counts_beyond_those_of_the_formula_are_handed_over_whole():
+def test_large_counts_reach_the_library_unchanged():
   words = {"ab": 1999, "cd": 2001, "ef": 2000}
   assert create_vocab.learn_vocab(words, 19)[-2:] == ["cd", "ef"]
 
 
 @given(TEXT, st.booleans())
-def test_no_entry_is_one_that_text_cannot_have(text, lower_case):
+def test_every_entry_can_occur_in_text(text, lower_case):
   tokenizer = tokenization.BasicTokenizer(lower_case)
   if not tokenizer.tokenize(text):
     return
@@ -174,7 +176,7 @@ def test_only_words_with_other_characters_are_unknown(text, other, lower_case):
   entries = learn(text, 2000, lower_case, min_frequency=1)
   cut = tokenization.WordpieceTokenizer(dict.fromkeys(entries)).tokenize
   for word in tokenization.BasicTokenizer(lower_case).tokenize(other):
-    # Punctuation is a word by itself, and then nothing else is in it.
+    # Punctuation is always a word of its own.
     assert (cut(word) == ["[UNK]"]) == (not set(word) <= set("".join(words)))
 
 
@@ -187,7 +189,7 @@ def test_order_of_words_does_not_matter(words, rng):
   ) == create_vocab.learn_vocab(words, 30, 1)
 
 
-def test_vocabulary_has_special_entries_and_places_first():
+def test_special_and_unused_entries_come_first():
   entries = learn("to be or not to be", num_unused=2)
   special = ["[PAD]", "[unused0]", "[unused1]"]
   special += ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -201,7 +203,7 @@ def test_alphabet_keeps_the_most_frequent_characters():
   assert not any("d" in entry for entry in entries[5:])
 
 
-def test_size_that_the_characters_need_is_enough():
+def test_vocab_size_must_hold_all_characters():
   entries = learn("ab 中, ba", 5 + 4 + 2, min_frequency=1)
   assert entries[5:] == [",", "a", "b", "中", "##a", "##b"]
   with pytest.raises(InputError, match=r"--vocab_size=10 .* 5, .* 6\. Give 11"):
@@ -213,12 +215,12 @@ def test_counts_too_large_for_the_library_are_divided(monkeypatch):
   joined = create_vocab.learn_vocab(words, 40, min_frequency=8)[17:]
   assert joined == ["cd", "ab"]
   monkeypatch.setattr(create_vocab, "_MAX_PAIRS", (8 + 11 + 7) // 3)
-  # A quarter of each count is 2, 2 and 1; of the frequency, 2.
+  # Divided by 4, the counts are 2, 2 and 1, and the minimum frequency 2.
   joined = create_vocab.learn_vocab(words, 40, min_frequency=8)[17:]
   assert joined == ["ab", "cd"]
 
 
-def test_coverage_counts_words_as_often_as_they_come():
+def test_coverage_weights_words_by_their_counts():
   entries = ["[UNK]", "a", "ab", "##b", "##c"]
   words = {"ab": 5, "abc": 2, "abb": 1, "x": 2}
   coverage = create_vocab.measure_coverage(entries, words)
@@ -248,18 +250,18 @@ def test_library_gives_the_same_ids(name, lower_case, tmp_path):
   assert [e.ids for e in encoded] == [ours.encode(line) for line in lines]
 
 
-def test_sample_text_is_documents_of_sentences():
+def test_sample_text_has_documents_of_sentences():
   with open(SAMPLE, encoding="utf-8") as file:
     documents = [text.splitlines() for text in file.read().split("\n\n")]
   assert min(map(len, documents)) >= 6
   assert sum(map(len, documents)) == 41
 
 
-# The command line, to learn
+# Command line: learning
 
 
 @pytest.mark.process
-def test_command_learns_the_same_in_each_process(tmp_path):
+def test_command_is_deterministic(tmp_path):
   with open(SAMPLE, encoding="utf-8") as file:
     lines = file.readlines()
   random.Random(0).shuffle(lines)
@@ -286,10 +288,10 @@ def test_command_learns_the_same_in_each_process(tmp_path):
   coverage = create_vocab.measure_coverage(entries, words)
   assert f"{outputs[2]}: 250 entries" in done.stderr
   assert f"{100 * coverage.whole:.2f}% are one piece" in done.stderr
-  assert f"{coverage.pieces:.3f} pieces a word" in done.stderr
+  assert f"{coverage.pieces:.3f} pieces per word" in done.stderr
 
 
-def test_command_says_that_there_are_fewer_pieces(tmp_path):
+def test_command_warns_if_there_are_fewer_pieces(tmp_path):
   write(tmp_path / "text", "ab ab")
   done = commands.succeed(
     "create_vocab.py",
@@ -298,7 +300,7 @@ def test_command_says_that_there_are_fewer_pieces(tmp_path):
   )
   entries = read_lines(tmp_path / "vocab.txt")
   assert entries[5:] == ["a", "b", "##a", "##b", "ab"]
-  assert "vocab_size has to be 10, not 30522" in done.stderr
+  assert "vocab_size must be 10, not 30522" in done.stderr
 
 
 @pytest.mark.process
@@ -340,7 +342,7 @@ def test_missing_extra_is_named(monkeypatch):
     ),
   ],
 )
-def test_bad_input_is_told_in_one_line(flags, expected, tmp_path):
+def test_bad_input_prints_one_line(flags, expected, tmp_path):
   special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n"
   write(tmp_path / "text", "word\nword\nother\n")
   write(tmp_path / "empty", " \n\n\0\n")
@@ -364,16 +366,16 @@ NEW_WORDS = st.lists(st.text("abthe", min_size=1, max_size=5), unique=True)
 
 
 def ids_of(entries):
-  return {entry: place for place, entry in enumerate(entries)}
+  return {entry: index for index, entry in enumerate(entries)}
 
 
 @given(NEW_WORDS)
-def test_added_words_move_no_entry_and_are_one_piece(tmp_path_factory, words):
+def test_added_words_keep_other_ids_and_are_one_piece(tmp_path_factory, words):
   old = ids_of(ENTRIES)
-  entries, pieces = create_vocab.place_words(old, words, grow=True)
-  for entry, place in old.items():
-    assert entries[place] == entry or entry in ("[unused0]", "[unused7]")
-  assert [entries[place] for place in pieces] == [
+  entries, pieces = create_vocab.insert_words(old, words, grow=True)
+  for entry, index in old.items():
+    assert entries[index] == entry or entry in ("[unused0]", "[unused7]")
+  assert [entries[index] for index in pieces] == [
     word for word in words if word not in old
   ]
   assert (
@@ -384,20 +386,20 @@ def test_added_words_move_no_entry_and_are_one_piece(tmp_path_factory, words):
   after = full_tokenizer(folder, entries)
   for word in words:
     assert after.tokenize(word) == [word]
-  for place, ids in pieces.items():
-    assert ids == before.encode(entries[place])
+  for index, ids in pieces.items():
+    assert ids == before.encode(entries[index])
 
 
-def test_words_without_a_place_need_grow():
+def test_words_beyond_the_unused_entries_need_grow():
   words = ["ba", "the", "bb", "aa"]
   with pytest.raises(InputError, match=r"3 words are new.* 2 \[unusedN\] .* 1"):
-    create_vocab.place_words(ids_of(ENTRIES), words, grow=False)
-  entries, _ = create_vocab.place_words(ids_of(ENTRIES), words[:3], grow=False)
+    create_vocab.insert_words(ids_of(ENTRIES), words, grow=False)
+  entries, _ = create_vocab.insert_words(ids_of(ENTRIES), words[:3], grow=False)
   assert [entries[1], entries[6]] == ["ba", "bb"]
   assert len(entries) == len(ENTRIES)
 
 
-def test_words_pass_through_normalization():
+def test_words_are_normalized():
   lines = ["Élan ", "elan", "", "COVID-19", "new york", "x" * 201, "\u0301"]
   assert create_vocab.normalize_words(lines, True) == (["elan"], lines[3:])
   words, _ = create_vocab.normalize_words(lines, False)
@@ -426,7 +428,7 @@ def random_tensors(vocab_size):
 
 
 def make_model(folder, vocab_size):
-  """Writes a checkpoint as a training run does, with `tf.train.Saver`."""
+  """Writes a checkpoint by `tf.train.Saver`, as training does."""
   tensors = random_tensors(vocab_size)
   with tf.Graph().as_default(), tf.Session() as session:
     for name, value in tensors.items():
@@ -440,7 +442,7 @@ def make_model(folder, vocab_size):
 
 
 def grow_flags(folder):
-  """The command line that gives the model the words of `words.txt`."""
+  """Command line that adds the words of `words.txt` to the model."""
   return [
     f"--add_words={folder}/words.txt",
     f"--vocab_file={folder}/vocab.txt",
@@ -454,32 +456,32 @@ def grow_flags(folder):
 
 
 def expected_tensors(tensors, rows, vocab_size):
-  """What `rows` (id -> ids of pieces) make of them, one number at a time."""
+  """Expected tensors after adding `rows` (id -> ids of pieces)."""
   expected = dict(tensors)
   for weight in BY_ENTRY:
     for name in (weight, f"{weight}/adam_m", f"{weight}/adam_v"):
       old = tensors[name]
       zero = np.zeros_like(old[0])
       new = [*old, *[zero] * (vocab_size - len(old))]
-      for place, ids in rows.items():
+      for index, ids in rows.items():
         mean = sum(old[i].astype(np.float64) for i in ids) / len(ids)
-        new[place] = mean if name == weight else zero
+        new[index] = mean if name == weight else zero
       expected[name] = np.array(new, np.float32)
   return expected
 
 
 @pytest.mark.parametrize("num_spare", [0, 2, 5])
-def test_new_rows_are_means_and_all_else_stays(num_spare):
+def test_new_rows_are_means_and_all_others_unchanged(num_spare):
   old_size = len(ENTRIES) + num_spare  # rows beyond the last entry
   tensors = random_tensors(old_size)
   words = ["abba", "therapy", "xyz", "thea"]
-  entries, pieces = create_vocab.place_words(ids_of(ENTRIES), words, grow=True)
-  places = ids_of(ENTRIES)
+  entries, pieces = create_vocab.insert_words(ids_of(ENTRIES), words, grow=True)
+  ids = ids_of(ENTRIES)
   rows = {
-    1: [places[piece] for piece in ("ab", "##b", "##a")],
-    6: [places["the"], places["##rapy"]],
-    len(ENTRIES): [places["[UNK]"]],
-    len(ENTRIES) + 1: [places["the"], places["##a"]],
+    1: [ids[piece] for piece in ("ab", "##b", "##a")],
+    6: [ids["the"], ids["##rapy"]],
+    len(ENTRIES): [ids["[UNK]"]],
+    len(ENTRIES) + 1: [ids["the"], ids["##a"]],
   }
   assert pieces == rows
   grown = embeddings.add_vocab_rows(tensors, pieces, len(entries))
@@ -506,17 +508,17 @@ def test_command_grows_a_model(tmp_path):
   run_outputs.assert_same_bits(
     embeddings.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
   )
-  assert "Of 4 words 1 were entries, 2 took [unusedN] places, 1 came" in (
+  assert "Of 4 words, 1 were entries, 2 replaced [unusedN], 1 were" in (
     done.stderr
   )
-  assert "1 lines are never one word of a text, and left out: not one" in (
+  assert "1 lines are not a single word and were skipped: not one" in (
     done.stderr
   )
-  assert "1 words were [UNK], and start from its embedding: quay" in done.stderr
+  assert "1 words were [UNK] and start from its embedding: quay" in done.stderr
 
 
 @pytest.mark.process
-def test_full_disk_leaves_nothing_new(tmp_path):
+def test_full_disk_leaves_no_new_files(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   write(tmp_path / "words.txt", "abba\n")
   write(tmp_path / "new_config.json", "earlier")
@@ -541,7 +543,7 @@ def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
 
 
 @pytest.mark.graph
-def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
+def test_checkpoint_may_replace_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30)
@@ -550,7 +552,7 @@ def test_checkpoint_may_take_the_place_of_its_source(tmp_path):
 
 
 @pytest.mark.graph
-def test_checkpoint_files_are_the_same_each_time(tmp_path):
+def test_checkpoint_files_are_deterministic(tmp_path):
   for name in ("a", "b"):
     embeddings.write_checkpoint(str(tmp_path / name), random_tensors(9))
   for part in ("index", "data-00000-of-00001"):
@@ -559,7 +561,7 @@ def test_checkpoint_files_are_the_same_each_time(tmp_path):
 
 
 @pytest.mark.graph
-def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
+def test_incompatible_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
   with pytest.raises(InputError, match=r"has 20 rows, and vocab_size .* is 21"):
@@ -574,7 +576,7 @@ def test_checkpoint_that_does_not_fit_is_refused(tmp_path):
 
 
 @pytest.mark.graph
-def test_checkpoint_that_was_cut_short_is_refused(tmp_path):
+def test_truncated_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   data = tmp_path / "model.ckpt.data-00000-of-00001"
   data.write_bytes(data.read_bytes()[:100])

@@ -90,7 +90,7 @@ def test_decode_lines_yields_each_line_at_once():
 
 
 @pytest.mark.parametrize(
-  ("content", "place", "cause"),
+  ("content", "position", "cause"),
   [
     ("a\nsömé téxt\n".encode("latin-1"), (2, 2), "Latin-1"),
     ("a\n“quotes” it’s\n".encode("cp1252"), (2, 1), "1252"),
@@ -113,15 +113,15 @@ def test_decode_lines_yields_each_line_at_once():
     (b"a\n" + b"\0" * 100, (2, 1), "binary"),
     (bytes(range(1, 255)) * 9, (2, 118), "binary"),
     (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
-    (b"a" + CHINESE.encode() + b"\xff", (4, 1), "UTF-8 that is damaged"),
+    (b"a" + CHINESE.encode() + b"\xff", (4, 1), "corrupt UTF-8"),
     (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "Latin-1"),
   ],
 )
 def test_invalid_bytes_are_refused_with_position_and_cause(
-  tmp_path, content, place, cause
+  tmp_path, content, position, cause
 ):
   message = refusal(write(tmp_path, content))
-  assert message.startswith(", line {}, byte {}: ".format(*place))
+  assert message.startswith(", line {}, byte {}: ".format(*position))
   assert cause in message
   assert "\n" not in message
 
