@@ -258,57 +258,58 @@ def model_fn_builder(
         config,
       )
 
-    total_loss, per_example_loss, logits, probabilities = build(features, False)
+    outputs = build(features, False)
     scaffold_fn = estimator_spec.restore_trained(arguments, config)
-    if mode == estimator_api.ModeKeys.PREDICT:
-      predictions = {"probabilities": probabilities}
-      if "input_index" in features:
-        predictions["input_index"] = features["input_index"]
-      return estimator_api.TPUEstimatorSpec(
-        mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
-      )
-
-    evaluated = {
-      "label_ids": features["label_ids"],
-      "logits": logits,
-      "is_real_example": tf.cast(features["is_real_example"], tf.float32),
-    }
+    if mode == estimator_api.ModeKeys.EVAL:
+      return evaluation_spec(kind, outputs, features, scaffold_fn)
+    predictions = {"probabilities": outputs[-1]}
+    if "place" in features:
+      predictions["place"] = features["place"]
     return estimator_api.TPUEstimatorSpec(
-      mode=mode,
-      loss=total_loss,
-      eval_metrics=(
-        functools.partial(evaluation_metrics, kind),
-        [per_example_loss, *evaluated.values()],
-      ),
-      scaffold_fn=scaffold_fn,
-      predictions=evaluated,
+      mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
     )
 
   return model_fn
 
 
-def evaluation_metrics(
-  kind: str, per_example_loss, label_ids, logits, is_real_example
+def evaluation_spec(
+  kind: str, outputs: Sequence[Any], features: Mapping[str, Any], scaffold_fn
 ):
-  """Metrics of an evaluation, without padding examples.
+  """What a `model_fn` returns for an evaluation.
 
   Args:
     kind: see `create_model`.
-    per_example_loss: float32 [B].
-    label_ids: `labels` of `create_model`.
-    logits: float32 [B, L].
-    is_real_example: float32 [B], 0 for padding examples.
+    outputs: of `create_model`.
+    features: `label_ids`, and `is_real_example` [B], 0 for padding examples,
+      which do not count.
+    scaffold_fn: restores the weights.
 
   Returns:
-    Pairs of a value and its update, as those of `tf.metrics`.
+    A `TPUEstimatorSpec`; its predictions are what further metrics need.
   """
-  metrics = {"eval_loss": tf.metrics.mean(per_example_loss, is_real_example)}
-  if kind in ("classification", "multiple_choice"):
-    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    metrics["eval_accuracy"] = tf.metrics.accuracy(
-      label_ids, predictions, is_real_example
-    )
-  return metrics
+  loss, per_example_loss, logits, _ = outputs
+  evaluated = {
+    "label_ids": features["label_ids"],
+    "logits": logits,
+    "is_real_example": tf.cast(features["is_real_example"], tf.float32),
+  }
+
+  def metric_fn(per_example_loss, label_ids, logits, is_real_example):
+    metrics = {"eval_loss": tf.metrics.mean(per_example_loss, is_real_example)}
+    if kind in ("classification", "multiple_choice"):
+      predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+      metrics["eval_accuracy"] = tf.metrics.accuracy(
+        label_ids, predictions, is_real_example
+      )
+    return metrics
+
+  return estimator_api.TPUEstimatorSpec(
+    mode=estimator_api.ModeKeys.EVAL,
+    loss=loss,
+    eval_metrics=(metric_fn, [per_example_loss, *evaluated.values()]),
+    scaffold_fn=scaffold_fn,
+    predictions=evaluated,
+  )
 
 
 class Predictor(predictor.LoadedModel):

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(PretrainingSettings, imports_tensorflow=True)
 
+import functools
 import itertools
 import os
 import tempfile
@@ -395,6 +396,19 @@ def pretraining_loss(
   }
 
 
+def measured_means(measured: Mapping[str, Any], total_weight) -> dict[str, Any]:
+  """Means of the metrics of `pretraining_loss`, by name.
+
+  Those of the masked LM are divided by `total_weight`, as its loss is.
+  """
+  return {
+    name: modeling.weighted_mean(
+      values, weights, total_weight if name.startswith("masked_lm") else None
+    )
+    for name, (values, weights) in measured.items()
+  }
+
+
 def mask_predictions(
   bert_config: modeling.BertConfig,
   model: modeling.BertModel,
@@ -459,41 +473,32 @@ def model_fn_builder(
     **more_arguments,
   )
 
+  build = functools.partial(
+    create_encoder,
+    bert_config,
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    compute=arguments.compute,
+  )
+
   def model_fn(features, labels, mode, params, config=None):
     del labels  # they are among the features
-
-    def build(batch, is_training, dropout_seed=None):
-      return create_encoder(
-        bert_config,
-        is_training,
-        batch,
-        use_one_hot_embeddings,
-        dropout_seed,
-        arguments.compute,
-      )
-
     if mode == estimator_api.ModeKeys.TRAIN:
       total_weight = estimator_spec.loss_normalizer(
         features["masked_lm_weights"], arguments
       )
 
       def loss_fn(batch, dropout_seed):
+        model = build(True, batch, dropout_seed=dropout_seed)
         loss, measured = pretraining_loss(
-          bert_config, build(batch, True, dropout_seed), batch, total_weight
+          bert_config, model, batch, total_weight
         )
-        means = {
-          name: modeling.weighted_mean(
-            *of, total_weight if name.startswith("masked_lm") else None
-          )
-          for name, of in measured.items()
-        }
-        return loss, means
+        return loss, measured_means(measured, total_weight)
 
       return estimator_spec.train_spec(
         arguments, loss_fn, features, params, config
       )
 
-    model = build(features, False)
+    model = build(False, features)
     if mode == estimator_api.ModeKeys.PREDICT:
       return estimator_api.TPUEstimatorSpec(
         mode=mode,
