@@ -564,14 +564,14 @@ def test_checkpoint_files_are_deterministic(tmp_path):
 def test_incompatible_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
-  with pytest.raises(InputError, match=r"has 20 rows, and vocab_size .* is 21"):
+  with pytest.raises(InputError, match=r"has 20 rows, but vocab_size .* is 21"):
     embeddings.read_checkpoint(path, 21)
   with pytest.raises(InputError, match="no such checkpoint"):
     embeddings.read_checkpoint(f"{path}-1", 20)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
   embeddings.write_checkpoint(path, {"w": np.zeros(20)})
-  with pytest.raises(InputError, match="not a checkpoint of BERT"):
+  with pytest.raises(InputError, match="not a BERT checkpoint"):
     embeddings.read_checkpoint(path, 20)
 
 

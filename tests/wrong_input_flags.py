@@ -137,7 +137,7 @@ _CONFIGS = [
   # Cases of real use.
   bad_config(
     "misspelled key",
-    "unknown key num_hiden_layers; num_hidden_layers",
+    "unknown key num_hiden_layers. Rename it to num_hidden_layers",
     num_hidden_layers=...,
     num_hiden_layers=2,
   ),

@@ -1,8 +1,8 @@
-"""Compares two models: by what they make of the same text, or by weights.
+"""Comparing two models, by their outputs for the same text or by weights.
 
-A model is a checkpoint of TensorFlow, run by `modeling.py`; a Hugging Face
-folder, run by the package `transformers`, which is an implementation of its
-own; or an encoder that `export_model.py` wrote, run by its signature.
+A model is a TensorFlow checkpoint, run by `modeling.py`; a Hugging Face folder,
+run by the package `transformers`, an independent implementation; or an encoder
+exported by `export_model.py`, run through its signature.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bertlib.checkpoints import (
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
 
-# A batch is int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`. Outputs are
-# float [B, S, H] called "embeddings" and "layer 1" to the last, and [B, H]
-# called "pooled", which a model without a pooler leaves out.
+# Batch: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`. Outputs: float
+# [B, S, H] for "embeddings", "layer 1", "layer 2", ..., and [B, H] for
+# "pooled", which is missing if the model has no pooler.
 Batch = Mapping[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
 
@@ -43,10 +43,10 @@ class Model(NamedTuple):
   """A model to compare.
 
   Attributes:
-    name: of the model, and of what runs it.
-    vocab_size: of its embeddings.
-    max_seq_length: the most tokens that it takes.
-    run: computes outputs.
+    name: path, and implementation that runs it, for messages.
+    vocab_size: number of word embeddings.
+    max_seq_length: maximum length in tokens.
+    run: computes the outputs of a batch.
   """
 
   name: str
@@ -68,21 +68,22 @@ def compare_on_text(
   """Runs two models on the same lines and prints how they differ.
 
   Args:
-    paths: of the two, see `load`.
+    paths: two models, see `load`.
     text_file: see `encode_lines`.
     config_file: see `load`.
     vocab_file: see `find_tokenizer`.
     do_lower_case: see `find_tokenizer`.
-    max_seq_length: tokens that are kept of a line; fewer where a model has
-      fewer positions.
+    max_seq_length: longer lines are truncated to this many tokens, or to the
+      positions of the smaller model.
     tolerance: see `compare_outputs`.
-    encoding: of the text.
+    encoding: text encoding of `text_file`.
 
   Returns:
     Whether they agree.
 
   Raises:
-    InputError: a model or the text cannot be read, or they do not go together.
+    InputError: a model or the text cannot be read, or their vocabularies,
+      casing or sizes differ.
   """
   models = [load(path, config_file) for path in paths]
   tokenizer = find_tokenizer(
@@ -95,26 +96,24 @@ def compare_on_text(
   return compare_outputs(models, batches, tolerance)
 
 
-# The kinds of models
+# Models
 
 
 def load(path: str, config_file: str | None = None) -> Model:
-  """Loads a model of any kind.
+  """Loads a model of any format.
 
   Args:
     path: a folder, or a TensorFlow checkpoint without `.index`.
-    config_file: sizes of a TensorFlow checkpoint; None for those beside it.
-
-  Returns:
-    The model, ready to run.
+    config_file: `bert_config.json` of a TensorFlow checkpoint; None for the
+      file beside it.
 
   Raises:
-    InputError: there is none, or it is not BERT, or a package is not there.
+    InputError: the model is missing or is not BERT, or a package is missing.
   """
-  kind = rewrite.model_format(path)
-  if kind == "huggingface":
+  model_format = rewrite.model_format(path)
+  if model_format == "huggingface":
     return load_huggingface(path)
-  if kind == "saved_model":
+  if model_format == "saved_model":
     return load_saved_model(path)
   checkpoint = finding.find_checkpoint(path)
   beside = os.path.join(os.path.dirname(checkpoint), loading.CONFIG_FILE)
@@ -125,15 +124,12 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
   """Loads a TensorFlow checkpoint into the graph of `modeling.py`.
 
   Args:
-    checkpoint: without `.index`.
+    checkpoint: path without `.index`.
     config_file: the model's `bert_config.json`.
 
-  Returns:
-    The model.
-
   Raises:
-    InputError: the checkpoint is damaged, lacks weights of the encoder, or is
-      of another size.
+    InputError: the checkpoint is incomplete or corrupt, lacks weights of the
+      encoder, or has other sizes than the config.
   """
   config = loading.load_config(config_file)
   with tf.Graph().as_default():
@@ -169,34 +165,25 @@ def load_huggingface(folder: str) -> Model:
   """Loads a Hugging Face folder into `transformers`, in float32.
 
   Args:
-    folder: has `config.json` and weights.
-
-  Returns:
-    The model.
+    folder: contains `config.json` and weights.
 
   Raises:
-    InputError: the packages are not there, or they cannot load the folder.
+    InputError: PyTorch or transformers is missing, or cannot load the folder.
   """
   model = huggingface_runner.HuggingFaceModel(folder)
   name = f"{folder}, by transformers {model.version}"
   return Model(name, model.vocab_size, model.max_seq_length, model.run)
 
 
-# An exported encoder's signature of all layers.
+# Signature of an exported encoder that returns all layers.
 _SIGNATURE = "layers"
 
 
 def load_saved_model(folder: str) -> Model:
-  """Loads an encoder that `export_model.py` wrote.
-
-  Args:
-    folder: of the SavedModel.
-
-  Returns:
-    The model.
+  """Loads an encoder exported by `export_model.py`.
 
   Raises:
-    InputError: it is another SavedModel.
+    InputError: the SavedModel lacks the signature "layers".
   """
   loaded = tf_v2.saved_model.load(folder)
   if _SIGNATURE not in loaded.signatures:
@@ -204,7 +191,7 @@ def load_saved_model(folder: str) -> Model:
       f"{folder}: has no signature {_SIGNATURE}; export it with --encoder"
     )
   config = loading.load_config(
-    os.path.join(_folder_of_parts(folder), loading.CONFIG_FILE)
+    os.path.join(_files_dir(folder), loading.CONFIG_FILE)
   )
   _, inputs = loaded.signatures[_SIGNATURE].structured_input_signature
   length = inputs["input_word_ids"].shape[1]  # None for any
@@ -212,11 +199,11 @@ def load_saved_model(folder: str) -> Model:
   def run(batch: Batch) -> Outputs:
     num_tokens = batch["input_ids"].shape[1]
     padding = [(0, 0), (0, (length or num_tokens) - num_tokens)]
-    # Looked up each time: the variables live as long as `loaded` does.
+    # Refer to `loaded` here: it keeps the variables alive.
     result = loaded.signatures[_SIGNATURE](
       **{
-        theirs: tf_v2.constant(np.pad(batch[ours], padding))
-        for ours, theirs in model_inputs.HUB_NAMES.items()
+        hub_name: tf_v2.constant(np.pad(batch[name], padding))
+        for name, hub_name in model_inputs.HUB_NAMES.items()
       }
     )
     states = np.moveaxis(result["all_layers"][:, :, :num_tokens].numpy(), 1, 0)
@@ -235,14 +222,7 @@ def load_saved_model(folder: str) -> Model:
 
 
 def saved_model_weights(folder: str) -> dict[str, np.ndarray]:
-  """Reads the weights of any SavedModel; prints how many.
-
-  Args:
-    folder: of the SavedModel.
-
-  Returns:
-    The weights under the names of the checkpoint that was exported.
-  """
+  """Reads the weights of any SavedModel, by checkpoint name."""
   loaded = tf_v2.saved_model.load(folder)
   weights = {
     variable.name.partition(":")[0]: variable.numpy()
@@ -266,44 +246,41 @@ def find_tokenizer(
   vocab_file: str | None = None,
   do_lower_case: bool | None = None,
 ) -> tokenization.FullTokenizer:
-  """The tokenizer of two models, which has to be one.
+  """Loads the tokenizer shared by two models.
 
   Args:
-    paths: of the models.
-    vocab_size: most entries that it may have; None for any number.
-    vocab_file: None for the `vocab.txt` that comes with them.
-    do_lower_case: None for what is said beside them.
-
-  Returns:
-    The tokenizer.
+    paths: the models.
+    vocab_size: maximum number of vocabulary entries; None for any.
+    vocab_file: None for `vocab.txt` in the models' folders.
+    do_lower_case: None for the value in the models' JSON files.
 
   Raises:
-    InputError: nothing comes with them, they differ, or the vocabulary is not
-      one of theirs.
+    InputError: neither model has the vocabulary or the casing, the models
+      differ in it, or the vocabulary is larger than `vocab_size`.
   """
-  folders = [_folder_of_parts(path) for path in paths]
+  folders = [_files_dir(path) for path in paths]
   if vocab_file is None:
     files = [os.path.join(f, loading.VOCAB_FILE) for f in folders]
-    vocab_file, _ = _agreed(
+    vocab_file, _ = _common_value(
       {f: vocabulary.read_entries(f) for f in files if os.path.exists(f)},
       "vocab_file",
     )
   if do_lower_case is None:
-    _, do_lower_case = _agreed(
-      dict(filter(None, map(_stated_case, folders))), "do_lower_case"
+    _, do_lower_case = _common_value(
+      dict(filter(None, map(_read_casing, folders))), "do_lower_case"
     )
   return vocabulary.load_tokenizer(vocab_file, do_lower_case, vocab_size)
 
 
-def _folder_of_parts(path: str) -> str:
-  """Where a model's vocabulary and JSON files are."""
+def _files_dir(path: str) -> str:
+  """Folder of a model's vocabulary and JSON files."""
   if rewrite.model_format(path) == "saved_model":
     return os.path.join(path, "assets")
   return path if os.path.isdir(path) else os.path.dirname(path)
 
 
-def _stated_case(folder: str) -> tuple[str, bool] | None:
-  """The file that says whether words are lower-cased, and what it says."""
+def _read_casing(folder: str) -> tuple[str, bool] | None:
+  """The file that contains `do_lower_case`, and its value."""
   for name in (
     model_json.MODEL_FILE,
     loading.CONFIG_FILE,
@@ -311,22 +288,22 @@ def _stated_case(folder: str) -> tuple[str, bool] | None:
   ):
     path = os.path.join(folder, name)
     if os.path.exists(path):
-      stated = json_files.read(path, dict).get("do_lower_case")
-      if stated is not None:
-        return path, stated
+      do_lower_case = json_files.read(path, dict).get("do_lower_case")
+      if do_lower_case is not None:
+        return path, do_lower_case
   return None
 
 
-def _agreed(found: Mapping[str, Any], flag: str) -> tuple[str, Any]:
-  """The first of what files hold, if all hold the same."""
-  if not found:
+def _common_value(values: Mapping[str, Any], flag: str) -> tuple[str, Any]:
+  """The first file and its value, if the values of all files are equal."""
+  if not values:
     raise InputError(f"--{flag}: comes with neither model; give it")
-  (path, value), *others = found.items()
-  for other, theirs in others:
-    if theirs != value:
+  (path, value), *others = values.items()
+  for other_path, other in others:
+    if other != value:
       raise InputError(
-        f"{path} and {other}: differ in it, so the models do not read text the"
-        f" same way; say how with --{flag}"
+        f"{path} and {other_path}: differ, so the models tokenize text"
+        f" differently. Set one tokenizer for both with --{flag}"
       )
   return path, value
 
@@ -338,15 +315,15 @@ def encode_lines(
   batch_size: int = 32,
   encoding: text_files.Encoding = text_files.UTF8,
 ) -> Iterator[Batch]:
-  """Makes batches of the lines of a file, and prints how many were cut.
+  """Encodes the lines of a file in batches; prints how many were truncated.
 
   Args:
-    text_file: a text a line, or a pair with " ||| " between; blank lines are
-      left out. Unpacked if its name ends in .gz.
-    tokenizer: gives the ids.
-    max_seq_length: tokens that are kept of a line.
-    batch_size: lines a batch.
-    encoding: of the file.
+    text_file: one text per line, or a pair separated by " ||| "; blank lines
+      are skipped. Decompressed if its name ends in .gz.
+    tokenizer: splits the texts into WordPiece ids.
+    max_seq_length: longer lines are truncated to this many tokens.
+    batch_size: lines per batch.
+    encoding: text encoding of the file.
 
   Yields:
     Batches, each as long as its longest line.
@@ -372,27 +349,27 @@ def encode_lines(
   if is_empty:
     raise InputError(f"{text_file}: has no text")
   if num_cut:
-    print(f"{num_cut} lines cut to {max_seq_length} tokens")
+    print(f"{num_cut} lines truncated to {max_seq_length} tokens")
 
 
 # Comparison
 
 
 class Difference:
-  """What two arrays of values differ by, gathered part by part.
+  """Statistics of the difference of two arrays, accumulated in parts.
 
   Attributes:
-    largest: absolute difference; NaN where there is one.
+    largest: maximum absolute difference; NaN if any value is NaN.
   """
 
   def __init__(self):
     self.largest = 0.0
     self._count = 0
-    self._sums = np.zeros(2)  # of differences and of values
+    self._sums = np.zeros(2)  # of the differences and of the first's values
     self._squares = np.zeros(2)
 
   def add(self, values: np.ndarray, others: np.ndarray) -> None:
-    """Adds two arrays of one shape."""
+    """Adds two arrays of the same shape."""
     values = values.astype(np.float64)
     difference = values - others
     self.largest = np.maximum(self.largest, np.abs(difference).max())
@@ -402,12 +379,12 @@ class Difference:
 
   @property
   def mean(self) -> float:
-    """Mean difference, which shows a bias."""
+    """Mean signed difference."""
     return self._sums[0] / self._count
 
   @property
   def deviations(self) -> np.ndarray:
-    """Standard deviations: of the differences, and of the first's values."""
+    """Standard deviations of the differences and of the first's values."""
     variances = self._squares / self._count - (self._sums / self._count) ** 2
     return np.sqrt(np.maximum(variances, 0.0))
 
@@ -417,77 +394,77 @@ def compare_outputs(
 ) -> bool:
   """Runs two models on the same batches and prints how they differ.
 
-  Tokens alone count, not padding.
+  Padding is ignored.
 
   Args:
-    models: the two.
-    batches: of texts.
-    tolerance: the largest difference of two numbers that still agree.
+    models: two models.
+    batches: inputs for both.
+    tolerance: maximum absolute difference of values that agree.
 
   Returns:
-    Whether all do.
+    Whether all values agree.
 
   Raises:
-    InputError: the models have other numbers of layers, or other widths.
+    InputError: the models differ in their number of layers or in their width.
   """
   differences: dict[str, Difference] = collections.defaultdict(Difference)
   names = " and ".join(model.name for model in models)
-  alone: set[str] = set()
+  unmatched: set[str] = set()  # outputs of one model only
   num_texts = num_tokens = 0
   for batch in batches:
     is_token = batch["input_mask"] > 0
     num_texts += len(is_token)
     num_tokens += is_token.sum()
-    ours, theirs = (model.run(batch) for model in models)
-    alone |= ours.keys() ^ theirs.keys()
-    if not alone <= {"pooled"}:
-      raise InputError(f"{names}: only one has {', '.join(sorted(alone))}")
-    for name in filter(theirs.__contains__, ours):
-      values, others = ours[name], theirs[name]
+    first, second = (model.run(batch) for model in models)
+    unmatched |= first.keys() ^ second.keys()
+    if not unmatched <= {"pooled"}:
+      raise InputError(f"{names}: only one has {', '.join(sorted(unmatched))}")
+    for name in filter(second.__contains__, first):
+      values, others = first[name], second[name]
       if values.shape != others.shape:
         raise InputError(
           f"{names}: {name} is {values.shape[-1]} wide in one and"
           f" {others.shape[-1]} in the other"
         )
       if values.ndim == 3:
-        values, others = values[is_token], others[is_token]  # [T, H]
+        values, others = values[is_token], others[is_token]  # [R, H]
       differences[name].add(values, others)
 
-  for which, model in zip(("first", "second"), models):
-    print(f"{which}: {model.name}")
+  for ordinal, model in zip(("first", "second"), models):
+    print(f"{ordinal}: {model.name}")
   print(f"{num_texts} texts, {num_tokens} tokens")
-  print(f"{'':12}{'largest':>12}{'mean':>12}{'deviation':>12}{'of values':>12}")
+  print(f"{'':12}{'max diff':>12}{'mean diff':>12}{'std diff':>12}{'std':>12}")
   for name, found in differences.items():
     figures = (found.largest, found.mean, *found.deviations)
     print(f"{name:12}" + "".join(f"{figure:#12.3g}" for figure in figures))
-  for name in alone:
+  for name in unmatched:
     print(f"{name:12} in one of the models only, not compared")
   return _verdict([d.largest for d in differences.values()], tolerance)
 
 
 def compare_weights(
-  ours: Mapping[str, np.ndarray],
-  theirs: Mapping[str, np.ndarray],
+  first: Mapping[str, np.ndarray],
+  second: Mapping[str, np.ndarray],
   tolerance: float,
 ) -> bool:
-  """Prints how two models' weights differ, one line for each that does.
+  """Prints how the weights of two models differ, one line per variable.
 
   Args:
-    ours: weights by name.
-    theirs: those of the other.
-    tolerance: the largest difference of two numbers that still agree.
+    first: weights by name.
+    second: weights by name.
+    tolerance: maximum absolute difference of values that agree.
 
   Returns:
-    Whether all do, and each model has the weights of the other.
+    Whether both have the same variables and all values agree.
   """
-  largest = []  # difference of each variable that is not equal
+  largest = []  # maximum difference of each variable that is not equal
   num_equal = 0
-  for name in sorted(ours.keys() | theirs.keys()):
-    if name not in ours or name not in theirs:
+  for name in sorted(first.keys() | second.keys()):
+    if name not in first or name not in second:
       largest.append(np.inf)
-      print(f"{name}: in the {'first' if name in ours else 'second'} only")
+      print(f"{name}: only in the {'first' if name in first else 'second'}")
       continue
-    values, others = ours[name], theirs[name]
+    values, others = first[name], second[name]
     if values.shape != others.shape:
       largest.append(np.inf)
       print(f"{name}: {values.shape} and {others.shape}")
@@ -498,12 +475,12 @@ def compare_weights(
       difference.add(values, others)
       largest.append(difference.largest)
       print(f"{name}: {difference.largest:.3g}")
-  print(f"{num_equal} variables are equal bit by bit, {len(largest)} are not")
+  print(f"{num_equal} variables are bitwise equal, {len(largest)} are not")
   return _verdict(largest, tolerance)
 
 
 def _verdict(largest: Iterable[float], tolerance: float) -> bool:
-  # Whatever is compared with NaN is false.
+  # A comparison with NaN is false.
   agree = all(value <= tolerance for value in largest)
   verdict = "agree" if agree else "do not agree"
   print(f"they {verdict} within {tolerance:g}")

@@ -1,7 +1,7 @@
-"""`bert_config.json`: its schema, and reading it.
+"""Schema and reader of `bert_config.json`.
 
-`modeling.BertConfig` takes whatever it is given, as in google-research/bert;
-commands read the file here. Imports no TensorFlow.
+`modeling.BertConfig` accepts any values, as in google-research/bert; commands
+read and check the file here. Does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bertlib import json_files
 from bertlib.errors import InputError
 from bertlib.settings import ranges
 
-# Without these the shapes of the weights are not known.
+# Required: they determine the shapes of the weights.
 SIZES = (
   "vocab_size",
   "hidden_size",
@@ -27,7 +27,7 @@ SIZES = (
   "type_vocab_size",
 )
 
-# The type and the range of each value; a float may be written as an integer.
+# Type and range of each value; a float may be written as an integer.
 _SCHEMA = {
   **dict.fromkeys(SIZES, (int, ranges.AT_LEAST_1)),
   "hidden_act": (str, None),
@@ -39,7 +39,7 @@ _SCHEMA = {
 
 _TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
 
-# What is to be done about a file that is no config.
+# How to fix an invalid config, for error messages.
 FIX = "Fix it, or name the model's bert_config.json"
 
 
@@ -48,80 +48,79 @@ def read(path: str, required: Iterable[str] = SIZES) -> dict[str, Any]:
 
   Args:
     path: the file.
-    required: keys that have to be there.
+    required: keys that must be present.
 
   Returns:
-    Its values by key, those of unknown keys too.
+    All values by key, including unknown keys.
 
   Raises:
-    InputError: it cannot be read, or is not a model's config.
+    InputError: the file cannot be read, or see `check`.
   """
   values = json_files.read(path, fix=FIX)
   check(path, values, required)
   unknown = sorted(values.keys() - _SCHEMA.keys())
   if unknown:
-    logging.info("%s: keys without effect: %s", path, ", ".join(unknown))
+    logging.info("%s: ignored keys: %s", path, ", ".join(unknown))
   return values
 
 
 def check(path: str, values: Any, required: Iterable[str] = SIZES) -> None:
-  """Refuses values that are not the config of a model.
+  """Rejects values that are not a model's config.
 
   Args:
-    path: names them.
-    values: the parsed file.
-    required: keys that have to be there.
+    path: file for the message.
+    values: parsed JSON.
+    required: keys that must be present.
 
   Raises:
     InputError: a key is missing or misspelled, or a value is out of range.
   """
   if not isinstance(values, Mapping):
     raise InputError(
-      f"{path}: not a bert_config.json, which is a JSON object of the model's"
+      f"{path}: not a bert_config.json, which is a JSON object with the model's"
       " sizes"
     )
   for key in values.keys() - _SCHEMA.keys():
     for known in _SCHEMA:
       if _edit_distance(key.lower(), known) <= 2:
         raise InputError(
-          f"{path}: unknown key {key}; {known} is probably meant. Rename or"
-          " remove it"
+          f"{path}: unknown key {key}. Rename it to {known}, or remove it"
         )
   missing = [key for key in required if key not in values]
   if missing:
     raise InputError(
-      f"{path}: has no {', '.join(missing)}. Take the file that belongs to the"
+      f"{path}: has no {', '.join(missing)}. Use the file that belongs to the"
       " checkpoint"
     )
   for key, (kind, allowed) in _SCHEMA.items():
     if key in values and not _is_valid(values[key], kind, allowed):
       shown = json.dumps(values[key], ensure_ascii=False)
       raise InputError(
-        f"{path}: {key} is {shown}, but has to be {_TYPE_NAMES[kind]}"
+        f"{path}: {key} is {shown}, but must be {_TYPE_NAMES[kind]}"
         f" {allowed or ''}".rstrip()
       )
   width, heads = values.get("hidden_size"), values.get("num_attention_heads")
   if width and heads and width % heads:
     raise InputError(
       f"{path}: num_attention_heads is {heads}, which does not divide"
-      f" hidden_size, {width}. Take the file that belongs to the checkpoint"
+      f" hidden_size, {width}. Use the file that belongs to the checkpoint"
     )
 
 
 def _is_valid(value: Any, kind: type, allowed: ranges.Range | None) -> bool:
   """True if a value has its type and is in its range."""
-  if isinstance(value, bool):  # which Python takes for an integer
+  if isinstance(value, bool):  # a subclass of int
     return False
   if not isinstance(value, (int, float) if kind is float else kind):
     return False
   return allowed is None or value in allowed
 
 
-def _edit_distance(one: str, other: str) -> int:
-  """Insertions, deletions and replacements that turn one into the other."""
-  row = list(range(len(other) + 1))
-  for i, a in enumerate(one, start=1):
+def _edit_distance(first: str, second: str) -> int:
+  """Levenshtein distance of two strings."""
+  row = list(range(len(second) + 1))
+  for i, a in enumerate(first, start=1):
     last, row = row, [i]
-    for j, b in enumerate(other, start=1):
+    for j, b in enumerate(second, start=1):
       row.append(min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (a != b)))
   return row[-1]

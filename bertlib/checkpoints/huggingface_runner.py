@@ -1,9 +1,9 @@
-"""Runs a Hugging Face BERT in a process of its own, by `transformers`.
+"""Running a Hugging Face BERT with `transformers`, in a child process.
 
 TensorFlow and PyTorch's compiler (triton) each contain LLVM, and a process that
-imports both is aborted. So the model runs in a child, which imports PyTorch and
-no TensorFlow: it reads batches from its standard input and writes outputs to
-its standard output, each message an .npz archive after its length.
+imports both aborts. The child process imports PyTorch but not TensorFlow. It
+reads batches from standard input and writes outputs to standard output; each
+message is an .npz archive, preceded by its length.
 
     python -m bertlib.checkpoints.huggingface_runner FOLDER
 """
@@ -38,10 +38,10 @@ _LENGTH = struct.Struct(">Q")  # bytes of the archive that follows
 
 
 class HuggingFaceModel:
-  """A model that runs in a child process, until this object is gone.
+  """A model in a child process, which ends when this object is deleted.
 
   Attributes:
-    version: of transformers.
+    version: version of transformers.
     vocab_size: number of word embeddings.
     max_seq_length: number of position embeddings.
   """
@@ -50,20 +50,20 @@ class HuggingFaceModel:
     """Starts the process.
 
     Args:
-      folder: has `config.json` and weights.
+      folder: contains `config.json` and weights.
 
     Raises:
       InputError: a package is missing or crashes, or the folder cannot be
         loaded.
     """
     self._folder = folder
-    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (until this is gone)
+    self._log = tempfile.TemporaryFile()  # noqa: SIM115 (as long as this lives)
     self._process = subprocess.Popen(
       [sys.executable, "-m", __name__, folder],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._log,
-      # Older releases of transformers import TensorFlow where it is installed.
+      # Older releases of transformers import TensorFlow if it is installed.
       env=os.environ
       | {"USE_TF": "0", "HF_HUB_OFFLINE": "1", "PYTHONPATH": _python_path()},
     )
@@ -80,7 +80,7 @@ class HuggingFaceModel:
       batch: int32 [B, S] `input_ids`, `input_mask` and `segment_ids`.
 
     Returns:
-      float32 [B, S, H] "embeddings" and "layer 1" to the last, and [B, H]
+      float32 [B, S, H] for "embeddings", "layer 1", "layer 2", ...; [B, H] for
       "pooled" if the model has a pooler.
 
     Raises:
@@ -101,47 +101,44 @@ class HuggingFaceModel:
     return arrays
 
   def _crash(self) -> InputError:
-    """The error for a process that ended on its own."""
+    """Error for a child process that ended unexpectedly."""
     status = self._process.wait()
     self._log.seek(0)
     lines = self._log.read().decode(errors="replace").split("\n")
-    logging.debug("The process of transformers wrote:\n%s", "\n".join(lines))
-    how = signal.strsignal(-status) if status < 0 else f"status {status}"
+    logging.debug("Output of the transformers process:\n%s", "\n".join(lines))
+    cause = signal.strsignal(-status) if status < 0 else f"status {status}"
     last = next((line for line in reversed(lines) if line.strip()), "")
     return InputError(
-      f"{self._folder}: the process that runs it by transformers crashed"
-      f" ({how}: {last.strip()}). {_INSTALL}"
+      f"{self._folder}: the transformers process crashed"
+      f" ({cause}: {last.strip()}). {_INSTALL}"
     )
 
 
 def _stop(process: subprocess.Popen) -> None:
-  with contextlib.suppress(BrokenPipeError):  # it crashed
-    process.stdin.close()  # which ends it
+  with contextlib.suppress(BrokenPipeError):  # already crashed
+    process.stdin.close()  # makes the child exit
   process.wait()
   process.stdout.close()
 
 
-# The child
+# Child process
 
 
 def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
   """Loads a Hugging Face folder into `transformers`, in float32.
 
-  Args:
-    folder: has `config.json` and weights.
-
   Returns:
-    A function as `HuggingFaceModel.run`, and the model's config.
+    A function like `HuggingFaceModel.run`, and the model's config.
 
   Raises:
-    InputError: a package is missing, or cannot load the folder.
+    InputError: a package is missing or cannot load the folder.
   """
   try:
     import torch
     import transformers
   except ImportError as error:
     raise InputError(
-      f"{folder}: cannot be run by transformers ({error}). {_INSTALL}"
+      f"{folder}: cannot be run with transformers ({error}). {_INSTALL}"
     ) from error
   transformers.logging.set_verbosity_error()
   transformers.logging.disable_progress_bar()
@@ -178,9 +175,9 @@ def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
 
 
 def main(folder: str) -> None:
-  """Answers batches until there are no more."""
+  """Computes outputs of batches until standard input is closed."""
   replies = os.fdopen(os.dup(1), "wb")
-  os.dup2(2, 1)  # what packages print is no reply
+  os.dup2(2, 1)  # keeps the packages' own output out of the replies
   try:
     run, config = load(folder)
   except InputError as error:
@@ -197,7 +194,7 @@ def main(folder: str) -> None:
 
 
 def _python_path() -> str:
-  """The path that this process imports from, for another one."""
+  """PYTHONPATH with which the child process can import this module."""
   return os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
 
 
@@ -213,7 +210,7 @@ def _write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
 
 
 def _read_arrays(file: IO[bytes]) -> dict[str, np.ndarray] | None:
-  """The next message, None where the other process has ended."""
+  """Reads the next message; None if the other process has ended."""
   length = file.read(_LENGTH.size)
   if len(length) < _LENGTH.size:
     return None

@@ -17,17 +17,17 @@ from bertlib.errors import InputError
 
 
 class LoadedModel:
-  """A trained model, loaded once, to run on rows of tokens.
+  """A trained model, loaded once, for prediction.
 
-  The base of each script's `Predictor`, which adds `build` and `predict`.
+  Base class of each script's `Predictor`, which adds `build` and `predict`.
 
   Attributes:
-    description: the contents of the model's `model.json`.
-    tokenizer: of the model.
+    description: contents of the model's `model.json`.
+    tokenizer: the model's tokenizer.
   """
 
-  script: str  # The command that trains such models.
-  purpose: str  # A verb phrase for messages, such as "labels texts".
+  script: str  # Command that trains such models.
+  purpose: str  # Verb phrase for messages, such as "labels texts".
 
   def __init__(
     self,
@@ -46,7 +46,7 @@ class LoadedModel:
       precision: "float32", "bfloat16" or "float16", see `--precision`.
 
     Raises:
-      InputError: the folder is missing, or holds no such model.
+      InputError: the folder is missing, or contains no model of `script`.
     """
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
@@ -75,8 +75,8 @@ class LoadedModel:
     self, config: modeling.BertConfig, checkpoint: str, precision: str
   ) -> None:
     """Builds the graph and restores its weights."""
-    # Constants are cast to a narrow format once, variables with every batch. A
-    # graph has room for 2 GB of them.
+    # In 16-bit precision, constants are cast once, variables in every batch.
+    # A graph holds at most 2 GB of constants.
     getter = None
     if precision != "float32" and loading.num_weights(config) < 2**29:
       getter = _constants_of(checkpoint)
@@ -108,9 +108,9 @@ class LoadedModel:
     """Builds the graph.
 
     Args:
-      description: see the class.
-      config: the model's sizes.
-      inputs: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
+      description: contents of `model.json`.
+      config: the model's `BertConfig`.
+      inputs: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`.
       compute: precision and unpadding.
 
     Returns:
@@ -121,15 +121,15 @@ class LoadedModel:
   def run(
     self, rows: Sequence[Mapping[str, Sequence[int]]]
   ) -> list[np.ndarray]:
-    """Computes rows in batches of similar length.
+    """Computes the outputs of rows, in batches of similar length.
 
     Args:
-      rows: each with `model_inputs.TOKEN_FEATURES`, of any length, padded or
+      rows: `model_inputs.TOKEN_FEATURES` of each row, of any length, padded or
         not.
 
     Returns:
-      The output of each, in order. Its S is that of the longest row of its
-      batch.
+      The output of each row, in order; S is the length of the longest row in
+      its batch.
     """
     lengths = [sum(row["input_mask"]) for row in rows]
     order = sorted(range(len(rows)), key=lambda index: -lengths[index])

@@ -49,7 +49,7 @@ def golden(name):
 
 @pytest.fixture
 def tiny(tmp_path):
-  """Copies the model of the reference's results, with a vocabulary."""
+  """Copies the tiny golden model of google-research/bert; adds a vocabulary."""
 
   def copy(name="tiny"):
     folder = tmp_path / name
@@ -87,11 +87,11 @@ def assert_outputs_of_the_reference(outputs, inputs):
   }
   expected = golden("outputs.npz")
   assert list(outputs) == list(names)
-  seen = inputs["input_mask"] > 0
-  for ours, theirs in names.items():
-    values, others = outputs[ours], expected[theirs]
+  is_token = inputs["input_mask"] > 0
+  for name, golden_name in names.items():
+    values, others = outputs[name], expected[golden_name]
     if values.ndim == 3:
-      values, others = values[seen], others[seen]
+      values, others = values[is_token], others[is_token]
     np.testing.assert_allclose(values, others, rtol=0, atol=1e-5)
 
 
@@ -111,14 +111,14 @@ def without_pooler(folder):
 
 
 @pytest.mark.graph
-def test_a_checkpoint_without_pooler_shows_no_pooled_output(tiny):
+def test_a_checkpoint_without_pooler_has_no_pooled_output(tiny):
   folder = tiny()
   without_pooler(folder)
   outputs = compare.load(folder).run(golden("inputs.npz"))
   assert "layer 3" in outputs and "pooled" not in outputs
 
 
-def test_a_damaged_checkpoint_costs_one_line(tiny):
+def test_a_truncated_checkpoint_is_a_one_line_error(tiny):
   folder = tiny()
   data = f"{folder}/bert_model.ckpt.data-00000-of-00001"
   os.truncate(data, 99)
@@ -128,7 +128,7 @@ def test_a_damaged_checkpoint_costs_one_line(tiny):
 
 @pytest.fixture
 def huggingface(tiny, tmp_path):
-  """Makes the Hugging Face folder of the model; with its pooler or not."""
+  """Converts the model to a Hugging Face folder, with or without pooler."""
 
   def make(has_pooler=True):
     folder = tiny()
@@ -156,15 +156,15 @@ def test_transformers_gives_the_outputs_of_the_reference(huggingface):
 
 
 @pytest.mark.graph
-def test_a_pooler_that_transformers_made_up_is_not_shown(huggingface):
+def test_a_pooler_that_transformers_initializes_is_left_out(huggingface):
   pytest.importorskip("transformers")
   outputs = compare.load(huggingface(False)).run(golden("inputs.npz"))
   assert "layer 3" in outputs and "pooled" not in outputs
 
 
 @pytest.fixture
-def torch_that(tmp_path, monkeypatch):
-  """Puts a package of that name before any other, with these lines."""
+def fake_torch(tmp_path, monkeypatch):
+  """Writes a module `torch` that child processes import."""
 
   def write(lines):
     (tmp_path / "packages").mkdir()
@@ -185,8 +185,10 @@ def torch_that(tmp_path, monkeypatch):
   ],
   ids=["missing", "aborts", "exits", "raises"],
 )
-def test_a_missing_or_crashing_peer_costs_one_line(lines, tmp_path, torch_that):
-  torch_that(lines)
+def test_a_missing_or_crashing_torch_is_a_one_line_error(
+  lines, tmp_path, fake_torch
+):
+  fake_torch(lines)
   write_json(tmp_path, "config.json")
   with pytest.raises(InputError) as refused:
     compare.load(str(tmp_path))
@@ -196,11 +198,11 @@ def test_a_missing_or_crashing_peer_costs_one_line(lines, tmp_path, torch_that):
 
 
 @pytest.mark.process
-def test_a_process_that_dies_later_costs_one_line(
-  tmp_path, torch_that, huggingface
+def test_a_crash_during_a_batch_is_a_one_line_error(
+  tmp_path, fake_torch, huggingface
 ):
   folder = huggingface()
-  torch_that(
+  fake_torch(
     "import os, sys, types\n"
     "Names = types.SimpleNamespace\n"
     "class Model:\n"
@@ -216,15 +218,15 @@ def test_a_process_that_dies_later_costs_one_line(
   )
   model = compare.load(folder)
   assert (model.vocab_size, model.max_seq_length) == (9, 5)
-  for _ in range(2):  # once by its silence, once by its pipe
+  for _ in range(2):  # while reading its reply, then while writing to it
     with pytest.raises(InputError, match=re.escape(folder)):
       model.run(golden("inputs.npz"))
 
 
 @pytest.mark.process
-def test_the_process_of_the_peer_imports_no_tensorflow(torch_that, huggingface):
+def test_the_child_process_does_not_import_tensorflow(fake_torch, huggingface):
   folder = huggingface()
-  torch_that(
+  fake_torch(
     "import sys; assert 'tensorflow' not in sys.modules\n"
     "raise ImportError('ok')"
   )
@@ -232,7 +234,7 @@ def test_the_process_of_the_peer_imports_no_tensorflow(torch_that, huggingface):
     compare.load(folder)
 
 
-def test_what_transformers_cannot_load_costs_one_line(tmp_path):
+def test_a_folder_that_transformers_cannot_load_is_a_one_line_error(tmp_path):
   pytest.importorskip("transformers")
   write_json(tmp_path, "config.json", model_type="bert")
   with pytest.raises(InputError, match=r"^.*: transformers cannot load it.*$"):
@@ -257,7 +259,7 @@ def test_an_exported_encoder_gives_the_outputs_of_the_reference(tiny, tmp_path):
 
 
 class Exported(tf_v2.Module):
-  """Has the signature of an exported encoder; its states tell its inputs."""
+  """Has the signature of an exported encoder; its outputs echo its inputs."""
 
   def __init__(self):
     self.scale = tf_v2.Variable([2.0, 3.0], name="bert/scale")
@@ -271,7 +273,7 @@ class Exported(tf_v2.Module):
 
 @pytest.fixture
 def export(tmp_path):
-  """Writes such a SavedModel."""
+  """Writes `Exported` as a SavedModel."""
 
   def export(seq_length=None, signature="layers"):
     module = Exported()
@@ -293,7 +295,9 @@ def export(tmp_path):
 
 
 @pytest.mark.parametrize(("seq_length", "longest"), [(None, 40), (5, 5)])
-def test_batches_fit_an_export_of_one_length(seq_length, longest, export):
+def test_batches_are_padded_to_the_length_of_the_export(
+  seq_length, longest, export
+):
   model = compare.load(export(seq_length))
   outputs = model.run(
     {
@@ -311,14 +315,14 @@ def test_batches_fit_an_export_of_one_length(seq_length, longest, export):
   }
 
 
-def test_a_saved_model_of_something_else_is_refused(export):
+def test_a_saved_model_without_the_signature_is_refused(export):
   folder = export(signature="serving_default")
   with pytest.raises(InputError, match="has no signature layers; export it"):
     compare.load(folder)
 
 
 @pytest.mark.parametrize("signature", ["layers", "serving_default"])
-def test_a_saved_model_has_weights(signature, export):
+def test_weights_are_read_from_any_saved_model(signature, export):
   weights = compare.saved_model_weights(export(signature=signature))
   assert {n: v.tolist() for n, v in weights.items()} == {"bert/scale": [2, 3]}
 
@@ -339,7 +343,7 @@ def encode(tmp_path, text, max_seq_length=9, **options):
   )
 
 
-def test_lines_become_batches_as_long_as_their_longest(tmp_path):
+def test_lines_are_batched_and_padded_to_the_longest(tmp_path):
   text = "the cat sat\n \nthe ||| cat\non\n"
   first, second = encode(tmp_path, text, batch_size=2)
   assert {name: array.tolist() for name, array in first.items()} == {
@@ -350,9 +354,9 @@ def test_lines_become_batches_as_long_as_their_longest(tmp_path):
   assert second["input_ids"].tolist() == [[2, 7, 3]]
 
 
-def test_lines_that_are_cut_are_counted(tmp_path, capsys):
+def test_truncated_lines_are_counted(tmp_path, capsys):
   encode(tmp_path, "the cat sat on\nthe\nthe cat sat\n", max_seq_length=4)
-  assert capsys.readouterr().out == "2 lines cut to 4 tokens\n"
+  assert capsys.readouterr().out == "2 lines truncated to 4 tokens\n"
 
 
 def test_a_file_without_text_is_refused(tmp_path):
@@ -368,7 +372,7 @@ def two_folders(tmp_path):
   return folders
 
 
-def test_either_model_brings_vocabulary_and_case(two_folders):
+def test_vocabulary_and_casing_come_from_either_model(two_folders):
   one, two = two_folders
   write_vocab(one)
   write_json(two, "tokenizer_config.json", do_lower_case=False)
@@ -377,30 +381,32 @@ def test_either_model_brings_vocabulary_and_case(two_folders):
   assert tokenizer.tokenize("the Mat") == ["the", "Mat"]
 
 
-def test_an_export_brings_vocabulary_and_case(export):
+def test_vocabulary_and_casing_come_from_an_export(export):
   tokenizer = compare.find_tokenizer([export()])
   assert tokenizer.tokenize("the Mat") == ["the", "Mat"]
 
 
-def test_models_of_other_vocabularies_are_refused(two_folders):
+def test_models_with_different_vocabularies_are_refused(two_folders):
   one, two = two_folders
   write_vocab(one)
   write_vocab(two, WORDS[::-1])
-  with pytest.raises(InputError, match=r"vocab\.txt: differ .* --vocab_file"):
+  with pytest.raises(InputError, match=r"vocab\.txt: differ, .* --vocab_file"):
     compare.find_tokenizer([str(one), str(two)], do_lower_case=True)
 
 
-def test_models_of_other_case_are_refused(two_folders):
+def test_models_with_different_casing_are_refused(two_folders):
   one, two = two_folders
   write_vocab(one)
   write_json(one, "bert_config.json", do_lower_case=True)
   write_json(two, "tokenizer_config.json", do_lower_case=False)
-  with pytest.raises(InputError, match=r"config\.json: differ .* --do_lower_c"):
+  with pytest.raises(
+    InputError, match=r"config\.json: differ, .* --do_lower_ca"
+  ):
     compare.find_tokenizer([str(one), str(two)])
 
 
 @pytest.mark.parametrize("flag", ["vocab_file", "do_lower_case"])
-def test_what_no_model_brings_is_asked_for(flag, tmp_path):
+def test_a_vocabulary_or_casing_of_neither_model_is_required(flag, tmp_path):
   if flag == "do_lower_case":
     write_vocab(tmp_path)
   with pytest.raises(InputError, match=f"--{flag}: comes with neither model"):
@@ -410,7 +416,7 @@ def test_what_no_model_brings_is_asked_for(flag, tmp_path):
 # Comparison
 
 
-def test_figures_are_those_of_numpy():
+def test_statistics_in_parts_equal_those_of_numpy():
   rng = np.random.default_rng(0)
   values = rng.normal(3.0, 2.0, size=(7, 5)).astype(np.float32)
   others = (values + rng.normal(1e-3, 1e-4, size=(7, 5))).astype(np.float32)
@@ -430,21 +436,21 @@ def test_figures_are_those_of_numpy():
 BATCH = {"input_mask": np.array([[1, 1, 0], [1, 0, 0]], np.int32)}
 
 
-def fixed(**outputs):
-  """A model that gives these whatever it is given."""
+def constant_model(**outputs):
+  """A model with the same outputs for every batch."""
   named = {name.replace("_", " "): value for name, value in outputs.items()}
   return compare.Model("a model", None, None, lambda batch: named)
 
 
-def states(place=None, by=0.0):
+def states(index=None, change=0.0):
   values = np.linspace(-1.0, 1.0, 2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
-  if place:
-    values[place] += by
+  if index:
+    values[index] += change
   return values
 
 
 @pytest.mark.parametrize(
-  ("place", "by", "agree"),
+  ("index", "change", "agree"),
   [
     ((0, 1, 2), 0.5, False),
     ((0, 1, 2), 0.01, True),
@@ -452,15 +458,18 @@ def states(place=None, by=0.0):
     ((0, 2, 2), 0.5, True),  # padding
   ],
 )
-def test_tokens_agree_within_the_tolerance(place, by, agree):
-  models = [fixed(layer_1=states()), fixed(layer_1=states(place, by))]
+def test_tokens_agree_within_the_tolerance(index, change, agree):
+  models = [
+    constant_model(layer_1=states()),
+    constant_model(layer_1=states(index, change)),
+  ]
   assert compare.compare_outputs(models, [BATCH] * 2, 0.1) is agree
 
 
-def test_outputs_that_one_model_lacks_are_named(capsys):
+def test_a_pooled_output_of_one_model_only_is_reported(capsys):
   models = [
-    fixed(layer_1=states(), pooled=states()[:, 0]),
-    fixed(layer_1=states()),
+    constant_model(layer_1=states(), pooled=states()[:, 0]),
+    constant_model(layer_1=states()),
   ]
   assert compare.compare_outputs(models, [BATCH], 0.1)
   out = capsys.readouterr().out
@@ -474,20 +483,20 @@ def test_outputs_that_one_model_lacks_are_named(capsys):
     ({"layer_1": states(), "layer_2": states()}, "only one has layer 2"),
   ],
 )
-def test_models_of_other_sizes_are_refused(other, message):
-  models = [fixed(layer_1=states()), fixed(**other)]
+def test_models_of_different_sizes_are_refused(other, message):
+  models = [constant_model(layer_1=states()), constant_model(**other)]
   with pytest.raises(InputError, match=message):
     compare.compare_outputs(models, [BATCH], 0.1)
 
 
-def figures(output):
-  """The largest difference of each output, as printed."""
+def largest_differences(output):
+  """The maximum difference of each output, as printed."""
   rows = re.findall(r"^(\w+(?: \d)?) +(\d\S*) +\S+ +\S+ +\S+$", output, re.M)
   return {name: float(largest) for name, largest in rows}
 
 
 @pytest.mark.graph
-def test_a_layer_that_was_changed_is_seen_from_there_on(
+def test_a_changed_layer_differs_and_so_do_later_layers(
   tiny, text_file, capsys
 ):
   paths = [tiny("one"), tiny("two")]
@@ -496,7 +505,7 @@ def test_a_layer_that_was_changed_is_seen_from_there_on(
   weights["bert/encoder/layer_1/output/LayerNorm/beta"][0] += 0.25
   checkpoint_writer.write_variables(checkpoint, weights)
   assert not compare.compare_on_text(paths, text_file)
-  found = figures(capsys.readouterr().out)
+  found = largest_differences(capsys.readouterr().out)
   assert found["embeddings"] == found["layer 1"] == 0
   assert found["layer 2"] == 0.25
   assert found["layer 3"] > 0.01 and found["pooled"] > 0.001
@@ -509,17 +518,17 @@ def test_a_checkpoint_and_its_huggingface_folder_agree(
   pytest.importorskip("transformers")
   paths = [huggingface(), str(tmp_path / "tiny")]
   assert compare.compare_on_text(paths, text_file, tolerance=1e-5)
-  assert figures(capsys.readouterr().out).keys() == {
+  assert largest_differences(capsys.readouterr().out).keys() == {
     "embeddings", "layer 1", "layer 2", "layer 3", "pooled"
   }  # fmt: skip
 
 
 @pytest.mark.graph
-def test_texts_longer_than_a_model_are_cut(tiny, tmp_path, capsys):
+def test_texts_longer_than_a_model_are_truncated(tiny, tmp_path, capsys):
   (tmp_path / "long.txt").write_text("cat " * 50)
   compare.compare_on_text([tiny()] * 2, str(tmp_path / "long.txt"))
   out = capsys.readouterr().out
-  assert "1 lines cut to 40 tokens\n" in out
+  assert "1 lines truncated to 40 tokens\n" in out
   assert "1 texts, 40 tokens\n" in out
 
 
@@ -543,10 +552,10 @@ def compare_weights(others, capsys):
   return agree, capsys.readouterr().out.splitlines()
 
 
-def test_weights_of_equal_bits_agree(capsys):
+def test_bitwise_equal_weights_agree(capsys):
   assert compare_weights(WEIGHTS, capsys) == (
     True,
-    ["2 variables are equal bit by bit, 0 are not", "they agree within 0.1"],
+    ["2 variables are bitwise equal, 0 are not", "they agree within 0.1"],
   )
 
 
@@ -560,15 +569,15 @@ def test_weights_of_equal_bits_agree(capsys):
     (np.array([0.5, 0.5], np.float32), False, "bias: (1,) and (2,)"),
   ],
 )
-def test_weights_that_differ_are_told(bias, agree, line, capsys):
+def test_weights_that_differ_are_printed(bias, agree, line, capsys):
   found, lines = compare_weights({**WEIGHTS, "bias": bias}, capsys)
   assert (found, lines[0]) == (agree, line)
-  assert lines[1] == "1 variables are equal bit by bit, 1 are not"
+  assert lines[1] == "1 variables are bitwise equal, 1 are not"
 
 
-@pytest.mark.parametrize("which", ["first", "second"])
-def test_weights_of_one_model_only_are_named(which, capsys):
+@pytest.mark.parametrize("ordinal", ["first", "second"])
+def test_weights_of_one_model_only_are_named(ordinal, capsys):
   fewer = {"kernel": WEIGHTS["kernel"]}
-  pair = [WEIGHTS, fewer] if which == "first" else [fewer, WEIGHTS]
+  pair = [WEIGHTS, fewer] if ordinal == "first" else [fewer, WEIGHTS]
   assert not compare.compare_weights(*pair, 0.1)
-  assert f"bias: in the {which} only\n" in capsys.readouterr().out
+  assert f"bias: only in the {ordinal}\n" in capsys.readouterr().out

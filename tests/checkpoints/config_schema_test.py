@@ -43,7 +43,7 @@ def test_a_byte_order_mark_is_accepted(tmp_path):
   assert config_schema.read(str(path)) == wrong_input_world.CONFIG
 
 
-def test_rates_have_defaults(tmp_path):
+def test_optional_keys_have_defaults(tmp_path):
   path = tmp_path / "config.json"
   rates = wrong_input_world.CONFIG.keys() - set(config_schema.SIZES)
   path.write_text(wrong_input_world.config(**dict.fromkeys(rates, ...)))
@@ -68,7 +68,7 @@ def test_rates_may_be_integers(value):
     ("embedding_size", False),
   ],
 )
-def test_a_key_within_two_edits_is_taken_for_a_misspelled_one(key, is_near):
+def test_a_key_within_two_edits_of_a_known_key_is_refused(key, is_near):
   values = wrong_input_world.CONFIG | {key: 1}
   if not is_near:
     config_schema.check("config", values)
@@ -77,7 +77,7 @@ def test_a_key_within_two_edits_is_taken_for_a_misspelled_one(key, is_near):
     config_schema.check("config", values)
 
 
-def test_a_config_of_the_library_takes_anything():
+def test_bert_config_accepts_any_values():
   values = {"vocab_size": 7, "num_hiden_layers": 2.0, "hidden_size": None}
   config = modeling.BertConfig.from_dict(values)
   assert (config.num_hidden_layers, config.num_hiden_layers) == (12, 2.0)

@@ -1082,7 +1082,7 @@ def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   target = to_huggingface(checkpoint, tmp_path)
   assert main(checkpoint, f"--compare={target}") == []
   assert capsys.readouterr().out.endswith(
-    f"{len(ENCODER)} variables are equal bit by bit, 0 are not\n"
+    f"{len(ENCODER)} variables are bitwise equal, 0 are not\n"
     "they agree within 0.0001\n"
   )
 
