@@ -1,4 +1,4 @@
-"""Counts what windows of several lengths and strides would leave out."""
+"""Audit of window settings: truncated questions and answers outside windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertlib.settings.squad import SquadSettings
 def print_audit(
   settings: SquadSettings, tokenizer: tokenization.FullTokenizer
 ) -> None:
-  """Prints what windows would leave out of --train_file."""
+  """Prints the audit of --train_file, see `audit`."""
   unaligned: list[dict[str, Any]] = []
   examples = squad_examples.read_squad_examples(
     settings.train_file, True, settings.version_2_with_negative, unaligned
@@ -43,21 +43,21 @@ def audit(
   doc_strides: Sequence[int],
   max_query_length: int,
 ) -> list[dict[str, int]]:
-  """Counts what windows would leave out, by length and stride.
+  """Counts windows and lost answers for every window length and stride.
 
   Args:
     examples: the questions, with answers.
     tokenizer: a WordPiece tokenizer.
-    max_seq_lengths: lengths to try, in tokens.
-    doc_strides: strides to try.
-    max_query_length: tokens of a question; longer ones are truncated.
+    max_seq_lengths: window lengths to try, in tokens.
+    doc_strides: strides to try, in tokens.
+    max_query_length: maximum number of tokens per question.
 
   Returns:
-    A row for each pair of length and stride: both, and the numbers of
-    questions, windows, truncated questions and answers in no window.
+    A table row per length and stride: both, and the numbers of questions,
+    windows, truncated questions and answers that no window contains.
 
   Raises:
-    InputError: a length leaves no room for text.
+    InputError: a length leaves no room for the paragraph.
   """
   encoded = [
     (len(e.query), len(e.document.ids), e.start, e.end)
@@ -82,7 +82,9 @@ def audit(
         "doc_stride": stride,
         "questions": len(examples),
         "windows": num_windows,
-        "questions cut": sum(row[0] > max_query_length for row in encoded),
+        "questions truncated": sum(
+          row[0] > max_query_length for row in encoded
+        ),
         "answers in no window": num_lost,
       }
     )

@@ -1,4 +1,4 @@
-"""SQuAD questions as examples, with each answer aligned to words."""
+"""SQuAD examples: questions with their answers as spans of words."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from bertlib.settings import option
 
 @dataclasses.dataclass(eq=False)
 class SquadExample:
-  """A question about a paragraph, with its answer where that is known.
+  """A question about a paragraph, with its answer if known.
 
   Attributes:
     qas_id: the question's id.
     question_text: the question.
-    doc_tokens: the paragraph's words; questions of one paragraph share the
-      list.
-    orig_answer_text: the answer; "" where there is none.
-    start_position: index of the answer's first word; -1 where there is none.
-    end_position: index of its last word.
+    doc_tokens: words of the paragraph; its questions share the list.
+    orig_answer_text: the answer; "" if there is none.
+    start_position: index of the answer's first word; -1 if there is none.
+    end_position: index of its last word, inclusive.
     is_impossible: whether the question has no answer.
   """
 
@@ -40,7 +39,7 @@ class SquadExample:
 
 
 def split_words(context: str) -> tuple[list[str], list[int]]:
-  """The words of a paragraph, and the character at which each begins."""
+  """Splits a paragraph into words; returns them and their start characters."""
   words = list(re.finditer(r"[^ \t\r\n\u202f]+", context))
   return [word.group() for word in words], [word.start() for word in words]
 
@@ -51,27 +50,26 @@ def read_squad_examples(
   version_2_with_negative: bool | None = None,
   unaligned: list[dict[str, Any]] | None = None,
 ) -> list[SquadExample]:
-  """Reads a data set.
+  """Reads a SQuAD file.
 
   Args:
-    input_file: JSON in SQuAD's format.
-    is_training: whether answers are needed. A question whose answer is not
-      found in the words at its `answer_start` is left out, and counted in the
-      log.
-    version_2_with_negative: whether there may be questions without an answer;
-      None for what `option.value_of` gives.
-    unaligned: gets the questions left out: id, answer, and the words found.
+    input_file: path of a JSON file in SQuAD format.
+    is_training: whether to read answers. A question whose answer is not found
+      at its `answer_start` is skipped and logged.
+    version_2_with_negative: whether to accept questions without an answer; None
+      to use the flag of this name, see `option.value_of`.
+    unaligned: list to which the skipped questions are appended: id, answer and
+      the words found instead.
 
   Returns:
     The questions, in order.
 
   Raises:
-    InputError: the file is not such a file, or a question cannot be used;
-      both are named.
+    InputError: the file is not in SQuAD format, or a question is not valid.
   """
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
-  examples, left_out = [], []
+  examples, skipped = [], []
   context, words, starts = None, [], []
   for question in squad_files.read_questions(input_file):
     where = f"{input_file}, question {question.id}"
@@ -88,15 +86,15 @@ def read_squad_examples(
       found = " ".join(words[example.start_position : example.end_position + 1])
       if " ".join(example.orig_answer_text.split()) not in found:
         answer = example.orig_answer_text
-        left_out.append({"id": question.id, "answer": answer, "found": found})
+        skipped.append({"id": question.id, "answer": answer, "found": found})
         continue
     else:
       example = SquadExample(question.id, question.text, words)
     examples.append(example)
-  if left_out:
-    _log_unaligned(input_file, left_out, len(examples))
+  if skipped:
+    _log_unaligned(input_file, skipped, len(examples))
   if unaligned is not None:
-    unaligned += left_out
+    unaligned += skipped
   if not examples:
     raise InputError(f"{input_file}: has no questions left to train on")
   return examples
@@ -108,7 +106,7 @@ def _align_answer(
   starts: Sequence[int],
   where: str,
 ) -> SquadExample:
-  """The question with the words that hold its answer."""
+  """Makes the example of a question, with the words that contain its answer."""
   if question.is_impossible:
     return SquadExample(question.id, question.text, words, "", -1, -1, True)
   answer = _only_answer(question, where)
@@ -126,11 +124,11 @@ def _align_answer(
 def _only_answer(
   question: squad_files.Question, where: str
 ) -> squad_files.Answer:
-  """The answer to train on, which has to be the only one."""
+  """The only answer of a training question; InputError if it is not valid."""
   if len(question.answers) != 1:
     raise InputError(
-      f"{where}: has {len(question.answers)} answers, but training takes one"
-      " each. Keep one, or give --version_2_with_negative where there is none"
+      f"{where}: has {len(question.answers)} answers, but training needs"
+      " one. Keep one, or give --version_2_with_negative if there is none"
     )
   (answer,) = question.answers
   if not answer.text:
@@ -144,13 +142,13 @@ def _only_answer(
 
 
 def _log_unaligned(
-  input_file: str, left_out: Sequence[Mapping[str, Any]], num_examples: int
+  input_file: str, skipped: Sequence[Mapping[str, Any]], num_examples: int
 ) -> None:
   logging.warning(
-    "%s: %d of %d questions left out, whose answers are not where they are"
-    " said to be; the first is %s",
+    "%s: %d of %d questions skipped: their answer is not at its answer_start;"
+    " the first is %s",
     input_file,
-    len(left_out),
-    len(left_out) + num_examples,
-    left_out[0]["id"],
+    len(skipped),
+    len(skipped) + num_examples,
+    skipped[0]["id"],
   )

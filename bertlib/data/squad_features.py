@@ -1,8 +1,8 @@
-"""SQuAD examples to features: windows that the model can take, and records.
+"""SQuAD features: overlapping windows of questions and paragraphs, and records.
 
-A question's features are one window or several, each with as much of the
-paragraph as fits beside the question (Devlin et al. 2019, section 4.2).
-TensorFlow is not needed, so that the processes that share the work start fast.
+A question has one or more windows, each with the question and as much of the
+paragraph as fits (Devlin et al. 2019, section 4.2). Imports no TensorFlow, so
+that worker processes start fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertlib.data.squad_spans import EncodedExample
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
-# Unique ids of windows begin here, as in google-research/bert.
+# First unique id of a window, as in google-research/bert.
 FIRST_UNIQUE_ID = 1000000000
 
 
@@ -33,25 +33,25 @@ FIRST_UNIQUE_ID = 1000000000
 
 
 class Windows(NamedTuple):
-  """The windows of many questions, column by column.
+  """The windows of many questions, stored as columns.
 
-  [N] columns have one number per window. [T] columns have one per token,
-  `length` of each window, without padding, one window after the other.
+  int32 [windows] columns have one value per window. [tokens] columns have one
+  value per token of all windows, without padding.
 
   Attributes:
-    example_index: [N], index of the question.
-    doc_span_index: [N], index of the window among those of the question.
-    query_length: [N], tokens of the question.
-    query_cut: [N], tokens by which the question was truncated.
-    length: [N], tokens of the window: [CLS] question [SEP] paragraph [SEP].
-    start_position: [N], the answer's first token; 0 where this window has no
-      answer, -1 where that is not known.
-    end_position: [N], its last token, likewise.
-    is_impossible: [N], whether the question has no answer.
-    ids: [T], token ids.
-    word: [T], index of the token's word in the paragraph; -1 at tokens that
-      are not of the paragraph.
-    is_max_context: [T], see `squad_spans.check_is_max_context`.
+    example_index: [windows], index of the question.
+    doc_span_index: [windows], index of the window within its question.
+    query_length: [windows], tokens of the question after truncation.
+    query_cut: [windows], tokens that the question lost to truncation.
+    length: [windows], tokens of [CLS] question [SEP] paragraph [SEP].
+    start_position: [windows], position of the answer's first token; 0 if the
+      window does not contain the answer, -1 if it is unknown.
+    end_position: [windows], position of its last token, likewise.
+    is_impossible: [windows], 1 if the question has no answer.
+    ids: int32 [tokens], token ids.
+    word: int32 [tokens], index of the token's word in the paragraph; -1 at
+      tokens outside the paragraph.
+    is_max_context: bool [tokens], see `squad_spans.check_is_max_context`.
   """
 
   example_index: np.ndarray
@@ -69,23 +69,23 @@ class Windows(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class InputFeatures:
-  """A window as the model takes it.
+  """Features of a window.
 
   Attributes:
-    unique_id: the window's number.
+    unique_id: number of the window.
     example_index: index of the question.
-    doc_span_index: index of the window among those of the question.
-    tokens: its word pieces, without padding.
-    token_to_orig_map: position of a token -> index of its word in the
-      paragraph, for the tokens of the paragraph.
-    token_is_max_context: position of such a token -> whether no other window
-      of the question has more context around it.
-    input_ids: ids of the word pieces, padded with 0.
-    input_mask: 1 at word pieces, 0 at padding.
-    segment_ids: 1 at the part of the paragraph and its [SEP], else 0.
-    start_position: the answer's first token; 0 where this window has no
-      answer, None where that is not known.
-    end_position: its last token, likewise.
+    doc_span_index: index of the window within its question.
+    tokens: word pieces, without padding.
+    token_to_orig_map: position -> index of the word in the paragraph, for the
+      tokens of the paragraph.
+    token_is_max_context: position -> whether no other window shows the token
+      with more context, for the tokens of the paragraph.
+    input_ids: token ids, padded with 0.
+    input_mask: 1 at tokens, 0 at padding.
+    segment_ids: 1 at the paragraph and the last [SEP], else 0.
+    start_position: position of the answer's first token; 0 if the window does
+      not contain the answer, None if it is unknown.
+    end_position: position of its last token, likewise.
     is_impossible: whether the question has no answer.
   """
 
@@ -104,14 +104,14 @@ class InputFeatures:
 
 
 class Window:
-  """A row of `Windows`, with the attributes of `InputFeatures` and columns.
+  """A row of `Windows` with the attributes of `InputFeatures`.
 
-  Lists and dictionaries are made on access, which keeps a data set in a tenth
-  of the memory.
+  Lists and dictionaries are created on access, which takes a tenth of the
+  memory.
 
   Attributes:
     words: int32 [tokens], index of each token's word in the paragraph; -1 at
-      tokens that are not of the paragraph.
+      tokens outside the paragraph.
     is_max_context: bool [tokens], see `squad_spans.check_is_max_context`.
   """
 
@@ -127,10 +127,10 @@ class Window:
     """Reads row `row` of `windows`.
 
     Args:
-      unique_id: the window's number.
+      unique_id: number of the window.
       windows: the columns.
       row: index of the window.
-      tokens: where its tokens are in the [T] columns.
+      tokens: slice of its tokens in the [tokens] columns.
       max_seq_length: length of the features, in tokens.
       inv_vocab: tokens by id.
     """
@@ -143,7 +143,7 @@ class Window:
     self.words = windows.word[tokens]
     self.is_max_context = windows.is_max_context[tokens]
     self._length = int(windows.length[row])
-    # The paragraph's tokens stand between this and the last [SEP].
+    # Position of the first token of the paragraph.
     self._first = int(windows.query_length[row]) + 2
     self._ids = windows.ids[tokens]
     self._max_seq_length = max_seq_length
@@ -162,9 +162,9 @@ class Window:
 
   @functools.cached_property
   def tokens(self) -> tuple[str, ...]:
-    """See `InputFeatures`; kept, since each possible answer reads it.
+    """See `InputFeatures`; cached, since every candidate answer reads it.
 
-    A tuple, since garbage collection visits every list again and again.
+    A tuple, since the garbage collector stops tracking tuples of strings.
     """
     return tuple(map(self._inv_vocab.__getitem__, self._ids.tolist()))
 
@@ -194,14 +194,14 @@ class Window:
     return self._by_position(self.is_max_context)
 
   def as_features(self) -> InputFeatures:
-    """The same window with all lists and dictionaries made."""
+    """Converts to `InputFeatures`."""
     names = [field.name for field in dataclasses.fields(InputFeatures)]
     values = {name: getattr(self, name) for name in names}
     return InputFeatures(**values | {"tokens": list(self.tokens)})
 
 
 def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
-  """The features of a window under their names in a TFRecord."""
+  """The features of a window by their TFRecord keys."""
   return {
     "unique_ids": feature.unique_id,
     "input_ids": feature.input_ids,
@@ -214,14 +214,11 @@ def as_record(feature: InputFeatures | Window) -> dict[str, Any]:
 
 
 def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
-  """The layout of the records of windows.
+  """Layout of the records of windows.
 
   Args:
-    max_seq_length: tokens of a window.
-    is_training: whether they have answers.
-
-  Returns:
-    What `tf_records.write_records` and `input_pipeline.parse_records` take.
+    max_seq_length: S, tokens per window.
+    is_training: whether the records have answers.
   """
   numbers = ["unique_ids"]
   if is_training:
@@ -232,13 +229,13 @@ def record_layout(max_seq_length: int, is_training: bool) -> tf_records.Layout:
 
 
 class FeatureWriter:
-  """Writes windows to a TFRecord file, which appears whole when it is closed.
+  """Writes windows to a TFRecord file, which appears when it is closed.
 
-  As a context manager it closes the file, or, after an error, leaves none.
+  As a context manager it closes the file; after an error, no file is left.
 
   Attributes:
-    filename: the file.
-    is_training: whether the records have the answers.
+    filename: path of the file.
+    is_training: whether the records have answers.
     num_features: number of windows written so far.
   """
 
@@ -249,7 +246,7 @@ class FeatureWriter:
     self.num_features = 0
     self._stack = contextlib.ExitStack()
     self._file = self._stack.enter_context(atomic_write(filename, "wb"))
-    # Only reading depends on the length.
+    # The length matters for reading only.
     self._encode = tf_records.record_encoder(record_layout(0, is_training))
 
   def process_feature(self, feature: InputFeatures | Window) -> None:
@@ -281,20 +278,13 @@ class WindowSettings(NamedTuple):
 
   @classmethod
   def of_model(cls, description: Mapping[str, Any]) -> WindowSettings:
-    """The settings by which a trained model answers questions."""
+    """The prediction settings of a trained model (model.json)."""
     names = ("max_seq_length", "doc_stride", "max_query_length")
     return cls(*(description[name] for name in names), is_training=False)
 
 
 def check_settings(settings: WindowSettings) -> None:
-  """Refuses settings by which no window would have text.
-
-  Args:
-    settings: the settings.
-
-  Raises:
-    InputError: there is no room for text, or windows would not move on.
-  """
+  """Raises InputError if windows have no room for text or do not advance."""
   if settings.max_seq_length <= settings.max_query_length + 3:
     raise InputError(
       f"--max_seq_length={settings.max_seq_length} leaves no room for text"
@@ -304,7 +294,7 @@ def check_settings(settings: WindowSettings) -> None:
   if settings.doc_stride < 1 or settings.max_query_length < 1:
     raise InputError(
       f"--doc_stride={settings.doc_stride} and --max_query_length="
-      f"{settings.max_query_length} have to be 1 at least"
+      f"{settings.max_query_length} must be at least 1"
     )
 
 
@@ -317,16 +307,17 @@ def convert_examples_to_features(
   is_training: bool,
   output_fn: Callable[[InputFeatures], Any],
 ) -> None:
-  """Makes the windows of all questions, one after the other.
+  """Creates the windows of all questions.
 
   Args:
     examples: the questions.
     tokenizer: a WordPiece tokenizer.
     max_seq_length: length of the features, in tokens.
     doc_stride: tokens from the start of one window's part of the paragraph to
-      that of the next.
-    max_query_length: tokens of a question; longer ones are truncated.
-    is_training: whether the features have the answers.
+      the start of the next.
+    max_query_length: maximum number of tokens per question; longer ones are
+      truncated.
+    is_training: whether the features have answers.
     output_fn: called with the `InputFeatures` of each window.
   """
   windows = convert_examples_to_windows(
@@ -345,20 +336,20 @@ def convert_examples_to_windows(
   num_workers: int = 1,
   show_progress: bool = False,
 ) -> Windows:
-  """Makes the windows of all questions, in columns.
+  """Creates the windows of all questions, as columns.
 
   Args:
     examples: the questions.
     tokenizer: a WordPiece tokenizer.
-    settings: of the windows.
-    num_workers: processes that share the work; the result is the same.
+    settings: lengths and stride of the windows.
+    num_workers: number of processes; the result does not depend on it.
     show_progress: whether to show a progress bar.
 
   Returns:
     The windows, in the order of the questions.
 
   Raises:
-    InputError: no window would have text, see `check_settings`.
+    InputError: windows have no room for text, see `check_settings`.
   """
   check_settings(settings)
   size = 500
@@ -392,7 +383,7 @@ def _convert_chunk(
   first_index: int,
   examples: Sequence[SquadExample],
 ) -> Windows:
-  """The windows of some questions, the first of which has this index."""
+  """Creates the windows of questions numbered from `first_index`."""
   rows = [
     row
     for example_index, example in enumerate(
@@ -415,7 +406,7 @@ def _convert_example(
   tokenizer: tokenization.FullTokenizer,
   settings: WindowSettings,
 ) -> Iterator[tuple[tuple[int, ...], list[int], list[int], list[bool]]]:
-  """Each window of a question: its numbers, ids, words and `is_max_context`."""
+  """Yields the row, ids, words and `is_max_context` of each window."""
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   query = example.query[: settings.max_query_length]
   before = [cls, *query, sep]
@@ -459,14 +450,14 @@ def iterate_features(
   inv_vocab: Mapping[int, str],
   order: Sequence[int] | None = None,
 ) -> Iterator[Window]:
-  """The windows one by one, with unique ids in their order.
+  """Iterates over windows, with unique ids in their order.
 
   Args:
     windows: the windows.
     max_seq_length: length of the features, in tokens.
     inv_vocab: tokens by id.
-    order: indexes of the questions; their windows come as if the questions had
-      been given in that order. None for the order of `windows`.
+    order: a permutation of the question indices; windows come in the order of
+      the permuted questions. None for the order of `windows`.
 
   Yields:
     Each window.
@@ -484,19 +475,19 @@ def iterate_features(
 
 
 def reference_order(num_questions: int) -> list[int]:
-  """The order in which google-research/bert writes training questions."""
+  """Order in which google-research/bert writes training questions."""
   order = list(range(num_questions))
   random.Random(12345).shuffle(order)
   return order
 
 
-# What windows hold and leave out
+# Statistics
 
 
 def window_lengths(
   windows: Windows, max_seq_length: int
 ) -> model_inputs.Lengths:
-  """The lengths of windows, and by how much their questions were truncated."""
+  """Lengths of windows, and how many tokens their questions lost."""
   _, first, num_windows = np.unique(
     windows.example_index, return_index=True, return_counts=True
   )
@@ -512,18 +503,15 @@ def window_lengths(
 def find_incomplete_questions(
   windows: Windows,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Finds what windows leave out.
-
-  Args:
-    windows: the windows.
+  """Finds truncated questions and answers that no window contains.
 
   Returns:
-    Indexes of the questions that were truncated, and of those whose answer is
-    in no window.
+    Indices of the truncated questions, and of the questions with an answer
+    outside every window.
   """
   truncated = windows.example_index[windows.query_cut > 0]
   answerable = windows.example_index[
     (windows.start_position >= 0) & (windows.is_impossible == 0)
   ]
-  shown = windows.example_index[windows.start_position > 0]
-  return np.unique(truncated), np.setdiff1d(answerable, shown)
+  answered = windows.example_index[windows.start_position > 0]
+  return np.unique(truncated), np.setdiff1d(answerable, answered)

@@ -1,4 +1,4 @@
-"""Reads questions and answers in the format of SQuAD."""
+"""Reads questions and answers in SQuAD format."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class Question(NamedTuple):
     id: the question's id.
     text: the question.
     context: the paragraph; questions of one paragraph share one string.
-    answers: the gold answers; none where there is no answer, or where the
-      data does not have it.
-    is_impossible: whether the context has no answer; None in data of 1.1,
-      which has no such questions.
+    answers: the gold answers; empty if there are none or they are unknown.
+    is_impossible: whether the context has no answer; None in SQuAD 1.1, where
+      every question has one.
   """
 
   id: str
@@ -46,68 +45,56 @@ class Question(NamedTuple):
 
 
 def read_questions(path: str) -> list[Question]:
-  """Reads a data set in SQuAD's format.
-
-  Args:
-    path: the file.
-
-  Returns:
-    Its questions, in order.
+  """Reads the questions of a file in SQuAD format, in order.
 
   Raises:
-    InputError: the file is missing, incomplete or not such a file, or an id
-      comes twice.
+    InputError: the file is missing, incomplete or in another format, or a
+      question id is repeated.
   """
   questions = list(
     _questions(path, _field(read_json(path), "data", list, path))
   )
   if not questions:
-    raise InputError(f"{path}: has no questions in it")
+    raise InputError(f"{path}: has no questions")
   repeated = Counter(question.id for question in questions).most_common(1)[0]
   if repeated[1] > 1:
     raise InputError(
-      f"{path}: the question id {repeated[0]} comes {repeated[1]} times; an"
-      " answer could belong to any of them. Give each its own"
+      f"{path}: the question id {repeated[0]} occurs {repeated[1]} times."
+      " Give each question its own id"
     )
   return questions
 
 
 def _questions(path: str, articles: list[Any]) -> Iterator[Question]:
   for i, article in enumerate(articles, 1):
-    place = f"{path}, article {i}"
-    paragraphs = _field(article, "paragraphs", list, place)
+    location = f"{path}, article {i}"
+    paragraphs = _field(article, "paragraphs", list, location)
     for j, paragraph in enumerate(paragraphs, 1):
-      place = f"{path}, article {i}, paragraph {j}"
-      context = _field(paragraph, "context", str, place)
-      for k, question in enumerate(_field(paragraph, "qas", list, place), 1):
-        place = f"{path}, article {i}, paragraph {j}, question {k}"
-        name = _field(question, "id", str, place)
-        place = f"{path}, question {name}"
+      location = f"{path}, article {i}, paragraph {j}"
+      context = _field(paragraph, "context", str, location)
+      for k, question in enumerate(_field(paragraph, "qas", list, location), 1):
+        location = f"{path}, article {i}, paragraph {j}, question {k}"
+        name = _field(question, "id", str, location)
+        location = f"{path}, question {name}"
         answers = []
         if "answers" in question:
-          for answer in _field(question, "answers", list, place):
-            text = _field(answer, "text", str, place)
-            start = _field(answer, "answer_start", int, place)
+          for answer in _field(question, "answers", list, location):
+            text = _field(answer, "text", str, location)
+            start = _field(answer, "answer_start", int, location)
             answers.append(Answer(text, start))
         impossible = None
         if "is_impossible" in question:
-          impossible = _field(question, "is_impossible", bool, place)
-        text = _field(question, "question", str, place)
+          impossible = _field(question, "is_impossible", bool, location)
+        text = _field(question, "question", str, location)
         yield Question(name, text, context, tuple(answers), impossible)
 
 
 def read_json(path: str) -> Any:
-  """Reads a JSON file.
-
-  Args:
-    path: the file, UTF-8.
-
-  Returns:
-    What it holds.
+  """Reads a UTF-8 JSON file.
 
   Raises:
-    InputError: it cannot be opened, or is not JSON from end to end; the
-      message names the last question before the fault.
+    InputError: the file cannot be opened or is not valid JSON; the message
+      names the last question before the error.
   """
   return json_files.read(
     path, fix="Fetch or make the file again", position=_last_question
@@ -119,31 +106,31 @@ def _last_question(text: str) -> str:
   return f" after question {ids[-1]}" if ids else ""
 
 
-def _field(value: Any, key: str, kind: type, place: str) -> Any:
-  """`value[key]`, which has to be there and of this kind."""
+def _field(value: Any, key: str, kind: type, location: str) -> Any:
+  """Returns `value[key]`; InputError if it is missing or of another type."""
   if not isinstance(value, dict) or key not in value:
-    raise InputError(f"{place}: has no {key!r}")
+    raise InputError(f"{location}: has no {key!r}")
   field = value[key]
   if not isinstance(field, kind):
     raise InputError(
-      f"{place}: {key!r} is of the type {type(field).__name__}, not"
+      f"{location}: {key!r} is of the type {type(field).__name__}, not"
       f" {kind.__name__}"
     )
   return field
 
 
 def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
-  """Reads a JSON file with a value for each question: answers, odds.
+  """Reads a JSON file of values by question id, such as predictions.json.
 
   Args:
-    path: the file.
-    kind: of the values.
+    path: path of the file.
+    kind: required type or types of the values.
 
   Returns:
-    Value by question id, in the file's order.
+    Values by question id, in the order of the file.
 
   Raises:
-    InputError: the file is not such a file.
+    InputError: the file is missing or has other contents.
   """
   values = read_json(path)
   if not isinstance(values, dict):
@@ -151,6 +138,6 @@ def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:
   for name, value in values.items():
     if not isinstance(value, kind):
       raise InputError(
-        f"{path}, question {name}: {value!r} cannot be its value"
+        f"{path}, question {name}: has the invalid value {value!r}"
       )
   return values

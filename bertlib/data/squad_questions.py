@@ -1,4 +1,4 @@
-"""The questions that a run of run_squad.py reads."""
+"""The data sets of a run of run_squad.py."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bertlib.settings.squad import SquadSettings
 
 
 class Data(NamedTuple):
-  """The questions of everything that the flags ask for.
+  """The questions that a run reads; empty if the flags do not need them.
 
   Attributes:
-    train: to train on.
-    predict: to answer.
-    questions: the same with their gold answers, to evaluate by.
-    unaligned: those of the training set that are left out.
+    train: the training set.
+    predict: the questions to answer.
+    questions: the same questions with gold answers, for evaluation.
+    unaligned: skipped training questions, see `read_squad_examples`.
   """
 
   train: Sequence[SquadExample]
@@ -35,17 +35,18 @@ class Data(NamedTuple):
 def read_answered_questions(
   settings: SquadSettings,
 ) -> list[squad_files.Question]:
-  """The questions of --predict_file, with gold answers to evaluate by.
+  """Reads the questions of --predict_file with their gold answers.
 
   Raises:
-    InputError: one has none, and data of 1.1 has no such questions.
+    InputError: a question has no answer and --version_2_with_negative is not
+      given.
   """
   questions = squad_files.read_questions(settings.predict_file)
   for question in questions:
     if not question.answers and not settings.version_2_with_negative:
       raise InputError(
-        f"{settings.predict_file}, question {question.id}: has no answer to"
-        " score by. Leave out --do_eval, or give --version_2_with_negative"
+        f"{settings.predict_file}, question {question.id}: has no gold"
+        " answer. Leave out --do_eval, or give --version_2_with_negative"
       )
   return questions
 
@@ -53,10 +54,10 @@ def read_answered_questions(
 def write_unaligned(
   output_dir: str, unaligned: Sequence[Mapping[str, Any]]
 ) -> None:
-  """Writes the answers that could not be used to a file in a folder."""
+  """Writes unaligned_answers.jsonl, see `read_squad_examples`."""
   path = os.path.join(output_dir, "unaligned_answers.jsonl")
   with atomic_write(path) as file:
     for answer in unaligned:
       file.write(json.dumps(answer, ensure_ascii=False) + "\n")
   if unaligned:
-    logging.info("Answers that could not be used are listed in %s", path)
+    logging.info("Skipped training answers are listed in %s", path)

@@ -1,4 +1,4 @@
-"""Word pieces of questions and paragraphs, and the spans of answers in them."""
+"""Word pieces of questions and paragraphs, and answer spans in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertlib.data.squad_examples import SquadExample
 
 
 class _Document(NamedTuple):
-  """A paragraph's word pieces: their ids, their words, each word's first."""
+  """Word pieces of a paragraph: ids, word indices, first piece of each word."""
 
   ids: list[int]
   words: list[int]
@@ -26,11 +26,12 @@ class EncodedExample(NamedTuple):
   """A question in word pieces.
 
   Attributes:
-    query: ids of the whole question.
+    query: token ids of the whole question.
     document: the paragraph.
-    start: index of the answer's first piece in it; -1 where there is none.
-    end: index of its last piece.
-    is_impossible: whether there is no answer.
+    start: index of the answer's first piece in the paragraph; -1 if there is
+      none.
+    end: index of its last piece, inclusive.
+    is_impossible: whether the question has no answer.
   """
 
   query: list[int]
@@ -48,12 +49,12 @@ def encode_examples(
   """Tokenizes questions and paragraphs, each paragraph once.
 
   Args:
-    examples: the questions, those of one paragraph one after the other.
+    examples: the questions, grouped by paragraph.
     tokenizer: a WordPiece tokenizer.
-    is_training: whether answers are wanted.
+    is_training: whether to locate the answers.
 
   Yields:
-    Each question.
+    An `EncodedExample` per question.
   """
   doc_tokens, document = None, None
   for example in examples:
@@ -96,10 +97,10 @@ def improve_answer_span(
   input_end: int,
   answer_tokens: Sequence[Any],
 ) -> tuple[int, int]:
-  """Narrows the span of an answer's words to its own word pieces.
+  """Narrows the span of the answer's words to the pieces of the answer.
 
-  Words are split at white space: the answer "1895" is in the word
-  "(1895-1943).", which has pieces before and after it.
+  Words are split at white space, so a word may have pieces before and after the
+  answer: "1895" in "(1895-1943).".
 
   Args:
     doc_tokens: pieces of the paragraph, or their ids.
@@ -108,8 +109,8 @@ def improve_answer_span(
     answer_tokens: pieces of the answer, or their ids.
 
   Returns:
-    Indexes of the answer's first and last piece; `input_start` and `input_end`
-    where it is not found.
+    Indices of the answer's first and last piece; `input_start` and `input_end`
+    if it is not found.
   """
   answer = list(answer_tokens)
   for start in range(input_start, input_end - len(answer) + 2):
@@ -133,18 +134,18 @@ def _improve_answer_span(
 def check_is_max_context(
   doc_spans: Sequence[DocSpan], cur_span_index: int, position: int | np.ndarray
 ) -> bool | list[bool]:
-  """Whether a window shows a token with more context than all other windows.
+  """Returns whether a window shows a token with the most context of all.
 
-  The context is the smaller number of tokens before and after it. Of equal
-  ones the longer window counts, then the first.
+  Context is the smaller of the numbers of tokens before and after the token in
+  the window. Ties go to the longer window, then to the first.
 
   Args:
-    doc_spans: the parts of a paragraph that its windows show.
-    cur_span_index: index of the window's.
-    position: index of the token in the paragraph; or int [tokens], several.
+    doc_spans: the parts of the paragraph that its windows cover.
+    cur_span_index: index of the window.
+    position: index of a token in the paragraph, or int [tokens].
 
   Returns:
-    A bool; or a list of one per token.
+    A bool, or a list of one per token.
   """
   position = np.asarray(position)
   columns = [(span.start, span.length) for span in doc_spans]

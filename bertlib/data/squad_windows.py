@@ -1,4 +1,4 @@
-"""Windows of a data set by the settings of a run, cached."""
+"""Creates the windows of a run's data sets, or reads them from the cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bertlib.settings.squad import SquadSettings
 def window_settings(
   settings: SquadSettings, is_training: bool
 ) -> WindowSettings:
-  """The settings of windows that the flags give."""
+  """Window settings of a run."""
   return WindowSettings(
     settings.model.max_seq_length,
     settings.doc_stride,
@@ -39,7 +39,7 @@ def window_settings(
 
 
 def windows_key(settings: SquadSettings, path: str, is_training: bool) -> str:
-  """The key of a data set's windows in the cache."""
+  """Cache key of a data set's windows with the settings of a run."""
   return cache_key(
     path,
     settings.model.vocab_file,
@@ -58,20 +58,22 @@ def load_windows(
   tokenizer: tokenization.FullTokenizer,
   is_training: bool,
 ) -> tuple[Windows, str]:
-  """The windows of a data set, made or from the cache; logs what they lose.
+  """Creates the windows of a data set, or reads them from the cache.
+
+  Logs how many questions are truncated and how many answers no window contains.
 
   Args:
-    settings: of the command.
-    path: the data set.
+    settings: settings of the run.
+    path: path of the data set, for the cache key.
     examples: its questions.
     tokenizer: a WordPiece tokenizer.
-    is_training: whether they need answers.
+    is_training: whether the windows need answers.
 
   Returns:
-    The windows and their key in the cache.
+    The windows and their cache key.
   """
   key = windows_key(settings, path, is_training)
-  # Starting a process takes as long as some thousand questions.
+  # A process takes as long to start as some thousand questions to convert.
   num_workers = settings.num_workers or min(
     os.cpu_count(), len(examples) // 5000
   )
@@ -88,8 +90,8 @@ def load_windows(
   )
   truncated, lost = squad_features.find_incomplete_questions(windows)
   logging.info(
-    "%s: %d questions in %d windows; %d questions cut to %d tokens, %d answers"
-    " in no window",
+    "%s: %d questions in %d windows; %d questions truncated to %d tokens, %d"
+    " answers in no window",
     path,
     len(examples),
     len(windows.length),
@@ -98,25 +100,28 @@ def load_windows(
     len(lost),
   )
   if settings.verbose_logging:
-    for what, indexes in (("cut", truncated), ("answer in no window", lost)):
-      for index in indexes:
-        logging.info("question %s: %s", examples[index].qas_id, what)
+    for note, indices in (
+      ("truncated", truncated),
+      ("answer in no window", lost),
+    ):
+      for index in indices:
+        logging.info("question %s: %s", examples[index].qas_id, note)
   return windows, key
 
 
 def cache_key(
   data_file: str, vocab_file: str, settings: Mapping[str, Any]
 ) -> str:
-  """The key of a data set's windows in the cache.
+  """Cache key of a data set's windows.
 
   Args:
-    data_file: the data set.
-    vocab_file: the vocabulary.
-    settings: all else that windows depend on.
+    data_file: path of the data set.
+    vocab_file: path of the vocabulary.
+    settings: everything else that windows depend on.
 
   Returns:
-    A hash of these files' bytes and the settings; also of the code that makes
-    windows, and of Python's version of Unicode.
+    A hash of the contents of both files, the settings, the code that creates
+    windows, and Python's Unicode version.
   """
   digest = hashlib.sha256()
   code = (
@@ -135,17 +140,14 @@ def cache_key(
 
 
 def cached_windows(
-  folder: str, key: str, make: Callable[[], Windows]
+  folder: str, key: str, create: Callable[[], Windows]
 ) -> Windows:
-  """Reads windows from the cache, or makes and caches them.
+  """Reads windows from the cache, or creates and caches them.
 
   Args:
-    folder: of the cache.
+    folder: folder of the cache.
     key: see `cache_key`.
-    make: makes the windows.
-
-  Returns:
-    The windows.
+    create: creates the windows.
   """
   path = os.path.join(folder, f"windows-{key[:16]}.npz")
   try:
@@ -157,8 +159,8 @@ def cached_windows(
   except FileNotFoundError:
     pass
   except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-    logging.warning("%s: is damaged (%s) and made again", path, error)
-  windows = make()
+    logging.warning("%s: is corrupt (%s); creating it again", path, error)
+  windows = create()
   with atomic_write(path, "wb") as file:
     np.savez(file, key=key, **windows._asdict())
   return windows

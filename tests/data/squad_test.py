@@ -1,4 +1,4 @@
-"""Tests of SQuAD's examples, windows, cache and audit."""
+"""Tests of SQuAD examples, windows, their cache and the audit."""
 
 import collections
 import gzip
@@ -49,7 +49,7 @@ RUNS = [
 ]
 
 
-# What callers of google-research/bert's functions pass.
+# Type that callers of google-research/bert's functions pass.
 Span = collections.namedtuple("Span", ["start", "length"])
 
 
@@ -85,7 +85,7 @@ def tokenizer(tmp_path_factory):
 
 
 def make_data(*questions, context="a b c d"):
-  """A data set; a question is (id, answers), or a whole object."""
+  """A data set; a question is (id, answers) or a complete JSON object."""
   qas = [
     q
     if isinstance(q, dict)
@@ -106,7 +106,7 @@ def write_data(folder, *questions, **options):
 
 
 def read_records(path):
-  """The integers of each record by the features' names."""
+  """Yields the integers of each record by feature name."""
   for serialized in tf.data.TFRecordDataset(path).as_numpy_iterator():
     example = tf.train.Example.FromString(serialized)
     yield {
@@ -115,11 +115,11 @@ def read_records(path):
     }
 
 
-# The reference's own results
+# Results of the original
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_examples_equal_the_reference(tmp_path, name, golden):
+def test_examples_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
   examples = read_golden_examples(run, tmp_path, golden)
@@ -128,10 +128,10 @@ def test_examples_equal_the_reference(tmp_path, name, golden):
 
 @pytest.mark.graph
 @pytest.mark.parametrize("name", RUNS)
-def test_features_equal_the_reference(tmp_path, name, golden):
+def test_features_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   length = run["max_seq_length"]
-  made = []
+  created = []
   squad_features.convert_examples_to_features(
     read_golden_examples(run, tmp_path, golden),
     tokenization.FullTokenizer(
@@ -141,11 +141,11 @@ def test_features_equal_the_reference(tmp_path, name, golden):
     run["doc_stride"],
     run["max_query_length"],
     run["is_training"],
-    made.append,
+    created.append,
   )
   expected = reference_data.read_jsonl(golden("squad", run["features"]))
-  assert len(made) == len(expected) == run["count_features"]
-  for ours, theirs in zip(made, expected):
+  assert len(created) == len(expected) == run["count_features"]
+  for ours, theirs in zip(created, expected):
     first = theirs.pop("context_first")
     words = dict(enumerate(theirs.pop("token_to_orig"), first))
     best = dict(enumerate(map(bool, theirs.pop("is_max_context")), first))
@@ -157,10 +157,10 @@ def test_features_equal_the_reference(tmp_path, name, golden):
 
   path = str(tmp_path / "features.tf_record")
   writer = squad_features.FeatureWriter(path, run["is_training"])
-  for feature in made:
+  for feature in created:
     writer.process_feature(feature)
   writer.close()
-  assert writer.num_features == len(made)
+  assert writer.num_features == len(created)
   digest = hashlib.sha256()
   for record in read_records(path):
     line = json.dumps(record, sort_keys=True, separators=(",", ":"))
@@ -168,7 +168,7 @@ def test_features_equal_the_reference(tmp_path, name, golden):
   assert digest.hexdigest() == run["tf_record_content_sha256"]
 
 
-def test_best_windows_equal_the_reference():
+def test_max_context_equals_that_of_the_original():
   for case in helper_cases("_check_is_max_context"):
     spans = [Span(*span) for span in case["doc_spans"]]
     positions = np.arange(len(case["best_span"]))
@@ -183,7 +183,7 @@ def test_best_windows_equal_the_reference():
       assert together == expected, case
 
 
-def test_improved_answers_equal_the_reference():
+def test_improved_answer_spans_equal_those_of_the_original():
   for case in helper_cases("_improve_answer_span"):
     expected = case.pop("result")
     del case["function"]
@@ -193,7 +193,7 @@ def test_improved_answers_equal_the_reference():
     assert list(span) == expected, case
 
 
-def test_order_of_training_records_equals_the_reference():
+def test_order_of_training_records_equals_that_of_the_original():
   for case in helper_cases("shuffle of the training examples"):
     assert squad_features.reference_order(case["n"]) == case["result"]
 
@@ -202,7 +202,7 @@ def test_order_of_training_records_equals_the_reference():
 
 
 @hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
-def test_windows_show_every_token(num_tokens, room, stride):
+def test_windows_cover_every_token(num_tokens, room, stride):
   spans = model_inputs.make_doc_spans(num_tokens, room, stride)
   shown = {
     token for start, length in spans for token in range(start, start + length)
@@ -213,7 +213,7 @@ def test_windows_show_every_token(num_tokens, room, stride):
   assert all(move == min(stride, room) for move in moves)
 
 
-def test_windows_come_in_any_order_of_questions(tokenizer):
+def test_features_follow_a_permuted_order_of_questions(tokenizer):
   questions = [("a b c d e f g", "a"), ("h g f", "what"), ("a", "who a b")]
   examples = [
     SquadExample(str(index), question, context.split())
@@ -237,7 +237,7 @@ def test_windows_come_in_any_order_of_questions(tokenizer):
   assert as_dicts(examples, order) == as_dicts(shuffled)
 
 
-def test_a_long_question_is_cut_and_counted(tokenizer):
+def test_a_long_question_is_truncated_and_counted(tokenizer):
   examples = [
     SquadExample("q1", "what a b", ["c"]),
     SquadExample("q2", "what a", ["c"]),
@@ -250,11 +250,11 @@ def test_a_long_question_is_cut_and_counted(tokenizer):
   )
   assert " ".join(first.tokens) == "[CLS] what a [SEP] c [SEP]"
   assert first.input_ids == second.input_ids
-  cut, _ = squad_features.find_incomplete_questions(windows)
-  assert cut.tolist() == [0]
+  truncated, _ = squad_features.find_incomplete_questions(windows)
+  assert truncated.tolist() == [0]
 
 
-def test_a_truncated_question_loses_its_tokens_once(tokenizer):
+def test_lost_tokens_are_counted_once_per_question(tokenizer):
   examples = [
     SquadExample("q1", "what a b", [*"abcd"]),
     SquadExample("q2", "what a", []),
@@ -267,7 +267,7 @@ def test_a_truncated_question_loses_its_tokens_once(tokenizer):
   assert lengths == ([8, 7, 6], 8, [1, 0], "questions", [2, 1])
 
 
-def test_an_answer_in_no_window_is_found(tokenizer):
+def test_an_answer_outside_every_window_is_found(tokenizer):
   words = [*"abcdef"]
   examples = [
     SquadExample("long", "what", words, "b c d e", 1, 4),
@@ -287,10 +287,10 @@ def test_an_empty_paragraph_has_no_windows(tokenizer):
     examples, tokenizer, Settings(8, 4, 2, False)
   )
   assert windows.example_index.tolist() == [1]
-  nothing = squad_features.convert_examples_to_windows(
+  windows = squad_features.convert_examples_to_windows(
     examples[:1], tokenizer, Settings(8, 4, 2, False)
   )
-  assert [len(column) for column in nothing] == [0] * len(nothing)
+  assert [len(column) for column in windows] == [0] * len(windows)
 
 
 SCRIPT = f"""
@@ -336,14 +336,14 @@ def test_workers_change_nothing_and_do_not_import_the_script(
 
 
 class Deadly(str):
-  """A word that ends the process which unpickles it."""
+  """A word that kills the process that unpickles it."""
 
   def __reduce__(self):
     return os._exit, (9,)
 
 
 @pytest.mark.process
-def test_a_worker_that_dies_is_told(tokenizer):
+def test_a_worker_that_dies_is_reported(tokenizer):
   examples = [SquadExample("q", "who", [Deadly("a")])] * 1000
   with pytest.raises(InputError, match=r"a worker died .* --num_workers"):
     squad_features.convert_examples_to_windows(
@@ -356,62 +356,62 @@ def test_a_worker_that_dies_is_told(tokenizer):
 
 @pytest.fixture
 def cached(tmp_path, tokenizer):
-  """A folder with windows, their key, and a function to ask for them."""
+  """A folder with cached windows, the created windows, and their function."""
   examples = [SquadExample("q", "who", ["a", "b"])]
-  made = []
+  created = []
 
-  def make():
-    made.append(
+  def create():
+    created.append(
       squad_features.convert_examples_to_windows(
         examples, tokenizer, Settings(8, 4, 2, False)
       )
     )
-    return made[-1]
+    return created[-1]
 
-  squad_windows.cached_windows(str(tmp_path), "a key", make)
-  return tmp_path, made, make
+  squad_windows.cached_windows(str(tmp_path), "a key", create)
+  return tmp_path, created, create
 
 
-def test_windows_are_made_once(cached):
-  folder, made, make = cached
-  windows = squad_windows.cached_windows(str(folder), "a key", make)
-  assert len(made) == 1
-  for ours, theirs in zip(windows, made[0]):
+def test_windows_are_created_once(cached):
+  folder, created, create = cached
+  windows = squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 1
+  for ours, theirs in zip(windows, created[0]):
     np.testing.assert_array_equal(ours, theirs, strict=True)
 
 
-def test_another_key_is_not_served(cached):
-  folder, made, make = cached
-  squad_windows.cached_windows(str(folder), "b key", make)
-  assert len(made) == 2
+def test_another_key_is_not_read_from_the_cache(cached):
+  folder, created, create = cached
+  squad_windows.cached_windows(str(folder), "b key", create)
+  assert len(created) == 2
 
 
-def test_a_file_that_has_the_name_of_another_key_is_not_served(cached):
-  folder, made, make = cached
+def test_a_file_renamed_to_another_key_is_not_read(cached):
+  folder, created, create = cached
   (path,) = folder.iterdir()
   path.rename(folder / "windows-b key.npz")
-  squad_windows.cached_windows(str(folder), "b key", make)
-  assert len(made) == 2
+  squad_windows.cached_windows(str(folder), "b key", create)
+  assert len(created) == 2
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "other"])
-def test_a_damaged_file_is_made_again(cached, damage, caplog):
-  folder, made, make = cached
+@pytest.mark.parametrize("damage", ["empty", "truncated", "flipped", "json"])
+def test_a_corrupt_file_is_created_again(cached, damage, caplog):
+  folder, created, create = cached
   (path,) = folder.iterdir()
   content = bytearray(path.read_bytes())
   if damage == "flipped":
-    content[content.index(made[0].ids.tobytes())] ^= 1
-  damaged = {"empty": b"", "cut": content[:-9], "other": b"{}"}
-  path.write_bytes(damaged.get(damage, content))
-  windows = squad_windows.cached_windows(str(folder), "a key", make)
-  assert len(made) == 2
-  assert "is damaged" in caplog.text
-  np.testing.assert_array_equal(windows.ids, made[0].ids)
-  squad_windows.cached_windows(str(folder), "a key", make)
-  assert len(made) == 2
+    content[content.index(created[0].ids.tobytes())] ^= 1
+  corrupt = {"empty": b"", "truncated": content[:-9], "json": b"{}"}
+  path.write_bytes(corrupt.get(damage, content))
+  windows = squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 2
+  assert "is corrupt" in caplog.text
+  np.testing.assert_array_equal(windows.ids, created[0].ids)
+  squad_windows.cached_windows(str(folder), "a key", create)
+  assert len(created) == 2
 
 
-def test_the_key_changes_with_data_vocabulary_and_settings(tmp_path):
+def test_the_cache_key_depends_on_data_vocabulary_and_settings(tmp_path):
   data, vocab = tmp_path / "data.json", tmp_path / "vocab.txt"
   keys = set()
   for content, words, length in (
@@ -431,7 +431,7 @@ def test_the_key_changes_with_data_vocabulary_and_settings(tmp_path):
 # The audit
 
 
-def test_the_audit_counts_what_windows_lose(tmp_path, golden):
+def test_the_audit_equals_counts_of_real_windows(tmp_path, golden):
   run = golden_run("v20_one_answer_128", golden)
   examples = read_golden_examples(run, tmp_path, golden)
   tokenizer = tokenization.FullTokenizer(reference_data.vocab("uncased"))
@@ -443,10 +443,10 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
       tokenizer,
       Settings(row["max_seq_length"], row["doc_stride"], 12, True),
     )
-    cut, lost = squad_features.find_incomplete_questions(windows)
+    truncated, lost = squad_features.find_incomplete_questions(windows)
     assert row["questions"] == run["count_examples"]
     assert row["windows"] == len(windows.length)
-    assert row["questions cut"] == len(cut) > 0
+    assert row["questions truncated"] == len(truncated) > 0
     assert row["answers in no window"] == len(lost)
   assert max(row["answers in no window"] for row in rows) > 0
 
@@ -454,7 +454,7 @@ def test_the_audit_counts_what_windows_lose(tmp_path, golden):
 # Reading
 
 
-def test_words_part_at_the_reference_s_white_space():
+def test_words_are_split_at_the_white_space_of_the_original():
   words, starts = squad_examples.split_words(
     "\u202f ab\tc\u00a0d\u3000e\r\nf \n"
   )
@@ -462,7 +462,9 @@ def test_words_part_at_the_reference_s_white_space():
   assert starts == [2, 5, 12]
 
 
-def test_answers_that_are_not_at_their_place_are_listed(tmp_path, caplog):
+def test_answers_that_are_not_at_their_answer_start_are_listed(
+  tmp_path, caplog
+):
   path = write_data(
     tmp_path, ("good", [("b", 2)]), ("off", [("d", 2)]), ("split", [("x", 3)])
   )
@@ -473,16 +475,16 @@ def test_answers_that_are_not_at_their_place_are_listed(tmp_path, caplog):
     {"id": "off", "answer": "d", "found": "b"},
     {"id": "split", "answer": "x", "found": "b"},
   ]
-  assert f"{path}: 2 of 3 questions left out" in caplog.text
+  assert f"{path}: 2 of 3 questions skipped" in caplog.text
 
 
-def test_answers_are_not_needed_to_predict(tmp_path):
+def test_prediction_needs_no_answers(tmp_path):
   path = write_data(tmp_path, {"id": "q", "question": "who"})
   (example,) = squad_examples.read_squad_examples(path, is_training=False)
   assert example.orig_answer_text is None
 
 
-def test_data_of_1_1_can_be_trained_on_with_that_of_2_0(tmp_path):
+def test_questions_with_and_without_answers_can_be_mixed(tmp_path):
   impossible = {"id": "n", "question": "who", "answers": []}
   impossible["is_impossible"] = True
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
@@ -490,11 +492,13 @@ def test_data_of_1_1_can_be_trained_on_with_that_of_2_0(tmp_path):
   assert [e.is_impossible for e in examples] == [False, True]
 
 
-# What is refused, and how
+# Invalid data and settings
 
 
 @pytest.mark.parametrize("is_training", [True, False])
-def test_data_of_2_0_without_its_flag(tmp_path, is_training):
+def test_impossible_questions_need_version_2_with_negative(
+  tmp_path, is_training
+):
   impossible = {"id": "n", "question": "who", "is_impossible": True}
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
   with pytest.raises(InputError) as refused:
@@ -506,7 +510,7 @@ def test_data_of_2_0_without_its_flag(tmp_path, is_training):
 
 
 @pytest.mark.parametrize(
-  ("answers", "said"),
+  ("answers", "message"),
   [
     ([], "has 0 answers"),
     ([("b", 2), ("c", 4)], "has 2 answers"),
@@ -516,33 +520,35 @@ def test_data_of_2_0_without_its_flag(tmp_path, is_training):
     ([("d e", 6)], "answer_start 6 puts the answer outside the context"),
   ],
 )
-def test_answers_that_cannot_be_learnt(tmp_path, answers, said):
+def test_invalid_training_answers_are_refused(tmp_path, answers, message):
   path = write_data(tmp_path, ("good", [("b", 2)]), ("bad", answers))
   with pytest.raises(InputError) as refused:
     squad_examples.read_squad_examples(path, is_training=True)
   assert str(refused.value).startswith(f"{path}, question bad: ")
-  assert said in str(refused.value)
+  assert message in str(refused.value)
 
 
-def test_nothing_left_to_train_on(tmp_path):
+def test_no_question_left_to_train_on_is_refused(tmp_path):
   path = write_data(tmp_path, ("off", [("d", 2)]))
   with pytest.raises(InputError, match="no questions left to train on"):
     squad_examples.read_squad_examples(path, is_training=True)
 
 
 @pytest.mark.parametrize(
-  ("settings", "said"),
+  ("settings", "message"),
   [
     (Settings(67, 128, 64, True), "--max_seq_length=67 leaves no room"),
-    (Settings(384, 0, 64, True), "--doc_stride=0 .* have to be 1 at least"),
+    (Settings(384, 0, 64, True), "--doc_stride=0 .* must be at least 1"),
   ],
 )
-def test_windows_without_text(tokenizer, settings, said):
-  with pytest.raises(InputError, match=said):
+def test_windows_without_room_for_text_are_refused(
+  tokenizer, settings, message
+):
+  with pytest.raises(InputError, match=message):
     squad_features.convert_examples_to_windows([], tokenizer, settings)
 
 
-def test_records_are_read_back(tmp_path, tokenizer):
+def test_records_of_windows_are_read_back(tmp_path, tokenizer):
   example = SquadExample("q", "who", ["a", "b"], "b", 1, 1)
   windows = squad_features.convert_examples_to_windows(
     [example], tokenizer, Settings(8, 4, 2, True)
@@ -561,14 +567,14 @@ def test_records_are_read_back(tmp_path, tokenizer):
 
 
 def make_features(examples, tokenizer, *settings):
-  made = []
+  created = []
   squad_features.convert_examples_to_features(
-    examples, tokenizer, *settings, made.append
+    examples, tokenizer, *settings, created.append
   )
-  return made
+  return created
 
 
-def test_features_are_plain_values_that_can_be_set(tokenizer):
+def test_features_can_be_modified(tokenizer):
   (feature,) = make_features(
     [SquadExample("q", "who", ["a", "b"])], tokenizer, 8, 2, 4, False
   )
@@ -581,7 +587,7 @@ def test_features_are_plain_values_that_can_be_set(tokenizer):
 
 
 @pytest.mark.graph
-def test_features_made_by_callers_are_written(tmp_path):
+def test_features_created_by_callers_are_written(tmp_path):
   path = str(tmp_path / "features.tf_record")
   feature = squad_features.InputFeatures(
     5, 0, 0, ["a"], {}, {}, [4, 0], [1, 0], [0, 0], 1, 2
@@ -601,7 +607,7 @@ def test_features_made_by_callers_are_written(tmp_path):
   ]
 
 
-def test_a_file_of_features_appears_whole_or_not_at_all(tmp_path):
+def test_a_feature_file_appears_complete_or_not_at_all(tmp_path):
   path = tmp_path / "features.tf_record"
   path.write_bytes(b"before")
   with (
@@ -613,18 +619,18 @@ def test_a_file_of_features_appears_whole_or_not_at_all(tmp_path):
   assert path.read_bytes() == b"before"
 
 
-def test_examples_show_all_that_they_hold():
+def test_str_and_repr_of_an_example_show_its_fields():
   example = SquadExample("q1", "who?", ["a", "b"], "a", 0, 1, True)
   for shown in (str(example), repr(example)):
     for part in ("q1", "who?", "['a', 'b']", "start_position=0", "True"):
       assert part in shown
 
 
-def test_a_position_of_no_window_is_best_in_none():
+def test_a_position_outside_every_window_has_no_max_context():
   assert not squad_spans.check_is_max_context([Span(0, 3)], 0, 5)
 
 
-def test_the_flag_of_2_0_counts_where_the_argument_is_left_out(tmp_path):
+def test_version_2_with_negative_defaults_to_the_flag(tmp_path):
   question = {
     "id": "q",
     "question": "what",

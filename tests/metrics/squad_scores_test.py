@@ -471,7 +471,7 @@ def test_a_question_with_something_wrong(tmp_path, key, value, said):
 
 def test_a_question_id_that_comes_twice(tmp_path):
   path = write(tmp_path / "data.json", as_json(*QUESTIONS, QUESTIONS[1]))
-  assert "the question id b comes 2 times" in refuse(path)
+  assert "the question id b occurs 2 times" in refuse(path)
 
 
 def test_a_file_without_questions(tmp_path):
