@@ -1,8 +1,8 @@
-"""How fast do lines of text become vectors, beside transformers?
+"""Benchmark of feature extraction against transformers.
 
-The mean of the last layer over a line's tokens, in the order of the lines,
-tokenizing included: the records and the model of extract_features.py against
-transformers in inference mode, both sorted by length. Vectors are compared.
+Time from lines of text to mean vectors of the last layer, in input order,
+including tokenization: extract_features.py against transformers in inference
+mode. Both sort by length. The vectors are compared.
 
     python -m benchmarks.feature_extraction --text_file=sentences.txt \
         --model_dir=output/minilm --hugging_face_dir=DIR_OF_THE_SAME_MODEL
@@ -28,13 +28,15 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags()
   mrpc_epoch.define_encoder_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.adopt_module_key_flags(mrpc_epoch)
-  flags.DEFINE_string("text_file", None, "A text a line.", required=True)
-  flags.DEFINE_integer("most_texts", 2000, "Takes the first alone.")
+  flags.DEFINE_string(
+    "text_file", None, "Text file, one text per line.", required=True
+  )
+  flags.DEFINE_integer("most_texts", 2000, "Use only the first texts.")
 
 
 def main(_: list[str]) -> None:
@@ -115,7 +117,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Those of transformers."""
+  """The same with transformers."""
   import torch
   import transformers
 
@@ -136,19 +138,19 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
     return prediction.sorted_batches(settings, run)(texts).numpy()
 
   texts = read_texts(settings)
-  precision, tells = side_by_side.best_precision(
+  precision, description = side_by_side.best_precision(
     lambda precision: extract_in(precision, texts[:100]),
     settings.peer_precision,
   )
   extract = functools.partial(extract_in, precision)
-  yield from vectors(settings, tells, extract)
+  yield from vectors(settings, description, extract)
 
 
-# What they are made of
+# Helpers
 
 
 def read_texts(settings: SimpleNamespace) -> list[str]:
-  """The first lines of the text, without their ends."""
+  """The first lines of the text, without line ends."""
   with open(settings.text_file, encoding="utf-8") as file:
     return [
       line.strip() for line in itertools.islice(file, settings.most_texts)
@@ -156,12 +158,12 @@ def read_texts(settings: SimpleNamespace) -> list[str]:
 
 
 def vectors(
-  settings: SimpleNamespace, tells: str, extract: Callable
+  settings: SimpleNamespace, description: str, extract: Callable
 ) -> Iterator[Answer]:
-  """A side of a function from texts to vectors, float32 [A, H]."""
+  """A side that times a function from texts to vectors, float32 [A, H]."""
   texts = read_texts(settings)
   outputs = extract(texts)[:20].ravel().tolist()
-  yield {"tells": tells, "outputs": outputs}
+  yield {"description": description, "outputs": outputs}
   while True:
     yield {"a line": timed(extract, texts) / len(texts)}
 

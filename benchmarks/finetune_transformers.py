@@ -1,15 +1,15 @@
-"""Fine-tunes transformers' BERT on a GLUE task: the baseline beside ours.
+"""Fine-tunes transformers' BERT on a GLUE task, as a baseline.
 
-Settings are those of `run_classifier.py`: number of steps, batches that run on
-from one epoch into the next, rate of each step, weight decay and its
-exceptions, clipping, dropout. The optimizer is PyTorch's AdamW, so Adam's
-moments are corrected for their start at zero, which ours are not.
+The settings are those of `run_classifier.py`: number of steps, batches that
+span epochs, learning rate of each step, weight decay and its exceptions,
+clipping, dropout. The optimizer is PyTorch's AdamW, which corrects the bias of
+Adam's moments; run_classifier.py does so only with `--bias_correction`.
 
     python benchmarks/finetune_transformers.py --task=MRPC \
         --data_dir=glue/MRPC --model_dir=DIR_WITH_CONFIG_WEIGHTS_AND_VOCAB
 
 Runs on the CPU. Needs torch, transformers, scikit-learn and scipy. Progress
-goes to standard error, one JSON line with the dev scores to standard output.
+goes to standard error, one JSON line with dev set metrics to standard output.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Example = dict[str, Any]
 
 
 class Task(NamedTuple):
-  """Where a task's files keep labels and texts, and how it is scored."""
+  """Columns of labels and texts of a task, and its metrics."""
 
   has_header: bool
   label_column: int
   text_columns: tuple[int, ...]
-  num_labels: int  # 1: the label is a score to regress on
+  num_labels: int  # 1: regression
   scores: dict[str, Callable]  # name -> function of labels and predictions
 
 
@@ -65,7 +65,7 @@ TASKS = {
 
 
 def parse_args() -> argparse.Namespace:
-  """The command line; names and defaults are run_classifier's."""
+  """Parses the command line; names and defaults as in run_classifier.py."""
   parser = argparse.ArgumentParser(
     description=__doc__.splitlines()[0],
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -75,12 +75,26 @@ def parse_args() -> argparse.Namespace:
   add("--data_dir", required=True, help="folder of train.tsv and dev.tsv")
   add("--model_dir", required=True, help="Hugging Face BERT directory")
   add("--epochs", type=float, default=3.0, help="passes over train.tsv")
-  add("--batch_size", type=int, default=32, help="examples a step")
+  add("--batch_size", type=int, default=32, help="examples per step")
   add("--learning_rate", type=float, default=5e-5, help="its peak")
-  add("--max_seq_length", type=int, default=128, help="tokens, longest first")
-  add("--max_steps", type=int, help="stop the schedule here, for a quick try")
-  add("--seed", type=int, default=1, help="of head, order and dropout")
-  add("--threads", type=int, default=1, help="threads within an operation")
+  add(
+    "--max_seq_length",
+    type=int,
+    default=128,
+    help="tokens; the longer text is truncated first",
+  )
+  add(
+    "--max_steps",
+    type=int,
+    help="stop after this many steps, for a quick trial",
+  )
+  add(
+    "--seed",
+    type=int,
+    default=1,
+    help="seed of the output layer, example order and dropout",
+  )
+  add("--threads", type=int, default=1, help="threads per operation")
   add("--precision", choices=("float32", "bfloat16"), default="float32")
   return parser.parse_args()
 
@@ -88,7 +102,7 @@ def parse_args() -> argparse.Namespace:
 def read_examples(
   path: str, task: Task, tokenizer: Any, max_seq_length: int
 ) -> list[Example]:
-  """Tokenizes a TSV file whose quotes are plain characters."""
+  """Tokenizes a TSV file without quoting."""
   with open(path, encoding="utf-8-sig", newline="") as file:
     rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
   rows = rows[task.has_header :]
@@ -104,10 +118,10 @@ def read_examples(
 def shuffled_batches(
   num_examples: int, batch_size: int, epochs: float
 ) -> list[list[int]]:
-  """Example numbers of each step, every epoch in an order of its own.
+  """Example indices of each step; each epoch is shuffled differently.
 
-  An epoch's remainder begins the next one's first batch; only what is left
-  of the last epoch is dropped.
+  The remainder of an epoch begins the first batch of the next; only the
+  remainder of the last epoch is dropped.
   """
   order = torch.cat(
     [torch.randperm(num_examples) for _ in range(math.ceil(epochs))]
@@ -122,7 +136,7 @@ def train(
   num_steps: int,
   learning_rate: float,
 ) -> None:
-  """Takes `num_steps` steps, one a batch, and reports the loss of some."""
+  """Takes `num_steps` steps and logs the loss of some."""
   decayed, free = [], []
   for name, weight in model.named_parameters():
     (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
@@ -156,14 +170,14 @@ def train(
 
 @torch.inference_mode()
 def predict(model: torch.nn.Module, batches: Iterable[Any]) -> torch.Tensor:
-  """The predicted class, or score, of each example."""
+  """The predicted class, or value, of each example."""
   model.eval()
   logits = torch.cat([model(**batch).logits for batch in batches]).float()
   return logits.argmax(-1) if logits.shape[-1] > 1 else logits.squeeze(-1)
 
 
 def main() -> None:
-  """Reads, trains, predicts and prints."""
+  """Trains, predicts and prints the metrics."""
   args = parse_args()
   torch.set_num_threads(args.threads)
   torch.manual_seed(args.seed)

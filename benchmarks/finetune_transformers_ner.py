@@ -1,14 +1,14 @@
-"""Trains transformers' BERT to tag words: the baseline beside `run_ner.py`.
+"""Fine-tunes transformers' BERT for token classification, as a baseline.
 
-Settings are those of `run_ner.py` with `--bias_correction`: a word's first
-piece has its tag, and steps, rates, decay, clipping and dropout are the same.
-Sentences are cut at the length, where ours go through in windows.
+The settings are those of `run_ner.py` with `--bias_correction`: the first piece
+of a word carries its tag, and steps, rates, decay, clipping and dropout are the
+same. Long sentences are truncated; run_ner.py splits them into windows.
 
     python -m benchmarks.finetune_transformers_ner --train_file=train.conll \
         --test_file=test.conll --model_dir=DIR_WITH_CONFIG_WEIGHTS_AND_VOCAB
 
 Runs on the CPU. Needs torch, transformers and seqeval. Progress goes to
-standard error, one JSON line with the test scores to standard output.
+standard error, one JSON line with test set metrics to standard output.
 """
 
 from __future__ import annotations
@@ -24,31 +24,41 @@ from seqeval import metrics
 
 from benchmarks.finetune_transformers import predict, shuffled_batches, train
 
-NO_TAG = -100  # what torch's cross entropy passes over
+NO_TAG = -100  # ignored by torch's cross entropy
 
 
 def parse_args() -> argparse.Namespace:
-  """The command line; names and defaults are run_ner's."""
+  """Parses the command line; names and defaults as in run_ner.py."""
   parser = argparse.ArgumentParser(
     description=__doc__.splitlines()[0],
     formatter_class=argparse.ArgumentDefaultsHelpFormatter,
   )
   add = parser.add_argument
-  add("--train_file", required=True, help="a word and its tag a line")
+  add("--train_file", required=True, help="one word and its tag per line")
   add("--test_file", required=True, help="likewise")
   add("--model_dir", required=True, help="Hugging Face BERT directory")
   add("--epochs", type=float, default=3.0, help="passes over --train_file")
-  add("--batch_size", type=int, default=32, help="sentences a step")
+  add("--batch_size", type=int, default=32, help="sentences per step")
   add("--learning_rate", type=float, default=5e-5, help="its peak")
-  add("--max_seq_length", type=int, default=128, help="tokens; the rest is cut")
-  add("--seed", type=int, default=1, help="of head, order and dropout")
-  add("--threads", type=int, default=2, help="threads within an operation")
+  add(
+    "--max_seq_length",
+    type=int,
+    default=128,
+    help="tokens; longer sentences are truncated",
+  )
+  add(
+    "--seed",
+    type=int,
+    default=1,
+    help="seed of the output layer, example order and dropout",
+  )
+  add("--threads", type=int, default=2, help="threads per operation")
   add("--precision", choices=("float32", "bfloat16"), default="float32")
   return parser.parse_args()
 
 
 def read_sentences(path: str) -> list[tuple[list[str], list[str]]]:
-  """Words and tags of each sentence of a file with a word a line."""
+  """Words and tags of each sentence of a CoNLL file."""
   with open(path, encoding="utf-8-sig") as file:
     blocks = "".join(line if line.strip() else "\n" for line in file).split(
       "\n\n"
@@ -63,7 +73,7 @@ def read_sentences(path: str) -> list[tuple[list[str], list[str]]]:
 def encode(
   sentences, tokenizer: Any, labels: list[str], max_seq_length: int
 ) -> tuple[list[dict[str, Any]], list[dict[int, int]]]:
-  """The features of each sentence, and the word that begins at each place."""
+  """Features of each sentence, and the word that starts at each position."""
   rows, words_at = [], []
   for words, tags in sentences:
     row = tokenizer(
@@ -75,20 +85,20 @@ def encode(
     owners = row.word_ids()
     words_at.append(
       {
-        place: word
-        for place, (word, before) in enumerate(zip(owners, [None, *owners]))
+        position: word
+        for position, (word, before) in enumerate(zip(owners, [None, *owners]))
         if word is not None and word != before
       }
     )
     row["labels"] = [NO_TAG] * len(owners)
-    for place, word in words_at[-1].items():
-      row["labels"][place] = labels.index(tags[word])
+    for position, word in words_at[-1].items():
+      row["labels"][position] = labels.index(tags[word])
     rows.append(dict(row))
   return rows, words_at
 
 
 def main() -> None:
-  """Reads, trains, tags and prints."""
+  """Trains, tags and prints the metrics."""
   args = parse_args()
   torch.set_num_threads(args.threads)
   torch.manual_seed(args.seed)
@@ -113,24 +123,25 @@ def main() -> None:
     started = time.perf_counter()
     train(model, batches, len(steps), args.learning_rate)
     seconds = time.perf_counter() - started
-    said = [predict(model, [collate([row])])[0] for row in test_rows]
+    predictions = [predict(model, [collate([row])])[0] for row in test_rows]
 
   true_tags = [tags for _, tags in test_set]
-  said_tags = [["O"] * len(tags) for tags in true_tags]  # where it is cut, too
-  for tags, words_at, likeliest in zip(said_tags, test_words, said):
-    for place, word in words_at.items():
-      tags[word] = labels[int(likeliest[place])]
+  # Words of truncated sentences stay "O".
+  predicted_tags = [["O"] * len(tags) for tags in true_tags]
+  for tags, words_at, label_ids in zip(predicted_tags, test_words, predictions):
+    for position, word in words_at.items():
+      tags[word] = labels[int(label_ids[position])]
   line = {
     "train_file": args.train_file,
     "seed": args.seed,
     "precision": args.precision,
     "steps": len(steps),
     "examples_per_second": round(len(steps) * args.batch_size / seconds, 2),
-    "f1": round(float(metrics.f1_score(true_tags, said_tags)), 4),
+    "f1": round(float(metrics.f1_score(true_tags, predicted_tags)), 4),
     "precision_score": round(
-      float(metrics.precision_score(true_tags, said_tags)), 4
+      float(metrics.precision_score(true_tags, predicted_tags)), 4
     ),
-    "recall": round(float(metrics.recall_score(true_tags, said_tags)), 4),
+    "recall": round(float(metrics.recall_score(true_tags, predicted_tags)), 4),
   }
   print(json.dumps(line))
 

@@ -1,11 +1,11 @@
-"""How long does an epoch of fine-tuning on MRPC take, beside the peers'?
+"""Benchmark of an epoch of fine-tuning on MRPC.
 
-Texts at their real lengths, batches of 32, at most 128 tokens, dropout 0.1.
-Ours is trimmed, packed and compiled as in run_classifier.py; transformers pads
-each batch to its longest; both group examples by length, unless told not to.
-The reference pads to 128. Reading of batches counts; imports, graphs and
-checkpoints do not. The first epoch, told apart, has what is compiled for each
-new shape as well.
+Real sequence lengths up to 128 tokens, batches of 32, dropout 0.1. Ours trims,
+unpads and compiles as run_classifier.py does; transformers pads each batch to
+its longest example; both use length bucketing by default. The original pads to
+128. The time includes reading of batches, but not imports, graphs and
+checkpoints. The first epoch, which also compiles each new shape, is printed
+separately.
 
     python -m benchmarks.mrpc_epoch --data_dir=glue/MRPC \
         --model_dir=output/minilm --hugging_face_dir=DIR_OF_THE_SAME_MODEL
@@ -28,26 +28,28 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags(passes=3)
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_task_flags()
   flags.DEFINE_bool(
-    "group_by_length", True, "Whether a batch has like lengths; not reference."
+    "group_by_length", True, "Length bucketing; not in the original."
   )
   flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
-  flags.DEFINE_integer("max_steps", None, "Cuts an epoch short, for a try.")
+  flags.DEFINE_integer(
+    "max_steps", None, "Shortens the epoch, for a quick trial."
+  )
 
 
 def define_task_flags() -> None:
-  """Defines where data and model are, and how large a batch is."""
+  """Defines the flags of data, model and batch size."""
   flags.DEFINE_string("data_dir", None, "Folder of MRPC.", required=True)
   define_encoder_flags()
 
 
 def define_encoder_flags() -> None:
-  """Defines where the model is, for both."""
+  """Defines the flags of the model, for both sides."""
   flags.DEFINE_string(
     "model_dir",
     None,
@@ -58,8 +60,10 @@ def define_encoder_flags() -> None:
   flags.DEFINE_string(
     "hugging_face_dir", None, "The same model for transformers.", required=True
   )
-  flags.DEFINE_integer("batch_size", 32, "Examples a batch.")
-  flags.DEFINE_integer("max_seq_length", 128, "Tokens; what is longer is cut.")
+  flags.DEFINE_integer("batch_size", 32, "Examples per batch.")
+  flags.DEFINE_integer(
+    "max_seq_length", 128, "Tokens; longer pairs are truncated."
+  )
 
 
 def main(_: list[str]) -> None:
@@ -73,7 +77,7 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Our epoch."""
+  """An epoch of ours."""
   from bertlib.training import step_plan
 
   own = training_step.training_settings(
@@ -85,23 +89,23 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   compute, options = step_plan.plan_training(
     own, step_plan.read_compute(own), read_config(settings)
   )
-  how = {"compute": compute, "options": options, "seed": 1}
+  keywords = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(
     settings,
-    training_step.describe(how),
+    training_step.describe(keywords),
     {"trim": True, "by_length": settings.group_by_length},
-    **how,
+    **keywords,
   )
 
 
 def reference(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The reference's epoch."""
+  """An epoch of the original."""
   training_step.import_from(settings.reference)
   yield from graph_side(settings, "float32", {})
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The epoch of transformers."""
+  """An epoch of transformers."""
   import torch
   import transformers
   from transformers.trainer_pt_utils import get_length_grouped_indices
@@ -129,7 +133,7 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   step = training_step.torch_step(model)
   longest = sorted(range(len(rows)), key=lengths.__getitem__)
   trial = make_batch(longest[-settings.batch_size :])
-  precision, tells = side_by_side.best_precision(
+  precision, description = side_by_side.best_precision(
     lambda precision: step(trial, precision), settings.peer_precision
   )
 
@@ -138,24 +142,24 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
       order = get_length_grouped_indices(lengths, settings.batch_size)
     else:
       order = torch.randperm(len(rows)).tolist()
-    for number in range(steps_an_epoch(settings, len(rows))):
+    for number in range(steps_per_epoch(settings, len(rows))):
       first = number * settings.batch_size
       indices = order[first : first + settings.batch_size]
       step(make_batch(indices), precision)
 
-  yield from epochs(tells, epoch)
+  yield from epochs(description, epoch)
 
 
-# What they are made of
+# Helpers
 
 
 def in_model_dir(settings: SimpleNamespace, name: str) -> str:
-  """Path of a file of our model."""
+  """Path of a file in --model_dir."""
   return os.path.join(settings.model_dir, name)
 
 
 def read_config(settings: SimpleNamespace) -> Any:
-  """Our model's sizes, or the reference's of them."""
+  """Config of our model, as ours or the original's `BertConfig`."""
   import modeling
 
   path = in_model_dir(settings, "bert_config.json")
@@ -163,28 +167,28 @@ def read_config(settings: SimpleNamespace) -> Any:
 
 
 def read_rows(data_dir: str, split: str) -> list[list[str]]:
-  """The rows of a file of MRPC: label or number, two ids, two texts."""
+  """Rows of a file of MRPC: label or number, two ids, two texts."""
   path = os.path.join(data_dir, split + ".tsv")
   with open(path, encoding="utf-8-sig") as file:
     return [line.rstrip("\n").split("\t") for line in file][1:]
 
 
-def steps_an_epoch(settings: SimpleNamespace, num_examples: int) -> int:
-  """Whole batches of an epoch, or fewer for a try."""
+def steps_per_epoch(settings: SimpleNamespace, num_examples: int) -> int:
+  """Number of full batches per epoch, or of --max_steps if given."""
   return settings.max_steps or num_examples // settings.batch_size
 
 
 def padded(
   encoded: Mapping[str, list[list[int]]], indices: list[int]
 ) -> dict[str, Any]:
-  """A batch of what a tokenizer of transformers gave, for PyTorch.
+  """A PyTorch batch of the output of a transformers tokenizer.
 
   Args:
     encoded: lists by name.
-    indices: of the batch's examples.
+    indices: indices of the examples of the batch.
 
   Returns:
-    By name, int64 [B, S], with zeros after the end of the shorter.
+    Tensors by name, int64 [B, S], padded with zeros.
   """
   import torch
 
@@ -196,30 +200,30 @@ def padded(
   }
 
 
-def epochs(tells: str, epoch: Callable[[], None]) -> Iterator[Answer]:
-  """A side that runs an epoch once for its account, then a time a pass."""
+def epochs(description: str, epoch: Callable[[], None]) -> Iterator[Answer]:
+  """A side that runs one epoch to warm up, then times an epoch per pass."""
   first = timed(epoch)
-  yield {"tells": f"{tells}; first epoch {first:.1f} s"}
+  yield {"description": f"{description}; first epoch {first:.1f} s"}
   while True:
     yield {"an epoch": timed(epoch)}
 
 
 def graph_side(
   settings: SimpleNamespace,
-  tells: str,
+  description: str,
   input_options: dict[str, Any],
-  **how: Any,
+  **keywords: Any,
 ) -> Iterator[Answer]:
-  """A side of ours or the reference's, whose functions are called alike.
+  """A side of ours or of the original, whose functions have the same names.
 
   Args:
     settings: the flags.
-    tells: what to tell.
-    input_options: of `file_based_input_fn_builder`, what only ours takes.
-    **how: of the model, what only ours takes.
+    description: how this side computes, to print.
+    input_options: arguments that only our `file_based_input_fn_builder` has.
+    **keywords: arguments of the model that only ours has.
 
   Yields:
-    As every side.
+    See `side_by_side`.
   """
   import tensorflow.compat.v1 as tf
 
@@ -249,17 +253,17 @@ def graph_side(
       dataset = input_fn({"batch_size": settings.batch_size})
       return tf.data.make_one_shot_iterator(dataset).get_next()
 
-    num_steps = steps_an_epoch(settings, len(examples))
+    num_steps = steps_per_epoch(settings, len(examples))
     session, _, train_op = training_step.training_session(
       next_batch,
       read_config(settings),
       settings.batch_size,
       num_train_steps=num_steps * (settings.passes + 1),
       init_checkpoint=in_model_dir(settings, "bert_model.ckpt"),
-      **how,
+      **keywords,
     )
     yield from epochs(
-      tells,
+      description,
       lambda: training_step.repeat(num_steps, session.run, train_op),
     )
 

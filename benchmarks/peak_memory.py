@@ -1,14 +1,14 @@
-"""How much memory does a training step take, and does the plan say so?
+"""Benchmark of the peak memory of a training step, beside its estimate.
 
 The peak of resident memory (VmHWM) of a process that builds BERT with a
-classifier and takes a few steps, a new process each pass, beside what
-`memory_plan` says of such a step. With `--hugging_face` transformers as well,
-with gradient checkpointing where activations are to be computed again.
+classifier and takes a few steps, a new process per pass, beside the estimate of
+`memory_plan`. With `--hugging_face` also transformers, with gradient
+checkpointing if ours uses it.
 
     python -m benchmarks.peak_memory --layers=24 --hidden=1024 --heads=16 \
         --seq_length=384 --batch_size=24 --memory_gb=12
 
-Runs on Linux, whose /proc it reads.
+Runs on Linux, since it reads /proc.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags(passes=1)
   side_by_side.define_reference_flags()
   training_step.define_model_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.adopt_module_key_flags(training_step)
-  # The peak would be that of both formats, if both were tried.
+  # Trying two precisions would measure the peak of both.
   FLAGS.set_default("peer_precision", "float32")
-  flags.DEFINE_integer("steps", 2, "Steps a pass, after the first two.")
-  flags.DEFINE_bool("hugging_face", False, "Whether to measure it too.")
+  flags.DEFINE_integer("steps", 2, "Steps per pass, after the first two.")
+  flags.DEFINE_bool(
+    "hugging_face", False, "Whether to measure transformers too."
+  )
 
 
 def main(_: list[str]) -> None:
@@ -56,11 +58,11 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Our step, and what is planned for it."""
+  """A step of ours, and its estimate."""
   from bertlib.training import memory_plan
 
-  config, how = training_step.plan(settings)
-  compute, options = how["compute"], how["options"]
+  config, keywords = training_step.plan(settings)
+  compute, options = keywords["compute"], keywords["options"]
   planned = memory_plan.step_bytes(
     config,
     settings.batch_size // options.num_micro_batches,
@@ -70,22 +72,24 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     compute.dtype.size,
     num_output_positions=1,  # [CLS]
   )
-  tells = f"{training_step.describe(how)}; planned {planned / 1e9:.2f} GB"
-  yield from peaks(training_step.graph_side(settings, tells, **how))
+  description = (
+    f"{training_step.describe(keywords)}; planned {planned / 1e9:.2f} GB"
+  )
+  yield from peaks(training_step.graph_side(settings, description, **keywords))
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The step of transformers."""
+  """A step of transformers."""
   yield from peaks(training_step.hugging_face(settings))
 
 
 def reference(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The reference's step."""
+  """A step of the original."""
   yield from peaks(training_step.reference(settings))
 
 
 def peaks(side: Iterator[Answer]) -> Iterator[Answer]:
-  """A side that trains as another does, and tells its peak in bytes."""
+  """A side that trains as another does and gives its peak in bytes."""
   yield next(side)
   for _ in side:
     with open("/proc/self/status", encoding="utf-8") as file:

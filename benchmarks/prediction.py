@@ -1,10 +1,10 @@
-"""How fast are texts labelled, many at once and one alone, beside the peers'?
+"""Benchmark of prediction: throughput of many texts, latency of one.
 
-From the texts of MRPC's test set to probabilities in their order, tokenizing
-included: `run_classifier.Predictor`, transformers (inference mode) and ONNX
-Runtime (exported by torch.onnx, graph optimizations on, float32), each with
-texts sorted by length and batches padded to their longest. Encoder and head are
-the same, and what they say is compared.
+From the texts of MRPC's test set to probabilities in input order, including
+tokenization: `run_classifier.Predictor`, transformers (inference mode) and ONNX
+Runtime (exported by torch.onnx, graph optimizations on, float32). All sort
+texts by length and pad batches to their longest. Encoder and output layer are
+the same, and the probabilities are compared.
 
     python -m benchmarks.prediction --data_dir=glue/MRPC \
         --model_dir=output/minilm --hugging_face_dir=DIR_OF_THE_SAME_MODEL
@@ -28,14 +28,20 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags()
   mrpc_epoch.define_task_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.adopt_module_key_flags(mrpc_epoch)
-  flags.DEFINE_integer("most_texts", None, "Takes the first alone, for a try.")
-  flags.DEFINE_integer("latency_runs", 50, "Times one pair is labelled a pass.")
-  flags.DEFINE_bool("torch_compile", False, "Compiles transformers' model.")
+  flags.DEFINE_integer(
+    "most_texts", None, "Use only the first pairs, for a quick trial."
+  )
+  flags.DEFINE_integer(
+    "latency_runs", 50, "Predictions of a single pair per pass."
+  )
+  flags.DEFINE_bool(
+    "torch_compile", False, "Compile the model of transformers."
+  )
 
 
 def main(_: list[str]) -> None:
@@ -53,7 +59,7 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Our Predictor."""
+  """`run_classifier.Predictor`."""
   import run_classifier
   from bertlib import precision as precision_lib
 
@@ -73,7 +79,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The model of transformers."""
+  """The model in transformers."""
   import torch
 
   model = load_classifier(settings)
@@ -93,14 +99,14 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
     format_of["activations"] = precision
     predict(read_pairs(settings)[:100])
 
-  format_of["activations"], tells = side_by_side.best_precision(
+  format_of["activations"], description = side_by_side.best_precision(
     try_out, settings.peer_precision
   )
-  yield from predictions(settings, tells, predict)
+  yield from predictions(settings, description, predict)
 
 
 def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The same model in ONNX Runtime."""
+  """The model in ONNX Runtime."""
   import onnxruntime
   import torch
 
@@ -133,32 +139,35 @@ def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
   yield from predictions(settings, "float32", sorted_predictor(settings, run))
 
 
-# What they are made of
+# Helpers
 
 
 def read_pairs(settings: SimpleNamespace) -> list[tuple[str, str]]:
-  """The pairs of texts of the test set."""
+  """Pairs of texts of the test set."""
   rows = mrpc_epoch.read_rows(settings.data_dir, "test")
   return [(row[3], row[4]) for row in rows[: settings.most_texts]]
 
 
 def predictions(
-  settings: SimpleNamespace, tells: str, predict: Callable
+  settings: SimpleNamespace, description: str, predict: Callable
 ) -> Iterator[Answer]:
-  """A side of a function that labels pairs of texts.
+  """A side that times a function which classifies pairs of texts.
 
   Args:
     settings: the flags.
-    tells: what to tell.
-    predict: gives the second label's probability for each pair.
+    description: how this side computes, to print.
+    predict: gives the probability of the second label for each pair.
 
   Yields:
-    As every side: seconds a pair, of all and of one alone.
+    See `side_by_side`: seconds per pair, for all pairs and for a single one.
   """
   pairs = read_pairs(settings)
   one = pairs[:1]
   predict(one)
-  yield {"tells": tells, "outputs": list(map(float, predict(pairs)))}
+  yield {
+    "description": description,
+    "outputs": list(map(float, predict(pairs))),
+  }
   while True:
     alone = [timed(predict, one) for _ in range(settings.latency_runs)]
     yield {
@@ -168,7 +177,7 @@ def predictions(
 
 
 def head(width: int) -> Any:
-  """Weights of the classifier on top, float32 [2, width]."""
+  """Weights of the output layer, float32 [2, H]."""
   import numpy as np
 
   weights = np.random.RandomState(1).normal(scale=0.2, size=(2, width))
@@ -176,7 +185,7 @@ def head(width: int) -> Any:
 
 
 def save_classifier(settings: SimpleNamespace, folder: str) -> None:
-  """Makes what training leaves in its folder: the encoder and `head`."""
+  """Writes the files of a training run: the encoder and `head`."""
   import tensorflow.compat.v1 as tf
 
   import run_classifier
@@ -222,7 +231,7 @@ def load_classifier(settings: SimpleNamespace, **options: Any) -> Any:
 
 
 def sorted_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
-  """A function that labels pairs of texts, given one of padded batches."""
+  """Makes a classifier of pairs of texts from one of padded batches."""
   import torch
 
   apply = sorted_batches(settings, lambda batch: torch.softmax(run(batch), -1))
@@ -230,15 +239,17 @@ def sorted_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
 
 
 def sorted_batches(settings: SimpleNamespace, run: Callable) -> Callable:
-  """A function that runs a model of transformers on texts sorted by length.
+  """Makes a function of texts from a model of padded batches.
+
+  It sorts texts by length and restores their order.
 
   Args:
     settings: the flags.
-    run: of a batch, tensors by name; gives float [B, ...].
+    run: function of a batch, tensors by name, to float [B, ...].
 
   Returns:
-    A function of a sequence of texts, or of two of them for pairs; gives what
-    `run` gives, in the order of the texts.
+    A function of a sequence of texts, or of two sequences for pairs, to the
+    outputs of `run`, in the order of the texts.
   """
   import torch
   import transformers

@@ -1,7 +1,7 @@
-"""Draws how pretraining went, beside the best that counting words can do.
+"""Plots the masked LM loss of a pretraining beside the best unigram model.
 
-A unigram model gives each token its share of the training text, whatever stands
-around it. What a masked LM is below its loss, it has from the context.
+A unigram model predicts each token with its frequency in the training text. A
+masked LM that has a lower loss uses the context.
 
     python -m benchmarks.pretraining_curve --output_dir=output/pretraining \
         --vocab_file=vocab.txt --train_text=train.txt \
@@ -24,12 +24,12 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   for name, meaning in {
-    "output_dir": "That of run_pretraining.py --do_train --do_eval.",
+    "output_dir": "Output folder of run_pretraining.py --do_train --do_eval.",
     "vocab_file": "Vocabulary.",
-    "train_text": "The text that the training records were made of.",
-    "eval_input_file": "The held out records.",
+    "train_text": "Text of the training records.",
+    "eval_input_file": "Held-out records.",
     "picture": "PNG file to write.",
   }.items():
     flags.DEFINE_string(name, None, meaning, required=True)
@@ -37,24 +37,23 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> None:
-  """Prints both losses and draws the curve."""
+  """Prints both losses and plots the curve."""
   unigram = unigram_loss()
   curve = html_report.read_scalars(FLAGS.output_dir)["masked_lm_loss"]
   held_out_curve = html_report.read_scalars(
     os.path.join(FLAGS.output_dir, "dev")
   )
   step, held_out = held_out_curve["masked_lm_loss"][-1]
-  print(f"unigram loss on the held out masked tokens: {unigram:.3f} nat")
+  print(f"unigram loss on the held-out masked tokens: {unigram:.3f} nat")
   print(f"masked LM loss on them after {step} steps: {held_out:.3f} nat")
   print(f"difference: {unigram - held_out:.3f} nat")
   draw(curve, (step, held_out), unigram)
 
 
 def unigram_loss() -> float:
-  """Mean loss, on the masked tokens held out, of the best unigram model.
+  """Mean loss of the best unigram model on the held-out masked tokens.
 
-  Each token of the vocabulary is counted once more than it comes, so that none
-  is impossible.
+  Counts are smoothed by adding one, so that no token has probability zero.
   """
   tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
   counts = np.ones(max(tokenizer.vocab.values()) + 1)
@@ -72,7 +71,7 @@ def unigram_loss() -> float:
 
 
 def draw(curve, held_out: tuple[int, float], unigram: float) -> None:
-  """Draws the training loss, its running mean, and what it is beside."""
+  """Plots the training loss, its running mean, and the unigram loss."""
   import matplotlib
 
   matplotlib.use("agg")

@@ -1,16 +1,16 @@
-"""Speed of create_pretraining_data.py beside that of the reference's script.
+"""Benchmark of create_pretraining_data.py against the original's script.
 
-Whole commands, in turns: the reference's, ours with the same flags, whose
+Runs whole commands in turns: the original, ours with the same flags, whose
 records have to be equal, and ours with one worker and with two. Without
-`--reference`, ours alone.
+`--reference`, only ours.
 
     python -m benchmarks.pretraining_data \
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt \
         --reference=bert --reference_python=python3.7
 
-The reference needs a checkout of google-research/bert and a Python with
-TensorFlow 1.15. Of one process the processor's time counts, so that what else
-runs on the machine counts less; of two workers, the clock's.
+The original needs a checkout of google-research/bert and a Python with
+TensorFlow 1.15. For one process the processor time is compared, which depends
+less on other load of the machine; for two workers, wall-clock time.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ OURS = [sys.executable, "create_pretraining_data.py"]
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
-  flags.DEFINE_string("text_file", None, "A sentence a line.", required=True)
-  flags.DEFINE_integer("dupe_factor", 5, "As of the scripts.")
+  flags.DEFINE_string(
+    "text_file", None, "Text file, one sentence per line.", required=True
+  )
+  flags.DEFINE_integer("dupe_factor", 5, "See create_pretraining_data.py.")
   flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
   flags.DEFINE_string(
     "reference_python", "python3.7", "Python that runs the reference."
@@ -45,7 +47,7 @@ def define_flags() -> None:
 
 
 class Seconds(NamedTuple):
-  """What a command took, by the clock and of the processor."""
+  """Wall-clock and processor time of a command."""
 
   clock: float
   processor: float
@@ -72,7 +74,7 @@ def main(_: list[str]) -> None:
         "two workers": make(OURS, f"two-{number}", "--num_workers=2"),
       }
       found = {
-        "two workers against one, by the clock": seconds["one worker"].clock
+        "two workers against one, wall-clock": seconds["one worker"].clock
         / seconds["two workers"].clock
       }
       if FLAGS.reference:
@@ -84,15 +86,15 @@ def main(_: list[str]) -> None:
             os.path.join(folder, "ours"), os.path.join(folder, "theirs")
           )
         found |= {
-          "one process against the reference, of the processor": (
+          "one process against the original, processor time": (
             theirs.processor / seconds["ours"].processor
           ),
-          "two workers against the reference, by the clock": theirs.clock
+          "two workers against the original, wall-clock": theirs.clock
           / seconds["two workers"].clock,
         }
       for name, (clock, processor) in seconds.items():
         print(
-          f"turn {number + 1}: {name}: {clock:.1f} s, {processor:.1f} s CPU"
+          f"pass {number + 1}: {name}: {clock:.1f} s, {processor:.1f} s CPU"
         )
       for name, ratio in found.items():
         ratios.setdefault(name, []).append(ratio)
@@ -104,7 +106,7 @@ def main(_: list[str]) -> None:
 
 
 def timed(command: list[str]) -> Seconds:
-  """Runs a command that has to succeed; says what it took."""
+  """Runs a command that has to succeed; returns its times."""
   start = time.monotonic()
   before = os.times()
   done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -121,7 +123,7 @@ def timed(command: list[str]) -> Seconds:
 
 
 def check_equal(ours: str, theirs: str) -> None:
-  """Compares the records of two files, whatever the order of features."""
+  """Compares the records of two files; features may be in any order."""
   import tensorflow as tf
 
   def examples(path):

@@ -1,16 +1,15 @@
-"""What would a pretraining of BERT take: bytes, operations, hours?
+"""Cost of a pretraining: operations, memory, disk, network and hours.
 
-Formulas, and three things measured: the sequences a second of one device
-(`run_pretraining.py` tells them as examples/s), the bytes of a record, and how
-fast devices send to each other. Each list has an entry for each phase; what is
-alike in all may be given once.
+Computed from formulas and three measurements: the sequences per second of one
+device (`examples/s` in the log of `run_pretraining.py`), the bytes per record,
+and the bandwidth between devices. Each list has one entry per phase; a value
+that all phases share may be given once.
 
     python -m benchmarks.pretraining_plan \
         --record_files=phase_1.tfrecord,phase_2.tfrecord \
         --sequences_per_second=1.5,0.24 --sequences_at_once=16,4
 
-Prints two tables: of the phases on any number of devices, and of their time on
-1, 8 and 64.
+Prints two tables: the cost of each phase, and its time on 1, 8 and 64 devices.
 """
 
 from __future__ import annotations
@@ -32,11 +31,15 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
-  flags.DEFINE_string("bert_config_file", None, "If not given, BERT-Base.")
-  flags.DEFINE_list("max_seq_length", ["128", "512"], "Tokens of a sequence.")
+  """Defines the flags."""
+  flags.DEFINE_string(
+    "bert_config_file", None, "Config of the model; default: BERT-Base."
+  )
+  flags.DEFINE_list("max_seq_length", ["128", "512"], "Tokens per sequence.")
   flags.DEFINE_list("max_predictions_per_seq", ["20", "80"], "Its masks.")
-  flags.DEFINE_list("train_batch_size", ["256"], "Sequences a step, in all.")
+  flags.DEFINE_list(
+    "train_batch_size", ["256"], "Global batch size, in sequences."
+  )
   flags.DEFINE_list("num_train_steps", ["900000", "100000"], "Steps.")
   flags.DEFINE_list(
     "record_files",
@@ -45,7 +48,10 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_list(
-    "sequences_per_second", None, "Measured on one device.", required=True
+    "sequences_per_second",
+    None,
+    "Throughput measured on one device.",
+    required=True,
   )
   flags.DEFINE_list(
     "sequences_at_once",
@@ -55,10 +61,10 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_enum(
-    "precision", "float32", list(_BYTES), "That it was measured in."
+    "precision", "float32", list(_BYTES), "Precision of the measurement."
   )
-  flags.DEFINE_list("epochs", ["9", "4"], "How often a record is used.")
-  flags.DEFINE_list("devices", ["1", "8", "64"], "How many there may be.")
+  flags.DEFINE_list("epochs", ["9", "4"], "How often each record is used.")
+  flags.DEFINE_list("devices", ["1", "8", "64"], "Numbers of devices.")
   flags.DEFINE_float(
     "bandwidth_gb",
     1.25,
@@ -68,22 +74,22 @@ def define_flags() -> None:
   )
 
 
-# Bytes of an activation.
+# Bytes per activation.
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Phase(NamedTuple):
-  """A part of a pretraining.
+  """A phase of a pretraining.
 
   Attributes:
-    seq_length: S, tokens of a sequence.
-    num_predictions: P, its masks.
-    batch_size: sequences a step, of all devices.
+    seq_length: S, tokens per sequence.
+    num_predictions: P, masked tokens per sequence.
+    batch_size: sequences per step, over all devices.
     num_steps: steps.
-    at_once: most sequences that a device takes at once.
-    rate: sequences a second of one device.
-    epochs: how often a record is used.
-    record_bytes: of a sequence, on disk.
+    at_once: largest micro-batch of a device, in sequences.
+    rate: sequences per second of one device.
+    epochs: how often each record is used.
+    record_bytes: bytes per record on disk.
   """
 
   seq_length: int
@@ -97,24 +103,25 @@ class Phase(NamedTuple):
 
   @property
   def num_sequences(self) -> int:
-    """Sequences of all steps."""
+    """Number of sequences in all steps."""
     return self.batch_size * self.num_steps
 
   @property
   def num_records(self) -> float:
-    """How many records those are."""
+    """Number of records."""
     return self.num_sequences / self.epochs
 
 
 class Share(NamedTuple):
-  """What of a phase falls to each of several devices.
+  """One device's share of a phase.
 
   Attributes:
-    num_micro_batches: of its part of a batch.
-    at_once: sequences of a micro-batch.
-    computing: seconds a step.
-    exchange: seconds a step, in which nothing is computed.
-    hours: of the phase.
+    num_micro_batches: micro-batches per step.
+    at_once: sequences per micro-batch.
+    computing: seconds of computation per step.
+    exchange: seconds of all-reduce per step, which does not overlap with
+      computation.
+    hours: hours of the phase.
   """
 
   num_micro_batches: int
@@ -137,11 +144,10 @@ def main(_: list[str]) -> None:
 
 
 def read_phases() -> list[Phase]:
-  """The phases that the flags describe.
+  """Reads the phases from the flags.
 
   Raises:
-    InputError: a list is of another length than others, or a file is not of
-      records.
+    InputError: lists differ in length, or a file has no pretraining records.
   """
   record_bytes = [
     os.path.getsize(path) / tf_records.count_records(path)
@@ -166,21 +172,21 @@ def read_phases() -> list[Phase]:
   return [Phase(*values) for values in zip(*columns.values())]
 
 
-# What it takes
+# Cost
 
 
 def num_weights(config: modeling.BertConfig) -> int:
-  """How many numbers pretraining learns: the encoder, and both heads."""
+  """Number of trained weights: the encoder and both heads."""
   width = config.hidden_size
   masked_lm = width * (width + 1) + 2 * width + config.vocab_size
   return loading.num_weights(config) + masked_lm + 2 * (width + 1)
 
 
 def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:
-  """What a device sends a step, and receives, to add gradients up in a ring.
+  """Bytes that each device sends (and receives) per ring all-reduce.
 
-  Of n devices each sends its n-th part n - 1 times for the sums, and the sums
-  likewise (Patarasuk and Yuan 2009). Gradients are float32.
+  Each of n devices sends 1/n of the gradients n - 1 times to reduce, and n - 1
+  times to gather (Patarasuk and Yuan 2009). Gradients are float32.
   """
   return 2 * (num_devices - 1) / num_devices * 4 * num_weights(config)
 
@@ -188,23 +194,20 @@ def exchanged_bytes(config: modeling.BertConfig, num_devices: int) -> float:
 def share(
   config: modeling.BertConfig, phase: Phase, num_devices: int, bandwidth: float
 ) -> Share:
-  """What falls to each of several devices.
+  """Computes one device's share of a phase.
 
   Args:
-    config: the model's sizes.
+    config: the model's config.
     phase: the phase.
-    num_devices: how many there are.
-    bandwidth: bytes a second that each can send.
-
-  Returns:
-    The `Share`.
+    num_devices: number of devices.
+    bandwidth: bytes per second that each device can send.
 
   Raises:
-    InputError: they cannot share a batch evenly.
+    InputError: the batch cannot be divided evenly.
   """
   if phase.batch_size % num_devices:
     raise InputError(
-      f"--train_batch_size={phase.batch_size} cannot be shared by"
+      f"--train_batch_size={phase.batch_size} cannot be divided among"
       f" {num_devices} devices"
     )
   own = phase.batch_size // num_devices
@@ -227,7 +230,7 @@ def phase_rows(
   phases: Sequence[Phase],
   dtype_size: int,
 ) -> list[list[str]]:
-  """What each phase takes, however many devices there are."""
+  """Rows of the table of phases, which do not depend on the devices."""
   rows = [["", *(f"phase {n}" for n, _ in enumerate(phases, start=1))]]
 
   def add(name, value):
@@ -251,23 +254,23 @@ def phase_rows(
     return gigabytes(needed)
 
   weights = num_weights(config)
-  add("tokens of a sequence", lambda phase: f"{phase.seq_length}")
-  add("sequences a step", lambda phase: f"{phase.batch_size:,}")
+  add("tokens per sequence", lambda phase: f"{phase.seq_length}")
+  add("sequences per step", lambda phase: f"{phase.batch_size:,}")
   add("steps", lambda phase: f"{phase.num_steps:,}")
   add("sequences", lambda phase: f"{phase.num_sequences / 1e6:,.1f} million")
   add("weights", lambda _: f"{weights / 1e6:.1f} million")
-  add("operations of a sequence", lambda p: f"{flops(p) / 1e9:.1f} * 10^9")
+  add("operations per sequence", lambda p: f"{flops(p) / 1e9:.1f} * 10^9")
   add(
     "operations", lambda p: f"{flops(p) * p.num_sequences / 1e18:.2f} * 10^18"
   )
-  add("sequences a second, measured", lambda phase: f"{phase.rate:g}")
+  add("sequences per second, measured", lambda phase: f"{phase.rate:g}")
   add(
-    "operations a second, by that",
+    "operations per second, from that",
     lambda phase: f"{flops(phase) * phase.rate / 1e9:,.0f} * 10^9",
   )
   add("sequences at once", lambda phase: f"{phase.at_once}")
-  add("memory of a device, at most", memory)
-  add("bytes of a record, measured", lambda p: f"{p.record_bytes:,.0f}")
+  add("memory per device, at most", memory)
+  add("bytes per record, measured", lambda p: f"{p.record_bytes:,.0f}")
   add("each record is used", lambda phase: f"{phase.epochs:g} times")
   add("records", lambda phase: f"{phase.num_records / 1e6:,.1f} million")
   add("data on disk", lambda p: gigabytes(p.num_records * p.record_bytes))
@@ -281,15 +284,15 @@ def device_rows(
   devices: Sequence[int],
   bandwidth: float,
 ) -> list[list[str]]:
-  """What the phases take on several numbers of devices."""
+  """Rows of the table of devices: time and network per phase."""
   rows = [
     [
       "devices",
       "phase",
       "micro-batches",
-      "computing a step",
-      "sent a step, by each",
-      "exchange a step",
+      "compute per step",
+      "sent per step and device",
+      "all-reduce per step",
       "hours",
     ]
   ]
@@ -315,12 +318,12 @@ def device_rows(
 
 
 def gigabytes(num_bytes: float) -> str:
-  """Bytes in words."""
+  """Formats bytes."""
   return f"{num_bytes / 1e9:,.2f} GB"
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-  """Prints rows as Markdown does, the first as the head."""
+  """Prints rows as a Markdown table; the first row is the header."""
   widths = [max(map(len, column)) for column in zip(*rows)]
   head, *rest = rows
   rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]

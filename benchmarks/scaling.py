@@ -1,9 +1,9 @@
-"""How much faster do two workers train than one?
+"""Benchmark of data-parallel training: one worker against two.
 
-One worker with one core, two workers with a core each, and one worker with both
-cores train the same model on the same records, in turns, as commands: the
-examples a second are those that `run_pretraining.py` tells of its steps, the
-first ones left out. Workers speak over the loopback interface.
+One worker on one core, two workers on one core each, and one worker on both
+cores train the same model on the same records, in turns, as commands. The
+throughput is that in the log of `run_pretraining.py`, without the first steps.
+Workers communicate over the loopback interface.
 
     python -m benchmarks.scaling --layers=6 --hidden=384 --heads=12
 
@@ -30,23 +30,25 @@ from bertlib.data import tf_records
 
 FLAGS = flags.FLAGS
 
-# Of each way to train, the cores of its workers.
+# Cores of the workers of each setup.
 WAYS = {
   "one worker, one core": [{0}],
-  "two workers, a core each": [{0}, {1}],
+  "two workers, one core each": [{0}, {1}],
   "one worker, both cores": [{0, 1}],
 }
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   flags.DEFINE_integer("layers", 6, "Layers of the model.")
   flags.DEFINE_integer("hidden", 384, "Its width.")
-  flags.DEFINE_integer("heads", 12, "Its attention heads.")
-  flags.DEFINE_integer("vocab_size", 30522, "Entries of its vocabulary.")
-  flags.DEFINE_integer("seq_length", 128, "Tokens of a sequence.")
-  flags.DEFINE_integer("batch_size", 32, "Sequences a step, of all workers.")
-  flags.DEFINE_integer("steps", 12, "Steps of a run; the first half warms up.")
+  flags.DEFINE_integer("heads", 12, "Attention heads.")
+  flags.DEFINE_integer("vocab_size", 30522, "Vocabulary size.")
+  flags.DEFINE_integer("seq_length", 128, "Tokens per sequence.")
+  flags.DEFINE_integer("batch_size", 32, "Global batch size, in sequences.")
+  flags.DEFINE_integer(
+    "steps", 12, "Steps per run; the first half is not timed."
+  )
   flags.DEFINE_integer("passes", 3, "Turns.")
   flags.DEFINE_string("precision", "float32", "See run_pretraining.py.")
 
@@ -105,7 +107,7 @@ def make_data(folder: str, config: modeling.BertConfig) -> None:
 
 
 def train(folder: str, cores: list[set[int]]) -> float:
-  """Trains in a process for each set of cores; gives examples a second."""
+  """Trains with one process per set of cores; returns examples per second."""
   with tempfile.TemporaryDirectory() as output_dir:
     ports = free_ports(len(cores))
     cluster = {"worker": [f"localhost:{port}" for port in ports]}
@@ -151,7 +153,7 @@ def command(folder: str, output_dir: str, has_others: bool) -> list[str]:
 
 
 def free_ports(number: int) -> list[int]:
-  """Ports of this machine that nothing listens to."""
+  """Finds free ports of this machine."""
   sockets = [socket.socket() for _ in range(number)]
   for one in sockets:
     one.bind(("localhost", 0))

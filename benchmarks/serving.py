@@ -1,10 +1,10 @@
-"""How fast does an exported model label texts, beside the Estimator?
+"""Benchmark of serving: throughput and latency of an exported model.
 
-A model fine-tuned on MRPC, from the texts of its test set to probabilities: the
-SavedModel of export_model.py from raw text, in batches of 32 as the texts come;
+From the texts of MRPC's test set to probabilities, including tokenization: the
+SavedModel of export_model.py from raw text, in batches of 32 in input order;
 `run_classifier.Predictor` and `estimator.predict`, which sort by length; and
-the int8 model of TensorFlow Lite, one text after the other. All tokenize as
-part of the work. What they say is compared.
+the int8 model of TensorFlow Lite, one text at a time. The probabilities are
+compared.
 
     python -m benchmarks.serving --data_dir=glue/MRPC --model_dir=output/mrpc
 """
@@ -25,16 +25,20 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags()
   flags.adopt_module_key_flags(side_by_side)
   flags.DEFINE_string("data_dir", None, "Folder of MRPC.", required=True)
   flags.DEFINE_string(
     "model_dir", None, "Folder of a run of run_classifier.py.", required=True
   )
-  flags.DEFINE_integer("batch_size", 32, "Texts a batch.")
-  flags.DEFINE_integer("most_texts", None, "Takes the first alone, for a try.")
-  flags.DEFINE_integer("latency_runs", 50, "Times one pair is labelled a pass.")
+  flags.DEFINE_integer("batch_size", 32, "Texts per batch.")
+  flags.DEFINE_integer(
+    "most_texts", None, "Use only the first pairs, for a quick trial."
+  )
+  flags.DEFINE_integer(
+    "latency_runs", 50, "Predictions of a single pair per pass."
+  )
 
 
 def main(_: list[str]) -> None:
@@ -52,7 +56,7 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The exported model, from raw text."""
+  """The exported SavedModel, from raw text."""
   import tensorflow as tf
 
   import export_model
@@ -63,19 +67,19 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     exported = tf.saved_model.load(path)
 
   def predict(pairs):
-    said = []
+    predictions = []
     for first in range(0, len(pairs), settings.batch_size):
       texts = zip(*pairs[first : first + settings.batch_size])
       texts = dict(zip(("text_a", "text_b"), map(tf.constant, texts)))
       outputs = exported.signatures["pair"](**texts)
-      said += outputs["probabilities"].numpy()[:, 1].tolist()
-    return said
+      predictions += outputs["probabilities"].numpy()[:, 1].tolist()
+    return predictions
 
   yield from prediction.predictions(settings, "SavedModel, raw text", predict)
 
 
 def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The model as Python code loads it."""
+  """`run_classifier.Predictor`."""
   import run_classifier
 
   model = run_classifier.Predictor(
@@ -89,7 +93,7 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The Estimator, whose every call makes a graph and reads the weights."""
+  """`estimator.predict`, which builds a graph and reads weights per call."""
   import run_classifier
   from bertlib import estimator_api
   from bertlib.compute import FastCompute
@@ -140,7 +144,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The model of 8 bits, a text at a time."""
+  """The int8 model of TensorFlow Lite, one text at a time."""
   import numpy as np
   import tensorflow as tf
 
@@ -173,11 +177,11 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
   )
 
 
-# What they are made of
+# Helpers
 
 
 def source_of(settings: SimpleNamespace):
-  """The model, an `export_model.Source`."""
+  """The model as an `export_model.Source`."""
   import export_model
 
   return export_model.find_source(

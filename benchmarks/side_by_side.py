@@ -1,14 +1,14 @@
-"""Ours and its peers in turns: what the benchmarks have in common.
+"""Runs this project and other code in turns and compares their times.
 
-A side is a generator function. It takes the script's flags, prepares and warms
-up, and yields what to tell of itself: `tells`, and maybe `outputs`, numbers
-that all sides have to agree on. Whenever it is asked for more it does its work
-and yields what each measure came to; less is better.
+A side is a generator function. It takes the flags of the script, warms up, and
+first yields its `description` and optionally `outputs`, numbers that must agree
+among sides. Each further `next` does the work once and yields the value of each
+measure; lower is better.
 
-Each side has a process in the Python of its own environment, started once and
-kept warm; they are asked in turns, so that nothing else runs while one works.
-Those Pythons have nothing of ours, and the reference's may be 3.7: scripts and
-this module import `bertlib.app` where the driver alone comes by.
+Each side is a process with the Python of its own environment, started once and
+kept warm. Sides take turns, so that only one works at a time. Those Pythons
+have none of our packages, and the original's may be 3.7: scripts and this
+module import `bertlib.app` only in the driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, Callable
 from absl import flags
 
 FLAGS = flags.FLAGS
-Answer = dict  # what a side yields: values by name
+Answer = dict  # an answer of a side: values by name
 PRECISIONS = ["float32", "bfloat16"]
 
 # Sides that run in the Python of this project.
@@ -36,7 +36,7 @@ _OWN = ("ours", "predictor", "estimator", "tensorflow_lite")
 
 
 def define_flags(passes: int = 5) -> None:
-  """Defines the flags of all scripts; those of a script are its own."""
+  """Defines the flags that all benchmarks share."""
   flags.DEFINE_integer("passes", passes, "Turns.", lower_bound=1)
   flags.DEFINE_enum(
     "precision",
@@ -48,17 +48,17 @@ def define_flags(passes: int = 5) -> None:
     "peer_precision",
     "auto",
     ["auto", *PRECISIONS],
-    "PyTorch's; auto tries both and takes the faster.",
+    "Precision of PyTorch; auto takes the faster in a trial.",
   )
   flags.DEFINE_string(
     "peer_python",
     ".venv-bench-peers/bin/python",
-    "Python with the peers; an empty one for ours alone.",
+    "Python with the peers; empty: run only ours.",
   )
 
 
 def define_reference_flags() -> None:
-  """Defines where the reference is; scripts whose sides it is one of."""
+  """Defines the flags of the original, for benchmarks that run it."""
   flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
   flags.DEFINE_string(
     "reference_python", "python3.7", "Python that runs the reference."
@@ -69,11 +69,11 @@ def define_reference_flags() -> None:
 
 
 def compare(sides: list[Callable], shown: dict[str, Callable]) -> None:
-  """Asks the sides in turns, and prints ratios with their spread.
+  """Runs the sides in turns, and prints ratios with their range.
 
   Args:
     sides: generator functions of the script, ours first.
-    shown: by measure, a function that shows a value.
+    shown: functions that format the value of each measure.
   """
   values = {}
   with contextlib.ExitStack() as stack:
@@ -100,7 +100,7 @@ def chosen(sides: list[Callable]) -> list[Callable]:
 
 
 def python_of(side: Callable) -> str | None:
-  """The Python of a side's environment, or None."""
+  """The Python of a side's environment; None if it is left out."""
   if side.__name__ in _OWN:
     return sys.executable
   if side.__name__ == "reference":
@@ -109,21 +109,21 @@ def python_of(side: Callable) -> str | None:
 
 
 def print_difference(ours: Worker, theirs: Worker) -> None:
-  """Says how far outputs that should be equal are apart."""
-  if "outputs" in ours.account and "outputs" in theirs.account:
-    pairs = zip(ours.account["outputs"], theirs.account["outputs"])
+  """Prints the largest difference between outputs."""
+  if "outputs" in ours.first_answer and "outputs" in theirs.first_answer:
+    pairs = zip(ours.first_answer["outputs"], theirs.first_answer["outputs"])
     apart = max(abs(a - b) for a, b in pairs)
-    print(f"outputs of {theirs.name} and of ours: {apart:.1g} apart at most")
+    print(f"outputs of {theirs.name} and ours: {apart:.1g} maximum difference")
 
 
 def print_ratios(
   values: dict[str, dict[str, list[float]]], shown: dict[str, Callable]
 ) -> None:
-  """Prints medians, and of each pass how many times ours the others' is.
+  """Prints medians, and ratios of the other sides to ours.
 
   Args:
-    values: by measure and side, the value of each pass.
-    shown: by measure, a function that shows a value.
+    values: value of each pass, by measure and side.
+    shown: functions that format the value of each measure.
   """
   for measure, by_side in values.items():
     for name, theirs in by_side.items():
@@ -140,21 +140,21 @@ def print_ratios(
 
 
 class Worker:
-  """A side's process. A context manager, which ends it.
+  """The process of a side, as a context manager.
 
   Attributes:
-    name: of the side.
-    account: what the side tells of itself.
+    name: name of the side.
+    first_answer: `description` and `outputs` of the side.
   """
 
   def __init__(self, side: Callable):
-    """Starts it and waits until it is warm.
+    """Starts the process and waits until it is warm.
 
     Args:
-      side: a function of the script that runs.
+      side: a side of the running script.
 
     Raises:
-      InputError: it fails.
+      InputError: the process fails.
     """
     self.name = side.__name__.replace("_", " ")
     self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at exit)
@@ -172,15 +172,15 @@ class Worker:
       env={**os.environ, **environment},
     )
     try:
-      self.account = self._answer()
+      self.first_answer = self._answer()
     except BaseException:
       self.__exit__()
       raise
-    print(f"{self.name}: {self.account['tells']}", flush=True)
+    print(f"{self.name}: {self.first_answer['description']}", flush=True)
 
   def ask(self) -> Answer:
-    """What each measure comes to, of the work done once more."""
-    time.sleep(0.5)  # libraries' threads spin a while after their work
+    """Does the work once; returns the value of each measure."""
+    time.sleep(0.5)  # threads of libraries spin for a while after their work
     self._process.stdin.write("go\n")
     self._process.stdin.flush()
     return self._answer()
@@ -210,15 +210,15 @@ class Worker:
 
 
 def work(script: str, side: str, settings: str) -> None:
-  """Answers a line for a line, until there is none.
+  """Runs a side in this process: answers each line of standard input.
 
   Args:
     script: module of the side.
-    side: its function.
+    side: name of its function.
     settings: the flags, as JSON.
   """
   answers = os.fdopen(os.dup(1), "w")
-  os.dup2(2, 1)  # what libraries print is no answer
+  os.dup2(2, 1)  # output of libraries is not an answer
   function = getattr(importlib.import_module(script), side)
   for answer in function(SimpleNamespace(**json.loads(settings))):
     print(json.dumps(answer), file=answers, flush=True)
@@ -234,14 +234,14 @@ def timed(function: Callable, *args: Any) -> float:
 
 
 def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
-  """The number format in which a peer is fastest here.
+  """The precision in which a peer is fastest on this machine.
 
   Args:
-    run: does some work in the format that it is given.
+    run: does some work in the given precision.
     asked: `--peer_precision`.
 
   Returns:
-    The format, and what to tell of the choice.
+    The precision, and a description of the choice.
   """
   if asked != "auto":
     run(asked)
@@ -260,7 +260,7 @@ def best_precision(run: Callable[[str], Any], asked: str) -> tuple[str, str]:
 
 
 def product_seconds(precision: str) -> float:
-  """How long PyTorch takes for a product of matrices."""
+  """Seconds that PyTorch takes for a matrix product."""
   import torch
 
   matrix = torch.ones(512, 512, dtype=getattr(torch, precision))

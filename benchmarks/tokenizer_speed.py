@@ -1,15 +1,14 @@
-"""Speed of tokenization.py beside that of the Rust package `tokenizers`.
+"""Benchmark of tokenization.py against the Rust package `tokenizers`.
 
-Both turn the same lines into ids, in turns and in one process on one thread,
-each pass with a fresh tokenizer, whose making is not timed. Their ids have to
-be equal. Then, untimed, the memory that our tokenizer's memo takes: for these
-lines, and where no chunk ever comes again, for lines whose characters are
-shuffled.
+Both tokenize the same lines, alternating in one process on one thread. Each
+pass has a new tokenizer, whose construction is not timed. The ids have to be
+equal. Then, untimed, the peak memory of our tokenizer's cache: for these lines,
+and for lines with shuffled characters, in which no chunk repeats.
 
     python -m benchmarks.tokenizer_speed \
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt.gz
 
-Times are of the processor, so that what else runs on the machine counts less.
+Processor time is compared, which depends less on other load of the machine.
 """
 
 from __future__ import annotations
@@ -34,17 +33,20 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   flags.DEFINE_string("vocab_file", None, "Vocabulary.", required=True)
   flags.DEFINE_string(
-    "text_file", None, "Text in UTF-8, by lines; may be gzipped.", required=True
+    "text_file",
+    None,
+    "UTF-8 text, one text per line; may be gzipped.",
+    required=True,
   )
   flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
   flags.DEFINE_integer("passes", 5, "Passes over the text.", lower_bound=1)
 
 
 def main(_: list[str]) -> None:
-  """Times both, compares their ids and measures the memo."""
+  """Times both, compares their ids and measures the cache."""
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
   lines = read_lines(FLAGS.text_file)
   ratios = []
@@ -72,19 +74,19 @@ def main(_: list[str]) -> None:
 
 
 def read_lines(path: str) -> list[str]:
-  """The lines of a text file that are not empty, without their ends."""
+  """Non-empty lines of a text file, without line ends."""
   opener = gzip.open if path.endswith(".gz") else open
   with opener(path, "rt", encoding="utf-8") as file:
     return [line.rstrip("\n") for line in file if line.strip()]
 
 
 def ours() -> tokenization.FullTokenizer:
-  """Our tokenizer, which has seen no text."""
+  """Our tokenizer, with an empty cache."""
   return tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
 
 
 def peer() -> Any:
-  """The tokenizer of `tokenizers` by BERT's rules."""
+  """BERT's tokenizer of the package `tokenizers`."""
   try:
     import tokenizers
     from tokenizers import models, normalizers, pre_tokenizers
@@ -111,14 +113,14 @@ def encode_each(
 
 
 def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-  """Seconds of processor time that a call took, and its result."""
+  """Processor seconds of a call, and its result."""
   start = time.process_time()
   result = function(*args)
   return time.process_time() - start, result
 
 
 def shuffled(lines: list[str]) -> Iterator[str]:
-  """The lines again and again, the characters of each in a random order."""
+  """The lines repeatedly, each with its characters in random order."""
   rng = random.Random(1)
   while True:
     for line in lines:
@@ -126,7 +128,7 @@ def shuffled(lines: list[str]) -> Iterator[str]:
 
 
 def memo_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
-  """The most memory that a tokenizer came to hold over the lines it encoded."""
+  """Peak memory of the cache of a tokenizer that encodes the lines."""
   tokenizer = ours()
   tracemalloc.start()
   chunks = 0

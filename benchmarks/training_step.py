@@ -1,8 +1,8 @@
-"""How long does a training step take, beside the peers'?
+"""Benchmark of a training step, against transformers and the original.
 
 BERT with a classifier, random weights and dropout 0.1, a batch without padding:
-loss, gradients, clipping to norm 1, Adam. Against Hugging Face's transformers
-with PyTorch's fused AdamW and, with `--reference`, against the reference.
+loss, gradients, clipping to norm 1, Adam. Against Hugging Face transformers
+with PyTorch's fused AdamW and, with `--reference`, the original.
 
     python -m benchmarks.training_step --batch_size=16 --seq_length=128 \
         --reference=bert --reference_python=python3.7
@@ -25,25 +25,27 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   side_by_side.define_flags()
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_model_flags()
-  flags.DEFINE_integer("steps", 3, "Steps a pass.", lower_bound=1)
+  flags.DEFINE_integer("steps", 3, "Steps per pass.", lower_bound=1)
 
 
 def define_model_flags() -> None:
-  """Defines the model, the batch and how much memory a step may take."""
+  """Defines the flags of model, batch and memory."""
   flags.DEFINE_integer("layers", 12, "Layers.")
-  flags.DEFINE_integer("hidden", 768, "Width; the inner layers have four times")
+  flags.DEFINE_integer(
+    "hidden", 768, "Hidden size H; the intermediate size is 4 H."
+  )
   flags.DEFINE_integer("heads", 12, "Attention heads.")
-  flags.DEFINE_integer("batch_size", 16, "Examples a step.")
-  flags.DEFINE_integer("seq_length", 128, "Tokens of each example.")
+  flags.DEFINE_integer("batch_size", 16, "Examples per step.")
+  flags.DEFINE_integer("seq_length", 128, "Tokens per example.")
   flags.DEFINE_enum("xla", "auto", ["auto", "on", "off"], "Ours.")
   flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches.")
   flags.DEFINE_bool(
-    "recompute_activations", False, "Gradient checkpointing, of both."
+    "recompute_activations", False, "Gradient checkpointing, on both sides."
   )
   flags.DEFINE_float("memory_gb", None, "Ours: sets the two flags above.")
 
@@ -59,19 +61,19 @@ def main(_: list[str]) -> None:
 
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Our step, as run_classifier.py takes it."""
-  _, how = plan(settings)
-  yield from graph_side(settings, describe(how), **how)
+  """A step of ours, as in run_classifier.py."""
+  _, keywords = plan(settings)
+  yield from graph_side(settings, describe(keywords), **keywords)
 
 
 def reference(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The reference's step."""
+  """A step of the original."""
   import_from(settings.reference)
   yield from graph_side(settings, "float32")
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The step of transformers."""
+  """A step of transformers."""
   import torch
   import transformers
 
@@ -87,20 +89,20 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
   if settings.recompute_activations:
     model.gradient_checkpointing_enable()
   step = torch_step(model, settings.gradient_accumulation_steps)
-  precision, tells = side_by_side.best_precision(
+  precision, description = side_by_side.best_precision(
     lambda precision: step(batch, precision), settings.peer_precision
   )
-  yield {"tells": tells}
+  yield {"description": description}
   while True:
     seconds = timed(repeat, settings.steps, step, batch, precision)
     yield {"a step": seconds / settings.steps}
 
 
-# What they are made of
+# Helpers
 
 
 def sizes(settings: SimpleNamespace) -> dict[str, int]:
-  """The model's, by the names that all sides give them."""
+  """Sizes of the model, by the names that all sides use."""
   return {
     "vocab_size": 30522,
     "hidden_size": settings.hidden,
@@ -127,7 +129,7 @@ def random_batch(settings: SimpleNamespace) -> dict[str, Any]:
 
 
 def import_from(reference: str) -> None:
-  """Lets the reference's modules go before ours.
+  """Puts the modules of the original before ours on the path.
 
   Args:
     reference: a checkout, or the folder `bert` of the package bert-tensorflow,
@@ -138,13 +140,13 @@ def import_from(reference: str) -> None:
 
 
 def repeat(times: int, function: Callable, *args: Any) -> None:
-  """Calls a function some times."""
+  """Calls a function several times."""
   for _ in range(times):
     function(*args)
 
 
 def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
-  """Our config, and how our flags have a step made, as keywords."""
+  """Config of our model, and keywords for how a step is computed."""
   import modeling
   from bertlib.training import step_plan
 
@@ -176,9 +178,9 @@ def training_settings(**values: Any):
   )
 
 
-def describe(how: dict[str, Any]) -> str:
-  """What to tell of our way to make a step."""
-  compute, options = how["compute"], how["options"]
+def describe(keywords: dict[str, Any]) -> str:
+  """Describes how our step is computed."""
+  compute, options = keywords["compute"], keywords["options"]
   ways = [compute.dtype.name]
   ways += ["compiled"] if compute.jit_compile else []
   ways += ["recomputed"] if compute.recompute else []
@@ -188,17 +190,17 @@ def describe(how: dict[str, Any]) -> str:
 
 
 def graph_side(
-  settings: SimpleNamespace, tells: str, **how: Any
+  settings: SimpleNamespace, description: str, **keywords: Any
 ) -> Iterator[Answer]:
-  """A side of ours or the reference's, whose functions are called alike.
+  """A side of ours or of the original, whose functions have the same names.
 
   Args:
     settings: the flags.
-    tells: what to tell.
-    **how: what only ours takes.
+    description: how this side computes, to print.
+    **keywords: arguments that only ours has.
 
   Yields:
-    As every side.
+    See `side_by_side`.
   """
   import tensorflow.compat.v1 as tf
 
@@ -214,11 +216,11 @@ def graph_side(
 
   config = modeling.BertConfig(**sizes(settings))
   session, features, train_op = training_session(
-    placeholders, config, settings.batch_size, num_train_steps=1000, **how
+    placeholders, config, settings.batch_size, num_train_steps=1000, **keywords
   )
   feed = {features[name]: array for name, array in batch.items()}
   repeat(2, session.run, train_op, feed)
-  yield {"tells": tells}
+  yield {"description": description}
   while True:
     seconds = timed(repeat, settings.steps, session.run, train_op, feed)
     yield {"a step": seconds / settings.steps}
@@ -229,17 +231,16 @@ def training_session(
 ) -> tuple[Any, Any, Any]:
   """A session with the graph of a training step and its weights.
 
-  The run_classifier that is imported is ours or the reference's, whichever is
-  first on the path.
+  Uses the `run_classifier` that is first on the path: ours or the original's.
 
   Args:
     make_features: makes the features, in the graph.
-    config: the encoder's sizes.
-    batch_size: examples a step.
+    config: config of the encoder.
+    batch_size: examples per step.
     **more: further arguments of `run_classifier.model_fn_builder`.
 
   Returns:
-    The session, the features and the step's operation.
+    The session, the features and the op of the step.
   """
   import tensorflow.compat.v1 as tf
 
@@ -264,14 +265,14 @@ def training_session(
 
 
 def torch_step(model: Any, num_micro_batches: int = 1) -> Callable:
-  """A function of a batch and a number format that trains a model of PyTorch.
+  """Makes a training step of a PyTorch model.
 
   Args:
-    model: of transformers; its loss is clipped and lowered by AdamW.
+    model: a model of transformers, trained with clipping and AdamW.
     num_micro_batches: micro-batches per step.
 
   Returns:
-    The function.
+    A function of a batch and a precision.
   """
   import torch
 

@@ -30,32 +30,32 @@ TOKENS = {
 
 
 class Classifier(tf1_module.GraphModule):
-  """BERT with an output layer; its variables are those of the graph."""
+  """BERT with an output layer, in variables with the names of the graph."""
 
   def __init__(self, config: modeling.BertConfig, init_checkpoint: str | None):
-    """Starts from a checkpoint where it has the weights, else at random."""
+    """Initializes weights from a checkpoint, the output layer randomly."""
     self.config = config
 
     def build():
-      tf.random.set_seed(1)  # of this graph: for the new output layer
+      tf.random.set_seed(1)  # seed of the new output layer
       any_tokens = {name: tf.zeros([1, 1], tf.int32) for name in TOKENS}
       demo_task.build_logits(config, any_tokens, is_training=False)
 
     super().__init__(tf1_module.initial_weights(build, init_checkpoint))
 
   def logits(self, tokens: dict[str, tf.Tensor], is_training: bool):
-    """Scores of the labels, float32 [B, L]; within a `tf.function`."""
+    """Logits of the labels, float32 [B, L]; called within a `tf.function`."""
     with self.scope():
       return demo_task.build_logits(self.config, tokens, is_training)
 
   @tf.function(input_signature=[TOKENS], autograph=False)
   def probabilities(self, tokens: dict[str, tf.Tensor]):
-    """Probabilities of the labels, float32 [B, L]; a SavedModel has it too."""
+    """Probabilities of the labels, float32 [B, L]; exported, too."""
     return tf.nn.softmax(self.logits(tokens, is_training=False))
 
 
 def main(_) -> None:
-  """Trains, scores, saves."""
+  """Trains, evaluates and saves."""
   config = modeling.BertConfig.from_json_file(
     demo_task.bert_file("bert_config.json")
   )
@@ -68,7 +68,7 @@ def main(_) -> None:
   tf.random.set_seed(1)
   model = Classifier(config, demo_task.bert_file("bert_model.ckpt"))
   step = tf.Variable(0)
-  # Of the many Adams this one works with any Keras, and without.
+  # This Adam works with every version of Keras, and without Keras.
   optimizer = tf.compat.v1.train.AdamOptimizer(
     lambda: optimization.learning_rate(
       step, FLAGS.learning_rate, FLAGS.num_steps, FLAGS.num_steps // 10
@@ -90,13 +90,13 @@ def main(_) -> None:
   losses = []
   for batch in demo_task.batches(train).take(FLAGS.num_steps):
     losses.append(train_step(batch).numpy())
-    demo_task.tell(len(losses), losses)
+    demo_task.print_loss(len(losses), losses)
 
-  said = model.probabilities({name: dev[name] for name in TOKENS})
-  accuracy = np.mean(np.argmax(said, axis=-1) == dev["label_ids"])
+  predictions = model.probabilities({name: dev[name] for name in TOKENS})
+  accuracy = np.mean(np.argmax(predictions, axis=-1) == dev["label_ids"])
   print(f"dev_accuracy = {accuracy:.2f}")
 
-  # The one to train on with this code, the other to use without it.
+  # The checkpoint is to resume training; the SavedModel needs no code.
   tf.train.Checkpoint(model=model, optimizer=optimizer, step=step).write(
     os.path.join(FLAGS.output_dir, "checkpoint")
   )
@@ -105,10 +105,14 @@ def main(_) -> None:
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   demo_task.define_flags()
   flags.adopt_module_key_flags(demo_task)
-  flags.DEFINE_string("output_dir", "output/custom_loop", "Where to save.")
+  flags.DEFINE_string(
+    "output_dir",
+    "output/custom_loop",
+    "Folder for the checkpoint and the SavedModel.",
+  )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The task of the examples: what do the writers of `demo/` want?"""
+"""The task of the examples: classifying the sentences of `demo/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LABELS = ("complaint", "praise", "question", "request")
 
 
 def define_flags() -> None:
-  """Defines what all examples ask for."""
+  """Defines the flags that all examples share."""
   flags.DEFINE_string(
     "bert_dir",
     None,
@@ -28,17 +28,17 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_bool("do_lower_case", True, "Whether the model is uncased.")
-  flags.DEFINE_integer("num_steps", 150, "Steps to train for.")
-  flags.DEFINE_float("learning_rate", 4e-5, "The highest learning rate.")
+  flags.DEFINE_integer("num_steps", 150, "Training steps.")
+  flags.DEFINE_float("learning_rate", 4e-5, "Peak learning rate.")
 
 
 def bert_file(name: str) -> str:
-  """Path of a file of the folder that `--bert_dir` names."""
+  """Path of a file in --bert_dir."""
   return os.path.join(FLAGS.bert_dir, name)
 
 
 def read_texts(split: str) -> tuple[list[str], np.ndarray]:
-  """The texts of "train" or "dev", and int32 [texts], the labels of them."""
+  """Texts of "train" or "dev", and their labels, int32 [texts]."""
   _, *rows = tables.read_tsv(f"demo/{split}.tsv")
   texts, labels = zip(*(row.fields for row in rows))
   return list(texts), np.int32([LABELS.index(label) for label in labels])
@@ -47,14 +47,15 @@ def read_texts(split: str) -> tuple[list[str], np.ndarray]:
 def read_tokens(
   tokenizer: tokenization.FullTokenizer, split: str
 ) -> dict[str, np.ndarray]:
-  """The texts as int32 [texts, S] of each of `model_inputs.TOKEN_FEATURES`.
+  """Features of the texts of a split.
 
   Args:
-    tokenizer: gives the ids.
+    tokenizer: tokenizer of the model.
     split: "train" or "dev".
 
   Returns:
-    These by name, and `label_ids`.
+    int32 [texts, S] for each of `model_inputs.TOKEN_FEATURES`, and `label_ids`,
+    int32 [texts].
   """
   texts, label_ids = read_texts(split)
   rows = [
@@ -69,7 +70,7 @@ def read_tokens(
 
 
 def batches(rows: dict[str, np.ndarray]) -> tf.data.Dataset:
-  """Batches without end, shuffled anew in each epoch, as long as needed."""
+  """Endless batches, shuffled anew in each epoch, padded to their longest."""
   dataset = tf.data.Dataset.from_tensor_slices(rows)
   dataset = input_pipeline.shuffle_epochs(
     dataset, len(rows["label_ids"]), seed=1
@@ -80,15 +81,15 @@ def batches(rows: dict[str, np.ndarray]) -> tf.data.Dataset:
 def build_logits(
   config: modeling.BertConfig, tokens: dict[str, tf.Tensor], is_training: bool
 ):
-  """Puts the model into the current graph.
+  """Builds the model in the current graph.
 
   Args:
-    config: its sizes.
-    tokens: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
-    is_training: whether dropout is on.
+    config: config of the encoder.
+    tokens: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`.
+    is_training: whether to use dropout.
 
   Returns:
-    float32 [B, L], a score of each label.
+    Logits of the labels, float32 [B, L].
   """
   model = modeling.BertModel(
     config,
@@ -104,8 +105,8 @@ def build_logits(
   )
 
 
-def tell(step: int, losses: list[float]) -> None:
-  """Prints the mean of the losses since it was last told."""
+def print_loss(step: int, losses: list[float]) -> None:
+  """Prints the mean loss since the last call."""
   every = max(FLAGS.num_steps // 5, 1)
   if step % every == 0:
     print(f"step {step}: loss {np.mean(losses[-every:]):.3f}", flush=True)

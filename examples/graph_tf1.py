@@ -1,8 +1,8 @@
-"""BERT in graph code of TensorFlow 1: a session, a pipeline, a placeholder.
+"""BERT in TensorFlow 1 graph code: a session, tf.data and a placeholder.
 
   python -m examples.graph_tf1 --bert_dir=output/minilm
 
-What tf.data brings is learnt from, what is fed is labelled.
+Training reads batches from tf.data; prediction feeds a placeholder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-  """Trains, scores, and labels a text."""
+  """Trains, evaluates, and classifies a text."""
   config = modeling.BertConfig.from_json_file(
     demo_task.bert_file("bert_config.json")
   )
@@ -35,7 +35,7 @@ def main(_) -> None:
   with tf.Graph().as_default():
     tf.set_random_seed(1)
 
-    # Training, on batches that tf.data brings.
+    # Training, on batches of tf.data.
     batch = tf.data.make_one_shot_iterator(demo_task.batches(train)).get_next()
     logits = demo_task.build_logits(config, batch, is_training=True)
     losses, _ = modeling.cross_entropy(logits, batch["label_ids"])
@@ -48,7 +48,7 @@ def main(_) -> None:
       use_tpu=False,
     )
 
-    # Prediction, on what is fed: the same weights, without dropout.
+    # Prediction, on fed texts: the same weights, without dropout.
     fed = {
       name: tf.placeholder(tf.int32, [None, None], name)
       for name in model_inputs.TOKEN_FEATURES
@@ -57,7 +57,7 @@ def main(_) -> None:
       predicted = demo_task.build_logits(config, fed, is_training=False)
     label_ids = tf.argmax(predicted, axis=-1)
 
-    # All weights but those of the new output layer begin as the checkpoint's.
+    # Initialize all weights but the new output layer from the checkpoint.
     checkpoint = demo_task.bert_file("bert_model.ckpt")
     found, _ = modeling.get_assignment_map_from_checkpoint(
       tf.trainable_variables(), checkpoint
@@ -66,24 +66,24 @@ def main(_) -> None:
 
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
-      told = []
+      losses = []
       for step in range(1, FLAGS.num_steps + 1):
-        told.append(session.run([loss, train_op])[0])
-        demo_task.tell(step, told)
+        losses.append(session.run([loss, train_op])[0])
+        demo_task.print_loss(step, losses)
 
       feed = {tensor: dev[name] for name, tensor in fed.items()}
-      said = session.run(label_ids, feed)
-      print(f"dev_accuracy = {np.mean(said == dev['label_ids']):.2f}")
+      predictions = session.run(label_ids, feed)
+      print(f"dev_accuracy = {np.mean(predictions == dev['label_ids']):.2f}")
 
       text = "Could you have the cake ready by ten and write Amina on it?"
       row = model_inputs.encode_pair(tokenizer, text, None, max_seq_length=32)
       feed = {tensor: [getattr(row, name)] for name, tensor in fed.items()}
-      (said,) = session.run(label_ids, feed)
-      print(f"{demo_task.LABELS[said]}: {text}")
+      (predictions,) = session.run(label_ids, feed)
+      print(f"{demo_task.LABELS[predictions]}: {text}")
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   demo_task.define_flags()
   flags.adopt_module_key_flags(demo_task)
 

@@ -2,7 +2,7 @@
 
   python -m examples.keras_model --bert_dir=output/minilm [--keras=3]
 
-The export brings its tokenizer, which tf.data calls.
+tf.data runs the tokenizer of the export.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def keras_2(encoder_dir: str) -> tuple[Any, Any, type]:
-  """Keras 2, the encoder as a layer of it, and Adam."""
+  """Keras 2: the encoder as a layer, and Adam."""
   import tensorflow_hub as hub
 
   encoder = hub.KerasLayer(encoder_dir, trainable=True)
@@ -32,11 +32,11 @@ def keras_2(encoder_dir: str) -> tuple[Any, Any, type]:
 
 
 def keras_3(encoder_dir: str) -> tuple[Any, Any, type]:
-  """Keras 3, the encoder as a layer of it, and Adam."""
+  """Keras 3: the encoder as a layer, and Adam."""
   import keras
 
   class Adam(keras.optimizers.Adam):
-    """Names its moments, after weights of a TFSMLayer, as TensorFlow may."""
+    """Gives slots of TFSMLayer weights names that TensorFlow accepts."""
 
     def add_variable(self, *args, name=None, **kwargs):
       return super().add_variable(
@@ -52,7 +52,7 @@ def keras_3(encoder_dir: str) -> tuple[Any, Any, type]:
 
 
 def build_model(keras: Any, encoder: Any, optimizer: Any) -> Any:
-  """A classifier, ready to be fitted."""
+  """A compiled classifier."""
   tokens = {
     name: keras.Input([None], dtype="int32", name=name) for name in INPUTS
   }
@@ -68,7 +68,7 @@ def build_model(keras: Any, encoder: Any, optimizer: Any) -> Any:
 
 
 def main(_) -> None:
-  """Exports, trains, scores."""
+  """Exports, trains and evaluates."""
   with tempfile.TemporaryDirectory() as folder:
     encoder_dir = os.path.join(folder, "encoder")
     source = export_model.find_source(
@@ -110,7 +110,7 @@ def main(_) -> None:
 
 
 def define_flags() -> None:
-  """Defines the command line."""
+  """Defines the flags."""
   demo_task.define_flags()
   flags.adopt_module_key_flags(demo_task)
   flags.DEFINE_enum("keras", "2", ["2", "3"], "Which Keras.")

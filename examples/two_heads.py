@@ -4,8 +4,8 @@
     --label_columns=topic,mood --init_checkpoint=bert-base-uncased \
     --do_train --do_eval --output_dir=output/two_heads
 
-Each text has one label in each of two columns. One encoder serves both heads.
-All flags that the training scripts share are there: checkpoints and resuming,
+Each text has one label in each of two columns; both heads share an encoder. All
+flags that the training scripts share work: checkpoints and resuming,
 --eval_steps, --seeds, --precision, --gradient_accumulation_steps, --doctor.
 """
 
@@ -45,7 +45,7 @@ from bertlib.training.task import Run, Task
 
 @dataclasses.dataclass(frozen=True)
 class TwoHeadSettings(TrainingSettings):
-  """Flags of this command: those of all training scripts, and its own."""
+  """The flags of all training scripts, and those of this one."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
     "vocab_file",
@@ -56,10 +56,10 @@ class TwoHeadSettings(TrainingSettings):
   EXAMPLE: ClassVar[str] = "python -m examples.two_heads ..."
 
   train_file: str | None = option.text(None, "TSV file with a header.")
-  dev_file: str | None = option.text(None, "TSV file to score on.")
+  dev_file: str | None = option.text(None, "TSV file to evaluate on.")
   text_column: str = option.text("text", "Name of the column of the text.")
   label_columns: Sequence[str] | None = option.text_list(
-    None, "Names of the columns of both labels."
+    None, "Names of the two label columns."
   )
 
 
@@ -79,7 +79,7 @@ class Example(NamedTuple):
 
 
 def read_examples(settings: TwoHeadSettings, flag: str) -> list[Example]:
-  """Reads the examples of a file; none where it is not given."""
+  """Reads the examples of a file; none if the flag is not given."""
   path = getattr(settings, flag)
   if not path:
     return []
@@ -97,7 +97,7 @@ def read_examples(settings: TwoHeadSettings, flag: str) -> list[Example]:
 def find_labels(
   settings: TwoHeadSettings, train_set: Sequence[Example]
 ) -> list[list[str]]:
-  """The labels of each head: of the training data, or of a trained model."""
+  """Labels of each head, from the training data or the trained model."""
   if train_set:
     heads = zip(*(example.labels for example in train_set))
     return [sorted(set(labels)) for labels in heads]
@@ -108,7 +108,7 @@ def find_labels(
 
 
 def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
-  """Writes the records of examples to --output_dir; gives the path."""
+  """Writes examples as records to --output_dir; returns the path."""
   path = run.path(f"{name}.tf_record")
   label_sets = run.task.description["label_sets"]
   length = run.settings.model.max_seq_length
@@ -126,7 +126,7 @@ def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
 
 
 def read_records(run: Run, path: str, is_training: bool):
-  """The `input_fn` of a file of `write_records`."""
+  """Makes the `input_fn` of a file of `write_records`."""
   return input_pipeline.record_input_fn(
     path, run.task.features, **input_options(run, is_training)
   )
@@ -142,7 +142,7 @@ def create_model(
   is_training: bool = False,
   **options: Any,
 ) -> list[Any]:
-  """The logits of each head, float32 [B, labels of the head]."""
+  """Builds the model; logits of each head, float32 [B, labels]."""
   model = modeling.BertModel(
     bert_config,
     is_training,
@@ -171,7 +171,7 @@ def model_fn_builder(
   use_one_hot_embeddings: bool,
   **arguments: Any,
 ):
-  """The `model_fn` of both heads, whose losses are added up."""
+  """Makes the `model_fn`, with the sum of the losses of both heads."""
   arguments = estimator_spec.TrainingArguments(**arguments)
 
   def build(batch, **options):
@@ -226,7 +226,7 @@ def model_fn_builder(
 def make_task(
   settings: TwoHeadSettings, label_sets: Sequence[Sequence[str]]
 ) -> Task:
-  """Describes the task to the functions of a run."""
+  """Describes the task for `bertlib.training.run`."""
   return Task(
     name="two_heads",
     model_fn_builder=model_fn_builder,
@@ -239,8 +239,8 @@ def make_task(
   )
 
 
-def score(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
-  """The accuracy of each head, and their mean."""
+def measure(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
+  """Evaluates a checkpoint: accuracy of each head, and their mean."""
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
   input_fn = read_records(run, dev_file, is_training=False)
   results, arrays = evaluate(run, input_fn, num_steps, checkpoint)
@@ -253,7 +253,7 @@ def score(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
 
 
 def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run, each a line."""
+  """Makes the checks of --doctor."""
   train_set = doctor.check("data", read_examples, settings, "train_file")
   labels = doctor.check("labels", find_labels, settings, train_set)
   task = doctor.unless_skipped(labels, make_task, settings, labels)
@@ -261,7 +261,7 @@ def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
 
 
 def main(_) -> None:
-  """Trains and evaluates, as the flags say."""
+  """Trains and evaluates."""
   settings = option.from_flags(TwoHeadSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, doctor_checks)
@@ -274,7 +274,7 @@ def main(_) -> None:
   with lock_output_dir(run.settings):
     receipt.start(run.settings, [settings.train_file, settings.dev_file])
     dev_file = write_records(run, "dev", dev_set)
-    evaluate_fn = functools.partial(score, run, dev_file, len(dev_set))
+    evaluate_fn = functools.partial(measure, run, dev_file, len(dev_set))
     if settings.run.do_train:
       write_model_files(run)
     if run.seeds:

@@ -123,9 +123,9 @@ def test_graph_learns_and_labels_a_text(bert_dir):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-  told = losses(done.stdout)
-  assert len(told) == 5
-  assert told[-1] < 0.9 * told[0]
+  printed = losses(done.stdout)
+  assert len(printed) == 5
+  assert printed[-1] < 0.9 * printed[0]
   assert accuracy(done.stdout) > 0.25
   assert done.stdout.splitlines()[-1].partition(":")[0] in demo_task.LABELS
 
@@ -135,16 +135,16 @@ def test_graph_learns_and_labels_a_text(bert_dir):
 
 @pytest.fixture(scope="module")
 def loop(bert_dir, tmp_path_factory):
-  """What the loop printed, and the folder that it saved to."""
+  """Output of the training loop, and the folder of its checkpoint."""
   folder = tmp_path_factory.mktemp("loop")
   output = run(custom_loop_tf2, *flags_for(bert_dir), f"--output_dir={folder}")
   return output, folder
 
 
 def test_loop_learns(loop):
-  told = losses(loop[0])
-  assert len(told) == 5
-  assert told[-1] < 0.9 * told[0]
+  printed = losses(loop[0])
+  assert len(printed) == 5
+  assert printed[-1] < 0.9 * printed[0]
 
 
 def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
@@ -160,9 +160,9 @@ def test_saved_model_and_checkpoint_hold_the_model_that_was_scored(
   rows = demo_task.read_tokens(tokenizer, "dev")
   label_ids = rows.pop("label_ids")
   rows = {name: tf.constant(values) for name, values in rows.items()}
-  said = saved.probabilities(rows).numpy()
-  np.testing.assert_array_equal(said, model.probabilities(rows).numpy())
-  right = np.mean(np.argmax(said, axis=-1) == label_ids)
+  predictions = saved.probabilities(rows).numpy()
+  np.testing.assert_array_equal(predictions, model.probabilities(rows).numpy())
+  right = np.mean(np.argmax(predictions, axis=-1) == label_ids)
   assert accuracy(output) == pytest.approx(right, abs=0.005)
 
 
@@ -196,7 +196,7 @@ def test_gradients_reach_all_variables(bert_dir, config):
     found = tape.gradient(loss, model.trainable_variables)
     return [tf.norm(tf.convert_to_tensor(gradient)) for gradient in found]
 
-  # A bias of keys adds the same to all scores of a place, which changes none.
+  # A key bias shifts all attention scores of a query equally: no gradient.
   without = [
     variable.name
     for variable, norm in zip(model.trainable_variables, gradients())
@@ -257,9 +257,9 @@ def test_the_doctor_checks_a_task_of_ones_own(two_heads):
   done = commands.run(
     "examples/two_heads.py", *flags, "--doctor", "--vocab_file=gone.txt"
   )
-  told = dict(line.split()[1::-1] for line in done.stdout.splitlines())
+  printed = dict(line.split()[1::-1] for line in done.stdout.splitlines())
   assert done.returncode == 1
-  assert told["vocabulary"] == "fail" and told["config"] == "pass"
+  assert printed["vocabulary"] == "fail" and printed["config"] == "pass"
 
 
 def test_a_task_in_one_file_stays_short():
@@ -285,7 +285,7 @@ def export_once(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=KERAS)
 def fitted(request, bert_dir, config, export_once):
-  """What fitting printed, and pooled outputs before and after it."""
+  """Output of fitting, and pooled outputs before and after it."""
   rows = dict(zip(keras_model.INPUTS, some_rows(config).values()))
   pooled = []
   with pytest.MonkeyPatch.context() as patch:
@@ -304,9 +304,9 @@ def fitted(request, bert_dir, config, export_once):
 
 
 def test_keras_model_learns_from_raw_text(fitted):
-  told = losses(fitted[0])
-  assert len(told) == 5
-  assert told[-1] < 0.9 * told[0]
+  printed = losses(fitted[0])
+  assert len(printed) == 5
+  assert printed[-1] < 0.9 * printed[0]
 
 
 def test_keras_trains_the_encoder(fitted):

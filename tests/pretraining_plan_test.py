@@ -68,7 +68,7 @@ def test_a_share_of_a_phase():
 
 
 def test_devices_that_cannot_share_a_batch_are_refused():
-  with pytest.raises(InputError, match="=48 cannot be shared by 7 devices"):
+  with pytest.raises(InputError, match="=48 cannot be divided among 7 devices"):
     pretraining_plan.share(CONFIG, PHASE, 7, bandwidth=1e3)
 
 
@@ -76,7 +76,7 @@ def test_the_tables_have_all_phases_and_devices():
   phases = [PHASE, PHASE._replace(seq_length=32)]
   rows = pretraining_plan.phase_rows(CONFIG, phases, 4)
   table = {row[0]: row[1:] for row in rows}
-  assert table["tokens of a sequence"] == ["16", "32"]
+  assert table["tokens per sequence"] == ["16", "32"]
   assert table["data on disk"] == ["0.00 GB"] * 2
   rows = pretraining_plan.device_rows(CONFIG, phases, [1, 8], 1e9)
   assert [row[:2] for row in rows[1:]] == [

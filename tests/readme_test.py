@@ -1,6 +1,6 @@
 """The commands of the documentation can be pasted.
 
-Most tests look at the commands without running them. The slow ones run every
+Most tests check the commands without running them. The slow ones run every
 block of README.md and docs/ in a copy of the checkout, on tiny data:
 
     python -m pytest -m slow tests/readme_test.py
@@ -43,7 +43,7 @@ class Block(NamedTuple):
   """A block of code in a document.
 
   Attributes:
-    place: file and line.
+    location: file and line.
     language: "shell", "python", or "" for what a command prints.
     text: the code.
     remark: in the HTML comment just before it, or "". `not tested: REASON`
@@ -51,7 +51,7 @@ class Block(NamedTuple):
       REASON` where that is the point.
   """
 
-  place: str
+  location: str
   language: str
   text: str
   remark: str
@@ -67,14 +67,14 @@ def blocks_of(document):
   for found in _BLOCK.finditer(text):
     _, remark, language, code = found.groups()
     line = text.count("\n", 0, found.start()) + 1
-    place = f"{document.relative_to(ROOT)}:{line}"
-    yield Block(place, language, textwrap.dedent(code), remark or "")
+    location = f"{document.relative_to(ROOT)}:{line}"
+    yield Block(location, language, textwrap.dedent(code), remark or "")
 
 
 BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
 SHELL_BLOCKS = [block for block in BLOCKS if block.language == "shell"]
 each_shell_block = pytest.mark.parametrize(
-  "block", SHELL_BLOCKS, ids=[block.place for block in SHELL_BLOCKS]
+  "block", SHELL_BLOCKS, ids=[block.location for block in SHELL_BLOCKS]
 )
 
 
@@ -472,7 +472,7 @@ def paste(block, checkout, data):
 
 
 def files_in(checkout):
-  """What is there that git would show."""
+  """Files and folders that git would list."""
   ignored = re.compile(r"(output|\.venv|.*\.egg-info|__pycache__)")
   return {
     os.path.join(folder, name)
@@ -523,7 +523,7 @@ class Checkout:
     self._failures = {}
 
   def failures(self, page):
-    """Places of the blocks of a page that fail; runs each page once."""
+    """Locations of the blocks of a page that fail; runs a page once."""
     if page in self._failures:
       return self._failures[page]
     for needed in NEEDS.get(page, ["README.md"] if page != "README.md" else []):
@@ -533,7 +533,7 @@ class Checkout:
       for block in blocks_of(ROOT / page)
       if block.language and not block.remark.startswith("not tested")
     ]
-    self._failures[page] = [b.place for b in blocks if not self._paste(b)]
+    self._failures[page] = [b.location for b in blocks if not self._paste(b)]
     return self._failures[page]
 
   def _paste(self, block):
@@ -542,7 +542,7 @@ class Checkout:
     done = paste(block, self.folder, self._data)
     seconds = time.monotonic() - begin
     print(
-      f"{block.place}: status {done.returncode}, {seconds:.0f} s", flush=True
+      f"{block.location}: status {done.returncode}, {seconds:.0f} s", flush=True
     )
     if done.returncode == int(status[1] if status else 0):
       return True
