@@ -632,7 +632,9 @@ def evaluate_sets(
         )
         model_json.add_to_description(run.output_dir, thresholds=thresholds)
         results |= tuned
-      sections = report_sections.sections(problem, dev_set.examples, **arrays)
+      sections = report_sections.classification_sections(
+        problem, dev_set.examples, **arrays
+      )
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
       warnings += run_report.collapse_warning(

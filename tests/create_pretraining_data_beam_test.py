@@ -117,13 +117,13 @@ def test_a_receipt_repeats_the_run(place, runner):
     "--",
     "--direct_num_workers=2",
   )
-  assert "results are those of before, exactly" in done.stderr
+  assert "results are identical to the earlier ones" in done.stderr
   assert read_outputs(place, "again") == read_outputs(place, "beam")
   line = commands.fail(SCRIPT, f"--rerun={receipt}")
-  assert "give another --output_file" in line
+  assert "Give another --output_file" in line
   (place / "b.txt").write_text("one")
   line = commands.fail(SCRIPT, f"--rerun={receipt}", "--output_file=more")
-  assert line.startswith(f"{SCRIPT}: error: b.txt: is not what it was in")
+  assert line.startswith(f"{SCRIPT}: error: b.txt: is not the file used in")
 
 
 @pytest.mark.parametrize("runner", ["stand-in"], indirect=True)
@@ -141,7 +141,7 @@ def test_files_are_on_any_of_beams_file_systems(place, runner):
   done = commands.succeed(
     SCRIPT, "--rerun=far.run.json", "--output_file=far://again"
   )
-  assert "results are those of before, exactly" in done.stderr
+  assert "results are identical to the earlier ones" in done.stderr
   assert not [*place.glob("*.tmp")]
 
 

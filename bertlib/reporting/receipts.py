@@ -1,6 +1,6 @@
-"""The receipt of a run: what it was made from, and what came out.
+"""The receipt of a run (run.json): its inputs, environment and results.
 
-Every run leaves one; `--rerun` repeats the run. Imports no TensorFlow.
+Every run writes one; `--rerun` repeats the run. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,34 +34,33 @@ ROOT = os.path.dirname(
 
 # The receipt
 
-# Flags that say where output goes, to which a run's input owes nothing.
+# Flags that name outputs; they never name input files.
 _OUTPUT_FLAGS = ("output_dir", "output_file", "cache_dir")
 
-# Flags that bring all of a model.
+# Flags that provide vocabulary, config and weights together.
 _MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
 
-# Above it, in bytes, not all of a file is read for its hash, but so much of
-# its beginning and of its end.
+# Of files above _LARGE bytes, only _PART bytes at both ends are hashed.
 _LARGE, _PART = 10**9, 2**20
 
 
 class Receipt:
-  """What a run was made from, and what came out.
+  """Inputs, environment and results of a run.
 
-  In a folder it is written when the run starts, so that one that is killed has
-  it too, and again when it ends; beside a file, when that is whole. One that
-  another run left in the same folder is kept as `run-1.json` and so on, unless
-  it had the same flags: then it is this one.
+  For a run with --output_dir it is written at the start, so that a killed run
+  has one too, and again at the end; otherwise at the end, next to the output
+  file. The receipt of another run in the same folder is kept as `run-1.json`
+  and so on, unless it has the same flags: then this run resumes that one.
   """
 
   def __init__(self, script: str, settings: Any, file_system: Any = files):
-    """Notes what was given.
+    """Records the command line.
 
     Args:
-      script: the file that is run.
-      settings: of the command, with `receipt`.
-      file_system: opens, finds and writes the run's files: has `open_any`,
-        `exists` and `atomic_write` of `bertlib.files`.
+      script: path of the script.
+      settings: settings of the command, with `receipt`.
+      file_system: reads and writes the run's files; an object with the
+        functions `open_any`, `exists` and `atomic_write` of `bertlib.files`.
     """
     rerun = settings.receipt.rerun
     self._path = receipt_path(settings)
@@ -78,11 +77,11 @@ class Receipt:
     }
 
   def start(self, settings: Any, data_files: Iterable[str]) -> None:
-    """Notes what the run is made from, and makes the folder for it.
+    """Records the inputs of the run; creates --output_dir.
 
     Args:
-      settings: of the command, with nothing left to decide.
-      data_files: those read, but for a model's.
+      settings: settings of the command, without "auto".
+      data_files: paths of the data files read.
     """
     has_folder = hasattr(settings, "run")
     if has_folder:
@@ -118,11 +117,11 @@ class Receipt:
   def finish(
     self, results: Mapping[str, Any], checkpoint: str | None = None
   ) -> None:
-    """Notes what came out; says whether it is what the repeated run had.
+    """Records the results; after --rerun, logs differences.
 
     Args:
-      results: by name.
-      checkpoint: the model's; None without any.
+      results: results by name.
+      checkpoint: the model's checkpoint; None if there is none.
     """
     if not self._writes:
       return
@@ -133,17 +132,17 @@ class Receipt:
     }
     self._write()
     if self._repeated:
-      tell_differences(self._repeated, self._content)
+      log_differences(self._repeated, self._content)
 
   def _keep_earlier(self) -> None:
-    """Gives another name to the receipt of a run that is not this one."""
+    """Renames the receipt of another run."""
     if not self._files.exists(self._path):
       return
     with self._files.open_any(self._path) as file:
       earlier = file.read()
     with contextlib.suppress(ValueError, KeyError, TypeError):
       if json.loads(earlier)["given"] == self._content["given"]:
-        return  # one that is damaged is kept too
+        return  # a malformed receipt is kept too
     stem, number = self._path.removesuffix(".json"), 1
     while self._files.exists(f"{stem}-{number}.json"):
       number += 1
@@ -157,15 +156,15 @@ class Receipt:
 
 
 def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
-  """Begins the receipt of a run; of one that repeats another, checks first.
+  """Starts the receipt of a run; with --rerun, checks the inputs first.
 
   Args:
-    script: the file that is run.
-    settings: of the command.
+    script: path of the script.
+    settings: settings of the command.
     file_system: see `Receipt`.
 
   Returns:
-    The receipt, of which nothing is written yet.
+    The receipt, not yet written.
 
   Raises:
     InputError: see `check_rerun`.
@@ -176,36 +175,36 @@ def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
 
 
 def receipt_path(settings: Any) -> str:
-  """Where a command writes its receipt: in the folder, or beside the file."""
+  """Path of a command's receipt: in --output_dir or next to --output_file."""
   if hasattr(settings, "run"):
     return os.path.join(settings.run.output_dir, "run.json")
   file = settings.output_file
-  if hasattr(settings, "num_shards"):  # the command that writes several files
+  if hasattr(settings, "num_shards"):  # the output is several files
     file = "".join(files.split_names(file)[:1])
   return f"{file}.run.json"
 
 
 def check_rerun(settings: Any, file_system: Any = files) -> None:
-  """Compares what --rerun repeats a run from with what is there now.
+  """Compares the inputs of the run that --rerun repeats with those of now.
 
-  Each difference is told in the log. Files of flags that are given anew may be
-  others.
+  Logs each difference. Files of flags that are given again may differ.
 
   Args:
-    settings: of the command.
+    settings: settings of the command.
     file_system: see `Receipt`.
 
   Raises:
-    InputError: data, vocabulary, config or checkpoint have changed, or what
-      comes out would take the place of what the run left.
+    InputError: data, vocabulary, config or checkpoint have changed, or the
+      output would overwrite that of the earlier run.
   """
   rerun = settings.receipt.rerun
   before = app.read_receipt(rerun)
-  places = {os.path.abspath(path) for path in (rerun, before["path"])}
-  if os.path.abspath(receipt_path(settings)) in places:
+  earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
+  if os.path.abspath(receipt_path(settings)) in earlier_paths:
     flag = "output_dir" if hasattr(settings, "run") else "output_file"
     raise InputError(
-      f"--rerun={rerun}: give another --{flag}; there is what that run left"
+      f"--rerun={rerun}: --{flag} holds the output of that run. Give another"
+      f" --{flag}"
     )
   changed = []
   for file in before["files"]:
@@ -213,7 +212,7 @@ def check_rerun(settings: Any, file_system: Any = files) -> None:
       continue
     if not file_system.exists(file["path"]):
       changed.append(file)
-      logging.warning("%s %s: is no longer there", file["what"], file["path"])
+      logging.warning("%s %s: no longer exists", file["what"], file["path"])
       continue
     found = fingerprint(file["path"], file_system.open_any)
     if any(value != file[name] for name, value in found.items()):
@@ -225,57 +224,58 @@ def check_rerun(settings: Any, file_system: Any = files) -> None:
   now = versions()
   for name in _differences(before["versions"], now):
     logging.warning(
-      "%s was %s, and is %s", name, before["versions"].get(name), now.get(name)
+      "%s was %s, is now %s", name, before["versions"].get(name), now.get(name)
     )
   if changed:
     flag = (changed[0]["flags"] or ["data_dir"])[0]
     raise InputError(
-      f"{changed[0]['path']}: is not what it was in {rerun}. Bring that"
-      f" back, or name what to take now by --{flag}"
+      f"{changed[0]['path']}: is not the file used in {rerun}. Restore that"
+      f" file, or give the one to use now by --{flag}"
     )
 
 
-def tell_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-  """Says whether a run that was repeated came out as before.
+def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+  """Logs whether the results of a repeated run are identical.
 
   Args:
-    before: the receipt of the run.
-    now: that of its repetition.
+    before: receipt of the earlier run.
+    now: receipt of its repetition.
   """
   if before.get("results") is None:
-    logging.warning("The run that was repeated did not come to its end")
+    logging.warning("The earlier run did not finish: no results to compare")
     return
   old, new = before["results"], now["results"]
   differ = _differences(old, new)
   for name in differ:
     values = old.get(name), new.get(name)
     is_number = all(isinstance(value, (int, float)) for value in values)
-    apart = f", {abs(values[1] - values[0]):.3g} apart" if is_number else ""
-    logging.warning("%s was %s, and is %s%s", name, *values, apart)
+    change = f" (change {values[1] - values[0]:+.3g})" if is_number else ""
+    logging.warning("%s was %s, is now %s%s", name, *values, change)
   if old and not differ:
-    logging.info("All %d results are those of before, exactly", len(old))
+    logging.info("All %d results are identical to the earlier ones", len(old))
   weights = [
-    of["checkpoint"] and of["checkpoint"]["sha256"] for of in (before, now)
+    receipt["checkpoint"] and receipt["checkpoint"]["sha256"]
+    for receipt in (before, now)
   ]
   if all(weights):
     same = weights[0] == weights[1]
     logging.log(
       logging.INFO if same else logging.WARNING,
-      "The weights are %s of before",
-      "those" if same else "not those",
+      "The weights %s the earlier ones",
+      "are identical to" if same else "differ from",
     )
 
 
 def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
-  """What a file is known by.
+  """Size and hash of a file.
 
   Args:
     path: the file.
     open_file: opens it, given the path and "rb".
 
   Returns:
-    Its `path`, how many `bytes` it has, their `sha256`, and `hashed`: "all" or,
-    of a large file, which of them went into that.
+    Its `path`, size in `bytes`, `sha256`, and in `hashed` the part that was
+    hashed: "all" except for large files.
   """
   digest = hashlib.sha256()
   with open_file(path, "rb") as file:
@@ -295,7 +295,7 @@ def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-  """Of what the run's results may depend on."""
+  """Versions of the software that the results may depend on."""
   found = {"python": platform.python_version()}
   for name in (
     "tensorflow",
@@ -311,18 +311,18 @@ def versions() -> dict[str, str]:
     found["project"] = re.search(r'(?m)^version = "(.*)"', file.read())[1]
   if os.path.exists(os.path.join(ROOT, ".git")):
     with contextlib.suppress(OSError):
-      told = subprocess.run(
+      process = subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "HEAD"],
         capture_output=True,
         text=True,
         check=False,
       )
-      found["commit"] = told.stdout.strip()
+      found["commit"] = process.stdout.strip()
   return found
 
 
 def device() -> dict[str, Any]:
-  """What the run is on; GPUs only where TensorFlow is used at all."""
+  """CPU, cores and GPUs; no GPUs are listed if TensorFlow is not in use."""
   model = platform.processor()
   with contextlib.suppress(OSError, TypeError), open("/proc/cpuinfo") as file:
     model = re.search(r"(?m)^model name\s*: (.*)", file.read())[1]
@@ -338,7 +338,7 @@ def device() -> dict[str, Any]:
 
 
 def code_hashes() -> dict[str, str]:
-  """SHA-256 of each module of the project; of all together as `all`."""
+  """SHA-256 of each module of the project, and of all together as `all`."""
   paths = [
     path
     for part in ("*.py", os.path.join("bertlib", "**", "*.py"))
@@ -348,12 +348,12 @@ def code_hashes() -> dict[str, str]:
     os.path.relpath(path, ROOT): fingerprint(path)["sha256"]
     for path in sorted(paths)
   }
-  together = "".join(f"{name} {of}\n" for name, of in hashes.items())
+  together = "".join(f"{name} {digest}\n" for name, digest in hashes.items())
   return {"all": hashlib.sha256(together.encode()).hexdigest(), **hashes}
 
 
 def _model_files(settings: Any) -> list[dict[str, Any]]:
-  """Fingerprints of vocabulary, config and first checkpoint."""
+  """Fingerprints of vocabulary, config and initial checkpoint."""
   values = option.values_of(settings)
   found = []
   for what, flag in (
@@ -365,22 +365,22 @@ def _model_files(settings: Any) -> list[dict[str, Any]]:
     if not value:
       continue
     is_given = flag in settings.receipt.times_given
-    by = {"flags": [flag] if is_given else list(_MODEL_FLAGS)}
+    entry = {"flags": [flag] if is_given else list(_MODEL_FLAGS)}
     if what == "checkpoint":
-      # The index has checksums of the data.
+      # The index contains checksums of the data files.
       index = f"{value}.index"
       data = set(files.checkpoint_files(value)) - {index}
-      by["data_bytes"] = sum(files.file_state(path)[0] for path in data)
+      entry["data_bytes"] = sum(files.file_state(path)[0] for path in data)
       value = index
     if files.exists(value):
-      found.append({"what": what, **by, **fingerprint(value)})
+      found.append({"what": what, **entry, **fingerprint(value)})
   return found
 
 
 def _data_files(
   paths: Iterable[str], values: Mapping[str, Any], open_file
 ) -> list[dict[str, Any]]:
-  """Fingerprints of data, and which flags name them."""
+  """Fingerprints of data files, with the flags that name them."""
   return [
     {
       "what": "data",
@@ -393,7 +393,7 @@ def _data_files(
 
 
 def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
-  """The flags whose value is a file, or a folder or pattern that has it."""
+  """Flags whose value is the path, or a folder or pattern that includes it."""
   names = []
   for name, flag_value in sorted(flag_values.items()):
     values = flag_value if isinstance(flag_value, list) else [flag_value]
@@ -414,16 +414,16 @@ def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
 
 
 def _is_overridden(flag: str, settings: Any, before: Mapping[str, Any]) -> bool:
-  """Whether a flag is given anew, beside what --rerun gives."""
+  """True if a flag is given in addition to those of the receipt."""
   pattern = rf"--(no)?{flag}(=.*)?"
   repeated = sum(
-    bool(re.fullmatch(pattern, one, re.S)) for one in before["given"]
+    bool(re.fullmatch(pattern, argument, re.S)) for argument in before["given"]
   )
   return settings.receipt.times_given.get(flag, 0) > repeated
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-  """Names whose values are not equal in both; `all` is of all the others."""
+  """Names whose values differ, without `all`, which sums up the others."""
   names = sorted({*one, *other} - {"all"})
   return [name for name in names if one.get(name) != other.get(name)]
 
@@ -433,5 +433,5 @@ def _now() -> str:
 
 
 def _plain(value: Any) -> Any:
-  """A number of NumPy as one of Python."""
+  """Converts a NumPy number to a Python number."""
   return value.tolist()

@@ -1,4 +1,4 @@
-"""Sections of the report: scores and errors of predictions."""
+"""Sections of the report: metrics, calibration and worst errors per task."""
 
 from __future__ import annotations
 
@@ -14,77 +14,82 @@ from bertlib.metrics import classification_scores, ner_decoding, squad_scores
 from bertlib.reporting import html_report
 from bertlib.settings.squad import SquadSettings
 
-# What a report shows
 
-
-def sections(
+def classification_sections(
   problem: Problem,
   examples: Sequence[InputExample | ChoiceExample],
   label_ids: np.ndarray,
   logits: np.ndarray,
   num_errors: int = 30,
 ) -> list[str]:
-  """What a report shows of a scored set.
+  """Sections on the predictions of a classifier.
 
   Args:
-    problem: what was learnt.
-    examples: the set.
-    label_ids: see `score`.
-    logits: [A, L].
-    num_errors: errors shown, the worst ones.
+    problem: labels and kind of the task.
+    examples: the E evaluated examples.
+    label_ids: gold labels, see `classification_scores.evaluate`.
+    logits: float [E, L].
+    num_errors: number of worst errors to show.
 
   Returns:
-    Sections of `report`.
+    Sections for `html_report.write`.
   """
-  said = classification_scores.probabilities(problem, logits)
+  predicted = classification_scores.probabilities(problem, logits)
   if problem.kind == "regression":
-    wrong = np.abs(said[:, 0] - label_ids)
-    return [_errors(problem, examples, said, wrong, num_errors)]
+    error = np.abs(predicted[:, 0] - label_ids)
+    return [_errors(problem, examples, predicted, error, num_errors)]
   if problem.kind == "multi_label":
-    truth = label_ids > 0
-    right = (said >= 0.5) == truth
-    sure = np.maximum(said, 1 - said)
+    gold = label_ids > 0
+    correct = (predicted >= 0.5) == gold
+    confidence = np.maximum(predicted, 1 - predicted)
     rows = [
-      {"label": label, **_precision_and_recall(truth[:, i], said[:, i] >= 0.5)}
+      {
+        "label": label,
+        **_precision_and_recall(gold[:, i], predicted[:, i] >= 0.5),
+      }
       for i, label in enumerate(problem.labels)
     ]
-    wrong = np.where(right, 0.0, sure).max(axis=1)
+    error = np.where(correct, 0.0, confidence).max(axis=1)
     return [
       html_report.table("Labels, at 0.5", rows),
-      html_report.calibration(sure.ravel(), right.ravel()),
-      _errors(problem, examples, said, wrong, num_errors),
+      html_report.calibration(confidence.ravel(), correct.ravel()),
+      _errors(problem, examples, predicted, error, num_errors),
     ]
   matrix = classification_scores.evaluate((), label_ids, logits, problem)[
     "confusion_matrix"
   ]
-  right = said.argmax(axis=1) == label_ids
-  sure = said.max(axis=1)
+  correct = predicted.argmax(axis=1) == label_ids
+  confidence = predicted.max(axis=1)
   return [
     html_report.confusion_matrix(problem.labels, matrix),
-    html_report.calibration(sure, right),
-    _errors(problem, examples, said, np.where(right, 0.0, sure), num_errors),
+    html_report.calibration(confidence, correct),
+    _errors(
+      problem,
+      examples,
+      predicted,
+      np.where(correct, 0.0, confidence),
+      num_errors,
+    ),
   ]
 
 
-def _precision_and_recall(truth, said) -> dict[str, float]:
+def _precision_and_recall(gold, predicted) -> dict[str, float]:
   from sklearn import metrics
 
   values = metrics.precision_recall_fscore_support(
-    truth, said, average="binary", zero_division=0
+    gold, predicted, average="binary", zero_division=0
   )
   names = ("precision", "recall", "f1")
-  return dict(zip(names, map(float, values))) | {"texts": int(truth.sum())}
+  return dict(zip(names, map(float, values))) | {"texts": int(gold.sum())}
 
 
-def _errors(problem, examples, said, wrong, num_errors: int) -> str:
-  """The examples that are most wrong, the worst first."""
-  worst = np.argsort(-wrong, kind="stable")[:num_errors]
+def _errors(problem, examples, predicted, error, num_errors: int) -> str:
+  """Section on the examples with the largest errors."""
+  worst = np.argsort(-error, kind="stable")[:num_errors]
   rows = []
-  for index in worst[wrong[worst] > 0]:
-    example, told = (
-      examples[index],
-      classification_scores.prediction(problem, said[index]),
-    )
+  for index in worst[error[worst] > 0]:
+    example = examples[index]
+    prediction = classification_scores.prediction(problem, predicted[index])
     if isinstance(example, ChoiceExample):
       texts = [example.choices[0][0], *(b for _, b in example.choices)]
     else:
@@ -92,10 +97,10 @@ def _errors(problem, examples, said, wrong, num_errors: int) -> str:
     rows.append(
       {
         "example": example.guid,
-        "is": classification_scores.label_text(example.label),
-        "said": classification_scores.label_text(told.label),
-        "off by" if problem.kind == "regression" else "probability": float(
-          wrong[index]
+        "gold": classification_scores.label_text(example.label),
+        "predicted": classification_scores.label_text(prediction.label),
+        "error" if problem.kind == "regression" else "probability": float(
+          error[index]
         ),
         "text": "\n".join(texts),
       }
@@ -105,20 +110,20 @@ def _errors(problem, examples, said, wrong, num_errors: int) -> str:
 
 def ner_sections(
   sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
   results: Mapping[str, float],
   num_errors: int = 30,
 ) -> list[str]:
-  """What a report shows of tagged sentences.
+  """Sections on the predictions of a tagger.
 
   Args:
-    sentences: with their true tags.
-    said: the model's tags and their probabilities.
-    results: of `evaluate_tags`.
-    num_errors: sentences shown, those with the most certain errors.
+    sentences: sentences with gold tags.
+    predicted: predicted tags and their probabilities, by sentence.
+    results: result of `ner_scores.evaluate_tags`.
+    num_errors: number of sentences with the most confident errors to show.
 
   Returns:
-    Sections of `report`.
+    Sections for `html_report.write`.
   """
   names = ("precision", "recall", "f1", "entities")
   types = [n.removeprefix("eval_f1_") for n in results if "eval_f1_" in n]
@@ -126,29 +131,29 @@ def ner_sections(
     {"type": kind, **{n: results[f"eval_{n}_{kind}"] for n in names}}
     for kind in types
   ]
-  sure, right, errors = [], [], []
-  for sentence, (tags, probabilities) in zip(sentences, said):
-    correct = [a == b for a, b in zip(sentence.tags, tags)]
-    sure += probabilities
-    right += correct
-    wrong = [p for p, is_right in zip(probabilities, correct) if not is_right]
+  confidences, correct, errors = [], [], []
+  for sentence, (tags, probabilities) in zip(sentences, predicted):
+    matches = [a == b for a, b in zip(sentence.tags, tags)]
+    confidences += probabilities
+    correct += matches
+    wrong = [p for p, is_match in zip(probabilities, matches) if not is_match]
     if wrong:
       errors.append((max(wrong), sentence, tags, probabilities))
   errors.sort(key=lambda error: -error[0])
 
-  def shown(sentence, tags, probabilities):
+  def entities(sentence, tags, probabilities):
     found = ner_decoding.extract_entities(sentence, tags, probabilities)
-    return "; ".join(f"{one.text} ({one.label})" for one in found) or "none"
+    return "; ".join(f"{e.text} ({e.label})" for e in found) or "none"
 
   return [
     html_report.table("Entities", rows),
-    html_report.calibration(sure, right),
+    html_report.calibration(confidences, correct),
     html_report.errors(
       [
         {
           "sentence": sentence.location,
-          "is": shown(sentence, sentence.tags, [1.0] * len(tags)),
-          "said": shown(sentence, tags, probabilities),
+          "gold": entities(sentence, sentence.tags, [1.0] * len(tags)),
+          "predicted": entities(sentence, tags, probabilities),
           "probability": probability,
           "text": sentence.text,
         }
@@ -163,20 +168,20 @@ def squad_sections(
   questions: Sequence[squad_files.Question],
   num_errors: int = 30,
 ) -> list[str]:
-  """What a report shows of the answers in --output_dir.
+  """Sections on the predicted answers in --output_dir.
 
   Args:
-    settings: of the command.
-    questions: with the accepted answers.
-    num_errors: wrong answers shown, the most certain ones.
+    settings: settings of the command.
+    questions: questions with their gold answers.
+    num_errors: number of most confident wrong answers to show.
 
   Returns:
-    Sections of `report`.
+    Sections for `html_report.write`.
   """
-  answers = squad_files.read_json(
+  predictions = squad_files.read_json(
     os.path.join(settings.run.output_dir, "predictions.json")
   )
-  listed = squad_files.read_json(
+  nbest = squad_files.read_json(
     os.path.join(settings.run.output_dir, "nbest_predictions.json")
   )
   score_one = squad_scores.score_v1
@@ -184,28 +189,33 @@ def squad_sections(
     score_one = squad_scores.score_v2
   elif settings.eval_metric == "chinese":
     score_one = squad_scores.score_chinese
-  sure, right, errors = [], [], []
+  confidences, correct, errors = [], [], []
   for question in questions:
-    said = answers[question.id]
-    accepted = [answer.text for answer in question.answers]
+    predicted = predictions[question.id]
+    gold = [answer.text for answer in question.answers]
     probability = next(
-      (n["probability"] for n in listed[question.id] if n["text"] == said), 0.0
+      (
+        answer["probability"]
+        for answer in nbest[question.id]
+        if answer["text"] == predicted
+      ),
+      0.0,
     )
-    found = score_one(said, accepted)
-    sure.append(probability)
-    right.append(found.exact == 1)
-    if found.f1 < 0.5:
+    score = score_one(predicted, gold)
+    confidences.append(probability)
+    correct.append(score.exact == 1)
+    if score.f1 < 0.5:
       errors.append(
         {
           "question": question.text,
-          "is": " / ".join(dict.fromkeys(accepted)) or "no answer",
-          "said": said or "no answer",
+          "gold": " / ".join(dict.fromkeys(gold)) or "no answer",
+          "predicted": predicted or "no answer",
           "probability": probability,
           "text": question.context,
         }
       )
   errors.sort(key=lambda error: -error["probability"])
   return [
-    html_report.calibration(sure, right),
+    html_report.calibration(confidences, correct),
     html_report.errors(errors[:num_errors]),
   ]

@@ -1,4 +1,4 @@
-"""The report of a training run: which sections it has."""
+"""Writes the report of a training run (report.html)."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ def write_report(
 
   Args:
     run: the run.
-    results: of scoring the trained model, by name.
-    sections: what the script has to show of the results, made by `report`.
-    lengths: of the training examples, where they are known.
-    warnings: sections of `collapse_warning`, which come first.
+    results: evaluation results of the trained model, by name.
+    sections: the task's sections, see `report_sections`.
+    lengths: lengths of the training examples, if known.
+    warnings: sections of `collapse_warning`; they come first.
   """
   settings, selection = run.settings, run.selection
   scores = model_selection.DevScores(run.output_dir, selection)
   best = scores.best
   marked = best and (best["step"], f"best {selection.metric}")
-  made = list(warnings)
+  parts = list(warnings)
   scalars = html_report.read_scalars(settings.run.output_dir)
   if scalars:
-    made.append(html_report.curves("Training", scalars, marked))
+    parts.append(html_report.curves("Training", scalars, marked))
   if scores.rows:
-    made.append(html_report.curves("Dev scores", scores.by_name(), marked))
-  made += _seeds_section(settings)
-  made += sections
+    parts.append(html_report.curves("Dev scores", scores.by_name(), marked))
+  parts += _seeds_section(settings)
+  parts += sections
   if lengths:
-    made.append(html_report.lengths(lengths))
-  made.append(html_report.table("Settings", _settings(settings)))
+    parts.append(html_report.lengths(lengths))
+  parts.append(html_report.table("Settings", _settings(settings)))
   path = os.path.join(settings.run.output_dir, "report.html")
   folder = os.path.basename(os.path.abspath(settings.run.output_dir))
-  html_report.write(path, folder, model_selection.plain_scores(results), made)
-  logging.info("How the run went, to look at: %s", path)
+  html_report.write(path, folder, model_selection.plain_scores(results), parts)
+  logging.info("Report of the run: %s", path)
 
 
 def _seeds_section(settings: TrainingSettings) -> list[str]:
-  """A section about the runs of --seeds, of which the results are the best."""
+  """Section on the runs of --seeds; empty without them."""
   path = os.path.join(settings.run.output_dir, multi_run.SEEDS_FILE)
   if not (settings.run.seeds and tf.gfile.Exists(path)):
     return []
@@ -96,7 +96,7 @@ def _seeds_section(settings: TrainingSettings) -> list[str]:
 
 
 def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
-  """Rows of the flags that were given, and of what `auto` stood for."""
+  """Rows of the flags given, and of the values chosen for `auto`."""
   values = option.values_of(settings)
   given = {name: values[name] for name in sorted(settings.receipt.times_given)}
   for name in sorted(settings.compute.automatic):
@@ -107,14 +107,14 @@ def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[str]:
-  """Warns of a model that predicts the same for every example.
+  """Logs a warning if the model predicts the same for every example.
 
   Args:
     answers: the predictions.
-    gold: the correct answers, if known.
+    gold: the gold answers, if known.
 
   Returns:
-    A section of `report`; none for a model whose predictions differ.
+    The warning as a section of the report; empty if predictions differ.
   """
   text = model_selection.describe_collapse(answers, gold)
   if not text:

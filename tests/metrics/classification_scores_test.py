@@ -205,7 +205,7 @@ REPORTED = {
 
 @pytest.mark.parametrize("kind", REPORTED)
 def test_a_report_lists_the_worst_errors_first(kind):
-  page = report_sections.sections(*REPORTED[kind])[-1]
+  page = report_sections.classification_sections(*REPORTED[kind])[-1]
   places = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
   assert places == sorted(places)
   assert ">right<" not in page
@@ -214,7 +214,7 @@ def test_a_report_lists_the_worst_errors_first(kind):
 
 def test_a_report_lists_no_more_errors_than_asked_for():
   for reported in REPORTED.values():
-    page = report_sections.sections(*reported, num_errors=1)[-1]
+    page = report_sections.classification_sections(*reported, num_errors=1)[-1]
     assert ">first<" in page and ">second<" not in page
 
 
@@ -228,14 +228,14 @@ def test_a_report_lists_no_more_errors_than_asked_for():
   ],
 )
 def test_what_a_report_shows_of_each_kind(kind, titles):
-  pages = report_sections.sections(*REPORTED[kind])
+  pages = report_sections.classification_sections(*REPORTED[kind])
   assert len(pages) == len(titles)
   for page, title in zip(pages, titles):
     assert f">{title}</h2>" in page
 
 
 def test_a_report_says_what_was_taken_for_what():
-  page = report_sections.sections(*REPORTED["multi_label"])[-1]
+  page = report_sections.classification_sections(*REPORTED["multi_label"])[-1]
   row = page[page.index(">first<") :].partition("</tr>")[0]
   assert ">art, law<" in row and ">art<" in row
   row = page[page.index(">third<") :].partition("</tr>")[0]
@@ -246,7 +246,7 @@ def test_a_report_of_a_set_without_errors():
   for problem, examples, label_ids, logits in REPORTED.values():
     right = [e.guid == "right" for e in examples]
     (only,) = (e for e in examples if e.guid == "right")
-    page = report_sections.sections(
+    page = report_sections.classification_sections(
       problem, [only], label_ids[right], logits[right]
     )[-1]
     assert "There are none." in page

@@ -664,7 +664,7 @@ def test_ids_out_of_range_are_refused(bad, expected):
     doctor.check_ids(bad, 9, "x")
 
 
-# The receipt
+# Receipts and --rerun
 
 
 def train(workspace, *more, **changed):
@@ -683,7 +683,7 @@ def receipt(workspace):
   return run_outputs.read_json("run/run.json")
 
 
-def test_a_receipt_has_what_the_run_was_made_from(receipt):
+def test_receipt_has_flags_versions_and_code(receipt):
   assert receipt["script"] == "run_classifier.py"
   assert {"--seed=3", "--output_dir=run", "--do_train"} < set(receipt["given"])
   assert not [g for g in receipt["given"] if "learning_rate" in g]
@@ -698,7 +698,7 @@ def test_a_receipt_has_what_the_run_was_made_from(receipt):
   assert receipt["started"] <= receipt["ended"]
 
 
-def test_a_receipt_knows_the_files(receipt):
+def test_receipt_has_fingerprints_of_the_files(receipt):
   by_path = {file["path"]: file for file in receipt["files"]}
   assert {(f["what"], path) for path, f in by_path.items()} == {
     ("vocabulary", "vocab.txt"),
@@ -709,21 +709,21 @@ def test_a_receipt_knows_the_files(receipt):
   }
   size = os.path.getsize("bert.ckpt.data-00000-of-00001")
   assert by_path["bert.ckpt.index"]["data_bytes"] == size
-  # As `sha256sum` has it.
+  # The value that `sha256sum` prints.
   with open("vocab.txt", "rb") as file:
     expected = receipts.hashlib.sha256(file.read()).hexdigest()
   assert by_path["vocab.txt"]["sha256"] == expected
   assert "train_file" in by_path["train.tsv"]["flags"]
 
 
-def test_a_receipt_has_the_results(receipt):
+def test_receipt_has_the_results(receipt):
   written = run_outputs.read_results("run/eval_results.txt")
   assert set(receipt["results"]) == set(written)
   assert np.float32(written["eval_loss"]) == receipt["results"]["eval_loss"]
   assert receipt["checkpoint"]["path"] == "run/model.ckpt-9.index"
 
 
-def test_a_killed_run_has_a_receipt_without_results(workspace, monkeypatch):
+def test_killed_run_has_a_receipt_without_results(workspace, monkeypatch):
   def die(*_):
     raise KeyboardInterrupt
 
@@ -733,42 +733,42 @@ def test_a_killed_run_has_a_receipt_without_results(workspace, monkeypatch):
   assert run_outputs.read_json("killed/run.json")["results"] is None
 
 
-def test_a_process_that_runs_alone_has_a_receipt(workspace, monkeypatch):
+def test_single_process_of_a_cluster_writes_a_receipt(workspace, monkeypatch):
   cluster = {"worker": ["a:1", "b:2"]}
   task = {"type": "worker", "index": 1}
   text = json.dumps({"cluster": cluster, "task": task})
   monkeypatch.setenv("TF_CONFIG", text)
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   with pytest.raises(TypeError):
-    train(workspace, "--distribution=off", output_dir="by_itself")
+    train(workspace, "--distribution=off", output_dir="alone")
   assert (
-    run_outputs.read_json("by_itself/run.json")["script"] == "run_classifier.py"
+    run_outputs.read_json("alone/run.json")["script"] == "run_classifier.py"
   )
 
 
-def test_the_receipt_of_another_run_is_kept(workspace, monkeypatch):
+def test_receipt_of_another_run_is_kept(workspace, monkeypatch):
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   for more in ([], ["--seed=1"], ["--seed=1"], ["--seed=2"]):
     with pytest.raises(TypeError):
       train(workspace, *more, output_dir="several")
   given = [
     [
-      one
-      for one in run_outputs.read_json(f"several/{name}.json")["given"]
-      if "seed" in one
+      flag
+      for flag in run_outputs.read_json(f"several/{name}.json")["given"]
+      if "seed" in flag
     ]
     for name in ("run-1", "run-2", "run")
   ]
   assert given == [[], ["--seed=1"], ["--seed=2"]]
 
 
-def test_a_rerun_repeats_bit_for_bit(workspace, receipt, caplog):
+def test_rerun_repeats_bit_for_bit(workspace, receipt, caplog):
   with caplog.at_level(python_logging.INFO, logger="absl"):
     rerun(workspace, "run/run.json", "--output_dir=again")
   again = run_outputs.read_json("again/run.json")
   assert again["results"] == receipt["results"]
-  assert "results are those of before, exactly" in caplog.text
-  assert "The weights are those of before" in caplog.text
+  assert "results are identical to the earlier ones" in caplog.text
+  assert "The weights are identical to the earlier ones" in caplog.text
   before, now = map(tf.train.load_checkpoint, ["run", "again"])
   for name in before.get_variable_to_shape_map():
     np.testing.assert_array_equal(
@@ -776,33 +776,31 @@ def test_a_rerun_repeats_bit_for_bit(workspace, receipt, caplog):
     )
 
 
-def test_a_rerun_with_another_flag_says_what_differs(
-  workspace, receipt, caplog
-):
+def test_rerun_with_another_flag_logs_differences(workspace, receipt, caplog):
   more = ["--output_dir=other", "--seed=4", "--num_train_epochs=1"]
   rerun(workspace, "run/run.json", *more)
   assert run_outputs.read_json("other/run.json")["flags"]["seed"] == 4
-  assert "global_step was 9, and is 3, 6 apart" in caplog.text
-  assert "The weights are not those of before" in caplog.text
+  assert "global_step was 9, is now 3 (change -6)" in caplog.text
+  assert "The weights differ from the earlier ones" in caplog.text
 
 
 @pytest.mark.parametrize("more", [[], ["--output_dir=./run"]])
-def test_a_rerun_needs_a_place_of_its_own(workspace, receipt, more):
-  with pytest.raises(InputError, match="give another --output_dir"):
+def test_rerun_needs_another_output_dir(workspace, receipt, more):
+  with pytest.raises(InputError, match="Give another --output_dir"):
     rerun(workspace, "run/run.json", *more)
 
 
 @pytest.fixture
-def spoilt(receipt):
-  """Changes a file for a while."""
+def spoil(receipt):
+  """Changes a file until the test is over."""
   saved = {}
 
-  def spoil(path):
+  def change(path):
     with open(path, "rb") as file:
       saved[path] = file.read()
     write(path, saved[path] + b"\n")
 
-  yield spoil
+  yield change
   for path, content in saved.items():
     write(path, content)
 
@@ -816,28 +814,35 @@ def spoilt(receipt):
     ("bert.ckpt.index", "init_checkpoint"),
   ],
 )
-def test_a_rerun_with_changed_files_is_refused(
-  workspace, spoilt, caplog, path, flag
+def test_rerun_with_changed_files_is_refused(
+  workspace, spoil, caplog, path, flag
 ):
-  spoilt(path)
-  with pytest.raises(InputError, match=rf"^{path}: is not what .*--{flag}$"):
+  spoil(path)
+  with pytest.raises(
+    InputError, match=rf"^{path}: is not the file .*--{flag}$"
+  ):
     rerun(workspace, "run/run.json", "--output_dir=refused")
   assert f"{path}: has changed since" in caplog.text
   assert not os.path.exists("refused")
 
 
-def test_a_file_that_is_given_anew_may_have_changed(
-  workspace, spoilt, monkeypatch
+def test_rerun_accepts_a_changed_file_that_is_given_again(
+  workspace, spoil, monkeypatch
 ):
-  spoilt("train.tsv")
+  spoil("train.tsv")
   monkeypatch.setattr(run_classifier, "train_classifier", open)
-  with pytest.raises(TypeError):  # of the step after the checks
+  with pytest.raises(TypeError):  # raised after the checks
     rerun(
-      workspace, "run/run.json", "--output_dir=anew", "--train_file=train.tsv"
+      workspace,
+      "run/run.json",
+      "--output_dir=given_again",
+      "--train_file=train.tsv",
     )
 
 
-def test_changed_code_is_a_warning(workspace, receipt, monkeypatch, caplog):
+def test_changed_code_and_versions_are_warnings(
+  workspace, receipt, monkeypatch, caplog
+):
   monkeypatch.setattr(run_classifier, "train_classifier", open)
   hashes = receipt["code"] | {"modeling.py": "0"}
   monkeypatch.setattr(receipts, "code_hashes", lambda: hashes)
@@ -846,29 +851,29 @@ def test_changed_code_is_a_warning(workspace, receipt, monkeypatch, caplog):
   with pytest.raises(TypeError):
     rerun(workspace, "run/run.json", "--output_dir=code")
   assert "the code has changed since: modeling.py" in caplog.text
-  assert ", and is 9.9" in caplog.text
+  assert ", is now 9.9" in caplog.text
 
 
-def test_the_doctor_examines_a_rerun(workspace, spoilt, capsys):
-  spoilt("dev.tsv")
+def test_doctor_checks_a_rerun(workspace, spoil, capsys):
+  spoil("dev.tsv")
   with pytest.raises(SystemExit):
     rerun(workspace, "run/run.json", "--output_dir=x", "--doctor")
   lines = capsys.readouterr().out.splitlines()
   assert lines[0].startswith("fail  rerun")
-  assert "dev.tsv: is not what it was" in lines[0]
+  assert "dev.tsv: is not the file used" in lines[0]
 
 
-def test_only_a_receipt_is_repeated_and_by_its_own_script(workspace, receipt):
-  for command, said in (
+def test_rerun_refuses_other_files_and_other_scripts(workspace, receipt):
+  for command, expected in (
     (["x.py", "--rerun=config.json"], "config.json"),
     (["x.py", "--rerun=train.tsv"], "train.tsv"),
     (["x.py", "--rerun=run/run.json"], "is of run_classifier.py"),
   ):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=expected):
       app.with_receipt(command)
 
 
-def test_flags_of_a_receipt_stand_before_those_of_the_command():
+def test_flags_of_the_command_follow_those_of_the_receipt():
   receipt = {"script": "x.py", "given": ["--a=1", "--b"], "results": None}
   receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
   write("given.json", json.dumps(receipt))
@@ -890,7 +895,7 @@ def test_flags_of_a_receipt_stand_before_those_of_the_command():
     ({}, "bfloat16", [None, None]),
   ],
 )
-def test_a_rerun_has_what_auto_stood_for(
+def test_rerun_uses_the_values_chosen_for_auto(
   tmp_path, monkeypatch, flags, recorded, chosen
 ):
   monkeypatch.chdir(tmp_path)
@@ -908,7 +913,7 @@ def test_a_rerun_has_what_auto_stood_for(
 
 
 @pytest.mark.unit
-def test_the_command_repeats_itself(workspace):
+def test_data_making_can_be_repeated(workspace):
   given = arguments(create_pretraining_data)
   commands.succeed("create_pretraining_data.py", *given)
   made = run_outputs.read_json("made.tf_record.run.json")
@@ -918,7 +923,7 @@ def test_the_command_repeats_itself(workspace):
     "--rerun=made.tf_record.run.json",
     "--output_file=again.tf_record",
   )
-  assert "results are those of before, exactly" in done.stderr
+  assert "results are identical to the earlier ones" in done.stderr
   with (
     open("made.tf_record", "rb") as one,
     open("again.tf_record", "rb") as two,
@@ -928,11 +933,11 @@ def test_the_command_repeats_itself(workspace):
   line = commands.fail(
     "create_pretraining_data.py", "--rerun=made.tf_record.run.json"
   )
-  assert "give another --output_file" in line
+  assert "Give another --output_file" in line
 
 
 @pytest.mark.graph
-def test_a_large_file_is_known_by_its_ends(tmp_path, monkeypatch):
+def test_fingerprint_of_a_large_file_covers_its_ends(tmp_path, monkeypatch):
   monkeypatch.setattr(receipts, "_LARGE", 10**7)
   path = str(tmp_path / "large")
   with open(path, "wb") as file:
