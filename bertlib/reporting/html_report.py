@@ -1,8 +1,8 @@
-"""One page to look at after a run: curves, tables, and what went wrong.
+"""HTML report of a run: curves, metrics, and worst errors.
 
-A page is one HTML file: pictures are inside it, nothing is fetched, and the
-same data give the same bytes. `write` makes it of sections, which the other
-functions return as HTML.
+A report is one self-contained HTML file: pictures are inline, nothing is
+fetched, and equal data give equal bytes. `write` assembles it from sections,
+which the other functions return as HTML.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 from bertlib.data import model_inputs
 from bertlib.files import atomic_write
 
-# On light paper and on dark.
-_COLOURS = {
+# Colors of the light and the dark theme.
+_COLORS = {
   "ink": ("#24292f", "#e3e6ea"),
   "quiet": ("#68717d", "#98a2ae"),
   "line": ("#e2e6ea", "#343a42"),
@@ -30,7 +30,7 @@ _COLOURS = {
   "main": ("#3a6ea5", "#78ade0"),
   "other": ("#c0622f", "#e8965f"),
 }
-_LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+_LIGHT = {name: light for name, (light, _) in _COLORS.items()}
 
 _STYLE = """
 body { margin: 0 auto; padding: 2.5rem 1.5rem 5rem; max-width: 66rem;
@@ -87,24 +87,24 @@ svg { display: block; width: 100%; height: auto; }
 svg text { font-family: inherit !important; }
 """
 
-# Points of a curve that can be told apart.
-_MOST_POINTS = 200
+# Maximum number of points drawn per curve.
+_MAX_POINTS = 200
 
 
-# What TensorBoard sees
+# Event files
 
 
 def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
-  """Reads the scalars that a run has written for TensorBoard.
+  """Reads the scalars in the event files of a folder.
 
   Args:
-    folder: whose event files are read; those of folders in it are not. It may
-      be absent. A file is read up to the first record that is not whole, as
-      the last of a killed run may be.
+    folder: folder of the event files, without subfolders; may be missing. A
+      file is read up to the first incomplete record, which a killed run may
+      leave at the end.
 
   Returns:
-    By tag, steps in order with their values; of a step that was written twice,
-    as when a killed run went on, the later value.
+    (step, value) pairs in order of steps, by tag. If a resumed run has written
+    a step twice, the later value.
   """
   import tensorflow.compat.v1 as tf
 
@@ -131,7 +131,7 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def _scalar(tf, value) -> float | None:
-  """The number in a summary's value; None if it holds something else."""
+  """The scalar in a summary value; None if it is something else."""
   if value.HasField("simple_value"):
     return value.simple_value
   if value.HasField("tensor"):
@@ -178,9 +178,9 @@ def write(
 
   Args:
     path: the HTML file.
-    title: its heading.
-    facts: settings and results, shown first.
-    sections: what `curves`, `table` and their like return.
+    title: heading of the page.
+    facts: values by name, shown at the top.
+    sections: HTML of `curves`, `table` and the like.
   """
   links, parts = [], []
   for n, section in enumerate(sections):
@@ -192,7 +192,7 @@ def write(
     for name, value in facts.items()
   ]
   light, dark = (
-    "; ".join(f"--{name}: {pair[i]}" for name, pair in _COLOURS.items())
+    "; ".join(f"--{name}: {pair[i]}" for name, pair in _COLORS.items())
     for i in (0, 1)
   )
   page = _PAGE.format(
@@ -224,15 +224,15 @@ def _beside(picture: str, *parts: str) -> str:
 
 
 def _note(text: str) -> str:
-  """A paragraph of less weight."""
+  """A paragraph in a lighter color."""
   return f'<p class="note">{text}</p>'
 
 
-# Its sections
+# Sections
 
 
 def warning(text: str) -> str:
-  """A paragraph about what makes the run's results doubtful."""
+  """Section with a warning about the results."""
   return _section("Warning", f'<p dir="auto">{_text(text)}</p>')
 
 
@@ -241,12 +241,12 @@ def curves(
   named: Mapping[str, Sequence[tuple[int, float]]],
   marked: tuple[int, str] | None = None,
 ) -> str:
-  """Values by step, a panel for each name.
+  """Section with a curve for each name.
 
   Args:
-    title: the section's.
-    named: steps and values of each panel, in order of steps.
-    marked: a step that a line marks in every panel, and what it is.
+    title: heading of the section.
+    named: (step, value) pairs in order of steps, by name.
+    marked: step to mark in every panel, and its label.
   """
   named = {name: points for name, points in named.items() if points}
   steps = [step for points in named.values() for step, _ in points]
@@ -257,10 +257,10 @@ def curves(
     step, label = marked
     steps.append(step)
     notes.append(f"{_MARK} <bdi>{_text(label)}</bdi>, step {step:,}.")
-  if any(len(points) > _MOST_POINTS for points in named.values()):
+  if any(len(points) > _MAX_POINTS for points in named.values()):
     notes.append(
-      "Lines are means of neighbouring steps; shades reach from the lowest"
-      " to the highest."
+      "Lines are means over neighboring steps; the shaded band spans their"
+      " minimum and maximum."
     )
   panels = [
     _panel(name, points, (min(steps), max(steps)), marked)
@@ -272,7 +272,7 @@ def curves(
 
 
 def _panel(name, points, ends, marked) -> str:
-  """One panel of `curves`, between two steps."""
+  """One panel of `curves`; `ends` is its range of steps."""
   steps, lowest, mean, highest = _thinned(points)
 
   def draw(axes):
@@ -288,24 +288,24 @@ def _panel(name, points, ends, marked) -> str:
     axes.locator_params(axis="x", integer=True)
 
   last = f"last {_shown(float(points[-1][1]))}"
-  num_odd = sum(not math.isfinite(value) for _, value in points)
-  if num_odd:
-    last = f"{num_odd:,} not finite, {last}"
+  num_nonfinite = sum(not math.isfinite(value) for _, value in points)
+  if num_nonfinite:
+    last = f"{num_nonfinite:,} NaN or Inf, {last}"
   caption = f'<b dir="auto">{_text(name)}</b> <span>{last}</span>'
   return _picture((3.5, 2.1), draw, caption)
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> np.ndarray:
-  """Takes neighbours together where points are too many to be seen.
+  """Groups neighboring points of long curves.
 
   Returns:
-    float64 [4, at most _MOST_POINTS]: step, lowest, mean and highest of the
-    finite values; NaN where there are none.
+    float64 [4, at most _MAX_POINTS]: mean step, and minimum, mean and maximum
+    of the finite values of each group; NaN if it has none.
   """
   pairs = np.array(points, np.float64)
-  each = math.ceil(len(pairs) / _MOST_POINTS)
+  group_size = math.ceil(len(pairs) / _MAX_POINTS)
   rows = []
-  for group in np.array_split(pairs, math.ceil(len(pairs) / each)):
+  for group in np.array_split(pairs, math.ceil(len(pairs) / group_size)):
     values = group[np.isfinite(group[:, 1]), 1]
     if not len(values):
       values = np.array([math.nan])
@@ -314,25 +314,24 @@ def _thinned(points: Sequence[tuple[int, float]]) -> np.ndarray:
 
 
 def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-  """A table with a row for each mapping and a column for each key."""
+  """Section with a table: a row per mapping, a column per key."""
   return _section(title, _grid(rows))
 
 
 def errors(rows: Sequence[Mapping[str, str | float]]) -> str:
-  """The worst errors, a row each, with their text."""
+  """Section with a table of the worst errors."""
   return table("Worst errors", rows)
 
 
 def confusion_matrix(
   labels: Sequence[str], matrix: Sequence[Sequence[int]]
 ) -> str:
-  """What was taken for what.
+  """Section with the confusion matrix.
 
   Args:
-    labels: names of the labels; of more than 20, the worst pairs are shown
-      and not the matrix.
-    matrix: number of examples that have label i (row) and were given label j
-      (column).
+    labels: names of the labels; for more than 20, the most frequent confusions
+      are listed instead.
+    matrix: counts [gold label, predicted label].
   """
   counts = np.asarray(matrix, np.int64)
   show = _matrix if len(labels) <= 20 else _pairs
@@ -340,10 +339,10 @@ def confusion_matrix(
 
 
 def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-  """Few labels: counts as cells, shaded by their share of the row."""
+  """The matrix for few labels, with cells shaded by their share of the row."""
   right, true = counts.diagonal(), counts.sum(axis=1)
   heads = [f"<th>{_text(label)}</th>" for label in labels]
-  rows = [["<th>true ↓ predicted →</th>", *heads, "<th>recall</th>"]]
+  rows = [["<th>gold ↓ predicted →</th>", *heads, "<th>recall</th>"]]
   for i, head in enumerate(heads):
     cells = [head]
     for j, count in enumerate(counts[i]):
@@ -360,26 +359,26 @@ def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
     f'<div class="wide"><table class="matrix{many}">',
     *(f"<tr>{''.join(cells)}</tr>" for cells in rows),
     "</table></div>",
-    _note("In the corner, the share of all examples that are right."),
+    _note("The bottom right cell is the accuracy."),
   ]
 
 
 def _edge(part: int, whole: int) -> str:
-  """A cell at the matrix's edge."""
+  """A cell of recall or precision at the edge of the matrix."""
   return f'<td class="edge">{_percent(part, whole)}</td>'
 
 
 def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-  """Many labels: the pairs that are confused most often."""
+  """The most frequent confusions, for many labels."""
   right, true, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
   wrong = counts - np.diag(right)
   order = np.argsort(-wrong, axis=None, kind="stable")[:20]
   worst = [
     {
-      "label": labels[i],
-      "taken for": labels[j],
-      "times": wrong[i, j],
-      "share of the label": wrong[i, j] / true[i],
+      "gold": labels[i],
+      "predicted": labels[j],
+      "count": wrong[i, j],
+      "share of gold label": wrong[i, j] / true[i],
     }
     for i, j in zip(*np.unravel_index(order, wrong.shape))
     if wrong[i, j]
@@ -394,8 +393,8 @@ def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
     for i in range(len(labels))
   ]
   return [
-    f"<p>{_percent(right.sum(), true.sum())} of {true.sum():,} examples are"
-    " right. What is taken for another label most often:</p>",
+    f"<p>{_percent(right.sum(), true.sum())} of {true.sum():,} predictions"
+    " are correct. Most frequent confusions:</p>",
     _grid(worst),
     f"<details><summary>All {len(labels)} labels</summary>",
     _grid(single),
@@ -404,31 +403,33 @@ def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
 
 
 def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
-  """How often predictions of which confidence are right.
+  """Section with a reliability diagram and the expected calibration error.
 
   Args:
-    confidences: float [A] in [0, 1], the probability of what was predicted.
-    correct: bool [A], whether that was right.
+    confidences: float [num_predictions] in [0, 1], probability of each
+      prediction.
+    correct: bool [num_predictions], True where the prediction is correct.
   """
-  sure, right = np.asarray(confidences, float), np.asarray(correct, float)
-  if not len(sure):
+  confidence = np.asarray(confidences, float)
+  is_correct = np.asarray(correct, float)
+  if not len(confidence):
     return _section("Calibration", _note("There are no predictions."))
-  bins = np.digitize(sure, np.arange(1, 10) / 10)
+  bins = np.digitize(confidence, np.arange(1, 10) / 10)
   counts = np.bincount(bins, minlength=10)
-  sure_by_bin = np.bincount(bins, sure, 10)
-  right_by_bin = np.bincount(bins, right, 10)
-  error = np.abs(sure_by_bin - right_by_bin).sum() / len(sure)
+  confidence_by_bin = np.bincount(bins, confidence, 10)
+  correct_by_bin = np.bincount(bins, is_correct, 10)
+  error = np.abs(confidence_by_bin - correct_by_bin).sum() / len(confidence)
 
   def draw(axes):
     middles = np.arange(10) / 10 + 0.05
     with np.errstate(invalid="ignore"):  # an empty bin has no point
-      points = sure_by_bin / counts, right_by_bin / counts
+      points = confidence_by_bin / counts, correct_by_bin / counts
     axes.bar(middles, points[1], 0.092, alpha=0.3)
     axes.plot([0, 1], [0, 1], color=_LIGHT["quiet"], linestyle=(0, (3, 2)))
     axes.plot(*points, "o", clip_on=False)
     for middle, count in zip(middles, counts):
       axes.text(middle, 1.04, f"{count:,}", ha="center")
-    axes.set(xlabel="confidence", ylabel="share that is right")
+    axes.set(xlabel="confidence", ylabel="accuracy")
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=np.arange(11) / 10)
 
   return _section(
@@ -436,69 +437,70 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
     _beside(
       _picture((5, 3.2), draw),
       f"<p><b>Expected calibration error {error:.4f}.</b> The mean confidence"
-      f" is {sure.mean():.1%}, and {right.mean():.1%} of {len(sure):,}"
-      " predictions are right.</p>",
+      f" is {confidence.mean():.1%}, and {is_correct.mean():.1%} of"
+      f" {len(confidence):,} predictions are correct.</p>",
       _note(
-        "A point is a bin, with its mean confidence, its share that is right"
-        " and, on top, its count. Below the dashed line the model is surer than"
-        " it is right. The error is the mean of |confidence − share that is"
-        " right| over ten bins of equal width, weighted by their counts (Guo"
-        " et al. 2017)."
+        "Each point is a bin: mean confidence, accuracy and, at the top, count."
+        " Below the dashed line the model is overconfident. The error is the"
+        " mean of |confidence − accuracy| over ten bins of equal width,"
+        " weighted by their counts (Guo et al. 2017)."
       ),
     ),
   )
 
 
 def lengths(lengths: model_inputs.Lengths) -> str:
-  """Lengths of examples before truncation, or of the windows made of them."""
+  """Section with a histogram of example lengths before truncation.
+
+  For examples that are divided into windows, lengths of the windows.
+  """
   num_tokens, limit = lengths.num_tokens, lengths.limit
   unit = "windows" if lengths.num_windows else lengths.examples
   title = "Lengths of windows" if lengths.num_windows else "Lengths"
   if not len(num_tokens):
     return _section(title, _note("There are no examples."))
   longest = max(num_tokens)
-  # A few very long ones would press all others together.
+  # A few very long examples would squeeze all other bars.
   top = max(limit, min(longest, 2 * limit))
   width = math.ceil(top / 60)
-  # The limit is a whole number of bars away from the end of each bar.
+  # Bars are aligned so that the limit falls between two of them.
   starts = np.arange(limit % width - width, top, width) + 0.5
   counts, _ = np.histogram(
     np.minimum(num_tokens, top), [*starts, starts[-1] + width]
   )
 
   def draw(axes):
-    colours = [_LIGHT["main" if x < limit else "other"] for x in starts]
-    axes.bar(starts, counts, width * 0.9, align="edge", color=colours)
+    colors = [_LIGHT["main" if x < limit else "other"] for x in starts]
+    axes.bar(starts, counts, width * 0.9, align="edge", color=colors)
     axes.set(xlim=(0, None), xlabel="tokens", ylabel=unit)
     _mark(axes, limit + 0.5)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(integer=True)
 
-  folded = f" The last bar holds all from {top:,} on." if longest > top else ""
+  folded = f" The last bar includes all above {top:,}." if longest > top else ""
   return _section(
     title,
     _beside(
       _picture((5, 2.4), draw),
       *(f"<p>{text}</p>" for text in _truncation(lengths)),
       _note(
-        f"Half of the {unit} have at most {np.median(num_tokens):,.0f} tokens,"
-        f" the longest has {longest:,}. {_MARK} The limit is"
-        f" {limit:,}.{folded}"
+        f"Median length {np.median(num_tokens):,.0f} tokens, maximum"
+        f" {longest:,}. {_MARK} Limit {limit:,}.{folded}"
       ),
     ),
   )
 
 
 def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
-  """Sentences on what was divided into windows, and what was truncated."""
+  """Sentences on division into windows and truncation."""
   name, count = lengths.examples, len(lengths.num_cut)
   if lengths.num_windows:
     num_divided = sum(number > 1 for number in lengths.num_windows)
     yield (
       f"<b>{len(lengths.num_tokens):,} windows of {count:,} {name}</b>:"
       f" {num_divided:,} ({_percent(num_divided, count)}) did not fit into one"
-      " window and were divided into several that overlap."
+      " window and were divided into overlapping ones."
     )
   num_truncated, num_cut = sum(map(bool, lengths.num_cut)), sum(lengths.num_cut)
   if not num_truncated:
@@ -506,14 +508,15 @@ def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
     return
   truncated = (
     f"<b>{num_truncated:,} of {count:,} {name}</b>"
-    f" ({_percent(num_truncated, count)}) were truncated; with that {num_cut:,}"
+    f" ({_percent(num_truncated, count)}) were truncated, which removed"
+    f" {num_cut:,}"
   )
   if lengths.num_windows:
-    yield f"{truncated} tokens were lost."
+    yield f"{truncated} tokens."
   else:
     total = sum(lengths.num_tokens)
     share = _percent(num_cut, total)
-    yield f"{truncated} of {total:,} tokens ({share}) were lost."
+    yield f"{truncated} of {total:,} tokens ({share})."
 
 
 # Pictures
@@ -522,16 +525,16 @@ def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
 def _picture(
   size: tuple[float, float], draw: Callable[[Any], None], caption: str = ""
 ) -> str:
-  """Draws with Matplotlib, in the page's colours and font.
+  """Draws with Matplotlib, in the colors and font of the page.
 
   Args:
-    size: width and height in inches, before it is scaled to its place.
-    draw: draws on the axes that it is given.
+    size: width and height in inches, before the browser scales it.
+    draw: draws on the Matplotlib axes.
     caption: HTML above the picture.
 
   Returns:
-    The `<figure>`. An id in it follows from what it names, so that what has
-    the same id elsewhere in the page is the same.
+    The HTML of a `<figure>`. Its ids are hashes of what they name, so elements
+    with the same id are equal.
   """
   import matplotlib
   from matplotlib.figure import Figure
@@ -565,12 +568,12 @@ def _picture(
     draw(figure.subplots())
     figure.savefig(file, format="svg", transparent=True, metadata=metadata)
   svg = "<svg " + file.getvalue().partition("<svg ")[2].strip()
-  # Inside HTML an SVG needs no namespaces, and its style would be the page's.
+  # Inline SVG needs no namespaces, and its styles would apply to the page.
   svg = re.sub("<style.*?</style>", "", svg, flags=re.DOTALL)
   svg = re.sub(r' (id="[\w.]+_\d+"|xmlns(:xlink)?="[^"]*")', "", svg)
   svg = re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><")
-  for name, colour in _LIGHT.items():
-    svg = svg.replace(colour, f"var(--{name})")
+  for name, color in _LIGHT.items():
+    svg = svg.replace(color, f"var(--{name})")
   if caption:
     caption = f"<figcaption>{caption}</figcaption>\n"
   return f"<figure>\n{caption}{svg}\n</figure>"
@@ -613,17 +616,19 @@ def _grid(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _aligned(values: Sequence[Any]) -> list[str]:
-  """Numbers of a column, with equally many decimals if that shows them all."""
+  """Formats a column of numbers, with equally many decimals if possible."""
   sizes = [abs(v) for v in values if _is_float(v) and v and math.isfinite(v)]
-  most, least = max(sizes, default=1), min(sizes, default=1)
-  places = max(0, 4 - math.ceil(math.log10(most)))
-  if places > 6 or most > 1e4 * least:
+  largest, smallest = max(sizes, default=1), min(sizes, default=1)
+  num_decimals = max(0, 4 - math.ceil(math.log10(largest)))
+  if num_decimals > 6 or largest > 1e4 * smallest:
     return [_shown(value) for value in values]
-  return [f"{v:.{places}f}" if _is_float(v) else _shown(v) for v in values]
+  return [
+    f"{v:.{num_decimals}f}" if _is_float(v) else _shown(v) for v in values
+  ]
 
 
 def _shown(value: Any) -> str:
-  """A value as HTML; of a number with a fraction four digits."""
+  """A value as HTML, floats with four significant digits."""
   if value is None:
     return "–"
   if not _is_float(value):
@@ -644,7 +649,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _text(value: Any) -> str:
-  """A text as HTML; what has no shape of its own is seen as `\\u200b`."""
+  """A text as HTML; invisible characters become escapes such as `\\u200b`."""
   return "".join(
     html.escape(char)
     if char.isprintable() or char == "\n"

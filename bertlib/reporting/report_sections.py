@@ -26,9 +26,9 @@ def classification_sections(
 
   Args:
     problem: labels and kind of the task.
-    examples: the E evaluated examples.
+    examples: the evaluated examples.
     label_ids: gold labels, see `classification_scores.evaluate`.
-    logits: float [E, L].
+    logits: float [num_examples, num_labels].
     num_errors: number of worst errors to show.
 
   Returns:
@@ -51,7 +51,7 @@ def classification_sections(
     ]
     error = np.where(correct, 0.0, confidence).max(axis=1)
     return [
-      html_report.table("Labels, at 0.5", rows),
+      html_report.table("Labels (threshold 0.5)", rows),
       html_report.calibration(confidence.ravel(), correct.ravel()),
       _errors(problem, examples, predicted, error, num_errors),
     ]

@@ -223,7 +223,7 @@ def test_a_report_lists_no_more_errors_than_asked_for():
   [
     ("regression", ["Worst errors"]),
     ("classification", ["Confusion matrix", "Calibration", "Worst errors"]),
-    ("multi_label", ["Labels, at 0.5", "Calibration", "Worst errors"]),
+    ("multi_label", ["Labels (threshold 0.5)", "Calibration", "Worst errors"]),
     ("multiple_choice", ["Confusion matrix", "Calibration", "Worst errors"]),
   ],
 )

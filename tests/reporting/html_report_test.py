@@ -1,4 +1,4 @@
-"""Tests of the page about a run."""
+"""Tests of the HTML report."""
 
 import html.parser
 import math
@@ -31,11 +31,11 @@ FEW = hypothesis.settings(
 
 
 class Page(html.parser.HTMLParser):
-  """What a browser makes of a page.
+  """A parsed page.
 
   Attributes:
-    elements: tag, attributes and text of each element, in order of its end;
-      in a text, what stands in `<code>` is the character that it escapes.
+    elements: tag, attributes and text of each element, in order of its end; in
+      texts, `<code>` is replaced by the character that it escapes.
   """
 
   VOID = ("meta",)
@@ -75,7 +75,7 @@ class Page(html.parser.HTMLParser):
 
 
 def rows_of(page, table=0):
-  """Texts of the first table or a later one, by row."""
+  """Texts of the cells of a table, by row."""
   tables, rows, row = [], [], []
   for tag, _, text in Page(page).elements:
     if tag in ("th", "td"):
@@ -94,17 +94,17 @@ def points(values):
 
 
 def sections(text="some"):
-  """One of each kind, `text` in each place that takes one."""
+  """A section of each kind, with `text` wherever a text is allowed."""
   draw = np.random.default_rng(1)
   labels = [f"{text}{i}" for i in range(3)]
   many = [f"{text}{i}" for i in range(30)]
-  sure = draw.random(50)
+  confidence = draw.random(50)
   return [
     html_report.curves(text, {text: points(draw.random(300))}, (7, text)),
     html_report.table(text, [{text: text, "f1": 0.5}]),
     html_report.confusion_matrix(labels, draw.integers(0, 9, (3, 3))),
     html_report.confusion_matrix(many, draw.integers(0, 9, (30, 30))),
-    html_report.calibration(sure, sure > 0.4),
+    html_report.calibration(confidence, confidence > 0.4),
     html_report.lengths(
       Lengths(draw.integers(1, 300, 80).tolist(), 128, [0] * 40 + [25] * 40)
     ),
@@ -120,7 +120,7 @@ def written(tmp_path, *arguments):
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """The axes that pictures would be made of, a list."""
+  """A list of the Matplotlib axes of all pictures."""
   axes = []
 
   def keep(size, draw, caption=""):
@@ -136,8 +136,8 @@ def drawn(monkeypatch):
 
 
 def write_events(folder, *events, suffix=""):
-  """Writes (time, step, {tag: value}) as Estimator does, a file each call."""
-  with tf.Graph().as_default():  # a FileWriter refuses to work without
+  """Writes an event file of (time, step, {tag: value}), as Estimator does."""
+  with tf.Graph().as_default():  # FileWriter needs graph mode
     writer = tf.summary.FileWriter(str(folder), filename_suffix=suffix)
   for time, step, values in events:
     summary = tf.Summary(
@@ -151,7 +151,7 @@ def write_events(folder, *events, suffix=""):
 
 
 @pytest.mark.graph
-def test_scalars_of_a_file_writer(tmp_path):
+def test_scalars_of_a_file_writer_are_read(tmp_path):
   write_events(
     tmp_path, (1, 20, {"loss": 0.5}), (2, 10, {"loss": 1.5, "rate": 2.0})
   )
@@ -162,7 +162,7 @@ def test_scalars_of_a_file_writer(tmp_path):
 
 
 @pytest.mark.graph
-def test_scalars_of_tensorflow_2(tmp_path):
+def test_scalars_of_tensorflow_2_are_read(tmp_path):
   with tf2.summary.create_file_writer(str(tmp_path)).as_default():
     for step in (3, 5):
       tf2.summary.write("loss", step / 2, step)
@@ -174,7 +174,7 @@ def test_scalars_of_tensorflow_2(tmp_path):
 
 
 @pytest.mark.graph
-def test_of_a_step_written_twice_the_later_value_counts(tmp_path):
+def test_later_value_of_a_step_written_twice_is_used(tmp_path):
   # The file that sorts first was written last.
   write_events(tmp_path, (50, 2, {"a": 9.0}), (60, 3, {"a": 8.0}), suffix=".a")
   write_events(tmp_path, (10, 1, {"a": 1.0}), (20, 2, {"a": 2.0}), suffix=".b")
@@ -185,7 +185,7 @@ def test_of_a_step_written_twice_the_later_value_counts(tmp_path):
 
 @pytest.mark.graph
 @pytest.mark.parametrize("num_lost", [1, 8, 20])
-def test_a_record_cut_off_ends_its_file(tmp_path, num_lost):
+def test_incomplete_record_ends_its_file(tmp_path, num_lost):
   write_events(tmp_path, (1, 1, {"a": 1.0}), (2, 2, {"a": 2.0}))
   (path,) = tmp_path.iterdir()
   os.truncate(path, path.stat().st_size - num_lost)
@@ -193,29 +193,29 @@ def test_a_record_cut_off_ends_its_file(tmp_path, num_lost):
 
 
 @pytest.mark.graph
-def test_other_files_and_folders_are_passed_over(tmp_path):
+def test_other_files_and_folders_are_ignored(tmp_path):
   write_events(tmp_path / "eval", (1, 1, {"a": 1.0}))
   (tmp_path / "checkpoint").write_text("no events")
   assert html_report.read_scalars(str(tmp_path)) == {}
 
 
-def test_an_absent_folder_has_no_scalars(tmp_path):
+def test_missing_folder_has_no_scalars(tmp_path):
   assert html_report.read_scalars(str(tmp_path / "absent")) == {}
 
 
 # The page
 
 
-def test_tags_balance(tmp_path):
+def test_html_tags_are_balanced(tmp_path):
   Page(written(tmp_path, "A run", {"seed": 1}, sections()))
 
 
-def test_the_same_data_give_the_same_bytes(tmp_path):
+def test_equal_data_give_equal_bytes(tmp_path):
   pages = [written(tmp_path, "A run", {"a": 1}, sections()) for _ in range(2)]
   assert pages[0] == pages[1]
 
 
-def test_nothing_is_loaded(tmp_path):
+def test_page_loads_nothing(tmp_path):
   page = written(tmp_path, "A run", {"a": 1}, sections())
   links = [
     value
@@ -228,7 +228,7 @@ def test_nothing_is_loaded(tmp_path):
   assert all(url.startswith("#") for url in re.findall(r"url\((.*?)\)", page))
 
 
-def test_contents_lead_to_the_sections(tmp_path):
+def test_contents_link_to_the_sections(tmp_path):
   page = Page(written(tmp_path, "A run", {}, sections("a & b")))
   ids = {a["id"] for tag, a, _ in page.elements if tag == "section"}
   links = [
@@ -238,14 +238,14 @@ def test_contents_lead_to_the_sections(tmp_path):
   assert [text for _, text in links] == page.texts("h2")
 
 
-def test_facts_are_shown_as_they_were_set(tmp_path):
+def test_facts_are_shown_at_the_top(tmp_path):
   facts = {"seed": 12345, "rate": 2e-5, "f1": 0.98765, "on": True, "off": None}
   page = Page(written(tmp_path, "A run", facts, []))
   assert page.texts("dt") == list(facts)
   assert page.texts("dd") == ["12345", "2e-05", "0.9877", "True", "–"]
 
 
-def test_what_repeats_an_id_repeats_its_content(tmp_path):
+def test_elements_with_equal_ids_are_equal(tmp_path):
   page = written(tmp_path, "A run", {}, [*sections(), *sections("other")])
   found = list(
     re.finditer(r'<(?:path|clipPath) [^>]*?id="(\w+)"[^>]*>(<rect.*?>)?', page)
@@ -257,7 +257,7 @@ def test_what_repeats_an_id_repeats_its_content(tmp_path):
   assert used and by_id.keys() == set(used)
 
 
-def test_twenty_thousand_steps_make_a_page_below_a_megabyte(tmp_path):
+def test_page_of_20000_steps_is_smaller_than_a_megabyte(tmp_path):
   values = np.random.default_rng(0).normal(size=20000)
   page = written(
     tmp_path,
@@ -273,7 +273,7 @@ def test_twenty_thousand_steps_make_a_page_below_a_megabyte(tmp_path):
 
 
 @pytest.mark.process
-def test_importing_brings_neither_tensorflow_nor_matplotlib():
+def test_import_loads_neither_tensorflow_nor_matplotlib():
   code = "import bertlib.reporting.html_report, sys;"
   code += " print({'tensorflow', 'matplotlib'} & {*sys.modules})"
   done = subprocess.run(
@@ -292,7 +292,7 @@ def test_importing_brings_neither_tensorflow_nor_matplotlib():
 @hypothesis.given(TEXTS)
 @hypothesis.example("</title></style><script>alert(1)</script> & \"'")
 @hypothesis.example("\\u200b \u200b \0 \r\n \u202e \ud800 \u2028")
-def test_any_text_comes_back_from_every_place(tmp_path, drawn, text):
+def test_any_text_is_escaped_everywhere(tmp_path, drawn, text):
   page = Page(written(tmp_path, text, {text: text}, sections(text)))
   assert page.texts("h1", "dt", "dd") == [text] * 3
   assert page.texts("h2")[:2] == [text] * 2
@@ -302,7 +302,7 @@ def test_any_text_comes_back_from_every_place(tmp_path, drawn, text):
   assert f"{text}29" in page.texts("td")
 
 
-def test_naughty_strings_come_back(golden):
+def test_naughty_strings_are_escaped(golden):
   path = golden("tokenization", "uncased.jsonl.gz")
   strings = [line["text"] for line in reference_data.read_jsonl(path)]
   page = Page(html_report.errors([{"text": text} for text in strings]))
@@ -311,7 +311,7 @@ def test_naughty_strings_come_back(golden):
 
 @hypothesis.given(TEXTS)
 @hypothesis.example("\u2028 \u200b \x85 \t \u00ad \ufeff \u3000")
-def test_what_cannot_be_seen_is_escaped(text):
+def test_invisible_characters_are_escaped(text):
   (cell,) = re.findall(
     "<div[^>]*>(.*?)</div></td>",
     html_report.table("", [{"": text}]),
@@ -328,7 +328,7 @@ def columns_of(rows):
   return dict(zip(head, zip(*body)))
 
 
-def test_a_table_has_all_keys_of_its_rows():
+def test_table_has_a_column_per_key():
   assert rows_of(html_report.table("", [{"a": "x", "b": 1}, {"c": "y"}])) == [
     ["a", "b", "c"],
     ["x", "1", "–"],
@@ -350,11 +350,11 @@ def test_a_table_has_all_keys_of_its_rows():
     ([True, False], ("True", "False")),
   ],
 )
-def test_numbers_of_a_column(values, shown):
+def test_numbers_of_a_column_have_equally_many_decimals(values, shown):
   assert columns_of([{"a": v} for v in values])["a"] == shown
 
 
-def test_numbers_are_on_the_right():
+def test_numbers_are_aligned_right():
   page = html_report.table("", [{"a": 1, "b": "1", "c": None}, {"a": 0.5}])
   kinds = [a["class"] for tag, a, _ in Page(page).elements if tag == "th"]
   assert kinds == ["number", "short", "number"]
@@ -363,14 +363,14 @@ def test_numbers_are_on_the_right():
 @pytest.mark.parametrize(
   "show", [html_report.errors, lambda r: html_report.table("", r)]
 )
-def test_no_rows(show):
+def test_table_without_rows_says_so(show):
   assert Page(show([])).texts("p") == ["There are none."]
 
 
 # The confusion matrix
 
 
-def test_a_confusion_matrix_with_recall_and_precision():
+def test_confusion_matrix_has_recall_and_precision():
   page = html_report.confusion_matrix(
     ["a", "b", "c"], [[6, 2, 0], [1, 3, 0], [0] * 3]
   )
@@ -382,14 +382,14 @@ def test_a_confusion_matrix_with_recall_and_precision():
   ]
 
 
-def test_shades_tell_right_from_wrong():
+def test_confusion_matrix_is_shaded_by_correctness():
   page = html_report.confusion_matrix(["a", "b"], [[3, 1], [0, 5]])
   cells = [(a["class"], t) for tag, a, t in Page(page).elements if tag == "td"]
   shaded = [cell for cell in cells if cell[0] != "edge"]
   assert shaded == [("right", "3"), ("wrong", "1"), ("right", "5")]
 
 
-def test_of_many_labels_the_most_confused_pairs():
+def test_many_labels_show_the_most_frequent_confusions():
   counts = np.diag(np.full(100, 8))
   counts[5, 7], counts[7, 5], counts[40, 2] = 2, 4, 3
   page = html_report.confusion_matrix([f"l{i}" for i in range(100)], counts)
@@ -400,7 +400,7 @@ def test_of_many_labels_the_most_confused_pairs():
   ]
 
 
-def test_of_many_labels_all_recalls_and_precisions():
+def test_many_labels_show_recall_and_precision_of_each():
   counts = np.diag(np.full(30, 8))
   counts[1, 2], counts[3, 3] = 8, 0
   page = html_report.confusion_matrix([f"l{i}" for i in range(30)], counts)
@@ -439,7 +439,7 @@ CONFIDENCES = st.one_of(
 @hypothesis.given(
   st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
 )
-def test_calibration_error_is_that_of_a_plain_loop(drawn, cases):
+def test_calibration_error_matches_a_plain_loop(drawn, cases):
   sure, right = zip(*cases)
   shown = re.search(
     "error ([0-9.]+)[.]</b>", html_report.calibration(sure, right)
@@ -454,7 +454,7 @@ def test_calibration_counts_each_prediction_once(drawn):
   assert counts == ["2", "1", "0", "1", "0", "0", "0", "0", "0", "2"]
 
 
-def test_calibration_shows_what_share_is_right(drawn):
+def test_calibration_shows_the_accuracy_of_each_bin(drawn):
   html_report.calibration([0.61, 0.65, 0.69, 0.9], [True, False, False, True])
   heights = [bar.get_height() for bar in drawn[0].patches]
   assert heights[6] == pytest.approx(1 / 3)
@@ -463,7 +463,7 @@ def test_calibration_shows_what_share_is_right(drawn):
   assert np.flatnonzero(np.isfinite(y)).tolist() == [6, 9]
 
 
-def test_calibration_of_nothing():
+def test_calibration_without_predictions_says_so():
   page = Page(html_report.calibration([], []))
   assert page.texts("p") == ["There are no predictions."]
 
@@ -472,7 +472,7 @@ def test_calibration_of_nothing():
 @hypothesis.given(
   st.lists(st.integers(0, 2000), min_size=1, max_size=30), st.integers(1, 600)
 )
-def test_no_bar_is_on_both_sides_of_the_limit(drawn, lengths, limit):
+def test_no_bar_crosses_the_limit(drawn, lengths, limit):
   html_report.lengths(Lengths(lengths, limit, [0] * len(lengths)))
   line = drawn[-1].lines[0].get_xdata()[0]
   bars = drawn[-1].patches
@@ -483,27 +483,26 @@ def test_no_bar_is_on_both_sides_of_the_limit(drawn, lengths, limit):
   assert all(start >= line or end <= line for start, end in ends)
 
 
-def test_truncated_examples_are_counted_and_their_lengths_are_whole(drawn):
+def test_lengths_are_those_before_truncation(drawn):
   page = Page(
     html_report.lengths(Lengths([100] * 3 + [228], 128, [0, 0, 0, 100]))
   )
   truncated, longest = page.texts("p")
   assert truncated == (
-    "1 of 4 examples (25.0%) were truncated; with that 100 of 528 tokens"
-    " (18.9%) were lost."
+    "1 of 4 examples (25.0%) were truncated, which removed 100 of 528 tokens"
+    " (18.9%)."
   )
-  assert longest.startswith("Half of the examples have at most 100 tokens")
-  assert "the longest has 228." in longest
+  assert longest.startswith("Median length 100 tokens, maximum 228.")
   assert drawn[0].get_ylabel() == "examples"
 
 
-def test_examples_that_fit_are_reported_as_such(drawn):
+def test_without_truncation_the_report_says_so(drawn):
   page = Page(html_report.lengths(Lengths([5, 6], 128, [0, 0])))
   assert page.texts("p")[0] == "None of 2 examples was truncated."
 
 
 def test_lengths_of_windows_are_not_those_of_examples(drawn):
-  """A question that is truncated loses its tokens once, not per window."""
+  """Truncated tokens of a question count once, not once per window."""
   section = html_report.lengths(
     Lengths([20, 20, 9], 20, [4, 0], "questions", [2, 1])
   )
@@ -511,28 +510,28 @@ def test_lengths_of_windows_are_not_those_of_examples(drawn):
   divided, truncated, longest = Page(section).texts("p")
   assert divided == (
     "3 windows of 2 questions: 1 (50.0%) did not fit into one window and were"
-    " divided into several that overlap."
+    " divided into overlapping ones."
   )
   assert truncated == (
-    "1 of 2 questions (50.0%) were truncated; with that 4 tokens were lost."
+    "1 of 2 questions (50.0%) were truncated, which removed 4 tokens."
   )
-  assert longest.startswith("Half of the windows have at most 20 tokens")
+  assert longest.startswith("Median length 20 tokens")
   assert drawn[0].get_ylabel() == "windows"
 
 
-def test_lengths_of_nothing():
+def test_lengths_without_examples_say_so():
   page = Page(html_report.lengths(Lengths([], 128, [])))
   assert page.texts("p") == ["There are no examples."]
 
 
-def test_a_short_curve_is_drawn_as_it_is(drawn):
+def test_short_curve_shows_every_point(drawn):
   values = [(10, 1.0), (20, 4.0), (30, 2.0)]
   html_report.curves("", {"loss": values})
   assert list(zip(*drawn[0].lines[0].get_data())) == values
   assert not drawn[0].collections
 
 
-def test_a_long_curve_is_means_between_lowest_and_highest(drawn):
+def test_long_curve_shows_mean_minimum_and_maximum(drawn):
   values = np.random.default_rng(2).normal(size=20000)
   values[12345] = 99
   html_report.curves("", {"loss": points(values)})
@@ -545,22 +544,22 @@ def test_a_long_curve_is_means_between_lowest_and_highest(drawn):
 
 
 @hypothesis.given(st.integers(1, 2000))
-def test_neighbours_are_as_many_everywhere(num_points):
+def test_groups_of_neighboring_points_have_equal_sizes(num_points):
   drawn_at = html_report._thinned(points(range(num_points)))[0]
   assert len(drawn_at) <= 200
   sizes = np.diff(drawn_at)
   assert len(sizes) == 0 or sizes.max() - sizes.min() <= 1
 
 
-def test_what_is_not_finite_is_counted_and_left_out(drawn):
+def test_nan_and_inf_are_counted_and_not_drawn(drawn):
   values = [1.0, math.nan, 3.0, math.inf, 5.0]
   page = html_report.curves("", {"loss": points(values)})
   shown = drawn[0].lines[0].get_ydata()
   np.testing.assert_array_equal(shown, [1, math.nan, 3, math.nan, 5])
-  assert "2 not finite, last 5" in page
+  assert "2 NaN or Inf, last 5" in page
 
 
-def test_the_marked_step_is_in_every_panel(drawn):
+def test_marked_step_is_in_every_panel(drawn):
   page = html_report.curves(
     "", {"a": [(1, 1.0)], "b": points(range(9))}, (1200, "best")
   )
@@ -571,7 +570,7 @@ def test_the_marked_step_is_in_every_panel(drawn):
 
 
 @pytest.mark.parametrize("named", [{}, {"loss": []}])
-def test_curves_of_nothing(named):
+def test_curves_without_values_say_so(named):
   page = Page(html_report.curves("Training", named))
   assert page.texts("p") == ["Nothing was recorded."]
 
@@ -589,5 +588,5 @@ def test_curves_of_nothing(named):
     [12345678, 12345679],
   ],
 )
-def test_odd_curves_are_drawn_without_a_warning(values):
+def test_extreme_values_are_drawn_without_a_warning(values):
   Page(html_report.curves("", {"odd": points(values)}, (3, "best")))
