@@ -27,8 +27,6 @@ _WARNING = logging.converter.STANDARD_WARNING
 # The value of a check that failed or was skipped.
 SKIPPED: Any = object()
 
-# The doctor
-
 
 class Doctor:
   """Runs checks one after the other and prints a line for each.
@@ -79,7 +77,7 @@ class Doctor:
 
   @staticmethod
   def unless_skipped(value: Any, function: Callable, *args: Any) -> Any:
-    """Calls `function` unless `value` is `SKIPPED`, as the result is then."""
+    """Returns `function(*args)`, or `SKIPPED` if `value` is `SKIPPED`."""
     return SKIPPED if value is SKIPPED else function(*args)
 
   def _report(self, status: str, name: str, text: str) -> None:
@@ -118,7 +116,7 @@ def diagnose(
     doctor.check("rerun", receipts.check_rerun, settings)
   examine(settings, doctor)
   if doctor.num_failed:
-    logging.info("%d checks failed", doctor.num_failed)
+    logging.info("Failed checks: %d", doctor.num_failed)
     sys.exit(1)
 
 
@@ -238,7 +236,7 @@ def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:
     bad = lowest if lowest < 0 else highest
     raise InputError(
       f"{where}: has the id {bad}, but the model's vocab_size is {vocab_size}."
-      " Make the data with the vocabulary of the model"
+      " Encode the data with the vocabulary of the model"
     )
 
 

@@ -167,8 +167,8 @@ class DevScores:
   def is_over(self) -> bool:
     """True if patience has run out, which it also logs."""
     best, patience = self.best, self._selection.patience
-    num_without = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
-    if not patience or num_without < patience:
+    num_since_best = len(self.rows) - (self.rows.index(best) + 1 if best else 0)
+    if not patience or num_since_best < patience:
       return False
     logging.info(
       "--patience=%d: best %s at step %s, no improvement in %d evaluations"
@@ -176,7 +176,7 @@ class DevScores:
       patience,
       self._selection.metric,
       best["step"] if best else "-",
-      num_without,
+      num_since_best,
       self.last_step,
     )
     return True

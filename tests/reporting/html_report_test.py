@@ -419,14 +419,14 @@ def slow_calibration_error(confidences, correct):
   for k in range(10):
     low, high = k / 10, (k + 1) / 10
     inside = [
-      (sure, right)
-      for sure, right in zip(confidences, correct)
-      if low <= sure < high or sure == high == 1
+      (confidence, is_correct)
+      for confidence, is_correct in zip(confidences, correct)
+      if low <= confidence < high or confidence == high == 1
     ]
     if inside:
-      mean_sure = sum(sure for sure, _ in inside) / len(inside)
-      accuracy = sum(right for _, right in inside) / len(inside)
-      error += len(inside) / len(correct) * abs(mean_sure - accuracy)
+      mean = sum(confidence for confidence, _ in inside) / len(inside)
+      accuracy = sum(is_correct for _, is_correct in inside) / len(inside)
+      error += len(inside) / len(correct) * abs(mean - accuracy)
   return error
 
 
@@ -440,11 +440,11 @@ CONFIDENCES = st.one_of(
   st.lists(st.tuples(CONFIDENCES, st.booleans()), min_size=1, max_size=40)
 )
 def test_calibration_error_matches_a_plain_loop(drawn, cases):
-  sure, right = zip(*cases)
+  confidences, correct = zip(*cases)
   shown = re.search(
-    "error ([0-9.]+)[.]</b>", html_report.calibration(sure, right)
+    "error ([0-9.]+)[.]</b>", html_report.calibration(confidences, correct)
   )
-  expected = slow_calibration_error(sure, right)
+  expected = slow_calibration_error(confidences, correct)
   assert float(shown[1]) == pytest.approx(expected, abs=0.500001e-4)
 
 

@@ -164,7 +164,7 @@ def no_dropout(monkeypatch):
     ("ner", None),
   ],
 )
-def test_memory_is_planned_for_what_the_last_layer_computes(
+def test_memory_plan_counts_the_output_positions_of_the_last_layer(
   monkeypatch, name, positions
 ):
   computed = []
@@ -180,12 +180,13 @@ def test_memory_is_planned_for_what_the_last_layer_computes(
   task = run_of(name).task
   with tf.Graph().as_default():
     batch = {
-      n: tf.constant(of) for n, of in random_batch(task.features).items()
+      feature: tf.constant(values)
+      for feature, values in random_batch(task.features).items()
     }
     model_fn, _ = model_of(name)
     model_fn(batch, None, TRAIN, {"batch_size": BATCH_SIZE})
-  found = [of if of is None else of.shape[1] for of in computed]
-  assert found == [positions] == [task.num_output_positions]
+  counts = [p if p is None else p.shape[1] for p in computed]
+  assert counts == [positions] == [task.num_output_positions]
 
 
 # Training
