@@ -132,7 +132,7 @@ def _input_errors() -> Iterator[None]:
 def check_outputs(
   counts: collections.Counter[str], outputs: Sequence[str]
 ) -> None:
-  """Refuses text of which an output file got no document."""
+  """Raises an InputError if an output file got no documents."""
   missing = [path for path in outputs if not beam_files.exists(path)]
   if missing:
     raise InputError(

@@ -1,6 +1,6 @@
-"""Texts in which no word piece repeats, and the records made from them.
+"""Texts in which every word piece is unique, and their records.
 
-Also a plugin of pytest, with the fixtures `vocab_file` and `text_file`.
+Also a pytest plugin with the fixtures `vocab_file` and `text_file`.
 """
 
 from collections import Counter
@@ -10,8 +10,8 @@ import pytest
 from bertlib.data import pretraining_blocks, pretraining_text
 from bertlib.data.pretraining_text import Recipe
 
-# Words of up to three pieces, none of which another word has: w0000, ##w0001,
-# ##w0002; and as many of Chinese characters.
+# Words of up to three pieces, each unique to its word: w0000, ##w0001, ##w0002;
+# and as many Chinese characters.
 NUM_PIECES = 900
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LATIN = [f"{'##' if n % 3 else ''}w{n:04}" for n in range(NUM_PIECES)]
@@ -28,41 +28,41 @@ def vocab_file(tmp_path_factory):
 
 
 class Corpus:
-  """A text in which no piece comes twice.
+  """A text in which every piece is unique.
 
   Attributes:
     lines: the text.
-    places: for the id of each piece its document, its place in that, and its
-      word.
+    positions: piece id -> (document, position in the document, word).
   """
 
   def __init__(self, documents, entries=LATIN):
-    """Writes a text.
+    """Builds the text.
 
     Args:
-      documents: of sentences of words, each given by its number of pieces.
-      entries: of the vocabulary.
+      documents: lists of sentences, which are lists of words, each given by its
+        number of pieces.
+      entries: the vocabulary entries to use.
     """
     self.lines = []
-    self.places = {}
+    self.positions = {}
     word = 0
     for number, document in enumerate(documents):
-      place = 0
+      position = 0
       for sentence in document:
         words = []
         for length in sentence:
           pieces = entries[3 * word : 3 * word + length]
           words.append("".join(pieces).replace("##", ""))
           for piece in pieces:
-            self.places[VOCAB.index(piece)] = number, place, word
-            place += 1
+            self.positions[VOCAB.index(piece)] = number, position, word
+            position += 1
           word += 1
         self.lines.append(f"{' '.join(words)}\n".encode())
       self.lines.append(b"\n")
 
 
 def make(corpus, vocab_file, **options):
-  """The records of a corpus, and the counts."""
+  """Creates the records of a corpus; returns them and the counts."""
   recipe, counts = Recipe(vocab_file, **options), Counter()
   passes = pretraining_blocks.create_block_records(
     recipe,
@@ -71,19 +71,19 @@ def make(corpus, vocab_file, **options):
     corpus.lines,
     counts,
   )
-  return [parsed(record) for one in passes for record in one], counts
+  return [parsed(record) for records in passes for record in records], counts
 
 
 def read_file(path):
   """The serialized records of a file."""
-  # Here, because the process that only hands out tests does without it.
+  # Imported here: pytest-xdist's controller process does not need TensorFlow.
   import tensorflow as tf
 
   return list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
 
 
 def parsed(serialized):
-  """The features of a record, lists by name."""
+  """The features of a record as lists, by name."""
   import tensorflow as tf
 
   feature = tf.train.Example.FromString(serialized).features.feature
@@ -94,14 +94,14 @@ def parsed(serialized):
 
 
 def masks(record):
-  """The true token at each masked position."""
+  """The original token id at each masked position."""
   number = int(sum(record["masked_lm_weights"]))
   positions, ids = record["masked_lm_positions"], record["masked_lm_ids"]
   return dict(zip(positions[:number], ids[:number]))
 
 
 def tokens(record):
-  """The tokens of a record as they were before masking."""
+  """The token ids of a record before masking."""
   used = sum(record["input_mask"])
   ids = record["input_ids"][:used]
   for position, token in masks(record).items():
@@ -110,14 +110,14 @@ def tokens(record):
 
 
 def parts(record):
-  """Both segments, without [CLS] and [SEP]."""
+  """The token ids of both segments, without [CLS] and [SEP]."""
   ids = tokens(record)
   middle = ids.index(SEP)
   return ids[1:middle], ids[middle + 1 : -1]
 
 
 def assert_share(count, total, share):
-  """Within five standard deviations of what is expected."""
+  """Asserts a count within five standard deviations of `share * total`."""
   deviation = (total * share * (1 - share)) ** 0.5
   assert abs(count - total * share) < 5 * deviation
 

@@ -28,19 +28,19 @@ class Masking(NamedTuple):
 
 
 def remask(batch: Mapping[str, Any], numbers, masking: Masking):
-  """Replaces the masks of a batch by new ones.
+  """Replaces the masks of a batch with new ones.
 
   Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% stay as they are (Devlin et al. 2019, A.1).
+  and 10% are unchanged (Devlin et al. 2019, A.1).
 
   Args:
-    batch: the features of `tf_records.pretraining_layout`, S and P known.
-    numbers: int64 [B], the number of each example, counted over all epochs. The
-      draws are a function of it and the seed.
+    batch: the features of `tf_records.pretraining_layout`, with static S and P.
+    numbers: int64 [B], number of each example, counted over all epochs. The
+      draws are a function of the number and the seed.
     masking: settings.
 
   Returns:
-    The batch with new `input_ids` and `masked_lm_*`; positions ascend.
+    The batch with new `input_ids` and `masked_lm_*`, positions ascending.
   """
   seq_length = batch["input_ids"].shape[1]
   num_predictions = batch["masked_lm_positions"].shape[1]
@@ -105,19 +105,18 @@ def choose_masked(
   """Chooses the tokens to mask, word by word in random order.
 
   The number of tokens is `masked_lm_prob` of all, rounded to the nearest
-  integer, at least one and at most `max_predictions_per_seq`. A word that would
+  integer, at least 1 and at most `max_predictions_per_seq`. A word that would
   exceed it is skipped.
 
   Args:
     input_ids: int32 [B, S], without masks.
     input_mask: int32 [B, S].
-    word_order: float [B, S], random; word w comes before those with larger
-      numbers than its own, at index w.
+    word_order: float [B, S], random sort keys; that of word w is at index w.
     max_predictions_per_seq: maximum number of tokens.
     masking: settings.
 
   Returns:
-    bool [B, S].
+    bool [B, S], true at tokens to mask.
   """
   is_word, words = _find_words(input_ids, input_mask, masking)
   word_lengths = _count_per_word(is_word, words)
@@ -130,7 +129,7 @@ def choose_masked(
   is_taken = _take_while_room(
     tf.gather(word_lengths, order, batch_dims=1), num_wanted
   )
-  # From the order of the draws to the order of the text.
+  # Back from random order to the order of the text.
   is_taken = tf.gather(is_taken, tf.argsort(order), batch_dims=1)
   return is_word & tf.gather(is_taken, words, batch_dims=1)
 
@@ -177,7 +176,7 @@ def _take_while_room(lengths, room):
     room: int32 [B], maximum number of tokens.
 
   Returns:
-    bool [B, S].
+    bool [B, S], true for the words that are taken.
   """
 
   def take_if_it_fits(state, length):

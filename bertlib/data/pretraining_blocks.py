@@ -1,8 +1,8 @@
-"""Pretraining data block by block, in any number of processes.
+"""Creates pretraining data block by block, in any number of processes.
 
-The documents of a corpus are dealt into blocks. A block has a stream of random
-numbers of its own, so that its records depend neither on the other blocks nor
-on who makes them. Imports no TensorFlow.
+The documents of a corpus are dealt into blocks. Each block has its own random
+stream, so that its records depend neither on other blocks nor on the number of
+workers. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from bertlib.data import (
 from bertlib.errors import InputError
 from bertlib.files import atomic_write, exists, file_state, open_any
 
-# Size of a block's text. A process holds one block at a time, in some ten times
-# its size. The random next sentences of a block come from the same block.
+# Bytes of text per block. A process holds one block at a time, in about ten
+# times as much memory. Random next sentences come from the same block.
 BLOCK_BYTES = 2**21
 
 
@@ -51,11 +51,11 @@ def count_blocks(
   """Counts the blocks of a corpus; the same in every encoding.
 
   Args:
-    input_files: the text. That of a gzip file is assumed to be three times as
-      long as the file.
+    input_files: paths of the text; that of a gzip file is assumed to be three
+      times as large as the file.
     num_outputs: number of output files.
-    encoding: of the input files.
-    file_system: has `file_state` and `open_any` of `bertlib.files`.
+    encoding: encoding of the input files.
+    file_system: module with the `file_state` and `open_any` of `bertlib.files`.
 
   Returns:
     A multiple of `num_outputs`.
@@ -75,10 +75,10 @@ def count_blocks(
 def deal_documents(
   lines: Iterable[bytes], file_number: int, num_blocks: int, seed: int
 ) -> Iterator[tuple[int, bytes]]:
-  """Deals the documents of a file into blocks, in turn.
+  """Deals the documents of a file into blocks, round robin.
 
-  The block of a document depends on these arguments only. Each file begins
-  with another block, so that files of one document are dealt evenly too.
+  The block of a document depends on these arguments only. Each file starts at
+  another block, so that files of one document are dealt evenly too.
 
   Args:
     lines: lines of the file, as UTF-8.
@@ -87,7 +87,7 @@ def deal_documents(
     seed: seed of the order of the blocks.
 
   Yields:
-    The number of a block and a document, its lines with a blank one at the end.
+    (block number, document); a document is its lines and a blank one.
   """
   blocks = list(range(num_blocks))
   random.Random(seed).shuffle(blocks)
@@ -96,7 +96,7 @@ def deal_documents(
 
 
 def _raw_documents(lines: Iterable[bytes]) -> Iterator[bytes]:
-  """Yields untokenized documents; one longer than a block comes in parts."""
+  """Yields untokenized documents; one larger than a block is split."""
   document: list[bytes] = []
   size = 0
   for line in lines:
@@ -120,14 +120,14 @@ def create_block_records(
   lines: Iterable[bytes],
   counts: collections.Counter[str],
 ) -> Iterator[list[bytes]]:
-  """Creates the records of a block with a stream of random numbers of its own.
+  """Creates the records of a block with its own random stream.
 
   Args:
-    recipe: how to create them.
-    tokenizer: tokenizer of the recipe, see `pretraining_text.load_tokenizer`.
+    recipe: settings of the records.
+    tokenizer: result of `pretraining_text.load_tokenizer`.
     block: number of the block.
-    lines: its text, as UTF-8.
-    counts: incremented by what was read and created.
+    lines: text of the block, as UTF-8.
+    counts: incremented by the numbers of what was read and created.
 
   Yields:
     The serialized records of each pass, shuffled.
@@ -166,9 +166,9 @@ class BlockRun:
   """Creates the records of a corpus block by block, in several processes.
 
   A folder beside the first output file holds the text of each block, and then
-  its records. Output files take the blocks in turn. Each one is written when
-  all of its blocks are complete, and listed in a hidden receipt: a run that was
-  stopped resumes with the files that are missing.
+  its records. Blocks are assigned to output files in turn. A file is written
+  when all of its blocks are complete, and listed in a hidden receipt, so that a
+  stopped run resumes with the missing files.
   """
 
   def __init__(
@@ -177,12 +177,12 @@ class BlockRun:
     input_files: Sequence[str],
     output_files: list[str],
   ):
-    """Finds the output files that are not finished.
+    """Finds the unfinished output files.
 
     Args:
-      recipe: how to create the records.
-      input_files: the text.
-      output_files: files to write.
+      recipe: settings of the records.
+      input_files: paths of the text.
+      output_files: paths of the files to write.
     """
     self._recipe = recipe
     self._input_files = input_files
@@ -199,7 +199,7 @@ class BlockRun:
     }
 
   def run(self, num_workers: int) -> collections.Counter[str]:
-    """Writes the output files that are not finished.
+    """Writes the unfinished output files.
 
     Args:
       num_workers: number of processes; the files do not depend on it.
@@ -210,12 +210,12 @@ class BlockRun:
     Raises:
       InputError: there are fewer documents than output files, or a worker died.
     """
-    kept = len(self._output_files) - len(self._blocks_of)
-    if kept:
+    num_finished = len(self._output_files) - len(self._blocks_of)
+    if num_finished:
       logging.info(
-        "%d of %d output files are there already, made by the same flags from"
+        "%d of %d output files already exist, made with the same flags from"
         " the same text",
-        kept,
+        num_finished,
         len(self._output_files),
       )
     with self._scratch_folder() as folder:
@@ -228,7 +228,7 @@ class BlockRun:
     return counts
 
   def _read_receipt(self) -> dict:
-    """The receipt of this run, with the output files that are finished."""
+    """The receipt of this run, with the finished output files."""
     with open_any(self._recipe.vocab_file, "rb") as file:
       vocab = hashlib.sha256(file.read()).hexdigest()
     wanted = {
@@ -253,7 +253,7 @@ class BlockRun:
 
   @contextlib.contextmanager
   def _scratch_folder(self) -> Iterator[str]:
-    """Makes a folder for blocks; removes what a killed run left behind."""
+    """Creates the folder of blocks; removes leftovers of a killed run."""
     first = self._output_files[0]
     folder = _hidden_beside(first, ".blocks")
     if files.is_remote(first):
@@ -268,7 +268,7 @@ class BlockRun:
       shutil.rmtree(folder, ignore_errors=True)
 
   def _write_texts(self, folder: str) -> int:
-    """Writes the text of each unfinished block; returns the bytes of all."""
+    """Writes the text of each unfinished block; returns the total bytes."""
     wanted = {b for blocks in self._blocks_of.values() for b in blocks}
     waiting: dict[int, list[bytes]] = collections.defaultdict(list)
     waiting_bytes = total_bytes = 0
@@ -310,8 +310,8 @@ class BlockRun:
     if len(num_documents) < num_outputs:
       raise InputError(
         f"--input_file: {sum(num_documents.values())} documents are too few for"
-        f" {num_outputs} output files; name fewer, or put a blank line after"
-        " each document"
+        f" {num_outputs} output files. Write fewer files, or put a blank line"
+        " after each document"
       )
     return total_bytes
 
@@ -319,11 +319,13 @@ class BlockRun:
     self, folder: str, num_workers: int, num_bytes: int
   ) -> None:
     """Creates the records of the unfinished blocks; joins them in files."""
-    # Without locks, which a worker that is killed would never release.
+    # No locks: a killed worker would never release them.
     bytes_done = multiprocessing.RawArray("q", self._num_blocks)
     stop = multiprocessing.RawValue("b", False)
-    unmade = {path: len(blocks) for path, blocks in self._blocks_of.items()}
-    counts = {path: collections.Counter() for path in unmade}
+    num_pending = {
+      path: len(blocks) for path, blocks in self._blocks_of.items()
+    }
+    counts = {path: collections.Counter() for path in num_pending}
     with (
       app.progress(
         num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
@@ -335,7 +337,7 @@ class BlockRun:
         folder,
         bytes_done,
         stop,
-        kept="; output files that are whole are kept",
+        kept="; complete output files are kept",
       ) as submit,
     ):
       try:
@@ -353,8 +355,8 @@ class BlockRun:
           for future in finished:
             path = output_of[future]
             counts[path].update(future.result())
-            unmade[path] -= 1
-            if not unmade[path]:
+            num_pending[path] -= 1
+            if not num_pending[path]:
               self._finish(path, folder, counts[path])
       finally:
         stop.value = True
@@ -380,7 +382,7 @@ def receipt_file(output_files: Sequence[str]) -> str:
 
 
 def _hidden_beside(path: str, ending: str) -> str:
-  """A name that wildcards for the files beside `path` do not match."""
+  """Hidden path beside `path`, which wildcards do not match."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f".{name}{ending}")
 
@@ -402,10 +404,10 @@ def _make_block(
   """Writes the records of a block into the folder; returns the counts.
 
   Args:
-    recipe: how to create them.
+    recipe: settings of the records.
     folder: holds the text of the block, which is removed.
-    bytes_done: shared array; the text of each pass is added to the block's.
-    stop: shared flag; set if the run ends early.
+    bytes_done: shared array of bytes processed per block.
+    stop: shared flag, set when the run ends early.
     block: number of the block.
   """
   counts: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Pretraining instances: masked pairs of segments, and their records.
+"""Pretraining instances: masked pairs of segments, and their TFRecords.
 
 Follows Devlin et al. 2019, section 3.1 and appendix A.2. Imports no TensorFlow.
 """
@@ -17,20 +17,20 @@ from bertlib import app, text_files
 from bertlib.data import tf_records
 from bertlib.data.pretraining_text import Document, read_corpus, read_documents
 
-# A count: random next sentences of a text that has no other document.
+# Key of a count: random next sentences of a corpus with a single document.
 SAME_DOCUMENT = "random next sentences from the same document"
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TrainingInstance:
-  """Two segments of text with masked tokens: what becomes one record.
+  """Two segments of text with masked tokens, which become one record.
 
   Attributes:
     tokens: [CLS] A [SEP] B [SEP], some of them masked.
     segment_ids: 0 at [CLS] A [SEP], 1 at B [SEP].
     masked_lm_positions: positions of the masked tokens, ascending.
     masked_lm_labels: the original token at each of these positions.
-    is_random_next: whether B comes from another place than after A.
+    is_random_next: whether B is a random segment, not the one after A.
   """
 
   tokens: list[str]
@@ -90,12 +90,12 @@ def create_training_instances(
   """Creates the instances of a corpus that fits in memory.
 
   Args:
-    input_files: text, one sentence per line, a blank line between documents;
-      a document may continue in the next file. A name that ends in .gz is
-      unpacked.
+    input_files: text files, one sentence per line, a blank line between
+      documents; a document may continue in the next file. .gz files are
+      decompressed.
     tokenizer: has `tokenize` and the dictionary `vocab`.
     max_seq_length: maximum number of tokens per instance.
-    dupe_factor: number of passes over the documents, each with other masks.
+    dupe_factor: number of passes over the documents, with different masks.
     short_seq_prob: see `create_instances_from_document`.
     masked_lm_prob: see `create_masked_lm_predictions`.
     max_predictions_per_seq: maximum number of masked tokens per instance.
@@ -104,17 +104,19 @@ def create_training_instances(
     whole_word_draw: see `create_masked_lm_predictions`.
     truncate_prob: see `read_documents`.
     split_sentences: see `read_documents`.
-    counts: incremented by what was read and created.
-    convert: computes what to keep of each instance, such as its record, which
-      takes a third of the memory; None to keep the instance.
-    encoding: of the files; by default bytes that are not UTF-8 are dropped.
+    counts: incremented by the numbers of what was read and created.
+    convert: converts each instance, such as to its record, which takes a third
+      of the memory; None to return instances.
+    encoding: encoding of the files; by default bytes that are not UTF-8 are
+      dropped.
 
   Returns:
     The instances, or what they are converted to, shuffled. An empty list if
     there is no text.
 
   Raises:
-    InputError: a byte is not of the encoding, or a gzip file is incomplete.
+    InputError: a byte is not valid in the encoding, or a gzip file is
+      incomplete.
   """
   counts = collections.Counter() if counts is None else counts
   lines = read_corpus(input_files, encoding)
@@ -152,7 +154,7 @@ def create_pass(
   Args:
     all_documents: lists of sentences, each a list of tokens.
     rng: source of all draws.
-    counts: incremented by what was created.
+    counts: incremented by the numbers of what was created.
     **settings: other arguments of `create_instances_from_document`.
 
   Yields:
@@ -183,12 +185,12 @@ def create_instances_from_document(
   do_whole_word_mask: bool = False,
   whole_word_draw: str = "piece",
 ) -> list[TrainingInstance]:
-  """Cuts one document into pairs of segments, and masks each pair.
+  """Splits a document into pairs of segments, and masks each pair.
 
   Args:
-    all_documents: lists of sentences, each a list of tokens. The random next
-      sentences come from the others.
-    document_index: which document to cut.
+    all_documents: lists of sentences, each a list of tokens; the source of
+      random next sentences.
+    document_index: index of the document to split.
     max_seq_length: maximum number of tokens per instance, [CLS] and both [SEP]
       included.
     short_seq_prob: probability that the document's instances get a random,
@@ -237,11 +239,11 @@ def _segment_pairs(
   short_seq_prob: float,
   rng: random.Random,
 ) -> Iterator[tuple[list[str], list[str], bool]]:
-  """Cuts a document into pairs of segments that fit one instance together.
+  """Splits a document into pairs of segments that fit one instance.
 
-  Sentences are gathered until they fill an instance, and divided between two
-  sentences at random. One time in two the second part is put back, and
-  sentences of another document take its place.
+  Sentences are collected until they fill an instance, then divided at a random
+  sentence boundary. With probability 0.5 the second part is put back and
+  replaced by sentences of another document.
   """
   document = all_documents[document_index]
   max_num_tokens = max_seq_length - 3  # [CLS], [SEP] and [SEP]
@@ -277,9 +279,9 @@ def _random_next_tokens(
   length: int,
   rng: random.Random,
 ) -> list[str]:
-  """Sentences, about `length` tokens, from a random place in another document.
+  """Draws consecutive sentences of another document, about `length` tokens.
 
-  With one document they come from the same.
+  If there is only one document, they come from that one.
   """
   for _ in range(10):
     other = rng.randint(0, len(all_documents) - 1)
@@ -306,7 +308,7 @@ def create_masked_lm_predictions(
   """Masks tokens at random.
 
   Of the masked tokens 80% become [MASK], 10% a random entry of the vocabulary,
-  and 10% stay as they are.
+  and 10% are unchanged.
 
   Args:
     tokens: an instance; its [CLS] and [SEP] are never masked.
@@ -316,12 +318,12 @@ def create_masked_lm_predictions(
     rng: source of all draws.
     do_whole_word_mask: whether to mask all pieces of a word together. Words
       that would exceed the number of tokens to mask are skipped.
-    whole_word_draw: "piece" if each piece of a masked word is drawn to become
-      [MASK], another or itself; "word" for one draw per word.
+    whole_word_draw: "piece" to draw the replacement ([MASK], random or
+      unchanged) of each piece of a word; "word" to draw it once per word.
 
   Returns:
-    The tokens after masking; the positions of the masked ones, ascending; and
-    the original token at each of these positions.
+    The tokens after masking; the masked positions, ascending; and the original
+    token at each of these positions.
   """
   num_to_predict = max(1, round(len(tokens) * masked_lm_prob))
   num_to_predict = min(num_to_predict, max_predictions_per_seq)
@@ -354,7 +356,7 @@ _NEVER_MASKED = frozenset(["[CLS]", "[SEP]"])
 def _draw_single_tokens(
   tokens: Sequence[str], num_to_predict: int, rng: random.Random
 ) -> list[list[int]]:
-  """Draws positions, each as a word of its own."""
+  """Draws positions, each as a word of one token."""
   positions = [
     index for index, token in enumerate(tokens) if token not in _NEVER_MASKED
   ]
@@ -365,10 +367,10 @@ def _draw_single_tokens(
 def _draw_words(
   tokens: Sequence[str], num_to_predict: int, rng: random.Random
 ) -> list[list[int]]:
-  """Draws whole words, each the positions of its tokens, while they fit."""
+  """Draws whole words, as lists of positions, while they fit."""
   words: list[list[int]] = []
   for index, token in enumerate(tokens):
-    # `in` takes a third of the time of `startswith`, and most lack "##".
+    # `in` is three times as fast as `startswith`, and most tokens lack "##".
     if "##" in token and words and token.startswith("##"):
       words[-1].append(index)
     elif token not in _NEVER_MASKED:
@@ -397,7 +399,7 @@ def truncate_seq_pair(
     tokens_a: the first segment; truncated in place.
     tokens_b: the second segment; truncated in place.
     max_num_tokens: maximum length of both together.
-    rng: draws the end.
+    rng: draws which end loses a token.
   """
   starts, ends = [0, 0], [len(tokens_a), len(tokens_b)]
   length_a, length_b = ends
@@ -421,9 +423,9 @@ def _shuffle_steps(length: int) -> list[tuple[int, int]]:
 
 
 def shuffle(items: list, rng: random.Random) -> None:
-  """Does what `rng.shuffle` does, draw for draw, in less than half the time.
+  """Equals `rng.shuffle`, draw for draw, in less than half the time.
 
-  For short lists: the steps of each length are remembered.
+  For short lists: the steps are cached per length.
   """
   getrandbits = rng.getrandbits
   for i, num_bits in _shuffle_steps(len(items)):
@@ -446,11 +448,11 @@ def write_instance_to_example_files(
   """Writes instances as TFRecord files, one record to each file in turn.
 
   Args:
-    instances: what to write.
+    instances: the instances.
     tokenizer: has `convert_tokens_to_ids`.
     max_seq_length: tokens per record; shorter instances are padded.
     max_predictions_per_seq: masked tokens per record, likewise.
-    output_files: the files. Each appears complete or not at all.
+    output_files: paths; each file appears complete or not at all.
 
   Raises:
     ValueError: an instance is longer than a record.
@@ -517,7 +519,7 @@ def instance_encoder(
 
 
 class _TokenVarints(dict):
-  """Token -> its id as `tf_records.varint` encodes it."""
+  """Cache of token ids encoded by `tf_records.varint`, by token."""
 
   def __init__(self, tokenizer):
     super().__init__()

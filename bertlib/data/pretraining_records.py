@@ -1,4 +1,4 @@
-"""Reads pretraining records: counts, checks, layout, shards."""
+"""Pretraining records: counting, checks, layout and sharding by file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_records(
   """Counts the records of a file, and checks the first one.
 
   Args:
-    path: a TFRecord file.
+    path: path of a TFRecord file.
     max_seq_length: expected S.
     max_predictions_per_seq: expected P.
     vocab: vocabulary whose [CLS] each record begins with; None to skip this
@@ -31,16 +31,16 @@ def count_records(
     The number of records.
 
   Raises:
-    InputError: the file is incomplete or empty, or its records have another
-      S or P, another vocabulary, or are not pretraining records.
+    InputError: the file is incomplete or empty, or its records have another S
+      or P, were made with another vocabulary, or are not pretraining records.
   """
   count = tf_records.count_records(path)
   first = next(read_records(path))
   check_lengths(path, first, max_seq_length, max_predictions_per_seq)
   if vocab and first["input_ids"].int64_list.value[0] != vocab["[CLS]"]:
     raise InputError(
-      f"{path}: its first record does not begin with [CLS], so another"
-      " vocabulary made it. Name that one with --vocab_file"
+      f"{path}: its first record does not begin with [CLS], so it was"
+      " made with another vocabulary. Give that one with --vocab_file"
     )
   return count
 
@@ -72,13 +72,13 @@ def check_lengths(
   """Checks the lengths of a record.
 
   Args:
-    path: its file.
+    path: path of its file, for messages.
     record: its features.
     max_seq_length: expected S.
     max_predictions_per_seq: expected P.
 
   Raises:
-    InputError: they differ, or it is not a pretraining record.
+    InputError: the lengths differ, or this is not a pretraining record.
   """
   for name, flag, expected in (
     ("input_ids", "max_seq_length", max_seq_length),
@@ -98,11 +98,11 @@ def check_lengths(
 
 
 def shard_files(files: Sequence[str], shard: input_pipeline.Shard) -> list[str]:
-  """The files that one of several processes reads.
+  """Selects the files that one of several processes reads.
 
   Args:
     files: the files of all processes.
-    shard: index of the process, and the number of processes.
+    shard: the process.
 
   Returns:
     Every `shard.count`-th of the sorted files.
@@ -125,7 +125,7 @@ def limited_layout(
   """Layout of pretraining records, with the ranges of their values.
 
   Args:
-    config: config of the encoder.
+    config: BertConfig, for the vocabulary sizes.
     max_seq_length: S, tokens per example.
     max_predictions_per_seq: P, predictions per example.
 

@@ -1,4 +1,4 @@
-"""Text of pretraining data: its recipe, its tokenizer, its documents.
+"""Text of pretraining data: settings, tokenizer and documents.
 
 Imports no TensorFlow.
 """
@@ -17,30 +17,31 @@ from bertlib import files, text_files
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
-Document = list  # of sentences, each a non-empty list of tokens
+# A list of sentences, each a non-empty list of tokens.
+Document = list
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """Everything that determines the records of a text.
+  """Settings that determine the records of a text.
 
   Attributes:
-    vocab_file: the vocabulary.
+    vocab_file: path of the vocabulary.
     do_lower_case: whether to lower-case the text, for an uncased model.
     max_seq_length: tokens per record, [CLS] and both [SEP] included.
     max_predictions_per_seq: maximum number of masked tokens per record.
     masked_lm_prob: fraction of the tokens to mask.
-    short_seq_prob: fraction of the documents cut into shorter sequences.
-    dupe_factor: number of passes over the text, each with other masks.
+    short_seq_prob: fraction of the documents split into shorter sequences.
+    dupe_factor: number of passes over the text, with different masks.
     random_seed: seed of all draws.
     do_whole_word_mask: whether to mask all pieces of a word together.
     whole_word_draw: see `create_masked_lm_predictions`.
     word_boundaries: "pieces" if a word is a piece and the ## pieces after it;
-      "spaces" if words are separated by spaces, in segmented text.
+      "spaces" if spaces separate words, in segmented text.
     truncate_prob: fraction of the sentences truncated at a random position.
-    split_sentences: language of running text, which is split into sentences
-      ("en"); "" if each line is a sentence.
-    encoding: codec of the text.
+    split_sentences: language code ("en") of running text, which is split into
+      sentences; "" if each line is a sentence.
+    encoding: Python codec of the text.
     encoding_errors: see `text_files.Encoding`.
   """
 
@@ -79,10 +80,10 @@ class Recipe:
 
 
 class SegmentedTextTokenizer:
-  """Tokenizes text whose words stand between spaces, as Chinese can be made.
+  """Tokenizer of segmented text, such as Chinese with spaces between words.
 
-  Every token that continues a word begins with "##", whether the entry of the
-  vocabulary does or not; those that do have it twice then.
+  Adds "##" to every token that continues a word, also to tokens that have it in
+  the vocabulary.
 
   Attributes:
     vocab: token -> id of all entries, in the order of the vocabulary.
@@ -101,7 +102,7 @@ class SegmentedTextTokenizer:
     }
 
   def tokenize(self, text: str) -> list[str]:
-    """Tokens of `text`."""
+    """Splits `text` into tokens."""
     continuations = self._continuations
     return [
       continuations[token] if position else token
@@ -110,7 +111,7 @@ class SegmentedTextTokenizer:
     ]
 
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-    """Ids of `tokens`; KeyError for one that is not in the vocabulary."""
+    """Looks up ids; KeyError for a token that is not in the vocabulary."""
     return tokenization.convert_by_vocab(self._ids, tokens)
 
 
@@ -118,11 +119,11 @@ class SegmentedTextTokenizer:
 def load_tokenizer(
   recipe: Recipe,
 ) -> tokenization.FullTokenizer | SegmentedTextTokenizer:
-  """The tokenizer of a recipe.
+  """Loads the tokenizer of a recipe.
 
   Raises:
-    InputError: the vocabulary is refused, see `vocabulary.load_tokenizer`, or
-      has no [MASK]; or the package that splits sentences is missing.
+    InputError: the vocabulary is not valid, see `vocabulary.load_tokenizer`, or
+      has no [MASK]; or the package `sentencex` is needed but missing.
   """
   vocab_file = recipe.vocab_file
   tokenizer = vocabulary.load_tokenizer(
@@ -130,7 +131,7 @@ def load_tokenizer(
   )
   if "[MASK]" not in tokenizer.vocab:
     raise InputError(
-      f"{vocab_file}: has no [MASK], which pretraining needs; name a vocab.txt"
+      f"{vocab_file}: has no [MASK], which pretraining needs. Give a vocab.txt"
       " that has one"
     )
   if recipe.split_sentences:
@@ -141,7 +142,7 @@ def load_tokenizer(
 
 
 def sentence_splitter():
-  """A function that splits a text into sentences; needs `sentencex`."""
+  """Imports the function of `sentencex` that splits text into sentences."""
   try:
     from sentencex import segment
   except ImportError as error:
@@ -170,22 +171,21 @@ def read_documents(
   split_sentences: str = "",
   counts: collections.Counter[str] | None = None,
 ) -> list[Document]:
-  """Tokenizes text.
+  """Tokenizes the documents of a text.
 
   Args:
-    lines: UTF-8; other bytes are dropped. A blank line ends a document.
+    lines: UTF-8 lines; invalid bytes are dropped. A blank line ends a document.
     tokenizer: has `tokenize`.
     rng: draws which sentences are truncated, and where.
     truncate_prob: fraction of the sentences that are truncated.
-    split_sentences: language of running text, which is split into sentences;
-      "" if each line is a sentence.
-    counts: incremented by what was read.
+    split_sentences: see `Recipe`.
+    counts: incremented by the numbers of what was read.
 
   Returns:
-    The documents that have tokens: lists of sentences, each a list of tokens.
+    The documents that are not empty.
 
   Raises:
-    InputError: the package that splits sentences is missing.
+    InputError: the package `sentencex` is needed but missing.
   """
   counts = collections.Counter() if counts is None else counts
   split = sentence_splitter() if split_sentences else None

@@ -1,4 +1,4 @@
-"""Tests of pretraining data in blocks, and of runs that were stopped."""
+"""Tests of pretraining data in blocks, and of resuming stopped runs."""
 
 import os
 import re
@@ -49,7 +49,9 @@ def test_every_document_is_dealt_once_and_evenly(
   assert [*chain(*found)] == [*chain(*lines)]
   for document in found:
     assert len({line.split()[0] for line in document}) == 1
-    assert sum(map(len, document[:-1])) < block_bytes  # else cut before
+    assert (
+      sum(map(len, document[:-1])) < block_bytes
+    )  # otherwise it would have been split earlier
   if all(sum(map(len, document)) < block_bytes / 2 for document in lines):
     assert len(found) == len(lines)
   sizes = Counter(block for block, _ in dealt)
@@ -80,19 +82,19 @@ def test_the_number_of_blocks_does_not_depend_on_the_encoding(
 
 @pytest.fixture
 def small_blocks(monkeypatch, text_file):
-  """Makes of the text six blocks for two output files."""
+  """Makes blocks so small that the text has six, for two output files."""
   size = os.path.getsize(text_file)
   monkeypatch.setattr(pretraining_blocks, "BLOCK_BYTES", size // 5)
   assert pretraining_blocks.count_blocks([text_file], 2) == 6
 
 
-def written(paths):
-  """When the files were."""
+def write_times(paths):
+  """Modification times of files."""
   return [path.stat().st_mtime_ns for path in paths]
 
 
 def run_blocks(recipe, text_file, outputs, num_workers=1):
-  """Runs in this process; gives what each output file holds."""
+  """Runs in this process; returns the contents of the output files."""
   counts = BlockRun(
     recipe,
     [text_file],
@@ -117,7 +119,7 @@ def test_files_do_not_depend_on_the_number_of_workers(
   corpus = Corpus([[[1, 2], [3, 1, 2]] * 3 for _ in range(20)])
   found = [
     {
-      corpus.places[token][0]
+      corpus.positions[token][0]
       for record in read_file(path)
       for part in parts(parsed(record))
       for token in part
@@ -128,7 +130,7 @@ def test_files_do_not_depend_on_the_number_of_workers(
   assert {len(documents) for documents in found} <= {9, 10, 11}
 
 
-def test_no_more_than_a_pass_of_a_block_is_held_in_memory(vocab_file):
+def test_at_most_one_pass_of_a_block_is_in_memory(vocab_file):
   recipe, counts = (
     Recipe(vocab_file, max_seq_length=16, dupe_factor=5),
     Counter(),
@@ -142,13 +144,14 @@ def test_no_more_than_a_pass_of_a_block_is_held_in_memory(vocab_file):
       recipe, tokenizer, number, lines, counts
     )
   ]
-  a_pass = counts["records"] / 15
-  assert a_pass > 1000
-  assert max(held) - max(held[:5]) < a_pass  # objects: less than one a record
+  records_per_pass = counts["records"] / 15
+  assert records_per_pass > 1000
+  # Fewer new objects than records of one pass.
+  assert max(held) - max(held[:5]) < records_per_pass
 
 
 @pytest.mark.process
-def test_other_file_systems_get_the_same_and_keep_it(
+def test_remote_output_equals_local_output_and_is_kept(
   tmp_path, vocab_file, text_file
 ):
   recipe = Recipe(vocab_file, max_seq_length=24)
@@ -161,21 +164,21 @@ def test_other_file_systems_get_the_same_and_keep_it(
     [remote],
   ).run(1)
   assert (tmp_path / "remote").read_bytes() == expected
-  before = written([tmp_path / "remote"])
+  before = write_times([tmp_path / "remote"])
   BlockRun(
     recipe,
     [remote_text],
     [remote],
   ).run(1)
-  assert written([tmp_path / "remote"]) == before
+  assert write_times([tmp_path / "remote"]) == before
 
 
-# What is kept of a run
+# Finished runs
 
 
 @pytest.fixture
 def made(tmp_path, vocab_file, text_file):
-  """A finished run: its text, its vocabulary, its recipe, its output files."""
+  """A finished run: text, vocabulary, recipe and output files."""
   text, vocab = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt")
   shutil.copy(text_file, text)
   shutil.copy(vocab_file, vocab)
@@ -186,22 +189,22 @@ def made(tmp_path, vocab_file, text_file):
 
 
 @pytest.mark.process
-def test_a_finished_run_is_kept(made):
+def test_files_of_a_finished_run_are_kept(made):
   text, _, recipe, outputs = made
-  before = written(outputs)
+  before = write_times(outputs)
   run_blocks(recipe, text, outputs)
-  assert written(outputs) == before
+  assert write_times(outputs) == before
 
 
 @pytest.mark.process
 def test_only_a_missing_or_truncated_file_is_written_again(made):
   text, _, recipe, outputs = made
   content = [path.read_bytes() for path in outputs]
-  before = written(outputs)
+  before = write_times(outputs)
   outputs[0].unlink()
   outputs[2].write_bytes(content[2][:-1])
   assert run_blocks(recipe, text, outputs) == content
-  assert written(outputs)[1] == before[1]
+  assert write_times(outputs)[1] == before[1]
 
 
 def other_seed(text, vocab):
@@ -216,7 +219,7 @@ def longer_vocabulary(text, vocab):
 
 def other_text(text, vocab):
   with open(text, "r+") as file:
-    file.write("w0003")  # as long as before
+    file.write("w0003")  # the size stays the same
   return {}
 
 
@@ -224,17 +227,17 @@ def other_text(text, vocab):
 @pytest.mark.parametrize("change", [other_seed, longer_vocabulary, other_text])
 def test_a_changed_recipe_or_text_redoes_every_file(made, change):
   text, vocab, _, outputs = made
-  before = written(outputs)
+  before = write_times(outputs)
   options = {"max_seq_length": 24, "dupe_factor": 2} | change(text, vocab)
   run_blocks(Recipe(vocab, **options), text, outputs)
-  assert not set(before) & set(written(outputs))
+  assert not set(before) & set(write_times(outputs))
 
 
-# Runs that are stopped
+# Stopped runs
 
 
 class Stopped:
-  """A run of six output files of two blocks, which tests stop."""
+  """A run with six output files of two blocks each, which tests stop."""
 
   def __init__(self, folder, text_file, vocab_file):
     self.folder = folder
@@ -245,7 +248,7 @@ class Stopped:
     self.content = self.run(commands.succeed, "whole", num_workers=1)
 
   def script(self, *lines):
-    """A script that does something, and makes data in small blocks."""
+    """Writes a script that executes `lines`, then creates small blocks."""
     block_bytes = os.path.getsize(self.text_file) // 11
     path = self.folder / "script.py"
     path.write_text(
@@ -277,7 +280,7 @@ class Stopped:
     ]
 
   def run(self, run, name, *lines, num_workers=2, **options):
-    """Runs, until it ends or is ended; gives the output files by name."""
+    """Runs the script until it ends; returns the output files by name."""
     script = self.script(*lines)
     flags = self.flags(name, num_workers)
     self.done = run(script, *flags, own_process=True, **options)
@@ -290,7 +293,7 @@ class Stopped:
     }
 
   def others(self, name):
-    """What else is in the folder."""
+    """Names of the other files in the folder."""
     found = {path.name for path in (self.folder / name).glob("*")}
     return found - set(self.content)
 
@@ -302,7 +305,7 @@ def stopped(tmp_path_factory, text_file, vocab_file):
 
 RECEIPT = ".out-00000-of-00006.receipt.json"
 
-# The second output file is about to take its name.
+# Runs a line when the second output file is about to get its final name.
 AT_THE_SECOND = [
   "replace, seen = os.replace, []",
   "def at_the_second(source, path):",
@@ -314,7 +317,7 @@ AT_THE_SECOND = [
 
 
 @pytest.mark.process
-def test_a_whole_run_leaves_files_and_receipt(stopped):
+def test_a_complete_run_leaves_its_files_and_a_receipt(stopped):
   assert len(stopped.content) == 6 and all(stopped.content.values())
   assert stopped.others("whole") == {RECEIPT, "out.run.json"}
   stopped.run(commands.succeed, "again")
@@ -336,7 +339,7 @@ def test_a_run_logs_its_progress(stopped):
 def test_a_killed_run_resumes_with_the_missing_files(stopped):
   die = "os.kill(os.getpid(), signal.SIGKILL)"
   lines = [line.format(die) for line in AT_THE_SECOND]
-  # The log has its end when the workers, who have it too, have ended.
+  # The log ends only when the workers, which have it open too, have ended.
   kept = stopped.run(commands.run, "killed", *lines, timeout=600)
   assert stopped.done.returncode == -signal.SIGKILL
   assert len(kept) == 1
@@ -347,14 +350,14 @@ def test_a_killed_run_resumes_with_the_missing_files(stopped):
   before = path.stat().st_mtime_ns
 
   files = stopped.run(commands.succeed, "killed")
-  assert "1 of 6 output files are there already" in stopped.done.stderr
+  assert "1 of 6 output files already exist" in stopped.done.stderr
   assert files == stopped.content
   assert path.stat().st_mtime_ns == before
   assert stopped.others("killed") == {RECEIPT, "out.run.json"}
 
 
 @pytest.mark.process
-def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(
+def test_a_dead_worker_is_a_one_line_error_and_complete_files_are_kept(
   stopped,
 ):
   die = (
@@ -384,7 +387,7 @@ def test_a_worker_that_dies_costs_one_line_and_the_whole_files_are_kept(
     ("in memory", r"/out-00000-of-00006"),
   ],
 )
-def test_a_full_disk_costs_one_line(stopped, full_at, named):
+def test_a_full_disk_is_a_one_line_error(stopped, full_at, named):
   size = min(map(len, stopped.content.values()))
   room = {
     "text": os.path.getsize(stopped.text_file) // 24,

@@ -1,4 +1,4 @@
-"""Tests of pretraining text, instances and their records."""
+"""Tests of pretraining text, instances and records."""
 
 import os
 import random
@@ -45,7 +45,7 @@ def read(lines, vocab_file, **options):
   return documents, counts
 
 
-def test_line_ends_bad_bytes_and_extra_blank_lines_change_nothing(
+def test_line_ends_invalid_bytes_and_extra_blank_lines_do_not_matter(
   vocab_file,
 ):
   plain = [b"w0000 w0003\n", b"w0006\n", b"\n", b"w0009\n"]
@@ -63,30 +63,30 @@ def test_line_ends_bad_bytes_and_extra_blank_lines_change_nothing(
 LONG = Corpus([[[1, 2, 3]] * 30])
 
 
-def test_truncated_sentences_lose_their_end_but_not_all(vocab_file):
+def test_truncated_sentences_keep_their_beginning(vocab_file):
   (whole,), _ = read(LONG.lines, vocab_file)
-  (cut,), counts = read(LONG.lines, vocab_file, truncate_prob=1)
-  assert counts["sentences truncated"] == len(cut) == 30
-  for before, after in zip(whole, cut):
+  (truncated,), counts = read(LONG.lines, vocab_file, truncate_prob=1)
+  assert counts["sentences truncated"] == len(truncated) == 30
+  for before, after in zip(whole, truncated):
     assert 0 < len(after) < len(before)
     assert after == before[: len(after)]
-  assert {len(sentence) for sentence in cut} == {1, 2, 3, 4, 5}
+  assert {len(sentence) for sentence in truncated} == {1, 2, 3, 4, 5}
 
 
 def test_truncate_prob_is_the_fraction_of_sentences_truncated(vocab_file):
   lines = LONG.lines * 20
   whole, _ = read(lines, vocab_file)
-  cut, counts = read(lines, vocab_file, truncate_prob=0.3)
+  truncated, counts = read(lines, vocab_file, truncate_prob=0.3)
   differ = sum(
     before != after
-    for documents in zip(whole, cut)
+    for documents in zip(whole, truncated)
     for before, after in zip(*documents)
   )
   assert counts["sentences truncated"] == differ
   assert_share(differ, 600, 0.3)
 
 
-def test_a_piece_alone_is_not_truncated(vocab_file):
+def test_a_sentence_of_one_piece_is_not_truncated(vocab_file):
   documents, counts = read([b"w0000\n"], vocab_file, truncate_prob=1)
   assert documents == [[["w0000"]]]
   assert not counts["sentences truncated"]
@@ -104,7 +104,8 @@ def test_running_text_is_split_into_sentences(vocab_file):
 # Pieces to records
 
 
-DOCUMENTS = st.lists(  # of sentences of words of so many pieces
+# Documents: sentences: words: numbers of pieces.
+DOCUMENTS = st.lists(
   st.lists(
     st.lists(st.integers(1, 3), min_size=1, max_size=6), min_size=1, max_size=4
   ),
@@ -148,28 +149,28 @@ def test_records_are_two_segments_between_special_tokens_and_padding(
 
 @settings(deadline=None)
 @given(DOCUMENTS, OPTIONS)
-def test_masks_are_sorted_padded_and_as_many_as_asked_for(
+def test_masks_are_sorted_padded_and_of_the_requested_number(
   vocab_file, documents, options
 ):
   records, counts = make(Corpus(documents), vocab_file, **options)
   assert counts["masked tokens"] == sum(len(masks(r)) for r in records)
-  most = options["max_predictions_per_seq"]
+  num_slots = options["max_predictions_per_seq"]
   for record in records:
     masked, ids = masks(record), tokens(record)
     number = len(masked)
-    padding = [0] * (most - number)
+    padding = [0] * (num_slots - number)
     assert record["masked_lm_positions"] == sorted(masked) + padding
     assert record["masked_lm_ids"] == [*masked.values(), *padding]
     assert record["masked_lm_weights"] == [1] * number + padding
     assert not {CLS, SEP} & set(masked.values())
     for position, token in enumerate(ids):
       assert position in masked or record["input_ids"][position] == token
-    asked = max(1, round(options["masked_lm_prob"] * len(ids)))
-    asked = min(asked, most, len(ids) - 3)
+    requested = max(1, round(options["masked_lm_prob"] * len(ids)))
+    requested = min(requested, num_slots, len(ids) - 3)
     if options["do_whole_word_mask"]:
-      assert number <= asked  # a word may be too long for what is left
+      assert number <= requested  # a word may not fit the remaining number
     else:
-      assert number == asked
+      assert number == requested
 
 
 @settings(deadline=None)
@@ -182,28 +183,32 @@ def test_segments_are_consecutive_or_from_two_documents(
   same_document = 0
   for record in records:
     (first, start, end), (second, next_start, next_end) = (
-      (corpus.places[p[0]][0], corpus.places[p[0]][1], corpus.places[p[-1]][1])
+      (
+        corpus.positions[p[0]][0],
+        corpus.positions[p[0]][1],
+        corpus.positions[p[-1]][1],
+      )
       for p in parts(record)
     )
     ids = [*range(start, end + 1), *range(next_start, next_end + 1)]
-    assert [corpus.places[i][1] for p in parts(record) for i in p] == ids
+    assert [corpus.positions[i][1] for p in parts(record) for i in p] == ids
     if record["next_sentence_labels"] == [1]:
       same_document += first == second
     else:
       assert first == second
-      cut = sum(record["input_mask"]) == options["max_seq_length"]
-      assert next_start > end if cut else next_start == end + 1
+      is_full = sum(record["input_mask"]) == options["max_seq_length"]
+      assert next_start > end if is_full else next_start == end + 1
   assert counts["random next sentences"] == sum(
     record["next_sentence_labels"][0] for record in records
   )
   if len(documents) > 1:
-    same_document = 0  # but for chance
+    same_document = 0  # random draws may repeat the document
   assert counts[pretraining_instances.SAME_DOCUMENT] == same_document
 
 
 def test_half_of_the_second_segments_are_from_another_document(vocab_file):
-  # A document of two sentences becomes one record, or two where the second
-  # part is of another document: then its own second sentence is alone.
+  # A document of two sentences becomes one record, or two if the first gets a
+  # random second segment: its own second sentence then starts another record.
   corpus = Corpus([[[1], [1]]] * 100)
   records, counts = make(
     corpus, vocab_file, dupe_factor=20, short_seq_prob=0, max_seq_length=16
@@ -231,11 +236,11 @@ def test_masked_tokens_are_replaced_with_the_probabilities_of_the_paper(
     for position, token in masks(record).items()
   ]
   drawn = [token for token, true in shown if token not in (MASK, true)]
-  by_chance = 0.1 / len(VOCAB)  # the draw is of any entry
-  hidden = sum(token == MASK for token, _ in shown)
-  assert_share(hidden, len(shown), 0.8 + by_chance)
-  left = sum(token == true for token, true in shown)
-  assert_share(left, len(shown), 0.1 + by_chance)
+  by_chance = 0.1 / len(VOCAB)  # a random entry may be [MASK] or the original
+  masked = sum(token == MASK for token, _ in shown)
+  assert_share(masked, len(shown), 0.8 + by_chance)
+  unchanged = sum(token == true for token, true in shown)
+  assert_share(unchanged, len(shown), 0.1 + by_chance)
   assert_share(sum(t < len(VOCAB) / 2 for t in drawn), len(drawn), 0.5)
 
 
@@ -249,9 +254,9 @@ WHOLE_WORDS = {
 
 
 def masked_words(record, corpus):
-  """For each word of either part, what is shown for its pieces, and they.
+  """(input id, original id) of the pieces of each word.
 
-  None is shown for a piece that is not masked.
+  The input id is None for a piece that was not chosen for masking.
   """
   words = defaultdict(list)
   masked = masks(record)
@@ -261,7 +266,7 @@ def masked_words(record, corpus):
     if token not in (CLS, SEP):
       is_masked = position in masked
       shown = record["input_ids"][position] if is_masked else None
-      words[part, corpus.places[token][2]].append((shown, token))
+      words[part, corpus.positions[token][2]].append((shown, token))
   return list(words.values())
 
 
@@ -281,11 +286,11 @@ def test_the_pieces_of_a_word_are_masked_together(
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
 @pytest.mark.parametrize(
-  ("draw", "all_hidden", "all_left"),
+  ("draw", "all_masked", "all_unchanged"),
   [("piece", 0.8**3, 0.1**3), ("word", 0.8, 0.1)],
 )
-def test_pieces_are_drawn_alone_or_as_a_word(
-  vocab_file, kind, draw, all_hidden, all_left
+def test_replacements_are_drawn_per_piece_or_per_word(
+  vocab_file, kind, draw, all_masked, all_unchanged
 ):
   entries, options = WHOLE_WORDS[kind]
   corpus = Corpus(LARGE, entries)
@@ -298,13 +303,13 @@ def test_pieces_are_drawn_alone_or_as_a_word(
     for word in masked_words(record, corpus)
     if len(word) == 3 and word[0][0] is not None
   ]
-  hidden = sum(all(s == MASK for s, _ in word) for word in words)
-  left = sum(all(s == token for s, token in word) for word in words)
-  assert_share(hidden, len(words), all_hidden)
-  assert_share(left, len(words), all_left)
+  masked = sum(all(s == MASK for s, _ in word) for word in words)
+  unchanged = sum(all(s == token for s, token in word) for word in words)
+  assert_share(masked, len(words), all_masked)
+  assert_share(unchanged, len(words), all_unchanged)
 
 
-# Instances that other code creates
+# API for other code
 
 
 WORDS = ["[CLS]", "un", "##aff", "##able", "[SEP]", "dog", "##s", "[SEP]"]
@@ -334,7 +339,7 @@ def test_masking_keeps_the_original_tokens_as_labels(whole_words, seed):
     assert len(positions) == 4
 
 
-def test_documents_of_tokens_become_instances():
+def test_create_instances_from_document():
   documents = [
     [["a", "b"], ["c"], ["d", "e", "f"]],
     [["x", "y"], ["z"]],
@@ -387,7 +392,7 @@ def instance(**changed):
   )
 
 
-def test_an_instance_is_shown_by_its_content():
+def test_str_and_repr_of_an_instance():
   assert str(instance()) == (
     "tokens: [CLS] w0000 [SEP] [MASK] [SEP]\n"
     "segment_ids: 0 0 0 1 1\n"
@@ -400,7 +405,7 @@ def test_an_instance_is_shown_by_its_content():
 
 
 class OtherTokenizer:
-  """A tokenizer with nothing but what other code's tokenizers have."""
+  """A minimal tokenizer of other code."""
 
   def convert_tokens_to_ids(self, tokens):
     return [VOCAB.index(token) for token in tokens]
@@ -413,7 +418,7 @@ def write(instances, outputs, max_seq_length=8):
 
 
 @pytest.mark.graph
-def test_a_record_equals_an_example_of_its_features(tmp_path):
+def test_a_record_equals_the_example_built_by_tensorflow(tmp_path):
   ints = pretraining_instances.create_int_feature
   floats = pretraining_instances.create_float_feature
   write(iter([instance()]), [tmp_path / "out"])
@@ -431,7 +436,7 @@ def test_a_record_equals_an_example_of_its_features(tmp_path):
 
 
 @pytest.mark.graph
-def test_instances_go_to_the_files_in_turn(tmp_path):
+def test_instances_are_written_to_the_files_in_turn(tmp_path):
   instances = [instance(is_random_next=number % 3 == 0) for number in range(7)]
   outputs = [tmp_path / name for name in "abc"]
   write(instances, outputs)
@@ -442,7 +447,7 @@ def test_instances_go_to_the_files_in_turn(tmp_path):
   assert labels == [[[1]] * 3, [[0]] * 2, [[0]] * 2]
 
 
-def test_an_instance_that_does_not_fit_leaves_the_files_as_they_were(tmp_path):
+def test_an_instance_that_does_not_fit_leaves_the_files_unchanged(tmp_path):
   (tmp_path / "out").write_bytes(b"earlier")
   for instances, max_seq_length in [
     ([instance(), instance()], 4),
@@ -455,7 +460,7 @@ def test_an_instance_that_does_not_fit_leaves_the_files_as_they_were(tmp_path):
 
 
 @given(length=st.integers(0, 300), seed=st.integers())
-def test_shuffle_equals_that_of_python(length, seed):
+def test_shuffle_equals_that_of_random(length, seed):
   ours, theirs = random.Random(seed), random.Random(seed)
   mine, yours = list(range(length)), list(range(length))
   pretraining_instances.shuffle(mine, ours)
