@@ -334,25 +334,25 @@ def confusion_matrix(
     matrix: counts [gold label, predicted label].
   """
   counts = np.asarray(matrix, np.int64)
-  show = _matrix if len(labels) <= 20 else _pairs
+  show = _matrix if len(labels) <= 20 else _confusions
   return _section("Confusion matrix", *show(labels, counts))
 
 
 def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
   """The matrix for few labels, with cells shaded by their share of the row."""
-  right, true = counts.diagonal(), counts.sum(axis=1)
+  correct, gold = counts.diagonal(), counts.sum(axis=1)
   heads = [f"<th>{_text(label)}</th>" for label in labels]
   rows = [["<th>gold ↓ predicted →</th>", *heads, "<th>recall</th>"]]
   for i, head in enumerate(heads):
     cells = [head]
     for j, count in enumerate(counts[i]):
       kind = "right" if i == j else "wrong"
-      shade = f"--share: {70 * math.sqrt(count / (true[i] or 1)):.0f}%"
+      shade = f"--share: {70 * math.sqrt(count / (gold[i] or 1)):.0f}%"
       kind = f'"{kind}" style="{shade}"' if count else '"edge"'
       cells.append(f"<td class={kind}>{count:,}</td>")
-    rows.append([*cells, _edge(right[i], true[i])])
-  precision = map(_edge, right, counts.sum(axis=0))
-  accuracy = _edge(right.sum(), counts.sum())
+    rows.append([*cells, _edge(correct[i], gold[i])])
+  precision = map(_edge, correct, counts.sum(axis=0))
+  accuracy = _edge(correct.sum(), counts.sum())
   rows.append(["<th>precision</th>", *precision, accuracy])
   many = " many" if len(labels) > 8 else ""
   return [
@@ -368,17 +368,18 @@ def _edge(part: int, whole: int) -> str:
   return f'<td class="edge">{_percent(part, whole)}</td>'
 
 
-def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
+def _confusions(labels: Sequence[str], counts: np.ndarray) -> list[str]:
   """The most frequent confusions, for many labels."""
-  right, true, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
-  wrong = counts - np.diag(right)
+  correct = counts.diagonal()
+  gold, predicted = counts.sum(axis=1), counts.sum(axis=0)
+  wrong = counts - np.diag(correct)
   order = np.argsort(-wrong, axis=None, kind="stable")[:20]
   worst = [
     {
       "gold": labels[i],
       "predicted": labels[j],
       "count": wrong[i, j],
-      "share of gold label": wrong[i, j] / true[i],
+      "share of gold label": wrong[i, j] / gold[i],
     }
     for i, j in zip(*np.unravel_index(order, wrong.shape))
     if wrong[i, j]
@@ -386,14 +387,14 @@ def _pairs(labels: Sequence[str], counts: np.ndarray) -> list[str]:
   single = [
     {
       "label": labels[i],
-      "examples": true[i],
-      "recall": right[i] / true[i] if true[i] else None,
-      "precision": right[i] / given[i] if given[i] else None,
+      "examples": gold[i],
+      "recall": correct[i] / gold[i] if gold[i] else None,
+      "precision": correct[i] / predicted[i] if predicted[i] else None,
     }
     for i in range(len(labels))
   ]
   return [
-    f"<p>{_percent(right.sum(), true.sum())} of {true.sum():,} predictions"
+    f"<p>{_percent(correct.sum(), gold.sum())} of {gold.sum():,} predictions"
     " are correct. Most frequent confusions:</p>",
     _grid(worst),
     f"<details><summary>All {len(labels)} labels</summary>",
