@@ -336,7 +336,7 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
   nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
   nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
   pytest.importorskip("ipykernel", reason="needs ipykernel")
-  # As the README gives it: relative to the repository's root.
+  # Relative to the root of the repository, as examples/README.md has it.
   relative = os.path.relpath(bert_dir, commands.ROOT)
   monkeypatch.setenv("BERT_DIR", relative)
   notebook = nbformat.read(os.path.join(EXAMPLES, "sentence_pairs.ipynb"), 4)
@@ -353,11 +353,11 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
     output.text for output in outputs if output.get("name") == "stdout"
   )
   by_hand, of_model = (
-    np.array(scores.split(), float)
-    for scores in re.findall(r"^scores.*\[(.*)\]", printed, re.M)
+    np.array(logits.split(), float)
+    for logits in re.findall(r"^logits.*\[(.*)\]", printed, re.M)
   )
   np.testing.assert_allclose(by_hand, of_model, atol=1e-5)
-  matrix = re.findall(r"^is (?:other|same) +(\d+) +(\d+)$", printed, re.M)
+  matrix = re.findall(r"^gold (?:other|same) +(\d+) +(\d+)$", printed, re.M)
   assert np.sum(np.array(matrix, int)) == 24
   pictures = [
     output for output in outputs if "image/png" in output.get("data", {})
