@@ -3,6 +3,7 @@
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  tells how many lines the quick tests run
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
+#   make snapshots  renews tests/snapshots, which hold the text of --help
 #   make lint    checks style and layout
 #   make clean   removes the environments and what the demo wrote
 #
@@ -137,6 +138,9 @@ ifneq ($(MRPC),)
 	$(python) -m benchmarks.prediction $(encoders) --data_dir=$(MRPC)
 endif
 
+snapshots: $(environment)-test
+	RENEW_SNAPSHOTS=1 $(python) -m pytest -q tests/help_test.py
+
 lint: $(environment)-test
 	$(python) -m ruff check
 	$(python) -m ruff format --check
@@ -144,4 +148,4 @@ lint: $(environment)-test
 clean:
 	rm -rf $(VENV) $(peers) output/minilm output/demo
 
-.PHONY: help demo test test-all coverage bench lint clean
+.PHONY: help demo test test-all coverage bench snapshots lint clean

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib import app
-  from bertlib.settings.pretraining_data import PretrainingDataSettings
+  from bertlib.settings.pretraining_data import BeamDataSettings
 
-  app.parse_flags(PretrainingDataSettings)
+  app.parse_flags(BeamDataSettings)
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ from bertlib.data import pretraining_blocks, pretraining_text, tf_records
 from bertlib.errors import InputError
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
-from bertlib.settings.pretraining_data import PretrainingDataSettings
+from bertlib.settings.pretraining_data import BeamDataSettings
 
 try:
   import apache_beam as beam
@@ -56,12 +56,12 @@ COUNTS = "counts"  # the namespace of the pipeline's counters
 
 def define_flags() -> None:
   """Defines the flags."""
-  option.define(PretrainingDataSettings)
+  option.define(BeamDataSettings)
 
 
 def main(argv: list[str]) -> None:
   """Creates the records of --input_file."""
-  settings = option.from_flags(PretrainingDataSettings)
+  settings = option.from_flags(BeamDataSettings)
   if settings.receipt.doctor:
     doctor.diagnose(settings, doctor_checks)
     return
@@ -85,9 +85,7 @@ def main(argv: list[str]) -> None:
   receipt.finish({**counts, "sha256": hashes})
 
 
-def doctor_checks(
-  settings: PretrainingDataSettings, doctor: doctor.Doctor
-) -> None:
+def doctor_checks(settings: BeamDataSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of a run; see `create_pretraining_data.examine`."""
   create_pretraining_data.doctor_checks(settings, doctor, beam_files)
 

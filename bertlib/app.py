@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from tqdm import tqdm
 
 from bertlib import errors, json_files, tensorflow_log
 from bertlib.errors import InputError
-from bertlib.settings import option, rules
+from bertlib.settings import help_text, option, rules
 from bertlib.settings.common import CHOICES
 
 # Schema of a receipt, see `json_files`.
@@ -65,6 +66,11 @@ def parse_flags(
     option.define(settings)
   tensorflow_log.define_flag()
   app.define_help_flags()
+  if settings:
+    for name in ("help", "helpfull"):
+      flags.FLAGS[name].parse = functools.partial(
+        _print_help, settings, name == "helpfull"
+      )
   flags.FLAGS.set_default("verbosity", logging.INFO)
   signal.signal(signal.SIGINT, _stop_at_once)
   with _one_line():
@@ -106,6 +112,15 @@ def run(main: Callable[[list[str]], Any]) -> None:
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
 
 
+def _print_help(settings: type, full: bool, value: str) -> None:
+  """Prints the help of a command and exits, unless the flag is false."""
+  if not flags.BooleanParser().parse(value):
+    return
+  summary, *_ = (sys.modules["__main__"].__doc__ or "").splitlines() or [""]
+  print(help_text.render(settings, flags.FLAGS, full, summary))
+  sys.exit(0)
+
+
 def _parse_flags(argv: list[str]) -> list[str]:
   """Parses flags; the help flags end the program with status 0.
 
@@ -114,7 +129,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
   """
   try:
     return flags.FLAGS(argv)
-  except (SystemExit, BrokenPipeError):  # absl has printed help
+  except (SystemExit, BrokenPipeError):  # help is printed
     try:
       sys.stdout.flush()
     except BrokenPipeError:  # as by `--help | head`

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from absl import flags
 
 HELP = (
-  "Whether TensorFlow's own log is shown: its devices, compilers and warnings."
-  " Errors always are."
+  "Show TensorFlow's own log: devices, compilers and warnings. Errors are"
+  " always shown."
 )
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 
-# Tasks as they are written in print.
+# Tasks, spelled as in their papers.
 TASKS = (
   "CoLA",
   "SST-2",
@@ -43,62 +43,82 @@ class ClassifierSettings(TrainingSettings):
     " --output_dir=output/mrpc"
   )
 
-  data_dir: str | None = option.text(
-    None, "Folder of the data set, with the task's files."
-  )
   task_name: str | None = option.text(
     None,
-    f"{', '.join(TASKS)}; or tsv for your own files.",
+    f"Task: {', '.join(TASKS)}; or tsv for your own files.",
+    basic=True,
   )
-  language: str = option.text("zh", "Language of XNLI.")
-  predict_file: str | None = option.text(
+  data_dir: str | None = option.path(
+    None, "Folder of the dataset, with the task's files.", basic=True
+  )
+  language: str = option.text(
+    "zh", "Language code of the XNLI files to train and evaluate on."
+  )
+  predict_file: str | None = option.path(
     None,
-    "Texts to label in place of the test set, one per line, with a tab before"
-    " the second of a pair; - for standard input. Predictions go to"
-    " NAME_predictions.tsv and .jsonl for a file NAME.txt, and to"
-    " stdin_predictions for standard input.",
+    "File with texts to classify instead of the test set, one per line, with a"
+    " tab before the second text of a pair; - for standard input. Predictions"
+    " for NAME.txt go to NAME_predictions.tsv and .jsonl, those for standard"
+    " input to stdin_predictions.tsv and .jsonl.",
+    basic=True,
   )
   bad_rows: str = option.choice(
     "refuse",
     ["refuse", "skip"],
-    "What becomes of rows that cannot be read; skipped ones are counted.",
+    "What to do with rows that cannot be read: refuse stops at the first one,"
+    " skip leaves them out and logs the count.",
   )
-  train_file: str = option.text(
+  train_file: str = option.path(
     "train.tsv",
-    "For tsv: the train file, in --data_dir if that is given; .tsv, .csv or"
-    " .jsonl.",
+    "Training set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
+    " --data_dir if that is given.",
   )
-  dev_file: str = option.text(
+  dev_file: str = option.path(
     "dev.tsv",
-    "For tsv: the dev file, in --data_dir if that is given; .tsv, .csv or"
-    " .jsonl.",
+    "Dev set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
+    " --data_dir if that is given.",
   )
-  test_file: str = option.text(
+  test_file: str = option.path(
     "test.tsv",
-    "For tsv: the test file, in --data_dir if that is given; .tsv, .csv or"
-    " .jsonl.",
+    "Test set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
+    " --data_dir if that is given.",
   )
   text_a_column: str = option.text(
-    "1", "For tsv: name, or number from 1, of the text."
+    "1",
+    "Column of the text for --task_name=tsv: its name, or its number counted"
+    " from 1.",
+    basic=True,
   )
   text_b_column: str | None = option.text(
-    None, "For tsv: of the second text, for pairs."
+    None,
+    "Column of the second text of a pair for --task_name=tsv: its name, or its"
+    " number counted from 1.",
   )
-  label_column: str = option.text("2", "For tsv: of the label.")
+  label_column: str = option.text(
+    "2",
+    "Column of the label for --task_name=tsv: its name, or its number counted"
+    " from 1.",
+    basic=True,
+  )
   labels: Sequence[str] | None = option.text_list(
-    None, "For tsv: the label set; read from the data if not given."
+    None,
+    "Labels of --task_name=tsv, separated by commas. If not given, those in"
+    " the training set.",
   )
   problem_type: str = option.choice(
     "classification",
     ["classification", "regression", "multi_label"],
-    "For tsv: whether labels are names, or numbers to come close to, or a text"
-    " has any number of them.",
+    "Kind of labels of --task_name=tsv: one label per text, a number, or any"
+    " number of labels.",
   )
   label_delimiter: str = option.text(
-    ",", "For multi_label: between the labels of a text."
+    ",",
+    "Separator between the labels of a text with --problem_type=multi_label.",
   )
   class_weights: Sequence[str] | None = option.text_list(
     None,
-    "What labels count in training: LABEL:WEIGHT with commas between, 1 for"
-    " the others; or balanced, for as much as they are rare.",
+    "Weights of the labels in the training loss: LABEL:WEIGHT pairs separated"
+    " by commas, 1 for the others; or balanced, for weights inversely"
+    " proportional to label frequency.",
+    section="training",
   )

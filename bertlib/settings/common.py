@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.ranges import (
@@ -18,13 +18,13 @@ from bertlib.settings.ranges import (
   SEQ_LENGTH,
 )
 
-# Values that "auto" can stand for, by flag.
+# Values that "auto" selects from, by flag.
 CHOICES = {
   "precision": ("float32", "bfloat16", "float16"),
   "xla": ("on", "off"),
 }
 
-# Those of `optimization`, which imports TensorFlow.
+# Keys of the tables in `optimization`, which imports TensorFlow.
 OPTIMIZERS = ("adamw", "adam", "lamb")
 SCHEDULES = ("linear", "constant", "cosine", "polynomial")
 
@@ -33,34 +33,46 @@ SCHEDULES = ("linear", "constant", "cosine", "polynomial")
 class ModelSettings:
   """The model: config, vocabulary, initial checkpoint, casing, length."""
 
-  bert_config_file: str | None = option.text(
-    None, "JSON file with the sizes of the model."
-  )
-  init_checkpoint: str | None = option.text(
+  SECTION: ClassVar[str] = "model"
+
+  init_checkpoint: str | None = option.path(
     None,
-    "Checkpoint to start from, named as its files are without .index: a"
-    " released BERT model or any model of the same sizes. Or the name of a"
-    " model that download_model.py knows, which brings sizes and vocabulary.",
+    "Checkpoint to start from: its path without .index, or the name of a"
+    " published model (see download_model.py --list), which brings its config"
+    " and vocabulary. Any BERT checkpoint of the same sizes fits.",
+    basic=True,
+  )
+  bert_config_file: str | None = option.path(
+    None,
+    "JSON file with the sizes of the model. Not needed if --init_checkpoint"
+    " names a published model.",
+    basic=True,
+  )
+  vocab_file: str | None = option.path(
+    None,
+    "Vocabulary file with one WordPiece per line. Not needed if"
+    " --init_checkpoint names a published model.",
+    basic=True,
   )
   bert_hub_module_handle: str | None = option.text(
     None,
-    "Folder or address of an encoder of TensorFlow Hub to start from, in place"
-    " of --init_checkpoint; it brings its sizes, and maybe its vocabulary.",
-  )
-  vocab_file: str | None = option.text(
-    None, "Vocabulary, one word piece a line."
+    "Folder or URL of a TensorFlow Hub encoder to start from instead of"
+    " --init_checkpoint. It brings its config, and its vocabulary if it has"
+    " one.",
   )
   do_lower_case: bool = option.boolean(
     True,
-    "Whether text is lower-cased and loses its accents: true for uncased"
-    " models, false for cased ones.",
+    "Lowercase the text and strip accents: true for uncased models, false for"
+    " cased ones.",
     alias="do_lower",
+    basic=True,
   )
   max_seq_length: int = option.integer(
     128,
-    "Longest sequence in word pieces; what is longer is cut, what is shorter"
-    " is padded.",
+    "Maximum sequence length in tokens (WordPieces), including [CLS] and"
+    " [SEP]. Longer inputs are truncated, shorter ones padded.",
     SEQ_LENGTH,
+    basic=True,
   )
   given: frozenset[str] = frozenset()  # flags on the command line
 
@@ -69,59 +81,68 @@ class ModelSettings:
 class TextSettings:
   """Encoding of input texts."""
 
+  SECTION: ClassVar[str] = "data"
+
   encoding: str = option.text(
     "utf-8",
-    "Encoding of the input texts, a codec of Python (latin-1, utf-16, gb18030,"
-    " ...). Vocabularies, configs and other JSON files are always UTF-8.",
+    "Encoding of the input texts: a Python codec such as latin-1, utf-16 or"
+    " gb18030. Vocabularies, configs and other JSON files are always UTF-8.",
   )
   encoding_errors: str = option.choice(
     "strict",
     ["strict", "replace"],
-    "Bytes of the input texts that are not of --encoding: strict stops with an"
-    " error that names the first, replace puts U+FFFD there and logs how many.",
+    "What to do with bytes that are not valid in --encoding: strict stops with"
+    " an error that names the first one; replace substitutes U+FFFD and logs"
+    " the count.",
   )
 
 
 @dataclasses.dataclass(frozen=True)
 class ComputeSettings:
-  """Speed and memory of the computation, which leave results the same."""
+  """Speed and memory of the computation; results stay the same."""
+
+  SECTION: ClassVar[str] = "devices"
 
   precision: str = option.choice(
     "float32",
     [*CHOICES["precision"], "auto"],
-    "Number format of matrix products and activations; the weights are"
-    " float32. float16 is for GPUs without bfloat16, and scales the loss. auto"
-    " takes the fastest format that this device has instructions for, and"
-    " records it in --output_dir, where later runs take the same.",
+    "Compute precision of matrix products and activations; weights stay"
+    " float32. float16, with loss scaling, is for GPUs without bfloat16. auto"
+    " selects the fastest precision that the device supports and records it in"
+    " --output_dir, where later runs reuse it.",
+    basic=True,
   )
   xla: str = option.choice(
     "auto",
     ["auto", *CHOICES["xla"]],
-    "Whether training compiles what is between matrix products, and the update"
-    " of the weights. It takes a second for each new size of a batch. auto"
-    " does it where there is no GPU, and is recorded as that of --precision"
-    " is.",
+    "Use XLA in training to fuse the operations between matrix products and"
+    " the weight update. Compilation takes about a second per batch shape."
+    " auto is on where there is no GPU; the choice is recorded in"
+    " --output_dir, where later runs reuse it.",
   )
   gradient_accumulation_steps: int = option.integer(
     1,
-    "Micro-batches per step, computed one after the other to save memory. The"
-    " step is that of the whole batch.",
+    "Number of micro-batches per training step, computed one after the other"
+    " to save memory. --train_batch_size remains the size of the whole batch.",
     AT_LEAST_1,
   )
   recompute_activations: bool = option.boolean(
     False,
-    "Whether activations are computed a second time for the gradient, instead"
-    " of being kept: less memory, a third more time.",
+    "Gradient checkpointing: recompute activations in the backward pass"
+    " instead of keeping them. Uses less memory and about a third more time.",
   )
   memory_gb: float | None = option.number(
     None,
-    "Memory that training may take, in GB of 10^9 bytes; sets the two flags"
-    " above so that it does.",
+    "Memory limit of training in GB (10^9 bytes), per GPU or, without GPUs, for"
+    " this process. Sets --gradient_accumulation_steps and"
+    " --recompute_activations so that training fits.",
     POSITIVE,
+    basic=True,
   )
   optimizer_on_cpu: bool = option.boolean(
     False,
-    "Whether Adam's moments are kept in the host's memory and not on the GPU.",
+    "Keep the moments of Adam in host memory instead of on the GPU. For a"
+    " single device.",
   )
 
   automatic: frozenset[str] = frozenset()  # flags that were "auto"
@@ -136,115 +157,155 @@ class ComputeSettings:
 class OptimizerSettings:
   """Optimizer, learning-rate schedule, clipping and frozen layers."""
 
+  SECTION: ClassVar[str] = "training"
+
   learning_rate: float = option.number(
-    5e-05, "Highest learning rate.", NOT_NEGATIVE
+    5e-05,
+    "Peak learning rate, reached at the end of the warm-up.",
+    NOT_NEGATIVE,
+    basic=True,
   )
   warmup_proportion: float = option.number(
     0.1,
-    "Share of training in which the learning rate rises: 0.1 is a tenth.",
+    "Fraction of the training steps over which the learning rate rises from 0"
+    " to --learning_rate.",
     FRACTION,
+    basic=True,
   )
   optimizer: str = option.choice(
     "adamw",
     OPTIMIZERS,
-    "adamw is BERT's; adam corrects its moments and lets no weight decay;"
-    " lamb, for large batches, scales the step of each weight by its norm.",
+    "adamw: BERT's Adam with weight decay and without bias correction. adam:"
+    " with bias correction and without weight decay. lamb: for large batches,"
+    " scales the update of each weight by its norm.",
   )
   bias_correction: bool = option.boolean(
     False,
-    "Whether Adam's moments are corrected for their start at zero. BERT does"
-    " not do it; on small data sets training is steadier with it.",
+    "Use Adam's bias correction with --optimizer=adamw; adam and lamb always"
+    " use it. BERT was trained without; fine-tuning on small datasets is more"
+    " stable with it.",
   )
   beta_1: float = option.number(
-    0.9, "How much of the first moment is kept.", FRACTION_BELOW_1
+    0.9,
+    "Exponential decay rate of the optimizer's first moment.",
+    FRACTION_BELOW_1,
   )
   beta_2: float = option.number(
-    0.999, "How much of the second moment is kept.", FRACTION_BELOW_1
+    0.999,
+    "Exponential decay rate of the optimizer's second moment.",
+    FRACTION_BELOW_1,
   )
   epsilon: float = option.number(
-    1e-06, "Added to the root of the second moment.", POSITIVE
+    1e-06,
+    "Constant added to the square root of the second moment, for numerical"
+    " stability.",
+    POSITIVE,
   )
   weight_decay: float | None = option.number(
     None,
-    "Share of a weight, times the learning rate, taken off at each step; the"
-    " optimizer's own if not given, 0.01 or none.",
+    "Decoupled weight decay rate, multiplied by the learning rate; biases and"
+    " LayerNorm are excluded. If not given, 0.01 for adamw and lamb, 0 for"
+    " adam.",
     NOT_NEGATIVE,
   )
   clip_norm: float = option.number(
     1.0,
-    "Gradients whose global norm is larger are scaled down to it; 0 for never.",
+    "Maximum global norm of the gradients; larger gradients are scaled down to"
+    " it. 0 disables clipping.",
     NOT_NEGATIVE,
   )
   schedule: str = option.choice(
     "linear",
     SCHEDULES,
-    "How the learning rate falls after its rise, to 0 at the end of training.",
+    "Learning-rate decay after the warm-up. constant keeps the peak rate; the"
+    " others reach 0 at the end of training.",
   )
   schedule_power: float = option.number(
-    1.0, "Of --schedule=polynomial; 1 is linear.", NOT_NEGATIVE
+    1.0,
+    "Exponent of the decay with --schedule=polynomial; 1 is linear.",
+    NOT_NEGATIVE,
   )
   layer_decay: float = option.number(
     1.0,
-    "By which the learning rate of each layer is that of the layer above it;"
-    " 0.9 makes the lower ones learn less.",
+    "Layer-wise learning-rate decay: each layer uses this factor times the"
+    " rate of the layer above. 1 gives all layers the same rate.",
     FRACTION,
   )
   freeze_layers: int = option.integer(
-    0, "Layers of the encoder, from the lowest up, that do not learn.", COUNT
+    0,
+    "Number of encoder layers to freeze, counted from the lowest.",
+    COUNT,
   )
-  freeze_embeddings: bool = option.boolean(
-    False, "Whether the embeddings do not learn."
-  )
+  freeze_embeddings: bool = option.boolean(False, "Freeze the embeddings.")
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceSettings:
   """Devices, replicas, workers and TPU."""
 
+  SECTION: ClassVar[str] = "devices"
+
   distribution: str | None = option.choice(
     None,
     ["off", "mirrored", "multi_worker", "tpu"],
-    "How the examples of a step are shared: off for one device, mirrored for"
-    " all GPUs of this machine, multi_worker for the processes that TF_CONFIG"
-    " or Slurm names. If not given, mirrored where several GPUs are seen.",
+    "How to distribute each batch: off uses one device, mirrored all GPUs of"
+    " this machine, multi_worker the processes named by TF_CONFIG or Slurm,"
+    " tpu a TPU. If not given, mirrored if there are several GPUs.",
+    basic=True,
   )
   num_replicas: int | None = option.integer(
     None,
-    "Devices of this process that share a batch; all GPUs if not given."
-    " Without a GPU, logical devices of the CPU.",
+    "Number of devices of this process that share a batch. If not given, all"
+    " GPUs. Without a GPU, logical CPU devices.",
     AT_LEAST_1,
   )
-  use_tpu: bool = option.boolean(False, "Whether to run on a TPU.")
+  use_tpu: bool = option.boolean(
+    False, "Run on the TPU that --tpu_name or --master names."
+  )
   tpu_name: str | None = option.text(
-    None, "Name or grpc:// address of the TPU."
+    None,
+    "TPU to use: its name in Google Cloud, its address grpc://HOST:PORT, or"
+    " local for the TPU of this machine.",
   )
   tpu_zone: str | None = option.text(
-    None, "Zone of the TPU, if not the default."
+    None,
+    "Google Cloud zone of the TPU. If not given, the zone of this environment.",
   )
-  gcp_project: str | None = option.text(None, "Project of the TPU, likewise.")
-  master: str | None = option.text(None, "TensorFlow master address.")
-  num_tpu_cores: int = option.integer(8, "Cores of the TPU.", AT_LEAST_1)
+  gcp_project: str | None = option.text(
+    None,
+    "Google Cloud project of the TPU. If not given, the project of this"
+    " environment.",
+  )
+  master: str | None = option.text(
+    None,
+    "Address of the TPU, grpc://HOST:PORT. Only used without --tpu_name.",
+  )
+  num_tpu_cores: int = option.integer(
+    8, "Number of TPU cores to use.", AT_LEAST_1
+  )
   iterations_per_loop: int = option.integer(
-    1000, "Steps between two visits to the host.", AT_LEAST_1
+    1000,
+    "TPU steps per training loop (between host callbacks).",
+    AT_LEAST_1,
   )
 
-  # Found by `bertlib.training.devices.find`, once for a run.
+  # Set once per run, by `bertlib.training.devices.find`.
   replicas: Any = None  # `distribution.Replicas` that share a batch, or None
   tpu_cluster: Any = None  # cluster resolver of the TPU, or None
 
   @property
   def on_tpu(self) -> bool:
-    """Whether the flags ask for a TPU."""
+    """Whether the run is on a TPU."""
     return self.use_tpu or self.distribution == "tpu"
 
   @property
   def num_replicas_in_sync(self) -> int:
-    """Replicas that share a batch, without the cores of a TPU."""
+    """Number of replicas that share a batch; TPU cores do not count."""
     return self.replicas.count if self.replicas else 1
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process writes what all workers have computed."""
+    """Whether this process writes the results of all workers."""
     return not self.replicas or self.replicas.is_chief
 
 
@@ -252,84 +313,129 @@ class DeviceSettings:
 class RunSettings:
   """A run: output folder, actions, batches, length, saving, evaluation."""
 
-  output_dir: str | None = option.text(
-    None, "Folder for checkpoints, records and results."
+  SECTION: ClassVar[str] = "training"
+
+  output_dir: str | None = option.path(
+    None,
+    "Folder for checkpoints, TFRecords and results.",
+    section="output",
+    basic=True,
   )
-  do_train: bool = option.boolean(False, "Whether to train.")
-  do_eval: bool = option.boolean(False, "Whether to score on the dev set.")
-  do_predict: bool = option.boolean(False, "Whether to label the test set.")
+  do_train: bool = option.boolean(
+    False, "Train on the training set.", basic=True
+  )
+  do_eval: bool = option.boolean(
+    False, "Evaluate on the dev set.", section="evaluation", basic=True
+  )
+  do_predict: bool = option.boolean(
+    False,
+    "Write predictions for the test set.",
+    section="evaluation",
+    basic=True,
+  )
   train_batch_size: int = option.integer(
-    32, "Examples a step of training.", AT_LEAST_1
+    32,
+    "Number of examples per training step, over all devices.",
+    AT_LEAST_1,
+    basic=True,
   )
   eval_batch_size: int = option.integer(
-    8, "Examples a step of scoring.", AT_LEAST_1
+    8,
+    "Number of examples per evaluation step.",
+    AT_LEAST_1,
+    section="evaluation",
   )
   predict_batch_size: int = option.integer(
-    8, "Examples a step of labelling.", AT_LEAST_1
+    8,
+    "Number of examples per prediction step.",
+    AT_LEAST_1,
+    section="evaluation",
   )
   num_train_epochs: float = option.number(
-    3.0, "Passes over the training set.", NOT_NEGATIVE
+    3.0,
+    "Number of passes over the training set. Fractions such as 0.5 are"
+    " allowed.",
+    NOT_NEGATIVE,
+    basic=True,
   )
   save_checkpoints_steps: int = option.integer(
-    1000, "Steps a checkpoint.", AT_LEAST_1
+    1000,
+    "Save a checkpoint every this many steps.",
+    AT_LEAST_1,
+    section="output",
   )
   save_checkpoints_secs: float | None = option.number(
     None,
-    "Seconds a checkpoint, beside those of --save_checkpoints_steps.",
+    "Save a checkpoint every this many seconds, in addition to those of"
+    " --save_checkpoints_steps.",
     NOT_NEGATIVE,
+    section="output",
   )
   keep_checkpoint_max: int = option.integer(
     2,
-    "Number of checkpoints kept, the latest ones; each has the weights and two"
-    " moments of every weight.",
+    "Number of most recent checkpoints to keep. Each holds the weights and"
+    " both moments of Adam: three times the size of the model.",
     AT_LEAST_1,
+    section="output",
   )
   resume: str = option.choice(
     "auto",
     ["auto", "never", "must"],
-    "Whether training goes on from the last checkpoint in --output_dir: never"
-    " refuses a folder that has one, must a folder that has none.",
+    "Resume training from the last checkpoint in --output_dir. auto: if there"
+    " is one. never: refuse a folder with a checkpoint. must: refuse a folder"
+    " without one.",
   )
   eval_steps: int | None = option.integer(
     None,
-    "Steps from one scoring on the dev data to the next, while training; the"
-    " weights that score best are kept in best/ and used afterwards. If not"
-    " given, there is none.",
+    "Evaluate on the dev set every this many training steps, and keep the best"
+    " weights in best/, where evaluation and prediction find them. If not"
+    " given, there is no evaluation during training.",
     AT_LEAST_1,
+    section="evaluation",
+    basic=True,
   )
   best_metric: str | None = option.text(
-    None, "Score that the best is best by; the task's own if not given."
+    None,
+    "Metric that selects the best checkpoint. If not given, the task's primary"
+    " metric.",
+    section="evaluation",
   )
   patience: int = option.integer(
     0,
-    "Scorings in a row without a better one after which training ends; 0 for"
-    " never. Needs --eval_steps.",
+    "Early stopping: end training after this many evaluations in a row without"
+    " improvement. 0 disables it. Needs --eval_steps.",
     COUNT,
+    section="evaluation",
   )
   seed: int = option.integer(
     12345,
-    "Fixes new weights, example order and dropout: the same seed gives the"
-    " same run.",
+    "Random seed of weight initialization, example order and dropout. The same"
+    " seed gives the same run.",
     INTEGER,
+    basic=True,
   )
   seeds: int = option.integer(
     0,
-    "Trains so many times, from --seed on, each run in a folder of its own;"
-    " says how the scores vary, and keeps the best by dev score.",
+    "Train this many times, with the seeds --seed, --seed + 1, ..., each run"
+    " in its own folder; report the spread of the dev metric and keep the best"
+    " run. 0 trains once.",
     COUNT,
   )
   group_by_length: bool = option.boolean(
     False,
-    "Whether a step's examples are of like length, which is faster; else they"
-    " meet by chance.",
+    "Length bucketing: form training batches of examples of similar length,"
+    " which is faster; otherwise batches are random. No effect on a TPU.",
   )
   log_steps: int = option.integer(
-    20, "Steps between two lines of progress.", COUNT
+    20,
+    "Log progress every this many training steps. 0 is the same as 1.",
+    COUNT,
+    section="output",
   )
 
   @property
   def steps_per_checkpoint(self) -> int:
-    """Steps from one checkpoint to the next; each evaluation needs one."""
+    """Steps per checkpoint, so that each evaluation has one."""
     steps = self.save_checkpoints_steps
     if self.eval_steps and self.eval_steps % steps:
       return self.eval_steps
@@ -340,30 +446,35 @@ class RunSettings:
 class ReceiptSettings:
   """Checks without a run, and repetition of an earlier run."""
 
+  SECTION: ClassVar[str] = "output"
+
   doctor: bool = option.boolean(
     False,
-    "Whether to check all that a run needs, each a line, and do nothing else.",
+    "Check everything that the run needs, print one line per check, and exit.",
+    basic=True,
   )
-  rerun: str | None = option.text(
+  rerun: str | None = option.path(
     None,
-    "The run.json that a run left, to repeat it: gives the flags of that run"
-    " but for those given here, among them another place for what comes out.",
+    "Repeat the run that wrote this run.json. Its flags apply unless they are"
+    " given on this command line, where the output needs another path.",
   )
 
-  # The flags of the command line, as it would have them, and how often each
-  # is given, by name.
+  # Flags of the command line as written there, and how often each is given, by
+  # name.
   command_line: Sequence[str] = ()
   times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-  """What the settings of all training scripts have; each adds its own."""
+  """Settings of all training scripts; each adds its own."""
+
+  SECTION: ClassVar[str] = "data"
 
   model: ModelSettings = option.group(ModelSettings)
   text: TextSettings = option.group(TextSettings)
-  compute: ComputeSettings = option.group(ComputeSettings)
-  optimizer: OptimizerSettings = option.group(OptimizerSettings)
-  devices: DeviceSettings = option.group(DeviceSettings)
   run: RunSettings = option.group(RunSettings)
+  optimizer: OptimizerSettings = option.group(OptimizerSettings)
+  compute: ComputeSettings = option.group(ComputeSettings)
+  devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)

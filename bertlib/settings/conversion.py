@@ -10,7 +10,7 @@ from bertlib.settings import option
 from bertlib.settings.common import TextSettings
 from bertlib.settings.ranges import AT_LEAST_2, NOT_NEGATIVE, SEQ_LENGTH
 
-# Classes of Hugging Face.
+# Hugging Face classes.
 ARCHITECTURES = (
   "BertModel",
   "BertForPreTraining",
@@ -33,80 +33,118 @@ class ConversionSettings:
     " --output=converted"
   )
 
-  text: TextSettings = option.group(TextSettings)
-  input: str | None = option.text(
+  SECTION: ClassVar[str] = "model"
+
+  input: str | None = option.path(
     None,
-    "A Hugging Face folder; or a TensorFlow checkpoint, or a folder that has"
-    " one. With --average several checkpoints, with commas between.",
+    "Model to read: a Hugging Face folder, a TensorFlow checkpoint, or a folder"
+    " with one. With --average, several checkpoints separated by commas.",
+    basic=True,
   )
-  output: str | None = option.text(
-    None, "Folder for what is written. Needed but for --compare and --dry_run."
+  output: str | None = option.path(
+    None,
+    "Folder to write. Required except with --compare and --dry_run.",
+    section="output",
+    basic=True,
   )
   overwrite: bool = option.boolean(
-    False, "Whether to replace files in --output."
+    False,
+    "Replace existing files in --output.",
+    section="output",
+    basic=True,
   )
   to: str | None = option.choice(
     None,
     ["tensorflow", "huggingface"],
-    "What to write; where left out, tensorflow if --input has a config.json,"
-    " else huggingface.",
+    "Format to write. If not given, tensorflow if --input has a config.json,"
+    " otherwise huggingface.",
+    section="output",
+    basic=True,
   )
-  bert_config_file: str | None = option.text(
+  bert_config_file: str | None = option.path(
     None,
-    "The config of a TensorFlow checkpoint; where left out, bert_config.json"
-    " beside it.",
+    "Config of a TensorFlow checkpoint. If not given, bert_config.json in the"
+    " folder of the checkpoint.",
+    basic=True,
   )
-  vocab_file: str | None = option.text(
-    None, "The vocabulary; where left out, the one that comes with --input."
+  vocab_file: str | None = option.path(
+    None,
+    "Vocabulary file with one WordPiece per line. If not given, the one in the"
+    " folder of --input.",
+    basic=True,
   )
   architecture: str | None = option.choice(
     None,
     ARCHITECTURES,
-    "The class that Hugging Face shall load; other heads are left out. Where"
-    " it is not given, the heads decide.",
+    "Hugging Face class to write the model for; heads that it lacks are left"
+    " out. If not given, the class is derived from the heads.",
+    basic=True,
   )
   do_lower_case: bool | None = option.boolean(
     None,
-    "Whether the vocabulary is for lower-cased words; where left out, what"
-    " comes with --input decides.",
+    "Whether the vocabulary is uncased. If not given, read from the files of"
+    " --input.",
     alias="do_lower",
+    basic=True,
   )
   strip_optimizer: bool = option.boolean(
-    False, "Writes a TensorFlow checkpoint without what its optimizer keeps."
+    False,
+    "Write a TensorFlow checkpoint without the state of the optimizer, which"
+    " is two thirds of its size.",
+    section="output",
+    basic=True,
   )
   average: bool = option.boolean(
-    False, "Writes the mean of TensorFlow checkpoints."
+    False,
+    "Write the mean of several TensorFlow checkpoints.",
+    section="output",
+    basic=True,
   )
   last: int | None = option.integer(
     None,
-    "With --average, how many of the last checkpoints of the training run in"
-    " --input.",
+    "Average this many most recent checkpoints of the training run in --input."
+    " Needs --average.",
     AT_LEAST_2,
+    section="output",
   )
   rename: Sequence[str] = option.texts(
     [],
-    "Writes a TensorFlow checkpoint with other names, by a rule"
-    " PATTERN=>REPLACEMENT of Python's regular expressions. May come several"
-    " times, and with the two above.",
+    "Rename the variables of a TensorFlow checkpoint by a rule"
+    " PATTERN=>REPLACEMENT with a Python regular expression. Can be repeated"
+    " and combined with --strip_optimizer and --average.",
+    section="output",
   )
   dry_run: bool = option.boolean(
-    False, "Prints old and new names and writes nothing."
+    False,
+    "Print the old and new names of --rename and write nothing.",
+    section="output",
   )
-  compare: str | None = option.text(
+  compare: str | None = option.path(
     None,
-    "A model to compare --input with, each of them a TensorFlow checkpoint, a"
-    " Hugging Face folder or an exported SavedModel: by outputs on"
-    " --text_file, or else by weights. Exits with status 1 where they do not"
-    " agree.",
+    "Second model, to compare --input with: a TensorFlow checkpoint, a Hugging"
+    " Face folder or an exported SavedModel. Compares outputs if --text_file"
+    " is given, otherwise weights; exits with status 1 if they differ.",
+    section="evaluation",
+    basic=True,
   )
-  text_file: str | None = option.text(
-    None, 'Texts, one a line, with " ||| " between two of a pair.'
+  text_file: str | None = option.path(
+    None,
+    'Texts to compare outputs on, one per line, with " ||| " between the two'
+    " texts of a pair. Needs --compare.",
+    section="evaluation",
+    basic=True,
   )
   tolerance: float = option.number(
     0.0001,
-    "The largest difference of two numbers that still agree.",
+    "Largest absolute difference of two numbers that --compare accepts.",
     NOT_NEGATIVE,
+    section="evaluation",
   )
   max_seq_length: int = option.integer(
-    128, "Tokens that are kept of a text.", SEQ_LENGTH
+    128,
+    "Maximum sequence length in tokens when comparing on --text_file; longer"
+    " texts are truncated.",
+    SEQ_LENGTH,
+    section="evaluation",
   )
+  text: TextSettings = option.group(TextSettings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from bertlib.settings import option
 
@@ -11,9 +12,15 @@ from bertlib.settings import option
 class DownloadSettings:
   """Flags of download_model.py."""
 
-  list: bool = option.boolean(False, "Print the models that there are.")
-  cache_dir: str | None = option.text(
+  SECTION: ClassVar[str] = "model"
+  EXAMPLE: ClassVar[str] = "python download_model.py bert-base-uncased"
+
+  list: bool = option.boolean(
+    False, "Print a table of the published models and exit.", basic=True
+  )
+  cache_dir: str | None = option.path(
     None,
-    "Where models are kept. If not given, $BERT_CACHE_DIR, and without that"
-    " ~/.cache/bert-estimator.",
+    "Folder where models are kept. If not given, $BERT_CACHE_DIR, or"
+    " ~/.cache/bert-estimator if that is not set.",
+    basic=True,
   )

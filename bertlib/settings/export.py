@@ -20,26 +20,64 @@ class ExportSettings:
     "python export_model.py --model_dir=output/mrpc --export_dir=exported"
   )
 
-  model: ModelSettings = option.group(ModelSettings, max_seq_length=None)
-  model_dir: str | None = option.text(
-    None, "Folder of a training run: its --output_dir."
+  SECTION: ClassVar[str] = "output"
+
+  model_dir: str | None = option.path(
+    None,
+    "Folder of a training run (its --output_dir), which has checkpoint, config"
+    " and vocabulary.",
+    section="model",
+    basic=True,
   )
-  export_dir: str | None = option.text(None, "Folder to make.")
+  export_dir: str | None = option.path(
+    None, "Folder to create for the SavedModel.", basic=True
+  )
   encoder: bool = option.boolean(
-    False, "Whether to export the encoder alone, without its task."
+    False, "Export only the encoder, without the task's head.", basic=True
   )
   seq_length: int | None = option.integer(
     None,
-    "Length of every batch, for what needs static shapes; any length if not"
-    " given.",
+    "Fixed sequence length in tokens, for hardware that needs static shapes."
+    " If not given, the model takes any length.",
     SEQ_LENGTH,
+    basic=True,
   )
   precision: str = option.choice(
-    "float32", ["float32", "bfloat16", "float16"], "What to compute in."
+    "float32",
+    ["float32", "bfloat16", "float16"],
+    "Compute precision of the exported model.",
+    basic=True,
   )
   quantize: str = option.choice(
     "none",
     ["none", "dynamic_int8"],
-    "dynamic_int8 exports for TensorFlow Lite, with weights and matrix"
-    " products of 8 bits; it takes the ids of one text.",
+    "dynamic_int8 writes a TensorFlow Lite model with 8-bit weights and matrix"
+    " products, which takes the token ids of one text.",
+    basic=True,
+  )
+  model: ModelSettings = option.group(
+    ModelSettings,
+    init_checkpoint={
+      "help": "Checkpoint to export: its path without .index, or the name of a"
+      " published model (see download_model.py --list), which brings its config"
+      " and vocabulary. If not given, the best or last one in --model_dir."
+    },
+    bert_config_file={
+      "help": "JSON file with the sizes of the model. If not given, that of"
+      " --model_dir or of the published model."
+    },
+    vocab_file={
+      "help": "Vocabulary file with one WordPiece per line, needed to export a"
+      " model that takes text. If not given, that of --model_dir or of the"
+      " published model."
+    },
+    bert_hub_module_handle={
+      "help": "Folder or URL of a TensorFlow Hub encoder to export instead of"
+      " --init_checkpoint."
+    },
+    max_seq_length={
+      "default": None,
+      "help": "Maximum sequence length in tokens; longer texts are truncated."
+      " If not given, that of --model_dir, or 128.",
+    },
   )

@@ -33,7 +33,66 @@ class FeatureSettings:
     " --init_checkpoint=bert-base-uncased --output_file=features.jsonl"
   )
 
-  model: ModelSettings = option.group(ModelSettings)
+  SECTION: ClassVar[str] = "output"
+
+  input_file: str | None = option.path(
+    None,
+    'Texts, one per line, with " ||| " before the second text of a pair; - for'
+    " standard input.",
+    section="data",
+    basic=True,
+  )
+  output_file: str | None = option.path(
+    None, "File to write the features to.", basic=True
+  )
+  output_format: str = option.choice(
+    "jsonl",
+    ["jsonl", "npz"],
+    "jsonl writes one JSON object per line of input. npz, which needs"
+    " --pooling, writes the NumPy array vectors with one row per line of"
+    " input.",
+    basic=True,
+  )
+  layers: str = option.text(
+    "-1,-2,-3,-4",
+    "Layers to write, separated by commas; 0 is the first, -1 the last. With"
+    " --pooling the default is -1, and the vectors of several layers are"
+    " concatenated.",
+    basic=True,
+  )
+  pooling: str | None = option.choice(
+    None,
+    ["mean", "cls", "max"],
+    "Write one vector per text instead of one per token: the mean or maximum"
+    " over its tokens, or the vector of [CLS].",
+    basic=True,
+  )
+  batch_size: int = option.integer(
+    32,
+    "Number of texts per step.",
+    AT_LEAST_1,
+    section="devices",
+    basic=True,
+  )
+  use_one_hot_embeddings: bool = option.boolean(
+    False,
+    "Look up word embeddings by a one-hot matrix product, which is faster on a"
+    " TPU.",
+    section="devices",
+  )
+  model: ModelSettings = option.group(
+    ModelSettings,
+    init_checkpoint={
+      "help": "Checkpoint of the model: its path without .index, or the name"
+      " of a published model (see download_model.py --list), which brings its"
+      " config and vocabulary."
+    },
+    bert_hub_module_handle={
+      "help": "Folder or URL of a TensorFlow Hub encoder to use instead of"
+      " --init_checkpoint. It brings its config, and its vocabulary if it has"
+      " one."
+    },
+  )
   text: TextSettings = option.group(TextSettings)
   compute: ComputeSettings = option.group(
     ComputeSettings,
@@ -43,36 +102,17 @@ class FeatureSettings:
       "memory_gb",
       "optimizer_on_cpu",
     ],
+    precision={
+      "help": "Compute precision of matrix products and activations; weights"
+      " stay float32. auto selects the fastest precision that the device"
+      " supports."
+    },
+    xla={
+      "help": "Use XLA to fuse the operations between matrix products."
+      " Compilation takes about a second per batch shape. auto is on where"
+      " there is no GPU."
+    },
   )
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
-  input_file: str | None = option.text(
-    None,
-    'Texts, one a line, with " ||| " before the second of a pair; - for'
-    " standard input.",
-  )
-  output_file: str | None = option.text(None, "File for the results.")
-  output_format: str = option.choice(
-    "jsonl",
-    ["jsonl", "npz"],
-    "A JSON object a line; or, with --pooling, the NumPy array `vectors`, a"
-    " row a line.",
-  )
-  layers: str = option.text(
-    "-1,-2,-3,-4",
-    "Layers to take, -1 the last and 0 the first. With --pooling, -1 alone if"
-    " not given; the vectors of several are joined.",
-  )
-  pooling: str | None = option.choice(
-    None,
-    ["mean", "cls", "max"],
-    "Gives one vector a text and not one a token: the mean or the maximum over"
-    " its tokens, or that of [CLS].",
-  )
-  batch_size: int = option.integer(32, "Texts a step.", AT_LEAST_1)
-  use_one_hot_embeddings: bool = option.boolean(
-    False,
-    "Whether words are looked up by a matrix product, which is faster on a"
-    " TPU.",
-  )
   given: frozenset[str] = frozenset()  # flags on the command line

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.common import RunSettings, TrainingSettings
-from bertlib.settings.ranges import AT_LEAST_1, COLUMN
+from bertlib.settings.ranges import COLUMN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,40 +28,52 @@ class NerSettings(TrainingSettings):
 
   run: RunSettings = option.group(
     RunSettings,
-    do_eval=option.boolean(False, "Whether to score on --dev_file."),
-    do_predict=option.boolean(False, "Whether to tag --predict_file."),
-    train_batch_size=option.integer(
-      32, "Windows a step of training.", AT_LEAST_1
-    ),
-    eval_batch_size=option.integer(8, "Windows a step of scoring.", AT_LEAST_1),
-    predict_batch_size=option.integer(
-      8, "Windows a step of tagging.", AT_LEAST_1
-    ),
+    do_eval={"help": "Evaluate on --dev_file."},
+    do_predict={"help": "Tag the sentences of --predict_file."},
+    train_batch_size={
+      "help": "Number of windows per training step, over all devices."
+    },
+    eval_batch_size={"help": "Number of windows per evaluation step."},
+    predict_batch_size={"help": "Number of windows per prediction step."},
   )
-  train_file: str | None = option.text(None, "Tagged sentences to learn from.")
-  dev_file: str | None = option.text(None, "Tagged sentences to score on.")
-  predict_file: str | None = option.text(
+  train_file: str | None = option.path(
+    None, "Tagged sentences to train on, in columns.", basic=True
+  )
+  dev_file: str | None = option.path(
+    None, "Tagged sentences to evaluate on, in columns.", basic=True
+  )
+  predict_file: str | None = option.path(
     None,
-    "Sentences to tag; tags in it are ignored. The predictions for NAME.txt go"
-    " to NAME_predictions.conll and .jsonl.",
+    "Sentences to tag; tags in the file are ignored. Predictions for NAME.txt"
+    " go to NAME_predictions.conll and .jsonl.",
+    basic=True,
   )
   word_column: int = option.integer(
-    1, "Column of the word, from 1, or from -1 backwards.", COLUMN
+    1,
+    "Column of the word, counted from 1, or from -1 backwards.",
+    COLUMN,
+    basic=True,
   )
-  tag_column: int = option.integer(-1, "Column of the tag, likewise.", COLUMN)
+  tag_column: int = option.integer(
+    -1,
+    "Column of the tag, counted from 1, or from -1 backwards.",
+    COLUMN,
+    basic=True,
+  )
   delimiter: str | None = option.text(
     None,
-    "Between columns, \\t for a tab; if not given, tabs or, in lines without,"
-    " spaces.",
+    "Separator between columns; \\t for a tab. If not given, tabs, or spaces"
+    " in lines without a tab.",
   )
   item_delimiter: str | None = option.text(
     None,
-    "For files with a sentence a line, its words in one column and its tags in"
-    " another: what is between words, \\x02 for that character.",
+    "Separator between words, and between tags, in files with one sentence per"
+    " line; \\x02 for that character. If not given, files have one word per"
+    " line.",
   )
   scheme: str = option.choice(
     "data",
     ["data", "BIO", "BIOES"],
-    "Tags to learn: those of the training data, or others for the same"
-    " entities.",
+    "Tagging scheme to train: that of the training data, or convert its tags"
+    " to BIO or BIOES.",
   )

@@ -2,7 +2,8 @@
 
 A settings class is a frozen dataclass. Each of its fields is a flag of the same
 name, declared by one of the functions below, or a `group` of flags that several
-commands share. `define` makes the flags, `from_flags` the settings from them.
+commands share. `define` defines the flags, `from_flags` creates the settings
+from their values, and `help_text.render` the text of `--help`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ class Flag:
   """Declaration of a flag.
 
   Attributes:
-    define: function of absl that defines it, such as `flags.DEFINE_string`.
-    default: value where the command line does not give the flag.
-    help: text for --help.
+    define: absl function that defines the flag, such as `flags.DEFINE_string`.
+    default: value if the flag is not on the command line.
+    help: one or two sentences: what the flag sets, its unit, special values.
+    placeholder: word for the value in the help; None for a boolean flag.
     within: allowed values of a number, or of each number of a list.
     choices: allowed values of an enum.
-    name: name of the flag, where it differs from that of the field.
+    section: heading of the help, a key of `help_text.SECTIONS`. If None, the
+      `SECTION` of the class.
+    basic: list the flag under `--help` too, not only under `--helpfull`.
+    name: name of the flag if it differs from the field's.
     short_name: one letter.
     alias: second name.
   """
@@ -41,8 +46,11 @@ class Flag:
   define: Callable[..., Any]
   default: Any
   help: str
+  placeholder: str | None = None
   within: Range | None = None
   choices: Sequence[str] | None = None
+  section: str | None = None
+  basic: bool = False
   name: str | None = None
   short_name: str | None = None
   alias: str | None = None
@@ -50,74 +58,94 @@ class Flag:
 
 def _field(flag: Flag) -> Any:
   default = flag.default
-  if isinstance(default, list):  # which a dataclass takes for an error
+  if isinstance(default, list):  # dataclasses refuse mutable defaults
     default = tuple(default)
   return dataclasses.field(default=default, metadata={"flag": flag})
 
 
-def text(default: str | None, help: str, **names: str) -> Any:
+def text(default: str | None, help: str, **attributes: Any) -> Any:
   """A flag with a string."""
-  return _field(Flag(flags.DEFINE_string, default, help, **names))
+  return _field(Flag(flags.DEFINE_string, default, help, "TEXT", **attributes))
 
 
-def boolean(default: bool | None, help: str, **names: str) -> Any:
+def path(default: str | None, help: str, **attributes: Any) -> Any:
+  """A flag with the path of a file or folder."""
+  return _field(Flag(flags.DEFINE_string, default, help, "PATH", **attributes))
+
+
+def boolean(default: bool | None, help: str, **attributes: Any) -> Any:
   """A flag `--name` or `--noname`."""
-  return _field(Flag(flags.DEFINE_bool, default, help, **names))
+  return _field(Flag(flags.DEFINE_bool, default, help, **attributes))
 
 
-def integer(default: int | None, help: str, within: Range) -> Any:
+def integer(
+  default: int | None, help: str, within: Range, **attributes: Any
+) -> Any:
   """A flag with an integer."""
-  return _field(Flag(flags.DEFINE_integer, default, help, within))
+  return _field(
+    Flag(flags.DEFINE_integer, default, help, "INTEGER", within, **attributes)
+  )
 
 
 def number(
-  default: float | None, help: str, within: Range, **names: str
+  default: float | None, help: str, within: Range, **attributes: Any
 ) -> Any:
   """A flag with a float."""
-  return _field(Flag(flags.DEFINE_float, default, help, within, **names))
+  return _field(
+    Flag(flags.DEFINE_float, default, help, "NUMBER", within, **attributes)
+  )
 
 
-def choice(default: str | None, choices: Sequence[str], help: str) -> Any:
+def choice(
+  default: str | None, choices: Sequence[str], help: str, **attributes: Any
+) -> Any:
   """A flag with one of several strings."""
-  return _field(Flag(flags.DEFINE_enum, default, help, choices=choices))
+  return _field(
+    Flag(
+      flags.DEFINE_enum, default, help, "NAME", choices=choices, **attributes
+    )
+  )
 
 
 def text_list(
-  default: list[str] | None, help: str, within: Range | None = None
+  default: list[str] | None,
+  help: str,
+  within: Range | None = None,
+  **attributes: Any,
 ) -> Any:
   """A flag with strings, or numbers, separated by commas."""
-  return _field(Flag(flags.DEFINE_list, default, help, within))
+  return _field(
+    Flag(flags.DEFINE_list, default, help, "LIST", within, **attributes)
+  )
 
 
-def texts(default: list[str], help: str) -> Any:
-  """A flag with a string that may be given several times."""
-  return _field(Flag(flags.DEFINE_multi_string, default, help))
+def texts(default: list[str], help: str, **attributes: Any) -> Any:
+  """A flag with a string that can be given several times."""
+  return _field(
+    Flag(flags.DEFINE_multi_string, default, help, "TEXT", **attributes)
+  )
 
 
-def group(settings: type, omit: Sequence[str] = (), **others: Any) -> Any:
+def group(settings: type, omit: Sequence[str] = (), **changes: Any) -> Any:
   """Flags that several commands share.
 
   Args:
     settings: class of the group.
-    omit: fields that are no flags of this command; they keep their default.
-    **others: by field, the default of this command or its own declaration.
+    omit: fields that are not flags of this command; they keep their default.
+    **changes: what this command declares differently, by field: attributes of
+      `Flag` as a dict, or only the default.
   """
   declared = {}
   for field in dataclasses.fields(settings):
     if "flag" not in field.metadata or field.name in omit:
       continue
-    flag = field.metadata["flag"]
-    if field.name in others:
-      other = others.pop(field.name)
-      is_field = isinstance(other, dataclasses.Field)
-      flag = (
-        other.metadata["flag"]
-        if is_field
-        else dataclasses.replace(flag, default=other)
-      )
-    declared[field.name] = flag
-  if others:
-    raise TypeError(f"{settings.__name__} has no flag {', '.join(others)}")
+    change = changes.pop(field.name, {})
+    if not isinstance(change, dict):
+      change = {"default": change}
+    flag = dataclasses.replace(field.metadata["flag"], **change)
+    declared[field.name] = _in_section(flag, settings)
+  if changes:
+    raise TypeError(f"{settings.__name__} has no flag {', '.join(changes)}")
   return dataclasses.field(
     default_factory=lambda: settings(
       **{name: flag.default for name, flag in declared.items()}
@@ -126,12 +154,19 @@ def group(settings: type, omit: Sequence[str] = (), **others: Any) -> Any:
   )
 
 
+def _in_section(flag: Flag, settings: type) -> Flag:
+  """The flag with the section of its class if it names none itself."""
+  if flag.section:
+    return flag
+  return dataclasses.replace(flag, section=settings.SECTION)
+
+
 def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
-  """Names and declarations of all flags of a settings class."""
+  """Yields the name and declaration of each flag of a settings class."""
   for field in dataclasses.fields(settings):
     if "flag" in field.metadata:
       flag = field.metadata["flag"]
-      yield flag.name or field.name, flag
+      yield flag.name or field.name, _in_section(flag, settings)
     yield from field.metadata.get("flags", {}).items()
 
 
@@ -143,13 +178,13 @@ def define(
   """Defines the flags of a settings class as flags of the command.
 
   Args:
-    settings: the class. Flags named in its `REQUIRED` must be given, unless
-      the flag named in its `REQUIRED_UNLESS` is; `EXAMPLE` shows how.
+    settings: the class. The flags in its `REQUIRED` must be given unless the
+      flag in its `REQUIRED_UNLESS` is; `EXAMPLE` is a command line.
     values: where to define them.
     required: whether parsing fails if a required flag is missing.
   """
   values.set_gnu_getopt(getattr(settings, "FLAGS_MAY_FOLLOW_ARGUMENTS", False))
-  command = sys.argv[0]  # absl's name for the module that is run
+  command = sys.argv[0]  # absl's name of the main module
   for name, flag in declarations(settings):
     others = {} if flag.choices is None else {"enum_values": flag.choices}
     flag.define(
@@ -169,7 +204,7 @@ def define(
     _require(settings, values)
 
 
-# Required flags that a published model, or a hub module, stands for.
+# Required flags that a published model or a TensorFlow Hub module replaces.
 _MODEL_FILES = ("bert_config_file", "vocab_file", "init_checkpoint")
 _MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
 
@@ -211,11 +246,11 @@ def _require(settings: type, values: flags.FlagValues) -> None:
 def from_flags(
   settings: type[Settings], values: flags.FlagValues = flags.FLAGS
 ) -> Settings:
-  """Makes the settings of a command from its parsed flags.
+  """Creates the settings of a command from its parsed flags.
 
-  Fields that are no flags are filled too, where a class has them: `given`, the
-  names of the flags on the command line; `times_given`, how often each is
-  there; and `command_line`, these flags as a command line has them, without
+  Sets these fields, which are not flags, in every class that has them: `given`,
+  names of the flags on the command line; `times_given`, number of times each is
+  there; and `command_line`, these flags in the form of a command line, without
   `--doctor` and `--rerun`.
   """
   own = dict(declarations(settings))
@@ -235,7 +270,7 @@ def from_flags(
 
 
 def _fill(settings: Settings, filled: Mapping[str, Any]) -> Settings:
-  """Sets the fields of these names, in the groups too."""
+  """Sets the fields with these names, also in groups of flags."""
   changed = {}
   for field in dataclasses.fields(settings):
     if field.name in filled:
@@ -246,11 +281,11 @@ def _fill(settings: Settings, filled: Mapping[str, Any]) -> Settings:
 
 
 def make(settings: type[Settings], **values: Any) -> Settings:
-  """Makes settings without a command line.
+  """Creates settings without a command line.
 
   Args:
     settings: class of the command.
-    **values: values of flags by name; the others have their defaults.
+    **values: values of flags by name; other flags have their defaults.
 
   Raises:
     TypeError: the command has no such flag.
@@ -279,12 +314,12 @@ def parse_again(
   argv: Sequence[str],
   values: flags.FlagValues = flags.FLAGS,
 ) -> Settings:
-  """Makes the settings of another command line of the same command.
+  """Creates the settings of another command line of the same command.
 
   Args:
     settings: class of the command.
     argv: program and arguments.
-    values: the flags of the command, which stay as they are.
+    values: flags of the command; not changed.
 
   Raises:
     absl.flags.Error: flags are unknown or missing.
@@ -297,7 +332,7 @@ def parse_again(
 
 
 def values_of(settings: Any) -> dict[str, Any]:
-  """Values of the flags of a command by name, as its settings have them."""
+  """Values of the flags of a command by name, from its settings."""
   found = {}
   for field in dataclasses.fields(settings):
     value = getattr(settings, field.name)
@@ -309,10 +344,10 @@ def values_of(settings: Any) -> dict[str, Any]:
 
 
 def value_of(name: str, default: Any) -> Any:
-  """Value of a flag where the original's functions read it by themselves.
+  """Value of a flag, for functions of the original that read it themselves.
 
   Args:
-    name: the flag.
-    default: the value where no such flag is defined.
+    name: name of the flag.
+    default: returned if the flag is not defined.
   """
   return flags.FLAGS[name].value if name in flags.FLAGS else default

@@ -32,73 +32,100 @@ class PretrainingSettings(TrainingSettings):
   run: RunSettings = option.group(
     RunSettings,
     omit=["num_train_epochs", "seeds", "group_by_length"],
-    do_eval=option.boolean(False, "Whether to score."),
-    do_predict=option.boolean(
-      False,
-      "Whether to fill the [MASK]s of --predict_file, and to score the lines"
-      " without any by pseudo-perplexity.",
-    ),
-    predict_batch_size=option.integer(
-      32, "Masks a step of filling.", AT_LEAST_1
-    ),
+    do_eval={"help": "Evaluate on --eval_input_file or --input_file."},
+    do_predict={
+      "help": "Fill the [MASK] tokens of --predict_file; for lines without"
+      " [MASK], compute the pseudo-perplexity."
+    },
+    predict_batch_size={
+      "default": 32,
+      "help": "Number of masked copies of a text per prediction step.",
+    },
+    eval_steps={
+      "help": "Evaluate every this many training steps, and keep the best"
+      " weights in best/, where evaluation and prediction find them. If not"
+      " given, there is no evaluation during training."
+    },
     keep_checkpoint_max=5,
   )
-  input_file: str | None = option.text(
+  input_file: str | None = option.path(
     None,
-    "TFRecord files of create_pretraining_data.py to train on, names or globs"
-    " with commas between.",
+    "TFRecord files of create_pretraining_data.py to train on: names or glob"
+    " patterns, separated by commas.",
+    basic=True,
   )
   eval_input_file: Sequence[str] | None = option.text_list(
     None,
-    "Likewise, held out ones to score on, each record once. Without it"
-    " --input_file is scored on, from its start again where it has too few"
-    " records for --max_eval_steps.",
+    "Held-out TFRecord files to evaluate on, each record once: names or glob"
+    " patterns, separated by commas. If not given, --input_file, repeated if"
+    " it has too few records for --max_eval_steps.",
+    basic=True,
   )
   max_predictions_per_seq: int = option.integer(
     20,
-    "Most masks of a sequence, as it was when the data were made.",
+    "Maximum number of masked tokens per sequence, as given to"
+    " create_pretraining_data.py.",
     AT_LEAST_1,
+    basic=True,
   )
   shard_by: str = option.choice(
     "record",
     ["record", "file"],
-    "What each of several processes reads to train: all files, and of each"
-    " batch its rows, which gives the same results however many processes"
-    " there are; or files of its own, which is less to read.",
+    "What each of several workers reads: record reads all files and takes its"
+    " rows of each batch, so that results do not depend on the number of"
+    " workers; file reads only its share of the files, which is less I/O.",
   )
   phases: Sequence[str] | None = option.text_list(
     None,
-    "Files of flags, names with commas between: trains once by each of them,"
-    " one after the other and each from the weights of the one before, in"
-    " folders phase_1, phase_2, ... of --output_dir.",
+    "Files of flags, separated by commas: train once with each, in order, each"
+    " from the weights of the one before, in phase_1, phase_2, ... of"
+    " --output_dir.",
+    section="training",
   )
-  num_train_steps: int = option.integer(100000, "Steps of training.", COUNT)
+  num_train_steps: int = option.integer(
+    100000,
+    "Number of training steps.",
+    COUNT,
+    section="training",
+    basic=True,
+  )
   num_warmup_steps: int = option.integer(
-    10000, "Steps in which the learning rate rises.", COUNT
+    10000,
+    "Number of warm-up steps, in which the learning rate rises from 0 to"
+    " --learning_rate.",
+    COUNT,
+    section="training",
+    basic=True,
   )
   max_eval_steps: int = option.integer(
     100,
-    "Steps of evaluation. If given, the records repeat when they are too few;"
-    " if not, there is one pass of at most 100 steps.",
+    "Maximum number of evaluation steps. If given, records repeat when there"
+    " are too few; if not, evaluation is a single pass of at most 100 steps.",
     AT_LEAST_1,
+    section="evaluation",
+    basic=True,
   )
   remask: bool = option.boolean(
     False,
-    "Whether training draws new masks each time it meets a record, so that one"
-    " copy of the data serves many epochs; needs --vocab_file.",
+    "Dynamic masking: draw new masks each time a record is read in training,"
+    " so that one copy of the data serves many epochs. Needs --vocab_file.",
   )
   masked_lm_prob: float = option.number(
-    0.15, "With --remask: share of the tokens that is masked.", FRACTION
+    0.15, "Fraction of the tokens to mask with --remask.", FRACTION
   )
   do_whole_word_mask: bool = option.boolean(
-    False, "With --remask: whether the pieces of a word are masked together."
+    False, "Whole word masking with --remask: mask all pieces of a word."
   )
-  predict_file: str | None = option.text(
+  predict_file: str | None = option.path(
     None,
-    'Texts, one a line, with " ||| " before the second of a pair; - for'
-    " standard input.",
+    'Texts for --do_predict, one per line, with " ||| " before the second text'
+    " of a pair; - for standard input.",
+    basic=True,
   )
   top_k: int = option.integer(
-    5, "Fillings that are told of each [MASK].", AT_LEAST_1
+    5,
+    "Number of predictions to write per [MASK], most probable first.",
+    AT_LEAST_1,
+    section="evaluation",
   )
   given: frozenset[str] = frozenset()  # flags on the command line

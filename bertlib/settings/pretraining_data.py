@@ -32,77 +32,125 @@ class PretrainingDataSettings:
     " --vocab_file=vocab.txt --output_file=data.tfrecord"
   )
 
-  text: TextSettings = option.group(TextSettings)
-  receipt: ReceiptSettings = option.group(ReceiptSettings)
-  input_file: str | None = option.text(
+  SECTION: ClassVar[str] = "data"
+
+  input_file: str | None = option.path(
     None,
-    "Text files, names and wildcards with commas between; .gz is unpacked. A"
-    " sentence a line, a blank line between documents.",
+    "Text files, plain or .gz: names or glob patterns, separated by commas. One"
+    " sentence per line, a blank line between documents.",
+    basic=True,
   )
-  output_file: str | None = option.text(
-    None, "TFRecord files to write, with commas between."
+  output_file: str | None = option.path(
+    None,
+    "TFRecord files to write, separated by commas.",
+    section="output",
+    basic=True,
   )
   num_shards: int = option.integer(
     0,
-    "Makes of one --output_file that many: NAME-00000-of-00010 and so on.",
+    "Number of files to split a single --output_file into, named"
+    " NAME-00000-of-00010 and so on. 0 writes --output_file itself.",
     SHARDS,
+    section="output",
+    basic=True,
   )
-  vocab_file: str | None = option.text(
-    None, "Vocabulary, one word piece a line."
+  vocab_file: str | None = option.path(
+    None,
+    "Vocabulary file with one WordPiece per line.",
+    section="model",
+    basic=True,
   )
   do_lower_case: bool = option.boolean(
     True,
-    "Whether text is lower-cased and loses its accents: true for uncased"
-    " models, false for cased ones.",
+    "Lowercase the text and strip accents: true for uncased models, false for"
+    " cased ones.",
     alias="do_lower",
+    section="model",
+    basic=True,
   )
-  max_seq_length: int = option.integer(128, "Tokens a record.", SEQ_LENGTH)
+  max_seq_length: int = option.integer(
+    128,
+    "Maximum sequence length in tokens, including [CLS] and [SEP].",
+    SEQ_LENGTH,
+    basic=True,
+  )
   max_predictions_per_seq: int = option.integer(
-    20, "Most masked tokens a record.", AT_LEAST_1
+    20,
+    "Maximum number of masked tokens per sequence.",
+    AT_LEAST_1,
+    basic=True,
   )
   masked_lm_prob: float = option.number(
-    0.15, "Share of the tokens that is masked.", FRACTION
+    0.15, "Fraction of the tokens to mask.", FRACTION, basic=True
   )
   short_seq_prob: float = option.number(
-    0.1, "Share of the documents cut into shorter stretches than fit.", FRACTION
+    0.1,
+    "Fraction of the documents whose sequences get a random length below"
+    " --max_seq_length.",
+    FRACTION,
+    basic=True,
   )
   dupe_factor: int = option.integer(
     10,
-    "How often the text is gone through, each time with other masks.",
+    "Number of passes over the text, each with different masks.",
     AT_LEAST_1,
+    basic=True,
   )
-  random_seed: int = option.integer(12345, "Fixes all draws.", FINITE)
+  random_seed: int = option.integer(
+    12345,
+    "Random seed of masks, sequence lengths and next sentences.",
+    FINITE,
+    basic=True,
+  )
   do_whole_word_mask: bool = option.boolean(
-    False, "Whether the pieces of a word are masked together."
+    False, "Whole word masking: mask all pieces of a word.", basic=True
   )
   whole_word_draw: str = option.choice(
     "piece",
     ["piece", "word"],
-    "Of a masked word, whether each piece is drawn to become [MASK], another"
-    " or itself, or all of them by one draw.",
+    "With --do_whole_word_mask, whether each piece of a masked word is"
+    " replaced (by [MASK], by a random piece, or by itself) at random, or all"
+    " its pieces alike.",
   )
   word_boundaries: str = option.choice(
     "pieces",
     ["pieces", "spaces"],
-    "What a whole word is: a piece and the ## pieces after it; or what stands"
-    " between spaces, in text segmented beforehand, as Chinese has to be.",
+    "Words of --do_whole_word_mask: pieces takes a piece and the ## pieces"
+    " after it; spaces takes what is between spaces, for text that is already"
+    " segmented, such as Chinese.",
   )
   truncate_prob: float = option.number(
     0.0,
-    "Share of the sentences cut at a random place, for a model that is to read"
-    " more than whole sentences; 0.02 is enough.",
+    "Fraction of the sentences to truncate at a random position, for models"
+    " that will also read incomplete sentences. A typical value is 0.02.",
     FRACTION,
   )
   split_sentences: str = option.text(
     "",
-    "Language (en, de, zh, ...) of running text, a paragraph a line, that has"
-    " yet to be cut into sentences.",
+    "Language code (en, de, zh, ...) of running text with one paragraph per"
+    " line, to split it into sentences. If empty, the text has one sentence per"
+    " line.",
   )
   num_workers: int = option.integer(
     0,
-    "Processes that work on blocks of the text, of any size in all; the result"
-    " is the same for any number. 0: one process, all text in memory, and the"
-    " records of google-research/bert.",
+    "Number of processes that work on blocks of the text, for a corpus of any"
+    " size; the result does not depend on it. 0 is one process that holds all"
+    " text in memory and writes the records of google-research/bert.",
     COUNT,
+    section="devices",
+    basic=True,
   )
+  text: TextSettings = option.group(TextSettings)
+  receipt: ReceiptSettings = option.group(ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamDataSettings(PretrainingDataSettings):
+  """Flags of create_pretraining_data_beam.py."""
+
+  EXAMPLE: ClassVar[str] = (
+    "python create_pretraining_data_beam.py --input_file=text.txt"
+    " --vocab_file=vocab.txt --output_file=data.tfrecord --num_shards=500"
+    " -- --runner=FlinkRunner"
+  )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-# Larger counts do not fit the int32 in which TensorFlow takes many of them.
+# TensorFlow takes many counts as int32.
+_MIN_INT = -(2**31)
 _MAX_INT = 2**31 - 1
 
 
 class Range(NamedTuple):
-  """Values that a number may have.
+  """Allowed values of a number; NaN and infinity never are.
 
   Attributes:
-    low: the lowest.
-    high: the highest.
+    low: lower bound.
+    high: upper bound.
     includes_low: whether `low` itself is allowed.
     includes_high: whether `high` itself is allowed.
-    excluded: a value between them that is not allowed, or None.
+    excluded: value between the bounds that is not allowed, or None.
   """
 
   low: float
@@ -27,7 +28,7 @@ class Range(NamedTuple):
   excluded: float | None = None
 
   def __contains__(self, value: object) -> bool:
-    # NaN is in no range, for all comparisons with it are false.
+    # All comparisons with NaN are false.
     return (
       isinstance(value, (int, float))
       and -math.inf < value < math.inf
@@ -37,17 +38,19 @@ class Range(NamedTuple):
     )
 
   def __str__(self) -> str:
-    """The range in words, to follow "a number"."""
-    low = "at least" if self.includes_low else "above"
-    high = "at most" if self.includes_high else "below"
-    ends = []
-    if self.low > -_MAX_INT:
-      ends.append(f"{low} {self.low:g}")
-    if self.high < _MAX_INT:
-      ends.append(f"{high} {self.high:g}")
+    """The range as words that follow "a number"; "" if it has no bounds."""
+    words = []
+    if (self.low, self.high) == (_MIN_INT, _MAX_INT):
+      words.append("of 32 bits")
+    elif self.low > -math.inf:
+      low = "of at least" if self.includes_low else "above"
+      words.append(f"{low} {self.low}")
+      if self.high < math.inf:
+        high = "and at most" if self.includes_high else "and below"
+        words.append(f"{high} {self.high}")
     if self.excluded is not None:
-      ends.append(f"other than {self.excluded:g}")
-    return " and ".join(ends)
+      words.append(f"other than {self.excluded}")
+    return " ".join(words)
 
 
 FINITE = Range(-math.inf)
@@ -55,12 +58,12 @@ NOT_NEGATIVE = Range(0)
 POSITIVE = Range(0, includes_low=False)
 FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, includes_high=False)
-INTEGER = Range(-_MAX_INT - 1, _MAX_INT)
+INTEGER = Range(_MIN_INT, _MAX_INT)
 COUNT = Range(0, _MAX_INT)
 AT_LEAST_1 = Range(1, _MAX_INT)
 AT_LEAST_2 = Range(2, _MAX_INT)
 COLUMN = INTEGER._replace(excluded=0)
 # [CLS], a token and [SEP].
 SEQ_LENGTH = Range(3, _MAX_INT)
-# Their number has five digits in the name of a file.
+# File names give the number of shards five digits.
 SHARDS = Range(0, 99999)

@@ -1,6 +1,6 @@
 """Checks of parsed flags: ranges, and rules between flags.
 
-A command makes them before it imports TensorFlow, reads or writes anything.
+A command runs them before it imports TensorFlow, reads or writes anything.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def check(values: flags.FlagValues) -> None:
   """Refuses flags that are out of range or contradict each other.
 
   Args:
-    values: parsed flags of a command, made by `option.define`.
+    values: parsed flags of a command, defined by `option.define`.
 
   Raises:
-    InputError: a flag has a value that the command cannot work with.
+    InputError: a value is out of range, or contradicts another flag.
   """
   for name in values:
     allowed = getattr(values[name], "within", None)
@@ -37,13 +37,15 @@ def check(values: flags.FlagValues) -> None:
 
 
 def _check_range(flag: flags.Flag, allowed: Range) -> None:
-  """Refuses a flag of which a number is out of range."""
+  """Refuses a number, or a list with a number, that is out of range."""
   if isinstance(flag.value, list):
     numbers, kind = map(_number_of, flag.value), "numbers"
     shown = ",".join(flag.value)
   else:
     numbers, shown = [flag.value], flag.value
-    kind = "an integer" if isinstance(flag.value, int) else "a finite number"
+    kind = "an integer" if isinstance(flag.value, int) else "a number"
+  if not str(allowed):
+    kind = kind.replace("number", "finite number")
   if not all(number in allowed for number in numbers):
     raise InputError(
       f"--{flag.name}={shown}: out of range. Give {kind} {allowed}".rstrip()
@@ -51,7 +53,7 @@ def _check_range(flag: flags.Flag, allowed: Range) -> None:
 
 
 def _number_of(text: str) -> float | None:
-  """An item of a list flag as a number; None if it is none."""
+  """An item of a list flag as a number, or None."""
   try:
     return float(text)
   except ValueError:
@@ -59,53 +61,59 @@ def _number_of(text: str) -> float | None:
 
 
 def _value(values: flags.FlagValues, name: str) -> Any:
-  """The value of a flag; None where the command has no such flag."""
+  """The value of a flag; None if the command does not have it."""
   return values[name].value if name in values else None
 
 
 def _check_encoding(name: str) -> None:
-  """Refuses an encoding that Python does not know, or not for text."""
+  """Refuses an unknown encoding, and one that is not for text."""
   try:
     codecs.getincrementaldecoder(name)
-    "a".encode(name)  # refuses base64 and its like
+    "a".encode(name)  # fails for base64 and similar codecs
   except (LookupError, ValueError) as error:
     raise InputError(
-      f"--encoding={name}: not an encoding that Python knows. Name one such as"
-      " utf-8, latin-1, cp1252, utf-16 or gb18030"
+      f"--encoding={name}: not a text encoding that Python supports. Give one"
+      " such as utf-8, latin-1, cp1252, utf-16 or gb18030"
     ) from error
 
 
 def _check_tpu(values: flags.FlagValues) -> None:
-  """Refuses a TPU beside another kind of distribution."""
+  """Refuses a TPU together with another kind of distribution."""
   kind = _value(values, "distribution")
   if _value(values, "use_tpu") and kind not in (None, "tpu"):
-    raise InputError(f"--use_tpu and --distribution={kind}: give one of them")
+    raise InputError(
+      f"--use_tpu: contradicts --distribution={kind}. Give one of them"
+    )
 
 
 def _check_evaluation(values: flags.FlagValues) -> None:
-  """Refuses evaluations of checkpoints that are not saved."""
+  """Refuses evaluations at steps that have no checkpoint."""
   eval_steps = _value(values, "eval_steps")
   if not eval_steps:
-    if _value(values, "patience"):
-      raise InputError("--patience counts scorings: add --eval_steps")
+    if patience := _value(values, "patience"):
+      raise InputError(
+        f"--patience={patience}: needs evaluations during training. Add"
+        " --eval_steps"
+      )
     return
   saving = values["save_checkpoints_steps"]
   if saving.present and eval_steps % saving.value:
     raise InputError(
-      f"--eval_steps={eval_steps} scores checkpoints, so it has to be a"
-      f" multiple of --save_checkpoints_steps={saving.value}"
+      f"--eval_steps={eval_steps}: evaluation reads a checkpoint, and there is"
+      f" none at this step. Give a multiple of --save_checkpoints_steps="
+      f"{saving.value}"
     )
 
 
 def _check_training_length(values: flags.FlagValues) -> None:
-  """Refuses training without a step, and a warm-up that outlasts it."""
+  """Refuses training for no steps, and a warm-up longer than training."""
   if not _value(values, "do_train"):
     return
   for name in ("num_train_epochs", "num_train_steps"):
     if _value(values, name) == 0:
       raise InputError(
-        f"--{name}={values[name].value}: trains nothing. Give more, or leave"
-        " out --do_train"
+        f"--{name}={values[name].value}: there is nothing to train. Give a"
+        " larger number, or leave out --do_train"
       )
   names = ("num_warmup_steps", "num_train_steps")
   if not all(name in values and values[name].present for name in names):
@@ -119,41 +127,42 @@ def _check_training_length(values: flags.FlagValues) -> None:
 
 
 def _check_masks(values: flags.FlagValues) -> None:
-  """Refuses more masks per sequence than it has tokens."""
+  """Refuses more masked tokens than a sequence has tokens."""
   masks = _value(values, "max_predictions_per_seq")
   length = _value(values, "max_seq_length")
   if masks is None or length is None:
     return
   if "short_seq_prob" in values and length < 5:
     raise InputError(
-      f"--max_seq_length={length}: a pair of segments needs at least 5 tokens,"
-      " of which 3 are special. Give a longer one"
+      f"--max_seq_length={length}: too short for a pair of segments with [CLS]"
+      " and two [SEP]. Give at least 5"
     )
   if masks <= length:
     return
   if values["max_predictions_per_seq"].present:
     raise InputError(
-      f"--max_predictions_per_seq={masks}: more than the tokens of a sequence,"
-      f" --max_seq_length={length}. Give fewer; a usual number is"
+      f"--max_predictions_per_seq={masks}: more masked tokens than a sequence"
+      f" has tokens, --max_seq_length={length}. Give fewer; typical is"
       " --max_seq_length times --masked_lm_prob"
     )
   logging.warning(
-    "--max_predictions_per_seq=%d is more than --max_seq_length=%d: records"
-    " are padded with masks that are never used",
+    "--max_predictions_per_seq=%d is larger than --max_seq_length=%d: the"
+    " masked positions of each record are padded to a number that is never"
+    " reached",
     masks,
     length,
   )
 
 
 def _check_windows(values: flags.FlagValues) -> None:
-  """Warns of windows of a document that do not overlap."""
+  """Warns if the windows of a document do not overlap."""
   stride = _value(values, "doc_stride")
   length = _value(values, "max_seq_length")
   if stride is not None and stride > length - 3:
     logging.warning(
-      "--doc_stride=%d is longer than the text of a window of"
-      " --max_seq_length=%d: windows do not overlap, so an answer on the border"
-      " of two is in neither",
+      "--doc_stride=%d is longer than the text in a window of"
+      " --max_seq_length=%d: windows do not overlap, so an answer that crosses"
+      " a window boundary is in no window",
       stride,
       length,
     )

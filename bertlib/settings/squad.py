@@ -31,124 +31,170 @@ class SquadSettings(TrainingSettings):
   run: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
-    do_eval=option.boolean(
-      False, "Whether to score the answers, by --predict_file."
-    ),
-    do_predict=option.boolean(False, "Whether to answer questions."),
-    train_batch_size=option.integer(
-      32, "Windows a step of training.", AT_LEAST_1
-    ),
-    predict_batch_size=option.integer(
-      8, "Windows a step of answering.", AT_LEAST_1
-    ),
+    do_eval={
+      "help": "Evaluate the answers to --predict_file, which needs their gold"
+      " answers."
+    },
+    do_predict={"help": "Answer the questions of --predict_file."},
+    train_batch_size={
+      "help": "Number of windows per training step, over all devices."
+    },
+    predict_batch_size={"help": "Number of windows per prediction step."},
   )
-  train_file: str | None = option.text(
-    None, "JSON to learn from, such as train."
+  train_file: str | None = option.path(
+    None,
+    "JSON file in SQuAD format to train on, such as train-v1.1.json.",
+    basic=True,
   )
-  predict_file: str | None = option.text(
-    None, "JSON with the questions to answer."
+  predict_file: str | None = option.path(
+    None,
+    "JSON file in SQuAD format with the questions to answer, such as"
+    " dev-v1.1.json.",
+    basic=True,
   )
   steps_from: str = option.choice(
     "questions",
     ["questions", "windows"],
-    "Of what an epoch is one pass. Long paragraphs make several windows a"
-    " question, and the reference counts questions.",
+    "Unit of --num_train_epochs. Long paragraphs give several windows per"
+    " question; questions is the count of google-research/bert.",
+    section="training",
   )
   doc_stride: int = option.integer(
-    128, "Word pieces from one window to the next.", AT_LEAST_1
+    128,
+    "Stride between overlapping windows of a long paragraph, in tokens.",
+    AT_LEAST_1,
+    basic=True,
   )
   max_query_length: int = option.integer(
-    64, "Word pieces of a question; what is longer is cut.", AT_LEAST_1
+    64,
+    "Maximum length of a question in tokens; longer ones are truncated.",
+    AT_LEAST_1,
   )
   mask_padding: bool = option.boolean(
     False,
-    "Whether answers are looked for, in training too, among the tokens alone"
-    " and not in the padding after them. Batches are then trimmed, which is"
-    " faster.",
+    "Exclude padding from the start and end positions, in training too, so"
+    " that padding need not be computed. Faster, but logits differ from those"
+    " of google-research/bert.",
+    section="model",
   )
   n_best_size: int = option.integer(
     20,
-    "Tokens of a window that are tried as start and as end, and answers listed"
-    " in nbest_predictions.json.",
+    "Number of start and end positions to consider per window, and of answers"
+    " to list per question in nbest_predictions.json.",
     AT_LEAST_1,
+    section="evaluation",
   )
   max_answer_length: int = option.integer(
-    30, "Word pieces of an answer.", AT_LEAST_1
+    30,
+    "Maximum length of an answer in tokens.",
+    AT_LEAST_1,
+    section="evaluation",
   )
   version_2_with_negative: bool = option.boolean(
-    False, "Whether there are questions without an answer, as in SQuAD 2.0."
+    False,
+    "Whether some questions have no answer, as in SQuAD 2.0.",
+    basic=True,
   )
   null_score_diff_threshold: float = option.number(
     0.0,
-    "2.0: there is no answer where that scores better than the best answer by"
-    " more than this.",
+    "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
+    " by more than this.",
     FINITE,
+    section="evaluation",
+    basic=True,
   )
   verbose_logging: bool = option.boolean(
     False,
-    "Whether the log names each question that was cut, and each answer that is"
-    " in no window.",
+    "Log each truncated question, and each answer that is in no window.",
+    section="output",
   )
   eval_metric: str = option.choice(
     "squad",
     ["squad", "chinese"],
-    "Scores of SQuAD, by words; or of CMRC 2018 and DRCD, by characters.",
+    "Metrics of the evaluation: squad compares words; chinese compares"
+    " characters, as for CMRC 2018 and DRCD.",
+    section="evaluation",
   )
-  save_logits: str | None = option.text(
-    None, "File to keep the model's scores in."
+  save_logits: str | None = option.path(
+    None,
+    "File to save the start and end logits to, for --from_logits.",
+    section="evaluation",
   )
-  from_logits: str | None = option.text(
-    None, "Such a file, to answer by in place of the model; it takes seconds."
+  from_logits: str | None = option.path(
+    None,
+    "File of --save_logits to compute answers from instead of running the"
+    " model; takes seconds.",
+    section="evaluation",
   )
   sweep_n_best_size: Sequence[str] | None = option.text_list(
     None,
-    "Several tokens to answer with, all combinations; prints their scores.",
+    "Values of --n_best_size to try, separated by commas, in all combinations"
+    " with the other --sweep flags; prints the metrics of each.",
     AT_LEAST_1,
+    section="evaluation",
   )
   sweep_max_answer_length: Sequence[str] | None = option.text_list(
     None,
-    "Several lengths to answer with, all combinations; prints their scores.",
+    "Values of --max_answer_length to try, separated by commas, in all"
+    " combinations with the other --sweep flags; prints the metrics of each.",
     AT_LEAST_1,
+    section="evaluation",
   )
   sweep_null_threshold: Sequence[str] | None = option.text_list(
     None,
-    "Several thresholds to answer with, all combinations; prints their scores.",
+    "Values of --null_score_diff_threshold to try, separated by commas, in all"
+    " combinations with the other --sweep flags; prints the metrics of each.",
     FINITE,
+    section="evaluation",
   )
   audit: bool = option.boolean(
     False,
-    "Whether to print what each of the next two would cut off --train_file,"
-    " and do nothing else.",
+    "Print how many questions of --train_file are truncated and how many"
+    " answers are in no window, for each --audit_max_seq_lengths and"
+    " --audit_doc_strides, and exit.",
   )
   audit_max_seq_lengths: Sequence[str] = option.text_list(
-    ["128", "256", "384", "512"], "Lengths to try.", SEQ_LENGTH
+    ["128", "256", "384", "512"],
+    "Values of --max_seq_length that --audit tries, separated by commas.",
+    SEQ_LENGTH,
   )
   audit_doc_strides: Sequence[str] = option.text_list(
-    ["64", "128"], "Strides to try.", AT_LEAST_1
+    ["64", "128"],
+    "Values of --doc_stride that --audit tries, separated by commas.",
+    AT_LEAST_1,
   )
   interactive: bool = option.boolean(
-    False, "Whether to answer questions from standard input, one a line."
+    False,
+    "Answer questions from standard input, one per line.",
+    section="evaluation",
+    basic=True,
   )
-  passage_file: str | None = option.text(
+  passage_file: str | None = option.path(
     None,
-    "For --interactive: the text that they are about. If not given, it comes"
-    " first in standard input, and a blank line ends it.",
+    "Text that the questions of --interactive are about. If not given, the"
+    " text comes first in standard input, up to a blank line.",
+    section="evaluation",
   )
-  cache_dir: str | None = option.text(
-    None, "Folder for made windows; --output_dir if not given."
+  cache_dir: str | None = option.path(
+    None,
+    "Folder to cache converted windows in. If not given, --output_dir.",
   )
   num_workers: int = option.integer(
-    0, "Processes that make windows; 0 for one a core.", COUNT
+    0,
+    "Number of processes that convert questions to windows; 0 for one per CPU"
+    " core.",
+    COUNT,
+    section="devices",
   )
 
   @property
   def answers_questions(self) -> bool:
-    """Whether --predict_file is to be answered."""
+    """Whether to answer the questions of --predict_file."""
     return bool(self.run.do_predict or self.from_logits)
 
   @property
   def sweeps(self) -> bool:
-    """Whether several settings are to be tried."""
+    """Whether a --sweep flag is given."""
     return bool(
       self.numbers("sweep_n_best_size")
       or self.numbers("sweep_max_answer_length")
@@ -156,17 +202,14 @@ class SquadSettings(TrainingSettings):
     )
 
   def numbers(self, flag: str, kind: type = int) -> list[Any]:
-    """The numbers of a list flag.
+    """Numbers of a list flag; empty if it is not given.
 
     Args:
-      flag: its name.
+      flag: name of the flag.
       kind: int or float.
 
-    Returns:
-      The numbers; none if the flag is not given.
-
     Raises:
-      InputError: one is none, or an integer below 1.
+      InputError: an item is not a number, or an integer below 1.
     """
     values = getattr(self, flag) or []
     try:
@@ -175,6 +218,6 @@ class SquadSettings(TrainingSettings):
       read = [None]
     if None in read or (kind is int and any(value < 1 for value in read)):
       raise InputError(
-        f"--{flag}={','.join(values)}: give numbers with commas between"
+        f"--{flag}={','.join(values)}: give numbers, separated by commas"
       )
     return read

@@ -15,29 +15,41 @@ class SquadMetricsSettings:
 
   FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True
 
+  SECTION: ClassVar[str] = "evaluation"
+  EXAMPLE: ClassVar[str] = (
+    "python squad_metrics.py dev-v2.0.json predictions.json"
+    " --na-prob-file=null_odds.json"
+  )
+
   metric: str = option.choice(
     "auto",
     ["auto", "1.1", "2.0", "chinese"],
-    "Which scores: those of SQuAD 1.1 or 2.0 (auto: 2.0 where the data has"
-    " is_impossible), or by characters.",
+    "Metrics to compute: those of SQuAD 1.1 or 2.0, or chinese for comparison"
+    " by characters. auto is 2.0 if the data has is_impossible, otherwise 1.1.",
+    basic=True,
   )
-  out_file: str | None = option.text(
+  out_file: str | None = option.path(
     None,
-    "File for the scores, in place of standard output.",
+    "File to write the metrics to instead of standard output.",
     short_name="o",
     name="out-file",
+    section="output",
+    basic=True,
   )
-  na_prob_file: str | None = option.text(
+  na_prob_file: str | None = option.path(
     None,
-    "2.0: JSON file with how sure it is that a question has no answer, such as"
-    " null_odds.json; adds the search for the best threshold.",
+    "SQuAD 2.0: JSON file with the probability or score of no answer per"
+    " question, such as null_odds.json. Adds the best threshold to the output.",
     short_name="n",
     name="na-prob-file",
+    basic=True,
   )
   na_prob_thresh: float = option.number(
     1.0,
-    "2.0: above this the answer is none, whatever is predicted.",
+    "SQuAD 2.0: questions whose value in --na-prob-file is above this count as"
+    " answered by no answer, whatever is predicted.",
     FINITE,
     short_name="t",
     name="na-prob-thresh",
+    basic=True,
   )

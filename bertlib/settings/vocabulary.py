@@ -20,45 +20,90 @@ class VocabularySettings:
     "python create_vocab.py --input_file=text.txt --output_file=vocab.txt"
   )
 
-  text: TextSettings = option.group(TextSettings)
-  input_file: str | None = option.text(
+  SECTION: ClassVar[str] = "data"
+
+  input_file: str | None = option.path(
     None,
-    "Text to learn from: files and globs with commas between, plain or .gz.",
+    "Text files to train the vocabulary on, plain or .gz: names or glob"
+    " patterns, separated by commas.",
+    basic=True,
   )
-  output_file: str | None = option.text(None, "The vocabulary to write.")
+  output_file: str | None = option.path(
+    None, "Vocabulary file to write.", section="output", basic=True
+  )
   do_lower_case: bool = option.boolean(
-    True, "Whether to lower-case and strip accents."
+    True,
+    "Lowercase the text and strip accents, for an uncased model.",
+    basic=True,
   )
-  vocab_size: int = option.integer(30522, "Entries.", AT_LEAST_1)
+  vocab_size: int = option.integer(
+    30522,
+    "Number of vocabulary entries.",
+    AT_LEAST_1,
+    section="training",
+    basic=True,
+  )
   min_frequency: int = option.integer(
-    2, "How often a character or piece has to come to be an entry.", AT_LEAST_1
+    2,
+    "Minimum number of occurrences of a character or piece.",
+    AT_LEAST_1,
+    section="training",
+    basic=True,
   )
   num_unused: int = option.integer(
-    0, "Entries [unusedN], places for words of later.", COUNT
+    0,
+    "Number of [unusedN] entries to reserve for words that are added later.",
+    COUNT,
+    section="training",
+    basic=True,
   )
   limit_alphabet: int | None = option.integer(
     None,
-    "How many characters are entries, the most frequent; all if not given.",
+    "Maximum number of single characters in the vocabulary, the most frequent"
+    " ones. If not given, there is no limit.",
     AT_LEAST_1,
+    section="training",
+    basic=True,
   )
-  add_words: str | None = option.text(
-    None, "Words, one a line, to put in the [unusedN] places of --vocab_file."
-  )
-  vocab_file: str | None = option.text(None, "The vocabulary to add words to.")
-  grow: bool = option.boolean(
-    False, "Whether to append the words for which there is no place."
-  )
-  init_checkpoint: str | None = option.text(
+  add_words: str | None = option.path(
     None,
-    "A checkpoint of --vocab_file's model, to give the new words embeddings:"
-    " the mean of their pieces'. Adam's moments of these are 0, and all other"
-    " numbers stay.",
+    "File with words, one per line, to add to --vocab_file in place of its"
+    " [unusedN] entries.",
+    basic=True,
   )
-  output_checkpoint: str | None = option.text(None, "The checkpoint to write.")
-  bert_config_file: str | None = option.text(
-    None, "The config of --init_checkpoint."
+  vocab_file: str | None = option.path(
+    None,
+    "Existing vocabulary that --add_words extends.",
+    section="model",
+    basic=True,
   )
-  output_config: str | None = option.text(
-    None, "The config to write, of --output_checkpoint."
+  grow: bool = option.boolean(
+    False,
+    "Append the words of --add_words for which no [unusedN] entry is left.",
+    basic=True,
   )
+  init_checkpoint: str | None = option.path(
+    None,
+    "Checkpoint of the model of --vocab_file, to add embeddings of the new"
+    " words to. Each is the mean of the embeddings of its old pieces, with"
+    " Adam moments of 0; all other values are copied.",
+    section="model",
+    basic=True,
+  )
+  output_checkpoint: str | None = option.path(
+    None,
+    "Checkpoint to write, with the embeddings of the new words.",
+    section="output",
+    basic=True,
+  )
+  bert_config_file: str | None = option.path(
+    None, "Config of --init_checkpoint.", section="model", basic=True
+  )
+  output_config: str | None = option.path(
+    None,
+    "Config to write for --output_checkpoint.",
+    section="output",
+    basic=True,
+  )
+  text: TextSettings = option.group(TextSettings)
   given: frozenset[str] = frozenset()  # flags on the command line

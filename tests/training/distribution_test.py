@@ -314,7 +314,7 @@ def test_replicas_evaluate_and_predict_like_one(workspace, single, main):
       "--optimizer_on_cpu is for one device",
     ),
     (["--num_replicas=2", "--distribution=off"], {}, "--num_replicas is for"),
-    (["--use_tpu", "--distribution=mirrored"], {}, "give one of them"),
+    (["--use_tpu", "--distribution=mirrored"], {}, "Give one of them"),
     (
       ["--num_replicas=2", "--distribution=multi_worker"],
       tf_config({"worker": ADDRESSES}, "worker", 0),

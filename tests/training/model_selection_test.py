@@ -606,7 +606,7 @@ def test_best_of_the_seeds_is_kept(workspace, main, monkeypatch, tmp_path):
   ("more", "message"),
   [
     (["--best_metric=nonsense"], "nonsense.*there are accuracy, f1, loss"),
-    (["--patience=2"], "--patience.*add --eval_steps"),
+    (["--patience=2"], "--patience=2.*Add --eval_steps"),
     (["--eval_steps=3", "--save_checkpoints_steps=2"], "multiple of.*steps=2"),
     (["--seeds=2"], "--seeds.*add.*--do_eval"),
     (["--seeds=1", "--do_eval"], "--seeds=1: give 2 or more"),
