@@ -1,11 +1,10 @@
-"""Carries BERT between TensorFlow checkpoints and Hugging Face folders.
+"""Converts BERT between TensorFlow checkpoints and Hugging Face folders.
 
   python convert_checkpoint.py --input=FOLDER_OR_CHECKPOINT --output=FOLDER
 
-Weights are renamed and turned, never computed with: there and back again
-gives the same bits. A tensor that has no place on the other side is an error,
-so that nothing of a model is lost unseen. PyTorch is needed only to read a
-`pytorch_model.bin`.
+Weights are only renamed and transposed, so a round trip is bitwise exact. A
+tensor without a counterpart in the other format is an error, so that no weight
+is dropped silently. PyTorch is needed only to read `pytorch_model.bin`.
 
 The same command strips, averages and renames TensorFlow checkpoints
 (`bertlib/checkpoints/rewrite.py`) and compares models
@@ -28,34 +27,32 @@ from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.conversion import ConversionSettings
 
-# The command line
-
 
 def define_flags() -> None:
   """Defines the flags."""
   option.define(ConversionSettings)
 
 
-# Flags that mean something only with another.
-_NEEDS = {"last": "average", "dry_run": "rename", "text_file": "compare"}
+# Flags that require another flag.
+_REQUIRED = {"last": "average", "dry_run": "rename", "text_file": "compare"}
 
 
 def main(_) -> int | None:
-  """Converts --input to what it is not, rewrites it, or compares it."""
+  """Converts, rewrites or compares `--input`."""
   settings = option.from_flags(ConversionSettings)
-  for flag, needed in _NEEDS.items():
-    if getattr(settings, flag) and not getattr(settings, needed):
-      raise InputError(f"--{flag}: needs --{needed}")
+  for flag, required in _REQUIRED.items():
+    if getattr(settings, flag) and not getattr(settings, required):
+      raise InputError(f"--{flag}: needs --{required}")
   rewrites = settings.strip_optimizer or settings.average or settings.rename
   if rewrites and (settings.compare or settings.to):
     raise InputError(
-      "--strip_optimizer, --average and --rename write a TensorFlow checkpoint;"
-      " convert or compare that by a second command"
+      "--strip_optimizer, --average and --rename write a TensorFlow checkpoint."
+      " Convert or compare it with a second command"
     )
   if settings.compare:
     return 0 if _compare(settings) else 1
   if not (settings.output or settings.dry_run):
-    raise InputError("--output: not given; name a folder to write to")
+    raise InputError("--output: not given. Name a folder to write to")
   return _rewrite(settings) if rewrites else _convert(settings)
 
 
@@ -93,7 +90,7 @@ def _given_or_beside(
     return given
   path = os.path.join(os.path.dirname(checkpoint), name)
   if not os.path.exists(path):
-    raise InputError(f"{path}: not there; name the file with --{flag}")
+    raise InputError(f"{path}: no such file. Name the file with --{flag}")
   return path
 
 
@@ -105,8 +102,8 @@ def _rewrite(settings: ConversionSettings) -> None:
     checkpoints = [finding.find_checkpoint(path) for path in paths]
     if settings.average and len(checkpoints) == 1:
       raise InputError(
-        f"{settings.input}: --average takes several checkpoints with commas"
-        " between, or --last=N of a folder"
+        f"{settings.input}: --average takes several checkpoints, separated by"
+        " commas, or a folder and --last=N"
       )
   rewrite.rewrite(
     checkpoints,

@@ -1,9 +1,8 @@
-"""Converts between TensorFlow checkpoints and Hugging Face folders.
+"""Converting between TensorFlow checkpoints and Hugging Face folders.
 
-Weights are renamed and turned, never computed with: there and back again
-gives the same bits. A tensor that has no place on the other side is an error,
-so that nothing of a model is lost unseen. PyTorch is needed only to read a
-`pytorch_model.bin`.
+Weights are only renamed and transposed, so a round trip is bitwise exact. A
+tensor without a counterpart in the other format is an error, so that no weight
+is dropped silently. PyTorch is needed only to read `pytorch_model.bin`.
 """
 
 from __future__ import annotations
@@ -33,25 +32,22 @@ from bertlib.errors import InputError
 
 
 class Row(NamedTuple):
-  """One tensor: its two names and how it lies on each side."""
+  """One tensor's names and layout in both formats."""
 
   tensorflow: str
   huggingface: str
-  # In TensorFlow: V vocabulary, P positions, T segments, H hidden size,
-  # I intermediate size, L labels; a digit is the same for all models.
+  # Shape in TensorFlow: V vocabulary, P positions, T token types, H hidden
+  # size, I intermediate size, L labels; a digit is a fixed size.
   axes: str
-  # Whether Hugging Face has the axes in the other order.
+  # Whether Hugging Face stores the transpose.
   transposed: bool = False
 
 
 def name_table(num_hidden_layers: int) -> dict[str, list[Row]]:
-  """All tensors that BERT and its heads can have.
-
-  Args:
-    num_hidden_layers: layers of the encoder.
+  """Lists all tensors of BERT and its heads.
 
   Returns:
-    The rows of each part. A model has a part whole or not at all, and always
+    Rows by part. A model has all tensors of a part or none of them, and always
     the encoder.
   """
   encoder = [
@@ -117,8 +113,8 @@ def _module(scope: str) -> str:
   return scope.replace("/layer_", "/layer.").replace("/", ".")
 
 
-# Hugging Face's classes and the heads that each has. Where several have the
-# same, the first is meant unless the config names another.
+# Hugging Face's classes and their heads. Of several with the same heads, the
+# first is used unless the config names another.
 _ARCHITECTURES = {
   "BertModel": set(),
   "BertForPreTraining": {"masked LM head", "next sentence head"},
@@ -130,15 +126,15 @@ _ARCHITECTURES = {
   "BertForMultipleChoice": {"label head"},
 }
 
-# Other spellings in Hugging Face files: LayerNorm's weights as they were
-# called in 2018, and the encoder of a bare BertModel.
-_OTHER_SPELLINGS = (
+# Alternative names in Hugging Face files: the LayerNorm weights of 2018, and
+# the encoder of a bare BertModel.
+_ALTERNATIVE_NAMES = (
   (r"LayerNorm\.gamma$", "LayerNorm.weight"),
   (r"LayerNorm\.beta$", "LayerNorm.bias"),
   (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
 )
 
-# Second copies of a tensor that TensorFlow's graph has once.
+# Copies of tied tensors, which TensorFlow's graph has once.
 _TIED_COPIES = {
   "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
   "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -158,15 +154,15 @@ _CONFIG_KEYS = (
   "vocab_size",
 )
 
-# What `config.json` says of its own folder and not of the model.
-_KEYS_OF_THE_FOLDER = (
+# Keys of `config.json` that describe the files, not the model.
+_FILE_KEYS = (
   "_name_or_path",
   "dtype",
   "torch_dtype",
   "transformers_version",
 )
 
-# Hugging Face's name of each activation that modeling.py has.
+# Hugging Face's names of activations, and those of modeling.py.
 _ACTIVATIONS = {
   "gelu": "gelu",
   "gelu_new": "gelu_new",
@@ -186,29 +182,30 @@ def huggingface_to_tensorflow(
   do_lower_case: bool | None = None,
   overwrite: bool = False,
 ) -> None:
-  """Writes a Hugging Face folder as a checkpoint; prints what it did.
+  """Converts a Hugging Face folder to a checkpoint; prints what was written.
 
-  `bert_config.json` keeps all that `config.json` says of the model, and gets
+  `bert_config.json` gets all keys of `config.json` that describe the model, and
   `do_lower_case`.
 
   Args:
-    source_dir: has `config.json`, and weights as safetensors (in shards or
-      not) or `pytorch_model.bin`, whose pickled code is not run.
-    target_dir: gets `bert_model.ckpt.*` in float32, `bert_config.json` and
-      `vocab.txt`; made if need be.
-    vocab_file: one piece a line; None for the vocabulary in `source_dir`.
-    do_lower_case: None for what `source_dir` says or the vocabulary shows.
-    overwrite: whether files of those names may be replaced.
+    source_dir: contains `config.json` and weights: safetensors, sharded or not,
+      or `pytorch_model.bin`, whose pickled code is not executed.
+    target_dir: `bert_model.ckpt.*` in float32, `bert_config.json` and
+      `vocab.txt` are written here; created if missing.
+    vocab_file: one piece per line; None for the vocabulary in `source_dir`.
+    do_lower_case: None for the value in `source_dir`, or else by the capital
+      letters of the vocabulary.
+    overwrite: whether to replace existing files.
 
   Raises:
-    InputError: something is missing, left over, of other shape or dtype, or
-      not BERT as TensorFlow's graph has it; or would be overwritten.
+    InputError: a file or tensor is missing or unexpected, has another shape or
+      dtype, or the model is not supported by modeling.py; or a file exists.
   """
   config = _read_huggingface_config(source_dir)
   vocab, stated_case = _read_tokenizer(source_dir, vocab_file)
   _check_vocab_size(vocab, config, vocab_file or source_dir)
   config["do_lower_case"] = _lower_case(vocab, do_lower_case, stated_case)
-  for key in _KEYS_OF_THE_FOLDER:
+  for key in _FILE_KEYS:
     config.pop(key, None)
 
   variables, parts = _read_as_variables(source_dir, config)
@@ -227,13 +224,13 @@ def huggingface_to_tensorflow(
 def _read_huggingface_config(folder: str) -> dict[str, Any]:
   path = os.path.join(folder, "config.json")
   config = _read_config(path, _ACTIVATIONS)
-  plain = {
+  supported = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
     "is_decoder": False,
     "add_cross_attention": False,
   }
-  for key, value in plain.items():
+  for key, value in supported.items():
     if config.get(key, value) != value:
       raise InputError(
         f"{path}: {key} is {json.dumps(config[key])}; only"
@@ -245,13 +242,13 @@ def _read_huggingface_config(folder: str) -> dict[str, Any]:
 def _read_as_variables(
   folder: str, config: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Row]]]:
-  """The weights of a Hugging Face folder as TensorFlow has them; its parts."""
+  """A Hugging Face folder's weights as TensorFlow variables, and its parts."""
   tensors, file = rewrite.read_huggingface_weights(folder)
-  tensors = _without_copies(_respell(tensors, file), file)
+  tensors = _without_copies(_with_standard_names(tensors, file), file)
   tensors = _as_float32(tensors, file)
   parts = _find_parts(tensors, "huggingface", config, file)
   variables = {
-    row.tensorflow: _turn(tensors[row.huggingface], row)
+    row.tensorflow: _transpose(tensors[row.huggingface], row)
     for row in itertools.chain(*parts.values())
   }
   return variables, parts
@@ -260,7 +257,7 @@ def _read_as_variables(
 def _read_tokenizer(
   folder: str, vocab_file: str | None
 ) -> tuple[bytes, bool | None]:
-  """The vocabulary as `vocab.txt` has it; whether words are lower-cased."""
+  """Reads the contents of `vocab.txt`, and `do_lower_case` if it is stated."""
   config, fast = (
     json_files.read(path, dict) if os.path.exists(path) else {}
     for path in (
@@ -270,12 +267,12 @@ def _read_tokenizer(
   )
   normalizer = fast.get("normalizer") or {}
   do_lower_case = config.get("do_lower_case", normalizer.get("lowercase"))
-  ours = {"strip_accents": do_lower_case, "tokenize_chinese_chars": True}
-  for key, value in ours.items():
+  supported = {"strip_accents": do_lower_case, "tokenize_chinese_chars": True}
+  for key, value in supported.items():
     if config.get(key) not in (None, value):
       print(
-        f"note: tokenization.py does not follow {key}={config[key]} of"
-        " tokenizer_config.json; some words will be cut otherwise"
+        f"note: tokenization.py does not support {key}={config[key]} of"
+        " tokenizer_config.json; some words will be tokenized differently"
       )
   if vocab_file is None:
     vocab_file = os.path.join(folder, "vocab.txt")
@@ -304,25 +301,25 @@ def _vocab_of_fast_tokenizer(fast: dict[str, Any], folder: str) -> bytes:
   return "".join(f"{piece}\n" for piece in pieces).encode()
 
 
-def _respell(
+def _with_standard_names(
   tensors: dict[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """The same tensors as the name table spells them."""
-  respelled = {}
+  """Renames tensors with alternative names to those of the name table."""
+  renamed = {}
   for old, tensor in tensors.items():
     name = old
-    for pattern, replacement in _OTHER_SPELLINGS:
+    for pattern, replacement in _ALTERNATIVE_NAMES:
       name = re.sub(pattern, replacement, name)
-    if name in respelled:
-      raise InputError(f"{source}: has {name} in two spellings, one is {old}")
-    respelled[name] = tensor
-  return respelled
+    if name in renamed:
+      raise InputError(f"{source}: has {name} twice, once named {old}")
+    renamed[name] = tensor
+  return renamed
 
 
 def _without_copies(
   tensors: dict[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """Leaves out what holds no weights of its own."""
+  """Leaves out position ids and copies of tied tensors."""
   kept = {
     name: tensor
     for name, tensor in tensors.items()
@@ -352,28 +349,28 @@ def tensorflow_to_huggingface(
   do_lower_case: bool | None = None,
   overwrite: bool = False,
 ) -> None:
-  """Writes a checkpoint as a Hugging Face folder; prints what it did.
+  """Converts a checkpoint to a Hugging Face folder; prints what was written.
 
-  Labels are called as in `model.json` beside the checkpoint, or else as in
-  `id2label` of `config_file`, where the head has as many.
+  Label names come from `model.json` beside the checkpoint, or else from
+  `id2label` in `config_file`, if their number matches the head.
 
   Args:
-    checkpoint: path of a checkpoint without `.index`; the optimizer's state
-      is left out.
+    checkpoint: path without `.index`; its optimizer state is left out.
     config_file: the model's `bert_config.json`.
-    vocab_file: one piece a line.
-    target_dir: gets `model.safetensors`, `config.json`, `vocab.txt` and
-      `tokenizer_config.json`; made if need be.
-    architecture: Hugging Face's class, whose heads alone are written; None
-      for what `config_file` says or the heads show.
-    do_lower_case: None for what `config_file` says or the vocabulary shows.
-    overwrite: whether files of those names may be replaced.
+    vocab_file: one piece per line.
+    target_dir: `model.safetensors`, `config.json`, `vocab.txt` and
+      `tokenizer_config.json` are written here; created if missing.
+    architecture: Hugging Face class; other heads are left out. None for the one
+      in `config_file`, or else by the heads of the checkpoint.
+    do_lower_case: None for the value in `config_file`, or else by the capital
+      letters of the vocabulary.
+    overwrite: whether to replace existing files.
 
   Raises:
-    InputError: something is missing, left over, or of other shape or dtype;
-      no class has all the heads; or something would be overwritten.
+    InputError: a tensor is missing or unexpected, or has another shape or
+      dtype; no class has all the heads; or a file exists.
   """
-  activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+  activations = {name: hf_name for hf_name, name in _ACTIVATIONS.items()}
   config = _read_config(config_file, activations)
   vocab = _read_vocab(vocab_file)
   _check_vocab_size(vocab, config, vocab_file)
@@ -414,11 +411,13 @@ def _as_tensors(
   parts: dict[str, list[Row]],
   architecture: str,
 ) -> dict[str, np.ndarray]:
-  """The weights of some parts as a class of Hugging Face has them."""
-  # A bare BertModel has no "bert." around it.
+  """The weights of `parts` as tensors of a Hugging Face class."""
+  # The tensors of a bare BertModel have no prefix "bert.".
   prefix = "bert." if architecture == "BertModel" else ""
   return {
-    row.huggingface.removeprefix(prefix): _turn(variables[row.tensorflow], row)
+    row.huggingface.removeprefix(prefix): _transpose(
+      variables[row.tensorflow], row
+    )
     for row in itertools.chain(*parts.values())
   }
 
@@ -438,20 +437,20 @@ def _choose_architecture(
         " needs"
       )
     return wanted
-  fitting = [name for name, has in _ARCHITECTURES.items() if has == heads]
-  if not fitting:
+  matching = [name for name, has in _ARCHITECTURES.items() if has == heads]
+  if not matching:
     raise InputError(
-      f"{source}: has a {' and a '.join(sorted(heads))}, and no one class of"
-      " Hugging Face has all these; name the class with --architecture to"
-      " leave out the other heads"
+      f"{source}: has a {' and a '.join(sorted(heads))}, but no Hugging Face"
+      " class has all of these. Name a class with --architecture; other heads"
+      " are left out"
     )
-  return next((name for name in stated or () if name in fitting), fitting[0])
+  return next((name for name in stated or () if name in matching), matching[0])
 
 
 def _name_labels(
   config: dict[str, Any], variables: dict[str, np.ndarray], checkpoint: str
 ) -> None:
-  """Sets `id2label` and `label2id`, by which Hugging Face sizes the head."""
+  """Sets `id2label` and `label2id`, which determine the size of the head."""
   id2label = config.pop("id2label", None) or {}
   config.pop("label2id", None)
   config.pop("num_labels", None)
@@ -462,9 +461,9 @@ def _name_labels(
     return
   num_labels = variables["output_bias"].size
   labels = [f"LABEL_{i}" for i in range(num_labels)]
-  carried = [id2label[i] for i in sorted(id2label, key=int)]
-  if len(carried) == num_labels:
-    labels = carried
+  in_config = [id2label[i] for i in sorted(id2label, key=int)]
+  if len(in_config) == num_labels:
+    labels = in_config
   description = model_json.load_description(os.path.dirname(checkpoint))
   trained = description.get("labels", [])
   if len(trained) == num_labels:
@@ -474,11 +473,11 @@ def _name_labels(
   app.show(f"labels: {', '.join(labels)}")
 
 
-# Both ways
+# Both directions
 
 
 def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
-  """A model's sizes and rates, its activation called as on the other side."""
+  """Reads a model's config, with `hidden_act` renamed for the other format."""
   config = json_files.read(path, dict)
   config_schema.check(path, config, _CONFIG_KEYS)
   name = config["hidden_act"]
@@ -497,18 +496,20 @@ def _check_vocab_size(
   if size > config["vocab_size"]:
     raise InputError(
       f"{source}: the vocabulary has {size} pieces, the model only"
-      f" {config['vocab_size']}; name the model's own with --vocab_file"
+      f" {config['vocab_size']}. Name the model's vocabulary with --vocab_file"
     )
 
 
 def _lower_case(vocab: bytes, *stated: bool | None) -> bool:
-  """The first that is not None; else what the vocabulary shows."""
+  """The first stated value, or else by capital letters in the vocabulary."""
   for value in stated:
     if value is not None:
       return value
-  shown = not vocabulary.is_cased(_pieces(vocab))
-  print(f"do_lower_case: {shown}, by the capital letters in the vocabulary")
-  return shown
+  do_lower_case = not vocabulary.is_cased(_pieces(vocab))
+  print(
+    f"do_lower_case: {do_lower_case}, by the capital letters in the vocabulary"
+  )
+  return do_lower_case
 
 
 def _pieces(vocab: bytes) -> list[str]:
@@ -522,44 +523,47 @@ def _as_float32(
   dtypes = {name: tensor.dtype.name for name, tensor in tensors.items()}
   others = [f"{n} ({d})" for n, d in sorted(dtypes.items()) if d not in exact]
   if others:
-    raise InputError(f"{source}: no float32 can hold {', '.join(others)}")
+    raise InputError(
+      f"{source}: not convertible to float32: {', '.join(others)}"
+    )
   rewrite.warn_if_not_finite(source, tensors)
   narrow = [dtype for dtype in dtypes.values() if dtype != "float32"]
   if narrow:
-    print(f"widened: {len(narrow)} tensors of 16 bits to float32, exactly")
+    print(f"converted: {len(narrow)} tensors of 16 bits to float32, exactly")
   return {n: t.astype(np.float32, copy=False) for n, t in tensors.items()}
 
 
 def _find_parts(
   tensors: dict[str, np.ndarray],
-  side: str,
+  model_format: str,
   config: dict[str, Any],
   source: str,
 ) -> dict[str, list[Row]]:
-  """The parts of the model that `tensors` are.
+  """Finds the parts of a model and checks that they are complete.
 
   Args:
-    tensors: under the names of `side`.
-    side: "tensorflow" or "huggingface".
+    tensors: by their names in `model_format`.
+    model_format: "tensorflow" or "huggingface".
     config: sizes of the model.
-    source: file of the tensors.
+    source: file of the tensors, for messages.
 
   Returns:
-    As `name_table`, without the parts that are not there.
+    `name_table` without the parts that the model lacks.
 
   Raises:
-    InputError: a tensor is of no part, a part is not whole or a tensor has
-      another shape than by `config`.
+    InputError: a tensor belongs to no part, a part is incomplete, or a shape
+      differs from `config`.
   """
   table = name_table(config["num_hidden_layers"])
   names = {
-    part: {getattr(row, side): row for row in rows}
+    part: {getattr(row, model_format): row for row in rows}
     for part, rows in table.items()
   }
   unknown = tensors.keys() - set(itertools.chain(*names.values()))
   if unknown:
     raise InputError(
-      f"{source}: BERT has no place for {', '.join(sorted(unknown))}"
+      f"{source}: has tensors that BERT does not have:"
+      f" {', '.join(sorted(unknown))}"
     )
   found = {
     part: rows
@@ -582,22 +586,24 @@ def _find_parts(
   wrong = []
   for name, row in rows.items():
     shape = tuple(sizes[axis] for axis in row.axes)
-    if side == "huggingface" and row.transposed:
+    if model_format == "huggingface" and row.transposed:
       shape = shape[::-1]
     if tensors[name].shape != shape:
-      wrong.append(f"{name} is {tensors[name].shape}, by the config {shape}")
+      wrong.append(
+        f"{name} is {tensors[name].shape}, but by the config {shape}"
+      )
   if wrong:
     raise InputError(f"{source}: {'; '.join(wrong)}")
   return {part: table[part] for part in found}
 
 
-def _turn(tensor: np.ndarray, row: Row) -> np.ndarray:
-  # Contiguous, since safetensors writes memory as it lies.
+def _transpose(tensor: np.ndarray, row: Row) -> np.ndarray:
+  # safetensors ignores strides, so the array has to be contiguous.
   return np.ascontiguousarray(tensor.T if row.transposed else tensor)
 
 
 def _read_vocab(path: str) -> bytes:
-  """A vocabulary, which has to be UTF-8, without a byte-order mark."""
+  """Reads a vocabulary in UTF-8, without its byte-order mark."""
   return text_files.read_text(path).encode()
 
 
@@ -629,11 +635,11 @@ def _print_written(
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
-  """Reads a model of any kind as a TensorFlow checkpoint has it."""
-  kind = rewrite.model_format(path)
-  if kind == "huggingface":
+  """Reads the weights of a model in any format, by checkpoint name."""
+  model_format = rewrite.model_format(path)
+  if model_format == "huggingface":
     variables, _ = _read_as_variables(path, _read_huggingface_config(path))
     return variables
-  if kind == "saved_model":
+  if model_format == "saved_model":
     return compare.saved_model_weights(path)
   return rewrite.read_weights(finding.find_checkpoint(path))

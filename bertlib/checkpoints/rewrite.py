@@ -1,8 +1,8 @@
-"""Reads files of weights, and makes a checkpoint of others.
+"""Reading weights; stripping, averaging and renaming checkpoints.
 
-Weights are NumPy arrays by name. A TensorFlow checkpoint may lose what its
-optimizer keeps, be averaged with others, and get other names; all three at
-once, if need be. Memory holds one model meanwhile, however many are averaged.
+Weights are NumPy arrays by name. The optimizer's variables can be left out,
+checkpoints averaged and variables renamed, all in one call. Memory holds one
+model at a time, however many are averaged.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from bertlib.checkpoints import (
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
-# Files beside a checkpoint that go where it goes.
+# Files that are copied together with a checkpoint.
 _COMPANIONS = (
   loading.CONFIG_FILE,
   loading.VOCAB_FILE,
   model_json.MODEL_FILE,
 )
 
-# What a folder that is no TensorFlow checkpoint's is known by.
-_MARKS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
+# Files that identify the format of a folder without TensorFlow checkpoints.
+_FORMATS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
 
 
 def model_format(path: str) -> str:
-  """What a path names: "saved_model", "huggingface" or "tensorflow"."""
-  for mark, kind in _MARKS.items():
-    if os.path.exists(os.path.join(path, mark)):
-      return kind
+  """Format of a model: "saved_model", "huggingface" or "tensorflow"."""
+  for name, found in _FORMATS.items():
+    if os.path.exists(os.path.join(path, name)):
+      return found
   return "tensorflow"
 
 
@@ -50,35 +50,32 @@ def model_format(path: str) -> str:
 
 
 def last_checkpoints(folder: str, number: int) -> list[str]:
-  """The last checkpoints of a training run, the very last one last.
+  """The last `number` checkpoints of a training run, oldest first.
 
   Args:
     folder: the `--output_dir` of the run.
-    number: how many.
-
-  Returns:
-    Their paths.
+    number: of checkpoints.
 
   Raises:
-    InputError: there are fewer.
+    InputError: the folder has fewer.
   """
   state = tf.train.get_checkpoint_state(folder)
   known = list(state.all_model_checkpoint_paths) if state else []
   if len(known) < number:
     raise InputError(
       f"{folder}: keeps {len(known)} checkpoints of a training run, not"
-      f" {number}; ask for fewer, or train with a higher --keep_checkpoint_max"
+      f" {number}. Ask for fewer, or train with a higher --keep_checkpoint_max"
     )
   return known[-number:]
 
 
 class Checkpoint(Mapping[str, np.ndarray]):
-  """The variables of a TensorFlow checkpoint, each read when it is asked for.
+  """The variables of a TensorFlow checkpoint, read on access.
 
   Attributes:
-    path: of the checkpoint.
-    shapes: a list of sizes for each variable.
-    dtypes: TensorFlow's, of each variable.
+    path: path without `.index`.
+    shapes: list of ints for each variable.
+    dtypes: `tf.DType` of each variable.
   """
 
   def __init__(self, path: str):
@@ -88,7 +85,8 @@ class Checkpoint(Mapping[str, np.ndarray]):
       path: without `.index`.
 
     Raises:
-      InputError: it is not there or damaged; reading a variable raises it too.
+      InputError: the checkpoint is missing, incomplete or corrupt. Reading a
+        variable can raise it too.
     """
     self.path = path
     with checkpoint_files.as_input_errors(self.path):
@@ -112,23 +110,22 @@ class Checkpoint(Mapping[str, np.ndarray]):
     return len(self.shapes)
 
   def num_bytes(self, names: Iterable[str]) -> int:
-    """What some of the variables take."""
+    """Size of some of the variables."""
     return sum(
       int(np.prod(self.shapes[name])) * self.dtypes[name].size for name in names
     )
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
-  """Reads all of a checkpoint but what is for training alone; prints both.
+  """Reads a checkpoint's weights, without optimizer state and global step.
+
+  Prints the number of tensors, and of those that are left out.
 
   Args:
     path: without `.index`.
 
-  Returns:
-    The weights by name.
-
   Raises:
-    InputError: it is not there or damaged.
+    InputError: the checkpoint is missing, incomplete or corrupt.
   """
   checkpoint = Checkpoint(path)
   weights = {
@@ -141,11 +138,11 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   print(f"read: {path}, {len(checkpoint)} tensors")
   if len(weights) < len(checkpoint):
     num_others = len(checkpoint) - len(weights)
-    print(f"left out: {num_others} of the optimizer's state")
+    print(f"left out: {num_others} tensors of the optimizer's state")
   return weights
 
 
-# A checkpoint made of others
+# Stripping, averaging and renaming
 
 
 def rewrite(
@@ -155,29 +152,29 @@ def rewrite(
   renames: Sequence[str] = (),
   overwrite: bool = False,
 ) -> None:
-  """Writes the mean of checkpoints, or the only one; prints what it did.
+  """Strips, averages and renames checkpoints; prints what was written.
 
-  What is not averaged keeps its bits.
+  Variables that are not averaged are copied bitwise.
 
   Args:
-    checkpoints: paths without `.index`. Their variables have the same names,
-      shapes and types. Means are taken in float64; integers, such as the
-      global step, are those of the last.
-    target_dir: gets a checkpoint called as the last, and config, vocabulary
-      and description from beside that; made if need be. None to print the
-      names and write nothing.
-    strip_optimizer: whether to leave out the optimizer's moments and the scale
-      of the loss. The global step stays: Estimator loads no folder without.
+    checkpoints: paths without `.index`. Several are averaged, in float64; their
+      variables must have the same names, shapes and dtypes. Integers, such as
+      the global step, come from the last one.
+    target_dir: the new checkpoint gets the name of the last one here, with the
+      config, vocabulary and `model.json` beside that one; created if missing.
+      None prints the renamed variables and writes nothing.
+    strip_optimizer: whether to leave out optimizer slots and the loss scale.
+      The global step is kept: Estimator cannot load a checkpoint without it.
     renames: see `new_names`.
-    overwrite: whether files of those names may be replaced.
+    overwrite: whether to replace existing files.
 
   Raises:
-    InputError: a checkpoint cannot be read, they are not alike, the new names
-      cannot be, or something would be overwritten.
+    InputError: a checkpoint cannot be read, the checkpoints differ, `renames`
+      is invalid, or a file exists.
   """
   sources = [Checkpoint(path) for path in checkpoints]
   last = sources[-1]
-  _check_alike(sources)
+  _check_compatible(sources)
   for source in sources:
     print(f"read: {source.path}, {len(source)} variables")
   kept = _without_optimizer(last) if strip_optimizer else list(last)
@@ -201,14 +198,14 @@ def rewrite(
 
 
 def _without_optimizer(source: Checkpoint) -> list[str]:
-  """The variables that are not the optimizer's; prints what it leaves out."""
+  """Names of all other variables; prints the number of those left out."""
   kept = [
     name for name in source if not checkpoint_writer.is_optimizer_variable(name)
   ]
-  gone = source.keys() - set(kept)
+  left_out = source.keys() - set(kept)
   print(
-    f"left out: {len(gone)} variables of the optimizer,"
-    f" {source.num_bytes(gone):,} bytes"
+    f"left out: {len(left_out)} variables of the optimizer,"
+    f" {source.num_bytes(left_out):,} bytes"
   )
   return kept
 
@@ -219,13 +216,13 @@ def _write(
   variables: Mapping[str, np.ndarray],
   overwrite: bool,
 ) -> str:
-  """Writes a checkpoint called as the last of its sources; gives its path."""
+  """Writes a checkpoint with the name of the last source; returns its path."""
   last = sources[-1]
   name = os.path.basename(last.path)
-  companions = {one: _beside(last, one) for one in _COMPANIONS}
+  companions = {file: _beside(last, file) for file in _COMPANIONS}
   inputs = [
     *companions.values(),
-    *(file for one in sources for file in files.checkpoint_files(one.path)),
+    *(f for source in sources for f in files.checkpoint_files(source.path)),
   ]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(os.path.join(folder, name), variables)
@@ -238,16 +235,11 @@ def _write(
 
 
 def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
-  """Warns of weights that contain NaN or Inf, by name.
-
-  Args:
-    source: file that they are from.
-    tensors: by name.
-  """
+  """Warns of tensors that contain NaN or Inf; `source` is their file."""
   names = [
     name
     for name, tensor in sorted(tensors.items())
-    # NumPy does not count bfloat16 among the numbers.
+    # The kind of bfloat16 is "V".
     if tensor.dtype.kind in "fV" and not np.isfinite(tensor).all()
   ]
   if names:
@@ -257,28 +249,29 @@ def warn_if_not_finite(source: str, tensors: Mapping[str, np.ndarray]) -> None:
     )
 
 
-def _check_alike(sources: Sequence[Checkpoint]) -> None:
-  """Refuses checkpoints that are not of one model."""
+def _check_compatible(sources: Sequence[Checkpoint]) -> None:
+  """Rejects checkpoints of different models."""
   first = sources[0]
   for other in sources[1:]:
-    unlike = [
-      f"{name} ({_form(name, first)}, {_form(name, other)})"
+    differences = [
+      f"{name} ({_dtype_and_shape(name, first)},"
+      f" {_dtype_and_shape(name, other)})"
       for name in sorted(first.keys() | other.keys())
-      if _form(name, first) != _form(name, other)
+      if _dtype_and_shape(name, first) != _dtype_and_shape(name, other)
     ]
-    for what, told in (("vocabulary", _vocab), ("labels", _labels)):
-      if told(first) != told(other):
-        unlike.append(f"the {what} beside it")
-    if unlike:
+    for noun, read in (("vocabulary", _vocab), ("labels", _labels)):
+      if read(first) != read(other):
+        differences.append(f"the {noun} beside them")
+    if differences:
       raise InputError(
-        f"{first.path} and {other.path}: no models of one kind, so they have"
-        f" no mean. They differ in {', '.join(unlike)}"
+        f"{first.path} and {other.path}: different models cannot be averaged."
+        f" They differ in {', '.join(differences)}"
       )
 
 
-def _form(name: str, source: Checkpoint) -> str:
+def _dtype_and_shape(name: str, source: Checkpoint) -> str:
   if name not in source:
-    return "not there"
+    return "missing"
   return f"{source.dtypes[name].name} {source.shapes[name]}"
 
 
@@ -306,19 +299,19 @@ def _mean(name: str, sources: Sequence[Checkpoint]) -> np.ndarray:
 
 
 def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
-  """What variables are called after being renamed.
+  """Applies rename rules to variable names.
 
   Args:
-    names: as they are.
-    renames: each "PATTERN=>REPLACEMENT", as `re.sub` takes them, applied one
-      after the other to what matches anywhere in a name.
+    names: current names.
+    renames: rules "PATTERN=>REPLACEMENT" for `re.sub`, applied in order to all
+      matches in a name.
 
   Returns:
-    The new name of each.
+    New names by old name.
 
   Raises:
-    InputError: a rule cannot be read or matches nothing, or two variables
-      would have one name.
+    InputError: a rule is invalid or matches no name, or two variables would
+      have the same name.
   """
   renamed = {name: name for name in names}
   for rule in renames:
@@ -343,26 +336,26 @@ def new_names(names: Iterable[str], renames: Iterable[str]) -> dict[str, str]:
   owners: dict[str, str] = {}
   for old, new in renamed.items():
     if owners.setdefault(new, old) != old:
-      raise InputError(f"{owners[new]} and {old}: both would be called {new}")
+      raise InputError(f"{owners[new]} and {old}: both would be renamed {new}")
   return renamed
 
 
-# Weights of Hugging Face
+# Hugging Face weights
 
 
 def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
-  """Reads the tensors of a Hugging Face folder; prints from which files.
+  """Reads the tensors of a Hugging Face folder; prints the files' names.
 
   Args:
-    folder: has safetensors, in shards or not, or `pytorch_model.bin`, whose
-      pickled code is not run.
+    folder: contains safetensors, sharded or not, or `pytorch_model.bin`, whose
+      pickled code is not executed.
 
   Returns:
-    Tensors by name; and the file, or the index of the files, that has them.
+    Tensors by name, and the path of their file or of the index of their shards.
 
   Raises:
-    InputError: no weights are there, they are damaged, or the package that
-      reads them is not.
+    InputError: there are no weights, they are incomplete or corrupt, or the
+      package that reads them is missing.
   """
   for name in (
     "model.safetensors",
@@ -374,7 +367,7 @@ def read_huggingface_weights(folder: str) -> tuple[dict[str, np.ndarray], str]:
     if os.path.exists(path):
       return _read_file(path), path
   raise InputError(
-    f"{folder}: has no weights, neither model.safetensors nor pytorch_model.bin"
+    f"{folder}: has no weights (model.safetensors or pytorch_model.bin)"
   )
 
 
@@ -391,11 +384,11 @@ def _read_file(path: str) -> dict[str, np.ndarray]:
 
 
 def _shards(path: str) -> list[str]:
-  """The files that an index names, all of them in its own folder."""
+  """Paths of the shards listed in an index, all in the folder of the index."""
   weight_map = json_files.read(path, dict).get("weight_map")
   if not isinstance(weight_map, dict) or not weight_map:
     raise InputError(
-      f"{path}: has no weight_map that names files. Fetch the files again"
+      f"{path}: has no weight_map with file names. Download the files again"
     )
   found = dict.fromkeys(
     files.file_within(os.path.dirname(path), name, path)
@@ -403,18 +396,20 @@ def _shards(path: str) -> list[str]:
   )
   for shard in found:
     if not shard.endswith((".safetensors", ".bin")):
-      raise InputError(f"{path}: names {shard}, which holds no weights")
+      raise InputError(
+        f"{path}: lists {shard}, which is not a .safetensors or .bin file"
+      )
   return sorted(found)
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
   safetensors = _import_safetensors()
   try:
-    # A bfloat16 is a type of NumPy's thanks to the import of TensorFlow.
+    # TensorFlow's import has registered bfloat16 with NumPy.
     return safetensors.numpy.load_file(path)
   except safetensors.SafetensorError as error:
     raise InputError(
-      f"{path}: not a whole safetensors file ({error}); fetch it again"
+      f"{path}: incomplete or corrupt ({error}). Download it again"
     ) from error
 
 
@@ -436,8 +431,7 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
     raise InputError(
       f"{path}: only PyTorch can read it: pip install -e .[torch]"
     ) from error
-  # Older ones can be made to run code in spite of `weights_only`
-  # (CVE-2025-32434).
+  # Older versions can execute code despite `weights_only` (CVE-2025-32434).
   if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     raise InputError(
       f"{path}: needs PyTorch 2.6 to be read safely, not {torch.__version__}:"
@@ -446,10 +440,10 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
   try:
     tensors = torch.load(path, map_location="cpu", weights_only=True)
     return {name: _as_numpy(tensor) for name, tensor in tensors.items()}
-  except Exception as error:  # damaged bytes may raise anything
+  except Exception as error:  # corrupt files can raise anything
     raise InputError(
-      f"{path}: damaged, or holds more than weights; it was not loaded. Use a"
-      " safetensors file of the model"
+      f"{path}: corrupt, or contains more than weights. It was not loaded. Use"
+      " a safetensors file of the model"
     ) from error
 
 
@@ -459,13 +453,13 @@ def _as_numpy(tensor) -> np.ndarray:
   tensor = tensor.detach()
   if tensor.dtype != torch.bfloat16:
     return tensor.numpy()
-  # PyTorch does not know NumPy's type for it: the bits go over as integers.
+  # PyTorch cannot export bfloat16 to NumPy: copy the bits as integers.
   return tensor.view(torch.int16).numpy().view(tf.bfloat16.as_numpy_dtype)
 
 
 def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
-  """Writes tensors, contiguous in memory, as `transformers` reads them."""
-  # transformers reads no file that does not name its framework.
+  """Writes contiguous tensors so that `transformers` can read them."""
+  # transformers requires the name of the framework.
   pytorch = {"format": "pt"}
   save = _import_safetensors().numpy.save
   with open(path, "wb") as file:

@@ -1,8 +1,8 @@
-"""Encoders of TensorFlow Hub: a folder or an address becomes a checkpoint.
+"""Importing encoders from TensorFlow Hub.
 
-A SavedModel that takes `input_word_ids`, `input_mask` and `input_type_ids`, by
-export_model.py or by the makers of the BERTs on TensorFlow Hub, is taken apart
-into what all scripts start from: weights under BERT's names, sizes, vocabulary.
+A SavedModel with the inputs `input_word_ids`, `input_mask` and
+`input_type_ids`, from export_model.py or TensorFlow Hub, is converted to
+`bert_model.ckpt`, `bert_config.json` and `vocab.txt`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertlib.checkpoints import checkpoint_writer, loading, model_json, zoo
 from bertlib.errors import InputError
 from bertlib.files import atomic_folder, atomic_write
 
-# From the names of TensorFlow's model garden to BERT's.
+# From variable names of TensorFlow's Model Garden to BERT's.
 _NAMES = (
   (r"^word_embeddings/embeddings$", "embeddings/word_embeddings"),
   (r"^position_embedding/embeddings$", "embeddings/position_embeddings"),
@@ -41,92 +41,93 @@ _NAMES = (
 
 
 def flags_for(handle: str) -> dict[str, str | bool]:
-  """Takes an encoder apart; gives the flags that make a script use it.
+  """Converts an encoder; returns the flags with which a script uses it.
 
-  The parts are kept in the cache of `download_model`.
+  The converted files are kept in the cache of `download_model`.
 
   Args:
-    handle: a SavedModel's folder, or an address that tensorflow-hub knows.
+    handle: a SavedModel's folder, or an address that tensorflow-hub resolves.
 
   Returns:
-    `bert_config_file`, `init_checkpoint`, and as far as the encoder has them
+    `bert_config_file`, `init_checkpoint`, and, if the encoder has them,
     `vocab_file` and `do_lower_case`.
 
   Raises:
-    InputError: there is no such encoder, or it cannot be read.
+    InputError: the encoder cannot be found, downloaded or read.
   """
   folder = _resolve(handle)
   digest = hashlib.sha256()
   for name in ("saved_model.pb", "variables/variables.index"):
     with tf.io.gfile.GFile(os.path.join(folder, name), "rb") as file:
       digest.update(file.read())
-  parts = os.path.join(zoo.default_cache_dir(), "hub", digest.hexdigest()[:16])
-  if not os.path.exists(parts):
-    os.makedirs(os.path.dirname(parts), exist_ok=True)
-    with atomic_folder(parts) as beside:
-      _take_apart(handle, folder, beside)
-  logging.info("%s: its parts are in %s", handle, parts)
+  cache_dir = os.path.join(zoo.default_cache_dir(), "hub")
+  converted = os.path.join(cache_dir, digest.hexdigest()[:16])
+  if not os.path.exists(converted):
+    os.makedirs(cache_dir, exist_ok=True)
+    with atomic_folder(converted) as temporary_dir:
+      _convert(handle, folder, temporary_dir)
+  logging.info("%s: converted to %s", handle, converted)
 
   def path(name):
-    return os.path.join(parts, name)
+    return os.path.join(converted, name)
 
-  known = {
+  flags = {
     "bert_config_file": path(loading.CONFIG_FILE),
     "init_checkpoint": path("bert_model.ckpt"),
   }
   if os.path.exists(path(loading.VOCAB_FILE)):
-    known["vocab_file"] = path(loading.VOCAB_FILE)
-  return known | model_json.load_description(parts)
+    flags["vocab_file"] = path(loading.VOCAB_FILE)
+  return flags | model_json.load_description(converted)
 
 
 def _resolve(handle: str) -> str:
-  """The folder of a handle, downloaded if need be."""
+  """Folder of a handle, downloaded if necessary."""
   import tensorflow_hub as hub
 
   try:
     folder = hub.resolve(handle)
-  except Exception as error:  # of its many ways to download
+  except Exception as error:  # depends on how it downloads
     raise InputError(
-      f"{handle}: cannot be had ({error}). Where there is no network, name the"
+      f"{handle}: cannot be downloaded ({error}). Without a network, name the"
       " folder of the SavedModel"
     ) from error
   if tf.io.gfile.exists(os.path.join(folder, "tfhub_module.pb")):
     raise InputError(
-      f"{handle}: is in TensorFlow Hub's format of TensorFlow 1, which"
-      " tensorflow-hub no longer reads. Take the same model's checkpoint by"
-      " name; python download_model.py --list tells the names"
+      f"{handle}: is in the TF1 Hub format, which tensorflow-hub no longer"
+      " reads. Use the checkpoint of the same model, by a name that python"
+      " download_model.py --list prints"
     )
   if not tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
     raise InputError(
-      f"{handle}: no SavedModel; name its folder, or its address"
+      f"{handle}: not a SavedModel. Name its folder or its address"
     )
   return folder
 
 
-def _take_apart(handle: str, folder: str, into: str) -> None:
-  os.makedirs(into)
+def _convert(handle: str, folder: str, target_dir: str) -> None:
+  os.makedirs(target_dir)
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
   checkpoint_writer.write_variables(
-    os.path.join(into, "bert_model.ckpt"), weights
+    os.path.join(target_dir, "bert_model.ckpt"), weights
   )
   config = os.path.join(folder, "assets", loading.CONFIG_FILE)
   if tf.io.gfile.exists(config):
-    tf.io.gfile.copy(config, os.path.join(into, loading.CONFIG_FILE))
+    tf.io.gfile.copy(config, os.path.join(target_dir, loading.CONFIG_FILE))
   else:
-    with atomic_write(os.path.join(into, loading.CONFIG_FILE)) as file:
+    with atomic_write(os.path.join(target_dir, loading.CONFIG_FILE)) as file:
       json.dump(_sizes(weights, loaded), file, indent=2, sort_keys=True)
   if hasattr(loaded, "vocab_file"):
     vocab = loaded.vocab_file.asset_path.numpy().decode()
-    tf.io.gfile.copy(vocab, os.path.join(into, loading.VOCAB_FILE))
-  with atomic_write(os.path.join(into, model_json.MODEL_FILE)) as file:
+    tf.io.gfile.copy(vocab, os.path.join(target_dir, loading.VOCAB_FILE))
+  with atomic_write(os.path.join(target_dir, model_json.MODEL_FILE)) as file:
     lower = getattr(loaded, "do_lower_case", None)
-    known = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-    json.dump(known, file)
+    values = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
+    json.dump(values, file)
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
-  """An encoder's weights, under BERT's names and in its shapes."""
+  """An encoder's weights with the names and shapes of BERT checkpoints."""
   weights = {}
   for variable in getattr(loaded, "variables", ()):
     name = variable.name.partition(":")[0]
@@ -138,13 +139,13 @@ def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
   word_embeddings = weights.get("bert/embeddings/word_embeddings")
   if word_embeddings is None:
     raise InputError(
-      f"{handle}: has no BERT encoder that could be trained on; it holds"
+      f"{handle}: has no BERT encoder that can be fine-tuned; it holds"
       f" {', '.join(list(weights)[:3]) or 'no variables'}. Name an export of"
-      " export_model.py --encoder, or a BERT of TensorFlow Hub"
+      " export_model.py --encoder, or a BERT encoder of TensorFlow Hub"
     )
   width = word_embeddings.shape[1]
   for name, value in weights.items():
-    # The model garden keeps heads apart: [H, N, D], [N, D] and [N, D, H].
+    # The Model Garden has an axis for heads: [H, N, D], [N, D] and [N, D, H].
     if re.search(r"/attention/(self/\w+|output/dense)/kernel$", name):
       weights[name] = value.reshape(width, width)
     elif re.search(r"/attention/self/\w+/bias$", name):
@@ -153,7 +154,7 @@ def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:
 
 
 def _sizes(weights: Mapping[str, np.ndarray], loaded: Any) -> dict[str, Any]:
-  """What a `bert_config.json` says, of an encoder of the model garden."""
+  """Contents of `bert_config.json` for an encoder of the Model Garden."""
 
   def shape(name):
     return weights[f"bert/{name}"].shape
@@ -171,7 +172,7 @@ def _sizes(weights: Mapping[str, np.ndarray], loaded: Any) -> dict[str, Any]:
     "num_hidden_layers": len(layers),
     "num_attention_heads": int(num_heads),
     "intermediate_size": shape("encoder/layer_0/intermediate/dense/bias")[0],
-    # The form that the garden's encoders are trained with.
+    # The Model Garden's encoders use the tanh approximation.
     "hidden_act": "gelu_tanh",
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,

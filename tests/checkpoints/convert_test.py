@@ -22,7 +22,7 @@ from bertlib.errors import InputError
 
 pytestmark = pytest.mark.graph
 
-# No two sizes are equal, so that no mistaken shape passes for another.
+# All sizes differ, so that swapped axes are noticed.
 CONFIG = {
   "attention_probs_dropout_prob": 0.1,
   "hidden_act": "gelu",
@@ -86,7 +86,7 @@ NEXT_SENTENCE = {
 LABELS = {"classifier.weight": (3, 4), "classifier.bias": (3,)}
 CHOICE = {"classifier.weight": (1, 4), "classifier.bias": (1,)}
 SPAN = {"qa_outputs.weight": (2, 4), "qa_outputs.bias": (2,)}
-# What transformers 5 saves of each class.
+# Tensors that transformers 5 saves for each class.
 ARCHITECTURES = {
   "BertModel": {
     name[len("bert.") :]: shape for name, shape in {**ENCODER, **POOLER}.items()
@@ -102,7 +102,7 @@ ARCHITECTURES = {
 
 
 def random_bits(shapes, seed=0):
-  """Arrays of any float32 there is, infinities and NaNs among them."""
+  """Arrays of random float32 bit patterns, including NaN and Inf."""
   rng = np.random.default_rng(seed)
   return {
     name: rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
@@ -131,7 +131,7 @@ def make_huggingface(folder, tensors, vocab=VOCAB, **config):
 
 
 def make_tensorflow(folder, shapes, vocab=VOCAB, **config):
-  """Writes a checkpoint as a training run does, with `tf.train.Saver`."""
+  """Writes a checkpoint with `tf.train.Saver`, like a training run."""
   folder.mkdir()
   with tf.Graph().as_default(), tf.Session() as session:
     for name, value in random_normal(shapes).items():
@@ -145,7 +145,7 @@ def make_tensorflow(folder, shapes, vocab=VOCAB, **config):
 
 
 def tensorflow_shapes(*shapes):
-  """The variables of those Hugging Face tensors; tested against modeling."""
+  """Shapes of the TensorFlow variables for Hugging Face tensors."""
   table = convert.name_table(CONFIG["num_hidden_layers"])
   rows = {row.huggingface: row for part in table.values() for row in part}
   return {
@@ -198,10 +198,10 @@ def build_graph(config):
   return model
 
 
-# Names, axes and bits
+# Names and layouts
 
 
-def test_name_table_is_the_graph_of_modeling():
+def test_the_name_table_matches_the_graph_of_modeling():
   with tf.Graph().as_default():
     build_graph(modeling.BertConfig.from_dict(CONFIG))
     graph = {v.op.name: tuple(v.shape.as_list()) for v in tf.global_variables()}
@@ -211,9 +211,7 @@ def test_name_table_is_the_graph_of_modeling():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_round_trip_from_huggingface_gives_the_same_bits(
-  architecture, tmp_path
-):
+def test_round_trip_from_huggingface_is_bitwise_exact(architecture, tmp_path):
   tensors = random_bits(ARCHITECTURES[architecture])
   source = make_huggingface(
     tmp_path / "source", tensors, architectures=[architecture]
@@ -227,7 +225,7 @@ def test_round_trip_from_huggingface_gives_the_same_bits(
   assert (target / "vocab.txt").read_text() == VOCAB
 
 
-def test_round_trip_from_tensorflow_gives_the_same_bits(tmp_path):
+def test_round_trip_from_tensorflow_is_bitwise_exact(tmp_path):
   golden = reference_data.golden("modeling", "tiny", "bert_config.json")
   folder = os.path.dirname(golden)
   (tmp_path / "vocab.txt").write_text(VOCAB)
@@ -241,7 +239,7 @@ def test_round_trip_from_tensorflow_gives_the_same_bits(tmp_path):
   run_outputs.assert_same_bits(read_checkpoint(target), read_checkpoint(folder))
 
 
-def test_kernels_are_turned(tmp_path):
+def test_kernels_are_transposed(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
   target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
   kernels = {
@@ -260,21 +258,23 @@ def test_kernels_are_turned(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "ours, theirs",
+  "name, huggingface_name",
   [
     ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings"),
     ("cls/seq_relationship/output_weights", "cls.seq_relationship"),
   ],
 )
-def test_tables_and_output_weights_are_not_turned(ours, theirs, tmp_path):
+def test_embeddings_and_output_weights_are_not_transposed(
+  name, huggingface_name, tmp_path
+):
   tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
   target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
   np.testing.assert_array_equal(
-    read_checkpoint(target)[ours], tensors[f"{theirs}.weight"]
+    read_checkpoint(target)[name], tensors[f"{huggingface_name}.weight"]
   )
 
 
-def test_checkpoint_initialises_the_graph(tmp_path):
+def test_a_converted_checkpoint_initializes_the_graph(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertForPreTraining"])
   target = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
   path = f"{target}/bert_model.ckpt"
@@ -311,7 +311,7 @@ def test_hidden_states_equal_those_of_transformers(activation, tmp_path):
   input_mask = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
   segment_ids = np.array([[0, 0, 0, 1, 1, 4], [0, 0, 0, 0, 0, 0]])
   with torch.no_grad():
-    theirs = transformers.BertModel.from_pretrained(source)(
+    expected = transformers.BertModel.from_pretrained(source)(
       input_ids=torch.tensor(input_ids),
       attention_mask=torch.tensor(input_mask),
       token_type_ids=torch.tensor(segment_ids),
@@ -332,20 +332,20 @@ def test_hidden_states_equal_those_of_transformers(activation, tmp_path):
     layers, pooled = session.run(
       [model.get_all_encoder_layers(), model.get_pooled_output()]
     )
-  seen = input_mask.astype(bool)
-  for ours, layer in zip(layers, theirs.hidden_states[1:]):
+  is_token = input_mask.astype(bool)
+  for layer, expected_layer in zip(layers, expected.hidden_states[1:]):
     np.testing.assert_allclose(
-      ours[seen], layer.numpy()[seen], rtol=0, atol=1e-5
+      layer[is_token], expected_layer.numpy()[is_token], rtol=0, atol=1e-5
     )
   np.testing.assert_allclose(
-    pooled, theirs.pooler_output.numpy(), rtol=0, atol=1e-5
+    pooled, expected.pooler_output.numpy(), rtol=0, atol=1e-5
   )
 
 
-# What a folder may hold
+# Contents of a Hugging Face folder
 
 
-def test_old_names_of_layer_norm_are_read(tmp_path):
+def test_old_layer_norm_names_are_read(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   old = {
     name.replace("Norm.weight", "Norm.gamma").replace(
@@ -360,11 +360,11 @@ def test_old_names_of_layer_norm_are_read(tmp_path):
   )
 
 
-def test_two_spellings_of_one_tensor_are_refused(tmp_path):
+def test_a_tensor_under_two_names_is_refused(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   tensors["bert.embeddings.LayerNorm.gamma"] = np.ones(4, np.float32)
   source = make_huggingface(tmp_path / "twice", tensors)
-  with pytest.raises(InputError, match=r"bert.embeddings.LayerNorm.weight in"):
+  with pytest.raises(InputError, match=r"embeddings.LayerNorm.weight twice"):
     to_tensorflow(source, tmp_path)
 
 
@@ -393,7 +393,7 @@ def test_unequal_copies_are_refused(leaf, tmp_path):
     to_tensorflow(source, tmp_path)
 
 
-def test_a_copy_stands_in_for_its_original(tmp_path):
+def test_a_copy_replaces_a_missing_original(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertForMaskedLM"])
   bias = tensors.pop("cls.predictions.bias")
   tensors["cls.predictions.decoder.bias"] = bias
@@ -403,13 +403,13 @@ def test_a_copy_stands_in_for_its_original(tmp_path):
   )
 
 
-def test_tensors_without_a_place_are_all_named(tmp_path):
+def test_unknown_tensors_are_all_named(tmp_path):
   tensors = random_normal(
     {**ARCHITECTURES["BertModel"], "adapter.up": (2,), "lm_head.bias": (13,)}
   )
   source = make_huggingface(tmp_path / "strange", tensors)
   with pytest.raises(
-    InputError, match=r"no place for adapter.up, lm_head.bias"
+    InputError, match=r"BERT does not have: adapter.up, lm_head.bias"
   ):
     to_tensorflow(source, tmp_path)
 
@@ -430,11 +430,11 @@ def test_missing_tensors_are_all_named(tmp_path):
 def test_layers_beyond_the_config_are_refused(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   source = make_huggingface(tmp_path / "deep", tensors, num_hidden_layers=1)
-  with pytest.raises(InputError, match=r"no place for bert.encoder.layer.1"):
+  with pytest.raises(InputError, match=r"not have: bert.encoder.layer.1"):
     to_tensorflow(source, tmp_path)
 
 
-def test_other_shapes_than_by_the_config_are_refused(tmp_path):
+def test_shapes_that_differ_from_the_config_are_refused(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   source = make_huggingface(tmp_path / "wide", tensors, intermediate_size=8)
   with pytest.raises(
@@ -444,13 +444,13 @@ def test_other_shapes_than_by_the_config_are_refused(tmp_path):
     to_tensorflow(source, tmp_path)
 
 
-def test_a_missing_pooler_is_said(tmp_path, capsys):
+def test_a_missing_pooler_is_reported(tmp_path, capsys):
   tensors = random_normal(ENCODER)
   to_tensorflow(make_huggingface(tmp_path / "bare", tensors), tmp_path)
   assert "(encoder, no pooler)" in capsys.readouterr().out
 
 
-def test_shards_are_read_together(tmp_path):
+def test_all_shards_are_read(tmp_path):
   tensors = random_bits(ARCHITECTURES["BertModel"])
   source = tmp_path / "shards"
   make_huggingface(source, tensors)
@@ -469,7 +469,7 @@ def test_shards_are_read_together(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, tf.bfloat16.as_numpy_dtype])
-def test_sixteen_bits_are_widened_exactly_and_counted(dtype, tmp_path, capsys):
+def test_16_bit_tensors_become_float32_exactly(dtype, tmp_path, capsys):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   name = "embeddings.word_embeddings.weight"
   tensors[name] = tensors[name].astype(dtype)
@@ -477,10 +477,10 @@ def test_sixteen_bits_are_widened_exactly_and_counted(dtype, tmp_path, capsys):
   wide = read_checkpoint(target)["bert/embeddings/word_embeddings"]
   assert wide.dtype == np.float32
   np.testing.assert_array_equal(wide.astype(dtype), tensors[name])
-  assert "widened: 1 tensors" in capsys.readouterr().out
+  assert "converted: 1 tensors of 16 bits" in capsys.readouterr().out
 
 
-def test_what_float32_cannot_hold_is_refused(tmp_path):
+def test_other_dtypes_are_refused(tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   tensors["pooler.dense.bias"] = np.zeros(4, np.float64)
   source = make_huggingface(tmp_path / "double", tensors)
@@ -488,12 +488,12 @@ def test_what_float32_cannot_hold_is_refused(tmp_path):
     to_tensorflow(source, tmp_path)
 
 
-def test_a_damaged_safetensors_file_is_refused(tmp_path):
-  source = tmp_path / "damaged"
+def test_a_truncated_safetensors_file_is_refused(tmp_path):
+  source = tmp_path / "truncated"
   make_huggingface(source, random_normal(ARCHITECTURES["BertModel"]))
-  whole = (source / "model.safetensors").read_bytes()
-  (source / "model.safetensors").write_bytes(whole[:-1])
-  with pytest.raises(InputError, match="not a whole safetensors file"):
+  content = (source / "model.safetensors").read_bytes()
+  (source / "model.safetensors").write_bytes(content[:-1])
+  with pytest.raises(InputError, match="safetensors: incomplete or corrupt"):
     to_tensorflow(str(source), tmp_path)
 
 
@@ -546,7 +546,7 @@ def test_pytorch_bfloat16_is_widened_exactly(tmp_path):
 
 
 class MakesFolder:
-  """Unpickled, it makes a folder: the mark of code that was run."""
+  """Creates a folder when unpickled, which shows that code was executed."""
 
   def __init__(self, path):
     self.path = path
@@ -557,7 +557,7 @@ class MakesFolder:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("form", ["pickle", "zip"])
-def test_pickled_code_is_not_run(form, tmp_path):
+def test_pickled_code_is_not_executed(form, tmp_path):
   torch = pytest.importorskip("torch")
   mark = tmp_path / "mark"
   harmful = {"embeddings.word_embeddings.weight": MakesFolder(str(mark))}
@@ -567,7 +567,7 @@ def test_pickled_code_is_not_run(form, tmp_path):
   else:
     pickle.dump(harmful, file)
   source = make_pytorch(tmp_path / "bin", file.getvalue())
-  with pytest.raises(InputError, match="damaged, or holds more than weights"):
+  with pytest.raises(InputError, match="corrupt, or contains more than weigh"):
     to_tensorflow(source, tmp_path)
   assert not mark.exists()
 
@@ -581,7 +581,7 @@ def test_missing_pytorch_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.unit
-def test_pytorch_that_can_be_tricked_is_refused(tmp_path, monkeypatch):
+def test_a_pytorch_that_loads_unsafely_is_refused(tmp_path, monkeypatch):
   source = make_pytorch(tmp_path / "bin", b"")
   old = types.SimpleNamespace(__version__="2.5.1+cpu")
   monkeypatch.setitem(sys.modules, "torch", old)
@@ -602,7 +602,7 @@ def test_pytorch_that_can_be_tricked_is_refused(tmp_path, monkeypatch):
     ("hidden_act", "silu"),
   ],
 )
-def test_models_that_the_graph_is_not_are_refused(key, value, tmp_path):
+def test_unsupported_models_are_refused(key, value, tmp_path):
   tensors = random_normal(ARCHITECTURES["BertModel"])
   source = make_huggingface(tmp_path / "other", tensors, **{key: value})
   with pytest.raises(InputError, match=rf"{key}( is)? {json.dumps(value)}"):
@@ -620,7 +620,7 @@ def test_a_config_without_a_size_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "theirs, ours",
+  "huggingface_name, name",
   [
     ("gelu", "gelu"),
     ("gelu_new", "gelu_new"),
@@ -630,9 +630,9 @@ def test_a_config_without_a_size_is_refused(tmp_path):
     ("linear", "linear"),
   ],
 )
-def test_activations_are_renamed_both_ways(theirs, ours, tmp_path):
+def test_activations_are_renamed_both_ways(huggingface_name, name, tmp_path):
   source = make_huggingface(
-    tmp_path / "a", random_normal(ENCODER), hidden_act=theirs
+    tmp_path / "a", random_normal(ENCODER), hidden_act=huggingface_name
   )
   middle = to_tensorflow(source, tmp_path)
   target = to_huggingface(f"{middle}/bert_model.ckpt", tmp_path)
@@ -640,10 +640,10 @@ def test_activations_are_renamed_both_ways(theirs, ours, tmp_path):
     run_outputs.read_json(folder / file)["hidden_act"]
     for folder, file in ((middle, "bert_config.json"), (target, "config.json"))
   ]
-  assert names == [ours, theirs]
+  assert names == [name, huggingface_name]
 
 
-def test_other_keys_of_the_config_go_there_and_back(tmp_path):
+def test_other_keys_of_the_config_survive_a_round_trip(tmp_path):
   keys = {
     "layer_norm_eps": 1e-5,
     "problem_type": "multi_label_classification",
@@ -660,7 +660,7 @@ def test_other_keys_of_the_config_go_there_and_back(tmp_path):
   assert run_outputs.read_json(target / "config.json") == {**CONFIG, **keys}
 
 
-def test_labels_are_those_of_the_training_run(tmp_path):
+def test_labels_come_from_the_training_run(tmp_path):
   shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
   stale = {"0": "x", "1": "y", "2": "z"}
   checkpoint = make_tensorflow(tmp_path / "run", shapes, id2label=stale)
@@ -673,7 +673,7 @@ def test_labels_are_those_of_the_training_run(tmp_path):
   assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
 
 
-def test_labels_of_a_head_of_another_size_are_not_taken(tmp_path):
+def test_labels_for_a_head_of_another_size_are_ignored(tmp_path):
   shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
   checkpoint = make_tensorflow(
     tmp_path / "run", shapes, id2label={"0": "no", "1": "yes"}
@@ -696,7 +696,7 @@ def make_tokenizer_json(folder, vocab, lowercase=True):
   )
 
 
-def test_vocabulary_is_taken_from_tokenizer_json(tmp_path):
+def test_the_vocabulary_comes_from_tokenizer_json(tmp_path):
   source = tmp_path / "fast"
   make_huggingface(source, random_normal(ENCODER))
   ids = {piece: i for i, piece in enumerate(VOCAB.split())}
@@ -716,7 +716,7 @@ def test_gaps_in_tokenizer_json_are_refused(tmp_path):
 
 @pytest.mark.unit
 def test_a_folder_without_vocabulary_is_refused(tmp_path):
-  source = tmp_path / "mute"
+  source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
   os.remove(source / "vocab.txt")
   with pytest.raises(InputError, match=r"has no vocab\.txt .* --vocab_file"):
@@ -737,14 +737,14 @@ def do_lower_case_of(folder, tmp_path, **options):
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_case_is_that_of_tokenizer_config(lowercase, tmp_path):
+def test_casing_comes_from_tokenizer_config(lowercase, tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
   write_json(source / "tokenizer_config.json", {"do_lower_case": lowercase})
   assert do_lower_case_of(source, tmp_path) is lowercase
 
 
-def test_case_is_that_of_tokenizer_json(tmp_path):
+def test_casing_comes_from_tokenizer_json(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
   ids = {piece: i for i, piece in enumerate(VOCAB.split())}
@@ -752,7 +752,7 @@ def test_case_is_that_of_tokenizer_json(tmp_path):
   assert do_lower_case_of(source, tmp_path) is False
 
 
-def test_case_is_that_of_the_argument(tmp_path):
+def test_the_casing_argument_takes_precedence(tmp_path):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
   write_json(source / "tokenizer_config.json", {"do_lower_case": True})
@@ -768,17 +768,17 @@ def test_case_is_that_of_the_argument(tmp_path):
     ("multi_cased", False),
   ],
 )
-def test_capitals_of_a_vocabulary_show_its_case(name, lowercase, tmp_path):
+def test_casing_is_inferred_from_capital_letters(name, lowercase, tmp_path):
   vocab_file = reference_data.vocab(name)
   tensors = random_normal(ENCODER)
   name = "bert.embeddings.word_embeddings.weight"
   tensors[name] = np.zeros((120000, 4), np.float32)
   source = make_huggingface(tmp_path / "a", tensors, vocab_size=120000)
-  shown = do_lower_case_of(source, tmp_path, vocab_file=vocab_file)
-  assert shown is lowercase
+  found = do_lower_case_of(source, tmp_path, vocab_file=vocab_file)
+  assert found is lowercase
 
 
-def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
+def test_casing_is_written_to_tokenizer_config(tmp_path):
   checkpoint = make_tensorflow(
     tmp_path / "run", tensorflow_shapes(ENCODER, POOLER), do_lower_case=False
   )
@@ -787,7 +787,7 @@ def test_case_reaches_the_tokenizer_of_huggingface(tmp_path):
   assert config["do_lower_case"] is False
 
 
-def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
+def test_unsupported_tokenizer_options_are_reported(tmp_path, capsys):
   source = tmp_path / "a"
   make_huggingface(source, random_normal(ENCODER))
   write_json(
@@ -795,10 +795,10 @@ def test_a_tokenizer_that_cuts_otherwise_is_noted(tmp_path, capsys):
     {"do_lower_case": True, "strip_accents": False},
   )
   to_tensorflow(str(source), tmp_path)
-  assert "does not follow strip_accents=False" in capsys.readouterr().out
+  assert "not support strip_accents=False" in capsys.readouterr().out
 
 
-# What a checkpoint may hold
+# Contents of a checkpoint
 
 
 def test_optimizer_state_is_left_out_and_counted(tmp_path, capsys):
@@ -813,22 +813,22 @@ def test_optimizer_state_is_left_out_and_counted(tmp_path, capsys):
   checkpoint = make_tensorflow(tmp_path / "run", {**shapes, **state})
   target = to_huggingface(checkpoint, tmp_path)
   assert len(load_file(target / "model.safetensors")) == len(shapes)
-  assert "left out: 4 of the optimizer's state" in capsys.readouterr().out
+  assert "left out: 4 tensors of the optimizer" in capsys.readouterr().out
 
 
-def test_variables_without_a_place_are_all_named(tmp_path):
+def test_unknown_variables_are_named(tmp_path):
   shapes = {
     **tensorflow_shapes(ENCODER),
     "bert/embedding_hidden/kernel": (4, 4),
   }
   checkpoint = make_tensorflow(tmp_path / "run", shapes)
   with pytest.raises(
-    InputError, match="no place for bert/embedding_hidden/ker"
+    InputError, match="does not have: bert/embedding_hidden/ker"
   ):
     to_huggingface(checkpoint, tmp_path)
 
 
-def test_heads_that_no_class_has_together_are_refused(tmp_path):
+def test_heads_that_no_class_combines_are_refused(tmp_path):
   shapes = tensorflow_shapes(ENCODER, POOLER, NEXT_SENTENCE, LABELS)
   checkpoint = make_tensorflow(tmp_path / "run", shapes)
   with pytest.raises(
@@ -837,15 +837,15 @@ def test_heads_that_no_class_has_together_are_refused(tmp_path):
     to_huggingface(checkpoint, tmp_path)
 
 
-def test_the_architecture_named_leaves_out_other_heads(tmp_path, capsys):
+def test_heads_that_the_architecture_lacks_are_left_out(tmp_path, capsys):
   shapes = tensorflow_shapes(ENCODER, POOLER, NEXT_SENTENCE, LABELS)
   checkpoint = make_tensorflow(tmp_path / "run", shapes)
   architecture = "BertForNextSentencePrediction"
   target = to_huggingface(checkpoint, tmp_path, architecture=architecture)
-  held = {
+  shapes = {
     n: t.shape for n, t in load_file(target / "model.safetensors").items()
   }
-  assert held == ARCHITECTURES[architecture]
+  assert shapes == ARCHITECTURES[architecture]
   assert "left out: output_bias, output_weights" in capsys.readouterr().out
 
 
@@ -857,7 +857,7 @@ def test_an_architecture_whose_head_is_missing_is_refused(tmp_path):
     )
 
 
-def test_an_architecture_of_before_training_is_not_believed(tmp_path):
+def test_an_outdated_architecture_in_the_config_is_ignored(tmp_path):
   shapes = tensorflow_shapes(ENCODER, POOLER, LABELS)
   checkpoint = make_tensorflow(
     tmp_path / "run", shapes, architectures=["BertModel"]
@@ -868,17 +868,17 @@ def test_an_architecture_of_before_training_is_not_believed(tmp_path):
   assert config["architectures"] == ["BertForSequenceClassification"]
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path):
+def test_an_incomplete_checkpoint_is_refused(tmp_path):
   checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
   os.remove(f"{checkpoint}.data-00000-of-00001")
   with pytest.raises(InputError, match=f"^{checkpoint}: "):
     to_huggingface(checkpoint, tmp_path)
 
 
-# The files written
+# Output files
 
 
-def test_files_are_not_replaced_unless_told(tmp_path):
+def test_files_are_not_replaced_by_default(tmp_path):
   first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
   other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
   target = to_tensorflow(first, tmp_path)
@@ -888,7 +888,7 @@ def test_files_are_not_replaced_unless_told(tmp_path):
   run_outputs.assert_same_bits(read_checkpoint(target), before)
 
 
-def test_files_are_replaced_when_told(tmp_path):
+def test_files_are_replaced_with_overwrite(tmp_path):
   first = make_huggingface(tmp_path / "first", random_bits(ENCODER, seed=1))
   other = make_huggingface(tmp_path / "other", random_bits(ENCODER, seed=2))
   to_tensorflow(first, tmp_path)
@@ -915,7 +915,7 @@ def large_model(tmp_path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["source", "tensorflow"])
-def test_a_full_disk_leaves_no_half_folder(large_model, kind):
+def test_a_full_disk_leaves_no_incomplete_folder(large_model, kind):
   line = commands.fail(
     "convert_checkpoint.py",
     f"--input={large_model / kind}",
@@ -931,7 +931,7 @@ def test_a_full_disk_leaves_no_half_folder(large_model, kind):
 
 @pytest.fixture
 def main(tmp_path):
-  """Runs the script with these flags; tells what it wrote to "output"."""
+  """Runs the script with flags; returns the names of its output files."""
   target = tmp_path / "output"
   with commands.in_process(convert_checkpoint) as run:
 
@@ -942,7 +942,7 @@ def main(tmp_path):
     yield main
 
 
-def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
+def test_a_training_run_is_converted_to_a_huggingface_folder(main, tmp_path):
   make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER, POOLER))
   assert main(tmp_path / "run") == [
     "config.json",
@@ -953,8 +953,8 @@ def test_a_training_run_becomes_a_huggingface_folder(main, tmp_path):
 
 
 @pytest.fixture
-def both_kinds(tmp_path):
-  """A Hugging Face folder that holds its TensorFlow checkpoint too."""
+def both_formats(tmp_path):
+  """A Hugging Face folder that also contains its TensorFlow checkpoint."""
   folder = tmp_path / "both"
   make_huggingface(folder, random_bits(ENCODER))
   converted = to_tensorflow(str(folder), tmp_path)
@@ -963,31 +963,29 @@ def both_kinds(tmp_path):
   return folder
 
 
-def test_a_folder_of_both_kinds_is_taken_as_huggingface(main, both_kinds):
-  assert "bert_model.ckpt.index" in main(both_kinds)
+def test_a_folder_in_both_formats_is_read_as_huggingface(main, both_formats):
+  assert "bert_model.ckpt.index" in main(both_formats)
 
 
-def test_a_folder_of_both_kinds_goes_where_told(main, both_kinds):
-  assert "config.json" in main(both_kinds, "--to=huggingface")
+def test_a_folder_in_both_formats_is_converted_as_requested(main, both_formats):
+  assert "config.json" in main(both_formats, "--to=huggingface")
 
 
-def test_a_checkpoint_without_config_asks_for_it(main, tmp_path):
+def test_a_missing_config_is_refused(main, tmp_path):
   checkpoint = make_tensorflow(tmp_path / "run", tensorflow_shapes(ENCODER))
   os.remove(tmp_path / "run" / "bert_config.json")
-  with pytest.raises(InputError, match="name the file with --bert_config"):
+  with pytest.raises(InputError, match="Name the file with --bert_config"):
     main(checkpoint)
 
 
-def test_several_checkpoints_of_which_none_is_the_last_are_refused(
-  main, tmp_path
-):
+def test_an_ambiguous_folder_is_refused_with_its_checkpoints(main, tmp_path):
   for name in ("one", "two"):
     (tmp_path / f"{name}.ckpt.index").touch()
   with pytest.raises(InputError, match=r"one\.ckpt, two\.ckpt"):
     main(tmp_path)
 
 
-def test_command_says_what_it_did(tmp_path):
+def test_the_command_prints_what_it_read_and_wrote(tmp_path):
   tensors = random_bits(ARCHITECTURES["BertForPreTraining"])
   source = make_huggingface(tmp_path / "source", tensors)
   target = tmp_path / "target"
@@ -1007,7 +1005,7 @@ def test_command_says_what_it_did(tmp_path):
 
 @pytest.fixture
 def run_of_two_steps(tmp_path):
-  """A training run's folder, with two checkpoints whose weights differ."""
+  """Output folder of training, with two checkpoints whose weights differ."""
   folder = tmp_path / "run"
   folder.mkdir()
   write_json(folder / "bert_config.json", CONFIG)
@@ -1034,7 +1032,7 @@ def beta_of(path):
   return tf.train.load_checkpoint(str(path)).get_tensor(BETA)
 
 
-def test_the_optimizer_is_stripped(main, run_of_two_steps, tmp_path):
+def test_the_optimizer_state_is_stripped(main, run_of_two_steps, tmp_path):
   assert "model.ckpt-2.index" in main(run_of_two_steps, "--strip_optimizer")
   names = dict(tf.train.list_variables(str(tmp_path / "output")))
   assert BETA in names and f"{BETA}/adam_m" not in names
@@ -1044,9 +1042,9 @@ def test_the_optimizer_is_stripped(main, run_of_two_steps, tmp_path):
 def test_checkpoints_are_averaged(form, main, run_of_two_steps, tmp_path):
   last = ["--last=2"] if form == "{0}" else []
   main(form.format(run_of_two_steps), "--average", *last)
-  once = beta_of(run_of_two_steps / "model.ckpt-1")
+  first = beta_of(run_of_two_steps / "model.ckpt-1")
   np.testing.assert_array_equal(
-    beta_of(tmp_path / "output" / "model.ckpt-2"), 1.5 * once
+    beta_of(tmp_path / "output" / "model.ckpt-2"), 1.5 * first
   )
 
 
@@ -1063,19 +1061,17 @@ def test_variables_are_renamed(main, run_of_two_steps, tmp_path):
     (["--dry_run"], "--dry_run: needs --rename"),
     (["--text_file=x"], "--text_file: needs --compare"),
     (["--average"], "--average takes several checkpoints"),
-    (["--strip_optimizer", "--to=huggingface"], "by a second command"),
-    (["--rename=a=>b", "--compare=x"], "by a second command"),
+    (["--strip_optimizer", "--to=huggingface"], "with a second command"),
+    (["--rename=a=>b", "--compare=x"], "with a second command"),
     (["--output="], "--output: not given"),
   ],
 )
-def test_flags_that_do_not_go_together_are_refused(
-  flags, message, main, run_of_two_steps
-):
+def test_incompatible_flags_are_refused(flags, message, main, run_of_two_steps):
   with pytest.raises(InputError, match=message):
     main(run_of_two_steps, *flags)
 
 
-def test_a_checkpoint_agrees_with_the_folder_made_of_it(
+def test_a_checkpoint_agrees_with_its_converted_folder(
   main, run_of_two_steps, tmp_path, capsys
 ):
   checkpoint = str(run_of_two_steps / "model.ckpt-2")
@@ -1087,7 +1083,7 @@ def test_a_checkpoint_agrees_with_the_folder_made_of_it(
   )
 
 
-def test_status_tells_that_models_do_not_agree(run_of_two_steps, tmp_path):
+def test_the_exit_status_is_1_if_models_differ(run_of_two_steps, tmp_path):
   text_file = tmp_path / "text.txt"
   text_file.write_text("the cat sat\n")
   done = commands.run(
@@ -1101,7 +1097,7 @@ def test_status_tells_that_models_do_not_agree(run_of_two_steps, tmp_path):
   assert done.stdout.endswith("they do not agree within 0.0001\n")
 
 
-# Bad input
+# Invalid input
 
 
 def no_folder(folder):
@@ -1121,11 +1117,11 @@ def another_model(folder):
   "make, message",
   [
     (no_folder, "no such checkpoint or folder"),
-    (no_weights, "has no weights, neither model.safetensors nor"),
+    (no_weights, "has no weights (model.safetensors or"),
     (another_model, 'model_type is "gpt2"; only "bert" can be'),
   ],
 )
-def test_bad_input_costs_one_line(make, message, tmp_path):
+def test_invalid_input_is_a_one_line_error(make, message, tmp_path):
   make(tmp_path / "source")
   line = commands.fail(
     "convert_checkpoint.py",

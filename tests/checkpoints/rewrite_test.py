@@ -1,4 +1,4 @@
-"""Tests of reading weights and of making a checkpoint of others."""
+"""Tests of reading, stripping, averaging and renaming checkpoints."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def write(path, variables):
 
 
 def any_bits(seed, *shape):
-  """Any float32 there is, infinities and NaNs among them."""
+  """Random float32 bit patterns, including NaN and Inf."""
   rng = np.random.default_rng(seed)
   return rng.integers(2**32, size=shape, dtype=np.uint32).view(np.float32)
 
@@ -52,7 +52,7 @@ def trained(tmp_path):
 
 
 @pytest.mark.graph
-def test_weights_are_what_training_trains(tmp_path):
+def test_weights_are_the_trainable_variables(tmp_path):
   with tf.Graph().as_default(), tf.Session() as session:
     loss_scale = LossScale()
     layers = [tf.get_variable(f"layer_{n}/kernel", [2, 3]) for n in range(2)]
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_a_mapping_of_its_variables(trained):
   run_outputs.assert_same_bits(dict(checkpoint), TRAINED)
 
 
-def cut_off(data):
+def truncate(data):
   os.truncate(data, 1)
 
 
@@ -91,22 +91,22 @@ def flip_a_bit(data):
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize("damage", [cut_off, flip_a_bit])
-def test_a_checkpoint_damaged_inside_is_refused(damage, trained):
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit])
+def test_a_truncated_or_corrupt_checkpoint_is_refused(damage, trained):
   damage(f"{trained}.data-00000-of-00001")
   with pytest.raises(InputError, match=r"ckpt-70\.data-00000-of-00001: "):
     rewrite.read_weights(trained)
 
 
 @pytest.mark.graph
-def test_a_folder_means_its_best_checkpoint(trained):
+def test_a_folder_stands_for_its_best_checkpoint(trained):
   folder = os.path.dirname(trained)
   best = checkpoint_writer.save_best(folder, trained)
   tf.train.update_checkpoint_state(folder, f"{trained}0")
   assert finding.find_checkpoint(folder) == best
 
 
-def test_the_last_checkpoints_of_a_run_are_in_its_order(tmp_path):
+def test_the_last_checkpoints_are_in_order_of_training(tmp_path):
   names = [str(tmp_path / f"model.ckpt-{step}") for step in (5, 90, 100)]
   tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
   last = rewrite.last_checkpoints(str(tmp_path), 2)
@@ -114,7 +114,7 @@ def test_the_last_checkpoints_of_a_run_are_in_its_order(tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 2])
-def test_more_checkpoints_than_a_run_keeps_are_refused(number, tmp_path):
+def test_asking_for_more_checkpoints_than_kept_is_refused(number, tmp_path):
   names = [str(tmp_path / f"model.ckpt-{step}") for step in range(number)]
   if names:
     tf.train.update_checkpoint_state(str(tmp_path), names[-1], names)
@@ -122,13 +122,11 @@ def test_more_checkpoints_than_a_run_keeps_are_refused(number, tmp_path):
     rewrite.last_checkpoints(str(tmp_path), 3)
 
 
-# Without the optimizer's state
+# Stripping the optimizer's state
 
 
 @pytest.mark.graph
-def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
-  trained, tmp_path
-):
+def test_stripping_keeps_the_weights_bitwise(trained, tmp_path):
   rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
   kept = ("bert/kernel", "bert/bias", "global_step")
   run_outputs.assert_same_bits(
@@ -138,20 +136,20 @@ def test_what_is_left_of_a_stripped_checkpoint_keeps_its_bits(
 
 
 @pytest.mark.graph
-def test_what_was_stripped_is_counted(trained, tmp_path, capsys):
+def test_stripped_variables_are_counted(trained, tmp_path, capsys):
   rewrite.rewrite([trained], str(tmp_path / "out"), strip_optimizer=True)
-  # Two moments of twelve numbers, a scale and a counter, all of four bytes.
+  # Two slots of twelve values, a scale and a counter, of four bytes each.
   assert "left out: 4 variables of the optimizer, 104 bytes\n" in (
     capsys.readouterr().out
   )
 
 
-# Means
+# Averaging
 
 
 @pytest.mark.graph
-def test_means_are_those_of_numpy_in_float64(tmp_path):
-  # Summed in float32 these would lose their last digits.
+def test_averages_are_computed_in_float64(tmp_path):
+  # A sum in float32 would lose their last digits.
   rng = np.random.default_rng(0)
   arrays = [
     (rng.normal(size=(50, 4)) * 10.0**power).astype(np.float32)
@@ -171,7 +169,7 @@ def test_means_are_those_of_numpy_in_float64(tmp_path):
 
 @pytest.mark.graph
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float64])
-def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
+def test_averages_keep_the_dtype(dtype, tmp_path):
   sources = [
     write(tmp_path / str(n) / "model.ckpt", {"w": np.array(values, dtype)})
     for n, values in enumerate([[1.0, 2.0], [2.0, 5.0]])
@@ -184,7 +182,7 @@ def test_means_have_the_type_that_was_averaged(dtype, tmp_path):
 
 
 @pytest.mark.graph
-def test_integers_are_those_of_the_last(tmp_path):
+def test_integers_come_from_the_last_checkpoint(tmp_path):
   sources = [
     write(tmp_path / f"model.ckpt-{step}", {"global_step": np.int64(step)})
     for step in (30, 10)
@@ -202,7 +200,7 @@ def test_integers_are_those_of_the_last(tmp_path):
 @pytest.mark.parametrize(
   ("other", "named"),
   [
-    ({"bias": np.zeros(2, np.float32)}, r"kernel \(float32 \[3\], not there\)"),
+    ({"bias": np.zeros(2, np.float32)}, r"kernel \(float32 \[3\], missing\)"),
     (
       {"bias": np.zeros(2, np.float32), "kernel": np.zeros(4, np.float32)},
       r"kernel \(float32 \[3\], float32 \[4\]\)",
@@ -213,7 +211,7 @@ def test_integers_are_those_of_the_last(tmp_path):
     ),
   ],
 )
-def test_checkpoints_unlike_each_other_have_no_mean(other, named, tmp_path):
+def test_checkpoints_that_differ_cannot_be_averaged(other, named, tmp_path):
   sources = [
     write(
       tmp_path / "one",
@@ -227,27 +225,27 @@ def test_checkpoints_unlike_each_other_have_no_mean(other, named, tmp_path):
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
-  ("name", "texts", "what"),
+  ("name", "texts", "noun"),
   [
     ("vocab.txt", ["[UNK]\na\n", "[UNK]\nb\n"], "vocabulary"),
     ("model.json", ['{"labels": ["0", "1"]}', '{"labels": ["1", "0"]}'], "lab"),
   ],
 )
-def test_models_of_other_words_or_labels_have_no_mean(
-  name, texts, what, tmp_path
+def test_different_vocabularies_or_labels_cannot_be_averaged(
+  name, texts, noun, tmp_path
 ):
   sources = []
   for folder, text in zip("ab", texts):
     sources.append(write(tmp_path / folder / "model.ckpt", {"w": [0.5]}))
     (tmp_path / folder / name).write_text(text)
-  with pytest.raises(InputError, match=f"They differ in the {what}"):
+  with pytest.raises(InputError, match=f"They differ in the {noun}"):
     rewrite.rewrite(sources, str(tmp_path / "out"))
 
 
-# Names
+# Renaming
 
 
-def test_rules_are_applied_one_after_the_other():
+def test_rename_rules_are_applied_in_order():
   names = rewrite.new_names(
     ["bert/encoder/layer_0/kernel", "bert/encoder/layer_11/kernel", "bias"],
     [r"layer_(\d+)=>layer/\1", "^bert/encoder/layer/=>blocks."],
@@ -267,16 +265,16 @@ def test_rules_are_applied_one_after_the_other():
     (r"kernel=>\1", "not a regular expression .*invalid group reference"),
     (r"kernel=>\g<n>", "not a regular expression .*unknown group name"),
     ("weights=>kernel", "matches none of the 2 variables, such as a/kernel"),
-    ("^[ab]=>c", "a/kernel and b/kernel: both would be called c/kernel"),
+    ("^[ab]=>c", "a/kernel and b/kernel: both would be renamed c/kernel"),
   ],
 )
-def test_rules_that_cannot_be_meant_are_refused(rule, message):
+def test_invalid_rename_rules_are_refused(rule, message):
   with pytest.raises(InputError, match=message):
     rewrite.new_names(["a/kernel", "b/kernel"], [rule])
 
 
 @pytest.mark.graph
-def test_renaming_keeps_bits(trained, tmp_path):
+def test_renaming_keeps_values_bitwise(trained, tmp_path):
   rewrite.rewrite(
     [trained], str(tmp_path / "out"), renames=["^bert/=>roberta/"]
   )
@@ -298,11 +296,11 @@ def test_a_dry_run_prints_the_names_that_change(trained, tmp_path, capsys):
   assert sorted(os.listdir(tmp_path)) == before
 
 
-# What is written
+# Output
 
 
 @pytest.mark.graph
-def test_mean_without_moments_and_under_other_names(tmp_path):
+def test_stripping_averaging_and_renaming_can_be_combined(tmp_path):
   sources = [
     write(
       tmp_path / f"model.ckpt-{step}",
@@ -320,7 +318,7 @@ def test_mean_without_moments_and_under_other_names(tmp_path):
 
 
 @pytest.mark.graph
-def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
+def test_model_files_beside_the_last_checkpoint_are_copied(trained, tmp_path):
   description = {"script": "run_classifier", "labels": ["no", "yes"]}
   files = {
     "bert_config.json": '{"vocab_size": 2}',
@@ -335,7 +333,7 @@ def test_what_is_beside_the_last_checkpoint_travels(trained, tmp_path):
 
 
 @pytest.mark.graph
-def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
+def test_the_output_folder_is_that_of_a_trained_model(trained, tmp_path):
   rewrite.rewrite([trained], str(tmp_path / "out"))
   (tmp_path / "out").rename(tmp_path / "moved")
   found = finding.trained_checkpoint(str(tmp_path / "moved"))
@@ -343,7 +341,7 @@ def test_the_folder_written_is_that_of_a_trained_model(trained, tmp_path):
 
 
 @pytest.mark.graph
-def test_files_are_not_replaced_unless_told(trained, tmp_path):
+def test_files_are_not_replaced_by_default(trained, tmp_path):
   other = write(tmp_path / "other" / "model.ckpt-70", {"w": [0.5]})
   rewrite.rewrite([trained], str(tmp_path / "out"))
   with pytest.raises(InputError, match=r"out: has .*model.ckpt-70.index .*"):

@@ -1,4 +1,4 @@
-"""Encoders of TensorFlow Hub as starting points, under several names."""
+"""Tests of importing encoders from TensorFlow Hub."""
 
 import json
 
@@ -55,12 +55,12 @@ def vocab_file(tmp_path_factory):
   return path
 
 
-def same(ours, theirs):
-  assert ours.keys() == theirs.keys()
-  return all(np.array_equal(ours[name], theirs[name]) for name in ours)
+def same(first, second):
+  assert first.keys() == second.keys()
+  return all(np.array_equal(first[name], second[name]) for name in first)
 
 
-# What the model garden calls BERT's parts, and how it shapes them.
+# Names and shapes of the Model Garden
 
 
 def garden_name(name):
@@ -112,7 +112,9 @@ def save(folder, variables, **attributes):
   tensorflow.saved_model.save(encoder, str(folder))
 
 
-def test_an_encoder_of_the_model_garden(tmp_path, weights, vocab_file):
+def test_an_encoder_of_the_model_garden_is_imported(
+  tmp_path, weights, vocab_file
+):
   import tensorflow
 
   garden = {garden_name(n): garden_value(n, v) for n, v in weights.items()}
@@ -122,17 +124,17 @@ def test_an_encoder_of_the_model_garden(tmp_path, weights, vocab_file):
     vocab_file=lambda: tensorflow.saved_model.Asset(str(vocab_file)),
     do_lower_case=lambda: tensorflow.Variable(False, trainable=False),
   )
-  brought = tfhub.flags_for(str(tmp_path / "garden"))
-  assert same(run_outputs.read_variables(brought["init_checkpoint"]), weights)
-  with open(brought["bert_config_file"]) as file:
+  flags = tfhub.flags_for(str(tmp_path / "garden"))
+  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
+  with open(flags["bert_config_file"]) as file:
     sizes = json.load(file)
   assert {key: sizes[key] for key in CONFIG} == CONFIG
-  with open(brought["vocab_file"]) as file:
+  with open(flags["vocab_file"]) as file:
     assert file.read() == vocab_file.read_text()
-  assert brought["do_lower_case"] is False
+  assert flags["do_lower_case"] is False
 
 
-# Our own exports.
+# Exports of export_model.py
 
 
 @pytest.fixture(scope="module")
@@ -148,12 +150,12 @@ def exported(tmp_path_factory, weights, vocab_file):
 
 
 @pytest.mark.train
-def test_an_export_comes_back_bit_by_bit(exported, weights, vocab_file):
-  brought = tfhub.flags_for(exported)
-  assert same(run_outputs.read_variables(brought["init_checkpoint"]), weights)
-  with open(brought["bert_config_file"]) as file:
+def test_an_export_is_imported_bitwise(exported, weights, vocab_file):
+  flags = tfhub.flags_for(exported)
+  assert same(run_outputs.read_variables(flags["init_checkpoint"]), weights)
+  with open(flags["bert_config_file"]) as file:
     assert CONFIG.items() <= json.load(file).items()
-  assert brought["do_lower_case"] is True
+  assert flags["do_lower_case"] is True
 
 
 @pytest.mark.train
@@ -175,35 +177,35 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
   assert (tmp_path / "out" / "vocab.txt").exists()
 
 
-# What is refused.
+# Invalid handles
 
 
 @pytest.mark.unit
-def test_the_format_of_tensorflow_1(tmp_path):
+def test_the_tf1_hub_format_is_refused(tmp_path):
   (tmp_path / "tfhub_module.pb").write_bytes(b"")
   with pytest.raises(InputError, match=r"download_model\.py --list"):
     tfhub.flags_for(str(tmp_path))
 
 
 @pytest.mark.unit
-def test_a_folder_that_is_not_there(tmp_path):
-  with pytest.raises(InputError, match="none: cannot be had"):
+def test_a_missing_folder_is_refused(tmp_path):
+  with pytest.raises(InputError, match="none: cannot be downloaded"):
     tfhub.flags_for(str(tmp_path / "none"))
 
 
 @pytest.mark.unit
-def test_a_folder_of_something_else(tmp_path):
-  with pytest.raises(InputError, match="no SavedModel"):
+def test_a_folder_without_saved_model_is_refused(tmp_path):
+  with pytest.raises(InputError, match="not a SavedModel"):
     tfhub.flags_for(str(tmp_path))
 
 
-def test_another_kind_of_model(tmp_path):
+def test_a_saved_model_without_bert_encoder_is_refused(tmp_path):
   save(tmp_path / "other", {"dense/kernel": np.ones([2, 2], np.float32)})
   with pytest.raises(InputError, match="holds bert/dense/kernel"):
     tfhub.flags_for(str(tmp_path / "other"))
 
 
-def test_two_starts(tmp_path):
+def test_a_handle_and_an_init_checkpoint_are_refused(tmp_path):
   error = commands.fail(
     "run_classifier.py",
     f"--bert_hub_module_handle={tmp_path}",
