@@ -83,7 +83,7 @@ def _cluster_of_tf_config(text: str) -> Cluster:
     if others:
       raise InputError(
         f"TF_CONFIG: has a job {others[0]!r}, but there are only workers and a"
-        ' chief. List all processes under "worker", or one under "chief"'
+        ' chief. List them under "worker", and at most one under "chief"'
       )
     first = "chief" if "chief" in jobs else "master"
     named = [

@@ -120,7 +120,7 @@ def written(tmp_path, *arguments):
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """A list of the Matplotlib axes of all pictures."""
+  """The Matplotlib axes of all pictures drawn, as a list."""
   axes = []
 
   def keep(size, draw, caption=""):

@@ -335,7 +335,7 @@ def test_only_the_main_thread_handles_signals():
 @pytest.mark.smoke
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["loss", "norm"])
-def test_nan_or_inf_fails_before_it_is_saved(tmp_path, name, value):
+def test_nan_or_inf_aborts_before_saving(tmp_path, name, value):
   with pytest.raises(InputError, match=f"^step 6: .*{name} {value}"):
     train(tmp_path, 9, params={name: nan_at(6, value)}, save_steps=2)
   assert saved_steps(tmp_path) == [2, 4]

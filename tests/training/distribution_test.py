@@ -46,7 +46,7 @@ def tf_config(cluster, kind, index):
     ({"master": ADDRESSES[:1], "worker": ADDRESSES[1:]}, "worker", 0, 1),
   ],
 )
-def test_reads_tf_config(cluster, kind, index, expected):
+def test_cluster_is_read_from_tf_config(cluster, kind, index, expected):
   found = distribution.read_cluster(tf_config(cluster, kind, index))
   assert found == distribution.Cluster(ADDRESSES, expected)
   assert found.is_chief == (expected == 0)
@@ -87,7 +87,7 @@ def test_malformed_tf_config_is_refused(text, message):
 
 
 @pytest.mark.unit
-def test_reads_the_environment_of_slurm(monkeypatch):
+def test_cluster_is_read_from_slurm(monkeypatch):
   for name, value in {
     "SLURM_STEP_NUM_TASKS": "4",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
