@@ -32,11 +32,8 @@ def interactive_loop(
 ) -> None:
   """Answers questions about one passage and prints the answers.
 
-  Args:
-    settings: settings of the command.
-    predictor: a `run_squad.Predictor`.
-    lines: one question per line; without --passage_file, the passage and a
-      blank line come first.
+  `predictor` is a `run_squad.Predictor`. Each of the `lines` is a question;
+  without --passage_file, the passage and a blank line come first.
 
   Raises:
     InputError: there is no passage.

@@ -105,12 +105,7 @@ def _collect_log() -> Iterator[list]:
 def diagnose(
   settings: TrainingSettings, examine: Callable[[Any, Doctor], Any]
 ) -> None:
-  """Runs the checks of a script; exits with status 1 if any fails.
-
-  Args:
-    settings: settings of the command.
-    examine: runs the checks, given settings and doctor.
-  """
+  """Runs `examine(settings, doctor)`; exits with status 1 if a check fails."""
   doctor = Doctor()
   if settings.receipt.rerun:
     doctor.check("rerun", receipts.check_rerun, settings)
@@ -133,9 +128,7 @@ def check_labels(
 ) -> None:
   """Warns of labels that are missing or rare in a split.
 
-  Args:
-    labels: the label set.
-    sets: labels of the examples, by name of the split.
+  `sets` has the labels of all examples, by name of the split.
   """
   for name, example_labels in sets.items():
     counts = Counter(example_labels)
@@ -190,12 +183,7 @@ class Encoded(NamedTuple):
 def check_encoded(
   examples: Iterable[Encoded], vocab_size: int, num_examples: int
 ) -> Lengths:
-  """Checks the ids of a sample of examples; warns if many are truncated.
-
-  Args:
-    examples: the sample, encoded.
-    vocab_size: vocabulary size of the model.
-    num_examples: number of examples in all.
+  """Checks a sample of the `num_examples`; warns if many are truncated.
 
   Returns:
     The number of examples and their mean length.

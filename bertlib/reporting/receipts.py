@@ -158,11 +158,6 @@ class Receipt:
 def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
   """Starts the receipt of a run; with --rerun, checks the inputs first.
 
-  Args:
-    script: path of the script.
-    settings: settings of the command.
-    file_system: see `Receipt`.
-
   Returns:
     The receipt, not yet written.
 
@@ -188,10 +183,6 @@ def check_rerun(settings: Any, file_system: Any = files) -> None:
   """Compares the inputs of the run that --rerun repeats with those of now.
 
   Logs each difference. Files of flags that are given again may differ.
-
-  Args:
-    settings: settings of the command.
-    file_system: see `Receipt`.
 
   Raises:
     InputError: data, vocabulary, config or checkpoint have changed, or the
@@ -267,11 +258,7 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
-  """Size and hash of a file.
-
-  Args:
-    path: the file.
-    open_file: opens it, given the path and "rb".
+  """Size and hash of a file, opened by `open_file(path, "rb")`.
 
   Returns:
     Its `path`, size in `bytes`, `sha256`, and in `hashed` the part that was

@@ -168,16 +168,7 @@ def squad_sections(
   questions: Sequence[squad_files.Question],
   num_errors: int = 30,
 ) -> list[str]:
-  """Sections on the predicted answers in --output_dir.
-
-  Args:
-    settings: settings of the command.
-    questions: questions with their gold answers.
-    num_errors: number of most confident wrong answers to show.
-
-  Returns:
-    Sections for `html_report.write`.
-  """
+  """Sections on the predictions and most confident errors in --output_dir."""
   predictions = squad_files.read_json(
     os.path.join(settings.run.output_dir, "predictions.json")
   )

@@ -107,11 +107,7 @@ def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[str]:
-  """Logs a warning if the model predicts the same for every example.
-
-  Args:
-    answers: the predictions.
-    gold: the gold answers, if known.
+  """Logs a warning of `model_selection.describe_collapse`, if there is one.
 
   Returns:
     The warning as a section of the report; empty if predictions differ.

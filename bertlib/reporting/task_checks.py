@@ -112,12 +112,7 @@ def check_texts(
 def check_pretraining_records(
   run: Run, data: pretraining_inputs.Data, number: int = 2000
 ) -> doctor.Lengths:
-  """Checks a sample of the pretraining records.
-
-  Args:
-    run: the run.
-    data: its record files.
-    number: records to check, in all files.
+  """Checks `number` of the pretraining records, from all files.
 
   Returns:
     The number of training records and their mean length.

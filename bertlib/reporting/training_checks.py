@@ -33,10 +33,7 @@ from bertlib.training.task import Run, Task
 def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   """Runs the steps of `run.setup` as checks.
 
-  Args:
-    doctor: runs and reports the checks.
-    settings: settings of the command.
-    task: the task; `SKIPPED` if its check failed.
+  The task is `SKIPPED` if its own check failed.
 
   Returns:
     The run, with `SKIPPED` for each value whose check failed.

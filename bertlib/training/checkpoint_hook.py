@@ -170,7 +170,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     """Stores the settings.
 
     Args:
-      model_dir: the model's folder.
+      model_dir: folder of the checkpoints.
       save_steps: steps between checkpoints; None to ignore steps.
       save_secs: seconds between checkpoints; None to ignore the clock.
       stop: request at which training stops.

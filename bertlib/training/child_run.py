@@ -20,11 +20,6 @@ def read_settings(
 ) -> option.Settings:
   """Parses the settings that the subprocess of `run` would have.
 
-  Args:
-    settings: settings class of the command.
-    output_dir: as in `run`.
-    flags: as in `run`.
-
   Raises:
     absl.flags.Error: flags are unknown or missing.
     InputError: see `rules.check`.

@@ -25,10 +25,7 @@ def find(
 ) -> DeviceSettings:
   """Finds the devices that the flags ask for; connects to a TPU.
 
-  Args:
-    settings: device flags.
-    trains: whether the run trains.
-    remote_paths: paths that a TPU must be able to read, by flag.
+  `remote_paths` are those that a TPU must be able to read, by flag.
 
   Returns:
     The settings with `replicas` or `tpu_cluster`.
@@ -54,10 +51,6 @@ def find_cluster(
   settings: DeviceSettings, trains: bool
 ) -> distribution.Cluster | None:
   """Finds the workers of the run, without initializing any device.
-
-  Args:
-    settings: device flags.
-    trains: whether the run trains.
 
   Returns:
     The `Cluster`; None for a single process, and on a TPU.
@@ -166,11 +159,8 @@ def choose(
 ) -> ComputeSettings:
   """Replaces "auto" by the choice for this machine or of an earlier run.
 
-  Args:
-    compute: compute flags.
-    devices: devices of the run.
-    recorded: choices by flag of the run that is resumed, evaluated or
-      repeated; they take precedence over those for this machine.
+  `recorded` has the choices, by flag, of the run that is resumed, evaluated or
+  repeated; they take precedence over those for this machine.
 
   Returns:
     The settings with a `precision` and an `xla` other than "auto".

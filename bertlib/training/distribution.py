@@ -55,9 +55,6 @@ class Cluster(NamedTuple):
 def read_cluster(environment: Mapping[str, str]) -> Cluster | None:
   """Reads the cluster from `TF_CONFIG` or else from Slurm's variables.
 
-  Args:
-    environment: environment variables.
-
   Returns:
     The `Cluster`; None for a single process.
 
@@ -277,7 +274,7 @@ class ReplicatedEstimator:
     Args:
       model_fn: returns a `TPUEstimatorSpec`.
       model_dir: folder of the checkpoints.
-      replicas: the replicas.
+      replicas: the replicas of the run.
       run_config: further arguments of `RunConfig`.
       train_batch_size: examples per step, of all replicas together.
       eval_batch_size: examples per batch of this process's replicas.

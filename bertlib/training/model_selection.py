@@ -234,15 +234,7 @@ class EvaluationListener(tf.train.CheckpointSaverListener):
     evaluate: Evaluate,
     num_train_steps: int,
   ):
-    """Stores the settings.
-
-    Args:
-      model_dir: the model's folder.
-      selection: steps between evaluations, metric and patience.
-      scores: dev scores of the run so far.
-      evaluate: evaluates a checkpoint.
-      num_train_steps: the last step, which is always evaluated.
-    """
+    """Stores the settings; the step `num_train_steps` is always evaluated."""
     self._model_dir = model_dir
     self._selection = selection
     self._scores = scores
@@ -285,13 +277,7 @@ def train(
 ) -> None:
   """Trains until `num_train_steps` or early stopping.
 
-  Args:
-    estimator: the model's Estimator.
-    input_fn: training input.
-    num_train_steps: the last step.
-    selection: evaluation during training.
-    evaluate: evaluates a checkpoint; None if another process does.
-    hooks: session hooks of training.
+  `evaluate` is None if another process evaluates the checkpoints.
   """
   listeners = []
   if selection.eval_steps:

@@ -127,10 +127,6 @@ def find_labels(
 ) -> list[str]:
   """The tags of the training set or, without one, of the trained model.
 
-  Args:
-    settings: settings of the command.
-    train_set: training sentences; empty without --do_train.
-
   Returns:
     "O" and the other tags, sorted.
 
@@ -175,11 +171,6 @@ def read_data(
   run: Run, tagged: Sequence[Sentence], labels: Sequence[str]
 ) -> Data:
   """Reads the sentences of the splits that the run uses.
-
-  Args:
-    run: the run.
-    tagged: training sentences, as read.
-    labels: tags of the model.
 
   Returns:
     The sentences, with valid tags.

@@ -126,11 +126,6 @@ def count_steps(
 ) -> int:
   """Number of training steps; logs the equivalent number of epochs.
 
-  Args:
-    settings: settings of the command.
-    num_questions: number of training questions.
-    num_windows: number of windows made of them.
-
   Returns:
     The number of steps, at least one.
 
