@@ -556,7 +556,7 @@ def check_output(settings: SquadSettings) -> None:
     conversation.read_passage(settings)
 
 
-def check_enough_examples(run: Run, data: squad_questions.Data) -> None:
+def check_enough_examples(run: Run, data: squad_questions.SquadData) -> None:
   """Refuses a training set that is too small for one step.
 
   Each question makes one window or more, and making them takes no time.
@@ -597,7 +597,7 @@ def doctor_checks(settings: SquadSettings, doctor: doctor.Doctor) -> None:
 
 def train_reader(
   run: Run,
-  data: squad_questions.Data,
+  data: squad_questions.SquadData,
   dev_windows: Sequence[squad_features.Window],
 ) -> model_inputs.Lengths:
   """Trains on questions.
@@ -712,7 +712,7 @@ def predict_logits(
 
 def answer_questions(
   run: Run,
-  data: squad_questions.Data,
+  data: squad_questions.SquadData,
   windows: Sequence[squad_features.Window],
   logits: np.ndarray,
   checkpoint: str | None,

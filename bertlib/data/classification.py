@@ -260,7 +260,7 @@ class TableProcessor(DataProcessor):
       guid = row.text(columns.guid)
     label = self.labels[0] if self.labels else "0"
     if columns.label is not None:
-      label = self.known_label(row, row.label(columns.label))
+      label = self.parse_label(row, row.label(columns.label))
     return InputExample(
       guid=f"{split}-{guid}",
       text_a=row.text(columns.text_a),
@@ -268,8 +268,8 @@ class TableProcessor(DataProcessor):
       label=label,
     )
 
-  def known_label(self, row: tables.Row, label: str) -> str:
-    """Checks that the task has this label, and returns it."""
+  def parse_label(self, row: tables.Row, label: str) -> str:
+    """Returns the task's label for this text; InputError if it has none."""
     check_label(row, label, self.problem)
     return label
 
@@ -395,11 +395,11 @@ class XnliProcessor(TableProcessor):
     file = os.path.join("multinli", f"multinli.train.{self.language}.tsv")
     return Columns(file, text_a=0, text_b=1, label=2)
 
-  def known_label(self, row: tables.Row, label: str) -> str:
+  def parse_label(self, row: tables.Row, label: str) -> str:
     """See base class."""
     # The training files spell this label differently.
     label = "contradiction" if label == "contradictory" else label
-    return super().known_label(row, label)
+    return super().parse_label(row, label)
 
   def is_included(self, row: tables.Row) -> bool:
     """See base class."""
@@ -500,11 +500,13 @@ class RaceProcessor(SplitProcessor):
     )
     if not (
       isinstance(article, str)
-      and _are_texts(questions)
+      and _is_string_list(questions)
       and isinstance(options, list)
       and len(options) == len(questions)
-      and all(_are_texts(o) and len(o) == len(self.labels) for o in options)
-      and _are_texts(answers or questions)
+      and all(
+        _is_string_list(o) and len(o) == len(self.labels) for o in options
+      )
+      and _is_string_list(answers or questions)
       and len(answers or questions) == len(questions)
     ):
       raise row.error(
@@ -793,7 +795,7 @@ def check_label(
       )
 
 
-def _are_texts(value: Any) -> bool:
+def _is_string_list(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 

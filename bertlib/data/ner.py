@@ -101,40 +101,40 @@ def read_sentences(
     raise InputError(f"{path}: cannot be read; name a file") from error
   tag_locations: dict[str, str] = {}
   if path.removesuffix(".gz").endswith(".jsonl"):
-    sentences = list(_from_json(path, lines, columns, tag_locations))
+    sentences = list(_read_json(path, lines, columns, tag_locations))
   elif columns.item_delimiter:
-    sentences = list(_from_rows(path, lines, columns, tag_locations))
+    sentences = list(_read_rows(path, lines, columns, tag_locations))
   else:
-    sentences = list(_from_columns(path, lines, columns, tag_locations))
+    sentences = list(_read_columns(path, lines, columns, tag_locations))
   if not sentences:
     raise InputError(f"{path}: has no sentences")
   check_tags(tag_locations)
   return sentences
 
 
-def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
   """Reads one word per line, with a blank line after each sentence.
 
   Like the other readers, adds the file and line where each tag first occurs to
   `tag_locations`.
   """
-  number_of_columns = None
+  num_columns = None
   words: list[str] = []
   tags: list[str] = []
   first = 0
   for number, line in enumerate([*lines, ""], start=1):
     if not line.strip(" \t") or line.startswith("-DOCSTART-"):
       if words:
-        yield _joined(words, tags or None, f"{path}, line {first}")
+        yield _join_words(words, tags or None, f"{path}, line {first}")
       words, tags = [], []
       continue
     fields = _split(line, columns.delimiter)
-    if number_of_columns is None:
-      number_of_columns = len(fields)
-    if len(fields) != number_of_columns:
+    if num_columns is None:
+      num_columns = len(fields)
+    if len(fields) != num_columns:
       raise InputError(
         f"{path}, line {number}: has {len(fields)} columns, but the lines"
-        f" before have {number_of_columns}. Fix it, or give --delimiter"
+        f" before have {num_columns}. Fix it, or give --delimiter"
       )
     if not words:
       first = number
@@ -146,20 +146,20 @@ def _from_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
       tag_locations.setdefault(tag, where)
 
 
-def _from_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
   """Reads one sentence per line: a column of words and one of tags."""
-  number_of_columns = None
+  num_columns = None
   for number, line in enumerate(lines, start=1):
     if not line.strip():
       continue
     where = f"{path}, line {number}"
     fields = _split(line, columns.delimiter)
-    if number_of_columns is None:
-      number_of_columns = len(fields)
-    if len(fields) != number_of_columns:
+    if num_columns is None:
+      num_columns = len(fields)
+    if len(fields) != num_columns:
       raise InputError(
         f"{where}: has {len(fields)} columns, but the lines before have"
-        f" {number_of_columns}. Fix it, or give --delimiter"
+        f" {num_columns}. Fix it, or give --delimiter"
       )
     words = _field(fields, columns.word, "word", where)
     if number == 1 and not any(columns.item_delimiter in f for f in fields):
@@ -173,7 +173,7 @@ def _from_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
         raise InputError(f"{where}: {len(words)} words, but {len(tags)} tags")
       for tag in tags:
         tag_locations.setdefault(tag, where)
-    yield _joined(words, tags, where)
+    yield _join_words(words, tags, where)
 
 
 def _split(line: str, delimiter: str | None) -> list[str]:
@@ -191,7 +191,7 @@ def _field(fields: Sequence[str], column: int, role: str, where: str) -> str:
   return fields[index]
 
 
-def _joined(words, tags, where: str) -> Sentence:
+def _join_words(words, tags, where: str) -> Sentence:
   """A sentence whose text is its words joined by spaces."""
   offsets, start = [], 0
   for word in words:
@@ -200,7 +200,7 @@ def _joined(words, tags, where: str) -> Sentence:
   return Sentence(words, tags, " ".join(words), offsets, where)
 
 
-def _from_json(path, lines: Sequence[str], columns: Columns, tag_locations):
+def _read_json(path, lines: Sequence[str], columns: Columns, tag_locations):
   for number, row in json_files.parse_lines(lines, path):
     where = f"{path}, line {number}"
     has_tags = columns.tag is not None
@@ -220,7 +220,7 @@ def _from_json(path, lines: Sequence[str], columns: Columns, tag_locations):
         for tag in tags:
           tag_locations.setdefault(tag, where)
       if row["tokens"]:
-        yield _joined(row["tokens"], tags, where)
+        yield _join_words(row["tokens"], tags, where)
     elif isinstance(row, Mapping) and isinstance(row.get("text"), str):
       spans = row.get("entities") if has_tags else None
       yield from_text(row["text"], spans, where)
@@ -290,7 +290,7 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
 # Tags
 
 # Prefixes of an entity's type, all that `tags_to_entities` supports.
-_HEADS = ("B-", "I-", "E-", "S-", "L-", "U-")
+_PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
 def check_tags(tag_locations: Mapping[str, str]) -> None:
@@ -310,12 +310,11 @@ def check_tags(tag_locations: Mapping[str, str]) -> None:
       )
   has_types = any(tag[1:2] == "-" for tag in tag_locations)
   for tag, location in tag_locations.items():
-    is_typed = tag.startswith(_HEADS) and tag[2:].strip()
+    is_typed = tag.startswith(_PREFIXES) and tag[2:].strip()
     if (has_types and not is_typed and tag != "O") or tag in ("o", "0"):
       raise InputError(
         f"{location}: the tag {tag!r} is neither O nor a type after"
-        f" {', '.join(_HEADS)}. Fix it, or name the column of the tags with"
-        " --tag_column"
+        f" {', '.join(_PREFIXES)}. Fix it, or give another --tag_column"
       )
 
 

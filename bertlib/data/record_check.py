@@ -80,7 +80,7 @@ def _find_in(path, layout, parse, max_records) -> str | None:
   first = 0
   while batch := list(itertools.islice(records, _BATCH_SIZE)):
     intact = [record for record in batch if record is not None]
-    problem = _problem(path, intact, first, layout, parse)
+    problem = _describe_bad_record(path, intact, first, layout, parse)
     if problem:
       return problem
     if len(intact) < len(batch):  # None, for a corrupt record, is the last
@@ -92,7 +92,7 @@ def _find_in(path, layout, parse, max_records) -> str | None:
   return None
 
 
-def _problem(
+def _describe_bad_record(
   path: str, records: Sequence[bytes], first: int, layout, parse
 ) -> str | None:
   """Describes the first bad record; None if there is none."""
@@ -103,7 +103,9 @@ def _problem(
   except (tf.errors.OpError, UnicodeDecodeError) as error:
     if len(records) > 1:
       middle = len(records) // 2
-      return _problem(path, records[:middle], first, layout, parse) or _problem(
+      return _describe_bad_record(
+        path, records[:middle], first, layout, parse
+      ) or _describe_bad_record(
         path, records[middle:], first + middle, layout, parse
       )
     reason = printable(str(error).split("\n")[0].split(" (op: ")[0][-200:])

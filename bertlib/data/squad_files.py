@@ -52,7 +52,7 @@ def read_questions(path: str) -> list[Question]:
       question id is repeated.
   """
   questions = list(
-    _questions(path, _field(read_json(path), "data", list, path))
+    _read_questions(path, _field(read_json(path), "data", list, path))
   )
   if not questions:
     raise InputError(f"{path}: has no questions")
@@ -65,7 +65,7 @@ def read_questions(path: str) -> list[Question]:
   return questions
 
 
-def _questions(path: str, articles: list[Any]) -> Iterator[Question]:
+def _read_questions(path: str, articles: list[Any]) -> Iterator[Question]:
   for i, article in enumerate(articles, 1):
     location = f"{path}, article {i}"
     paragraphs = _field(article, "paragraphs", list, location)

@@ -16,7 +16,7 @@ from bertlib.files import atomic_write
 from bertlib.settings.squad import SquadSettings
 
 
-class Data(NamedTuple):
+class SquadData(NamedTuple):
   """The questions that a run reads; empty if the flags do not need them.
 
   Attributes:

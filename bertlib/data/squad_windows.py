@@ -73,7 +73,7 @@ def load_windows(
     The windows and their cache key.
   """
   key = windows_key(settings, path, is_training)
-  # A process takes as long to start as some thousand questions to convert.
+  # Starting a process takes as long as converting some thousand questions.
   num_workers = settings.num_workers or min(
     os.cpu_count(), len(examples) // 5000
   )

@@ -21,7 +21,9 @@ from bertlib.text_files import Encoding
 LENIENT = Encoding("utf-8", "surrogateescape")
 
 # White space around labels, zero-width characters included.
-_AROUND_LABEL = re.compile(r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$")
+_WHITE_SPACE_AROUND = re.compile(
+  r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +174,7 @@ READERS = {
 
 def strip_label(label: str) -> str:
   """Removes white space of any kind around a label."""
-  return _AROUND_LABEL.sub("", label)
+  return _WHITE_SPACE_AROUND.sub("", label)
 
 
 def read_lines(path: str, encoding: Encoding) -> Iterator[str]:

@@ -18,14 +18,14 @@ from bertlib.errors import InputError
 # File name of the vocabulary in a model's folder.
 VOCAB_FILE = "vocab.txt"
 
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_SPECIAL_ENTRIES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Embedding tables may be larger than the vocabulary, up to a multiple of this.
-_ROUND = 128
+_TABLE_MULTIPLE = 128
 
 # Minimum number of words for checking the casing of a vocabulary; toy
 # vocabularies have fewer.
-_ENOUGH_WORDS = 1000
+_MIN_WORDS = 1000
 
 
 def load_tokenizer(
@@ -129,7 +129,7 @@ def check(
     logging.warning(
       "%s: [PAD] is not its first entry, but padding has id 0", path
     )
-  if vocab_size is not None and vocab_size - num_entries >= _ROUND:
+  if vocab_size is not None and vocab_size - num_entries >= _TABLE_MULTIPLE:
     logging.warning(
       "%s: has %d entries, but the model's vocab_size is %d. Is it the"
       " vocabulary of the checkpoint?",
@@ -144,7 +144,7 @@ def _check_repeated(path: str) -> None:
   entries = read_entries(path)
   repeated = [entry for entry, n in Counter(entries).items() if n > 1 and entry]
   for entry in repeated:
-    if entry in _SPECIAL:
+    if entry in _SPECIAL_ENTRIES:
       raise InputError(
         f"{path}, line {_lines_of(entry, entries)[1]}: repeats {entry}. Make"
         " each line different"
@@ -178,7 +178,7 @@ def is_cased(entries: Iterable[str]) -> bool:
 
 def has_enough_words(entries: Iterable[str]) -> bool:
   """Returns whether a vocabulary is large enough to trust `is_cased`."""
-  return _count_case(entries)[0] >= _ENOUGH_WORDS
+  return _count_case(entries)[0] >= _MIN_WORDS
 
 
 def _count_case(entries: Iterable[str]) -> tuple[int, int]:

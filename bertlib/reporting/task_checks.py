@@ -22,7 +22,9 @@ from bertlib.training import classifier_inputs, ner_inputs, pretraining_inputs
 from bertlib.training.task import Run
 
 
-def check_questions(run: Run, data: squad_questions.Data) -> doctor.Lengths:
+def check_questions(
+  run: Run, data: squad_questions.SquadData
+) -> doctor.Lengths:
   """Encodes a sample of questions; warns if many lose text or answers."""
   questions = data.train or data.predict
   sample = doctor.sample(questions)

@@ -23,7 +23,7 @@ from bertlib.training import resolve, step_plan
 from bertlib.training.task import Run
 
 
-def read_data(run: Run) -> squad_questions.Data:
+def read_data(run: Run) -> squad_questions.SquadData:
   """Reads the questions of the splits that the run uses.
 
   Raises:
@@ -32,7 +32,7 @@ def read_data(run: Run) -> squad_questions.Data:
   """
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
-  data = squad_questions.Data([], [], [], [])
+  data = squad_questions.SquadData([], [], [], [])
   if settings.run.do_train:
     train = read_squad_examples(
       settings.train_file,
@@ -54,7 +54,7 @@ def read_data(run: Run) -> squad_questions.Data:
 
 
 def data_files(
-  settings: SquadSettings, data: squad_questions.Data
+  settings: SquadSettings, data: squad_questions.SquadData
 ) -> list[str]:
   """Paths of the files that were read."""
   files = settings.train_file, settings.predict_file

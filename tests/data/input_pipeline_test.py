@@ -180,9 +180,9 @@ def test_record_encoder_equals_protocol_buffers(ids, label, weights):
 
 @pytest.mark.graph
 def test_files_equal_those_of_tensorflow(tmp_path):
-  content, _ = write_serialized(tmp_path / "theirs", RECORDS)
-  tf_records.write_serialized(str(tmp_path / "ours"), RECORDS)
-  assert (tmp_path / "ours").read_bytes() == content
+  content, _ = write_serialized(tmp_path / "expected", RECORDS)
+  tf_records.write_serialized(str(tmp_path / "written"), RECORDS)
+  assert (tmp_path / "written").read_bytes() == content
 
 
 @pytest.mark.graph

@@ -207,8 +207,8 @@ TAGS = st.lists(st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"]), max_size=12)
 @given(TAGS)
 @settings(deadline=None)
 def test_entities_of_any_bio_tags_equal_those_of_seqeval(tags):
-  ours = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
-  assert ours == get_entities(tags)
+  entities = [(e.label, e.start, e.end - 1) for e in ner.tags_to_entities(tags)]
+  assert entities == get_entities(tags)
 
 
 @st.composite

@@ -461,9 +461,9 @@ def test_an_instance_that_does_not_fit_leaves_the_files_unchanged(tmp_path):
 
 @given(length=st.integers(0, 300), seed=st.integers())
 def test_shuffle_equals_that_of_random(length, seed):
-  ours, theirs = random.Random(seed), random.Random(seed)
-  mine, yours = list(range(length)), list(range(length))
-  pretraining_instances.shuffle(mine, ours)
-  theirs.shuffle(yours)
-  assert mine == yours
-  assert ours.getstate() == theirs.getstate()
+  rng, expected_rng = random.Random(seed), random.Random(seed)
+  items, expected = list(range(length)), list(range(length))
+  pretraining_instances.shuffle(items, rng)
+  expected_rng.shuffle(expected)
+  assert items == expected
+  assert rng.getstate() == expected_rng.getstate()

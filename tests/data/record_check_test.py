@@ -139,7 +139,7 @@ def test_training_and_evaluation_name_the_record(
   world, tmp_path, monkeypatch, name, action
 ):
   # As if the record were not among those checked before training.
-  monkeypatch.setattr(pretraining_inputs, "_NUM_LOOKED_AT", 0)
+  monkeypatch.setattr(pretraining_inputs, "_NUM_CHECKED", 0)
   path = str(tmp_path / "records")
   row = {
     "input_ids": [2, *[5] * 14, 3],

@@ -145,15 +145,19 @@ def test_features_equal_those_of_the_original(tmp_path, name, golden):
   )
   expected = reference_data.read_jsonl(golden("squad", run["features"]))
   assert len(created) == len(expected) == run["count_features"]
-  for ours, theirs in zip(created, expected):
-    first = theirs.pop("context_first")
-    words = dict(enumerate(theirs.pop("token_to_orig"), first))
-    best = dict(enumerate(map(bool, theirs.pop("is_max_context")), first))
+  for feature, golden_feature in zip(created, expected):
+    first = golden_feature.pop("context_first")
+    words = dict(enumerate(golden_feature.pop("token_to_orig"), first))
+    best = dict(
+      enumerate(map(bool, golden_feature.pop("is_max_context")), first)
+    )
     for key in ("input_ids", "input_mask", "segment_ids"):
-      theirs[key] += [0] * (length - len(theirs[key]))
-    assert {key: getattr(ours, key) for key in theirs} == theirs
-    assert ours.token_to_orig_map == words
-    assert ours.token_is_max_context == best
+      golden_feature[key] += [0] * (length - len(golden_feature[key]))
+    assert {
+      key: getattr(feature, key) for key in golden_feature
+    } == golden_feature
+    assert feature.token_to_orig_map == words
+    assert feature.token_is_max_context == best
 
   path = str(tmp_path / "features.tf_record")
   writer = squad_features.FeatureWriter(path, run["is_training"])
@@ -376,8 +380,8 @@ def test_windows_are_created_once(cached):
   folder, created, create = cached
   windows = squad_windows.cached_windows(str(folder), "a key", create)
   assert len(created) == 1
-  for ours, theirs in zip(windows, created[0]):
-    np.testing.assert_array_equal(ours, theirs, strict=True)
+  for column, expected in zip(windows, created[0]):
+    np.testing.assert_array_equal(column, expected, strict=True)
 
 
 def test_another_key_is_not_read_from_the_cache(cached):
