@@ -22,6 +22,7 @@ import textwrap
 import time
 from typing import NamedTuple
 
+import architecture_test
 import pytest
 from absl import flags
 
@@ -255,9 +256,19 @@ def test_only_known_remarks_stand_before_blocks():
   assert [r for r in remarks if not re.fullmatch(known, r)] == []
 
 
-def test_the_page_on_architecture_names_every_module():
+def module_tree():
+  """The tree of modules on the page on architecture."""
   blocks = blocks_of(ROOT / "docs" / "architecture.md")
-  tree = next(block.text for block in blocks if "modeling.py  " in block.text)
+  return next(block.text for block in blocks if "modeling.py  " in block.text)
+
+
+def test_the_page_on_architecture_has_the_order_of_imports():
+  shown = re.findall(r"^  (\w+)(?:/|\.py) ", module_tree(), re.M)
+  assert shown == list(architecture_test.ORDER)
+
+
+def test_the_page_on_architecture_names_every_module():
+  tree = module_tree()
   named, folders = set(), []
   for indent, name in re.findall(r"^( *)([\w.]+/?)", tree, re.M):
     folders[len(indent) // 2 :] = [name]
