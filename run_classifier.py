@@ -78,6 +78,7 @@ from bertlib.training.run import (
   Evaluation,
   check_actions,
   check_output_dir,
+  check_start,
   evaluate,
   input_options,
   lock_output_dir,
@@ -416,6 +417,7 @@ def main(_) -> None:
   classifier_inputs.check_encoding(processor, data_files)
   classifier_inputs.check_pairs(run, examples)
   run = with_class_weights(run, processor, examples)
+  check_start(run)
   with lock_output_dir(settings):
     receipt.start(settings, data_files)
     devices.log_devices(settings.devices, settings.compute)

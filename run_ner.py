@@ -47,6 +47,7 @@ from bertlib.training import devices, estimator_spec, ner_inputs, step_plan
 from bertlib.training.run import (
   check_actions,
   check_output_dir,
+  check_start,
   fill_last_batch,
   input_options,
   lock_output_dir,
@@ -276,6 +277,7 @@ def main(_) -> None:
   settings = run.settings
   data = ner_inputs.read_data(run, train_set, labels)
   check_enough_examples(run, data)
+  check_start(run)
   with lock_output_dir(settings):
     receipt.start(settings, ner_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)

@@ -54,6 +54,7 @@ from bertlib.training import (
 from bertlib.training.run import (
   check_actions,
   check_output_dir,
+  check_start,
   evaluate,
   input_options,
   lock_output_dir,
@@ -552,6 +553,7 @@ def main(_) -> None:
   pretraining_inputs.check_vocabulary(run)
   data = pretraining_inputs.find_data(run)
   check_output(settings, data)
+  check_start(run)
   with lock_output_dir(settings):
     receipt.start(settings, pretraining_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)

@@ -77,6 +77,7 @@ from bertlib.training import devices, estimator_spec, squad_inputs, step_plan
 from bertlib.training.run import (
   check_output_dir,
   check_seeds,
+  check_start,
   fill_last_batch,
   input_options,
   lock_output_dir,
@@ -400,6 +401,7 @@ def main(_) -> None:
   data = squad_inputs.read_data(run)
   check_enough_examples(run, data)
   logits = squad_inputs.load_logits(settings)
+  check_start(run)
   with lock_output_dir(settings):
     receipt.start(settings, squad_inputs.data_files(settings, data))
     devices.log_devices(settings.devices, settings.compute)

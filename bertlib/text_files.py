@@ -262,8 +262,8 @@ class _Decoder:
 
   def _refuse(self, block: bytes, state, error: UnicodeError) -> None:
     """Raises InputError for bytes that are invalid in the encoding."""
-    if not isinstance(error, UnicodeDecodeError):
-      fault = f"is not {self._encoding.name} ({error})"
+    if not isinstance(error, UnicodeDecodeError):  # UTF-16 without a mark
+      fault = f"0x{block[0]:02X} is not {self._encoding.name.upper()}"
       raise self._error(self._num_lines + 1, 1, fault)
     # The decoder may have prepended bytes of the previous block.
     start = error.start - (len(error.object) - len(block))

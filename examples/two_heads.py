@@ -30,6 +30,7 @@ from bertlib.settings.common import TrainingSettings
 from bertlib.training import estimator_spec, step_plan
 from bertlib.training.run import (
   check_actions,
+  check_start,
   evaluate,
   input_options,
   lock_output_dir,
@@ -271,6 +272,7 @@ def main(_) -> None:
   train_set = read_examples(settings, "train_file")
   dev_set = read_examples(settings, "dev_file")
   run = setup(settings, make_task(settings, find_labels(settings, train_set)))
+  check_start(run)
   with lock_output_dir(run.settings):
     receipt.start(run.settings, [settings.train_file, settings.dev_file])
     dev_file = write_records(run, "dev", dev_set)
@@ -281,9 +283,7 @@ def main(_) -> None:
       train_seeds(run)
     elif settings.run.do_train:
       path = write_records(run, "train", train_set)
-      num_steps = step_plan.count_steps(
-        settings.run, len(train_set), run.task.unit
-      )
+      num_steps = step_plan.count_steps(settings.run, len(train_set), "texts")
       input_fn = read_records(run, path, is_training=True)
       train(run, input_fn, num_steps, f"{len(train_set)} texts", evaluate_fn)
     checkpoint, results = select_checkpoint(run), {}

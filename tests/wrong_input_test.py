@@ -2,12 +2,16 @@
 
 A row is a case. The rows are in `wrong_input_*.py`, by subject. The first of
 each command also runs as a command does, from its flags to its exit status.
+The messages in full are in `tests/snapshots/COMMAND.messages.txt`, which
+`make snapshots` renews.
 """
 
 import contextlib
 import importlib
 import io
 import logging
+import os
+import pathlib
 import sys
 
 import commands
@@ -20,6 +24,8 @@ import wrong_input_world
 from bertlib import errors
 
 pytestmark = pytest.mark.train
+
+SNAPSHOTS = pathlib.Path(__file__).parent / "snapshots"
 
 ROWS = [
   *wrong_input_text.ROWS,
@@ -50,6 +56,12 @@ class Case:
   def fill_in(self, text):
     for name, path in self._places.items():
       text = text.replace(f"{{{name}}}", str(path))
+    return text
+
+  def without_paths(self, text):
+    """Reverses `fill_in`."""
+    for name, path in self._places.items():
+      text = text.replace(str(path), f"{{{name}}}")
     return text
 
   def content(self):
@@ -111,6 +123,40 @@ def test_wrong_input_is_refused_by_one_line_and_touches_nothing(case):
   assert isinstance(raised.value, case.row.kind), repr(raised.value)
   assert case.fill_in(case.row.error) in message
   assert case.content() == before
+  check_snapshot(case.row, case.without_paths(message))
+
+
+def check_snapshot(row, message):
+  """Compares a message with its line in the snapshot, or renews it."""
+  path = SNAPSHOTS / f"{row.script}.messages.txt"
+  title = f"{row.rule}: {row.name}"
+  found = read_snapshot(path)
+  if "RENEW_SNAPSHOTS" in os.environ:
+    found[title] = message
+    entries = (f"{key}\n  {found[key]}\n" for key in sorted(found))
+    path.write_text("\n".join(entries), encoding="utf-8")
+  assert found.get(title) == message, "see `make snapshots`"
+
+
+def read_snapshot(path):
+  """The messages of a command by the titles of their rows."""
+  if not path.exists():
+    return {}
+  entries = path.read_text(encoding="utf-8").rstrip("\n").split("\n\n")
+  return dict(entry.split("\n  ", 1) for entry in entries)
+
+
+@pytest.mark.unit
+def test_snapshots_hold_the_messages_of_all_rows_and_no_others():
+  titles = {}
+  for row in ROWS:
+    if row.error:
+      titles.setdefault(row.script, set()).add(f"{row.rule}: {row.name}")
+  found = {
+    path.name.partition(".")[0]: set(read_snapshot(path))
+    for path in SNAPSHOTS.glob("*.messages.txt")
+  }
+  assert found == titles
 
 
 @parametrize([row for row in ROWS if not row.error])

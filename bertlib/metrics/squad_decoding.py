@@ -590,7 +590,8 @@ def load_logits(path: str, key: str) -> np.ndarray:
       logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
   except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
     raise InputError(
-      f"{path}: not a file of --save_logits ({error})"
+      f"{path}: not a file of --save_logits. Name one, or predict again without"
+      " --from_logits"
     ) from error
   if saved_key != key:
     raise InputError(

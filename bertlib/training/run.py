@@ -127,11 +127,6 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   selection = read_selection(settings.run, task.metrics)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check_folder(run)
-  with _warnings_only():  # training logs the rest again
-    if settings.run.do_train:
-      plan_training(run)
-    if trained or model.init_checkpoint:
-      check_weights(run)
   return run
 
 
@@ -212,6 +207,19 @@ def check_weights(run: Run) -> None:
     run.task.features,
     run.output_dir,
   )
+
+
+def check_start(run: Run) -> None:
+  """Checks step and weights, after the data and before anything is written.
+
+  Raises:
+    InputError: devices, batches or weights are not as the run needs them.
+  """
+  with _warnings_only():  # training logs the rest again
+    if run.settings.run.do_train:
+      plan_training(run)
+    if run.trained or run.settings.model.init_checkpoint:
+      check_weights(run)
 
 
 @contextlib.contextmanager
