@@ -1,13 +1,12 @@
-"""The model zoo: published BERT checkpoints, fetched by name.
+"""Downloads published BERT checkpoints by name.
 
     python download_model.py --list
     python download_model.py bert-base-uncased
     python run_classifier.py $(python download_model.py bert-base-uncased) ...
 
-`models.json` lists them. Each becomes a folder of its name in the cache, with
-`bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`, whatever its maker
-packs them in and calls them. A folder put there by hand is taken as it is, and
-so is an archive: `NAME.zip` or `NAME.tar.gz`.
+`models.json` lists the models. Each gets a folder in the cache with its name,
+`bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`. A folder, `NAME.zip` or
+`NAME.tar.gz` that is already in the cache is used instead of a download.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.download import DownloadSettings
 
-# The command
-
 
 def define_flags() -> None:
   """Defines the flags."""
@@ -34,7 +31,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Lists the models, or fetches one and prints its flags for the scripts."""
+  """Lists the models, or downloads one and prints flags for the scripts."""
   settings = option.from_flags(DownloadSettings)
   if settings.list:
     print(_listing())

@@ -83,5 +83,7 @@ def write_checkpoint(path: str, tensors: Mapping[str, np.ndarray]) -> None:
   """Writes a checkpoint atomically; `path` is without `.index`."""
   folder, name = os.path.split(path)
   # The index file is moved last: it makes the checkpoint complete.
-  with files.atomic_files(folder) as beside:
-    checkpoint_writer.write_variables(os.path.join(beside, name), tensors)
+  with files.atomic_files(folder) as temporary_dir:
+    checkpoint_writer.write_variables(
+      os.path.join(temporary_dir, name), tensors
+    )

@@ -1,9 +1,9 @@
-"""Fetches published models into a cache.
+"""Downloading published models into a cache.
 
-Each becomes a folder of its name, with `bert_config.json`, `vocab.txt` and
-`bert_model.ckpt.*`, whatever its maker packs them in and calls them. A folder
-put there by hand is taken as it is, and so is an archive: `NAME.zip` or
-`NAME.tar.gz`.
+Each model gets a folder with its name, `bert_config.json`, `vocab.txt` and
+`bert_model.ckpt.*`, for any layout and file names of the published archive. A
+folder, `NAME.zip` or `NAME.tar.gz` that is already in the cache is used instead
+of a download.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
-# The files of a model. Archives also hold its graph (.meta), read by nothing.
+# The files of a model. The graph (.meta) in archives is not needed.
 _CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
 _CHECKPOINT = "bert_model.ckpt"
 
-_TIMEOUT = 60  # seconds without a byte
-_TRIES = 4  # in a row that bring nothing new
-_CHUNK = 2**20  # bytes at once
-_MOST_BYTES = 2**34  # in an archive, unpacked
+_TIMEOUT = 60  # seconds without data
+_MAX_ATTEMPTS = 4  # in a row without progress
+_CHUNK = 2**20  # bytes per read
+_MAX_BYTES = 2**34  # size of an unpacked archive
 
 
 # The cache
 
 
 def default_cache_dir() -> str:
-  """`$BERT_CACHE_DIR`, else `bert-estimator` among the user's caches."""
+  """`$BERT_CACHE_DIR`, or else `bert-estimator` in the user's cache folder."""
   caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
   default = os.path.join(caches, "bert-estimator")
   return os.environ.get("BERT_CACHE_DIR") or default
@@ -58,22 +58,22 @@ def fetch(
   cache_dir: str | None = None,
   sleep: Callable[[float], Any] = time.sleep,
 ) -> str:
-  """Downloads a model, if the cache does not have it.
+  """Downloads a model, unless it is in the cache.
 
-  A download that broke off goes on from there. Of processes that want the same
-  model at once, one fetches it and the others wait.
+  Interrupted downloads are resumed. If several processes request the same model
+  at once, one downloads it and the others wait.
 
   Args:
-    name: of the model, or an alias.
-    cache_dir: the cache; None for `default_cache_dir()`.
-    sleep: waits some seconds, before another try.
+    name: name or alias of the model.
+    cache_dir: None for `default_cache_dir()`.
+    sleep: waits some seconds before another attempt.
 
   Returns:
     The model's folder.
 
   Raises:
-    InputError: there is no such model, it cannot be had, what came is not the
-      model, or the folder is there and not whole.
+    InputError: the name is unknown, the model cannot be downloaded, the archive
+      is not the published one, or the folder in the cache is incomplete.
   """
   model = published_models.find(name)
   cache = os.path.abspath(cache_dir or default_cache_dir())
@@ -81,7 +81,7 @@ def fetch(
   try:
     if not os.path.exists(folder):
       os.makedirs(cache, exist_ok=True)
-      with _alone(folder + ".lock"):
+      with _exclusive_lock(folder + ".lock"):
         if not os.path.exists(folder):
           _install(model, folder, sleep)
   except OSError as error:
@@ -92,24 +92,24 @@ def fetch(
 
 
 def checkpoint_path(folder: str) -> str:
-  """The checkpoint in a model's folder, as `--init_checkpoint` takes it.
+  """Path of the checkpoint in a model's folder, without `.index`.
 
   Raises:
-    InputError: the folder lacks a file, or has several checkpoints.
+    InputError: the folder is incomplete or has several checkpoints.
   """
   names = os.listdir(folder)
   missing = _missing(names)
   if missing:
     raise InputError(
-      f"{folder}: {checkpoint_names.describe_missing(missing)}. Put it there,"
-      " or remove the folder to have it fetched again"
+      f"{folder}: {checkpoint_names.describe_missing(missing)}. Add it, or"
+      " remove the folder and run the command again to download the model"
     )
   index = next(name for name in names if name.endswith(".index"))
   return os.path.join(folder, index[: -len(".index")])
 
 
 def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
-  """Fetches a model; gives the flags that make a script use it."""
+  """Fetches a model; returns the flags with which a script uses it."""
   folder = fetch(name, cache_dir)
   return {
     "vocab_file": os.path.join(folder, _VOCAB),
@@ -120,7 +120,7 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 
 
 def _missing(names: Collection[str]) -> list[str]:
-  """What a model still needs, beside files of these names."""
+  """Files of a model that are missing in a folder with these file names."""
   missing = [name for name in (_CONFIG, _VOCAB) if name not in names]
   found = [name for name in names if name.endswith(".index")]
   if len(found) != 1:
@@ -130,15 +130,15 @@ def _missing(names: Collection[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _alone(path: str) -> Iterator[None]:
-  """Keeps other processes out until the block ends, or the process."""
-  import fcntl  # which Windows lacks
+def _exclusive_lock(path: str) -> Iterator[None]:
+  """Holds a lock file until the block or the process ends."""
+  import fcntl  # not available on Windows
 
   with open(path, "w") as file:
     try:
       fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      logging.info("%s is another process's; waiting", path)
+      logging.info("%s: locked by another process; waiting", path)
       fcntl.flock(file, fcntl.LOCK_EX)
     yield
 
@@ -146,20 +146,20 @@ def _alone(path: str) -> Iterator[None]:
 def _install(
   model: published_models.Model, folder: str, sleep: Callable[[float], Any]
 ) -> None:
-  """Makes a model's folder. Until that is done, the archive stays."""
+  """Creates a model's folder from its archive, then removes the archive."""
   is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
   archive = folder + (".zip" if is_zip else ".tar.gz")
   if not os.path.exists(archive):
     _download(model, folder, archive, sleep)
   try:
-    with files.atomic_folder(folder) as beside:
-      os.mkdir(beside)
-      hashes = _unpack(archive, model.folder, beside)
+    with files.atomic_folder(folder) as temporary_dir:
+      os.mkdir(temporary_dir)
+      hashes = _unpack(archive, model.folder, temporary_dir)
       _check_hashes(model, folder, hashes)
   except InputError as error:
     os.remove(archive)
     raise InputError(
-      f"{archive}: {error}. It is removed; have it fetched again, or put files"
+      f"{archive}: {error}. It was removed; download it again, or put files"
       f" that you trust into {folder}"
     ) from error
   os.remove(archive)
@@ -168,7 +168,7 @@ def _install(
 def _check_hashes(
   model: published_models.Model, folder: str, hashes: Mapping[str, str]
 ) -> None:
-  """Compares files with what is published, or with their first download."""
+  """Compares SHA-256 hashes with those published or of the first download."""
   published = model.sha256 or {}
   known = _record(folder).get("sha256", {}) | published
   for file, expected in known.items():
@@ -181,14 +181,15 @@ def _check_hashes(
     _record(folder, sha256=hashes)
     logging.info(
       "%s: its SHA-256 is not published. That of this download is kept in"
-      " %s.json, and later ones have to agree; if they need not, remove that",
+      " %s.json and checked in later downloads. Remove the file to accept"
+      " another version",
       model.name,
       folder,
     )
 
 
-def _record(folder: str, **news: Any) -> dict[str, Any]:
-  """What is known of a model's download, after adding to it."""
+def _record(folder: str, **updates: Any) -> dict[str, Any]:
+  """Updates and returns the record of a download, `FOLDER.json`."""
   path, record = folder + ".json", {}
   if os.path.exists(path):
     record = json_files.read(
@@ -196,8 +197,8 @@ def _record(folder: str, **news: Any) -> dict[str, Any]:
       {"sha256?": dict, "version?": (str, json_files.NULL)},
       "Remove it, or restore it",
     )
-  if news:
-    record |= news
+  if updates:
+    record |= updates
     with atomic_write(path) as file:
       file.write(json.dumps(record, indent=2) + "\n")
   return record
@@ -206,12 +207,16 @@ def _record(folder: str, **news: Any) -> dict[str, Any]:
 # Downloading
 
 
-class _Failed(Exception):
-  """A try to download that failed; another may not."""
+class _DownloadError(Exception):
+  """A failed attempt to download.
 
-  def __init__(self, message: str, may_pass: bool = True):
+  Attributes:
+    is_temporary: whether another attempt may succeed.
+  """
+
+  def __init__(self, message: str, is_temporary: bool = True):
     super().__init__(message)
-    self.may_pass = may_pass
+    self.is_temporary = is_temporary
 
 
 def _download(
@@ -220,49 +225,49 @@ def _download(
   archive: str,
   sleep: Callable[[float], Any],
 ) -> None:
-  """Fetches an archive, in as many tries as bring more of it."""
-  licence = model.licence or "not known"
-  told = model.name, model.maker, licence, model.paper, model.address, folder
-  logging.info("%s by %s, licence %s, see %s; from %s to %s", *told)
-  most = tries = 0
+  """Downloads an archive; retries as long as attempts make progress."""
+  licence = model.licence or "unknown"
+  origin = model.name, model.maker, licence, model.paper, model.address
+  logging.info("%s by %s, licence %s, see %s; from %s to %s", *origin, folder)
+  largest = attempts = 0
   with files.resumable_file(archive) as part:
     while True:
       try:
         _receive(model, folder, part)
         return
-      except _Failed as error:
+      except _DownloadError as error:
         size = os.path.getsize(part) if os.path.exists(part) else 0
-        tries = 1 if size > most else tries + 1
-        most = max(size, most)
-        if tries == _TRIES or not error.may_pass:
+        attempts = 1 if size > largest else attempts + 1
+        largest = max(size, largest)
+        if attempts == _MAX_ATTEMPTS or not error.is_temporary:
           raise InputError(
-            f"{model.address}: {error}. Get it by other means, and put it as"
-            f" {archive} or its files into {folder}"
+            f"{model.address}: {error}. Download it by other means, and save it"
+            f" as {archive} or its files in {folder}"
           ) from error
-        wait = 2**tries
-        logging.info("%s: %s; trying again in %d s", model.name, error, wait)
-        sleep(wait)
+        delay = 2**attempts
+        logging.info("%s: %s; trying again in %d s", model.name, error, delay)
+        sleep(delay)
 
 
 def _receive(model: published_models.Model, folder: str, part: str) -> None:
-  """Fetches what a part lacks, or all if that is no longer the same file."""
+  """Downloads the rest of a file, or all of it if the server's has changed."""
   have = os.path.getsize(part) if os.path.exists(part) else 0
   version = _record(folder).get("version")
   headers = {"User-Agent": "bert-estimator"}
   if have and version:
-    have -= 1  # A part may be whole, and has to be answered too.
+    have -= 1  # A server rejects an empty range, if the part is complete.
     headers |= {"Range": f"bytes={have}-", "If-Range": version}
   request = urllib.request.Request(model.address, headers=headers)
-  # The default opener keeps the proxies that it met first.
+  # The default opener caches the proxies of its first call.
   opener = urllib.request.build_opener()
-  with _ask(opener.open, request, timeout=_TIMEOUT) as answer:
-    if answer.status != http.client.PARTIAL_CONTENT:
+  with _network_call(opener.open, request, timeout=_TIMEOUT) as response:
+    if response.status != http.client.PARTIAL_CONTENT:
       have = 0
-    elif f"bytes {have}-" not in answer.headers.get("Content-Range", ""):
-      raise _Failed("the server sent another part of it than was asked for")
-    size = model.size if answer.length is None else have + answer.length
+    elif f"bytes {have}-" not in response.headers.get("Content-Range", ""):
+      raise _DownloadError("the server sent another range than requested")
+    size = model.size if response.length is None else have + response.length
     if model.size not in (None, size):
-      raise _Failed(
+      raise _DownloadError(
         f"has {size} bytes, not {model.size} as in {published_models.TABLE}",
         False,
       )
@@ -270,46 +275,47 @@ def _receive(model: published_models.Model, folder: str, part: str) -> None:
     with bar, open(part, "ab") as file:
       file.truncate(have)
       if not have:
-        is_weak = answer.headers.get("ETag", "W/").startswith("W/")
-        version = answer.headers["Last-Modified" if is_weak else "ETag"]
+        is_weak = response.headers.get("ETag", "W/").startswith("W/")
+        version = response.headers["Last-Modified" if is_weak else "ETag"]
         _record(folder, version=version)
-      while chunk := _ask(answer.read1, _CHUNK):
+      while chunk := _network_call(response.read1, _CHUNK):
         file.write(chunk)
         bar.update(len(chunk))
   have = os.path.getsize(part)
   if size is not None and have < size:
-    raise _Failed(f"broke off at {have} of {size} bytes")
+    raise _DownloadError(f"ended after {have} of {size} bytes")
 
 
-def _ask(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-  """Calls what asks a server; whatever the network does is `_Failed`."""
+def _network_call(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+  """Calls a function; converts network errors to `_DownloadError`."""
   try:
     return call(*args, **options)
   except urllib.error.HTTPError as error:
-    may_pass = error.code >= 500 or error.code in (408, 425, 429)
-    raise _Failed(str(error), may_pass) from error
+    is_temporary = error.code >= 500 or error.code in (408, 425, 429)
+    raise _DownloadError(str(error), is_temporary) from error
   except (OSError, http.client.HTTPException) as error:
-    raise _Failed(str(getattr(error, "reason", error))) from error
+    raise _DownloadError(str(getattr(error, "reason", error))) from error
 
 
 # Unpacking
 
-_File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, how to open
+_File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, open function
 
 
 def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
-  """Takes a model's files from an archive; writes them under our own names.
+  """Unpacks a model's files and renames them to our standard names.
 
   Args:
     archive: a .zip or .tar.gz.
-    only: the folder in it that is meant, see `Model.folder`; None for any.
-    folder: where they go.
+    only: name of the model's folder in the archive, see `Model.folder`; None
+      for any.
+    folder: the files are written here.
 
   Returns:
-    The SHA-256 of each by its name.
+    SHA-256 by file name.
 
   Raises:
-    InputError: it is not a whole archive, or not of one model.
+    InputError: the archive is incomplete, corrupt, or not of one model.
   """
   hashes: dict[str, str] = {}
   prefixes = set()
@@ -317,8 +323,8 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
   try:
     for path, file_size, open_file in _files(archive, only):
       size += file_size
-      if size > _MOST_BYTES:
-        raise InputError(f"unpacks to more than {_MOST_BYTES} bytes")
+      if size > _MAX_BYTES:
+        raise InputError(f"unpacks to more than {_MAX_BYTES} bytes")
       parent, name = posixpath.split(path)
       if only and posixpath.basename(parent) != only:
         continue
@@ -334,10 +340,11 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
   except InputError:
     raise
   except Exception as error:
-    # The readers raise all sorts of things; those of our own files have names.
+    # Archive readers raise errors of any class. Errors about our own files,
+    # such as a full disk, have a file name.
     if getattr(error, "filename", None):
       raise
-    raise InputError(f"not a whole archive ({error})") from error
+    raise InputError(f"incomplete or corrupt archive ({error})") from error
   missing = _missing(hashes)
   if missing:
     raise InputError(checkpoint_names.describe_missing(missing))
@@ -345,7 +352,7 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
 
 
 def _files(archive: str, only: str | None) -> Iterator[_File]:
-  """The regular files in an archive, so no links and no devices."""
+  """Yields the regular files of an archive: no links, no devices."""
   if archive.endswith(".zip"):
     with zipfile.ZipFile(archive) as packed:
       for info in packed.infolist():
@@ -359,7 +366,7 @@ def _files(archive: str, only: str | None) -> Iterator[_File]:
 
 
 def _tar_files(packed: IO[bytes], inner: str | None) -> Iterator[_File]:
-  """Those of a .tar.gz; and of the one in it with the name `inner`."""
+  """Yields the files of a .tar.gz, and of the archive `inner` within it."""
   unpacked = _Unpacked(fileobj=packed)
   with unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
     for member in filter(tarfile.TarInfo.isreg, tar):
@@ -371,7 +378,7 @@ def _tar_files(packed: IO[bytes], inner: str | None) -> Iterator[_File]:
 
 
 class _Unpacked(gzip.GzipFile):
-  """Gzip, unpacked; a tar header cannot make it fill the memory."""
+  """Decompressed gzip; rejects tar headers that would exhaust the memory."""
 
   def read(self, size=-1):
     if not 0 <= size <= _CHUNK:
@@ -380,7 +387,7 @@ class _Unpacked(gzip.GzipFile):
 
 
 def _copy(open_file: Callable[[], IO[bytes]], path: str) -> str:
-  """Writes a file of an archive; gives its SHA-256."""
+  """Writes a file of an archive; returns its SHA-256."""
   digest = hashlib.sha256()
   with open_file() as packed, atomic_write(path, "wb") as file:
     while chunk := packed.read(_CHUNK):

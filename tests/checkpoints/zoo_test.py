@@ -1,4 +1,4 @@
-"""Tests of the model zoo, against a server on this machine."""
+"""Tests of downloading published models, from a local server."""
 
 import dataclasses
 import functools
@@ -42,33 +42,33 @@ FILES = {
 }
 
 
-# A server
+# Server
 
 
 class Site(http.server.ThreadingHTTPServer):
-  """Serves files with ranges and versions, or misbehaves as it is told.
+  """Serves files with ranges and versions, or misbehaves as planned.
 
   Attributes:
     files: bytes by path.
-    etag, modified: the version of all files; None for none.
-    plans: functions of the request's handler, one for each request to come;
-      after them, `Answer.serve`.
+    etag, modified: version headers of all files; None for none.
+    plans: functions of the request handler for the next requests; after them,
+      `Handler.serve`.
     seen: method, path and headers of each request.
   """
 
   daemon_threads = True
 
   def __init__(self):
-    super().__init__(("127.0.0.1", 0), Answer)
+    super().__init__(("127.0.0.1", 0), Handler)
     self.files, self.plans, self.seen = {}, [], []
     self.etag, self.modified = '"1"', None
     self.url = f"http://127.0.0.1:{self.server_port}"
 
   def handle_error(self, *unused):
-    """Clients that go away are none."""
+    """Ignores clients that disconnect."""
 
 
-class Answer(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
   protocol_version = "HTTP/1.1"
 
   def log_message(self, *unused):
@@ -77,18 +77,18 @@ class Answer(http.server.BaseHTTPRequestHandler):
   def do_GET(self):
     self.server.seen.append((self.command, self.path, dict(self.headers)))
     self.close_connection = True
-    plan = self.server.plans.pop(0) if self.server.plans else Answer.serve
+    plan = self.server.plans.pop(0) if self.server.plans else Handler.serve
     plan(self)
 
   do_CONNECT = do_GET
 
   def serve(self, ranges=True, until=None, length=None):
-    """The file, or what is wanted of it.
+    """Sends the file, or the requested range.
 
     Args:
-      ranges: whether to look at what is wanted.
-      until: where in the file to break off, or None.
-      length: a lie about how much follows, or None.
+      ranges: whether ranges are supported.
+      until: offset in the file at which to stop, or None.
+      length: wrong Content-Length, or None.
     """
     path = urllib.parse.urlsplit(self.path).path
     content = self.server.files[path]
@@ -119,12 +119,12 @@ class Answer(http.server.BaseHTTPRequestHandler):
     self.end_headers()
 
 
-def serve(**how):
-  return functools.partial(Answer.serve, **how)
+def serve(**options):
+  return functools.partial(Handler.serve, **options)
 
 
 def status(code, **headers):
-  return functools.partial(Answer.status, code=code, **headers)
+  return functools.partial(Handler.status, code=code, **headers)
 
 
 @pytest.fixture
@@ -180,12 +180,12 @@ def renamed(prefix, files=FILES):
   }
 
 
-# A zoo of our own
+# A published model
 
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-  """The proxies and caches of whoever runs the tests stay out of them."""
+  """Removes the user's proxies and caches from the environment."""
   for name in list(os.environ):
     if name.lower().endswith("_proxy") or name.endswith(
       ("_CACHE_DIR", "_HOME")
@@ -195,7 +195,7 @@ def no_environment(monkeypatch):
 
 @pytest.fixture
 def publish(site, tmp_path, monkeypatch):
-  """Puts an archive on the site and into the table, as the model "tiny"."""
+  """Publishes an archive as the model "tiny", on the site and in the table."""
 
   def publish(archive, ending=".zip", **entry):
     site.files["/tiny" + ending] = archive
@@ -229,7 +229,7 @@ def cache(tmp_path):
 
 @pytest.fixture
 def fetch(cache):
-  """Fetches "tiny" without waiting; `fetch.waits` has the seconds."""
+  """Fetches "tiny"; delays are recorded in `fetch.waits`, in seconds."""
 
   def fetch(name="tiny"):
     return zoo.fetch(name, str(cache), fetch.waits.append)
@@ -251,7 +251,7 @@ def sha256(content):
 
 
 def ranges(site):
-  """What was asked for of the file, request by request."""
+  """The Range header of each request."""
   return [headers.get("Range") for _, _, headers in site.seen]
 
 
@@ -261,37 +261,37 @@ def ranges(site):
 TABLE = published_models.load_table()
 
 
-def of_2020():
+def released_in_2020():
   for layers, width in itertools.product(
     (2, 4, 6, 8, 10, 12), (128, 256, 512, 768)
   ):
     yield f"uncased_L-{layers}_H-{width}_A-{width // 64}"
 
 
-def test_the_table_has_all_models_that_it_should_have():
-  wanted = {
+def test_the_table_lists_all_published_models():
+  published = {
     *("uncased_L-12_H-768_A-12", "uncased_L-24_H-1024_A-16"),
     *("cased_L-12_H-768_A-12", "cased_L-24_H-1024_A-16"),
     *("wwm_uncased_L-24_H-1024_A-16", "wwm_cased_L-24_H-1024_A-16"),
     *("multi_cased_L-12_H-768_A-12", "multilingual_L-12_H-768_A-12"),
     *("chinese_L-12_H-768_A-12", "uncased_L-12_H-768_A-12_2020"),
-    *of_2020(),
+    *released_in_2020(),
     *("scibert_scivocab_uncased", "scibert_scivocab_cased"),
     *("scibert_basevocab_uncased", "scibert_basevocab_cased"),
     *("biobert_v1.0_pmc", "biobert_v1.0_pubmed", "biobert_v1.0_pubmed_pmc"),
     *("biobert_v1.1_pubmed", "Bio_ClinicalBERT", "Bio_Discharge_Summary_BERT"),
     *("ClinicalBERT", "Discharge_Summary_BERT"),
   }
-  assert set(TABLE) == wanted
+  assert set(TABLE) == published
 
 
-def test_no_name_means_two_models():
+def test_names_and_aliases_are_unique():
   names = [n for model in TABLE.values() for n in (model.name, *model.aliases)]
   assert len(names) == len({name.lower() for name in names})
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_an_entry_agrees_with_its_name_and_itself(name):
+def test_a_table_entry_is_consistent_with_its_name(name):
   model = TABLE[name]
   assert re.fullmatch(r"[\w.-]+", name)
   address = urllib.parse.urlsplit(model.address)
@@ -314,12 +314,12 @@ def test_an_entry_agrees_with_its_name_and_itself(name):
   "name",
   sorted(tokenization._CASED_MODELS | tokenization._LOWER_CASED_MODELS),
 )
-def test_the_tokenizer_knows_the_case_of_a_fetched_model(name):
-  right = TABLE[name].do_lower_case
+def test_the_tokenizer_knows_the_casing_of_a_fetched_model(name):
+  do_lower_case = TABLE[name].do_lower_case
   checkpoint = f"cache/{name}/bert_model.ckpt"
-  tokenization.validate_case_matches_checkpoint(right, checkpoint)
+  tokenization.validate_case_matches_checkpoint(do_lower_case, checkpoint)
   with pytest.raises(ValueError, match=r"do_lower_case"):
-    tokenization.validate_case_matches_checkpoint(not right, checkpoint)
+    tokenization.validate_case_matches_checkpoint(not do_lower_case, checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -349,8 +349,8 @@ def test_hashes_are_those_of_the_published_files(name, file, parts):
     assert TABLE[name].sha256[file] == sha256(published.read())
 
 
-def as_its_maker_packs_it(model):
-  """An archive in the layout of a model's maker, and the files in it."""
+def archive_in_published_layout(model):
+  """An archive in the layout of a model's maker, and the model's files."""
   files = FILES | {"vocab.txt": f"[PAD]\n{model.name}\n".encode()}
   junk = {"bert_model.ckpt.meta": b"a graph", "._vocab.txt": b"of a Mac"}
   if "/2020_02_20/" in model.address:
@@ -375,11 +375,11 @@ def as_its_maker_packs_it(model):
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_each_model_comes_out_of_the_archive_of_its_maker(
+def test_each_model_is_unpacked_from_its_published_layout(
   name, site, cache, monkeypatch
 ):
   path = urllib.parse.urlsplit(TABLE[name].address).path
-  site.files[path], files = as_its_maker_packs_it(TABLE[name])
+  site.files[path], files = archive_in_published_layout(TABLE[name])
   model = dataclasses.replace(
     TABLE[name], address=f"{site.url}{path}?dl=1", size=None, sha256=None
   )
@@ -391,14 +391,14 @@ def test_each_model_comes_out_of_the_archive_of_its_maker(
   assert zoo.checkpoint_path(folder) == checkpoint
 
 
-def test_folders_that_are_not_packed_again_are_found_too(publish, fetch):
+def test_the_folder_of_a_model_is_found_in_an_archive(publish, fetch):
   packed = within("all/a", FILES | {"vocab.txt": b"a"})
   packed += within("all/b", FILES | {"vocab.txt": b"b"})
   publish(tarred(packed), ".tar.gz", folder="b")
   assert contents(fetch())["vocab.txt"] == b"b"
 
 
-def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
+def test_tensorflow_reads_a_renamed_checkpoint(publish, fetch):
   import tensorflow as tf
 
   toy = functools.partial(reference_data.golden, "modeling", "tiny")
@@ -413,7 +413,7 @@ def test_tensorflow_reads_a_checkpoint_that_was_renamed(publish, fetch):
 # Names
 
 
-def test_aliases_lead_to_the_folder_of_the_name(publish, fetch, cache):
+def test_an_alias_stands_for_its_model(publish, fetch, cache):
   publish(zipped(FILES.items()))
   assert fetch("small") == str(cache / "tiny")
   assert published_models.is_name("small")
@@ -421,12 +421,12 @@ def test_aliases_lead_to_the_folder_of_the_name(publish, fetch, cache):
 
 
 @pytest.mark.parametrize("wrong", ["bert-base-uncasd", "BERT-BASE-UNCASED"])
-def test_a_misspelt_name_is_told_what_is_near(wrong):
+def test_a_misspelled_name_is_answered_with_similar_names(wrong):
   with pytest.raises(InputError, match=rf"{wrong}: no.* bert-base-uncased "):
     published_models.find(wrong)
 
 
-def test_a_name_like_none_is_told_where_they_are():
+def test_an_unknown_name_is_answered_with_the_list_command():
   with pytest.raises(InputError, match=r"no such model. download_model.py --l"):
     published_models.find("?")
 
@@ -434,19 +434,21 @@ def test_a_name_like_none_is_told_where_they_are():
 # The cache
 
 
-def test_what_is_there_is_not_fetched_again(publish, fetch, site):
+def test_a_cached_model_is_not_downloaded_again(publish, fetch, site):
   publish(zipped(FILES.items()))
   assert fetch() == fetch()
   assert len(site.seen) == 1
 
 
-def test_nothing_but_the_model_and_its_hashes_stay(publish, fetch, cache):
+def test_only_the_model_and_its_hashes_remain_in_the_cache(
+  publish, fetch, cache
+):
   publish(zipped(FILES.items()))
   fetch()
   assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch):
+def test_the_environment_sets_the_cache(monkeypatch):
   monkeypatch.setenv("HOME", "/h")
   assert zoo.default_cache_dir() == "/h/.cache/bert-estimator"
   monkeypatch.setenv("XDG_CACHE_HOME", "/x")
@@ -455,7 +457,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch):
   assert zoo.default_cache_dir() == "/b"
 
 
-def test_a_folder_put_there_by_hand_is_taken(publish, fetch, cache, site):
+def test_a_folder_already_in_the_cache_is_used(publish, fetch, cache, site):
   publish(b"")
   folder = cache / "tiny"
   folder.mkdir(parents=True)
@@ -465,7 +467,7 @@ def test_a_folder_put_there_by_hand_is_taken(publish, fetch, cache, site):
   assert not site.seen
 
 
-def test_an_archive_put_there_by_hand_is_taken(publish, fetch, cache, site):
+def test_an_archive_already_in_the_cache_is_used(publish, fetch, cache, site):
   publish(b"")
   cache.mkdir()
   (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
@@ -473,15 +475,15 @@ def test_an_archive_put_there_by_hand_is_taken(publish, fetch, cache, site):
   assert not site.seen
 
 
-@pytest.mark.parametrize("lacking", FILES)
-def test_a_folder_that_is_not_whole_is_refused(lacking, publish, fetch, cache):
+@pytest.mark.parametrize("missing", FILES)
+def test_an_incomplete_folder_is_refused(missing, publish, fetch, cache):
   publish(b"")
   (cache / "tiny").mkdir(parents=True)
-  for name in FILES.keys() - {lacking}:
+  for name in FILES.keys() - {missing}:
     (cache / "tiny" / name).write_bytes(FILES[name])
-  what = "a checkpoint" if "index" in lacking else lacking
+  named = "a checkpoint" if "index" in missing else missing
   with pytest.raises(
-    InputError, match=rf"tiny: is incomplete, it lacks {what}.* remove the fold"
+    InputError, match=rf"tiny: is incomplete, it lacks {named}.* remove the fol"
   ):
     fetch()
 
@@ -506,7 +508,7 @@ def test_a_folder_with_more_than_one_checkpoint_is_refused(
     zoo.checkpoint_path(str(tmp_path))
 
 
-# Downloads that do not go well
+# Interrupted and failed downloads
 
 
 def archive_of(size):
@@ -520,7 +522,7 @@ def archive_of(size):
   [
     ('"1"', None, '"1"'),
     ('"1"', "Thu, 01 Jan 1970 00:00:00 GMT", '"1"'),
-    # A weak tag may be that of other bytes.
+    # A weak tag does not guarantee equal bytes.
     (
       'W/"1"',
       "Thu, 01 Jan 1970 00:00:00 GMT",
@@ -528,7 +530,7 @@ def archive_of(size):
     ),
   ],
 )
-def test_a_download_that_broke_off_goes_on(
+def test_an_interrupted_download_is_resumed(
   etag, modified, version, publish, fetch, site
 ):
   publish(archive_of(50000))
@@ -542,22 +544,22 @@ def test_a_download_that_broke_off_goes_on(
   ]
 
 
-def test_pauses_grow_while_nothing_comes(publish, fetch, site):
+def test_delays_grow_until_there_is_progress(publish, fetch, site):
   publish(archive_of(50000))
   site.plans = [serve(until=100), *[status(503)] * 2, serve(until=5000)]
   fetch()
   assert fetch.waits == [2, 4, 8, 2]
 
 
-def test_it_gives_up_when_four_tries_bring_nothing_more(publish, fetch, site):
+def test_four_attempts_without_progress_are_an_error(publish, fetch, site):
   publish(archive_of(50000))
   site.plans = [serve(until=1000)] + [serve(until=1000)] * 3
-  with pytest.raises(InputError, match=r"broke off at 1000 of 5"):
+  with pytest.raises(InputError, match=r"ended after 1000 of 5"):
     fetch()
   assert fetch.waits == [2, 4, 8]
 
 
-def test_what_is_there_serves_the_next_process(publish, fetch, site):
+def test_the_next_call_resumes_a_failed_download(publish, fetch, site):
   publish(archive_of(50000))
   site.plans = [serve(until=1000), *[status(500)] * 3]
   with pytest.raises(InputError):
@@ -566,7 +568,7 @@ def test_what_is_there_serves_the_next_process(publish, fetch, site):
   assert ranges(site)[-1] == "bytes=999-"
 
 
-def test_a_part_that_is_whole_is_known_as_such(publish, fetch, cache, site):
+def test_a_complete_part_is_recognized(publish, fetch, cache, site):
   archive = publish(archive_of(50000))
   cache.mkdir()
   (cache / "tiny.zip.part").write_bytes(archive)
@@ -578,7 +580,7 @@ def test_a_part_that_is_whole_is_known_as_such(publish, fetch, cache, site):
 @pytest.mark.parametrize(
   "versions", [{"etag": None}, {"etag": 'W/"1"'}], ids=["none", "weak"]
 )
-def test_without_a_version_it_starts_over(versions, publish, fetch, site):
+def test_a_download_without_version_starts_over(versions, publish, fetch, site):
   publish(archive_of(50000))
   site.etag = versions["etag"]
   site.plans = [serve(until=20000)]
@@ -586,58 +588,60 @@ def test_without_a_version_it_starts_over(versions, publish, fetch, site):
   assert ranges(site) == [None, None]
 
 
-def test_a_server_without_ranges_starts_over(publish, fetch, site):
+def test_a_download_without_ranges_starts_over(publish, fetch, site):
   publish(archive_of(50000))
   site.plans = [serve(until=20000), serve(ranges=False)]
   assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 50000
 
 
-def test_parts_of_different_files_are_not_put_together(publish, fetch, site):
+def test_parts_of_different_versions_are_not_combined(publish, fetch, site):
   publish(archive_of(50000))
 
-  def change_then_serve(answer):
+  def change_then_serve(handler):
     site.files["/tiny.zip"] = archive_of(60000)
     site.etag = '"2"'
-    answer.serve()
+    handler.serve()
 
   site.plans = [serve(until=20000), change_then_serve]
   assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 60000
 
 
-def test_a_part_of_the_wrong_place_is_not_put_there(publish, fetch, site):
+def test_a_wrong_range_is_not_used(publish, fetch, site):
   archive = publish(archive_of(50000))
 
-  def serve_another_part(answer):
-    answer.send_response(206)
-    answer.send_header("Content-Range", f"bytes 0-99/{len(archive)}")
-    answer.send_header("Content-Length", "100")
-    answer.end_headers()
-    answer.wfile.write(archive[:100])
+  def serve_wrong_range(handler):
+    handler.send_response(206)
+    handler.send_header("Content-Range", f"bytes 0-99/{len(archive)}")
+    handler.send_header("Content-Length", "100")
+    handler.end_headers()
+    handler.wfile.write(archive[:100])
 
-  site.plans = [serve(until=20000), serve_another_part]
+  site.plans = [serve(until=20000), serve_wrong_range]
   assert len(contents(fetch())[f"bert_model.ckpt.{DATA}"]) == 50000
 
 
-def test_a_file_said_to_be_longer_than_it_is(publish, fetch, site):
+def test_a_content_length_that_is_too_large_is_an_error(publish, fetch, site):
   archive = publish(archive_of(50000))
   longer = len(archive) + 10
   site.plans = [serve(length=longer, ranges=False)] * 4
   with pytest.raises(
-    InputError, match=rf"broke off at {len(archive)} of {longer} bytes"
+    InputError, match=rf"ended after {len(archive)} of {longer} bytes"
   ):
     fetch()
 
 
-def test_a_file_said_to_be_shorter_than_it_is(publish, fetch, site, cache):
+def test_a_content_length_that_is_too_small_is_an_error(
+  publish, fetch, site, cache
+):
   publish(archive_of(50000))
   site.plans = [serve(length=20000)]
-  with pytest.raises(InputError, match=r"not a whole archive.* is removed"):
+  with pytest.raises(InputError, match=r"incomplete or .* was removed"):
     fetch()
   assert not (cache / "tiny.zip").exists()
   fetch()
 
 
-def test_another_size_than_that_of_the_table_is_refused(publish, fetch, site):
+def test_a_size_that_differs_from_the_table_is_refused(publish, fetch, site):
   archive = archive_of(50000)
   publish(archive, size=len(archive) + 1)
   with pytest.raises(
@@ -647,46 +651,46 @@ def test_another_size_than_that_of_the_table_is_refused(publish, fetch, site):
   assert len(site.seen) == 1
 
 
-def test_the_size_of_the_table_serves_where_the_server_tells_none(
+def test_without_content_length_the_size_in_the_table_is_used(
   publish, fetch, site
 ):
   archive = archive_of(50000)
   publish(archive, size=len(archive))
 
-  def break_off(answer):
-    answer.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + archive[:300])
+  def disconnect(handler):
+    handler.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + archive[:300])
 
-  site.plans = [break_off]
+  site.plans = [disconnect]
   fetch()
   assert len(site.seen) == 2
 
 
-def test_an_answer_in_chunks_that_breaks_off_is_not_taken(publish, fetch, site):
+def test_an_interrupted_chunked_response_is_not_used(publish, fetch, site):
   archive = publish(archive_of(50000))
 
-  def break_off(answer):
-    answer.send_response(200)
-    answer.send_header("Transfer-Encoding", "chunked")
-    answer.end_headers()
-    answer.wfile.write(b"12c\r\n" + archive[:300] + b"\r\nffff\r\n" + b"some")
+  def disconnect(handler):
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"12c\r\n" + archive[:300] + b"\r\nffff\r\n" + b"some")
 
-  site.plans = [break_off]
+  site.plans = [disconnect]
   fetch()
   assert len(site.seen) == 2
 
 
-def test_a_server_that_falls_silent_is_asked_again(
+def test_a_request_that_times_out_is_repeated(
   publish, fetch, site, monkeypatch, log
 ):
   publish(archive_of(50000))
   monkeypatch.setattr(zoo, "_TIMEOUT", 0.2)
   done = threading.Event()
 
-  def fall_silent(answer):
-    answer.serve(until=20000)
+  def stall(handler):
+    handler.serve(until=20000)
     done.wait(10)
 
-  site.plans = [fall_silent]
+  site.plans = [stall]
   fetch()
   done.set()
   assert ranges(site) == [None, "bytes=19999-"]
@@ -694,7 +698,7 @@ def test_a_server_that_falls_silent_is_asked_again(
 
 
 @pytest.mark.parametrize("code", [403, 404, 410])
-def test_what_the_server_does_not_give_is_not_asked_for_again(
+def test_permanent_http_errors_are_not_retried(
   code, publish, fetch, site, cache
 ):
   publish(b"")
@@ -702,14 +706,14 @@ def test_what_the_server_does_not_give_is_not_asked_for_again(
   with pytest.raises(InputError) as error:
     fetch()
   assert f"{site.url}/tiny.zip: HTTP Error {code}" in str(error.value)
-  assert f"put it as {cache}/tiny.zip or its files into {cache}/tiny" in str(
+  assert f"save it as {cache}/tiny.zip or its files in {cache}/tiny" in str(
     error.value
   )
   assert len(site.seen) == 1
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503])
-def test_what_may_pass_is_waited_for(code, publish, fetch, site):
+def test_temporary_http_errors_are_retried(code, publish, fetch, site):
   publish(archive_of(100))
   site.plans = [status(code)] * 3
   fetch()
@@ -717,9 +721,7 @@ def test_what_may_pass_is_waited_for(code, publish, fetch, site):
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307])
-def test_a_file_that_has_moved_is_found_and_gone_on_with(
-  code, publish, fetch, site
-):
+def test_a_redirected_download_is_resumed(code, publish, fetch, site):
   publish(archive_of(50000))
   site.files["/there.zip"] = site.files.pop("/tiny.zip")
   moved = status(code, Location="/there.zip")
@@ -728,7 +730,7 @@ def test_a_file_that_has_moved_is_found_and_gone_on_with(
   assert ranges(site) == [None, None, "bytes=19999-", "bytes=19999-"]
 
 
-def test_without_a_network_it_says_what_to_do(publish, fetch, cache):
+def test_without_a_network_the_error_says_how_to_proceed(publish, fetch, cache):
   with socket.socket() as taken:
     taken.bind(("127.0.0.1", 0))
     address = f"http://127.0.0.1:{taken.getsockname()[1]}/tiny.zip"
@@ -736,8 +738,8 @@ def test_without_a_network_it_says_what_to_do(publish, fetch, cache):
     with pytest.raises(InputError) as error:
       fetch()
   assert re.fullmatch(
-    rf"{address}: .*refused. Get it by other means, and put it as"
-    rf" {cache}/tiny.zip or its files into {cache}/tiny",
+    rf"{address}: .*refused. Download it by other means, and save it as"
+    rf" {cache}/tiny.zip or its files in {cache}/tiny",
     str(error.value),
   )
   assert fetch.waits == [2, 4, 8]
@@ -750,7 +752,7 @@ def test_a_proxy_of_the_environment_is_used(publish, fetch, site, monkeypatch):
   assert [path for _, path, _ in site.seen] == ["http://zoo.invalid/tiny.zip"]
 
 
-def test_a_proxy_for_https_is_asked_for_a_tunnel(
+def test_a_proxy_for_https_is_used_as_a_tunnel(
   publish, fetch, site, monkeypatch
 ):
   publish(b"", address="https://zoo.invalid/tiny.zip")
@@ -778,7 +780,7 @@ def test_published_hashes_are_checked_and_nothing_is_recorded(
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_that_is_not_the_published_one_is_refused(
+def test_a_file_with_another_hash_than_published_is_refused(
   file, publish, fetch, cache
 ):
   publish(zipped(FILES.items()), sha256=HASHES | {file: "0" * 64})
@@ -786,13 +788,11 @@ def test_a_file_that_is_not_the_published_one_is_refused(
     fetch()
   assert file in str(error.value)
   assert f"is {HASHES[file]}, not {'0' * 64} as in" in str(error.value)
-  assert "It is removed; have it fetched again" in str(error.value)
+  assert "It was removed; download it again" in str(error.value)
   assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
 
 
-def test_hashes_that_are_not_published_are_recorded_and_it_is_said(
-  publish, fetch, cache, log
-):
+def test_unpublished_hashes_are_recorded_and_logged(publish, fetch, cache, log):
   publish(zipped(FILES.items()))
   fetch()
   record = json.loads((cache / "tiny.json").read_text())
@@ -803,7 +803,7 @@ def test_hashes_that_are_not_published_are_recorded_and_it_is_said(
   )
 
 
-def test_a_later_download_has_to_agree_with_the_first(
+def test_a_later_download_must_have_the_hashes_of_the_first(
   publish, fetch, site, cache
 ):
   publish(zipped(FILES.items()))
@@ -820,16 +820,16 @@ def test_a_later_download_has_to_agree_with_the_first(
   assert contents(fetch()) == changed
 
 
-def test_hashes_of_which_some_are_published(publish, fetch, cache):
+def test_hashes_that_are_not_all_published_are_recorded(publish, fetch, cache):
   publish(zipped(FILES.items()), sha256={"vocab.txt": HASHES["vocab.txt"]})
   fetch()
   assert json.loads((cache / "tiny.json").read_text())["sha256"] == HASHES
 
 
-# Archives that mean no good
+# Malicious and corrupt archives
 
 
-WHOLE = within("m", FILES)
+COMPLETE = within("m", FILES)
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}
 HARD_LINK = {"type": tarfile.LNKTYPE, "linkname": "../../../table.json"}
 DEVICE = {"type": tarfile.CHRTYPE, "devmajor": 1, "devminor": 5}
@@ -843,7 +843,9 @@ def without(name):
   "path", ["/{}", "../../{}", "m/../../{}", "/etc/cron.d/../../{}", "./{}"]
 )
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_paths_lead_nowhere(pack, path, publish, fetch, cache, tmp_path):
+def test_paths_cannot_escape_the_folder(
+  pack, path, publish, fetch, cache, tmp_path
+):
   packed = [(path.format(name), content) for name, content in FILES.items()]
   packed.append(("../../escaped.txt", b"free"))
   publish(pack(packed), ".zip" if pack is zipped else ".tar.gz")
@@ -853,14 +855,14 @@ def test_paths_lead_nowhere(pack, path, publish, fetch, cache, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [LINK, HARD_LINK, DEVICE], ids=lambda k: "")
-def test_what_is_no_regular_file_is_not_taken(kind, publish, fetch, cache):
+def test_only_regular_files_are_unpacked(kind, publish, fetch, cache):
   publish(tarred([*without("vocab.txt"), ("m/vocab.txt", kind)]), ".tar.gz")
-  with pytest.raises(InputError, match=r"lacks vocab.txt. It is removed"):
+  with pytest.raises(InputError, match=r"lacks vocab.txt. It was removed"):
     fetch()
   assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
 
 
-def test_a_link_in_a_zip_is_not_taken(publish, fetch):
+def test_links_in_a_zip_are_not_unpacked(publish, fetch):
   buffer = io.BytesIO(zipped(without("vocab.txt")))
   with zipfile.ZipFile(buffer, "a") as archive:
     info = zipfile.ZipInfo("m/vocab.txt")
@@ -871,39 +873,37 @@ def test_a_link_in_a_zip_is_not_taken(publish, fetch):
     fetch()
 
 
-def test_a_folder_with_links_is_not_written_through(publish, fetch, tmp_path):
+def test_files_are_not_written_through_links(publish, fetch, tmp_path):
   link = {"type": tarfile.SYMTYPE, "linkname": str(tmp_path)}
-  publish(tarred([("m", link), *WHOLE]), ".tar.gz")
+  publish(tarred([("m", link), *COMPLETE]), ".tar.gz")
   assert contents(fetch()) == FILES
   assert set(os.listdir(tmp_path)) == {"cache", "table.json"}
 
 
 @pytest.mark.parametrize("name", [*FILES, "vocab.txt", "other.ckpt.index"])
 def test_two_models_in_one_archive_are_refused(name, publish, fetch):
-  publish(zipped([*WHOLE, (f"second/{name}", b"of another")]))
+  publish(zipped([*COMPLETE, (f"second/{name}", b"of another")]))
   with pytest.raises(
     InputError, match=rf"has more than one model \(second/{name}"
   ):
     fetch()
 
 
-def test_a_file_that_comes_twice_is_refused(publish, fetch):
-  publish(tarred([*WHOLE, ("m/vocab.txt", b"another")]), ".tar.gz")
+def test_a_duplicate_file_is_refused(publish, fetch):
+  publish(tarred([*COMPLETE, ("m/vocab.txt", b"another")]), ".tar.gz")
   with pytest.raises(InputError, match=r"more than one model"):
     fetch()
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_archive_that_lacks_a_file_is_refused(name, publish, fetch):
+def test_an_archive_without_a_file_is_refused(name, publish, fetch):
   publish(zipped(without(name)))
-  what = "a checkpoint" if "index" in name else name
-  with pytest.raises(InputError, match=rf"tiny.zip: is .* lacks {what}"):
+  missing = "a checkpoint" if "index" in name else name
+  with pytest.raises(InputError, match=rf"tiny.zip: is .* lacks {missing}"):
     fetch()
 
 
-def test_the_index_of_one_and_the_data_of_another_is_no_checkpoint(
-  publish, fetch
-):
+def test_index_and_data_of_different_checkpoints_are_refused(publish, fetch):
   data = f"bert_model.ckpt.{DATA}"
   publish(zipped([*without(data), (f"m/other.{DATA}", b"")]))
   with pytest.raises(InputError, match=r"more than one model"):
@@ -911,16 +911,16 @@ def test_the_index_of_one_and_the_data_of_another_is_no_checkpoint(
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_a_bomb_is_refused(pack, publish, fetch, monkeypatch, cache):
-  monkeypatch.setattr(zoo, "_MOST_BYTES", 2**22)
-  bomb = [*WHOLE, ("m/zeros", bytes(2**22))]
+def test_a_zip_bomb_is_refused(pack, publish, fetch, monkeypatch, cache):
+  monkeypatch.setattr(zoo, "_MAX_BYTES", 2**22)
+  bomb = [*COMPLETE, ("m/zeros", bytes(2**22))]
   publish(pack(bomb), ".zip" if pack is zipped else ".tar.gz")
   with pytest.raises(InputError, match=r"unpacks to more than 4194304 bytes"):
     fetch()
   assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
 
 
-def test_a_size_that_is_a_lie_is_refused(publish, fetch):
+def test_a_huge_size_in_a_tar_header_is_refused(publish, fetch):
   header = tarfile.TarInfo("m/vocab.txt")
   header.size = 2**40
   publish(gzip.compress(header.tobuf(tarfile.GNU_FORMAT)), ".tar.gz")
@@ -928,7 +928,7 @@ def test_a_size_that_is_a_lie_is_refused(publish, fetch):
     fetch()
 
 
-def test_a_header_that_would_fill_the_memory_is_refused(publish, fetch):
+def test_a_tar_header_that_would_exhaust_the_memory_is_refused(publish, fetch):
   header = tarfile.TarInfo("m")
   header.type, header.size = tarfile.XHDTYPE, 2**40
   publish(gzip.compress(header.tobuf(tarfile.GNU_FORMAT)), ".tar.gz")
@@ -936,7 +936,7 @@ def test_a_header_that_would_fill_the_memory_is_refused(publish, fetch):
     fetch()
 
 
-def test_an_archive_within_itself_without_end_is_not_followed(publish, fetch):
+def test_deeply_nested_archives_are_not_unpacked(publish, fetch):
   inner = tarred(within("b", FILES))
   for _ in range(50):
     inner = tarred([("b.tar.gz", inner)])
@@ -946,36 +946,36 @@ def test_an_archive_within_itself_without_end_is_not_followed(publish, fetch):
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.gz"])
-def test_a_page_in_place_of_an_archive_is_refused(ending, publish, fetch):
+def test_a_web_page_instead_of_an_archive_is_refused(ending, publish, fetch):
   publish(b"<html>Please confirm that you are no robot</html>", ending)
-  with pytest.raises(InputError, match=r"not a whole archive"):
+  with pytest.raises(InputError, match=r"incomplete or corrupt archive"):
     fetch()
 
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_an_archive_cut_anywhere_is_refused(pack, publish, tmp_path):
+def test_an_archive_truncated_anywhere_is_refused(pack, publish, tmp_path):
   archive = pack(within("m", FILES | {f"bert_model.ckpt.{DATA}": b"data"}))
   path = str(tmp_path / ("a.zip" if pack is zipped else "a.tar.gz"))
   # A tar archive ends in zeros, which may be missing.
-  for cut in range(0, len(archive) - 70, 13):
+  for size in range(0, len(archive) - 70, 13):
     with open(path, "wb") as file:
-      file.write(archive[:cut])
-    folder = tmp_path / str(cut)
+      file.write(archive[:size])
+    folder = tmp_path / str(size)
     folder.mkdir()
-    with pytest.raises(InputError, match=r"not a whole archive|lacks"):
+    with pytest.raises(InputError, match=r"incomplete or corrupt arch|lacks"):
       zoo._unpack(path, None, str(folder))
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("flags", [0x1, 0x40], ids=["password", "strong"])
 def test_an_archive_with_a_password_is_refused(flags, publish, fetch):
-  archive = bytearray(zipped(WHOLE))
+  archive = bytearray(zipped(COMPLETE))
   for start in re.finditer(b"PK\x01\x02", bytes(archive)):
     archive[start.start() + 8] |= flags
   for start in re.finditer(b"PK\x03\x04", bytes(archive)):
     archive[start.start() + 6] |= flags
   publish(bytes(archive))
-  with pytest.raises(InputError, match=r"not a whole archive"):
+  with pytest.raises(InputError, match=r"incomplete or corrupt archive"):
     fetch()
 
 
@@ -996,7 +996,7 @@ app.run(download_model.main)
 
 @pytest.fixture
 def command(tmp_path, cache):
-  """A command line that knows the table of `publish`."""
+  """A command line that uses the table of `publish`."""
   script = tmp_path / "download_model.py"
   script.write_text(SCRIPT)
   return [script, tmp_path / "table.json", f"--cache_dir={cache}"]
@@ -1019,14 +1019,14 @@ def wait_for(condition):
 
 
 @pytest.mark.process
-def test_a_process_killed_in_the_middle_loses_little(
+def test_the_download_of_a_killed_process_is_resumed(
   command, publish, fetch, site, cache
 ):
   archive = publish(archive_of(300000))
   killed = threading.Event()
 
-  def stall(answer):
-    answer.serve(until=200000)
+  def stall(handler):
+    handler.serve(until=200000)
     killed.wait(30)
 
   site.plans = [stall]
@@ -1044,37 +1044,37 @@ def test_a_process_killed_in_the_middle_loses_little(
 
 
 @pytest.mark.process
-def test_a_process_killed_while_unpacking_leaves_no_half_model(
+def test_a_process_killed_while_unpacking_leaves_no_incomplete_model(
   publish, fetch, cache
 ):
   publish(zipped(FILES.items()))
   ended = subprocess.Popen(["true"])
   ended.wait()
-  half = cache / f"tiny.{socket.gethostname()}.{ended.pid}.tmp"
-  half.mkdir(parents=True)
-  (half / "vocab.txt").write_bytes(b"half")
+  incomplete = cache / f"tiny.{socket.gethostname()}.{ended.pid}.tmp"
+  incomplete.mkdir(parents=True)
+  (incomplete / "vocab.txt").write_bytes(b"half")
   (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
   assert contents(fetch()) == FILES
-  assert not half.exists()
+  assert not incomplete.exists()
 
 
 @pytest.mark.process
-def test_of_processes_at_once_one_fetches(command, publish, site, cache):
+def test_one_of_several_processes_downloads(command, publish, site, cache):
   publish(archive_of(50000))
   both_run = threading.Event()
 
-  def wait_then_serve(answer):
+  def wait_then_serve(handler):
     both_run.wait(30)
-    answer.serve()
+    handler.serve()
 
   site.plans = [wait_then_serve]
   first = start(command, "tiny")
   wait_for(lambda: site.seen)
   second = start(command, "small")
-  said = second.stderr.readline()
+  logged = second.stderr.readline()
   both_run.set()
   results = [process.communicate() for process in (first, second)]
-  assert "tiny.lock is another process's; waiting" in said
+  assert "tiny.lock: locked by another process; waiting" in logged
   assert [first.returncode, second.returncode] == [0, 0], results
   assert results[0][0] == results[1][0]
   assert len(site.seen) == 1
@@ -1082,7 +1082,7 @@ def test_of_processes_at_once_one_fetches(command, publish, site, cache):
 
 
 @pytest.mark.process
-def test_a_full_disk_names_the_place_and_keeps_the_part(
+def test_a_full_disk_is_an_error_that_keeps_the_part(
   command, publish, fetch, site, cache
 ):
   publish(archive_of(300000))
@@ -1094,7 +1094,7 @@ def test_a_full_disk_names_the_place_and_keeps_the_part(
 
 
 @pytest.mark.process
-def test_a_disk_that_is_full_while_unpacking_leaves_the_archive(
+def test_a_disk_full_while_unpacking_keeps_the_archive(
   command, publish, fetch, site, cache
 ):
   publish(zipped((FILES | {f"bert_model.ckpt.{DATA}": bytes(10**6)}).items()))
@@ -1117,7 +1117,7 @@ def test_the_command_prints_the_flags(command, publish, cache):
   )
 
 
-def test_who_made_it_and_how_it_may_be_used_is_said(publish, fetch, log):
+def test_maker_and_licence_are_logged(publish, fetch, log):
   publish(zipped(FILES.items()), licence="MIT", paper="arxiv.org/abs/1")
   fetch()
   assert log[0].startswith("tiny by us, licence MIT, see arxiv.org/abs/1; from")
@@ -1132,11 +1132,11 @@ def test_the_command_lists_the_table(capsys):
   assert lines[1].endswith("uncased  12      768    408   text of any kind")
 
 
-def test_the_command_wants_one_name():
+def test_the_command_requires_one_name():
   assert "name one model" in commands.fail("download_model.py")
 
 
 @pytest.mark.process
-def test_it_needs_no_tensorflow():
+def test_the_command_does_not_import_tensorflow():
   code = "import sys, download_model; sys.exit('tensorflow' in sys.modules)"
   subprocess.run([sys.executable, "-c", code], check=True, cwd=commands.ROOT)
