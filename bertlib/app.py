@@ -138,7 +138,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
   except flags.Error as error:
     *others, last = _flag_errors(str(error))
     message = "; ".join([*others, last.rstrip(" .?")])
-    raise InputError(f"{message}. --help lists the flags") from error
+    raise InputError(f"{message}. --helpfull lists all flags") from error
 
 
 def _flag_errors(message: str) -> list[str]:

@@ -65,8 +65,8 @@ class ClassifierSettings(TrainingSettings):
   bad_rows: str = option.choice(
     "refuse",
     ["refuse", "skip"],
-    "What to do with rows that cannot be read: refuse stops at the first one,"
-    " skip leaves them out and logs the count.",
+    "Handling of rows that cannot be read: refuse stops at the first one, skip"
+    " leaves them out and logs the count.",
   )
   train_file: str = option.path(
     "train.tsv",

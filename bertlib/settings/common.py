@@ -91,9 +91,9 @@ class TextSettings:
   encoding_errors: str = option.choice(
     "strict",
     ["strict", "replace"],
-    "What to do with bytes that are not valid in --encoding: strict stops with"
-    " an error that names the first one; replace substitutes U+FFFD and logs"
-    " the count.",
+    "Handling of bytes that are not valid in --encoding: strict stops with an"
+    " error that names the first one; replace substitutes U+FFFD and logs the"
+    " count.",
   )
 
 
@@ -248,7 +248,7 @@ class DeviceSettings:
   distribution: str | None = option.choice(
     None,
     ["off", "mirrored", "multi_worker", "tpu"],
-    "How to distribute each batch: off uses one device, mirrored all GPUs of"
+    "Distribution of each batch: off uses one device, mirrored all GPUs of"
     " this machine, multi_worker the processes named by TF_CONFIG or Slurm,"
     " tpu a TPU. If not given, mirrored if there are several GPUs.",
     basic=True,
@@ -295,7 +295,7 @@ class DeviceSettings:
 
   @property
   def on_tpu(self) -> bool:
-    """Whether the run is on a TPU."""
+    """True if the run is on a TPU."""
     return self.use_tpu or self.distribution == "tpu"
 
   @property
@@ -305,7 +305,7 @@ class DeviceSettings:
 
   @property
   def is_chief(self) -> bool:
-    """Whether this process writes the results of all workers."""
+    """True for the process that writes the results of all workers."""
     return not self.replicas or self.replicas.is_chief
 
 
@@ -455,8 +455,8 @@ class ReceiptSettings:
   )
   rerun: str | None = option.path(
     None,
-    "Repeat the run that wrote this run.json. Its flags apply unless they are"
-    " given on this command line, where the output needs another path.",
+    "Repeat the run that wrote this run.json, with its flags. Flags of this"
+    " command line take precedence; give another output path.",
   )
 
   # Flags of the command line as written there, and how often each is given, by

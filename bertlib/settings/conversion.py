@@ -82,7 +82,7 @@ class ConversionSettings:
   )
   do_lower_case: bool | None = option.boolean(
     None,
-    "Whether the vocabulary is uncased. If not given, read from the files of"
+    "Treat the vocabulary as uncased. If not given, read from the files of"
     " --input.",
     alias="do_lower",
     basic=True,

@@ -28,6 +28,7 @@ class NerSettings(TrainingSettings):
 
   run: RunSettings = option.group(
     RunSettings,
+    do_train={"help": "Train on --train_file."},
     do_eval={"help": "Evaluate on --dev_file."},
     do_predict={"help": "Tag the sentences of --predict_file."},
     train_batch_size={

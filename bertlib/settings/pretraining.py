@@ -32,6 +32,7 @@ class PretrainingSettings(TrainingSettings):
   run: RunSettings = option.group(
     RunSettings,
     omit=["num_train_epochs", "seeds", "group_by_length"],
+    do_train={"help": "Train on --input_file."},
     do_eval={"help": "Evaluate on --eval_input_file or --input_file."},
     do_predict={
       "help": "Fill the [MASK] tokens of --predict_file; for lines without"
@@ -71,8 +72,8 @@ class PretrainingSettings(TrainingSettings):
   shard_by: str = option.choice(
     "record",
     ["record", "file"],
-    "What each of several workers reads: record reads all files and takes its"
-    " rows of each batch, so that results do not depend on the number of"
+    "Data that each of several workers reads: record reads all files and takes"
+    " its rows of each batch, so that results do not depend on the number of"
     " workers; file reads only its share of the files, which is less I/O.",
   )
   phases: Sequence[str] | None = option.text_list(

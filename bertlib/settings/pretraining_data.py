@@ -108,16 +108,16 @@ class PretrainingDataSettings:
   whole_word_draw: str = option.choice(
     "piece",
     ["piece", "word"],
-    "With --do_whole_word_mask, whether each piece of a masked word is"
-    " replaced (by [MASK], by a random piece, or by itself) at random, or all"
-    " its pieces alike.",
+    "With --do_whole_word_mask: piece decides for each piece of a masked word"
+    " whether it becomes [MASK], a random piece or stays; word decides once"
+    " for all pieces of the word.",
   )
   word_boundaries: str = option.choice(
     "pieces",
     ["pieces", "spaces"],
-    "Words of --do_whole_word_mask: pieces takes a piece and the ## pieces"
-    " after it; spaces takes what is between spaces, for text that is already"
-    " segmented, such as Chinese.",
+    "Definition of a word for --do_whole_word_mask: pieces is a piece and the"
+    " ## pieces after it; spaces is the text between two spaces, for text that"
+    " is already segmented, such as Chinese.",
   )
   truncate_prob: float = option.number(
     0.0,

@@ -31,6 +31,7 @@ class SquadSettings(TrainingSettings):
   run: RunSettings = option.group(
     RunSettings,
     omit=["eval_batch_size"],
+    do_train={"help": "Train on --train_file."},
     do_eval={
       "help": "Evaluate the answers to --predict_file, which needs their gold"
       " answers."
@@ -55,8 +56,8 @@ class SquadSettings(TrainingSettings):
   steps_from: str = option.choice(
     "questions",
     ["questions", "windows"],
-    "Unit of --num_train_epochs. Long paragraphs give several windows per"
-    " question; questions is the count of google-research/bert.",
+    "Unit that --num_train_epochs counts: questions, as google-research/bert"
+    " does, or windows, of which a long paragraph has several per question.",
     section="training",
   )
   doc_stride: int = option.integer(
@@ -73,8 +74,8 @@ class SquadSettings(TrainingSettings):
   mask_padding: bool = option.boolean(
     False,
     "Exclude padding from the start and end positions, in training too, so"
-    " that padding need not be computed. Faster, but logits differ from those"
-    " of google-research/bert.",
+    " that padding need not be computed. Faster; google-research/bert includes"
+    " padding.",
     section="model",
   )
   n_best_size: int = option.integer(
@@ -92,7 +93,7 @@ class SquadSettings(TrainingSettings):
   )
   version_2_with_negative: bool = option.boolean(
     False,
-    "Whether some questions have no answer, as in SQuAD 2.0.",
+    "Allow questions without an answer, as in SQuAD 2.0.",
     basic=True,
   )
   null_score_diff_threshold: float = option.number(
@@ -189,12 +190,12 @@ class SquadSettings(TrainingSettings):
 
   @property
   def answers_questions(self) -> bool:
-    """Whether to answer the questions of --predict_file."""
+    """True if the questions of --predict_file are answered."""
     return bool(self.run.do_predict or self.from_logits)
 
   @property
   def sweeps(self) -> bool:
-    """Whether a --sweep flag is given."""
+    """True if a --sweep flag is given."""
     return bool(
       self.numbers("sweep_n_best_size")
       or self.numbers("sweep_max_answer_length")

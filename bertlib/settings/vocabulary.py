@@ -33,12 +33,13 @@ class VocabularySettings:
   )
   do_lower_case: bool = option.boolean(
     True,
-    "Lowercase the text and strip accents, for an uncased model.",
+    "Lowercase the text and strip accents: true for uncased models, false for"
+    " cased ones.",
     basic=True,
   )
   vocab_size: int = option.integer(
     30522,
-    "Number of vocabulary entries.",
+    "Maximum number of vocabulary entries.",
     AT_LEAST_1,
     section="training",
     basic=True,
@@ -67,7 +68,7 @@ class VocabularySettings:
   )
   add_words: str | None = option.path(
     None,
-    "File with words, one per line, to add to --vocab_file in place of its"
+    "File with words, one per line, to add to --vocab_file. They replace its"
     " [unusedN] entries.",
     basic=True,
   )
