@@ -14,7 +14,7 @@ from bertlib.data import model_inputs, tf_records
 def with_limits(
   layout: tf_records.Layout, limits: Mapping[str, int]
 ) -> tf_records.Layout:
-  """Adds exclusive upper limits, by feature name, to a layout of integers."""
+  """Sets the exclusive upper limits of integer features, by name."""
   return {
     name: feature._replace(limit=limits.get(name, feature.limit))
     for name, feature in layout.items()
@@ -24,8 +24,9 @@ def with_limits(
 def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
   """Computes a term that is NaN if a batch has values out of range.
 
-  Added to the loss, it makes an invalid id fail; on a GPU the embedding lookup
-  of such an id returns zeros. Checking costs the input pipeline nothing.
+  Added to the loss, it makes training fail at an invalid id, for which the
+  embedding lookup of a GPU silently returns zeros. It is computed on the
+  model's device, so that the input pipeline stays as fast.
 
   Args:
     batch: int32 tensors by feature name.
@@ -305,21 +306,19 @@ class Shard(NamedTuple):
       own, [self.num_replicas, rows // self.num_replicas, *own.shape[1:]]
     )
 
-  def example_numbers(self, part_number, batch_size: int):
+  def example_numbers(self, batch_number, batch_size: int):
     """Numbers of the examples in a replica's batch, counted over all epochs.
 
     Args:
-      part_number: int64 [], number of the replica's batch, counted over the
+      batch_number: int64 [], number of the replica's batch, counted over the
         replicas of this process and all steps.
       batch_size: examples per global batch.
 
     Returns:
       int64 [rows per replica].
     """
-    step, replica = (
-      part_number // self.num_replicas,
-      part_number % self.num_replicas,
-    )
+    step = batch_number // self.num_replicas
+    replica = batch_number % self.num_replicas
     rows = batch_size // (self.count * self.num_replicas)
     first_replica = self.index * self.num_replicas
     first = step * batch_size + (first_replica + replica) * rows
@@ -338,17 +337,17 @@ def split_batches(batches, num_replicas: int):
     batch). The last example is repeated if the batch does not divide evenly.
   """
 
-  def split(batch):
+  def split_batch(batch):
     size = tf.shape(next(iter(batch.values())))[0]
     rows = -(-size // num_replicas)
     index = tf.minimum(tf.range(rows * num_replicas), size - 1)
     index = tf.reshape(index, [num_replicas, rows])
-    parts = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
+    split = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
     return tf.data.Dataset.from_tensor_slices(
-      (parts, tf.fill([num_replicas], size))
+      (split, tf.fill([num_replicas], size))
     )
 
-  return batches.flat_map(split).prefetch(tf.data.AUTOTUNE)
+  return batches.flat_map(split_batch).prefetch(tf.data.AUTOTUNE)
 
 
 def global_batch_size_and_shard(
@@ -385,11 +384,11 @@ def _batches(
   batches = records.batch(batch_size, drop_remainder=drop_remainder)
   if shard:
 
-    def parts(*batch):
+    def split_by_replica(*batch):
       own = tuple(shard.split(tensor, batch_size) for tensor in batch)
       return tf.data.Dataset.from_tensor_slices(own)
 
-    batches = batches.flat_map(parts)
+    batches = batches.flat_map(split_by_replica)
   batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
   if trim:
     batches = batches.map(trim_padding, num_parallel_calls=tf.data.AUTOTUNE)

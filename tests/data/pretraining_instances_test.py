@@ -202,7 +202,7 @@ def test_segments_are_consecutive_or_from_two_documents(
     record["next_sentence_labels"][0] for record in records
   )
   if len(documents) > 1:
-    same_document = 0  # random draws may repeat the document
+    same_document = 0  # counted for corpora of a single document only
   assert counts[pretraining_instances.SAME_DOCUMENT] == same_document
 
 

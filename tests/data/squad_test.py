@@ -324,10 +324,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.process
-def test_workers_change_nothing_and_do_not_import_the_script(
+def test_workers_create_equal_windows_without_importing_the_script(
   tmp_path, tokenizer
 ):
-  """The script could be one that imports TensorFlow."""
+  """A training script would make every worker import TensorFlow."""
   (tmp_path / "script.py").write_text(SCRIPT)
   (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocab))
   done = subprocess.run(
@@ -360,7 +360,7 @@ def test_a_worker_that_dies_is_reported(tokenizer):
 
 @pytest.fixture
 def cached(tmp_path, tokenizer):
-  """A folder with cached windows, the created windows, and their function."""
+  """A cache folder, the windows created so far, and what creates them."""
   examples = [SquadExample("q", "who", ["a", "b"])]
   created = []
 
