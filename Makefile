@@ -3,7 +3,7 @@
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  tells how many lines the quick tests run
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
-#   make snapshots  renews tests/snapshots, which hold the text of --help
+#   make snapshots  renews tests/snapshots: help and messages about flags
 #   make lint    checks style and layout
 #   make clean   removes the environments and what the demo wrote
 #

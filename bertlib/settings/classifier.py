@@ -118,7 +118,7 @@ class ClassifierSettings(TrainingSettings):
   class_weights: Sequence[str] | None = option.text_list(
     None,
     "Weights of the labels in the training loss: LABEL:WEIGHT pairs separated"
-    " by commas, 1 for the others; or balanced, for weights inversely"
-    " proportional to label frequency.",
+    " by commas, 1 for the others; or balanced, to compensate for unequal label"
+    " frequencies.",
     section="training",
   )

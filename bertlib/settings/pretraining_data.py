@@ -98,7 +98,7 @@ class PretrainingDataSettings:
   )
   random_seed: int = option.integer(
     12345,
-    "Random seed of masks, sequence lengths and next sentences.",
+    "Random seed. The same seed gives the same records.",
     FINITE,
     basic=True,
   )

@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 # TensorFlow takes many counts as int32.
-_MIN_INT = -(2**31)
 _MAX_INT = 2**31 - 1
 
 
@@ -40,17 +39,19 @@ class Range(NamedTuple):
   def __str__(self) -> str:
     """The range as words that follow "a number"; "" if it has no bounds."""
     words = []
-    if (self.low, self.high) == (_MIN_INT, _MAX_INT):
-      words.append("of 32 bits")
-    elif self.low > -math.inf:
-      low = "of at least" if self.includes_low else "above"
-      words.append(f"{low} {self.low}")
-      if self.high < math.inf:
-        high = "and at most" if self.includes_high else "and below"
-        words.append(f"{high} {self.high}")
     if self.excluded is not None:
       words.append(f"other than {self.excluded}")
-    return " ".join(words)
+    has_low, has_high = self.low > -math.inf, self.high < math.inf
+    if has_low and has_high and self.includes_low and self.includes_high:
+      words.append(f"from {self.low} to {self.high}")
+    else:
+      if has_low:
+        low = f"of {self.low} or more"
+        words.append(low if self.includes_low else f"above {self.low}")
+      if has_high:
+        high = f"up to {self.high}"
+        words.append(high if self.includes_high else f"below {self.high}")
+    return ", ".join(words)
 
 
 FINITE = Range(-math.inf)
@@ -58,7 +59,7 @@ NOT_NEGATIVE = Range(0)
 POSITIVE = Range(0, includes_low=False)
 FRACTION = Range(0, 1)
 FRACTION_BELOW_1 = Range(0, 1, includes_high=False)
-INTEGER = Range(_MIN_INT, _MAX_INT)
+INTEGER = Range(-_MAX_INT - 1, _MAX_INT)
 COUNT = Range(0, _MAX_INT)
 AT_LEAST_1 = Range(1, _MAX_INT)
 AT_LEAST_2 = Range(2, _MAX_INT)
