@@ -459,7 +459,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
     features=classification_records.record_layout(
       settings.model.max_seq_length, problem
     ),
-    metrics=[*processor.scores, "loss"],
+    metrics=[*processor.metrics, "loss"],
     description={
       "task": processor.model_task or classifier_inputs.task_name(settings),
       "kind": problem.kind,
@@ -592,7 +592,7 @@ def evaluate_set(
     logging.info("On a TPU only loss and accuracy are computed")
     return Evaluation(results, arrays)
   scores = classification_scores.evaluate(
-    processor.scores, arrays["label_ids"], arrays["logits"], processor.problem
+    processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
   )
   matrix = scores.pop("confusion_matrix", None)
   for name, value in scores.items():

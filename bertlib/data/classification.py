@@ -112,7 +112,7 @@ class DataProcessor:
 
   # Metrics of the task, from `classification_scores.METRICS`, the primary one
   # first.
-  scores: tuple[str, ...] = ("accuracy",)
+  metrics: tuple[str, ...] = ("accuracy",)
   # See `Problem`.
   kind = "classification"
   # Whether to skip and count rows that cannot be read.
@@ -282,7 +282,7 @@ class TableProcessor(DataProcessor):
 class ColaProcessor(TableProcessor):
   """CoLA (GLUE): is the sentence grammatical?"""
 
-  scores = ("matthews", "accuracy")
+  metrics = ("matthews", "accuracy")
   train = Columns("train.tsv", text_a=3, label=1, header=False)
   dev = Columns("dev.tsv", text_a=3, label=1, header=False)
   test = Columns("test.tsv", text_a=1)
@@ -299,7 +299,7 @@ class Sst2Processor(TableProcessor):
 class MrpcProcessor(TableProcessor):
   """MRPC (GLUE): are the sentences paraphrases?"""
 
-  scores = ("accuracy", "f1")
+  metrics = ("accuracy", "f1")
   train = Columns("train.tsv", text_a=3, text_b=4, label=0)
   dev = Columns("dev.tsv", text_a=3, text_b=4, label=0)
   test = Columns("test.tsv", text_a=3, text_b=4)
@@ -308,7 +308,7 @@ class MrpcProcessor(TableProcessor):
 class StsbProcessor(TableProcessor):
   """STS-B (GLUE): how similar are the sentences, from 0 to 5?"""
 
-  scores = ("pearson", "spearman")
+  metrics = ("pearson", "spearman")
   kind = "regression"
   labels = ()
   train = Columns("train.tsv", text_a=7, text_b=8, label=9)
@@ -319,7 +319,7 @@ class StsbProcessor(TableProcessor):
 class QqpProcessor(TableProcessor):
   """QQP (GLUE): are the questions duplicates?"""
 
-  scores = ("accuracy", "f1")
+  metrics = ("accuracy", "f1")
   train = Columns("train.tsv", text_a=3, text_b=4, label=5)
   dev = Columns("dev.tsv", text_a=3, text_b=4, label=5)
   test = Columns("test.tsv", text_a=1, text_b=2)
@@ -562,7 +562,7 @@ class OwnDataProcessor(SplitProcessor):
     self.kind = kind
 
   @property
-  def scores(self) -> tuple[str, ...]:
+  def metrics(self) -> tuple[str, ...]:
     """See base class; with two labels, F1 is that of the second."""
     if self.kind == "regression":
       return ("pearson", "spearman")

@@ -310,8 +310,8 @@ class BlockRun:
     if len(num_documents) < num_outputs:
       raise InputError(
         f"--input_file: {sum(num_documents.values())} documents are too few for"
-        f" {num_outputs} output files. Write fewer files, or put a blank line"
-        " after each document"
+        f" {num_outputs} output files. Ask for fewer files, or put a blank"
+        " line after each document"
       )
     return total_bytes
 

@@ -696,13 +696,13 @@ def test_regression_labels_are_finite_numbers(tmp_path):
 
 
 def test_metrics_depend_on_the_task_and_the_number_of_labels():
-  def scores(labels, kind="classification"):
-    return OwnDataProcessor({}, "1", None, "2", labels, kind).scores
+  def metrics(labels, kind="classification"):
+    return OwnDataProcessor({}, "1", None, "2", labels, kind).metrics
 
-  assert scores(["x", "y"]) == ("accuracy", "f1", "matthews")
-  assert scores(["x", "y", "z"]) == ("accuracy", "macro_f1", "matthews")
-  assert scores(None, "regression") == ("pearson", "spearman")
-  assert scores(["x", "y"], "multi_label")[0] == "micro_f1"
+  assert metrics(["x", "y"]) == ("accuracy", "f1", "matthews")
+  assert metrics(["x", "y", "z"]) == ("accuracy", "macro_f1", "matthews")
+  assert metrics(None, "regression") == ("pearson", "spearman")
+  assert metrics(["x", "y"], "multi_label")[0] == "micro_f1"
 
 
 UNLABELED = {
