@@ -33,9 +33,9 @@ def check_questions(
     run.tokenizer,
     squad_windows.window_settings(run.settings, is_training=bool(data.train)),
   )
-  cut, lost = squad_features.find_incomplete_questions(windows)
+  truncated, lost = squad_features.find_incomplete_questions(windows)
   for problem, affected in (
-    ("questions are truncated", cut),
+    ("questions are truncated", truncated),
     ("answers fall outside every window", lost),
   ):
     if len(affected) > len(sample) / 20:
