@@ -203,7 +203,7 @@ def test_flags_of_all_phases_are_looked_at_first(
 
 @pytest.mark.train
 def test_phases_without_training_are_refused(place, main):
-  with pytest.raises(InputError, match="add --do_train"):
+  with pytest.raises(InputError, match="Add --do_train"):
     main(*in_phases(place, "untrained"), "--nodo_train")
 
 
