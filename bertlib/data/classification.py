@@ -706,7 +706,7 @@ def collect_examples(
 
   Args:
     path: the file, for messages.
-    rows: the rows.
+    rows: rows of the file, without its header.
     make_example: makes the example of a row, or raises InputError.
     skip_bad_rows: whether to skip rows that raise.
 

@@ -95,7 +95,7 @@ def convert_single_example(
 
   Args:
     ex_index: index of the example; the one at 0 is logged.
-    example: the example.
+    example: an example of the task, or padding.
     label_list: the label set; empty for regression. An example without a
       label gets the index of the first.
     max_seq_length: length of the features, in tokens.
@@ -199,7 +199,7 @@ def file_based_convert_examples_to_features(
   Logs how many were truncated.
 
   Args:
-    examples: the examples.
+    examples: examples of the task, or padding.
     label_list: the label set; empty for regression.
     max_seq_length: length of the features, in tokens.
     tokenizer: a WordPiece tokenizer.

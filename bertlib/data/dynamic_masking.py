@@ -37,7 +37,7 @@ def remask(batch: Mapping[str, Any], numbers, masking: Masking):
     batch: the features of `tf_records.pretraining_layout`, with static S and P.
     numbers: int64 [B], number of each example, counted over all epochs. The
       draws are a function of the number and the seed.
-    masking: settings.
+    masking: settings, see `Masking`.
 
   Returns:
     The batch with new `input_ids` and `masked_lm_*`, positions ascending.
@@ -113,7 +113,7 @@ def choose_masked(
     input_mask: int32 [B, S].
     word_order: float [B, S], random sort keys; that of word w is at index w.
     max_predictions_per_seq: maximum number of tokens.
-    masking: settings.
+    masking: settings, see `Masking`.
 
   Returns:
     bool [B, S], true at tokens to mask.

@@ -433,7 +433,7 @@ def make_windows(
   pieces, such as a control character, is predicted in none.
 
   Args:
-    sentences: the sentences.
+    sentences: sentences of any length.
     tokenizer: a WordPiece tokenizer.
     max_seq_length: tokens per window, [CLS] and [SEP] included.
 
@@ -494,7 +494,7 @@ def window_record(
   """Builds the record of a window.
 
   Args:
-    window: the window.
+    window: a window of `make_windows`.
     unique_id: number of the window.
     max_seq_length: tokens per record.
     tag_ids: tag ids of the words of its sentence; None if they are unknown.
@@ -521,7 +521,7 @@ def window_records(
   """Builds the records of windows, numbered from 0.
 
   Args:
-    sentences: the sentences.
+    sentences: sentences, with tags or without.
     windows: their windows.
     max_seq_length: tokens per record.
     labels: the tags of the model; words with another tag have no label.

@@ -448,7 +448,7 @@ def write_instance_to_example_files(
   """Writes instances as TFRecord files, one record to each file in turn.
 
   Args:
-    instances: the instances.
+    instances: instances, in the order in which to write them.
     tokenizer: has `convert_tokens_to_ids`.
     max_seq_length: tokens per record; shorter instances are padded.
     max_predictions_per_seq: masked tokens per record, likewise.

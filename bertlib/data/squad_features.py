@@ -310,7 +310,7 @@ def convert_examples_to_features(
   """Creates the windows of all questions.
 
   Args:
-    examples: the questions.
+    examples: the questions, grouped by paragraph.
     tokenizer: a WordPiece tokenizer.
     max_seq_length: length of the features, in tokens.
     doc_stride: tokens from the start of one window's part of the paragraph to
@@ -339,7 +339,7 @@ def convert_examples_to_windows(
   """Creates the windows of all questions, as columns.
 
   Args:
-    examples: the questions.
+    examples: the questions, grouped by paragraph.
     tokenizer: a WordPiece tokenizer.
     settings: lengths and stride of the windows.
     num_workers: number of processes; the result does not depend on it.
@@ -450,10 +450,10 @@ def iterate_features(
   inv_vocab: Mapping[int, str],
   order: Sequence[int] | None = None,
 ) -> Iterator[Window]:
-  """Iterates over windows, with unique ids in their order.
+  """Iterates over windows, numbered by consecutive unique ids.
 
   Args:
-    windows: the windows.
+    windows: result of `convert_examples_to_windows`.
     max_seq_length: length of the features, in tokens.
     inv_vocab: tokens by id.
     order: a permutation of the question indices; windows come in the order of

@@ -210,9 +210,6 @@ def varint(number: int) -> bytes:
 def count_records(path: str) -> int:
   """Counts the records of a TFRecord file, reading only their lengths.
 
-  Args:
-    path: path of the file.
-
   Raises:
     InputError: the file is truncated, corrupt or empty.
   """
