@@ -73,7 +73,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     num_output_positions=1,  # [CLS]
   )
   description = (
-    f"{training_step.describe(keywords)}; planned {planned / 1e9:.2f} GB"
+    f"{training_step.describe(keywords)}; estimate {planned / 1e9:.2f} GB"
   )
   yield from peaks(training_step.graph_side(settings, description, **keywords))
 

@@ -43,7 +43,7 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "reference_python", "python3.7", "Python that runs the reference."
   )
-  flags.DEFINE_integer("passes", 3, "Turns.", lower_bound=1)
+  flags.DEFINE_integer("passes", 3, "Passes over all sides.", lower_bound=1)
 
 
 class Seconds(NamedTuple):

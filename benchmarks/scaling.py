@@ -49,7 +49,7 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "steps", 12, "Steps per run; the first half is not timed."
   )
-  flags.DEFINE_integer("passes", 3, "Turns.")
+  flags.DEFINE_integer("passes", 3, "Passes over all sides.")
   flags.DEFINE_string("precision", "float32", "See run_pretraining.py.")
 
 

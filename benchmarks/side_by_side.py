@@ -37,7 +37,9 @@ _OWN = ("ours", "predictor", "estimator", "tensorflow_lite")
 
 def define_flags(passes: int = 5) -> None:
   """Defines the flags that all benchmarks share."""
-  flags.DEFINE_integer("passes", passes, "Turns.", lower_bound=1)
+  flags.DEFINE_integer(
+    "passes", passes, "Passes over all sides.", lower_bound=1
+  )
   flags.DEFINE_enum(
     "precision",
     "auto",
@@ -112,8 +114,11 @@ def print_difference(ours: Worker, theirs: Worker) -> None:
   """Prints the largest difference between outputs."""
   if "outputs" in ours.first_answer and "outputs" in theirs.first_answer:
     pairs = zip(ours.first_answer["outputs"], theirs.first_answer["outputs"])
-    apart = max(abs(a - b) for a, b in pairs)
-    print(f"outputs of {theirs.name} and ours: {apart:.1g} maximum difference")
+    largest = max(abs(a - b) for a, b in pairs)
+    print(
+      f"largest difference between outputs of {theirs.name} and ours:"
+      f" {largest:.1g}"
+    )
 
 
 def print_ratios(

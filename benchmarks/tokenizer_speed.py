@@ -68,9 +68,9 @@ def main(_: list[str]) -> None:
     f" {statistics.median(ratios):.2f},"
     f" from {min(ratios):.2f} to {max(ratios):.2f}"
   )
-  print(f"memo for this text: {memo_peak(lines)}")
-  peak = memo_peak(shuffled(lines), most_chunks=300_000)
-  print(f"memo for shuffled characters: {peak}")
+  print(f"cache for this text: {cache_peak(lines)}")
+  peak = cache_peak(shuffled(lines), most_chunks=300_000)
+  print(f"cache for shuffled characters: {peak}")
 
 
 def read_lines(path: str) -> list[str]:
@@ -127,7 +127,7 @@ def shuffled(lines: list[str]) -> Iterator[str]:
       yield "".join(rng.sample(line, len(line)))
 
 
-def memo_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
+def cache_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
   """Peak memory of the cache of a tokenizer that encodes the lines."""
   tokenizer = ours()
   tracemalloc.start()
