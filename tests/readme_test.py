@@ -6,6 +6,7 @@ block of README.md and docs/ in a copy of the checkout, on tiny data:
     python -m pytest -m slow tests/readme_test.py
 """
 
+import ast
 import contextlib
 import functools
 import importlib
@@ -277,6 +278,20 @@ def test_the_page_on_architecture_names_every_module():
   assert {name for name in named if name.endswith(".py")} == {
     path.relative_to(ROOT).as_posix() for path in paths
   }
+
+
+def test_the_page_on_architecture_names_functions_of_a_run():
+  page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+  source = (ROOT / "bertlib" / "training" / "run.py").read_text()
+  arguments_of = {
+    node.name: [argument.arg for argument in node.args.args]
+    for node in ast.parse(source).body
+    if isinstance(node, ast.FunctionDef)
+  }
+  calls = re.findall(r"^\| `(\w+)\((.*)\)`", page, re.M)
+  assert calls
+  for name, arguments in calls:
+    assert set(arguments.split(", ")) <= set(arguments_of[name]), name
 
 
 def test_readme_makefile_and_package_name_the_same_pythons():
