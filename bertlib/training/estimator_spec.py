@@ -23,7 +23,7 @@ from bertlib.training import (
 
 @dataclasses.dataclass(frozen=True)
 class TrainingArguments:
-  """Arguments of every `model_fn_builder` that only training looks at.
+  """Arguments that every `model_fn_builder` has, mostly for training.
 
   Attributes:
     init_checkpoint: checkpoint of the initial weights, or None.
@@ -56,7 +56,7 @@ class TrainingArguments:
 
   @property
   def scales_loss(self) -> bool:
-    """Whether gradients need a loss scale, as those in float16 do."""
+    """True for float16, whose gradients need a loss scale."""
     return self.compute is not None and self.compute.dtype == tf.float16
 
 
@@ -67,7 +67,7 @@ def train_spec(
   params: Mapping[str, Any],
   run_config,
 ):
-  """What a `model_fn` returns for training: one step, and how it is reported.
+  """Builds the training step of a `model_fn`, with its reporting.
 
   Loss, learning rate, gradient norm and the scalars of `loss_fn` are written
   for TensorBoard, on a TPU too. A TPU has no log lines: it runs many steps

@@ -1,4 +1,4 @@
-"""How much memory and work a step of training takes; how to make it fit."""
+"""Memory and FLOPs of a training step, and a plan that fits a memory limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bertlib.settings.common import DeviceSettings
 
 
 class Plan(NamedTuple):
-  """A way to compute a training step.
+  """Plan of a training step.
 
   Attributes:
     num_micro_batches: micro-batches of a step.
     recompute: whether activations are recomputed for the gradient.
-    num_bytes: upper bound of the memory that it takes.
+    num_bytes: upper bound of its memory.
   """
 
   num_micro_batches: int
@@ -33,17 +33,17 @@ def fit(
   num_output_positions: int | None = None,
   num_rows: int = 1,
 ) -> Plan | None:
-  """Finds the fastest way to keep a step of training within a budget.
+  """Finds the fastest plan of a training step within a memory limit.
 
-  Recomputing takes a third more time, smaller micro-batches less than that; so
-  these are made smaller first, down to one example.
+  Recomputation takes a third more time, smaller micro-batches take less than
+  that. So it makes micro-batches smaller first, down to one example.
 
   Args:
-    config: the model's sizes.
-    batch_size: examples of a replica per step.
-    seq_length: S, tokens of the longest sequence.
-    num_bytes: the budget.
-    dtype_size: bytes of an activation.
+    config: config of the encoder.
+    batch_size: examples per step and replica.
+    seq_length: S of the longest sequence.
+    num_bytes: memory limit.
+    dtype_size: bytes per activation.
     num_predictions: see `step_bytes`.
     num_output_positions: see `step_bytes`.
     num_rows: sequences per example.
@@ -86,7 +86,7 @@ def step_bytes(
   XLA (`benchmarks/peak_memory.py`).
 
   Args:
-    config: the model's sizes.
+    config: config of the encoder.
     batch_size: sequences at once.
     seq_length: S, tokens of the longest sequence.
     recompute: see `compute.FastCompute`.
@@ -156,8 +156,8 @@ def step_flops(
   additions. Its gradient is two such products.
 
   Args:
-    config: the model's sizes.
-    batch_size: B, sequences a step.
+    config: config of the encoder.
+    batch_size: B, sequences per step.
     seq_length: S, tokens of a sequence, which have no padding.
     recompute: see `compute.FastCompute`.
     num_predictions: P, masked positions of a sequence.

@@ -19,7 +19,7 @@ from bertlib.app import progress
 
 
 class ProgressHook(tf.train.SessionRunHook):
-  """Shows how training goes: a bar on a terminal, plain lines elsewhere."""
+  """Shows training progress: a progress bar on a terminal, else log lines."""
 
   def __init__(
     self,
@@ -29,15 +29,15 @@ class ProgressHook(tf.train.SessionRunHook):
     log_steps: int = 20,
     model_dir: str | None = None,
   ):
-    """Takes what to show.
+    """Initializes the hook.
 
     Args:
-      tensors: scalar tensors by the name to show.
-      num_train_steps: the step at which training ends.
-      batch_size: examples a step.
-      log_steps: steps between two lines.
-      model_dir: folder for TensorBoard, which gets the examples a second, or
-        None.
+      tensors: scalar tensors by displayed name.
+      num_train_steps: step at which training ends.
+      batch_size: examples per step.
+      log_steps: steps between two log lines.
+      model_dir: folder of TensorBoard events, which get examples per second;
+        None for no events.
     """
     self._model_dir = model_dir
     self._tensors = dict(tensors)
@@ -117,14 +117,14 @@ class ProgressHook(tf.train.SessionRunHook):
     )
 
   def _typical_seconds(self) -> float:
-    """The mean of the steps since the last line, which begins anew.
+    """Mean duration of the steps since the last log line; resets them.
 
-    Those in which a checkpoint was saved, or scored, do not count: they took
-    many times as long.
+    Steps with a checkpoint or an evaluation are left out: they take many times
+    as long.
     """
     seconds, self._seconds = sorted(self._seconds), []
     middle = seconds[(len(seconds) - 1) // 2]
-    typical = [one for one in seconds if one <= 5 * middle]
+    typical = [value for value in seconds if value <= 5 * middle]
     return sum(typical) / len(typical)
 
   def end(self, session):
@@ -136,15 +136,15 @@ class ProgressHook(tf.train.SessionRunHook):
 
 
 def follow(rows: Iterable[Any], total: int, unit: str) -> Iterator[Any]:
-  """Shows the progress of predictions as they come.
+  """Shows a progress bar while iterating over predictions.
 
-  The time left is estimated from the first row on: what is before it is mostly
-  compilation.
+  The remaining time is estimated from the first row on: the time before it is
+  mostly compilation.
 
   Args:
     rows: predictions.
-    total: their number.
-    unit: plural noun for what is predicted.
+    total: number of predictions.
+    unit: plural noun of a prediction, for the bar.
 
   Yields:
     The predictions.
