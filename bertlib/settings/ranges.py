@@ -38,9 +38,9 @@ class Range(NamedTuple):
 
   def __str__(self) -> str:
     """The range as words that follow "a number"; "" if it has no bounds."""
+    if self.excluded is not None:  # more likely than a number that is too large
+      return f"other than {self.excluded}"
     words = []
-    if self.excluded is not None:
-      words.append(f"other than {self.excluded}")
     has_low, has_high = self.low > -math.inf, self.high < math.inf
     if has_low and has_high and self.includes_low and self.includes_high:
       words.append(f"from {self.low} to {self.high}")
