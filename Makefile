@@ -3,7 +3,7 @@
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  tells how many lines the quick tests run
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
-#   make snapshots  renews tests/snapshots: help and messages about flags
+#   make snapshots  renews tests/snapshots: help and error messages
 #   make lint    checks style and layout
 #   make clean   removes the environments and what the demo wrote
 #
@@ -139,7 +139,8 @@ ifneq ($(MRPC),)
 endif
 
 snapshots: $(environment)-test
-	RENEW_SNAPSHOTS=1 $(python) -m pytest -q tests/help_test.py
+	RENEW_SNAPSHOTS=1 $(python) -m pytest -q tests/help_test.py \
+	  tests/wrong_input_test.py
 
 lint: $(environment)-test
 	$(python) -m ruff check
