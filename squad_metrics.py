@@ -1,12 +1,12 @@
-"""Scores answers to questions: exact match and F1 of SQuAD 1.1 and 2.0.
+"""Evaluates answers to questions: exact match and F1 of SQuAD 1.1 and 2.0.
 
-As a command it takes what the official evaluators take, and prints JSON:
+Takes the arguments of the official evaluators and prints JSON:
 
     squad_metrics.py dev-v1.1.json predictions.json
     squad_metrics.py dev-v2.0.json predictions.json -n null_odds.json
 
-Chinese, which has no spaces between words, is scored by characters with
-`--metric=chinese`, as CMRC 2018 and DRCD are (Cui et al. 2019).
+`--metric=chinese` evaluates Chinese, which has no spaces between words, by
+characters, as for CMRC 2018 and DRCD (Cui et al. 2019).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def define_flags() -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Scores the answers of one JSON file to the questions of another."""
+  """Evaluates the answers in one JSON file to the questions in another."""
   if len(argv) != 3:
     raise InputError(
       "two files are needed: the data set, and the answers by question id"

@@ -1,4 +1,4 @@
-"""Predictions and thresholds of a run of run_classifier.py."""
+"""Prediction files and tuned thresholds of classification runs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from bertlib.metrics.classification_scores import Prediction, prediction
 def tune_thresholds(
   problem: Problem, label_ids: np.ndarray, logits: np.ndarray
 ) -> tuple[dict[str, float], dict[str, Any]]:
-  """Finds the threshold of each label that gives the best F1.
+  """Tunes the threshold of each label for the best F1 (multi-label problems).
 
   Args:
-    problem: what was learnt.
-    label_ids: [A, L], 1 for each label that a text has.
-    logits: [A, L].
+    problem: the multi-label problem.
+    label_ids: int [num_examples, num_labels], 1 for each label of an example.
+    logits: float [num_examples, num_labels].
 
   Returns:
-    The thresholds by label, and further results: the scores with these
-    thresholds, on the set that they are from, and the thresholds as text.
+    The thresholds by label; and results for `eval_results.txt`: micro and macro
+    F1 with these thresholds on the same examples, and the thresholds as JSON.
   """
-  said = classification_scores.probabilities(problem, logits)
-  thresholds = classification_scores.best_thresholds(label_ids, said)
+  probs = classification_scores.probabilities(problem, logits)
+  thresholds = classification_scores.best_thresholds(label_ids, probs)
   results: dict[str, Any] = {}
   for name in ("micro_f1", "macro_f1"):
     value = classification_scores.METRICS[name](
-      label_ids > 0, said >= thresholds
+      label_ids > 0, probs >= thresholds
     )
     results[f"eval_{name}_tuned"] = np.float32(value)
   by_label = dict(zip(problem.labels, map(float, thresholds)))
@@ -43,17 +43,17 @@ def tune_thresholds(
   return by_label, results
 
 
-def label_columns(said: Prediction) -> list[str]:
-  """The label of a prediction and its probability; for regression the number.
+def label_columns(predicted: Prediction) -> list[str]:
+  """Label and probability of a prediction as text; for regression, the value.
 
-  Where a text has any number of labels, these have commas between, and so have
-  their probabilities.
+  Several labels, and their probabilities, are separated by commas.
   """
-  if not said.probabilities:
-    return [str(said.label)]
-  labels = said.label if isinstance(said.label, list) else [said.label]
-  shown = (f"{said.probabilities[label]:.3f}" for label in labels)
-  return [",".join(labels), ",".join(shown)]
+  if not predicted.probabilities:
+    return [str(predicted.label)]
+  label = predicted.label
+  labels = label if isinstance(label, list) else [label]
+  probs = (f"{predicted.probabilities[label]:.3f}" for label in labels)
+  return [",".join(labels), ",".join(probs)]
 
 
 def write_predictions(
@@ -64,17 +64,16 @@ def write_predictions(
   thresholds: Mapping[str, float] | None,
   show: bool = False,
 ) -> None:
-  """Writes what the model says of each example, as it says it.
+  """Writes predictions to disk, one by one as they are computed.
 
   Args:
-    path: of both files without their endings: `.tsv` gets the probabilities
-      alone, `.jsonl` guid, label and probabilities by label.
+    path: path of both files without their endings: `.tsv` has probabilities
+      only, `.jsonl` guid, label and probabilities by label.
     examples: the examples.
-    rows: the model's output for each, and maybe for padding after them.
-    problem: what was learnt.
+    rows: output of the model per example; rows of padding may follow.
+    problem: the classification problem.
     thresholds: see `classification_scores.prediction`.
-    show: whether label, its probability and the text also go to standard
-      output.
+    show: whether to print label, probability and text to standard output too.
   """
   with (
     atomic_write(path + ".tsv") as table,
@@ -82,10 +81,10 @@ def write_predictions(
   ):
     for example, row in zip(examples, rows):
       table.write("\t".join(str(value) for value in row) + "\n")
-      said = prediction(problem, row, thresholds)
-      line = {"guid": example.guid, **said._asdict()}
+      predicted = prediction(problem, row, thresholds)
+      line = {"guid": example.guid, **predicted._asdict()}
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
-        app.show(*label_columns(said), *texts)
+        app.show(*label_columns(predicted), *texts)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)

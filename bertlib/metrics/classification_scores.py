@@ -1,4 +1,4 @@
-"""How well texts were labelled: scores, thresholds, what a model says."""
+"""Metrics, thresholds and predictions of classification and regression."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bertlib.data.classification import ChoiceExample, InputExample, Problem
 
 
 class Prediction(NamedTuple):
-  """What a model says of a text.
+  """Prediction for an example.
 
   Attributes:
-    label: the likeliest label; for regression, the number; where a text has any
-      number of labels, those whose probability is not below the threshold.
-    probabilities: of every label, by label; empty for regression.
+    label: the most probable label; for regression, the value; for a multi-label
+      problem, the labels whose probability reaches their threshold.
+    probabilities: probability of every label, by label; empty for regression.
   """
 
   label: str | float | list[str]
@@ -28,25 +28,24 @@ def prediction(
   row: np.ndarray,
   thresholds: Mapping[str, float] | None = None,
 ) -> Prediction:
-  """What a row of the model's output says.
+  """Converts a row of model output to a `Prediction`.
 
   Args:
-    problem: what was learnt.
-    row: probabilities [L], or the number [1].
-    thresholds: of labels, where a text has any number of them; 0.5 for those
-      not named.
-
-  Returns:
-    A `Prediction`.
+    problem: the classification or regression problem.
+    row: probabilities [num_labels]; for regression, the value [1].
+    thresholds: thresholds by label, for a multi-label problem; 0.5 for labels
+      that are missing.
   """
   if problem.kind == "regression":
     return Prediction(float(row[0]), {})
   by_label = {label: float(p) for label, p in zip(problem.labels, row)}
   if problem.kind != "multi_label":
     return Prediction(problem.labels[int(np.argmax(row))], by_label)
-  limits = thresholds or {}
-  said = [label for label, p in by_label.items() if p >= limits.get(label, 0.5)]
-  return Prediction(said, by_label)
+  thresholds = thresholds or {}
+  labels = [
+    label for label, p in by_label.items() if p >= thresholds.get(label, 0.5)
+  ]
+  return Prediction(labels, by_label)
 
 
 def predicted_labels(
@@ -54,13 +53,7 @@ def predicted_labels(
   rows: Iterable[np.ndarray],
   thresholds: Mapping[str, float] | None = None,
 ) -> list[str]:
-  """The predicted labels as text; none for regression.
-
-  Args:
-    problem: what was learnt.
-    rows: see `prediction`.
-    thresholds: likewise.
-  """
+  """Predicted labels as text; none for regression. See `prediction`."""
   if problem.kind == "regression":
     return []
   return [
@@ -71,12 +64,12 @@ def predicted_labels(
 def gold_labels(
   examples: Iterable[InputExample | ChoiceExample],
 ) -> list[str]:
-  """The labels of examples as text."""
+  """Gold labels of examples as text."""
   return [label_text(example.label) for example in examples]
 
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:
-  """What logits [A, L] are as the model's output; see `prediction`."""
+  """Model output from logits [num_examples, num_labels]; see `prediction`."""
   from scipy import special
 
   if problem.kind == "regression":
@@ -92,26 +85,27 @@ def evaluate(
   logits: np.ndarray,
   problem: Problem,
 ) -> dict[str, Any]:
-  """Scores predictions over a whole set.
+  """Computes metrics over a whole data set.
 
   Args:
-    names: of `METRICS`.
-    label_ids: [A], indices, or numbers for regression; [A, L], 1 for those it
-      has, where a text has any number of labels.
-    logits: [A, L].
-    problem: what was learnt.
+    names: keys of `METRICS`.
+    label_ids: [num_examples], label ids, or values for regression; for a
+      multi-label problem [num_examples, num_labels], 1 for each label of an
+      example.
+    logits: float [num_examples, num_labels].
+    problem: the classification or regression problem.
 
   Returns:
-    By name, the scores; where a text has one label the confusion matrix too, a
-    list with a row for each true label and a column for each predicted one.
+    Metrics by name. With one label per example, also `confusion_matrix`: a list
+    of rows, one per gold label, with a column per predicted label.
   """
   from sklearn import metrics
 
   if problem.kind == "regression":
     return {name: METRICS[name](label_ids, logits[:, 0]) for name in names}
   if problem.kind == "multi_label":
-    said = probabilities(problem, logits) >= 0.5
-    return {name: METRICS[name](label_ids > 0, said) for name in names}
+    predictions = probabilities(problem, logits) >= 0.5
+    return {name: METRICS[name](label_ids > 0, predictions) for name in names}
   predictions = logits.argmax(axis=-1)
   scores = {name: METRICS[name](label_ids, predictions) for name in names}
   matrix = metrics.confusion_matrix(
@@ -123,43 +117,44 @@ def evaluate(
 def best_thresholds(
   label_ids: np.ndarray, label_probabilities: np.ndarray
 ) -> np.ndarray:
-  """For each label the threshold that makes its F1 highest.
+  """Threshold of each label that maximizes its F1.
 
-  It stands half way between two probabilities that come, so that it does not
-  hang on one of them; of several equally good ones it is that nearest to 0.5.
+  A threshold is the midpoint between two adjacent predicted probabilities; of
+  several equally good ones, the one nearest to 0.5.
 
   Args:
-    label_ids: [A, L], 1 for those that a text has.
-    label_probabilities: [A, L].
+    label_ids: int [num_examples, num_labels], 1 for each label of an example.
+    label_probabilities: float [num_examples, num_labels].
 
   Returns:
-    [L]; 0.5 for a label that no text has.
+    float [num_labels]; 0.5 for a label that no example has.
   """
   thresholds = np.full(label_ids.shape[1], 0.5)
-  for label, (truth, said) in enumerate(
+  for label, (gold, probs) in enumerate(
     zip(label_ids.T, label_probabilities.T)
   ):
-    order = np.argsort(-said, kind="stable")
-    truth, said = truth[order] > 0, said[order]
-    if not truth.any():
+    order = np.argsort(-probs, kind="stable")
+    gold, probs = gold[order] > 0, probs[order]
+    if not gold.any():
       continue
-    taken = np.arange(1, len(said) + 1)  # when the first so many have the label
-    f1 = 2 * truth.cumsum() / (taken + truth.sum())
-    cuts = (said + np.append(said[1:], 0.0)) / 2
-    f1[:-1][said[:-1] == said[1:]] = -1  # nothing is between those two
+    # Element i of `f1` is F1 if the first i + 1 examples get the label.
+    num_predicted = np.arange(1, len(probs) + 1)
+    f1 = 2 * gold.cumsum() / (num_predicted + gold.sum())
+    midpoints = (probs + np.append(probs[1:], 0.0)) / 2
+    f1[:-1][probs[:-1] == probs[1:]] = -1  # no threshold separates the two
     best = np.flatnonzero(f1 == f1.max())
-    thresholds[label] = min(cuts[best], key=lambda cut: abs(cut - 0.5))
+    thresholds[label] = min(midpoints[best], key=lambda t: abs(t - 0.5))
   return thresholds
 
 
 def label_text(label: Any) -> str:
-  """A label, or several, as a report shows them."""
+  """Text of a label, a list of labels or a regression value, for reports."""
   if isinstance(label, float):
     return f"{label:.3g}"
   return label if isinstance(label, str) else ", ".join(label) or "none"
 
 
-# The scores
+# Metrics by name
 
 
 def _from_sklearn(name: str, **arguments):

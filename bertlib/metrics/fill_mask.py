@@ -1,4 +1,4 @@
-"""Predictions for [MASK], and pseudo-perplexity of texts."""
+"""Masked-LM predictions: candidates for [MASK], pseudo-perplexity of texts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
-# Texts with masks, and without
-
 
 class Line(NamedTuple):
-  """A line of text to predict tokens of.
+  """A line of text whose tokens are predicted.
 
   Attributes:
-    text: as it came.
-    encoded: the same as the model takes it.
-    positions: places whose tokens are asked for: its masks or, of a line
-      without them, all tokens but [CLS] and [SEP].
+    text: the original text.
+    encoded: the encoded text.
+    positions: positions to predict: those of [MASK] or, for a line without
+      masks, of all tokens but [CLS] and [SEP].
   """
 
   text: str
@@ -36,7 +34,7 @@ class Line(NamedTuple):
 
   @property
   def has_masks(self) -> bool:
-    """Whether there are masks to fill."""
+    """True if the text contains [MASK]."""
     return "[MASK]" in self.text
 
 
@@ -46,19 +44,20 @@ def read_lines(
   max_seq_length: int,
   encoding: text_files.Encoding = text_files.UTF8,
 ) -> list[Line]:
-  """Reads texts, one a line; " ||| " stands before the second of a pair.
+  """Reads and encodes texts, one per line; " ||| " separates a pair.
 
   Args:
     path: the file; "-" for standard input.
-    tokenizer: never splits [MASK].
-    max_seq_length: tokens; what is longer is cut, and counted.
-    encoding: of the file.
+    tokenizer: must not split [MASK].
+    max_seq_length: maximum number of tokens; longer texts are truncated, and a
+      warning is logged.
+    encoding: encoding of the file.
 
   Returns:
-    The lines, blank ones too.
+    The lines, including blank ones.
 
   Raises:
-    InputError: there are none.
+    InputError: the file has no lines.
   """
   special = {tokenizer.vocab[token] for token in ("[CLS]", "[SEP]")}
   mask = tokenizer.vocab["[MASK]"]
@@ -72,8 +71,8 @@ def read_lines(
     )
     tokens = encoded.input_ids[: sum(encoded.input_mask)]
     positions = [
-      place
-      for place, token in enumerate(tokens)
+      position
+      for position, token in enumerate(tokens)
       if (token == mask if "[MASK]" in text else token not in special)
     ]
     lines.append(Line(text, encoded, positions))
@@ -88,16 +87,16 @@ def read_lines(
 def prediction_records(
   lines: Iterable[Line], mask_id: int
 ) -> Iterator[dict[str, Any]]:
-  """Makes a record of each place that is asked for, with [MASK] there.
+  """Creates one record per position to predict, which is masked in it.
 
-  What [MASK]s the line has elsewhere stay.
+  [MASK]s at other positions of the line stay.
 
   Args:
     lines: the lines.
-    mask_id: of [MASK].
+    mask_id: id of [MASK].
 
   Yields:
-    Its token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
+    Token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
   """
   for line in lines:
     for position in line.positions:
@@ -112,7 +111,7 @@ def prediction_records(
 
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:
-  """The layout of `prediction_records`."""
+  """Layout of `prediction_records`."""
   return tf_records.token_layout(max_seq_length) | {
     "masked_lm_positions": tf_records.Feature((1,)),
     "masked_lm_ids": tf_records.Feature((1,)),
@@ -124,32 +123,33 @@ def describe_lines(
   rows: Iterator[Mapping[str, np.ndarray]],
   tokenizer: tokenization.FullTokenizer,
 ) -> Iterator[dict[str, Any]]:
-  """The fillings of masked lines, and scores of the others.
+  """Predictions for masked lines, and pseudo-perplexity of the others.
 
-  The score is the pseudo-perplexity (Salazar et al. 2020): each token is
-  masked in turn, and e to the mean of their losses taken.
+  Pseudo-perplexity (Salazar et al. 2020) masks each token in turn; it is exp of
+  the mean loss.
 
   Args:
     lines: the lines.
     rows: predictions of `run_pretraining.model_fn_builder` for each of their
       `prediction_records`, in order.
-    tokenizer: names the tokens.
+    tokenizer: converts ids to tokens.
 
   Yields:
-    Of each line its `text` and either `masks`, for each one the likeliest
-    fillings with their probabilities, or `pseudo_perplexity` and `num_tokens`.
+    For each line, its `text` and either `masks`, for each [MASK] the most
+    probable tokens with their probabilities, or `pseudo_perplexity` and
+    `num_tokens`.
   """
   for line in lines:
-    of_line = list(itertools.islice(rows, len(line.positions)))
+    line_rows = list(itertools.islice(rows, len(line.positions)))
     yield {"text": line.text} | (
-      {"masks": [fillings(row, tokenizer) for row in of_line]}
+      {"masks": [fillings(row, tokenizer) for row in line_rows]}
       if line.has_masks
-      else pseudo_perplexity([row["log_prob"] for row in of_line])
+      else pseudo_perplexity([row["log_prob"] for row in line_rows])
     )
 
 
 def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
-  """What a mask may stand for, the likeliest first."""
+  """Top-k predictions for a [MASK], the most probable first."""
   tokens = (tokenizer.inv_vocab.get(i, str(i)) for i in row["top_ids"])
   return [
     {"token": token, "probability": round(float(prob), 6)}
@@ -158,25 +158,22 @@ def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
 
 
 def pseudo_perplexity(log_probs: Sequence[float]) -> dict[str, Any]:
-  """That of tokens with these log probabilities; None of no tokens."""
+  """Pseudo-perplexity from the log probabilities of tokens; None if empty."""
   value = math.exp(-np.mean(log_probs, dtype=float)) if log_probs else None
   return {"pseudo_perplexity": value, "num_tokens": len(log_probs)}
 
 
-def write_predictions(path: str, said: Iterable[Mapping[str, Any]]) -> None:
-  """Writes what is said of each line as JSON lines, and prints it in short.
-
-  Args:
-    path: the file.
-    said: see `describe_lines`.
-  """
+def write_predictions(
+  path: str, predictions: Iterable[Mapping[str, Any]]
+) -> None:
+  """Writes predictions of `describe_lines` as JSON lines; prints a summary."""
   with atomic_write(path) as file:
-    for line in said:
+    for line in predictions:
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
       app.show(line["text"])
-      for filling in line.get("masks", ()):
-        told = (f"{f['token']} {f['probability']:.3f}" for f in filling)
-        app.show("", *told, sep="  ")
+      for candidates in line.get("masks", ()):
+        shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)
+        app.show("", *shown, sep="  ")
       if line.get("pseudo_perplexity"):
         print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
   logging.info("Predictions in %s", path)

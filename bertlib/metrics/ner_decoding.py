@@ -1,4 +1,4 @@
-"""Predictions of windows to tags and entities of a text."""
+"""Decoding of NER predictions: from windows to tags and entities."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from bertlib.data.ner import Sentence
 from bertlib.files import atomic_write
 from bertlib.metrics import ner_scores
 
-# A trained model from Python
-
 
 class EntityPrediction(NamedTuple):
-  """An entity in a text.
+  """A predicted entity.
 
   Attributes:
-    label: its type.
-    text: it, as it stands in the text.
-    start: its first character.
-    end: the character after its last.
-    probability: the lowest of its words' tags.
+    label: entity type.
+    text: the entity's text.
+    start: index of its first character in the sentence.
+    end: index after its last character.
+    probability: minimum probability of its words' tags.
   """
 
   label: str
@@ -38,23 +36,20 @@ class EntityPrediction(NamedTuple):
 def extract_entities(
   sentence: Sentence, tags: Sequence[str], probabilities: Sequence[float]
 ) -> list[EntityPrediction]:
-  """The entities that tags say are in a sentence.
+  """Converts the tags of a sentence to entities, in order.
 
   Args:
     sentence: the sentence.
-    tags: of its words.
-    probabilities: of these tags.
-
-  Returns:
-    The entities, in order.
+    tags: one per word.
+    probabilities: one per tag.
   """
-  found = []
+  entities = []
   for label, first, last in ner.tags_to_entities(tags):
     start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
     text = sentence.text[start:end]
-    sure = float(min(probabilities[first:last]))
-    found.append(EntityPrediction(label, text, start, end, sure))
-  return found
+    probability = float(min(probabilities[first:last]))
+    entities.append(EntityPrediction(label, text, start, end, probability))
+  return entities
 
 
 def assign_tags(
@@ -63,43 +58,43 @@ def assign_tags(
   rows: Iterable[tuple[int, np.ndarray]],
   labels: Sequence[str],
 ) -> list[tuple[list[str], list[float]]]:
-  """The likeliest tag of each word.
+  """Assigns the most probable tag to each word.
 
   Args:
     sentences: the sentences.
-    windows: of these.
-    rows: number and probabilities [S, L] of each window.
-    labels: the tags.
+    windows: their windows.
+    rows: index and probabilities [S, num_labels] of each window.
+    labels: tag of each label id.
 
   Returns:
-    For each sentence its tags and their probabilities. A word that no window
-    decides is "O", for certain.
+    For each sentence, its tags and their probabilities. A word that is not in
+    any window is "O", with probability 1.
   """
-  said = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
+  predicted = [(["O"] * len(s.words), [1.0] * len(s.words)) for s in sentences]
   for index, probabilities in rows:
     window = windows[index]
-    tags, sure = said[window.sentence]
-    for place, word in enumerate(window.words):
+    tags, tag_probabilities = predicted[window.sentence]
+    for position, word in enumerate(window.words):
       if word >= 0:
-        best = int(probabilities[place].argmax())
+        best = int(probabilities[position].argmax())
         tags[word] = labels[best]
-        sure[word] = float(probabilities[place, best])
-  return said
+        tag_probabilities[word] = float(probabilities[position, best])
+  return predicted
 
 
 def evaluate_tags(
   sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> dict[str, float]:
-  """The results of tagged sentences, as their file has them; see `score`."""
+  """Metrics of tagged sentences by key of `eval_results.txt`."""
   scores = ner_scores.entity_metrics(
-    [s.tags for s in sentences], [tags for tags, _ in said]
+    [s.tags for s in sentences], [tags for tags, _ in predicted]
   )
   return {f"eval_{name}": value for name, value in scores.items()}
 
 
 def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
-  """The tags of each sentence as a text, by which a collapse is noticed."""
+  """Tags of each sentence as text, to detect a model that predicts only one."""
   return [
     " ".join(tags) if set(tags) - {"O"} else "no entity" for tags in tagged
   ]
@@ -108,30 +103,33 @@ def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:
 def write_predictions(
   path: str,
   sentences: Sequence[Sentence],
-  said: Sequence[tuple[Sequence[str], Sequence[float]]],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
 ) -> None:
-  """Writes the tags as columns, and the entities as JSON lines.
+  """Writes tags as columns and entities as JSON lines.
 
   Args:
-    path: of both files without their endings: `.conll` gets a word and its tag
-      a line, `.jsonl` a sentence with its entities, places in characters.
+    path: path of both files without their endings: `.conll` has one word and
+      its tag per line, `.jsonl` one sentence with its entities per line, with
+      positions in characters.
     sentences: the sentences.
-    said: of each its tags and their probabilities.
+    predicted: tags and their probabilities, per sentence.
   """
   with (
     atomic_write(path + ".conll") as table,
     atomic_write(path + ".jsonl") as lines,
   ):
-    for sentence, (tags, probabilities) in zip(sentences, said):
+    for sentence, (tags, probabilities) in zip(sentences, predicted):
       for word, word_tag in zip(sentence.words, tags):
         table.write(f"{word}\t{word_tag}\n")
       table.write("\n")
       line: Mapping[str, Any] = {
         "text": sentence.text,
         "entities": [
-          found._asdict()
-          for found in extract_entities(sentence, tags, probabilities)
+          entity._asdict()
+          for entity in extract_entities(sentence, tags, probabilities)
         ],
       }
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
-  logging.info("%d sentences tagged in %s.conll and .jsonl", len(said), path)
+  logging.info(
+    "%d tagged sentences in %s.conll and .jsonl", len(predicted), path
+  )

@@ -6,62 +6,59 @@ from collections.abc import Mapping, Sequence
 
 from bertlib.errors import InputError
 
-# Scores over all entities; there are those of each type besides.
+# Metrics over all entities; `entity_metrics` adds those of each type.
 METRICS = ("f1", "precision", "recall", "accuracy")
 
 
-# Scores
-
-
 def entity_metrics(
-  true_tags: Sequence[Sequence[str]], said_tags: Sequence[Sequence[str]]
+  gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-  """Precision, recall and F1 of whole entities, by seqeval.
+  """Precision, recall and F1 of whole entities, computed by seqeval.
 
   Args:
-    true_tags: of each sentence, with prefixes as in BIO or BIOES.
-    said_tags: likewise.
+    gold_tags: tags of each sentence, in the BIO or BIOES scheme.
+    predicted_tags: the same for predictions.
 
   Returns:
     `precision`, `recall` and `f1` over all entities; `precision_X`, `recall_X`,
-    `f1_X` and `entities_X` of each type X that the data have; `accuracy` of the
-    tags.
+    `f1_X` and `entities_X` (number of gold entities) for each type X;
+    `accuracy` of the tags. All but `entities_X` are in [0, 1].
 
   Raises:
     InputError: seqeval is not installed.
   """
   metrics = import_seqeval()
   by_type = metrics.classification_report(
-    true_tags, said_tags, output_dict=True, zero_division=0
+    gold_tags, predicted_tags, output_dict=True, zero_division=0
   )
   names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
   scores = {
-    name: float(by_type["micro avg"][theirs]) for name, theirs in names.items()
+    name: float(by_type["micro avg"][key]) for name, key in names.items()
   }
-  scores["accuracy"] = float(metrics.accuracy_score(true_tags, said_tags))
+  scores["accuracy"] = float(metrics.accuracy_score(gold_tags, predicted_tags))
   for label, row in by_type.items():
     if not label.endswith(" avg"):
-      for name, theirs in names.items():
-        scores[f"{name}_{label}"] = float(row[theirs])
+      for name, key in names.items():
+        scores[f"{name}_{label}"] = float(row[key])
       scores[f"entities_{label}"] = int(row["support"])
   return scores
 
 
 def import_seqeval():
-  """The package's metrics.
+  """Imports `seqeval.metrics`.
 
   Raises:
-    InputError: it is not installed.
+    InputError: the package is not installed.
   """
   try:
     from seqeval import metrics
   except ModuleNotFoundError as error:
     raise InputError(
-      "scoring entities needs the package seqeval: pip install -e '.[ner]'"
+      "evaluating entities needs the package seqeval: pip install -e '.[ner]'"
     ) from error
   return metrics
 
 
 def overall(results: Mapping[str, float]) -> dict[str, float]:
-  """Those of the results that are not of one type of entity."""
+  """Selects the results over all entity types."""
   return {f"eval_{name}": results[f"eval_{name}"] for name in METRICS}

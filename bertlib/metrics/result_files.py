@@ -1,4 +1,4 @@
-"""Files of results: `eval_results.txt`, and names of predictions."""
+"""`eval_results.txt` and the names of prediction files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertlib.files import atomic_write, open_any
 
 
 def predictions_name(path: str) -> str:
-  """What files with predictions of a text file are called, without endings.
+  """Name, without ending, of the files with predictions for a text file.
 
   Args:
     path: the text file; "-" for standard input.
@@ -25,12 +25,7 @@ def predictions_name(path: str) -> str:
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:
-  """Writes an `eval_results.txt` and logs it: `key = value`, keys sorted.
-
-  Args:
-    path: the file.
-    results: values by key.
-  """
+  """Writes and logs an `eval_results.txt`: lines `key = value`, sorted."""
   lines = [f"{key} = {value!s}" for key, value in sorted(results.items())]
   for line in lines:
     logging.info("  %s", line)
@@ -39,13 +34,10 @@ def write_results(path: str, results: Mapping[str, Any]) -> None:
 
 
 def read_results(path: str) -> dict[str, Any]:
-  """Reads what `write_results` wrote.
-
-  Args:
-    path: the file.
+  """Reads an `eval_results.txt`.
 
   Returns:
-    Values by key; text where a value is not JSON.
+    Values by key; a value that is not JSON is text.
 
   Raises:
     InputError: the file is missing.

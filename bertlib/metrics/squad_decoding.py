@@ -1,8 +1,8 @@
-"""Answers from the logits of tokens: the search for spans, and their text.
+"""Decoding of SQuAD answers: the best spans from logits, and their text.
 
-A model scores every token of every window as the start and as the end of the
-answer. The best spans of a question are found over all of its windows, and
-their word pieces turned back into the paragraph's own characters.
+A model computes a start logit and an end logit for every token of every window.
+The best spans of a question are searched over all of its windows, and their
+WordPieces are projected back to the characters of the paragraph.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from bertlib.files import atomic_write, open_any
 from bertlib.metrics import squad_scores
 from bertlib.settings import option
 
-# The logits of a window's tokens.
+# Logits of a window: `start_logits` and `end_logits`, a number per token.
 RawResult = collections.namedtuple(
   "RawResult", ["unique_id", "start_logits", "end_logits"]
 )
 
-# The odds of no answer where no span could be one.
+# Null odds of a question without any valid span.
 CERTAIN_ODDS = 1e6
 
 
 class PrelimPrediction(NamedTuple):
-  """A span of tokens that could be an answer.
+  """A candidate span of tokens.
 
   Attributes:
-    feature_index: index of the window among those of the finder.
-    start_index: its first token in the window.
-    end_index: its last token.
-    start_logit: logit of its first token.
-    end_logit: logit of its last token.
+    feature_index: index of the window in the finder.
+    start_index: position of the first token in the window.
+    end_index: position of the last token.
+    start_logit: start logit of the first token.
+    end_logit: end logit of the last token.
   """
 
   feature_index: int
@@ -57,15 +57,14 @@ class PrelimPrediction(NamedTuple):
 
 
 class NbestPrediction(NamedTuple):
-  """A possible answer.
+  """A candidate answer.
 
   Attributes:
-    text: the answer, in the paragraph's characters; "" for no answer.
-    start_logit: logit of its first token.
-    end_logit: logit of its last token.
-    words: indexes of its first and last word in the paragraph.
-    span: its first character and the one after its last, in these words with
-      a space between each two.
+    text: the answer, as in the paragraph; "" for no answer.
+    start_logit: start logit of its first token.
+    end_logit: end logit of its last token.
+    words: indexes of its first and last words in the paragraph.
+    span: character range [start, end) in these words joined by single spaces.
   """
 
   text: str
@@ -76,44 +75,45 @@ class NbestPrediction(NamedTuple):
 
   @property
   def score(self) -> float:
-    """The sum of logits by which answers are ordered."""
+    """Sum of the two logits, by which answers are ordered."""
     return self.start_logit + self.end_logit
 
   def span_in_paragraph(
     self, words: Sequence[str], starts: Sequence[int]
   ) -> tuple[int, int]:
-    """The characters of the answer in the paragraph.
+    """Character range of the answer in the paragraph.
 
     Args:
-      words: the paragraph's words.
-      starts: the character at which each begins.
+      words: words of the paragraph.
+      starts: index of each word's first character.
 
     Returns:
-      Its first character and the one after its last; both 0 for no answer.
+      Start and end of the range [start, end); (0, 0) for no answer.
     """
     if not self.text:
       return 0, 0
     characters = []
     for index in range(self.words[0], self.words[1] + 1):
-      # One more than the word has, for the space after it.
+      # Includes the space after the word.
       characters += range(starts[index], starts[index] + len(words[index]) + 1)
     start, stop = self.span
     return characters[start], characters[stop - 1] + 1
 
 
-# The texts of spans
+# Text of a span
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
-  """Projects an answer made of word pieces back to the original text.
+  """Projects an answer made of WordPieces back to the original text.
 
   Args:
     pred_text: the pieces joined to words, lower-cased if the tokens are.
-    orig_text: the paragraph's words that they come from.
+    orig_text: the paragraph's words that contain them.
     do_lower_case: whether the tokenizer lower-cases.
 
   Returns:
-    The part of `orig_text` that became `pred_text`; all of it if none did.
+    The part of `orig_text` that is tokenized to `pred_text`; all of `orig_text`
+    if it cannot be found.
   """
   start, stop = get_final_text_span(pred_text, orig_text, do_lower_case)
   return orig_text[start:stop]
@@ -123,7 +123,7 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
 def get_final_text_span(
   pred_text: str, orig_text: str, do_lower_case: bool
 ) -> tuple[int, int]:
-  """First and end character of `get_final_text` in `orig_text`."""
+  """Character range [start, end) of `get_final_text` in `orig_text`."""
   tok_text = _tokenize(orig_text, do_lower_case)
   start = tok_text.find(pred_text)
   if (
@@ -133,7 +133,8 @@ def get_final_text_span(
     or _num_characters(tok_text) != _num_characters(orig_text)
   ):
     return 0, len(orig_text)
-  # The n-th character that is no space in one is the n-th in the other.
+  # Both texts have the same number of characters without spaces: the n-th of
+  # one is the n-th of the other.
   first = _num_characters(tok_text[:start])
   last = first + _num_characters(pred_text) - 1
   return _nth_character(orig_text, first), _nth_character(orig_text, last) + 1
@@ -141,17 +142,17 @@ def get_final_text_span(
 
 @functools.lru_cache(maxsize=2**12)
 def _tokenize(text: str, do_lower_case: bool) -> str:
-  """The text's words with a space between each two."""
+  """Splits a text into words and joins them by single spaces."""
   return " ".join(tokenization.BasicTokenizer(do_lower_case).tokenize(text))
 
 
 def _num_characters(text: str) -> int:
-  """Number of characters that are no spaces."""
+  """Number of characters other than spaces."""
   return len(text) - text.count(" ")
 
 
 def _nth_character(text: str, n: int) -> int:
-  """Index of the n-th character, from 0, that is no space."""
+  """Index of the n-th (from 0) character other than a space."""
   index = n
   while index != n + text.count(" ", 0, index + 1):
     index = n + text.count(" ", 0, index + 1)
@@ -159,22 +160,22 @@ def _nth_character(text: str, n: int) -> int:
 
 
 def _join_pieces(tokens: Sequence[str]) -> str:
-  """Word pieces as words with a space between each two."""
+  """Joins WordPieces to words, separated by single spaces."""
   text = " ".join(tokens).replace(" ##", "").replace("##", "")
   return " ".join(text.split())
 
 
-# The search
+# Search
 
 
 def get_best_indexes(
   logits: np.ndarray, n_best_size: int | None = None
 ) -> np.ndarray:
-  """Indexes of the highest logits, best first; of equal ones the first.
+  """Indexes of the highest logits, best first; ties keep their order.
 
   Args:
-    logits: [..., S].
-    n_best_size: the number of indexes at most; None for all.
+    logits: float [..., S].
+    n_best_size: maximum number of indexes; None for all.
 
   Returns:
     int32 [..., min(n_best_size, S)].
@@ -184,12 +185,12 @@ def get_best_indexes(
 
 
 def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
-  """`get_best_indexes` of lists, as in google-research/bert."""
+  """`get_best_indexes` of a list, as in google-research/bert."""
   return get_best_indexes(np.array(logits), n_best_size).tolist()
 
 
 def compute_softmax(scores: Sequence[float]) -> list[float]:
-  """Probabilities of scores, added up in order."""
+  """Softmax of scores; the sum is computed in order."""
   highest = max(scores, default=0.0)
   powers = [math.exp(score - highest) for score in scores]
   total = squad_scores.sum_in_order(powers)
@@ -197,7 +198,7 @@ def compute_softmax(scores: Sequence[float]) -> list[float]:
 
 
 class _Tokens(NamedTuple):
-  """What the search reads of `InputFeatures`, under the names of `Window`."""
+  """Columns of `InputFeatures` that the search needs, named as in `Window`."""
 
   unique_id: int
   example_index: int
@@ -206,8 +207,8 @@ class _Tokens(NamedTuple):
   is_max_context: np.ndarray
 
 
-def _searchable(feature: InputFeatures | Window) -> _Tokens | Window:
-  """The feature with columns in place of dictionaries."""
+def _with_columns(feature: InputFeatures | Window) -> _Tokens | Window:
+  """Converts the dictionaries of a feature to columns."""
   if isinstance(feature, Window):
     return feature
   words = np.full(len(feature.tokens), -1)
@@ -226,9 +227,9 @@ def _searchable(feature: InputFeatures | Window) -> _Tokens | Window:
 
 
 class AnswerFinder:
-  """Finds the answers to questions in the logits of their windows' tokens.
+  """Finds answers to questions, given the logits of their windows.
 
-  One finder decodes with any number of settings.
+  One finder can decode with several settings.
   """
 
   def __init__(
@@ -238,11 +239,11 @@ class AnswerFinder:
     results: Sequence[RawResult],
     do_lower_case: bool,
   ):
-    """Takes windows and their logits.
+    """Sorts the logits of all windows.
 
     Args:
       examples: the questions.
-      features: their windows; those of other questions are left out.
+      features: their windows; windows of other questions are ignored.
       results: the logits of each window, in any order.
       do_lower_case: whether the tokenizer lower-cases.
 
@@ -251,7 +252,7 @@ class AnswerFinder:
     """
     self._examples = examples
     self._features = [
-      _searchable(feature)
+      _with_columns(feature)
       for feature in features
       if feature.example_index < len(examples)
     ]
@@ -271,7 +272,7 @@ class AnswerFinder:
     self._null_scores, self._null_predictions = self._find_null()
 
   def _find_logits(self, results) -> Iterator[np.ndarray]:
-    """The start logits, then the end logits: [windows, tokens]."""
+    """Yields start logits, then end logits: float [num_windows, num_tokens]."""
     by_id = {result.unique_id: result for result in results}
     for feature in self._features:
       if feature.unique_id not in by_id:
@@ -280,9 +281,9 @@ class AnswerFinder:
           f"question {question}: there is no RawResult for its window"
           f" {feature.unique_id}. Give the results of all windows of a question"
         )
-    of_windows = [by_id[feature.unique_id] for feature in self._features]
+    ordered = [by_id[feature.unique_id] for feature in self._features]
     for name in ("start_logits", "end_logits"):
-      rows = [np.asarray(getattr(result, name)) for result in of_windows]
+      rows = [np.asarray(getattr(result, name)) for result in ordered]
       width = max(map(len, rows), default=0)
       dtype = np.result_type(np.float32, *{row.dtype for row in rows})
       logits = np.full([len(rows), width], -np.inf, dtype)
@@ -291,7 +292,7 @@ class AnswerFinder:
       yield logits
 
   def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
-    """No answer to each question: the lowest score of its windows' [CLS]."""
+    """Null answer of each question: the lowest [CLS] score of its windows."""
     scores = [1e6] * len(self._examples)
     predictions = [NbestPrediction("", 0.0, 0.0)] * len(self._examples)
     for row, index in enumerate(self._example_index.tolist()):
@@ -305,18 +306,19 @@ class AnswerFinder:
   def prelim_predictions(
     self, n_best_size: int, max_answer_length: int
   ) -> Iterator[Iterator[PrelimPrediction]]:
-    """Finds the spans that could be answers, for one question after the other.
+    """Finds candidate spans, question by question.
 
     Args:
-      n_best_size: spans start and end at these many best tokens of a window.
-      max_answer_length: tokens of an answer, at most.
+      n_best_size: spans start and end at the tokens with this many highest
+        logits of a window.
+      max_answer_length: maximum length of an answer in tokens.
 
     Yields:
-      The spans of each question, the best first; of equal ones that with the
-      earlier window, then the better start, then the better end.
+      The spans of each question, the best first. Ties are ordered by window,
+      then by start logit, then by end logit.
     """
     parts = [np.zeros([3, 0], int)]
-    block_size = 1024  # windows at a time, for the sake of memory
+    block_size = 1024  # windows per block, to bound memory
     for first in range(0, len(self._features), block_size):
       block = slice(first, first + block_size)
       starts = self._start_indexes[block, :n_best_size]
@@ -329,7 +331,7 @@ class AnswerFinder:
       row, i, j = np.nonzero(is_span)
       parts.append(np.stack([row + first, starts[row, i], ends[row, j]]))
     rows, starts, ends = np.concatenate(parts, axis=1)
-    # Sums are made in double precision, as google-research/bert makes them.
+    # Sums are in double precision, as in google-research/bert.
     start_logits = self._start_logits[rows, starts].astype(np.float64)
     end_logits = self._end_logits[rows, ends].astype(np.float64)
     questions = self._example_index[rows]
@@ -343,7 +345,7 @@ class AnswerFinder:
       yield map(PrelimPrediction, *(c[chosen].tolist() for c in columns))
 
   def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
-    """The answer that a span of tokens stands for."""
+    """Converts a span of tokens to an answer with its text."""
     feature = self._features[prelim.feature_index]
     start, end = prelim.start_index, prelim.end_index
     first, last = int(feature.words[start]), int(feature.words[end])
@@ -365,22 +367,22 @@ class AnswerFinder:
     max_answer_length: int,
     version_2_with_negative: bool = False,
   ) -> Iterator[tuple[list[NbestPrediction], str, float]]:
-    """Lists the best answers, for one question after the other.
+    """Finds the n best answers, question by question.
 
     Args:
-      n_best_size: their number, at most; see `prelim_predictions` too.
-      max_answer_length: tokens of an answer, at most.
-      version_2_with_negative: whether no answer is one of them.
+      n_best_size: maximum number of answers; see also `prelim_predictions`.
+      max_answer_length: maximum length of an answer in tokens.
+      version_2_with_negative: whether to include the null answer.
 
     Yields:
-      The best answers of each question, each text once; and what
-      `best_predictions` gives.
+      The best answers of each question, with distinct texts; then the values of
+      `best_predictions`.
     """
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
-    for of_question, null, null_score in zip(
+    for spans, null, null_score in zip(
       prelims, self._null_predictions, self._null_scores
     ):
-      predictions = map(self.with_text, of_question)
+      predictions = map(self.with_text, spans)
       best = next(predictions, None)
       if best is not None:
         predictions = itertools.chain([best], predictions)
@@ -400,19 +402,19 @@ class AnswerFinder:
   def best_predictions(
     self, n_best_size: int, max_answer_length: int
   ) -> Iterator[tuple[str, float]]:
-    """Gives the best answer alone, for one question after the other.
+    """Finds the best answer only, question by question.
 
     Args:
       n_best_size: see `prelim_predictions`.
-      max_answer_length: tokens of an answer, at most.
+      max_answer_length: maximum length of an answer in tokens.
 
     Yields:
-      The best answer of each question, "" where no span could be one; and the
-      odds of no answer: its score minus that of the best answer.
+      The best answer of each question, "" without a valid span; and its null
+      odds: score of the null answer minus score of the best answer.
     """
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
-    for of_question, null_score in zip(prelims, self._null_scores):
-      best = next(map(self.with_text, of_question), None)
+    for spans, null_score in zip(prelims, self._null_scores):
+      best = next(map(self.with_text, spans), None)
       yield _text_and_odds(best, null_score)
 
 
@@ -427,7 +429,7 @@ def _text_and_odds(
 def _with_null(
   predictions: Iterator[NbestPrediction], null: NbestPrediction
 ) -> Iterator[NbestPrediction]:
-  """Puts no answer where its score belongs; of equal ones it is the last."""
+  """Inserts the null answer by its score, after answers of the same score."""
   for prediction in predictions:
     if prediction.score < null.score:
       yield null
@@ -439,7 +441,7 @@ def _with_null(
   yield from predictions
 
 
-# To files
+# Prediction files
 
 
 def write_predictions(
@@ -459,20 +461,21 @@ def write_predictions(
 
   Args:
     all_examples: the questions.
-    all_features: their windows, and any of other questions.
+    all_features: their windows; windows of other questions are ignored.
     all_results: the logits of each window of these questions, in any order.
-    n_best_size: the number of answers per question in the second file, at most.
-    max_answer_length: tokens of an answer, at most.
+    n_best_size: maximum number of answers per question in the n-best file.
+    max_answer_length: maximum length of an answer in tokens.
     do_lower_case: whether the tokenizer lower-cases.
-    output_prediction_file: gets the answer by question id.
-    output_nbest_file: gets the best answers with probabilities and logits.
-    output_null_log_odds_file: gets the odds of no answer, for 2.0 alone.
-    version_2_with_negative: whether there may be no answer; None for what
-      `option.value_of` gives.
-    null_score_diff_threshold: above these odds there is none; likewise.
+    output_prediction_file: receives the answer by question id.
+    output_nbest_file: receives the best answers with probabilities and logits.
+    output_null_log_odds_file: receives the null odds, for SQuAD 2.0 only.
+    version_2_with_negative: whether questions may have no answer; None for the
+      flag's value.
+    null_score_diff_threshold: null odds above this mean no answer; None for the
+      flag's value.
 
   Returns:
-    By question id the answer, whatever the odds of none; and these odds.
+    Answers by question id, regardless of the null odds; and the null odds.
 
   Raises:
     InputError: a window of these questions has no logits.
@@ -503,23 +506,24 @@ def write_predictions(
 
 
 def write_json(path: str, values: Any) -> None:
-  """Writes values to an indented JSON file."""
+  """Writes an indented JSON file."""
   _write_text(path, json.dumps(values, indent=4) + "\n")
 
 
 def _write_text(path: str, text: str) -> None:
-  """Writes a file atomically; an empty one that is held open gets the text.
+  """Writes a file atomically.
 
-  So the handle of a temporary file made for the purpose can be read.
+  An existing empty file is also written in place, since the caller may hold a
+  handle of it (`tempfile.NamedTemporaryFile`).
   """
   with contextlib.ExitStack() as stack:
-    held = None
+    existing = None
     if os.path.isfile(path) and not os.path.getsize(path):
-      held = stack.enter_context(open_any(path, "r+"))
+      existing = stack.enter_context(open_any(path, "r+"))
     with atomic_write(path) as file:
       file.write(text)
-    if held:
-      held.write(text)
+    if existing:
+      existing.write(text)
 
 
 def write_nbest_predictions(
@@ -531,7 +535,7 @@ def write_nbest_predictions(
     path: the file.
     nbest: the best answers by question id, at least one each.
   """
-  # As `write_json` would, which takes a third of all of decoding for this.
+  # Same output as `write_json`, which would take a third of the decoding time.
   questions = []
   for name, predictions in nbest.items():
     probabilities = compute_softmax([p.score for p in predictions])
@@ -549,16 +553,16 @@ def write_nbest_predictions(
   _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
 
 
-# Logits, kept to decode them again
+# Saved logits, to decode them again
 
 
 def save_logits(path: str, key: str, logits: np.ndarray) -> None:
-  """Writes the logits of windows.
+  """Saves the logits of windows.
 
   Args:
     path: the file, npz.
-    key: the windows' key, see `squad_windows.cache_key`.
-    logits: float32 [2, windows, tokens], of starts and of ends.
+    key: cache key of the windows, see `squad_windows.cache_key`.
+    logits: float32 [2, num_windows, num_tokens], start and end logits.
   """
   unique_ids = np.arange(logits.shape[1]) + squad_features.FIRST_UNIQUE_ID
   with atomic_write(path, "wb") as file:
@@ -572,17 +576,17 @@ def save_logits(path: str, key: str, logits: np.ndarray) -> None:
 
 
 def load_logits(path: str, key: str) -> np.ndarray:
-  """Reads what `save_logits` wrote.
+  """Loads logits saved by `save_logits`.
 
   Args:
     path: the file.
-    key: the windows' key.
+    key: cache key of the windows.
 
   Returns:
-    float32 [2, windows, tokens].
+    float32 [2, num_windows, num_tokens].
 
   Raises:
-    InputError: it is not such a file, or of other windows.
+    InputError: the file has another format, or logits of other windows.
   """
   try:
     with open_any(path, "rb") as file, np.load(file) as arrays:
@@ -595,7 +599,7 @@ def load_logits(path: str, key: str) -> np.ndarray:
     ) from error
   if saved_key != key:
     raise InputError(
-      f"{path}: is of other questions or other windows. Give the flags with"
-      " which it was made (data, vocabulary, lengths), or make it again"
+      f"{path}: is of other questions or other windows. Pass the flags with"
+      " which it was saved (data, vocabulary, lengths), or save it again"
     )
   return logits

@@ -1,4 +1,4 @@
-"""Evaluation of the answers that a model's logits give."""
+"""Evaluation of SQuAD answers from logits, and sweeps of decoder settings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,9 @@ from bertlib.settings.squad import SquadSettings
 def raw_results(
   windows: Sequence[squad_features.Window], logits: np.ndarray
 ) -> list[RawResult]:
-  """The logits of each window.
+  """Converts logits [2, num_windows, max_seq_length] to one result per window.
 
-  Args:
-    windows: the windows.
-    logits: [2, windows, max_seq_length], of starts and of ends.
+  `logits[0]` are the start logits, `logits[1]` the end logits.
   """
   return [
     RawResult(window.unique_id, *scores)
@@ -38,7 +36,7 @@ def evaluate_logits(
   logits: np.ndarray,
   questions: Sequence[squad_files.Question],
 ) -> dict[str, float]:
-  """The metrics of the best answers, with nothing written."""
+  """Metrics of the best answers, without writing files."""
   finder = squad_decoding.AnswerFinder(
     examples,
     windows,
@@ -65,19 +63,9 @@ def evaluate_best(
   max_answer_length: int,
   threshold: float,
 ) -> dict[str, float]:
-  """The metrics of the best answers by one setting of the decoder.
+  """Metrics of the best answers for one setting of the decoder.
 
-  Args:
-    settings: of the command.
-    examples: the questions.
-    finder: finds their answers.
-    questions: with the gold answers.
-    n_best_size: see `AnswerFinder.best_predictions`.
-    max_answer_length: likewise.
-    threshold: see `evaluate_answers`.
-
-  Returns:
-    Metrics by name.
+  See `AnswerFinder.best_predictions` and `evaluate_answers`.
   """
   names = [example.qas_id for example in examples]
   texts, odds = zip(*finder.best_predictions(n_best_size, max_answer_length))
@@ -92,17 +80,17 @@ def evaluate_answers(
   odds: Mapping[str, float],
   threshold: float,
 ) -> dict[str, float]:
-  """The metrics that the flags ask for.
+  """Computes the metrics selected by the flags.
 
   Args:
-    settings: of the command.
-    questions: with the gold answers.
-    answers: the predicted answers by question id, whatever the odds of none.
-    odds: of no answer, by question id.
-    threshold: odds above which there is no answer.
+    settings: settings of run_squad.py.
+    questions: questions with gold answers.
+    answers: predicted answers by question id, regardless of the null odds.
+    odds: null odds by question id.
+    threshold: null odds above this mean no answer.
 
   Returns:
-    Metrics by name.
+    Metrics by name, in percent.
   """
   if settings.version_2_with_negative:
     return squad_scores.evaluate_v2(
@@ -120,16 +108,10 @@ def sweep(
   finder: squad_decoding.AnswerFinder,
   questions: Sequence[squad_files.Question],
 ) -> Iterator[dict[str, float]]:
-  """Evaluates all combinations of the decoder settings that the flags list.
-
-  Args:
-    settings: of the command.
-    examples: the questions.
-    finder: finds their answers.
-    questions: with the gold answers.
+  """Evaluates all combinations of the decoder settings in the sweep flags.
 
   Yields:
-    The settings with their metrics.
+    Each combination of settings with its metrics.
   """
   for size, length in itertools.product(
     settings.numbers("sweep_n_best_size") or [settings.n_best_size],

@@ -1,4 +1,4 @@
-"""Answers of a run: decoded, written and evaluated."""
+"""Decodes, writes and evaluates the answers of a SQuAD run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def decode(
   logits: np.ndarray,
   questions: Sequence[squad_files.Question] | None,
 ) -> dict[str, float]:
-  """Writes the answers; evaluates them and sweeps settings if asked to.
+  """Writes the answers; evaluates them and sweeps settings by the flags.
 
   Args:
-    settings: of the command.
+    settings: settings of run_squad.py.
     examples: the questions.
     windows: their windows.
-    logits: [2, windows, max_seq_length], of starts and of ends.
-    questions: with the accepted answers, if they are needed.
+    logits: [2, num_windows, max_seq_length], start and end logits.
+    questions: questions with gold answers; needed for --do_eval and sweeps.
 
   Returns:
-    The metrics by name; empty without --do_eval.
+    Metrics by name; empty without --do_eval.
   """
   features = (
     examples,
@@ -73,7 +73,7 @@ def _warn_of_questions_without_spans(odds: Mapping[str, float]) -> None:
   ]
   if impossible:
     logging.warning(
-      "%d questions have no span that could be an answer, such as %s",
+      "%d questions have no valid answer span, such as %s",
       len(impossible),
       impossible[0],
     )
@@ -85,7 +85,7 @@ def _score(
   answers: Mapping[str, str],
   odds: Mapping[str, float],
 ) -> dict[str, float]:
-  """Evaluates the answers; returns the metrics."""
+  """Returns the metrics of the answers; logs the best threshold."""
   scores = squad_evaluation.evaluate_answers(
     settings, questions, answers, odds, settings.null_score_diff_threshold
   )
@@ -104,11 +104,15 @@ def answers_to_compare(
   output_dir: str,
   questions: Sequence[squad_files.Question],
 ) -> tuple[list[str], list[str] | None]:
-  """Predicted answers, and the gold ones where they are known.
+  """Predicted answers, and gold answers if known.
 
   Args:
-    output_dir: has the predictions.
-    questions: with the accepted answers; none if these were not read.
+    output_dir: folder that contains predictions.json.
+    questions: questions with gold answers; empty if they were not read.
+
+  Returns:
+    The predicted answers in the order of the file; and the first gold answer of
+    each question, or None.
   """
   predicted = squad_files.read_json(
     os.path.join(output_dir, "predictions.json")

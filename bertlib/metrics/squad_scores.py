@@ -1,4 +1,4 @@
-"""Exact match and F1 of SQuAD 1.1, 2.0 and Chinese data."""
+"""Exact match and F1 for SQuAD 1.1, SQuAD 2.0 and Chinese data sets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from bertlib.errors import InputError
 
 
 class Score(NamedTuple):
-  """How good an answer is.
+  """Exact match and F1 of an answer.
 
   Attributes:
-    exact: 1 if it equals an accepted one, else 0.
-    f1: from 0 to 1, for the share of words that it has in common with the
-      accepted answer with which it has most.
+    exact: 1 if the answer equals a gold answer, else 0.
+    f1: F1 of the words in common with a gold answer, the maximum over the gold
+      answers; in [0, 1].
   """
 
   exact: float
@@ -37,85 +37,86 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-  """`text` in lower case without ASCII punctuation, articles, spare spaces."""
+  """Lower-cases; removes ASCII punctuation, articles and extra white space."""
   text = text.lower().translate(_WITHOUT_PUNCTUATION)
   return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def score_v1(prediction: str, answers: Sequence[str]) -> Score:
-  """The score that SQuAD 1.1 gives (Rajpurkar et al. 2016, section 6.1).
+  """Score of an answer in SQuAD 1.1 (Rajpurkar et al. 2016, section 6.1).
 
   Args:
-    prediction: the answer.
-    answers: the accepted ones, at least one.
+    prediction: the predicted answer.
+    answers: the gold answers, at least one.
 
   Returns:
-    The best score over the accepted answers; without words F1 is 0.
+    The best score over the gold answers; F1 is 0 if nothing is in common.
   """
-  ours = normalize_answer(prediction)
+  predicted = normalize_answer(prediction)
   scores = [Score(0.0, 0.0)]
-  for theirs in {normalize_answer(answer) for answer in answers}:
-    common = Counter(ours.split()) & Counter(theirs.split())
-    lengths = len(ours.split()), len(theirs.split())
+  for gold in {normalize_answer(answer) for answer in answers}:
+    common = Counter(predicted.split()) & Counter(gold.split())
+    lengths = len(predicted.split()), len(gold.split())
     f1 = _f1(sum(common.values()), *lengths)
-    scores.append(Score(float(ours == theirs), f1))
+    scores.append(Score(float(predicted == gold), f1))
   return _best(scores)
 
 
 def score_v2(prediction: str, answers: Sequence[str]) -> Score:
-  """The score that SQuAD 2.0 gives (Rajpurkar et al. 2018).
+  """Score of an answer in SQuAD 2.0 (Rajpurkar et al. 2018).
 
   Args:
-    prediction: the answer; "" says that there is none.
-    answers: the accepted ones; without any that has words in it, "" is right.
+    prediction: the predicted answer; "" for no answer.
+    answers: the gold answers. If none of them contains a word, "" is correct.
 
   Returns:
-    The best score over the accepted answers.
+    The best score over the gold answers.
   """
   answers = [answer for answer in answers if normalize_answer(answer)]
   if answers:
     return score_v1(prediction, answers)
-  is_right = float(not normalize_answer(prediction))
-  return Score(is_right, is_right)
+  is_correct = float(not normalize_answer(prediction))
+  return Score(is_correct, is_correct)
 
 
-# What CMRC's evaluator drops, and the ideographs that it takes one by one.
+# Punctuation that CMRC's evaluator removes.
 _CHINESE_PUNCTUATION = str.maketrans(
   "", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
 )
-_PIECES = re.compile(
+# Units to compare: single ideographs, and words of other scripts.
+_UNITS = re.compile(
   r"""[\u4e00-\u9fa5]
     | \d+ (?: ,\d+ )+                                  # 46,600
     | [^\s\u4e00-\u9fa5,;@#$%&?!()\[\]{}<>"—]+         # words, 3.5, c++
-    | \S                                               # a mark""",
+    | \S                                               # punctuation""",
   re.VERBOSE,
 )
 
 
 def score_chinese(prediction: str, answers: Sequence[str]) -> Score:
-  """The score that CMRC 2018 and DRCD give (Cui et al. 2019, section 4.1).
+  """Score of an answer in CMRC 2018 and DRCD (Cui et al. 2019, section 4.1).
 
-  Pieces are single ideographs, and words and numbers of other scripts, for
-  which the official evaluator asks NLTK; a rule stands for that here. What
-  two answers have in common is their longest common run of pieces.
+  F1 is that of the longest common substring, in units: single ideographs, and
+  words and numbers of other scripts. For the latter the official evaluator uses
+  NLTK; here it is a regular expression.
 
   Args:
-    prediction: the answer.
-    answers: the accepted ones, at least one.
+    prediction: the predicted answer.
+    answers: the gold answers, at least one.
 
   Returns:
-    The best score over the accepted answers.
+    The best score over the gold answers.
   """
-  ours, *all_theirs = (
+  predicted, *all_gold = (
     text.lower().strip().translate(_CHINESE_PUNCTUATION)
     for text in (prediction, *answers)
   )
   scores = []
-  for theirs in all_theirs:
-    a, b = _PIECES.findall(ours), _PIECES.findall(theirs)
-    run = difflib.SequenceMatcher(None, a, b, autojunk=False)
-    common = run.find_longest_match(0, len(a), 0, len(b)).size
-    scores.append(Score(float(ours == theirs), _f1(common, len(a), len(b))))
+  for gold in all_gold:
+    a, b = _UNITS.findall(predicted), _UNITS.findall(gold)
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    common = matcher.find_longest_match(0, len(a), 0, len(b)).size
+    scores.append(Score(float(predicted == gold), _f1(common, len(a), len(b))))
   return _best(scores)
 
 
@@ -131,7 +132,7 @@ def _best(scores: Sequence[Score]) -> Score:
   return Score(max(s.exact for s in scores), max(s.f1 for s in scores))
 
 
-# All answers
+# Data sets
 
 
 def score_all(
@@ -139,16 +140,18 @@ def score_all(
   predictions: Mapping[str, str],
   score: Callable[[str, Sequence[str]], Score],
 ) -> dict[str, Score]:
-  """Scores the answers to a data set.
+  """Computes the score of every question.
+
+  Logs how many questions have no answer, and how many answers no question.
 
   Args:
     questions: the data set.
-    predictions: an answer by question id. A missing one scores 0, and how
-      many are is said; those to other questions are passed over.
+    predictions: predicted answer by question id. A missing answer scores 0;
+      answers to other questions are ignored.
     score: one of the functions above.
 
   Returns:
-    By question id, in the order of the questions.
+    Scores by question id, in the order of the questions.
   """
   scores = {}
   for question in questions:
@@ -165,7 +168,7 @@ def score_all(
     )
   if len(predictions) > len(scores):
     logging.warning(
-      "%d answers are to none of these questions",
+      "%d answers are to other questions and are ignored",
       len(predictions) - len(scores),
     )
   return {q.id: scores.get(q.id, Score(0.0, 0.0)) for q in questions}
@@ -176,24 +179,24 @@ def evaluate_v1(
   predictions: Mapping[str, str],
   score: Callable[[str, Sequence[str]], Score] = score_v1,
 ) -> dict[str, float]:
-  """The scores of a data set in which every question has an answer.
+  """Metrics of a data set in which every question has an answer.
 
   Args:
     questions: the data set.
-    predictions: an answer by question id.
+    predictions: predicted answer by question id.
     score: `score_v1` or `score_chinese`.
 
   Returns:
     exact_match and f1, in percent.
 
   Raises:
-    InputError: a question has no accepted answer.
+    InputError: a question has no gold answer.
   """
   for question in questions:
     if not question.answers:
       raise InputError(
-        f"question {question.id} has no accepted answer to score by. Data"
-        " with such questions is scored as SQuAD 2.0"
+        f"question {question.id} has no gold answer. Evaluate data with"
+        " such questions as SQuAD 2.0"
       )
   scores = score_all(questions, predictions, score).values()
   return {
@@ -209,21 +212,20 @@ def evaluate_v2(
   na_prob_thresh: float = 1.0,
   answer_nothing: float = 0.0,
 ) -> dict[str, float]:
-  """The scores of a data set with questions that have no answer.
+  """Metrics of a data set in which some questions have no answer.
 
   Args:
     questions: the data set.
-    predictions: an answer by question id, "" for none.
-    na_probs: by question id how sure it is that there is no answer: a
-      probability, or odds of any size.
-    na_prob_thresh: above this the answer is none, whatever is predicted.
+    predictions: predicted answer by question id, "" for no answer.
+    na_probs: by question id, the no-answer probability, or odds of any size.
+    na_prob_thresh: values above this mean no answer, whatever is predicted.
     answer_nothing: see `best_threshold`.
 
   Returns:
-    exact and f1, in percent, and total; the same for questions that have an
-    answer (HasAns_) and that have none (NoAns_), where there are such. With
-    `na_probs` also what the best threshold would give, and which that is:
-    best_exact, best_exact_thresh, best_f1, best_f1_thresh.
+    exact and f1, in percent, and total; the same for questions with an answer
+    (HasAns_) and without (NoAns_), if there are any. With `na_probs` also the
+    metrics at the best thresholds, and these thresholds: best_exact,
+    best_exact_thresh, best_f1, best_f1_thresh.
 
   Raises:
     InputError: `na_probs` lacks a question.
@@ -235,8 +237,8 @@ def evaluate_v2(
     if name not in na_probs:
       raise InputError(f"question {name} has no no-answer probability")
     if na_probs[name] > na_prob_thresh and name in predictions:
-      is_right = float(not has_answer[name])
-      at_threshold[name] = Score(is_right, is_right)
+      is_correct = float(not has_answer[name])
+      at_threshold[name] = Score(is_correct, is_correct)
   results = {}
   for prefix, kinds in (
     ("", (True, False)),
@@ -266,22 +268,22 @@ def best_threshold(
   has_answer: Mapping[str, bool],
   answer_nothing: float = 0.0,
 ) -> tuple[float, float]:
-  """Finds where to stop answering.
+  """Finds the no-answer threshold with the best score.
 
-  Begins with no answer to any question, and answers one after the other, the
-  surest first; of equal ones that which comes first in `na_probs`.
+  Starts without answering any question, then answers questions in the order of
+  rising no-answer probability; ties in the order of `na_probs`.
 
   Args:
-    scores: of each question if `predictions` is its answer.
-    predictions: an answer by question id, "" for none.
-    na_probs: by question id how sure it is that there is no answer.
-    has_answer: whether a question has an answer, by id.
-    answer_nothing: the threshold to name where no answer at all is best; the
-      official evaluator says 0.
+    scores: score of each predicted answer, by question id.
+    predictions: predicted answer by question id, "" for no answer.
+    na_probs: no-answer probability or odds, by question id.
+    has_answer: whether the question has an answer, by question id.
+    answer_nothing: threshold to return if it is best to answer no question; 0
+      in the official evaluator.
 
   Returns:
-    The best score in percent, and the threshold up to which questions are to
-    be answered.
+    The best score in percent, and the threshold: questions with a no-answer
+    probability up to this are answered.
   """
   current = sum(name in predictions and not has_answer[name] for name in scores)
   best, threshold = current, answer_nothing
@@ -303,15 +305,9 @@ def _percent(scores) -> float:
 
 
 def sum_in_order(values: Iterable[float]) -> float:
-  """Sum of floats, added from left to right.
+  """Sum of floats from left to right, the same on every version of Python.
 
-  The built-in `sum` compensates for rounding from Python 3.12 on, which
-  changes the last digits of the files that we write.
-
-  Args:
-    values: the numbers.
-
-  Returns:
-    Their sum, the same on every version of Python.
+  Since Python 3.12 the built-in `sum` compensates for rounding errors, which
+  would change the last digits of output files.
   """
   return functools.reduce(operator.add, values, 0.0)

@@ -1,4 +1,4 @@
-"""Tests of scores, thresholds and what a report shows of them."""
+"""Tests of classification metrics, thresholds and their report sections."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -17,10 +17,10 @@ TOPICS = Problem("multi_label", ["art", "law", "war"])
 ENDINGS = Problem("multiple_choice", ["A", "B"])
 
 
-# Scores
+# Metrics
 
 
-def test_scores_equal_hand_counts():
+def test_metrics_equal_hand_counts():
   labels = np.array([1, 1, 1, 0, 0, 0, 0, 1])
   logits = np.eye(2)[[1, 1, 0, 0, 0, 1, 0, 1]]  # 3 true, 1 false positive
   names = ["accuracy", "f1", "matthews"]
@@ -44,11 +44,11 @@ def test_correlations_equal_numpy():
   assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
 
-def test_scores_of_several_labels_equal_hand_counts():
+def test_multi_label_metrics_equal_hand_counts():
   labels = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
-  said = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
+  predicted = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
   scores = classification_scores.evaluate(
-    ["micro_f1", "macro_f1", "accuracy"], labels, 4.0 * said - 2, TOPICS
+    ["micro_f1", "macro_f1", "accuracy"], labels, 4.0 * predicted - 2, TOPICS
   )
   assert (
     scores
@@ -60,19 +60,21 @@ def test_scores_of_several_labels_equal_hand_counts():
   )
 
 
-# What a model says
+# Predictions
 
 
-def test_a_regression_says_a_number():
-  said = classification_scores.prediction(NUMBERS, np.float32([2.5]))
-  assert said == (2.5, {}) and type(said.label) is float
+def test_regression_predicts_a_value():
+  predicted = classification_scores.prediction(NUMBERS, np.float32([2.5]))
+  assert predicted == (2.5, {}) and type(predicted.label) is float
 
 
 @pytest.mark.parametrize("problem", [NAMES, ENDINGS])
-def test_one_label_is_the_likeliest(problem):
-  said = classification_scores.prediction(problem, np.float32([0.25, 0.75]))
+def test_most_probable_label_is_predicted(problem):
+  predicted = classification_scores.prediction(
+    problem, np.float32([0.25, 0.75])
+  )
   first, second = problem.labels
-  assert said == (second, {first: 0.25, second: 0.75})
+  assert predicted == (second, {first: 0.25, second: 0.75})
 
 
 @pytest.mark.parametrize(
@@ -85,12 +87,12 @@ def test_one_label_is_the_likeliest(problem):
     ({"art": 0.0, "law": 0.0, "war": 0.0}, ["art", "law", "war"]),
   ],
 )
-def test_several_labels_are_those_that_reach_their_thresholds(
+def test_multi_label_predicts_labels_that_reach_their_thresholds(
   thresholds, labels
 ):
   row = np.float32([0.75, 0.5, 0.125])
-  said = classification_scores.prediction(TOPICS, row, thresholds)
-  assert said == (labels, {"art": 0.75, "law": 0.5, "war": 0.125})
+  predicted = classification_scores.prediction(TOPICS, row, thresholds)
+  assert predicted == (labels, {"art": 0.75, "law": 0.5, "war": 0.125})
 
 
 def test_probabilities_of_each_kind():
@@ -107,13 +109,13 @@ def test_probabilities_of_each_kind():
 # Thresholds
 
 
-def f1_score(truth, said):
-  """Of one label, by its definition; 0 where nothing is there to be found."""
-  hits = np.sum(truth & said)
-  return 2 * hits / max(np.sum(truth) + np.sum(said), 1)
+def f1_score(truth, predicted):
+  """F1 of one label, by definition; 0 if no example has it."""
+  hits = np.sum(truth & predicted)
+  return 2 * hits / max(np.sum(truth) + np.sum(predicted), 1)
 
 
-# Some are equal, some next to each other, some as small as a rare label's.
+# Equal, adjacent and very small probabilities.
 CLOSE = [0.0, 1e-30, 1e-9, 2e-9, 0.5, np.nextafter(np.float32(0.5), 1), 1.0]
 PROBABILITIES = st.one_of(
   st.floats(0, 1, width=32),
@@ -125,35 +127,35 @@ PROBABILITIES = st.one_of(
 @hypothesis.given(
   st.lists(st.tuples(st.booleans(), PROBABILITIES), min_size=1, max_size=12)
 )
-def test_no_threshold_is_better_than_the_one_found(texts):
-  truth, said = (np.array(values) for values in zip(*texts))
+def test_best_threshold_equals_exhaustive_search(texts):
+  truth, predicted = (np.array(values) for values in zip(*texts))
   (threshold,) = classification_scores.best_thresholds(
-    truth[:, None].astype(np.float32), said[:, None].astype(np.float32)
+    truth[:, None].astype(np.float32), predicted[:, None].astype(np.float32)
   )
   if not truth.any():
     assert threshold == 0.5
     return
-  values = np.unique(said)
+  values = np.unique(predicted)
   cuts = (values + np.append(0.0, values[:-1])) / 2  # half way to the next
-  by_cut = {cut: f1_score(truth, said >= cut) for cut in cuts}
+  by_cut = {cut: f1_score(truth, predicted >= cut) for cut in cuts}
   best = max(by_cut.values())
-  assert best == max(f1_score(truth, said >= value) for value in said)
+  assert best == max(f1_score(truth, predicted >= value) for value in predicted)
   good = [cut for cut, f1 in by_cut.items() if f1 == best]
   assert threshold in good
   assert abs(threshold - 0.5) == min(abs(cut - 0.5) for cut in good)
 
 
-def test_each_label_has_its_threshold():
+def test_each_label_has_its_own_threshold():
   truth = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 0]])
-  said = np.array(
+  predicted = np.array(
     [[0.9, 0.1, 0.9], [0.7, 0.3, 0.8], [0.5, 0.2, 0.7], [0.1, 0.0, 0.6]]
   )
   np.testing.assert_allclose(
-    classification_scores.best_thresholds(truth, said), [0.6, 0.25, 0.5]
+    classification_scores.best_thresholds(truth, predicted), [0.6, 0.25, 0.5]
   )
 
 
-# What a report shows
+# Report sections
 
 
 def example_of(guid, label):
@@ -165,8 +167,8 @@ def choice_of(guid, label):
   return ChoiceExample(guid, choices, label)
 
 
-# Of each kind four texts of which "right" is right and the others are wrong,
-# "first" the most and "third" the least.
+# Four examples per kind: "right" is predicted correctly, the others are not:
+# "first" has the largest error, "third" the smallest.
 REPORTED = {
   "regression": (
     NUMBERS,
@@ -204,7 +206,7 @@ REPORTED = {
 
 
 @pytest.mark.parametrize("kind", REPORTED)
-def test_a_report_lists_the_worst_errors_first(kind):
+def test_report_lists_the_worst_errors_first(kind):
   page = report_sections.classification_sections(*REPORTED[kind])[-1]
   places = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
   assert places == sorted(places)
@@ -212,7 +214,7 @@ def test_a_report_lists_the_worst_errors_first(kind):
   assert ("first ends" if kind == "multiple_choice" else "&lt;and&gt;") in page
 
 
-def test_a_report_lists_no_more_errors_than_asked_for():
+def test_report_limits_the_number_of_errors():
   for reported in REPORTED.values():
     page = report_sections.classification_sections(*reported, num_errors=1)[-1]
     assert ">first<" in page and ">second<" not in page
@@ -227,14 +229,14 @@ def test_a_report_lists_no_more_errors_than_asked_for():
     ("multiple_choice", ["Confusion matrix", "Calibration", "Worst errors"]),
   ],
 )
-def test_what_a_report_shows_of_each_kind(kind, titles):
+def test_report_sections_of_each_kind(kind, titles):
   pages = report_sections.classification_sections(*REPORTED[kind])
   assert len(pages) == len(titles)
   for page, title in zip(pages, titles):
     assert f">{title}</h2>" in page
 
 
-def test_a_report_says_what_was_taken_for_what():
+def test_report_lists_confused_labels():
   page = report_sections.classification_sections(*REPORTED["multi_label"])[-1]
   row = page[page.index(">first<") :].partition("</tr>")[0]
   assert ">art, law<" in row and ">art<" in row
@@ -242,7 +244,7 @@ def test_a_report_says_what_was_taken_for_what():
   assert ">none<" in row and ">law<" in row
 
 
-def test_a_report_of_a_set_without_errors():
+def test_report_without_errors():
   for problem, examples, label_ids, logits in REPORTED.values():
     right = [e.guid == "right" for e in examples]
     (only,) = (e for e in examples if e.guid == "right")

@@ -9,7 +9,7 @@ from bertlib.metrics import result_files
 pytestmark = pytest.mark.unit
 
 
-def test_results_are_read_as_they_were_written(tmp_path):
+def test_results_round_trip_through_the_file(tmp_path):
   results = {
     "eval_accuracy": np.float32(2 / 3),
     "eval_loss": np.float32(1e-9),
@@ -29,6 +29,6 @@ def test_results_are_read_as_they_were_written(tmp_path):
   }
 
 
-def test_results_that_are_missing(tmp_path):
+def test_missing_results_are_refused(tmp_path):
   with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
     result_files.read_results(str(tmp_path / "none.txt"))

@@ -1,4 +1,4 @@
-"""Tests of the way from scores of tokens to answers."""
+"""Tests of decoding SQuAD answers from logits."""
 
 import gzip
 import hashlib
@@ -64,7 +64,7 @@ def helper_cases(function):
   return [case for case in cases if case["function"] == function]
 
 
-# The reference's own results
+# Results of the reference
 
 
 @pytest.mark.parametrize(("name", "kind", "threshold"), DECODED)
@@ -128,7 +128,7 @@ def test_final_texts_equal_the_reference(golden):
     assert squad_decoding.get_final_text(**case) == result, case
 
 
-def test_the_order_of_scores_equals_the_reference():
+def test_order_of_indexes_equals_the_reference():
   for case in helper_cases("_get_best_indexes"):
     order = squad_decoding._get_best_indexes(
       case["logits"], case["n_best_size"]
@@ -142,7 +142,7 @@ def test_probabilities_equal_the_reference():
 
 
 def odd_case(version_2_with_negative):
-  """Scores by which no span could be an answer."""
+  """Logits without any valid span."""
   path = reference_data.golden("squad", "odd_predictions.jsonl")
   (case,) = [
     case
@@ -173,13 +173,13 @@ def write(folder, arguments, **options):
   ]
 
 
-def test_no_span_at_all_in_1_1_is_as_in_the_reference(tmp_path):
+def test_question_without_spans_in_1_1_equals_the_reference(tmp_path):
   case, arguments = odd_case(version_2_with_negative=False)
   assert write(tmp_path, arguments) == [case["predictions"], case["nbest"]]
 
 
-def test_no_span_at_all_in_2_0_is_no_answer(tmp_path):
-  """Where the reference fails."""
+def test_question_without_spans_in_2_0_has_no_answer(tmp_path):
+  """The reference fails here."""
   _, arguments = odd_case(version_2_with_negative=True)
   predictions, n_best, odds = write(
     tmp_path,
@@ -192,8 +192,8 @@ def test_no_span_at_all_in_2_0_is_no_answer(tmp_path):
   assert [entry["text"] for entry in n_best["q"]] == [""]
 
 
-def test_an_empty_paragraph_has_no_answer(tmp_path, tokenizer):
-  """Where the reference fails too."""
+def test_empty_paragraph_has_no_answer(tmp_path, tokenizer):
+  """The reference fails here too."""
   examples = [SquadExample("q", "who", []), SquadExample("p", "who", ["a"])]
   windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
   results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
@@ -207,7 +207,7 @@ def test_an_empty_paragraph_has_no_answer(tmp_path, tokenizer):
   assert predictions == {"q": "empty", "p": "a"}
 
 
-def test_there_may_be_no_windows_at_all(tmp_path):
+def test_data_set_without_windows_is_decoded(tmp_path):
   arguments = [SquadExample("q", "who", [])], [], [], 20, 30, True
   predictions, _ = write(tmp_path, arguments)
   assert predictions == {"q": "empty"}
@@ -223,7 +223,7 @@ def test_there_may_be_no_windows_at_all(tmp_path):
     ),
   ],
 )
-def test_other_languages_are_decoded_and_scored(tmp_path, language):
+def test_other_languages_are_decoded_and_evaluated(tmp_path, language):
   if language == "mixed":
     path = str(tmp_path / "data.json")
     packed = reference_data.golden("squad", "xquad_mixed.json.gz")
@@ -253,15 +253,15 @@ def test_other_languages_are_decoded_and_scored(tmp_path, language):
     assert 0 < scores["f1"] < 50
 
 
-# For code written for google-research/bert
+# Compatibility with google-research/bert
 
 
 def without_base(feature):
-  """Features of a class of somebody else's."""
+  """Copies a feature to an unrelated class, as users may have."""
   return types.SimpleNamespace(**vars(feature))
 
 
-def test_results_of_the_questions_given_are_enough(tmp_path, tokenizer):
+def test_results_of_other_questions_are_not_needed(tmp_path, tokenizer):
   examples = [SquadExample(name, "who", [*"abcdefgh"]) for name in "pq"]
   windows = make_features(examples, tokenizer, Settings(8, 2, 2, False))
   windows = list(map(without_base, windows))
@@ -276,7 +276,7 @@ def test_results_of_the_questions_given_are_enough(tmp_path, tokenizer):
     write(tmp_path, (examples, windows, results, *sizes))
 
 
-def test_results_may_be_of_different_lengths(tmp_path, tokenizer):
+def test_results_may_have_different_lengths(tmp_path, tokenizer):
   examples = [SquadExample("q", "who", [*"abcdef"])]
   windows = make_features(examples, tokenizer, Settings(8, 3, 2, False))
   lengths = [len(window.tokens) for window in windows]
@@ -293,7 +293,7 @@ def test_results_may_be_of_different_lengths(tmp_path, tokenizer):
   assert predictions == {"q": "f"}
 
 
-def test_files_that_are_held_open_can_be_read(tmp_path, tokenizer):
+def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
   examples = [SquadExample("q", "who", ["a"])]
   windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
   results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
@@ -314,11 +314,11 @@ def test_files_that_are_held_open_can_be_read(tmp_path, tokenizer):
       assert json.load(file) == {"q": "a"}
 
 
-# The search
+# Search
 
 
 def find_naively(examples, windows, results, n_best_size, max_answer_length):
-  """Spans of each question, by trying all of them; no texts."""
+  """Finds spans by exhaustive search; without texts."""
   found = [[] for _ in examples]
   for index, (window, result) in enumerate(zip(windows, results)):
     starts, ends = (
@@ -347,7 +347,7 @@ def find_naively(examples, windows, results, n_best_size, max_answer_length):
 
 @hypothesis.settings(deadline=None)
 @hypothesis.given(st.data())
-def test_spans_are_those_of_a_naive_search(tokenizer, data):
+def test_spans_equal_an_exhaustive_search(tokenizer, data):
   texts = data.draw(
     st.lists(st.text("abcd", max_size=9).map(list), min_size=1, max_size=3)
   )
@@ -366,7 +366,7 @@ def test_spans_are_those_of_a_naive_search(tokenizer, data):
   assert found == find_naively(examples, windows, results, *sizes)
 
 
-def test_one_finder_decodes_with_many_settings(tokenizer):
+def test_one_finder_decodes_with_several_settings(tokenizer):
   rng = np.random.default_rng(0)
   words = [str(letter) for letter in rng.choice([*"abcdefgh"], 30)]
   examples = [SquadExample("q", "who", words)]
@@ -392,7 +392,7 @@ def test_one_finder_decodes_with_many_settings(tokenizer):
   st.text(st.sampled_from("aBé中(),.ſ\u0301 \t\n\u00a0\u200b-"), max_size=30),
   st.integers(0, 2**32 - 1),
 )
-def test_answers_stand_at_their_place_in_the_passage(tokenizer, passage, seed):
+def test_span_in_paragraph_contains_the_answer(tokenizer, passage, seed):
   rng = np.random.default_rng(seed)
   words, starts = squad_examples.split_words(passage)
   examples = [SquadExample("q", "who", words)]
@@ -408,11 +408,11 @@ def test_answers_stand_at_their_place_in_the_passage(tokenizer, passage, seed):
     assert found == prediction.text.split(" ")
 
 
-def test_no_answer_has_no_place():
+def test_no_answer_has_an_empty_span():
   assert NbestPrediction("", 0.0, 0.0).span_in_paragraph(["a"], [0]) == (0, 0)
 
 
-# To files and back
+# Files
 
 
 @hypothesis.given(
@@ -431,9 +431,7 @@ def test_no_answer_has_no_place():
     max_size=3,
   )
 )
-def test_lists_of_answers_are_written_as_json_writes_them(
-  tmp_path_factory, n_best
-):
+def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
   path = tmp_path_factory.getbasetemp() / "n_best.json"
   squad_decoding.write_nbest_predictions(str(path), n_best)
   written = json.loads(path.read_text())
@@ -446,7 +444,7 @@ def test_lists_of_answers_are_written_as_json_writes_them(
   }
 
 
-def test_logits_are_read_back(tmp_path):
+def test_saved_logits_are_loaded(tmp_path):
   logits = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
   path = str(tmp_path / "logits.npz")
   squad_decoding.save_logits(path, "a key", logits)

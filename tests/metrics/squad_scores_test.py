@@ -1,4 +1,4 @@
-"""Tests of the scores of answers."""
+"""Tests of SQuAD metrics and of squad_metrics.py."""
 
 import gzip
 import itertools
@@ -125,7 +125,7 @@ def test_published_predictions_of_1_1(predictions, exact, f1):
   [
     ("bert_single_google", 75.5508, 78.8325, 70.3546, 76.9040, 80.7692),
     # HasAns F1 is 76.3776 in the data's README, which would make F1 76.5787;
-    # the evaluator in transformers 4 gives what stands here.
+    # the evaluator in transformers 4 computes the value here.
     ("nlnet", 73.7740, 76.5788, 70.7801, 76.3778, 76.7806),
   ],
 )
@@ -149,7 +149,7 @@ def test_published_predictions_of_2_0(name, exact, f1, has_exact, has_f1, none):
   }
 
 
-def test_as_many_questions_as_the_dev_set_has_take_seconds(tmp_path):
+def test_data_set_of_dev_set_size_is_evaluated_in_seconds(tmp_path):
   slice_of_dev = squad_files.read_questions(unpacked(tmp_path, "v11_dev"))
   questions = [
     q._replace(id=f"{q.id}-{number}")
@@ -170,7 +170,7 @@ def test_as_many_questions_as_the_dev_set_has_take_seconds(tmp_path):
     pytest.param("drcd.dev", marks=pytest.mark.needs_data),
   ],
 )
-def test_chinese_answers_score_full_against_themselves(tmp_path, name):
+def test_chinese_gold_answers_have_a_perfect_score(tmp_path, name):
   if name == "xquad_mixed":
     path = unpacked(tmp_path, name)
   else:
@@ -183,7 +183,7 @@ def test_chinese_answers_score_full_against_themselves(tmp_path, name):
   assert results == {"exact_match": 100.0, "f1": 100.0}
 
 
-# One answer
+# Scores of one answer
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_chinese_answers_score_full_against_themselves(tmp_path, name):
     ("cat cat dog", ["cat"], 0, 1 / 2),
     ("dog", ["cat", "big dog"], 0, 2 / 3),
     ("one\tand  two", ["one and two"], 1, 1),
-    ("a–b", ["–b"], 1, 1),  # a dash is no word, so that this is an article
+    ("a–b", ["–b"], 1, 1),  # the dash is removed, and "a" is then an article
     ("Österreich’s", ["österreichs"], 0, 0),  # nor ASCII punctuation
     ("", ["cat"], 0, 0),
     ("the", ["!"], 1, 0),
@@ -212,7 +212,7 @@ def test_scores_of_1_1(prediction, answers, exact, f1):
     ("the!", [], 1),
     ("cat", [], 0),
     ("", ["cat"], 0),
-    ("", ["!", "cat"], 0),  # the accepted answer with words in it counts
+    ("", ["!", "cat"], 0),  # only gold answers with words count
     ("", ["the"], 1),
     ("cat", ["!", "the cat"], 1),
   ],
@@ -226,7 +226,7 @@ def test_scores_of_2_0(prediction, answers, score):
   [
     ("《战国无双3》", ["战国无双3"], 1, 1),
     ("光荣和ω-force", ["光荣和ωforce"], 1, 1),
-    # In common are 国 and 双, but no run of them.
+    # 国 and 双 are in common, but not adjacent.
     ("国又双", ["国家双"], 0, 1 / 3),
     ("中国人民", ["人民", "国"], 0, 2 * 2 / (4 + 2)),
     ("3.5公里", ["3.5"], 0, 2 / (1 + 3)),
@@ -243,7 +243,7 @@ def test_scores_of_chinese(prediction, answers, exact, f1):
 
 
 @hypothesis.given(*[st.text("一二三，", max_size=9)] * 2)
-def test_chinese_f1_is_of_the_longest_common_run(one, other):
+def test_chinese_f1_is_that_of_the_longest_common_substring(one, other):
   a, b = one.replace("，", ""), other.replace("，", "")
   runs = [a[i:j] for i, j in itertools.combinations(range(len(a) + 1), 2)]
   longest = max((len(run) for run in runs if run in b), default=0)
@@ -252,24 +252,24 @@ def test_chinese_f1_is_of_the_longest_common_run(one, other):
   assert score == (a == b, pytest.approx(expected))
 
 
-# All answers
+# Metrics of a data set
 
 
-def test_sums_are_added_in_order_on_every_python():
+def test_sum_in_order_is_the_same_on_every_python():
   assert squad_scores.sum_in_order([1.0, 1e100, 1.0, -1e100]) == 0.0
   assert squad_scores.sum_in_order([]) == 0.0
 
 
-def test_a_missing_answer_scores_nothing_and_is_named(caplog):
+def test_missing_answer_scores_0_and_is_logged(caplog):
   questions = [question("q1", "cat"), question("q2", "dog")]
   answers = {"q1": "cat", "other": "dog"}
   results = squad_scores.evaluate_v1(questions, answers)
   assert results == {"exact_match": 50.0, "f1": 50.0}
   assert "1 of 2 questions have no answer and score 0: q2" in caplog.text
-  assert "1 answers are to none of these questions" in caplog.text
+  assert "1 answers are to other questions" in caplog.text
 
 
-def test_a_missing_answer_is_not_no_answer():
+def test_missing_answer_differs_from_no_answer():
   questions = [question("q1", "cat"), question("q2"), question("q3")]
   results = squad_scores.evaluate_v2(
     questions, {"q1": "cat", "q2": ""}, {"q1": 0.0, "q2": 1.0, "q3": 1.0}, 0.5
@@ -287,18 +287,18 @@ QUESTIONS = [
 ANSWERS = {"a": "cat", "b": "dog", "c": "mat", "d": ""}
 
 
-def test_a_threshold_makes_sure_questions_unanswered():
+def test_questions_above_the_threshold_have_no_answer():
   odds = {"a": 0.1, "b": 0.9, "c": 0.9, "d": 0.2}
   results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.5)
   assert results["exact"] == results["f1"] == 75.0
   assert (results["HasAns_f1"], results["NoAns_f1"]) == (50.0, 100.0)
-  # At the threshold itself the answer stays.
+  # A probability equal to the threshold keeps the answer.
   results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds, 0.9)
   assert results["HasAns_f1"] == pytest.approx(100 * (1 + 2 / 3) / 2)
   assert results["NoAns_f1"] == 50.0
 
 
-def test_classes_that_do_not_occur_have_no_scores():
+def test_missing_question_types_have_no_metrics():
   results = squad_scores.evaluate_v2(QUESTIONS[2:], {"c": "", "d": "x"})
   assert set(results) == {
     *("exact", "f1", "total", "NoAns_exact", "NoAns_f1", "NoAns_total")
@@ -316,7 +316,7 @@ def test_classes_that_do_not_occur_have_no_scores():
     unique_by=lambda row: row[2],
   )
 )
-def test_the_best_threshold_is_the_best_of_all(rows):
+def test_best_threshold_equals_exhaustive_search(rows):
   questions, predictions, odds = [], {}, {}
   for number, (prediction, has_answer, odd) in enumerate(rows):
     name = str(number)
@@ -336,7 +336,7 @@ def test_the_best_threshold_is_the_best_of_all(rows):
     assert at_best[key] == pytest.approx(best)
 
 
-def test_of_equal_odds_the_first_come_first():
+def test_ties_are_answered_in_the_order_of_na_probs():
   # As the official evaluator does: "a" is answered, "c" not yet.
   odds = {"d": 5, "a": 1, "c": 1, "b": 2}
   results = squad_scores.evaluate_v2(QUESTIONS, ANSWERS, odds)
@@ -388,10 +388,10 @@ def test_command_for_chinese(tmp_path):
   assert json.loads(done.stdout) == {"exact_match": 0.0, "f1": 80.0}
 
 
-# What is refused, and how
+# Errors
 
 
-def test_one_file_is_not_enough(tmp_path):
+def test_command_requires_two_files(tmp_path):
   line = commands.fail("squad_metrics.py", tmp_path / "data.json")
   assert "two files are needed" in line
 
@@ -403,16 +403,16 @@ def refuse(path):
   return str(refused.value)
 
 
-def test_a_missing_file(tmp_path):
+def test_missing_file_is_refused(tmp_path):
   assert "cannot be read (No such file" in refuse(tmp_path / "gone.json")
 
 
-def test_a_directory_for_a_file(tmp_path):
+def test_directory_instead_of_a_file_is_refused(tmp_path):
   assert "cannot be read (Is a directory)" in refuse(tmp_path)
 
 
 @pytest.mark.parametrize("left", [0.3, 0.5, 0.7, 0.9])
-def test_json_cut_short(tmp_path, left):
+def test_truncated_json_is_refused(tmp_path, left):
   names = [f"question-{number}" for number in range(9)]
   text = json.dumps(as_json(*map(question, names)))
   text = text[: int(len(text) * left)]
@@ -423,7 +423,7 @@ def test_json_cut_short(tmp_path, left):
   assert f"after question {last}. " in said
 
 
-def test_json_cut_short_within_a_character(tmp_path):
+def test_json_truncated_within_a_character_is_refused(tmp_path):
   text = json.dumps(as_json(question("q", "中")), ensure_ascii=False).encode()
   (tmp_path / "cut.json").write_bytes(text[: text.index("中".encode()) + 1])
   assert f"{tmp_path}/cut.json, line 1, byte " in refuse(tmp_path / "cut.json")
@@ -438,7 +438,7 @@ def test_json_cut_short_within_a_character(tmp_path):
     (["data", 0, "paragraphs", 0, "qas", 1], ", article 1, paragraph 1, quest"),
   ],
 )
-def test_a_part_without_its_keys(tmp_path, path, said):
+def test_data_set_with_missing_keys_is_refused(tmp_path, path, said):
   data = as_json(*QUESTIONS)
   part = data
   for step in path:
@@ -458,7 +458,7 @@ def test_a_part_without_its_keys(tmp_path, path, said):
     ("is_impossible", "no", "'is_impossible' is of the type str, not bool"),
   ],
 )
-def test_a_question_with_something_wrong(tmp_path, key, value, said):
+def test_invalid_question_is_refused(tmp_path, key, value, said):
   data = as_json(*QUESTIONS)
   bad = data["data"][0]["paragraphs"][0]["qas"][1]
   if value is None:
@@ -469,12 +469,12 @@ def test_a_question_with_something_wrong(tmp_path, key, value, said):
   assert f"{path}, question b: {said}" in refuse(path)
 
 
-def test_a_question_id_that_comes_twice(tmp_path):
+def test_duplicate_question_id_is_refused(tmp_path):
   path = write(tmp_path / "data.json", as_json(*QUESTIONS, QUESTIONS[1]))
   assert "the question id b occurs 2 times" in refuse(path)
 
 
-def test_a_file_without_questions(tmp_path):
+def test_file_without_questions_is_refused(tmp_path):
   assert "has no questions" in refuse(write(tmp_path / "x.json", {"data": []}))
 
 
@@ -482,17 +482,17 @@ def test_a_file_without_questions(tmp_path):
   ("value", "said"),
   [(["cat"], "is not a JSON object"), ({"q": 7}, "question q: 7 cannot be")],
 )
-def test_answers_in_another_form(tmp_path, value, said):
+def test_predictions_in_another_format_are_refused(tmp_path, value, said):
   path = write(tmp_path / "predictions.json", value)
   with pytest.raises(InputError, match=said):
     squad_files.read_by_id(str(path), str)
 
 
-def test_no_accepted_answer_for_the_scores_of_1_1():
-  with pytest.raises(InputError, match="question c has no accepted answer"):
+def test_question_without_gold_answer_is_refused_in_1_1():
+  with pytest.raises(InputError, match="question c has no gold answer"):
     squad_scores.evaluate_v1(QUESTIONS, ANSWERS)
 
 
-def test_odds_that_lack_a_question():
+def test_odds_without_a_question_are_refused():
   with pytest.raises(InputError, match="question d has no no-answer prob"):
     squad_scores.evaluate_v2(QUESTIONS, ANSWERS, {"a": 1, "b": 2, "c": 3})
