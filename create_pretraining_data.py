@@ -1,15 +1,15 @@
-"""Creates the records that BERT is pretrained on, from plain text.
+"""Creates pretraining records (masked LM, next sentence) from plain text.
 
 The text has one sentence per line and a blank line between documents. A record
-is a pair of segments, the second of which follows the first or comes from
-another document, with some tokens masked (Devlin et al. 2019, section 3.1 and
-appendix A.2). `bertlib.data.pretraining_instances` creates them.
+is a pair of segments with some tokens masked; the second segment follows the
+first or is a random one (Devlin et al. 2019, section 3.1 and appendix A.2). See
+`bertlib.data.pretraining_instances`.
 
-By default all text is held in memory, and one stream of random numbers creates
-the records of google-research/bert for the same flags. With `--num_workers`
-the text is dealt into blocks, each with a stream of its own, so that any number
-of processes can create the records of a corpus of any size, with the same
-result. TensorFlow is not imported.
+By default all text is held in memory, and a single random generator creates the
+same records as google-research/bert with the same flags. With `--num_workers`
+documents are distributed over blocks, each with its own random generator: any
+number of processes create the same records, from a corpus of any size.
+TensorFlow is not imported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from bertlib.settings.pretraining_data import PretrainingDataSettings
 FLAGS = flags.FLAGS
 
 
-# A run
+# Run
 
 
 def define_flags() -> None:
@@ -93,7 +93,7 @@ def setup(
 
   Args:
     settings: settings of the command.
-    file_system: has `find_files` of `bertlib.files`.
+    file_system: module with `find_files` of `bertlib.files`.
 
   Returns:
     The recipe, the input files and the output files.
@@ -110,7 +110,7 @@ def setup(
 
 
 def load_tokenizer(recipe: pretraining_text.Recipe):
-  """The tokenizer of a recipe; warns of a vocabulary of the other case."""
+  """Loads the tokenizer; warns of a vocabulary of the other casing."""
   tokenizer = pretraining_text.load_tokenizer(recipe)
   if vocabulary.has_enough_words(tokenizer.vocab):
     problem = vocabulary.case_mismatch(tokenizer.vocab, recipe.do_lower_case)
@@ -120,7 +120,7 @@ def load_tokenizer(recipe: pretraining_text.Recipe):
 
 
 def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
-  """Makes the recipe that the flags ask for.
+  """Creates the recipe from the flags.
 
   Raises:
     InputError: flags contradict each other.
@@ -134,16 +134,16 @@ def make_recipe(settings: PretrainingDataSettings) -> pretraining_text.Recipe:
   for name in ("word_boundaries", "whole_word_draw"):
     if name in settings.given and not recipe.do_whole_word_mask:
       raise InputError(
-        f"--{name} is about whole words: give --do_whole_word_mask too"
+        f"--{name} needs whole word masking: add --do_whole_word_mask"
       )
   return recipe
 
 
 def output_paths(settings: PretrainingDataSettings) -> list[str]:
-  """Paths of the files that `--output_file` and `--num_shards` name.
+  """Paths of the output files, by `--output_file` and `--num_shards`.
 
   Raises:
-    InputError: no file, the same one twice, or several and `--num_shards`.
+    InputError: no file, a duplicate, or several files and `--num_shards`.
   """
   names = files.split_names(settings.output_file)
   if not all(names or [""]):
@@ -164,29 +164,29 @@ def check_overwriting(
   inputs: Iterable[str],
   outputs: Sequence[str],
 ) -> None:
-  """Refuses outputs, or receipts beside them, that are inputs."""
-  beside = [
+  """Refuses outputs or receipts that would overwrite inputs."""
+  receipt_files = [
     receipts.receipt_path(settings),
     pretraining_blocks.receipt_file(outputs),
   ]
-  files.check_outputs([*outputs, *beside], [*inputs, recipe.vocab_file])
+  files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])
 
 
 @contextlib.contextmanager
 def folders_for(paths: Iterable[str]) -> Iterator[None]:
-  """Makes the folders of files; removes them if the block fails."""
-  made = []
+  """Creates the folders of files; removes them if the block fails."""
+  created = []
   for folder in map(os.path.dirname, paths):
     while folder and not files.is_remote(folder) and not os.path.exists(folder):
-      made.append(folder)
+      created.append(folder)
       folder = os.path.dirname(folder)
-  for folder in made:
+  for folder in created:
     os.makedirs(folder, exist_ok=True)
   try:
     yield
   except BaseException:
-    for folder in sorted(made, key=len, reverse=True):
-      with contextlib.suppress(OSError):  # it is not empty
+    for folder in sorted(created, key=len, reverse=True):
+      with contextlib.suppress(OSError):  # not empty
         os.rmdir(folder)
     raise
 
@@ -196,15 +196,15 @@ def write_in_memory(
   input_files: Iterable[str],
   output_files: Sequence[str],
 ) -> collections.Counter[str]:
-  """Creates the records of a corpus with one stream of random numbers.
+  """Creates the records of a corpus in memory, by one random generator.
 
   Args:
-    recipe: how to create them.
+    recipe: settings of the records.
     input_files: see `create_training_instances`.
-    output_files: files to write, one record to each in turn.
+    output_files: files to write; records are written to them in turn.
 
   Returns:
-    Counts of what was read and created.
+    Numbers of documents, records and so on, by name.
 
   Raises:
     InputError: there is no text, or it cannot be read.
@@ -232,22 +232,22 @@ def write_in_memory(
 
 
 def report(counts: collections.Counter[str]) -> None:
-  """Logs the counts; warns of text that defeats next sentence prediction."""
+  """Logs the counts; warns of text unsuited for next sentence prediction."""
   for name, count in counts.items():
     logging.info("  %s: %d", name, count)
   same = counts[pretraining_instances.SAME_DOCUMENT]
   if same > counts["random next sentences"] / 10:
     logging.warning(
-      "%d of %d random next sentences come from the same document, so that"
-      " they tell little: is there a blank line between documents?",
+      "%d of %d random next sentences come from the same document, which is"
+      " of little use for training: is there a blank line between documents?",
       same,
       counts["random next sentences"],
     )
   alone = counts["documents of one sentence"]
   if alone > counts["documents"] / 2:
     logging.warning(
-      "%d of %d documents have one sentence, for which no next sentence is ever"
-      " the true one: is there a blank line after every sentence?",
+      "%d of %d documents have only one sentence, which never has a true next"
+      " sentence: is there a blank line after every sentence?",
       alone,
       counts["documents"],
     )
@@ -261,12 +261,12 @@ def doctor_checks(
   doctor: doctor.Doctor,
   file_system: Any = files,
 ) -> None:
-  """Makes the checks of `setup`, and more.
+  """Makes the checks of `setup`, and checks text and disk space.
 
   Args:
     settings: settings of the command.
     doctor: reports each check.
-    file_system: has `find_files`, `open_any` and `file_state` of
+    file_system: module with `find_files`, `open_any` and `file_state` of
       `bertlib.files`.
   """
   recipe = doctor.check("flags", make_recipe, settings)
@@ -290,20 +290,20 @@ def check_text(
   file_system: Any,
   max_bytes: int = 2**27,
 ) -> int:
-  """Reads text; warns if it defeats next sentence prediction.
+  """Reads text; warns if it is unsuited for next sentence prediction.
 
   Args:
-    recipe: recipe of the run.
+    recipe: settings of the records.
     tokenizer: tokenizer of the recipe.
     inputs: the input files.
     file_system: see `doctor_checks`.
-    max_bytes: how much of the text to read.
+    max_bytes: maximum size of the text to read, in bytes.
 
   Returns:
-    The size of the text in bytes.
+    Size of all text in bytes.
 
   Raises:
-    InputError: there is none, or it cannot be read.
+    InputError: there is no text, or it cannot be read.
   """
   sample: list[bytes] = []
   num_read = 0
@@ -321,7 +321,7 @@ def check_text(
   if not documents:
     raise InputError("--input_file: there is no text in it")
   logging.info(
-    "%.1f MB read; of %d lines, %d documents",
+    "%.1f MB read; %d lines contain %d documents",
     num_read / 1e6,
     len(sample),
     len(documents),
@@ -329,7 +329,8 @@ def check_text(
   alone = sum(len(document) == 1 for document in documents)
   if alone > len(documents) / 2:
     logging.warning(
-      "%d of them have one sentence: is there a blank line after every one?",
+      "%d documents have only one sentence: is there a blank line after every"
+      " sentence?",
       alone,
     )
   if len(documents) == 1:
@@ -341,14 +342,14 @@ def check_text(
 def check_disk(
   recipe: pretraining_text.Recipe, num_bytes: int, outputs: Sequence[str]
 ) -> None:
-  """Refuses an output folder that has too little room for the records.
+  """Refuses an output folder with too little disk space for the records.
 
   Args:
-    recipe: how they are created.
+    recipe: settings of the records.
     num_bytes: size of the text.
     outputs: the output files.
   """
-  # A token is about four characters of text, and five bytes of a record.
+  # A token is about four characters of text and five bytes of a record.
   record_bytes = 5 * recipe.max_seq_length + 10 * recipe.max_predictions_per_seq
   num_records = recipe.dupe_factor * num_bytes / 4 / recipe.max_seq_length
   doctor.check_disk(

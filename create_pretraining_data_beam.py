@@ -3,11 +3,11 @@
     python create_pretraining_data_beam.py --input_file=... --output_file=... \
         --num_shards=500 --vocab_file=vocab.txt -- --runner=FlinkRunner ...
 
-Arguments after `--` are Beam's: any of its runners with its options; without
-them the pipeline runs in this process. The files are those of `--num_workers`
-with the same flags, byte for byte. Workers on other machines need this checkout
-on their PYTHONPATH and google-crc32c, but not TensorFlow. Each output file has
-to fit into the memory of a worker.
+Arguments after `--` go to Beam: any of its runners, with options; without them
+the pipeline runs in this process. The files equal those of `--num_workers` with
+the same flags, byte for byte. Workers on other machines need this checkout on
+their PYTHONPATH and google-crc32c, but not TensorFlow. Each output file must
+fit into the memory of a worker.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ except ImportError as error:
 COUNTS = "counts"  # the namespace of the pipeline's counters
 
 
-# A run
+# Run
 
 
 def define_flags() -> None:
@@ -86,15 +86,15 @@ def main(argv: list[str]) -> None:
 
 
 def doctor_checks(settings: BeamDataSettings, doctor: doctor.Doctor) -> None:
-  """Makes the checks of a run; see `create_pretraining_data.examine`."""
+  """Makes the checks of `create_pretraining_data.doctor_checks`."""
   create_pretraining_data.doctor_checks(settings, doctor, beam_files)
 
 
 def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
-  """Runs a pipeline to its end; returns its counts.
+  """Runs a pipeline to its end; returns its counters.
 
   Raises:
-    InputError: a worker raised one.
+    InputError: a worker raised it.
   """
   with _input_errors():
     result = pipeline.run()
@@ -110,9 +110,9 @@ def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
 
 @contextlib.contextmanager
 def _input_errors() -> Iterator[None]:
-  """Raises an InputError of a worker as one of this process.
+  """Re-raises an InputError of a worker with its original message.
 
-  Beam adds to its message, or quotes it in the message of another error.
+  Beam appends to the message, or quotes it in the message of another error.
   """
   try:
     yield
@@ -152,9 +152,9 @@ def build(
 
   Args:
     pipeline: an empty pipeline.
-    recipe: how to create them. Its vocabulary becomes part of the pipeline,
-      since the file may not exist on workers.
-    input_files: the text.
+    recipe: settings of the records. The vocabulary becomes part of the
+      pipeline, since the file may not exist on workers.
+    input_files: files of text.
     output_files: files to write.
   """
   num_blocks = pretraining_blocks.count_blocks(
@@ -177,7 +177,7 @@ def build(
 def _deal(
   file: tuple[int, str], recipe: pretraining_text.Recipe, num_blocks: int
 ) -> Iterator[tuple[int, tuple[int, int, bytes]]]:
-  """Gives each document of a file its block and its position in the corpus."""
+  """Yields the documents of a file with their blocks and positions."""
   file_number, path = file
   lines = text_files.read_utf8_lines(
     path, recipe.text_encoding, beam_files.open_any
@@ -190,7 +190,7 @@ def _deal(
 
 
 class _MakeBlock(beam.DoFn):
-  """Turns the documents of a block into its part of an output file."""
+  """Creates the records of a block, which are part of an output file."""
 
   def __init__(
     self, recipe: pretraining_text.Recipe, vocab: bytes, num_outputs: int
@@ -227,7 +227,7 @@ class _MakeBlock(beam.DoFn):
 def _write(
   output: tuple[int, Iterable[tuple[int, bytes]]], output_files: Sequence[str]
 ) -> None:
-  """Writes an output file, whole or not at all."""
+  """Writes an output file atomically."""
   number, parts = output
   with beam_files.atomic_write(output_files[number], "wb") as file:
     for _, content in sorted(parts):

@@ -1,7 +1,7 @@
-"""Writes what BERT makes of texts to a file: layer outputs, or one vector each.
+"""Writes features of texts: hidden states of layers, or one vector per text.
 
-Texts pass through a file of records, so that neither they nor the results are
-ever in memory together.
+Texts are first written to a file of records, so that neither all texts nor all
+results are held in memory.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from bertlib.training import (
 
 FLAGS = flags.FLAGS
 
-# Texts to records
+# Records
 
 
 class InputExample(NamedTuple):
   """A text or a pair of texts.
 
   Attributes:
-    unique_id: the number of its line, the first one 0.
+    unique_id: line number, from 0.
     text_a: the first text.
-    text_b: the second, or None.
+    text_b: the second text, or None.
   """
 
   unique_id: int
@@ -68,32 +68,32 @@ class InputExample(NamedTuple):
 def stream_examples(
   input_file: str, encoding: text_files.Encoding = text_files.AS_ORIGINAL
 ) -> Iterator[InputExample]:
-  """Reads texts, one a line; " ||| " stands before the second of a pair.
+  """Reads texts, one per line; " ||| " separates the two texts of a pair.
 
-  Where that comes several times, the last one counts.
+  If it occurs several times, the last one is the separator.
 
   Args:
     input_file: the file; "-" for standard input.
-    encoding: of the file; by default what is not UTF-8 is left out.
+    encoding: encoding of the file; by default UTF-8, invalid bytes are dropped.
 
   Yields:
-    An example a line, of blank lines too.
+    One example per line, including blank lines.
   """
   for index, pair in enumerate(model_inputs.read_pairs(input_file, encoding)):
     yield InputExample(index, *pair)
 
 
 def read_examples(input_file: str) -> list[InputExample]:
-  """The examples of a file as a list; bytes that are not UTF-8 are dropped."""
+  """Reads all examples of a file; bytes that are not UTF-8 are dropped."""
   return list(stream_examples(input_file))
 
 
-def for_model(
+def check_pairs(
   settings: FeatureSettings,
   examples: Iterable[InputExample],
   config: modeling.BertConfig,
 ) -> Iterator[InputExample]:
-  """The examples; InputError at a pair, for a model without pairs."""
+  """Yields examples; raises InputError at a pair if the model takes none."""
   for example in examples:
     if example.text_b is not None:
       loading.check_has_segments(config, settings.model.bert_config_file)
@@ -102,15 +102,15 @@ def for_model(
 
 @dataclasses.dataclass
 class InputFeatures:
-  """An example as the model takes it, padded to the sequence length.
+  """An encoded example, padded to the sequence length.
 
   Attributes:
-    unique_id: that of the example.
+    unique_id: `unique_id` of the example.
     tokens: [CLS] A [SEP] or [CLS] A [SEP] B [SEP], without padding.
-    input_ids: ids of the tokens, then 0.
+    input_ids: ids of the tokens, 0 at padding.
     input_mask: 1 at tokens, 0 at padding.
     input_type_ids: 1 at B and its [SEP], else 0.
-    num_truncated: tokens that did not fit.
+    num_truncated: number of tokens removed by truncation.
   """
 
   unique_id: int
@@ -121,7 +121,7 @@ class InputFeatures:
   num_truncated: int = 0
 
   def as_record(self) -> dict[str, Any]:
-    """The features of the record of this example, see `record_layout`."""
+    """Features of the example's record, see `record_layout`."""
     return {
       "unique_ids": self.unique_id,
       "input_ids": self.input_ids,
@@ -133,18 +133,18 @@ class InputFeatures:
 def convert_examples_to_features(
   examples: Iterable[InputExample], seq_length: int, tokenizer
 ) -> list[InputFeatures]:
-  """Converts examples to what the model takes.
+  """Tokenizes, truncates and pads examples.
 
   Args:
     examples: the examples.
     seq_length: tokens per example; longer texts are truncated.
-    tokenizer: has `tokenize` and `convert_tokens_to_ids`.
+    tokenizer: object with `tokenize` and `convert_tokens_to_ids`.
 
   Returns:
-    The features of each.
+    The features of each example.
 
   Raises:
-    ValueError: `seq_length` has no room for [CLS] and [SEP].
+    ValueError: `seq_length` is too small for [CLS] and [SEP].
   """
   return [
     convert_single_example(example, seq_length, tokenizer)
@@ -183,7 +183,7 @@ def encode_examples(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
 ) -> Iterator[dict[str, Any]]:
-  """Converts examples one by one; logs how many were truncated.
+  """Converts examples to records; logs how many were truncated.
 
   Args:
     examples: the examples.
@@ -191,7 +191,7 @@ def encode_examples(
     max_seq_length: tokens per example.
 
   Yields:
-    The features of each, see `record_layout`.
+    The features of each example, see `record_layout`.
   """
   num_truncated = 0
   for example in examples:
@@ -199,11 +199,13 @@ def encode_examples(
     num_truncated += converted.num_truncated > 0
     yield converted.as_record()
   if num_truncated:
-    logging.warning("%d lines cut to %d tokens", num_truncated, max_seq_length)
+    logging.warning(
+      "%d lines truncated to %d tokens", num_truncated, max_seq_length
+    )
 
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:
-  """The layout of the records of texts, `max_seq_length` tokens each."""
+  """Layout of records with `max_seq_length` tokens."""
   tokens = tf_records.Feature((max_seq_length,))
   return {
     "unique_ids": tf_records.Feature(),
@@ -214,15 +216,16 @@ def record_layout(max_seq_length: int) -> tf_records.Layout:
 
 
 def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
-  """An `input_fn` over features in memory, in order, each once.
+  """Creates an `input_fn` over features in memory: one pass, in order.
 
   Args:
     features: see `convert_examples_to_features`.
-    seq_length: their length.
+    seq_length: length of each.
 
   Returns:
-    A function of `params`, which has the `batch_size`. Its dataset gives int32
-    `unique_ids` [B] and `input_ids`, `input_mask`, `input_type_ids` [B, S].
+    A function of `params`, which must contain `batch_size`. Its dataset yields
+    int32 `unique_ids` [B] and `input_ids`, `input_mask`, `input_type_ids`
+    [B, S].
   """
 
   def int32(values, shape):
@@ -242,7 +245,7 @@ def input_fn_builder(features: Sequence[InputFeatures], seq_length: int):
   return input_fn
 
 
-# The model
+# Model
 
 
 def model_fn_builder(
@@ -254,23 +257,23 @@ def model_fn_builder(
   pooling: str | None = None,
   compute: modeling.Compute | None = None,
 ):
-  """The `model_fn` of the encoder alone, for TPUEstimator to predict with.
+  """Creates a `model_fn` of the encoder, to predict with TPUEstimator.
 
   Args:
-    bert_config: the encoder's sizes.
-    init_checkpoint: has the weights.
-    layer_indexes: which layers, from 0, or from -1 backwards.
-    use_tpu: whether it runs on a TPU.
+    bert_config: hyperparameters of the encoder.
+    init_checkpoint: checkpoint with its weights.
+    layer_indexes: layers to return, from 0, or from -1 for the last.
+    use_tpu: whether the model runs on a TPU.
     use_one_hot_embeddings: see `modeling.BertModel`.
-    pooling: see `pool`; None for the states of all tokens.
-    compute: how to compute; None for `modeling.Compute()`.
+    pooling: see `pool`; None for the hidden states of all tokens.
+    compute: None for `modeling.Compute()`.
 
   Returns:
     A function of features, labels, mode, params and config. The features are
-    those of `input_fn_builder`. It predicts, beside them, `unique_id` [B] and
-    `layer_output_0` [B, S, H] of the first of `layer_indexes`,
-    `layer_output_1` of the second and so on; with pooling, in their place,
-    `vectors` [B, layers * H].
+    those of `input_fn_builder`. The predictions are the features, `unique_id`
+    [B], and float32 `layer_output_0` [B, S, H] for the first of
+    `layer_indexes`, `layer_output_1` for the second and so on; or with pooling
+    `vectors` [B, num_layers * H].
   """
 
   def model_fn(features, labels, mode, params, config=None):
@@ -305,16 +308,16 @@ def model_fn_builder(
 
 
 def pool(states, input_mask, pooling: str):
-  """Makes one vector of the states of a text's tokens, [CLS] and [SEP] too.
+  """Pools the hidden states of a text's tokens, including [CLS] and [SEP].
 
   Args:
-    states: float [B, S, layers, H].
+    states: float [B, S, num_layers, H].
     input_mask: int32 [B, S], 1 at tokens, 0 at padding after them.
-    pooling: "mean" or "max" of each element over the tokens, or "cls" for the
-      state at [CLS].
+    pooling: "mean" or "max" over the tokens, or "cls" for the hidden state of
+      [CLS].
 
   Returns:
-    float [B, layers * H], one layer after the other.
+    float [B, num_layers * H]: the vectors of all layers, concatenated.
   """
   batch_size, _, num_layers, width = modeling.get_shape_list(states)
   is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
@@ -330,7 +333,7 @@ def pool(states, input_mask, pooling: str):
   return tf.reshape(pooled, [batch_size, num_layers * width])
 
 
-# Results to files
+# Output files
 
 
 def write_jsonl(
@@ -339,13 +342,13 @@ def write_jsonl(
   layer_indexes: Sequence[int],
   tokenizer: tokenization.FullTokenizer,
 ) -> None:
-  """Writes a JSON object a text, its numbers rounded to six digits.
+  """Writes one JSON object per text; numbers are rounded to six decimals.
 
   Args:
-    file: open for writing text.
-    rows: what the model predicts.
-    layer_indexes: the layers as they were asked for.
-    tokenizer: names the tokens.
+    file: text file, open for writing.
+    rows: predictions of the model, one per text.
+    layer_indexes: layer indexes as in --layers.
+    tokenizer: converts ids to tokens.
   """
 
   def rounded(array):
@@ -366,10 +369,10 @@ def write_jsonl(
           "token": token,
           "layers": [
             {"index": index, "values": values}
-            for index, values in zip(layer_indexes, of_token)
+            for index, values in zip(layer_indexes, token_layers)
           ],
         }
-        for token, *of_token in zip(
+        for token, *token_layers in zip(
           tokenizer.convert_ids_to_tokens(ids), *layers
         )
       ]
@@ -385,12 +388,12 @@ def write_npz(
   """Writes the array `vectors`, float32 [num_rows, width], row by row.
 
   Args:
-    file: open for writing bytes.
-    rows: what the model predicts, with `vectors` [width].
-    num_rows: how many there are; the array's header comes first.
-    width: numbers a row.
+    file: binary file, open for writing.
+    rows: predictions of the model, with `vectors` [width].
+    num_rows: number of rows, needed for the header of the array.
+    width: length of a vector.
   """
-  # TensorFlow's files cannot seek where they write, nor count the bytes.
+  # TensorFlow's files cannot seek while writing, and `write` returns None.
   forward = SimpleNamespace(
     write=lambda data: file.write(data) or len(data), flush=file.flush
   )
@@ -408,7 +411,7 @@ def write_npz(
       member.write(row["vectors"].astype("<f4").tobytes())
 
 
-# The command line
+# Command line
 
 
 def define_flags(required: bool = True) -> None:
@@ -417,17 +420,10 @@ def define_flags(required: bool = True) -> None:
 
 
 def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
-  """Reads --layers.
-
-  Args:
-    layers: numbers with commas between.
-    num_hidden_layers: of the model.
-
-  Returns:
-    The numbers.
+  """Parses --layers: comma-separated layer indexes.
 
   Raises:
-    InputError: one is not a number, or not of a layer of the model.
+    InputError: an index is not an integer, or the model has no such layer.
   """
   first, last = -num_hidden_layers, num_hidden_layers - 1
   try:
@@ -437,8 +433,8 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
   except ValueError:
     pass
   raise InputError(
-    f"--layers={layers}: give numbers with commas between, each from {first}"
-    f" to {last}, for the model has {num_hidden_layers} layers"
+    f"--layers={layers}: give comma-separated integers from {first} to {last},"
+    f" since the model has {num_hidden_layers} layers"
   )
 
 
@@ -469,7 +465,7 @@ def main(_) -> None:
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
-    examples = for_model(
+    examples = check_pairs(
       settings,
       stream_examples(
         settings.input_file, text_files.encoding_of(settings.text)
@@ -494,7 +490,7 @@ def main(_) -> None:
         settings.pooling,
         step_plan.read_compute(settings),
       ),
-      model_dir=folder,  # without a checkpoint, which would go first
+      model_dir=folder,  # empty: a checkpoint in it would take precedence
       predict_batch_size=settings.batch_size,
     )
     rows = estimator.predict(
@@ -524,7 +520,7 @@ def main(_) -> None:
   )
 
 
-# What is asked for, and whether it can be
+# Checks
 
 
 def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
@@ -548,7 +544,7 @@ def check_flags(settings: FeatureSettings) -> None:
   """Refuses flags that do not go together."""
   if settings.output_format == "npz" and not settings.pooling:
     raise InputError(
-      "--output_format=npz holds one vector a text: say which with --pooling"
+      "--output_format=npz holds one vector per text: select it with --pooling"
     )
 
 
@@ -568,7 +564,7 @@ def check_output(settings: FeatureSettings) -> None:
 def find_layers(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> list[int]:
-  """The layers that the flags want, see `parse_layers`."""
+  """Layer indexes selected by the flags, see `parse_layers`."""
   use_last_layer = settings.pooling and "layers" not in settings.given
   return parse_layers(
     "-1" if use_last_layer else settings.layers, config.num_hidden_layers
@@ -580,7 +576,7 @@ def check_weights(
   config: modeling.BertConfig,
   layer_indexes: Sequence[int],
 ) -> None:
-  """Refuses a checkpoint that is damaged, or not of this model."""
+  """Refuses a checkpoint that is corrupt or of another model."""
   weight_check.check(
     settings.model.init_checkpoint,
     model_fn_builder(
@@ -601,9 +597,9 @@ def check_texts(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
 ) -> doctor.Lengths:
-  """Encodes some of the texts; warns if many are cut."""
+  """Encodes a sample of the texts; warns if many are truncated."""
   examples = list(
-    for_model(
+    check_pairs(
       settings,
       stream_examples(
         settings.input_file, text_files.encoding_of(settings.text)
@@ -633,11 +629,11 @@ def check_disk(
   layer_indexes: Sequence[int],
   lengths: doctor.Lengths,
 ) -> None:
-  """Refuses a place that has too little room for the results."""
+  """Refuses an output folder with too little disk space."""
   numbers = lengths.num_examples * len(layer_indexes) * config.hidden_size
   if not settings.pooling:
     numbers *= lengths.num_tokens
-  # A number in JSON takes about ten characters, and a separator.
+  # A number in JSON takes about ten characters and a separator.
   size = 4 if settings.output_format == "npz" else 11
   folder = os.path.dirname(settings.output_file) or "."
   if not tf.gfile.IsDirectory(folder):

@@ -26,19 +26,19 @@ needs_beam = pytest.mark.skipif(
 
 @pytest.fixture(params=["stand-in", pytest.param("Beam", marks=needs_beam)])
 def runner(request, monkeypatch):
-  """Beam, or what stands in for it."""
+  """Selects Beam or its stand-in."""
   if request.param == "stand-in":
     for name, module in fake_beam.modules().items():
       monkeypatch.setitem(sys.modules, name, module)
   yield
-  # The next test may need one that imports the other.
+  # The next test may use the other of the two.
   if sys.modules.pop("bertlib.data.beam_files", None):
     del bertlib.data.beam_files
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-  """The folder of the test, in which it is, with two texts."""
+def folder(tmp_path, monkeypatch):
+  """Changes to a folder with a vocabulary and two texts."""
   monkeypatch.chdir(tmp_path)
   (tmp_path / "vocab.txt").write_text("\n".join(VOCAB))
   for name, number in (("a.txt", 40), ("b.txt", 25)):
@@ -65,33 +65,33 @@ def read_json(path):
   return json.loads(path.read_text())
 
 
-def read_outputs(place, name):
-  """The contents of all three output files."""
+def read_outputs(folder, name):
+  """Contents of the three output files."""
   return [
-    (place / f"{name}-0000{number}-of-00003").read_bytes()
+    (folder / f"{name}-0000{number}-of-00003").read_bytes()
     for number in range(3)
   ]
 
 
 @pytest.mark.parametrize("options", [(), ("--", "--direct_num_workers=2")])
-def test_files_and_counts_equal_those_of_workers(place, runner, options):
+def test_files_and_counts_equal_those_of_workers(folder, runner, options):
   blocks = flags("blocks")
   commands.succeed("create_pretraining_data.py", *blocks, "--num_workers=1")
   commands.succeed(SCRIPT, *flags("beam"), *options)
-  outputs = read_outputs(place, "beam")
+  outputs = read_outputs(folder, "beam")
   assert all(outputs)
-  assert outputs == read_outputs(place, "blocks")
+  assert outputs == read_outputs(folder, "blocks")
   results = [
-    read_json(place / f"{name}.run.json")["results"]
+    read_json(folder / f"{name}.run.json")["results"]
     for name in ("beam", "blocks")
   ]
   assert results[0] == results[1]
-  assert not [*place.glob("*.tmp")]
+  assert not [*folder.glob("*.tmp")]
 
 
-def test_a_run_leaves_a_receipt(place, runner):
+def test_run_leaves_a_receipt(folder, runner):
   commands.succeed(SCRIPT, *flags("beam"), "--", "--direct_num_workers=2")
-  receipt = read_json(place / "beam.run.json")
+  receipt = read_json(folder / "beam.run.json")
   assert receipt["script"] == SCRIPT
   assert receipt["given"] == flags("beam")
   assert receipt["flags"]["random_seed"] == receipt["seeds"]["random_seed"]
@@ -103,11 +103,11 @@ def test_a_run_leaves_a_receipt(place, runner):
   assert receipt["results"]["documents"] == 65
   assert receipt["results"]["sha256"] == [
     hashlib.sha256(content).hexdigest()
-    for content in read_outputs(place, "beam")
+    for content in read_outputs(folder, "beam")
   ]
 
 
-def test_a_receipt_repeats_the_run(place, runner):
+def test_receipt_repeats_the_run(folder, runner):
   commands.succeed(SCRIPT, *flags("beam"))
   receipt = "beam.run.json"
   done = commands.succeed(
@@ -118,21 +118,21 @@ def test_a_receipt_repeats_the_run(place, runner):
     "--direct_num_workers=2",
   )
   assert "results are identical to the earlier ones" in done.stderr
-  assert read_outputs(place, "again") == read_outputs(place, "beam")
+  assert read_outputs(folder, "again") == read_outputs(folder, "beam")
   line = commands.fail(SCRIPT, f"--rerun={receipt}")
   assert "Give another --output_file" in line
-  (place / "b.txt").write_text("one")
+  (folder / "b.txt").write_text("one")
   line = commands.fail(SCRIPT, f"--rerun={receipt}", "--output_file=more")
   assert line.startswith(f"{SCRIPT}: error: b.txt: is not the file used in")
 
 
 @pytest.mark.parametrize("runner", ["stand-in"], indirect=True)
-def test_files_are_on_any_of_beams_file_systems(place, runner):
+def test_files_may_be_on_any_beam_file_system(folder, runner):
   commands.succeed(SCRIPT, *flags("near"))
   far = flags("far://far", input_file="far://a.txt,far://b*")
   commands.succeed(SCRIPT, *far)
-  assert read_outputs(place, "far") == read_outputs(place, "near")
-  receipt = read_json(place / "far.run.json")
+  assert read_outputs(folder, "far") == read_outputs(folder, "near")
+  receipt = read_json(folder / "far.run.json")
   assert [file["path"] for file in receipt["files"]] == [
     "vocab.txt",
     "far://a.txt",
@@ -142,17 +142,17 @@ def test_files_are_on_any_of_beams_file_systems(place, runner):
     SCRIPT, "--rerun=far.run.json", "--output_file=far://again"
   )
   assert "results are identical to the earlier ones" in done.stderr
-  assert not [*place.glob("*.tmp")]
+  assert not [*folder.glob("*.tmp")]
 
 
 @pytest.mark.parametrize("runner", ["stand-in"], indirect=True)
-def test_the_doctor_reads_from_beams_file_systems(place, runner):
+def test_doctor_reads_from_beam_file_systems(folder, runner):
   far = flags("far://far", input_file="far://a.txt,far://b*")
   done = commands.succeed(SCRIPT, "--doctor", *far)
   statuses = [line.split()[:2] for line in done.stdout.splitlines()]
   assert ["pass", "input"] in statuses and ["pass", "text"] in statuses
   assert not [status for status, _ in statuses if status != "pass"]
-  assert not [*place.glob("far*")]
+  assert not [*folder.glob("far*")]
 
 
 @pytest.mark.parametrize(
@@ -164,18 +164,18 @@ def test_the_doctor_reads_from_beams_file_systems(place, runner):
   ],
   ids=["missing input", "too few documents", "not UTF-8"],
 )
-def test_bad_input_costs_one_line(place, runner, changed, expected):
-  (place / "bytes").write_bytes(b"one\xff")
+def test_bad_input_prints_one_line(folder, runner, changed, expected):
+  (folder / "bytes").write_bytes(b"one\xff")
   done = commands.run(SCRIPT, *flags("beam", **changed))
   assert done.returncode == 1
   line = done.stderr.splitlines()[-1]
   assert line.startswith(f"{SCRIPT}: error: ")
   assert expected in line
   assert "while running" not in line
-  assert not [*place.glob("*.run.json")]
+  assert not [*folder.glob("*.run.json")]
 
 
-def test_without_beam_one_line_says_how_to_install_it(monkeypatch):
+def test_missing_beam_error_contains_the_pip_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(SystemExit, match=r"needs Apache Beam: pip install"):
     importlib.import_module(SCRIPT.removesuffix(".py"))

@@ -43,11 +43,11 @@ def test_importing_does_not_load_tensorflow():
   assert "tensorflow" not in loaded
 
 
-# The reference's records
+# Records of the reference
 
 
 def golden_run(name):
-  """The run of that name, its input files and its vocabulary."""
+  """Returns a run by name, its input files and its vocabulary."""
 
   def path(file):
     return reference_data.golden("pretraining_data", file)
@@ -59,7 +59,7 @@ def golden_run(name):
 
 
 def assert_golden(paths, run):
-  """The files hold what the reference wrote."""
+  """Checks that the files equal those of the reference."""
   for path, expected in zip(paths, run["outputs"]):
     records = read_file(path)
     assert len(records) == expected["records"]
@@ -126,7 +126,7 @@ def test_instances_written_by_a_caller_equal_the_reference(name, tmp_path):
   assert_golden(outputs, run)
 
 
-def test_the_command_of_the_readme_equals_the_reference(tmp_path):
+def test_command_of_the_readme_equals_the_reference(tmp_path):
   run, inputs, vocab = golden_run("readme")
   log = commands.succeed(
     SCRIPT,
@@ -148,10 +148,10 @@ def test_the_command_of_the_readme_equals_the_reference(tmp_path):
   }
 
 
-# The command line
+# Command line
 
 
-def test_names_set_from_python_are_split_at_commas(tmp_path, vocab_file):
+def test_flags_set_from_python_are_split_at_commas(tmp_path, vocab_file):
   text = [tmp_path / "a.txt", tmp_path / "b.txt"]
   for path in text:
     path.write_bytes(b"".join(Corpus([[[1, 2, 3]] * 30]).lines))
@@ -172,7 +172,7 @@ REQUIRED = ["input_file", "output_file", "vocab_file"]
 
 @pytest.fixture
 def flags(tmp_path, text_file, vocab_file):
-  """Writes the flags of a command, with changes."""
+  """Returns a function that creates the flags of a command."""
 
   def write(**changed):
     values = {
@@ -193,7 +193,9 @@ def compressed(text_file, path):
 
 @pytest.mark.process
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_gzip_is_read_as_text(tmp_path, flags, text_file, num_workers):
+def test_gzip_text_gives_the_same_records(
+  tmp_path, flags, text_file, num_workers
+):
   compressed(text_file, tmp_path / "text.txt.gz")
   changed = {"num_workers": num_workers}
   commands.succeed(SCRIPT, *flags(**changed))
@@ -202,7 +204,7 @@ def test_gzip_is_read_as_text(tmp_path, flags, text_file, num_workers):
   assert (tmp_path / "gz").read_bytes() == (tmp_path / "out").read_bytes()
 
 
-def test_a_corpus_of_one_document_gets_a_warning(tmp_path, flags):
+def test_corpus_of_one_document_logs_a_warning(tmp_path, flags):
   (tmp_path / "one").write_text("w0000 w0003\nw0006\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "one")).stderr
   assert "documents: 1" in log
@@ -212,20 +214,20 @@ def test_a_corpus_of_one_document_gets_a_warning(tmp_path, flags):
   assert said and int(said[1]) == int(said[2]) > 0
 
 
-def test_a_blank_line_after_every_sentence_gets_a_warning(tmp_path, flags):
+def test_blank_line_after_every_sentence_logs_a_warning(tmp_path, flags):
   (tmp_path / "blank").write_text("w0000 w0003\n\nw0006\n\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "blank")).stderr
-  assert "3 of 3 documents have one sentence" in log
+  assert "3 of 3 documents have only one sentence" in log
 
 
-def test_a_good_corpus_gets_no_warning(flags):
+def test_good_corpus_logs_no_warning(flags):
   log = commands.succeed(SCRIPT, *flags()).stderr
   assert "documents: 20" in log
   assert "come from the same document" not in log
-  assert "have one sentence" not in log
+  assert "have only one sentence" not in log
 
 
-def test_sentences_need_an_extra(monkeypatch, flags):
+def test_split_sentences_names_the_missing_package(monkeypatch, flags):
   monkeypatch.setitem(sys.modules, "sentencex", None)
   line = commands.fail(SCRIPT, *flags(split_sentences="en", num_workers=1))
   assert line == (
@@ -253,12 +255,12 @@ def test_sentences_need_an_extra(monkeypatch, flags):
       {"num_workers": 1, "num_shards": 21},
       "20 documents are too few for 21 output files",
     ),
-    ({"word_boundaries": "spaces"}, "give --do_whole_word_mask too"),
-    ({"whole_word_draw": "word"}, "give --do_whole_word_mask too"),
+    ({"word_boundaries": "spaces"}, "add --do_whole_word_mask"),
+    ({"whole_word_draw": "word"}, "add --do_whole_word_mask"),
   ],
   ids=str,
 )
-def test_bad_input_costs_one_line(tmp_path, flags, text_file, changed, said):
+def test_bad_input_prints_one_line(tmp_path, flags, text_file, changed, said):
   (tmp_path / "empty").write_text("\n \n")
   (tmp_path / "no_mask").write_text("[UNK]\n[CLS]\n[SEP]")
   compressed(text_file, tmp_path / "cut.gz")
@@ -289,7 +291,7 @@ def test_records_do_not_depend_on_the_encoding(tmp_path, vocab_file):
   assert len(found) == 1
 
 
-def test_the_doctor_makes_the_checks_of_a_run(flags):
+def test_doctor_makes_the_checks_of_a_run(flags):
   functions = []
 
   class Recorder:
@@ -317,7 +319,7 @@ def test_the_doctor_makes_the_checks_of_a_run(flags):
   assert [code for code in checked if code in codes] == codes[:5]
 
 
-def test_folders_made_for_a_run_that_fails_are_removed(tmp_path):
+def test_folders_created_for_a_failed_run_are_removed(tmp_path):
   (tmp_path / "kept").mkdir()
   paths = [
     str(tmp_path / "kept" / "new" / "a"),
@@ -333,9 +335,7 @@ def test_folders_made_for_a_run_that_fails_are_removed(tmp_path):
 
 
 @pytest.mark.unit
-def test_a_vocabulary_of_the_other_case_is_a_warning_as_in_the_original(
-  tmp_path, caplog
-):
+def test_vocabulary_of_the_other_casing_logs_a_warning(tmp_path, caplog):
   words = map("".join, itertools.product("abcdefghij", repeat=3))
   vocab = tmp_path / "uncased.txt"
   vocab.write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))

@@ -1,4 +1,4 @@
-"""Tests of the features of texts, as a command and in its parts."""
+"""Tests of feature extraction: the command and its functions."""
 
 import gzip
 import json
@@ -38,53 +38,53 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-  """A folder with texts and a small model of random weights."""
-  place = tmp_path_factory.mktemp("features")
-  (place / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
-  (place / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
-  (place / "bert_config.json").write_text(CONFIG.to_json_string())
+def folder(tmp_path_factory):
+  """A folder with texts and a small model with random weights."""
+  folder = tmp_path_factory.mktemp("features")
+  (folder / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
+  (folder / "vocab.txt").write_text("".join(token + "\n" for token in VOCAB))
+  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
   with tf.Graph().as_default(), tf.Session() as session:
     modeling.BertModel(CONFIG, False, tf.zeros([1, 1], tf.int32))
     rng = np.random.default_rng(0)
     for variable in tf.trainable_variables():
-      # Larger than new weights are, so that no two tokens come out alike.
+      # Larger than initial weights, so that hidden states differ clearly.
       variable.load(rng.normal(scale=0.3, size=variable.shape), session)
-    tf.train.Saver().save(session, str(place / "model.ckpt"))
-  return place
+    tf.train.Saver().save(session, str(folder / "model.ckpt"))
+  return folder
 
 
-def flags(place, **changed):
+def flags(folder, **changed):
   values = {
-    "input_file": place / "texts.txt",
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "init_checkpoint": place / "model.ckpt",
+    "input_file": folder / "texts.txt",
+    "vocab_file": folder / "vocab.txt",
+    "bert_config_file": folder / "bert_config.json",
+    "init_checkpoint": folder / "model.ckpt",
     "max_seq_length": 16,
     "batch_size": 4,
   }
   return commands.as_flags(values | changed)
 
 
-def extract(output_file, place, standard_input=None, **changed):
-  """Writes the output file; gives the log."""
+def extract(output_file, folder, standard_input=None, **changed):
+  """Runs the command; returns its log."""
   return commands.succeed(
     "extract_features.py",
     f"--output_file={output_file}",
-    *flags(place, **changed),
+    *flags(folder, **changed),
     input=standard_input,
   ).stderr
 
 
 @pytest.fixture(scope="module")
-def extracted(place):
-  """The JSONL of the texts, both layers, and the log."""
-  log = extract(place / "texts.jsonl", place, layers="-1,0")
-  return (place / "texts.jsonl").read_text(), log
+def extracted(folder):
+  """JSONL of the texts with both layers, and the log."""
+  log = extract(folder / "texts.jsonl", folder, layers="-1,0")
+  return (folder / "texts.jsonl").read_text(), log
 
 
 def states(text):
-  """Of each line of a JSONL, its numbers: [tokens, layers, H]."""
+  """Hidden states of each line of JSONL: [num_tokens, num_layers, H]."""
   return [
     np.array(
       [
@@ -97,7 +97,7 @@ def states(text):
 
 
 def assert_same_text(text, expected):
-  """Equal character by character, but for the last digits of numbers."""
+  """Checks that texts are equal but for the last digits of numbers."""
   assert NUMBER.sub("#", text) == NUMBER.sub("#", expected)
   numbers, others = (
     [float(number) for number in NUMBER.findall(t)] for t in (text, expected)
@@ -108,9 +108,9 @@ def assert_same_text(text, expected):
 # Whole runs
 
 
-def test_replicas_give_the_features_of_one(place, extracted, tmp_path):
+def test_several_replicas_give_the_same_features(folder, extracted, tmp_path):
   replicated = tmp_path / "replicated.jsonl"
-  extract(replicated, place, layers="-1,0", num_replicas=3)
+  extract(replicated, folder, layers="-1,0", num_replicas=3)
   assert_same_text(replicated.read_text(), extracted[0])
 
 
@@ -136,19 +136,21 @@ def test_output_equals_the_reference(tmp_path, golden):
     assert_same_text((tmp_path / "output.jsonl").read_text(), file.read())
 
 
-def test_batch_size_changes_nothing(place, extracted, tmp_path):
-  extract(tmp_path / "one.jsonl", place, layers="-1,0", batch_size=1)
+def test_features_do_not_depend_on_the_batch_size(folder, extracted, tmp_path):
+  extract(tmp_path / "one.jsonl", folder, layers="-1,0", batch_size=1)
   assert_same_text((tmp_path / "one.jsonl").read_text(), extracted[0])
 
 
-def test_log_says_what_was_cut_and_restored(extracted):
+def test_log_reports_truncation_and_restored_variables(extracted):
   _, log = extracted
-  assert "1 lines cut to 16 tokens" in log
+  assert "1 lines truncated to 16 tokens" in log
   assert "39 of 39 variables restored" in log
 
 
-def test_vectors_of_several_layers_are_joined(place, extracted, tmp_path):
-  extract(tmp_path / "max.jsonl", place, layers="-1,0", pooling="max")
+def test_vectors_of_several_layers_are_concatenated(
+  folder, extracted, tmp_path
+):
+  extract(tmp_path / "max.jsonl", folder, layers="-1,0", pooling="max")
   lines = reference_data.read_jsonl(str(tmp_path / "max.jsonl"))
   assert [line["linex_index"] for line in lines] == list(range(len(TEXTS)))
   expected = [text.max(axis=0).ravel() for text in states(extracted[0])]
@@ -156,11 +158,11 @@ def test_vectors_of_several_layers_are_joined(place, extracted, tmp_path):
   np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-def test_npz_has_the_last_layer_of_standard_input(place, extracted, tmp_path):
+def test_npz_has_the_last_layer_of_standard_input(folder, extracted, tmp_path):
   extract(
     tmp_path / "mean.npz",
-    place,
-    standard_input=(place / "texts.txt").read_text(),
+    folder,
+    standard_input=(folder / "texts.txt").read_text(),
     input_file="-",
     pooling="mean",
     output_format="npz",
@@ -170,7 +172,7 @@ def test_npz_has_the_last_layer_of_standard_input(place, extracted, tmp_path):
   np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-# Texts to records
+# Records
 
 
 PIECES = [" ||| ", "||| ", " ", "|", "a", "é", "\t", "\r"]
@@ -180,7 +182,7 @@ PIECES = [" ||| ", "||| ", " ", "|", "a", "é", "\t", "\r"]
 @hypothesis.given(
   st.lists(st.lists(st.sampled_from(PIECES)).map("".join), max_size=5)
 )
-def test_lines_part_as_the_reference_parts_them(tmp_path_factory, lines):
+def test_lines_are_split_into_pairs_like_the_reference(tmp_path_factory, lines):
   path = tmp_path_factory.getbasetemp() / "lines.txt"
   path.write_bytes("".join(line + "\n" for line in lines).encode())
   expected = []
@@ -192,14 +194,14 @@ def test_lines_part_as_the_reference_parts_them(tmp_path_factory, lines):
 
 
 @pytest.mark.graph
-def test_what_editors_and_other_encodings_leave_does_not_matter(place):
-  (place / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
-  (place / "plain.txt").write_bytes(b"the cat\non ||| mat\n")
-  tokenizer = tokenization.FullTokenizer(str(place / "vocab.txt"))
+def test_byte_order_marks_line_ends_and_invalid_bytes_are_dropped(folder):
+  (folder / "odd.txt").write_bytes(b"\xef\xbb\xbfthe c\xe9at\r\non ||| mat")
+  (folder / "plain.txt").write_bytes(b"the cat\non ||| mat\n")
+  tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
   odd, plain = (
     list(
       extract_features.encode_examples(
-        extract_features.read_examples(str(place / name)), tokenizer, 8
+        extract_features.read_examples(str(folder / name)), tokenizer, 8
       )
     )
     for name in ("odd.txt", "plain.txt")
@@ -207,11 +209,11 @@ def test_what_editors_and_other_encodings_leave_does_not_matter(place):
   assert odd == plain
 
 
-# Features as other code calls for them
+# Functions of google-research/bert
 
 
 class CharacterTokenizer:
-  """A tokenizer with nothing but what other code's tokenizers have."""
+  """The minimal interface of a tokenizer."""
 
   def tokenize(self, text):
     return list(text)
@@ -232,7 +234,9 @@ class CharacterTokenizer:
     (("", ""), 3, "[CLS] [SEP]", [0] * 3),
   ],
 )
-def test_examples_become_features(texts, seq_length, tokens, type_ids):
+def test_examples_are_converted_to_features(
+  texts, seq_length, tokens, type_ids
+):
   (converted,) = extract_features.convert_examples_to_features(
     [extract_features.InputExample(7, *texts)], seq_length, CharacterTokenizer()
   )
@@ -247,7 +251,7 @@ def test_examples_become_features(texts, seq_length, tokens, type_ids):
 
 
 @pytest.mark.unit
-def test_no_room_for_special_tokens():
+def test_seq_length_without_room_for_special_tokens_is_rejected():
   with pytest.raises(ValueError):
     extract_features.convert_examples_to_features(
       [extract_features.InputExample(0, "a", None)], 1, CharacterTokenizer()
@@ -256,7 +260,7 @@ def test_no_room_for_special_tokens():
 
 @pytest.fixture(params=["resource", "reference"])
 def variable_op(request):
-  """Makes variables of one kind; gives the type of their operations."""
+  """Selects the kind of variables; returns the type of their operations."""
   if request.param == "resource":
     yield "VarHandleOp"
     return
@@ -267,14 +271,16 @@ def variable_op(request):
     tf.enable_resource_variables()
 
 
-def test_layer_outputs_are_those_of_the_command(place, extracted, variable_op):
-  examples = extract_features.read_examples(str(place / "texts.txt"))
+def test_model_fn_returns_the_layer_outputs_of_the_command(
+  folder, extracted, variable_op
+):
+  examples = extract_features.read_examples(str(folder / "texts.txt"))
   assert len(examples) == len(TEXTS)
   converted = extract_features.convert_examples_to_features(
-    examples, 16, tokenization.FullTokenizer(str(place / "vocab.txt"))
+    examples, 16, tokenization.FullTokenizer(str(folder / "vocab.txt"))
   )
   model_fn = extract_features.model_fn_builder(
-    CONFIG, str(place / "model.ckpt"), [-1, 0], False, False
+    CONFIG, str(folder / "model.ckpt"), [-1, 0], False, False
   )
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = extract_features.input_fn_builder(converted, 16)(
@@ -302,7 +308,7 @@ def test_layer_outputs_are_those_of_the_command(place, extracted, variable_op):
 
 @pytest.mark.graph
 @pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
-def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
+def test_pooling_equals_numpy_over_tokens_only(pooling):
   rng = np.random.default_rng(0)
   states = rng.normal(size=[3, 5, 2, 4]).astype(np.float32) - 9
   lengths = [5, 3, 1]
@@ -319,12 +325,12 @@ def test_pooling_equals_numpy_on_the_tokens_alone(pooling):
   np.testing.assert_allclose(pooled, expected, rtol=1e-6)
 
 
-# Results to files
+# Output files
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_both_formats_hold_the_same_vectors(tmp_path, scheme):
+def test_both_formats_contain_the_same_vectors(tmp_path, scheme):
   vectors = np.random.default_rng(0).normal(size=[5, 3]).astype(np.float32)
   rows = [{"unique_id": i, "vectors": row} for i, row in enumerate(vectors)]
   path = f"{scheme}{tmp_path}/vectors"
@@ -342,19 +348,19 @@ def test_both_formats_hold_the_same_vectors(tmp_path, scheme):
   ]
 
 
-# What is refused, and how
+# Errors
 
 
 @pytest.fixture
-def refuse(place, tmp_path):
-  """Runs a command that has to fail and leave earlier output as it was."""
+def refuse(folder, tmp_path):
+  """Runs a command that must fail and keep the earlier output."""
 
   def refuse(largest_file=None, **changed):
     output_file = tmp_path / "output.jsonl"
     output_file.write_text("earlier")
     line = commands.fail(
       "extract_features.py",
-      *flags(place, **({"output_file": output_file} | changed)),
+      *flags(folder, **({"output_file": output_file} | changed)),
       largest_file=largest_file,
     )
     assert os.listdir(tmp_path) == ["output.jsonl"]
@@ -364,51 +370,51 @@ def refuse(place, tmp_path):
   return refuse
 
 
-def test_a_missing_input_file(refuse, place):
-  line = refuse(input_file=place / "gone.txt", layers=-1)
-  assert f"{place}/gone.txt: No such file" in line
+def test_missing_input_file_is_refused(refuse, folder):
+  line = refuse(input_file=folder / "gone.txt", layers=-1)
+  assert f"{folder}/gone.txt: No such file" in line
 
 
-def test_an_empty_input_file(refuse, place):
-  (place / "empty.txt").write_text("")
-  line = refuse(input_file=place / "empty.txt", layers=-1)
-  assert f"{place}/empty.txt: has no lines" in line
+def test_empty_input_file_is_refused(refuse, folder):
+  (folder / "empty.txt").write_text("")
+  line = refuse(input_file=folder / "empty.txt", layers=-1)
+  assert f"{folder}/empty.txt: has no lines" in line
 
 
-def test_a_missing_checkpoint(refuse, place):
-  line = refuse(init_checkpoint=place / "gone.ckpt")
-  assert f"{place}/gone.ckpt: no such checkpoint" in line
+def test_missing_checkpoint_is_refused(refuse, folder):
+  line = refuse(init_checkpoint=folder / "gone.ckpt")
+  assert f"{folder}/gone.ckpt: no such checkpoint" in line
 
 
-def test_sequences_longer_than_the_positions(refuse):
+def test_max_seq_length_above_max_position_embeddings_is_refused(refuse):
   line = refuse(max_seq_length=25)
   assert "--max_seq_length=25" in line and "24" in line
 
 
-def test_more_layers_than_the_model_has(refuse):
+def test_layers_that_the_model_lacks_are_refused(refuse):
   line = refuse()  # the default asks for four
   assert "--layers=-1,-2,-3,-4" in line and "from -2 to 1" in line
 
 
 @pytest.mark.unit
 @pytest.mark.parametrize("layers", ["2", "-3", "", "-1,", "last", "0.5"])
-def test_layers_that_are_none(layers):
+def test_invalid_layers_are_refused(layers):
   with pytest.raises(InputError, match=f"--layers={layers}: .* -2 to 1, .* 2 "):
     extract_features.parse_layers(layers, num_hidden_layers=2)
 
 
-def test_npz_without_pooling(refuse):
+def test_npz_without_pooling_is_refused(refuse):
   assert "--pooling" in refuse(output_format="npz")
 
 
-def test_an_output_file_that_cannot_be_written(refuse, place):
-  line = refuse(output_file=place / "nowhere" / "x.jsonl", layers=-1)
-  assert f"{place}/nowhere/x.jsonl" in line and "No such file" in line
+def test_output_file_in_a_missing_folder_is_refused(refuse, folder):
+  line = refuse(output_file=folder / "nowhere" / "x.jsonl", layers=-1)
+  assert f"{folder}/nowhere/x.jsonl" in line and "No such file" in line
 
 
 @pytest.mark.process
-def test_a_full_disk(refuse):
-  # Room for the records, but not for the results.
+def test_full_disk_keeps_the_earlier_output(refuse):
+  # Enough space for the records, but not for the results.
   line = refuse(layers=-1, largest_file=4000)
   assert "File too large" in line and "Make room" in line
 
@@ -416,28 +422,28 @@ def test_a_full_disk(refuse):
 # A model by its name.
 
 
-def test_a_published_model_by_name(place, tmp_path, monkeypatch):
+def test_published_model_is_found_by_name(folder, tmp_path, monkeypatch):
   folder = tmp_path / "cache" / "uncased_L-2_H-128_A-2"
   folder.mkdir(parents=True)
   for name in ("vocab.txt", "bert_config.json"):
-    shutil.copy(place / name, folder)
-  for path in place.glob("model.ckpt.*"):
+    shutil.copy(folder / name, folder)
+  for path in folder.glob("model.ckpt.*"):
     shutil.copy(path, folder / f"bert_{path.name}")
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   shown = {"output_file": tmp_path / "vectors.npz", "pooling": "mean"}
   brought = {"vocab_file": None, "bert_config_file": None}
   given = flags(
-    place, **brought, **shown, init_checkpoint="bert-tiny", output_format="npz"
+    folder, **brought, **shown, init_checkpoint="bert-tiny", output_format="npz"
   )
   commands.succeed("extract_features.py", *given)
   vectors = np.load(tmp_path / "vectors.npz")["vectors"]
-  given = flags(place, **shown, output_format="npz")
+  given = flags(folder, **shown, output_format="npz")
   commands.succeed("extract_features.py", *given)
   assert np.array_equal(np.load(tmp_path / "vectors.npz")["vectors"], vectors)
 
 
-def test_sizes_and_vocabulary_are_needed_without_a_name(place, tmp_path):
-  given = flags(place, vocab_file=None, output_file=tmp_path / "out")
+def test_vocab_file_is_required_without_a_published_model(folder, tmp_path):
+  given = flags(folder, vocab_file=None, output_file=tmp_path / "out")
   done = commands.run("extract_features.py", *given)
   assert done.returncode == 1
   assert "--vocab_file" in done.stderr.splitlines()[-1]

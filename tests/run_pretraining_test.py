@@ -1054,5 +1054,5 @@ def test_texts_that_are_too_long_are_cut_and_counted(place, caplog):
   (place / "long.txt").write_text("the cat sat [MASK]\nthe cat\n")
   with caplog.at_level("WARNING"):
     lines = fill_mask.read_lines(str(place / "long.txt"), tokenizer, 5)
-  assert "1 lines cut to 5 tokens" in caplog.text
+  assert "1 lines truncated to 5 tokens" in caplog.text
   assert [line.positions for line in lines] == [[], [1, 2]]

@@ -78,9 +78,11 @@ def read_lines(
     lines.append(Line(text, encoded, positions))
   if not lines:
     raise InputError(f"{path}: has no lines")
-  num_cut = sum(line.encoded.num_cut > 0 for line in lines)
-  if num_cut:
-    logging.warning("%d lines cut to %d tokens", num_cut, max_seq_length)
+  num_truncated = sum(line.encoded.num_cut > 0 for line in lines)
+  if num_truncated:
+    logging.warning(
+      "%d lines truncated to %d tokens", num_truncated, max_seq_length
+    )
   return lines
 
 

@@ -480,7 +480,10 @@ def test_file_without_questions_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
   ("value", "said"),
-  [(["cat"], "is not a JSON object"), ({"q": 7}, "question q: 7 cannot be")],
+  [
+    (["cat"], "is not a JSON object"),
+    ({"q": 7}, "question q: has the invalid value 7"),
+  ],
 )
 def test_predictions_in_another_format_are_refused(tmp_path, value, said):
   path = write(tmp_path / "predictions.json", value)
