@@ -2,14 +2,14 @@
 
 `BertModel` builds the encoder; the functions after it put the head of a task
 on its outputs. Variables have the names of the released checkpoints. The file
-needs TensorFlow alone and works in any graph of TensorFlow 1 style, with
-reference or resource variables. Its formulas are the plain ones; faster ways
-to compute them are subclasses of `Compute`.
+needs only TensorFlow and works in any TensorFlow 1 style graph, with reference
+or resource variables. The formulas are the plain ones; subclasses of `Compute`
+compute them faster.
 
 Shapes, in this file and in the whole project: B batch, S sequence (F queries,
 T keys), H hidden size, N attention heads, D head size (H / N), P predictions,
-V vocabulary, R rows of a matrix of hidden states (B * S, or fewer where
-padding is left out). Other sizes are spelled out.
+V vocabulary, R rows of a matrix of hidden states (B * S, or fewer without
+padding). Other sizes are spelled out.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import tensorflow.compat.v1 as tf
 
 
 class BertConfig:
-  """The sizes and rates of a model, as `bert_config.json` holds them."""
+  """Hyperparameters of the encoder: the keys of `bert_config.json`."""
 
-  # Not a key of the released files; a converted model may bring its own.
+  # The released files do not set this; converted models may.
   layer_norm_eps = 1e-12
 
   def __init__(
@@ -47,20 +47,20 @@ class BertConfig:
     type_vocab_size: int = 16,
     initializer_range: float = 0.02,
   ):
-    """Stores each value unchecked.
+    """Stores the values without checking them.
 
     Args:
-      vocab_size: rows of the word embedding table.
-      hidden_size: width of the output of each layer.
-      num_hidden_layers: Transformer layers.
-      num_attention_heads: heads of each layer; divides `hidden_size`.
-      intermediate_size: width inside the feed-forward part of a layer.
-      hidden_act: activation of that part, see `get_activation`.
-      hidden_dropout_prob: dropout of embeddings and layer outputs.
-      attention_probs_dropout_prob: dropout of attention probabilities.
+      vocab_size: V, number of word embeddings.
+      hidden_size: H, width of the hidden states.
+      num_hidden_layers: number of Transformer layers.
+      num_attention_heads: N, heads per layer; must divide `hidden_size`.
+      intermediate_size: inner width of the feed-forward network of a layer.
+      hidden_act: activation of that network, see `get_activation`.
+      hidden_dropout_prob: dropout of embeddings and sublayer outputs.
+      attention_probs_dropout_prob: dropout of the attention probabilities.
       max_position_embeddings: longest sequence, in tokens.
-      type_vocab_size: number of segments.
-      initializer_range: standard deviation of new weights.
+      type_vocab_size: number of segment types.
+      initializer_range: standard deviation of the initial weights.
     """
     self.vocab_size = vocab_size
     self.hidden_size = hidden_size
@@ -88,7 +88,7 @@ class BertConfig:
       return cls.from_dict(json.load(reader))
 
   def to_dict(self) -> dict[str, Any]:
-    """Copy of the values by key."""
+    """Deep copy of the values, by key."""
     return copy.deepcopy(vars(self))
 
   def to_json_string(self) -> str:
@@ -122,27 +122,27 @@ class BertModel:
     """Builds the graph.
 
     Args:
-      config: the model's sizes; not changed.
-      is_training: whether dropout is on.
+      config: hyperparameters; not modified.
+      is_training: whether to apply dropout.
       input_ids: int32 [B, S], each in [0, V).
       input_mask: int32 [B, S], 1 at tokens to attend to, 0 at padding; None
         for all ones.
       token_type_ids: int32 [B, S], each token's segment; None for all zeros.
-        An id outside the table adds nothing.
-      use_one_hot_embeddings: looks words up by a matrix product, which is
-        faster on a TPU.
-      scope: variable scope; None for "bert", or "bert_1" and so on where that
-        scope was used before, except under `reuse=True`.
+        An id outside the segment table adds no embedding.
+      use_one_hot_embeddings: look up word embeddings by a one-hot matrix
+        product, which is faster on a TPU.
+      scope: variable scope; None for "bert", or "bert_1" and so on if that
+        scope is in use, except under `reuse=True`.
       dropout_seed: see `dropout`; None for random masks.
       compute: None for the plain `Compute()`.
       output_positions: int32 [B, P], each in [0, S): the last layer computes
-        only the states at these positions, the first of which must be 0, that
-        of [CLS]. None for all positions.
+        the hidden states at these positions only. The first of each sequence
+        must be 0, the position of [CLS]. None for all positions.
 
     Raises:
       ValueError: `num_attention_heads` does not divide `hidden_size`, S is
         known and above `max_position_embeddings`, an input is not of rank 2,
-        or recomputation would draw different dropout masks.
+        or layers are recomputed with random dropout masks.
     """
     config = copy.deepcopy(config)
     compute = compute or Compute()
@@ -157,8 +157,8 @@ class BertModel:
       token_type_ids = tf.zeros([batch_size, seq_length], tf.int32)
     compute = compute.for_batch(input_mask)
 
-    # A second model gets a scope of its own, "bert_1", except where variables
-    # can only be shared.
+    # A second model gets its own scope, "bert_1", unless `reuse=True` requires
+    # the variables of the first.
     if scope is None and tf.get_variable_scope().reuse is True:
       scope = "bert"
     with tf.variable_scope(scope, default_name="bert"):
@@ -186,7 +186,7 @@ class BertModel:
       with tf.variable_scope("encoder"):
         self.all_encoder_layers = transformer_model(
           embedding_output,
-          # The same keys for every query: broadcast, not repeated.
+          # All queries may attend to the same keys: broadcast over F.
           tf.reshape(input_mask, [batch_size, 1, seq_length]),
           hidden_size=config.hidden_size,
           num_hidden_layers=config.num_hidden_layers,
@@ -206,7 +206,7 @@ class BertModel:
       self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
         self.pooled_output = dense(
-          self.sequence_output[:, 0],  # [B, H]: the state at [CLS]
+          self.sequence_output[:, 0],  # [B, H]: hidden state of [CLS]
           config.hidden_size,
           tf.tanh,
           config.initializer_range,
@@ -217,18 +217,18 @@ class BertModel:
     return self.pooled_output
 
   def get_sequence_output(self):
-    """Last layer: float [B, S, H], or [B, P, H] at `output_positions`."""
+    """Last hidden states: float [B, S, H]; [B, P, H] at `output_positions`."""
     return self.sequence_output
 
   def get_all_encoder_layers(self):
-    """List of layer outputs, first to last, each float [B, S, H].
+    """Hidden states of every layer, first to last: list of float [B, S, H].
 
     With `output_positions` the last one is [B, P, H].
     """
     return self.all_encoder_layers
 
   def get_embedding_output(self):
-    """Input of the first layer, float [B, S, H]: normalized embeddings."""
+    """Input of the first layer: float [B, S, H], after layer norm, dropout."""
     return self.embedding_output
 
   def get_embedding_table(self):
@@ -240,14 +240,14 @@ class BertModel:
 
 
 def gelu(x=None, input_tensor=None):
-  """The Gaussian Error Linear Unit in its exact form (Hendrycks 2016).
+  """Gaussian Error Linear Unit, exact (erf) form (Hendrycks and Gimpel 2016).
 
   Args:
     x: float, any shape.
-    input_tensor: the name of `x` in earlier code.
+    input_tensor: alias of `x`, for older code.
 
   Returns:
-    x times the standard normal distribution function of x.
+    x times the standard normal cumulative distribution function at x.
   """
   if x is None:
     x = input_tensor
@@ -255,7 +255,7 @@ def gelu(x=None, input_tensor=None):
 
 
 def gelu_tanh(x):
-  """`gelu` of a float of any shape, approximated by tanh to within 5e-4."""
+  """Tanh approximation of `gelu`, within 5e-4; any shape."""
   inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
   return 0.5 * x * (1.0 + tf.tanh(inner))
 
@@ -295,71 +295,71 @@ def create_initializer(initializer_range: float = 0.02):
   return tf.truncated_normal_initializer(stddev=initializer_range)
 
 
-# How the model is computed
+# Computation
 
 
 class Compute:
-  """Plain computation: float32, all positions, one operation at a time.
+  """Plain computation: float32, padding included, no fused operations.
 
-  A subclass computes the same in less time or memory. `BertModel` calls
-  `for_inference` and `for_batch` first, then the other methods of the object
-  that these return.
+  Subclasses compute the same function in less time or memory. `BertModel` first
+  calls `for_inference` and `for_batch`; the other methods are those of the
+  object that these two return.
 
   Attributes:
-    dtype: of matrix products and the states between them. Weights, layer
+    dtype: dtype of matrix products and hidden states. Weights, layer
       normalization, softmax and losses are always float32.
     positions: int32 [1, R], the position of each unpadded row in its sequence;
-      None where padding is computed too.
+      None without unpadding.
   """
 
   dtype = tf.float32
   positions = None
 
   def for_inference(self) -> Compute:
-    """The same without what only training needs."""
+    """Returns the object to use without training; here `self`."""
     return self
 
   def for_batch(self, input_mask) -> Compute:
-    """Binds to a batch; `input_mask` is int32 [B, S], 0 at padding.
+    """Returns the object to use for a batch with this mask [B, S]; here `self`.
 
-    A subclass may leave padding out: ids and hidden states are then those of
-    one sequence of R rows, S = R and B = 1, in everything but attention.
+    A subclass may remove padding. Outside of attention, ids and hidden states
+    then form a single sequence of R unpadded rows: B = 1, S = R.
     """
     del input_mask
     return self
 
   def unpad_input(self, ids):
-    """Removes padding: [B, S] to [1, R]; here it stays."""
+    """Removes padding: [B, S] to [1, R]; here the identity."""
     return ids
 
   def pad_output(self, states):
-    """Restores padding: [1, R, H] to [B, S, H]; here it is still there."""
+    """Restores padding: [1, R, H] to [B, S, H]; here the identity."""
     return states
 
   def gather_positions(self, states, positions):
-    """See the function of that name; `states` may be unpadded, [1, R, H]."""
+    """Calls `gather_positions`; subclasses take unpadded states [1, R, H]."""
     return gather_positions(states, positions)
 
   def attention_layer(self, from_tensor, to_tensor, attention_mask, **options):
-    """See the function of that name; the tensors may be unpadded, [R, H]."""
+    """Calls `attention_layer`; subclasses take unpadded tensors [R, H]."""
     return attention_layer(
       from_tensor, to_tensor, attention_mask, compute=self, **options
     )
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
-    """Applies a layer, whose variables are in `scope`, to float [R, H].
+    """Applies a Transformer layer with variables in `scope` to float [R, H].
 
-    `is_repeatable` says whether a second call draws the same dropout masks.
+    `is_repeatable`: whether a second call draws the same dropout masks.
     """
     del scope, is_repeatable
     return layer(hidden)
 
   def activate(self, product, bias, activation: Callable):
-    """`activation` of [R, width] plus [width]: the end of a dense layer."""
+    """End of a dense layer: activation(product + bias), [R, width]."""
     return activation(tf.nn.bias_add(product, bias))
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
-    """Dropout of a tensor; `key` and `step` are those of `dropout_key`."""
+    """Dropout of a tensor; `key` and `step` come from `dropout_key`."""
     if key is None:
       return tf.nn.dropout(tensor, rate=dropout_prob)
     return tf.nn.experimental.stateless_dropout(
@@ -369,12 +369,12 @@ class Compute:
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
-    """layer_norm(dropout(output) + residual), [R, H]: the end of a sublayer."""
+    """End of a sublayer: layer_norm(dropout(output) + residual), [R, H]."""
     output = dropout(output, dropout_prob, dropout_seed)
     return layer_norm(output + residual, epsilon=epsilon)
 
 
-# The encoder's parts
+# Encoder
 
 
 def embedding_lookup(
@@ -385,20 +385,20 @@ def embedding_lookup(
   word_embedding_name: str = "word_embeddings",
   use_one_hot_embeddings: bool = False,
 ):
-  """Looks up the embedding of each token.
+  """Looks up the word embedding of each token.
 
   Args:
     input_ids: int32 [B, S], or [..., num_ids] for several ids per position;
       each in [0, V).
     vocab_size: V, rows of the table.
     embedding_size: H, columns of the table.
-    initializer_range: standard deviation of a new table.
+    initializer_range: standard deviation of the initial table.
     word_embedding_name: name of the table's variable.
     use_one_hot_embeddings: multiply by a one-hot matrix instead of gathering.
 
   Returns:
     float32 [B, S, H], or [..., num_ids * H] with the embeddings of a position
-    side by side; and the table, float32 [V, H].
+    concatenated; and the table, float32 [V, H].
   """
   table = tf.get_variable(
     word_embedding_name,
@@ -435,13 +435,13 @@ def embedding_postprocessor(
 
   Args:
     input_tensor: float [B, S, H], the word embeddings.
-    use_token_type: whether to add the embeddings of `token_type_ids`.
-    token_type_ids: int32 [B, S]; an id outside the table adds nothing.
+    use_token_type: whether to add segment embeddings.
+    token_type_ids: int32 [B, S]; an id outside the table adds no embedding.
     token_type_vocab_size: rows of the segment table.
-    token_type_embedding_name: name of its variable.
+    token_type_embedding_name: name of the segment table's variable.
     use_position_embeddings: whether to add position embeddings.
-    position_embedding_name: name of their variable.
-    initializer_range: standard deviation of new tables.
+    position_embedding_name: name of the position table's variable.
+    initializer_range: standard deviation of the initial tables.
     max_position_embeddings: rows of the position table.
     dropout_prob: dropout of the result.
     dropout_seed: see `dropout`.
@@ -449,12 +449,12 @@ def embedding_postprocessor(
     positions: int32 [B, S], the position of each token; None for 0 to S - 1.
 
   Returns:
-    As `input_tensor`.
+    [B, S, H], dtype of `input_tensor`.
 
   Raises:
     ValueError: `token_type_ids` are missing, or S is known and above
-      `max_position_embeddings`. Where S is not known, running the graph raises
-      `tf.errors.InvalidArgumentError`.
+      `max_position_embeddings`. If S is unknown, running the graph raises
+      `tf.errors.InvalidArgumentError` instead.
   """
   _, seq_length, width = get_shape_list(input_tensor, expected_rank=3)
   initializer = create_initializer(initializer_range)
@@ -486,7 +486,7 @@ def embedding_postprocessor(
           f"The sequences have {seq_length} tokens, but the model has only"
           f" max_position_embeddings = {max_position_embeddings}"
         )
-      # The same for each sequence. The slice fails where S is too large.
+      # Shared by all sequences. The slice fails if S is too large.
       output += tf.slice(table, [0, 0], [seq_length, width])  # [S, H]
   return layer_norm_and_dropout(
     output, dropout_prob, dropout_seed=dropout_seed, epsilon=layer_norm_eps
@@ -507,7 +507,7 @@ def take_rows(table, indices):
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
-  """Repeats a mask of keys for each query.
+  """Attention mask from a padding mask: the same keys for every query.
 
   Args:
     from_tensor: [B, F] or [B, F, ...]; only its shape is used.
@@ -541,7 +541,7 @@ def transformer_model(
   compute: Compute | None = None,
   output_positions=None,
 ):
-  """The encoder's stack of Transformer layers (Vaswani et al. 2017).
+  """Stack of Transformer encoder layers (Vaswani et al. 2017).
 
   Args:
     input_tensor: float [B, S, H]; unpadded (see `Compute.for_batch`) [1, R, H].
@@ -550,17 +550,17 @@ def transformer_model(
     hidden_size: H.
     num_hidden_layers: number of layers.
     num_attention_heads: N.
-    intermediate_size: width inside the feed-forward part.
-    intermediate_act_fn: activation of that part, or None.
+    intermediate_size: inner width of the feed-forward network.
+    intermediate_act_fn: activation of that network, or None.
     hidden_dropout_prob: dropout of the outputs of attention and feed-forward.
-    attention_probs_dropout_prob: dropout of attention probabilities.
-    initializer_range: standard deviation of new weights.
+    attention_probs_dropout_prob: dropout of the attention probabilities.
+    initializer_range: standard deviation of the initial weights.
     do_return_all_layers: whether to return the output of every layer.
     dropout_seed: see `dropout`.
     layer_norm_eps: see `layer_norm`.
     compute: None for the plain `Compute()`.
-    output_positions: int32 [B, P], the positions that the last layer computes;
-      None for all. Needs an attention mask [B, 1, S].
+    output_positions: int32 [B, P], the positions at which the last layer is
+      computed; None for all. Needs an attention mask [B, 1, S].
 
   Returns:
     float [B, S, H], the output of the last layer, [B, P, H] with
@@ -568,7 +568,7 @@ def transformer_model(
 
   Raises:
     ValueError: the heads do not divide the hidden size, the input has another
-      width, or recomputation would draw different dropout masks.
+      width, or layers are recomputed with random dropout masks.
   """
   compute = compute or Compute()
   input_shape = get_shape_list(input_tensor, expected_rank=3)
@@ -630,7 +630,7 @@ def transformer_model(
       output = dense(intermediate, hidden_size, None, initializer_range)
       return add_and_norm(output, attention_output)
 
-  # Matrices throughout: reshaping between rank 2 and 3 costs time on a TPU.
+  # Hidden states stay matrices: reshaping them in each layer is slow on a TPU.
   hidden = reshape_to_matrix(input_tensor)  # [R, H]
   is_repeatable = dropout_seed is not None or not (
     hidden_dropout_prob or attention_probs_dropout_prob
@@ -675,8 +675,8 @@ def attention_layer(
   """Multi-head attention (Vaswani et al. 2017, section 3.2.2).
 
   Queries come from `from_tensor`; keys and values from `to_tensor`. In
-  self-attention the two are the same tensor. Each head attends with queries,
-  keys and values of its own, which are D columns of three learned projections.
+  self-attention the two are the same tensor. Each head has its own queries,
+  keys and values: D columns of three learned projections.
 
   Args:
     from_tensor: float [B, F, from_width] or [B * F, from_width].
@@ -689,7 +689,7 @@ def attention_layer(
     key_act: activation of the keys, or None.
     value_act: activation of the values, or None.
     attention_probs_dropout_prob: dropout of the attention probabilities.
-    initializer_range: standard deviation of new weights.
+    initializer_range: standard deviation of the initial weights.
     do_return_2d_tensor: whether to return a matrix.
     batch_size: B; required with matrices.
     from_seq_length: F; required with matrices.
@@ -701,7 +701,7 @@ def attention_layer(
     float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D].
 
   Raises:
-    ValueError: the inputs differ in rank, or are matrices and a size is
+    ValueError: the inputs differ in rank, or are matrices and B, F or T is
       missing.
   """
   from_shape = get_shape_list(from_tensor, expected_rank=[2, 3])
@@ -741,8 +741,8 @@ def attention_layer(
   key = tf.reshape(key, to_heads)  # [B, T, N, D]
   value = tf.reshape(value, to_heads)  # [B, T, N, D]
 
-  # Move the heads next to the batch: `tf.matmul` multiplies the last two axes,
-  # for each head of each sequence by itself.
+  # Move the heads next to the batch: `tf.matmul` multiplies over the last two
+  # axes, separately for each head of each sequence.
   query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
   key = tf.transpose(key, [0, 2, 1, 3])  # [B, N, T, D]
   value = tf.transpose(value, [0, 2, 1, 3])  # [B, N, T, D]
@@ -757,7 +757,7 @@ def attention_layer(
     compute,
   )  # [B, N, F, D]
 
-  # Put the columns of all heads side by side again.
+  # Concatenate the heads again.
   context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
   if do_return_2d_tensor:
     return tf.reshape(context, [-1, width])  # [B * F, N * D]
@@ -788,16 +788,16 @@ def dot_product_attention(
     [B, N, F, D], dtype of `value`: for each query the average of the values,
     weighted by the attention probabilities.
   """
-  # How well each query matches each key: their dot product.
+  # Similarity of each query to each key: their dot product.
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
   scores = tf.cast(scores, tf.float32)
   if attention_mask is not None:
-    # Adding -10000 to the score of a masked key makes its probability 0. Minus
-    # infinity would turn a query whose keys are all masked into NaN.
+    # Adding -10000 to the score of a masked key makes its probability 0. With
+    # -inf, a query whose keys are all masked would become NaN.
     is_masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
     scores += is_masked[:, tf.newaxis, :, :] * -10000.0  # [B, N, F, T]
-  probs = tf.nn.softmax(scores)  # [B, N, F, T], the sum over T is 1
-  # This dropout hides single keys from single queries.
+  probs = tf.nn.softmax(scores)  # [B, N, F, T], sums to 1 over T
+  # Dropping a probability hides one key from one query.
   probs = dropout(probs, dropout_prob, dropout_seed, compute)
   return tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
 
@@ -813,10 +813,10 @@ def dense(
   """A fully connected layer, computed in the dtype of its inputs.
 
   Args:
-    inputs: float [..., width], width known.
+    inputs: float [..., width]; the width must be known.
     units: width of the output.
-    activation: function of the output, or None.
-    initializer_range: standard deviation of a new kernel.
+    activation: applied to the output, or None.
+    initializer_range: standard deviation of the initial kernel.
     name: variable scope of `kernel` [width, units] and `bias` [units].
     compute: None for the plain `Compute()`.
 
@@ -843,17 +843,17 @@ def dense(
 
 
 def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
-  """Normalizes each vector, then scales and shifts it (Ba et al. 2016).
+  """Layer normalization over the last axis (Ba et al. 2016).
 
   Args:
     input_tensor: float [..., H].
     name: variable scope of `beta` and `gamma`, both [H]; None for "LayerNorm",
-      or "LayerNorm_1" and so on where that was used before.
+      or "LayerNorm_1" and so on if that scope is in use.
     epsilon: added to the variance.
 
   Returns:
-    As `input_tensor`, each vector with mean 0 and variance 1, times `gamma`,
-    plus `beta`.
+    Shape and dtype of `input_tensor`: each vector normalized to mean 0 and
+    variance 1, times `gamma`, plus `beta`. Computed in float32.
   """
   with tf.variable_scope(name, default_name="LayerNorm"):
     beta, gamma = norm_weights(input_tensor.shape.as_list()[-1])
@@ -872,7 +872,7 @@ def norm_weights(width: int):
 def normalize(vectors, beta, gamma, epsilon: float):
   """`layer_norm` of float32 [..., H] with weights [H]."""
   mean, variance = tf.nn.moments(vectors, axes=[-1], keepdims=True)
-  with tf.name_scope("batchnorm"):  # existing code looks this name up
+  with tf.name_scope("batchnorm"):  # existing code looks up this name
     scale = tf.math.rsqrt(variance + epsilon) * gamma
     return (vectors - mean) * scale + beta
 
@@ -884,7 +884,7 @@ def layer_norm_and_dropout(
   dropout_seed=None,
   epsilon: float = 1e-12,
 ):
-  """`layer_norm` of float [..., H], then `dropout`; arguments as of these."""
+  """`layer_norm`, then `dropout`, of float [..., H]."""
   output = layer_norm(input_tensor, name, epsilon)
   return dropout(output, dropout_prob, dropout_seed)
 
@@ -895,20 +895,21 @@ def dropout(
   dropout_seed=None,
   compute: Compute | None = None,
 ):
-  """Zeroes random elements and scales up the others (Srivastava et al. 2014).
+  """Dropout (Srivastava et al. 2014); with a seed, stateless.
 
   Args:
     input_tensor: float, any shape.
-    dropout_prob: probability of dropping an element; None or 0 for none.
-    dropout_seed: None for a random mask, or a pair: the run's seed, an int,
-      and the step, an integer tensor []. The mask is then a function of these
-      two and of the variable scope: a step that runs again drops the same
-      elements. A scope has at most one dropout.
-    compute: None for the plain `Compute()`. Another one may draw different
+    dropout_prob: probability of dropping an element; None or 0 for no dropout.
+    dropout_seed: None for a random dropout mask, or a pair: the run's seed, an
+      int, and the step, an integer tensor []. The mask is then a function of
+      seed, step and variable scope, so that a step that is run again drops the
+      same elements. A scope has at most one dropout.
+    compute: None for the plain `Compute()`. Subclasses may draw different
       masks, with the same drop probability.
 
   Returns:
-    As `input_tensor`.
+    Shape and dtype of `input_tensor`; kept elements are divided by
+    1 - dropout_prob.
   """
   if not dropout_prob:
     return input_tensor
@@ -925,22 +926,22 @@ def dropout_key(dropout_seed):
   return zlib.crc32(name.encode()) & 0x7FFFFFFF, step
 
 
-# The heads
+# Task heads
 
 
 def masked_lm_logits(
   config: BertConfig, sequence_output, embedding_table, positions=None
 ):
-  """Scores every vocabulary entry at each masked position.
+  """Masked-LM logits at each masked position (Devlin et al. 2019, section 3.1).
 
-  The word embeddings serve as output weights too (Devlin et al. 2019, 3.1).
+  The word embeddings are also the output weights (weight tying).
 
   Args:
-    config: of the encoder.
+    config: hyperparameters of the encoder.
     sequence_output: float [B, S, H].
     embedding_table: float [V, H].
-    positions: int32 [B, P], see `gather_positions`; None where
-      `sequence_output` has the states at the masked positions only, S = P.
+    positions: int32 [B, P], see `gather_positions`; None if `sequence_output`
+      already holds the masked positions only, S = P.
 
   Returns:
     float [B * P, V].
@@ -970,7 +971,7 @@ def gather_positions(sequence, positions):
   """Gathers the hidden states at `positions` of each sequence.
 
   Args:
-    sequence: float [B, S, H].
+    sequence: float [B, S, H], hidden states.
     positions: int32 [B, P], each in [0, S); padding slots hold 0.
 
   Returns:
@@ -981,20 +982,21 @@ def gather_positions(sequence, positions):
     ValueError: `sequence` is not of rank 3.
   """
   batch_size, seq_length, width = get_shape_list(sequence, expected_rank=3)
-  starts = tf.range(batch_size) * seq_length  # [B], the row of each [CLS]
+  starts = tf.range(batch_size) * seq_length  # [B], first row per sequence
   rows = tf.cast(positions, tf.int32) + starts[:, tf.newaxis]  # [B, P]
   return take_rows(tf.reshape(sequence, [-1, width]), tf.reshape(rows, [-1]))
 
 
 def next_sentence_logits(config: BertConfig, pooled_output):
-  """Scores "the second segment follows the first" (0) and "it does not" (1).
+  """Next-sentence logits (Devlin et al. 2019, section 3.1).
 
   Args:
-    config: of the encoder.
+    config: hyperparameters of the encoder.
     pooled_output: float [B, H].
 
   Returns:
-    float [B, 2].
+    float [B, 2]: logits of "the second segment follows the first" (0) and of
+    "it is a random one" (1).
   """
   with tf.variable_scope("cls/seq_relationship"):
     return _output_layer(pooled_output, 2, config.initializer_range)
@@ -1003,12 +1005,12 @@ def next_sentence_logits(config: BertConfig, pooled_output):
 def classification_logits(
   pooled_output, num_labels: int, dropout_prob: float = 0.0, dropout_seed=None
 ):
-  """Scores each label of a sequence; with one label, predicts a number.
+  """Classification logits of a sequence; with one label, a regression value.
 
   Args:
     pooled_output: float [B, H].
-    num_labels: width of the output.
-    dropout_prob: dropout of `pooled_output`, for training.
+    num_labels: number of labels.
+    dropout_prob: dropout of `pooled_output`; 0 outside training.
     dropout_seed: see `dropout`.
 
   Returns:
@@ -1021,20 +1023,20 @@ def classification_logits(
 def token_classification_logits(
   sequence_output, num_labels: int, dropout_prob: float = 0.0, dropout_seed=None
 ):
-  """`classification_logits` of each token: [B, S, H] to [B, S, num_labels]."""
+  """Classification logits of each token: [B, S, H] to [B, S, num_labels]."""
   return classification_logits(
     sequence_output, num_labels, dropout_prob, dropout_seed
   )
 
 
 def span_logits(sequence_output):
-  """Scores each token as the start and as the end of an answer.
+  """Answer-span logits (Devlin et al. 2019, section 4.2).
 
   Args:
     sequence_output: float [B, S, H].
 
   Returns:
-    Two float [B, S]: start scores and end scores.
+    Two float [B, S]: start logits and end logits.
   """
   with tf.variable_scope("cls/squad"):
     logits = _output_layer(sequence_output, 2)  # [B, S, 2]
@@ -1042,7 +1044,7 @@ def span_logits(sequence_output):
 
 
 def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
-  """[..., H] to [..., num_outputs], by weights of shape [num_outputs, H]."""
+  """Linear output layer with weights [num_outputs, H]: [..., num_outputs]."""
   shape = get_shape_list(inputs)
   output_weights = tf.get_variable(
     "output_weights",
@@ -1059,11 +1061,11 @@ def _output_layer(inputs, num_outputs: int, initializer_range: float = 0.02):
   return tf.reshape(logits, [*shape[:-1], num_outputs])
 
 
-# The losses
+# Losses
 
 
 def cross_entropy(logits, label_ids):
-  """Negative log probability of each label.
+  """Cross-entropy loss of each example.
 
   Args:
     logits: float [num_examples, num_labels].
@@ -1087,7 +1089,7 @@ def weighted_mean(losses, weights, total_weight=None):
     total_weight: float [], the divisor; None for the sum of the weights.
 
   Returns:
-    float32 []. Like the reference, adds 1e-5 to the divisor.
+    float32 []. As in google-research/bert, 1e-5 is added to the divisor.
   """
   weights = tf.cast(weights, losses.dtype)
   if total_weight is None:
@@ -1095,22 +1097,22 @@ def weighted_mean(losses, weights, total_weight=None):
   return tf.reduce_sum(weights * losses) / (total_weight + 1e-5)
 
 
-# Checkpoints and shapes
+# Checkpoints and tensor shapes
 
 
 def get_assignment_map_from_checkpoint(
   tvars: Iterable, init_checkpoint: str
 ) -> tuple[collections.OrderedDict, dict[str, int]]:
-  """Finds the variables that have a value in a checkpoint.
+  """Matches variables of the graph with those of a checkpoint, by name.
 
   Args:
     tvars: variables of the graph.
     init_checkpoint: path of the checkpoint.
 
   Returns:
-    The map for `tf.train.init_from_checkpoint`, from a name in the checkpoint
-    to the same name in the graph; and a dictionary whose keys are the names of
-    the variables found, with and without ":0".
+    The assignment map for `tf.train.init_from_checkpoint`, from names in the
+    checkpoint to the same names in the graph; and a dictionary whose keys are
+    the names of the variables found, with and without ":0".
   """
   wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
   found = [
@@ -1127,7 +1129,7 @@ def reshape_to_matrix(input_tensor):
   """Reshapes [..., width] to a matrix [R, width]; a matrix is unchanged.
 
   Raises:
-    ValueError: the tensor has less than two axes.
+    ValueError: the tensor has fewer than two axes.
   """
   rank = input_tensor.shape.rank
   if rank < 2:
@@ -1142,11 +1144,11 @@ def reshape_from_matrix(output_tensor, orig_shape_list: list):
 
   Args:
     output_tensor: [R, width].
-    orig_shape_list: the shape before, from `get_shape_list`; its last entry is
-      not used.
+    orig_shape_list: the original shape, from `get_shape_list`; its last entry
+      is not used.
 
   Returns:
-    [..., width]; `output_tensor` itself if the shape was that of a matrix.
+    [..., width]; `output_tensor` itself if the original was a matrix.
   """
   if len(orig_shape_list) == 2:
     return output_tensor
@@ -1161,14 +1163,14 @@ def get_shape_list(
 
   Args:
     tensor: any tensor or variable of known rank.
-    expected_rank: the rank that it must have, or a list of allowed ranks.
-    name: what to call the tensor in the error.
+    expected_rank: required rank, or a list of allowed ranks.
+    name: name of the tensor in the error message.
 
   Returns:
     One entry per axis.
 
   Raises:
-    ValueError: the tensor has another rank.
+    ValueError: the rank is not an expected one.
   """
   if expected_rank is not None:
     assert_rank(tensor, expected_rank, name)
@@ -1184,7 +1186,7 @@ def get_shape_list(
 def assert_rank(
   tensor, expected_rank: int | list[int], name: str | None = None
 ) -> None:
-  """Raises ValueError for another rank; arguments as of `get_shape_list`."""
+  """Raises ValueError if the rank is not expected; see `get_shape_list`."""
   ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
   if tensor.shape.rank not in ranks:
     raise ValueError(

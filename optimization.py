@@ -1,9 +1,9 @@
-"""Optimizers, learning-rate schedules, clipping: one training step of BERT.
+"""Optimizers, learning-rate schedules, gradient clipping: one training step.
 
 `create_optimizer` is the entry point of google-research/bert. `training_step`
 is the same step with `StepOptions`: LAMB, other schedules, frozen layers,
-layer-wise learning rates. The file needs TensorFlow alone and works in any
-graph of TensorFlow 1 style, with reference or resource variables.
+layer-wise learning-rate decay. The file needs only TensorFlow and works in any
+TensorFlow 1 style graph, with reference or resource variables.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Gradients(NamedTuple):
   Attributes:
     loss: float32 [], mean over the batch.
     scalars: further means over the batch, float32 [] by name.
-    gradients: one per variable: a tensor, `tf.IndexedSlices`, or None; those
-      of the scaled loss where there is a loss scale.
+    gradients: one per variable: a tensor, `tf.IndexedSlices`, or None; with
+      loss scaling, gradients of the scaled loss.
     variables: the trainable variables that are not frozen.
   """
 
@@ -35,7 +35,7 @@ class Gradients(NamedTuple):
 
 
 class Frozen(NamedTuple):
-  """Weights that are not trained; they have no gradients and no moments.
+  """Frozen weights: not trained, without gradients and moments.
 
   Attributes:
     num_layers: number of frozen encoder layers, counted from the lowest.
@@ -52,7 +52,8 @@ class StepOptions(NamedTuple):
   Attributes:
     optimizer: a key of `OPTIMIZERS`.
     weight_decay: weight decay rate; None for the optimizer's default.
-    bias_correction: whether adamw corrects its moments too, as the others do.
+    bias_correction: whether adamw corrects the bias of its moments; adam and
+      lamb always do.
     beta_1: decay rate of the first moment.
     beta_2: decay rate of the second moment.
     epsilon: added to the root of the second moment.
@@ -61,10 +62,10 @@ class StepOptions(NamedTuple):
     layer_decay: layer-wise learning-rate decay, see `rate_factors`.
     frozen: weights that are not trained.
     clip_norm: maximum global norm of the gradients; 0 or None for no clipping.
-    num_micro_batches: micro-batches per step; `training_step` gets their
-      accumulated gradients.
+    num_micro_batches: micro-batches per step (gradient accumulation);
+      `training_step` takes the accumulated gradients.
     jit_compile: whether XLA compiles the weight update; not for a TPU.
-    on_cpu: whether moments and weight update are kept off the GPU.
+    on_cpu: whether moments and weight update stay in host memory.
   """
 
   optimizer: str = "adamw"
@@ -88,9 +89,9 @@ class TrainingStep(NamedTuple):
 
   Attributes:
     train_op: applies the gradients, then increments the global step.
-    learning_rate: float32 [], the step's, without layer-wise decay.
+    learning_rate: float32 [], without layer-wise decay.
     gradient_norm: float32 [], global norm before clipping.
-    loss: float32 [], mean over the global batch, of all replicas.
+    loss: float32 [], mean over the global batch of all replicas.
     scalars: further means over the global batch, float32 [] by name.
   """
 
@@ -104,7 +105,7 @@ class TrainingStep(NamedTuple):
 def create_optimizer(
   loss, init_lr: float, num_train_steps: int, num_warmup_steps: int, use_tpu
 ):
-  """The `train_op` of a `training_step` that minimizes `loss`, float []."""
+  """Op that makes one `training_step` to minimize `loss`, float []."""
   return training_step(
     gradients_of(loss), init_lr, num_train_steps, num_warmup_steps, use_tpu
   ).train_op
@@ -132,16 +133,13 @@ def training_step(
     num_warmup_steps: steps of linear warm-up; None or 0 for none.
     use_tpu: whether the replicas are TPU cores.
     options: None for `StepOptions()`.
-    loss_scale: object with the factor `value`, float32 [], of the loss that
-      the gradients are of, and `adapt(norm)`, an op that sets the next one;
-      None for 1. A step whose gradient norm is NaN or Inf is then counted, and
-      moves no weight.
-
-  Returns:
-    A `TrainingStep`.
+    loss_scale: for float16: an object with the loss scale `value`, float32 [],
+      and `adapt(norm)`, which returns an op that sets the next loss scale; None
+      for 1. A step whose gradient norm is NaN or Inf then counts as a step but
+      changes no weight.
 
   Raises:
-    ValueError: there is no such schedule or optimizer.
+    ValueError: the schedule or optimizer does not exist.
   """
   options = options or StepOptions()
   global_step = tf.train.get_or_create_global_step()
@@ -166,7 +164,7 @@ def training_step(
   if loss_scale:
     with tf.control_dependencies([update]):
       update = loss_scale.adapt(norm)
-  # The update reads the step, so it has to be done before the step is counted.
+  # The update reads the global step, so it must finish before the increment.
   with tf.control_dependencies([update]):
     train_op = global_step.assign_add(1, read_value=False)
   return TrainingStep(train_op, rate, norm, mean.loss, mean.scalars)
@@ -186,11 +184,11 @@ def gradients_of(
   Args:
     loss: float [].
     scalars: see `Gradients`.
-    factor: float [] that scales the gradients; None for 1.
-    frozen: None for nothing frozen.
+    factor: loss scale, float []; None for 1.
+    frozen: weights without gradients; None for none.
 
   Raises:
-    ValueError: the model has no such layers to freeze.
+    ValueError: the model does not have the layers to freeze.
   """
   variables = trained_variables(tf.trainable_variables(), frozen or Frozen())
   scaled = loss if factor is None else loss * factor
@@ -200,14 +198,15 @@ def gradients_of(
 
 
 def _dense(gradient):
-  """A gradient as a tensor; the rows of a repeated id are summed."""
+  """Converts a gradient to a dense tensor; rows of a repeated id are summed."""
   return tf.convert_to_tensor(gradient)
 
 
 def _gradient_scale(norm, clip_norm, loss_scale):
-  """Factor, float32 [] or None for 1, that clips gradients and unscales them.
+  """Factor that clips gradients and undoes the loss scale.
 
-  `norm` is that of the unscaled gradients.
+  `norm` is the global norm of the unscaled gradients. Returns float32 [], or
+  None for 1.
   """
   if not clip_norm:
     return 1.0 / loss_scale.value if loss_scale else None
@@ -220,7 +219,7 @@ def _gradient_scale(norm, clip_norm, loss_scale):
 
 
 def num_replicas(use_tpu: bool = False):
-  """Number of replicas that train together: an int, float32 [] on a TPU."""
+  """Number of replicas that train together: an int; float32 [] on a TPU."""
   if use_tpu:
     return tf.tpu.cross_replica_sum(tf.constant(1.0))
   return tf.distribute.get_replica_context().num_replicas_in_sync
@@ -234,7 +233,7 @@ def sum_over_replicas(values, use_tpu: bool = False):
     use_tpu: whether the replicas are TPU cores.
 
   Returns:
-    Their sums, of the same structure.
+    The sums, in the same structure.
   """
   if use_tpu:
     return tf.nest.map_structure(tf.tpu.cross_replica_sum, values)
@@ -246,8 +245,8 @@ def sum_over_replicas(values, use_tpu: bool = False):
       tf.distribute.ReduceOp.SUM, [(value, value) for value in values]
     )
 
-  # Not the context's own `all_reduce`: it is differentiable, for which it looks
-  # for variables that other replicas do not find.
+  # Not the context's own `all_reduce`: that one is differentiable, and to be so
+  # looks up variables, which fails in other replicas.
   sums = tf.distribute.get_replica_context().merge_call(
     sum_all, tf.nest.flatten(values)
   )
@@ -257,16 +256,17 @@ def sum_over_replicas(values, use_tpu: bool = False):
 def mean_over_replicas(
   own: Gradients, use_tpu: bool = False
 ) -> tuple[Gradients, Any]:
-  """All-reduces per-replica gradients to those of the global batch, at once.
+  """All-reduces per-replica gradients to those of the global batch.
 
   Args:
-    own: of the replica's batch.
+    own: gradients of the replica's batch.
     use_tpu: whether the replicas are TPU cores.
 
   Returns:
     The `Gradients` of the global batch, dense if there are several replicas;
-    and their global norm, float32 [], in which the rows of a sparse gradient
-    count one by one, even those of a repeated id.
+    and their global norm, float32 []. As in google-research/bert, the norm of a
+    sparse gradient is that of its rows before those of a repeated id are
+    summed.
   """
   count = num_replicas(use_tpu)
   if not use_tpu and count == 1:
@@ -299,8 +299,8 @@ def mean_over_replicas(
 def _update_on_each_device(update_fn: Callable, variable, arguments):
   """Op that updates variables on every device that has copies of them.
 
-  `update_fn` gets the `arguments` of one device, nested variables and tensors;
-  `variable` is any of them.
+  `update_fn` takes the `arguments` (nested variables and tensors) of one
+  device; `variable` is any one of the variables.
   """
   if not tf.distribute.has_strategy():
     return update_fn(arguments)
@@ -322,10 +322,10 @@ _EMBEDDINGS = -1  # the layer below layer 0
 
 
 def trained_variables(variables: Iterable[Any], frozen: Frozen) -> list[Any]:
-  """Filters out the frozen variables, by the names that `modeling` gives.
+  """Removes the frozen variables, recognized by their names in `modeling`.
 
   Raises:
-    ValueError: the model has no such layers to freeze.
+    ValueError: the model does not have the layers to freeze.
   """
   layers = [(v, _layer(v)) for v in variables]
   first = _EMBEDDINGS if frozen.embeddings else 0
@@ -338,13 +338,14 @@ def trained_variables(variables: Iterable[Any], frozen: Frozen) -> list[Any]:
 def rate_factors(
   variables: Iterable[Any], layer_decay: float
 ) -> dict[str, float]:
-  """Factor of each variable's learning rate (Howard and Ruder 2018).
+  """Learning-rate factors of layer-wise decay (Howard and Ruder 2018).
 
-  Heads and pooler have 1, the top layer `layer_decay`, each layer below it
-  `layer_decay` times the factor of the layer above, the embeddings the lowest.
+  The factor of heads and pooler is 1, that of the top layer `layer_decay`. Each
+  lower layer, down to the embeddings, has `layer_decay` times the factor of the
+  layer above.
 
   Args:
-    variables: of a whole model.
+    variables: all variables of a model.
     layer_decay: in (0, 1].
 
   Returns:
@@ -360,7 +361,7 @@ def rate_factors(
 
 
 def name_of(variable) -> str:
-  """The variable's checkpoint name, the same on every replica."""
+  """Checkpoint name of a variable, the same on every replica."""
   return _without_output(variable.name)
 
 
@@ -369,7 +370,7 @@ def _without_output(name: str) -> str:
 
 
 def _layer(variable) -> int | None:
-  """Encoder layer number, _EMBEDDINGS, or None above the encoder."""
+  """Encoder layer of a variable, `_EMBEDDINGS`, or None above the encoder."""
   found = _BELOW_HEADS.search(name_of(variable))
   if not found:
     return None
@@ -378,7 +379,7 @@ def _layer(variable) -> int | None:
 
 # Learning-rate schedules
 
-# Fraction of the peak rate, by the fraction of training done and the power.
+# Fraction of the peak rate, given the fraction of training done and the power.
 SCHEDULES: dict[str, Callable] = {
   "linear": lambda done, _: 1.0 - done,
   "constant": lambda done, _: tf.ones_like(done),
@@ -403,8 +404,8 @@ def learning_rate(
   Args:
     global_step: integer [], steps done so far.
     init_lr: peak learning rate.
-    num_train_steps: steps until the rate is 0, where it stays; `constant` has
-      no end.
+    num_train_steps: steps until the rate is 0, where it stays; `constant` does
+      not decay.
     num_warmup_steps: steps of warm-up; None or 0 for none.
     schedule: a key of `SCHEDULES`.
     power: exponent of the polynomial schedule; 1 is linear.
@@ -413,7 +414,7 @@ def learning_rate(
     float32 [].
 
   Raises:
-    ValueError: there is no such schedule.
+    ValueError: the schedule does not exist.
   """
   step = tf.cast(global_step, tf.float32)
   done = tf.minimum(step / float(max(num_train_steps, 1)), 1.0)
@@ -449,7 +450,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 
 
 def _make_optimizer(rate, gradient_scale, options: StepOptions):
-  """The optimizer of the options."""
+  """Creates the optimizer that the options select."""
   variant = dict(_chosen(OPTIMIZERS, options.optimizer))
   if options.weight_decay is not None:
     variant["weight_decay_rate"] = options.weight_decay
@@ -479,10 +480,10 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
   enter the moments (Loshchilov and Hutter 2019). The moments of a variable are
   the variables `NAME/adam_m` and `NAME/adam_v`.
 
-  BERT does not correct the bias of the moments towards their initial zeros:
-  the first updates are several times as large as the learning rate says, and
-  runs on small data sets can fail (Mosbach et al. 2021). `bias_correction`
-  avoids that.
+  BERT does not correct the bias of the moments towards their initial zeros.
+  The first updates are then several times as large as with correction, and
+  fine-tuning on small data sets can fail (Mosbach et al. 2021).
+  `bias_correction` avoids that.
   """
 
   def __init__(
@@ -505,25 +506,24 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
     Args:
       learning_rate: a number or float [].
-      weight_decay_rate: fraction of a weight, times the learning rate, that is
-        subtracted at each step.
+      weight_decay_rate: each step subtracts this fraction of a weight, times
+        the learning rate.
       beta_1: decay rate of the first moment.
       beta_2: decay rate of the second moment.
       epsilon: added to the root of the second moment.
-      exclude_from_weight_decay: regular expressions; variables whose name has
-        a match of one of them anywhere do not decay.
+      exclude_from_weight_decay: regular expressions; variables with a match
+        anywhere in their names do not decay.
       name: name of the update's operations.
-      bias_correction: correct the moments, by the global step.
+      bias_correction: correct the bias of the moments, by the global step.
       gradient_scale: factor of the gradients, a number or float []; None for 1.
       jit_compile: compile the update by XLA, so that it reads and writes each
         variable once. Not for a TPU, which compiles everything.
       on_cpu: keep the moments, and compute the update, in host memory instead
         of on a GPU.
       scales_by_norm: scale the update of a variable to the variable's norm, for
-        very large batches (LAMB, You et al. 2020). Variables that are excluded
-        from weight decay, and those where either norm is 0, are not scaled.
-      rate_factors: factors of the learning rate by variable name; 1 for names
-        that are missing.
+        very large batches (LAMB, You et al. 2020). Not applied to variables
+        that are excluded from weight decay, or if either norm is 0.
+      rate_factors: learning-rate factors by variable name; 1 for other names.
     """
     super().__init__(use_locking=False, name=name)
     self.learning_rate = learning_rate
@@ -542,17 +542,14 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
   def apply_gradients(
     self, grads_and_vars, global_step=None, name=None, is_finite=None
   ):
-    """Updates the variables; does not increment `global_step`.
+    """Op that updates the variables; it does not increment `global_step`.
 
     Args:
       grads_and_vars: (gradient, variable) pairs; variables without a gradient
-        do not change. In a strategy the gradients are those of all replicas.
+        do not change. Under a strategy, gradients of the global batch.
       global_step: not used; the caller increments it.
       name: name of the operation.
-      is_finite: bool [], whether to update at all; None for always.
-
-    Returns:
-      An operation.
+      is_finite: bool [], False to skip the update; None to always update.
     """
     pairs = [
       (gradient, weight)
@@ -581,15 +578,15 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     return tf.group(update, name=name)
 
   def _do_use_weight_decay(self, param_name: str) -> bool:
-    """Whether a weight decays; subclasses may override this."""
+    """True if a variable decays; subclasses may override this."""
     return bool(self.weight_decay_rate) and not self._is_excluded(param_name)
 
   def _get_variable_name(self, param_name: str) -> str:
-    """The name of a variable without the output number, ":0"."""
+    """Name of a variable without its output number, ":0"."""
     return _without_output(param_name)
 
   def _inputs(self, gradient, weight):
-    """Positional arguments of `_updated`, variables where it has tensors."""
+    """Positional arguments of `_updated`; weight, m and v are variables."""
     name = self._get_variable_name(weight.name)
     m, v = (
       tf.get_variable(
@@ -626,8 +623,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
   def _update(self, constants: dict[str, Any], inputs):
     """Op that applies `_updated` to the weight and its moments."""
-    # XLA updates variables in place by their handles, which reference variables
-    # do not have.
+    # XLA updates variables in place through their handles; reference variables
+    # have no handles.
     if self.jit_compile and all(hasattr(v, "handle") for v in inputs[:3]):
       return _compiled_update(**constants)(*inputs)
     values = _updated(*inputs, **constants)
@@ -652,7 +649,7 @@ def _updated(
   epsilon: float,
   scales_by_norm: bool,
 ):
-  """New values of a weight and its two moments, tensors of its shape."""
+  """New values of a weight and its two moments, each of the weight's shape."""
   if gradient_scale is not None:
     gradient = gradient * gradient_scale
   m = beta_1 * m + (1.0 - beta_1) * gradient
@@ -665,8 +662,9 @@ def _updated(
   if weight_decay_rate:
     step += weight_decay_rate * weight
   if scales_by_norm:
+    # The ratio is 0 if either norm is 0.
     ratio = tf.math.divide_no_nan(tf.norm(weight), tf.norm(step))
-    step *= tf.where(ratio > 0.0, ratio, 1.0)  # 0 where either norm is
+    step *= tf.where(ratio > 0.0, ratio, 1.0)
   return weight - learning_rate * step, m, v
 
 
@@ -674,16 +672,16 @@ def _updated(
 def _compiled_update(**constants) -> Callable:
   """Op that applies `_updated` in place, compiled once per shape."""
 
-  # It takes the handles of variables: a strategy's copies, passed themselves,
-  # would be replaced by those that the function was traced with.
+  # The function takes handles, not variables: a strategy's copy of a variable
+  # would be replaced by the copy that the function was traced with.
   @tf.function(jit_compile=True, autograph=False)
   def update(handles, *inputs):
     read = tf.raw_ops.ReadVariableOp
-    variables = [read(resource=of, dtype=tf.float32) for of in handles]
+    variables = [read(resource=handle, dtype=tf.float32) for handle in handles]
     values = _updated(*variables, *inputs, **constants)
     for handle, value in zip(handles, values):
       tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-    return tf.constant(0)  # something to wait for
+    return tf.constant(0)  # callers need an output to depend on
 
   return lambda weight, m, v, *inputs: update(
     [weight.handle, m.handle, v.handle], *inputs

@@ -1,12 +1,12 @@
-"""From text to WordPiece ids, with the place of each piece in the text.
+"""WordPiece tokenization: text to tokens, ids and character offsets.
 
 Text is split in two steps (Devlin et al. 2019, section 3): `BasicTokenizer`
-finds words, `WordpieceTokenizer` cuts each into the longest pieces that the
-vocabulary has. `FullTokenizer` does both, and remembers what each chunk of
-text between white space became.
+splits it into words, `WordpieceTokenizer` splits each word into the longest
+pieces in the vocabulary. `FullTokenizer` does both, and caches the result of
+each chunk of text between white space.
 
-Needs the standard library alone; TensorFlow only to read a vocabulary whose
-path has a scheme (`gs://bucket/vocab.txt`).
+Needs only the standard library; TensorFlow only to read a vocabulary from a
+remote path (`gs://bucket/vocab.txt`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Callable
 
 
 def convert_to_unicode(text: str | bytes) -> str:
-  """`text` as str; bytes are read as UTF-8, without those that are not.
+  """Converts `text` to str; bytes are decoded as UTF-8, invalid ones dropped.
 
   Raises:
     ValueError: `text` is neither str nor bytes.
@@ -34,18 +34,18 @@ def convert_to_unicode(text: str | bytes) -> str:
 
 
 def printable_text(text: str | bytes) -> str:
-  """`text` as `print` takes it: what `convert_to_unicode` gives."""
+  """Alias of `convert_to_unicode`, for older code."""
   return convert_to_unicode(text)
 
 
 def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
-  """Reads a vocabulary: one entry a line, its id the line's number from 0.
+  """Reads a vocabulary file: one token per line; ids are 0-based line numbers.
 
-  White space around an entry is not part of it. An entry that comes twice
-  has its first place in the order and its last id.
+  White space around a token is removed. A token that occurs twice keeps its
+  first position in the order of the dictionary and gets its last id.
 
   Raises:
-    OSError: there is no such file.
+    OSError: the file does not exist.
     UnicodeDecodeError: the file is not UTF-8.
   """
   vocab = {}
@@ -66,11 +66,11 @@ def _open_bytes(path: str) -> Any:
 def check_vocab(
   vocab: Mapping[str, int], vocab_size: int | None = None
 ) -> None:
-  """Checks that a vocabulary can serve a model.
+  """Checks that a vocabulary fits a model.
 
   Args:
-    vocab: entry -> id.
-    vocab_size: rows of the model's embedding table; None: not checked.
+    vocab: token -> id.
+    vocab_size: rows of the model's embedding table; None to skip that check.
 
   Raises:
     ValueError: [UNK], [CLS] or [SEP] is missing, or an id is not below
@@ -93,7 +93,7 @@ def check_vocab(
 def convert_by_vocab(
   vocab: Mapping[Hashable, Any], items: Iterable[Hashable]
 ) -> list[Any]:
-  """What `vocab` has for each of `items`.
+  """Looks up each of `items` in `vocab`.
 
   Raises:
     KeyError: an item is not in `vocab`.
@@ -104,23 +104,23 @@ def convert_by_vocab(
 def convert_tokens_to_ids(
   vocab: Mapping[str, int], tokens: Iterable[str]
 ) -> list[int]:
-  """Ids of `tokens`; KeyError where one is not in `vocab`."""
+  """Ids of `tokens`; raises KeyError if one is not in `vocab`."""
   return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(
   inv_vocab: Mapping[int, str], ids: Iterable[int]
 ) -> list[str]:
-  """Tokens of `ids`; KeyError where one is not in `inv_vocab`."""
+  """Tokens of `ids`; raises KeyError if one is not in `inv_vocab`."""
   return convert_by_vocab(inv_vocab, ids)
 
 
 def whitespace_tokenize(text: str) -> list[str]:
-  """Splits at runs of white space."""
+  """Splits at white space."""
   return text.split()
 
 
-# The published models whose names tell the case of their vocabulary.
+# Published models whose casing is known by their name.
 _LOWER_CASED_MODELS = {
   "uncased_L-12_H-768_A-12",
   "uncased_L-24_H-1024_A-16",
@@ -137,16 +137,16 @@ _CASED_MODELS = {
 def validate_case_matches_checkpoint(
   do_lower_case: bool, init_checkpoint: str | None
 ) -> None:
-  """Refuses lower-casing for a published cased model, and the reverse.
+  """Checks that `do_lower_case` fits the casing of a published model.
 
   Args:
     do_lower_case: whether text will be lower-cased.
-    init_checkpoint: path of a checkpoint. Published models are known by their
-      folder, `.../uncased_L-12_H-768_A-12/bert_model.ckpt`; nothing is known
-      of others, and they pass.
+    init_checkpoint: path of a checkpoint. Published models are recognized by
+      their folder, `.../uncased_L-12_H-768_A-12/bert_model.ckpt`; all others
+      pass.
 
   Raises:
-    ValueError: the model was trained on text of the other kind.
+    ValueError: the model was trained on text of the other casing.
   """
   match = re.search(r"([A-Za-z0-9_-]+)/bert_model\.ckpt", init_checkpoint or "")
   model = match and match.group(1)
@@ -158,11 +158,8 @@ def validate_case_matches_checkpoint(
     )
 
 
-class _Memo(dict):
-  """key -> `compute(key)`, computed when first asked for.
-
-  A pickle holds `compute` alone.
-  """
+class _Cache(dict):
+  """Cache of `compute(key)` by key; a pickle contains only `compute`."""
 
   def __init__(self, compute: Callable[[Any], Any]):
     super().__init__()
@@ -176,11 +173,11 @@ class _Memo(dict):
     return type(self), (self.compute,)
 
 
-class _ChunkMemo(_Memo):
-  """The same for chunks of text, in bounded memory: some 35 MiB when full.
+class _ChunkCache(_Cache):
+  """Cache for chunks of text, of bounded size: about 35 MiB when full.
 
-  A long chunk hardly comes twice (Chinese has no spaces) and is not kept. A
-  full memo starts anew, and soon holds again what is common.
+  Long chunks rarely recur (Chinese has no spaces) and are not cached. A full
+  cache is cleared, and soon contains the common chunks again.
   """
 
   MAX_CHUNKS = 2**17
@@ -196,29 +193,29 @@ class _ChunkMemo(_Memo):
 
 
 def _is_whitespace(char: str) -> bool:
-  """Whether a character separates words."""
+  """True for characters that separate words."""
   return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
 def _is_control(char: str) -> bool:
-  """Whether a character is dropped: general category C, but \\t, \\n, \\r.
+  """True for characters to drop: general category C except \\t, \\n, \\r.
 
-  That takes private-use, unassigned and surrogate code points too.
+  This includes private-use, unassigned and surrogate code points.
   """
   return char not in "\t\n\r" and unicodedata.category(char).startswith("C")
 
 
 def _is_punctuation(char: str) -> bool:
-  """Whether a character is a word by itself.
+  """True for punctuation: Unicode category P and ASCII symbols.
 
-  All that ASCII has beside letters, digits, space and control characters
-  counts, even where Unicode calls it a symbol ("$", "^", "`").
+  ASCII symbols are "$", "^", "`" and the like, which Unicode does not class as
+  punctuation. Each punctuation character is a word of its own.
   """
   return char in string.punctuation or unicodedata.category(char)[0] == "P"
 
 
 # First and last code point of the blocks of CJK ideographs, each of which is a
-# word by itself. Kana and Hangul are letters like others.
+# word of its own. Kana and Hangul are treated like other letters.
 _CHINESE_BLOCKS = (
   (0x4E00, 0x9FFF),  # Unified Ideographs
   (0x3400, 0x4DBF),  # Extension A
@@ -235,47 +232,51 @@ def _is_chinese(code_point: int) -> bool:
   return any(first <= code_point <= last for first, last in _CHINESE_BLOCKS)
 
 
-# What str.translate puts for a code point; None drops it.
+# Mappings for `str.translate`: from a code point to its replacement; None drops
+# the character.
 
 
-def _cleaned(code_point: int) -> str | None:
+def _clean_char(code_point: int) -> str | None:
   char = chr(code_point)
   if char == "\ufffd" or _is_control(char):
     return None
   return " " if _is_whitespace(char) else char
 
 
-def _chinese_apart(code_point: int) -> str:
+def _space_chinese(code_point: int) -> str:
   char = chr(code_point)
   return f" {char} " if _is_chinese(code_point) else char
 
 
-def _cleaned_with_chinese_apart(code_point: int) -> str | None:
-  char = _cleaned(code_point)
-  return char and _chinese_apart(ord(char))
+def _clean_and_space_chinese(code_point: int) -> str | None:
+  char = _clean_char(code_point)
+  return char and _space_chinese(ord(char))
 
 
-def _without_accent(code_point: int) -> str | None:
+def _drop_accent(code_point: int) -> str | None:
   char = chr(code_point)
   return None if unicodedata.category(char) == "Mn" else char
 
 
-def _punctuation_apart(code_point: int) -> str:
+def _space_punctuation(code_point: int) -> str:
   char = chr(code_point)
   return f" {char} " if _is_punctuation(char) else char
 
 
-_CLEANED = _Memo(_cleaned)
-_CLEANED_WITH_CHINESE_APART = _Memo(_cleaned_with_chinese_apart)
-_WITHOUT_ACCENT = _Memo(_without_accent)
-_PUNCTUATION_APART = _Memo(_punctuation_apart)
+_CLEAN = _Cache(_clean_char)
+_CLEAN_AND_SPACE_CHINESE = _Cache(_clean_and_space_chinese)
+_DROP_ACCENTS = _Cache(_drop_accent)
+_SPACE_PUNCTUATION = _Cache(_space_punctuation)
 
 
 class BasicTokenizer:
   """Splits text into words: at white space, around punctuation and Chinese.
 
-  The underscored methods are the steps of `tokenize`, one by one; a subclass
-  may override them.
+  The underscored methods are the single steps of `tokenize`. Subclasses may
+  override them.
+
+  Args:
+    do_lower_case: whether to lower-case the text and strip accents.
   """
 
   _STEPS = (
@@ -298,25 +299,25 @@ class BasicTokenizer:
     self.do_lower_case = do_lower_case
 
   def tokenize(self, text: str | bytes) -> list[str]:
-    """Words of `text`, lower-cased and without accents if so set.
+    """Splits `text` into words.
 
-    Accents are removed by canonical decomposition, which is not undone: Korean
-    comes out as single jamo.
+    Accents are stripped by canonical decomposition (NFD), which is not undone:
+    Korean syllables come out as single jamo.
     """
     text = convert_to_unicode(text)
     if self._overrides_steps:
-      return self._tokenize_by_steps(text)
-    # The same as the steps, with fewer passes over the text.
-    if text.isascii() and text.isalnum():  # most words, and nothing to do
+      return self._tokenize_in_steps(text)
+    # Equivalent to the single steps, with fewer passes over the text.
+    if text.isascii() and text.isalnum():  # most words: nothing to split
       return [text.lower() if self.do_lower_case else text]
-    text = text.translate(_CLEANED_WITH_CHINESE_APART)
+    text = text.translate(_CLEAN_AND_SPACE_CHINESE)
     if self.do_lower_case:
       text = text.lower()
       if not text.isascii():  # ASCII has no accents
         text = self._run_strip_accents(text)
-    return text.translate(_PUNCTUATION_APART).split()
+    return text.translate(_SPACE_PUNCTUATION).split()
 
-  def _tokenize_by_steps(self, text: str) -> list[str]:
+  def _tokenize_in_steps(self, text: str) -> list[str]:
     text = self._tokenize_chinese_chars(self._clean_text(text))
     words = []
     for word in whitespace_tokenize(text):
@@ -327,7 +328,7 @@ class BasicTokenizer:
 
   def _clean_text(self, text: str) -> str:
     """Drops control characters; white space becomes spaces."""
-    return text.translate(_CLEANED)
+    return text.translate(_CLEAN)
 
   def _tokenize_chinese_chars(self, text: str) -> str:
     """Puts spaces around Chinese characters."""
@@ -336,15 +337,15 @@ class BasicTokenizer:
     )
 
   def _is_chinese_char(self, cp: int) -> bool:
-    """Whether a code point is a CJK ideograph."""
+    """True for the code point of a CJK ideograph."""
     return _is_chinese(cp)
 
   def _run_strip_accents(self, text: str) -> str:
     """Decomposes characters and drops their accents."""
-    return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENT)
+    return unicodedata.normalize("NFD", text).translate(_DROP_ACCENTS)
 
   def _run_split_on_punc(self, text: str) -> list[str]:
-    """Splits around punctuation, each character of which is an item."""
+    """Splits around punctuation; each punctuation character is an item."""
     items = []
     for is_punctuation, chars in groupby(text, _is_punctuation):
       run = "".join(chars)
@@ -353,13 +354,13 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-  """Cuts words into the longest pieces of a vocabulary, from the left.
+  """Splits words into WordPieces by greedy longest match, left to right.
 
   Args:
-    vocab: entry -> id; pieces that do not begin a word are marked "##". Not
-      to be changed afterwards.
-    unk_token: stands for a word that cannot be cut so.
-    max_input_chars_per_word: characters; a longer word becomes `unk_token`.
+    vocab: token -> id; pieces that do not begin a word start with "##". Must
+      not change afterwards.
+    unk_token: replaces a word that cannot be split into pieces.
+    max_input_chars_per_word: in characters; a longer word becomes `unk_token`.
   """
 
   def __init__(
@@ -374,11 +375,11 @@ class WordpieceTokenizer:
     self._longest_entry = max(map(len, vocab), default=0)
 
   def tokenize(self, text: str | bytes) -> list[str]:
-    """Pieces of the words of `text`, which white space separates."""
+    """Splits `text`, words separated by white space, into WordPieces."""
     words = whitespace_tokenize(convert_to_unicode(text))
-    return [piece for word in words for piece in self._cut(word)]
+    return [piece for word in words for piece in self._split_word(word)]
 
-  def _cut(self, word: str) -> list[str]:
+  def _split_word(self, word: str) -> list[str]:
     if len(word) > self.max_input_chars_per_word:
       return [self.unk_token]
     pieces, rest, mark = [], word, ""
@@ -395,43 +396,43 @@ class WordpieceTokenizer:
     return pieces
 
 
-# A chunk is what stands between white space. The characters named here are
-# white space to Python, but `BasicTokenizer` drops them and joins what is left.
+# A chunk is the text between two white spaces. The control characters here are
+# white space to Python, but `BasicTokenizer` drops them without splitting.
 _CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
 
 
-# Some of the characters that `_is_punctuation` takes, the more common.
-_MARKS = string.punctuation + "“”‘’…—"
+# A subset of the characters for which `_is_punctuation` is true.
+_COMMON_PUNCTUATION = string.punctuation + "“”‘’…—"
 
 
 def split_chunks(text: str) -> list[str]:
-  """What stands between white space, as `FullTokenizer` takes it."""
-  # The same as the search, quicker where the text has nothing odd.
+  """Splits text at white space into the chunks of `FullTokenizer`."""
+  # Printable text has no control characters, so that `split` gives the same.
   return text.split() if text.isprintable() else _CHUNK.findall(text)
 
 
 class FullTokenizer:
-  """From text to the pieces of a vocabulary, and their ids.
+  """Splits text into WordPieces and converts them to ids.
 
-  A chunk between white space becomes the same pieces wherever it stands, so
-  what one became is remembered: most of a text is looked up, not computed.
+  The pieces of a chunk between white space do not depend on its context, so
+  they are cached: most of a text is looked up, not computed.
   `basic_tokenizer` and `wordpiece_tokenizer` may be replaced by any object with
-  a method `tokenize`; then nothing is remembered.
+  a method `tokenize`, which disables the cache.
 
   Args:
-    vocab_file: see `load_vocab`; or what that gives.
-    do_lower_case: whether to lower-case and strip accents, as the model's
-      training text was.
-    never_split: words that are pieces as they are ("[MASK]") where they stand
-      between white space. One that the vocabulary lacks becomes [UNK].
+    vocab_file: path, see `load_vocab`; or a loaded vocabulary.
+    do_lower_case: whether to lower-case and strip accents, as was done with the
+      model's training text.
+    never_split: words to keep as single tokens ("[MASK]") if white space
+      surrounds them. A word that is not in the vocabulary becomes [UNK].
 
   Raises:
-    ValueError: a word of `never_split` is empty or has white space.
+    ValueError: a word of `never_split` is empty or contains white space.
   """
 
-  # Also for subclasses that make their own parts.
+  # Defaults for subclasses that do not call `__init__`.
   never_split = frozenset()
-  _remembers = False
+  _uses_cache = False
 
   def __init__(
     self,
@@ -448,35 +449,35 @@ class FullTokenizer:
     for word in self.never_split:
       if split_chunks(word) != [word]:
         raise ValueError(f"never_split: {word!r} is not one word")
-    self._chunk_tokens = _ChunkMemo(self._tokenize_chunk)
-    self._chunk_ids = _ChunkMemo(self._encode_chunk)
-    self._chunk_places = _ChunkMemo(self._place_chunk)
-    self._remembers = True
+    self._chunk_tokens = _ChunkCache(self._tokenize_chunk)
+    self._chunk_ids = _ChunkCache(self._encode_chunk)
+    self._chunk_offsets = _ChunkCache(self._locate_chunk)
+    self._uses_cache = True
 
   @property
   def basic_tokenizer(self) -> BasicTokenizer:
-    """Finds the words of a text."""
+    """Splits text into words."""
     return self._basic_tokenizer
 
   @basic_tokenizer.setter
   def basic_tokenizer(self, tokenizer: BasicTokenizer) -> None:
     self._basic_tokenizer = tokenizer
-    self._remembers = False
+    self._uses_cache = False
 
   @property
   def wordpiece_tokenizer(self) -> WordpieceTokenizer:
-    """Cuts words into pieces."""
+    """Splits words into pieces."""
     return self._wordpiece_tokenizer
 
   @wordpiece_tokenizer.setter
   def wordpiece_tokenizer(self, tokenizer: WordpieceTokenizer) -> None:
     self._wordpiece_tokenizer = tokenizer
-    self._remembers = False
+    self._uses_cache = False
 
   def tokenize(self, text: str | bytes) -> list[str]:
-    """Pieces of `text`."""
-    if not self._remembers:
-      return self._tokenize_by_parts(text)
+    """Splits `text` into WordPieces, without [CLS] and [SEP]."""
+    if not self._uses_cache:
+      return self._tokenize_uncached(text)
     tokens = []
     chunks = split_chunks(convert_to_unicode(text))
     for chunk_tokens in map(self._chunk_tokens.__getitem__, chunks):
@@ -484,12 +485,12 @@ class FullTokenizer:
     return tokens
 
   def encode(self, text: str | bytes) -> list[int]:
-    """Ids of the pieces of `text`, without [CLS] and [SEP].
+    """Ids of the WordPieces of `text`, without [CLS] and [SEP].
 
     Raises:
-      KeyError: the text needs [UNK], which the vocabulary lacks.
+      KeyError: the text needs [UNK], which is not in the vocabulary.
     """
-    if not self._remembers:
+    if not self._uses_cache:
       return self.convert_tokens_to_ids(self.tokenize(text))
     ids = []
     chunks = split_chunks(convert_to_unicode(text))
@@ -500,90 +501,89 @@ class FullTokenizer:
   def tokenize_with_offsets(
     self, text: str | bytes
   ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Pieces of `text`, and where in it each stands.
+    """Splits `text` into WordPieces with character offsets.
 
     Returns:
-      The pieces, and for each the characters that it came from, [start, end)
-      in `text` as given (bytes: as `convert_to_unicode` reads them). No range
-      is empty, and none begins or ends before the one in front of it. [UNK]
-      has that of its whole word. An accent that was stripped belongs to its
-      letter; a character that became several pieces (Korean) is the range of
-      each of them.
+      The tokens, and for each its character range [start, end) in `text` as
+      given (bytes: as decoded by `convert_to_unicode`). Ranges are not empty;
+      starts and ends never decrease. The range of [UNK] is its whole word. A
+      stripped accent belongs to its letter. Several pieces of one character
+      (Korean) all have the range of that character.
     """
-    place = self._chunk_places.__getitem__
-    if not self._remembers:
-      place = self._place_chunk
+    locate = self._chunk_offsets.__getitem__
+    if not self._uses_cache:
+      locate = self._locate_chunk
     tokens, offsets = [], []
     for chunk in _CHUNK.finditer(convert_to_unicode(text)):
-      for token, start, end in place(chunk.group()):
+      for token, start, end in locate(chunk.group()):
         tokens.append(token)
         offsets.append((chunk.start() + start, chunk.start() + end))
     return tokens, offsets
 
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-    """Ids of `tokens`; KeyError where one is not in the vocabulary."""
+    """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""
     return convert_tokens_to_ids(self.vocab, tokens)
 
   def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-    """Tokens of `ids`; KeyError where one is not in the vocabulary."""
+    """Tokens of `ids`; raises KeyError if one is not in the vocabulary."""
     return convert_ids_to_tokens(self.inv_vocab, ids)
 
-  def _tokenize_by_parts(self, text: str | bytes) -> list[str]:
+  def _tokenize_uncached(self, text: str | bytes) -> list[str]:
     tokens = []
-    # Chunk by chunk only where some of them are not to be split.
+    # Chunks matter only if some of them must not be split.
     chunks = (
       split_chunks(convert_to_unicode(text)) if self.never_split else [text]
     )
     for chunk in chunks:
       if chunk in self.never_split:
-        tokens.append(self._whole(chunk))
+        tokens.append(self._unsplit_token(chunk))
         continue
       for word in self.basic_tokenizer.tokenize(chunk):
         tokens += self.wordpiece_tokenizer.tokenize(word)
     return tokens
 
-  def _whole(self, word: str) -> str:
-    """The piece of a word of `never_split`."""
+  def _unsplit_token(self, word: str) -> str:
+    """Token of a word of `never_split`."""
     return word if word in self.vocab else self.wordpiece_tokenizer.unk_token
 
-  # What the memos hold of a chunk.
+  # Functions of a chunk that are cached.
 
   def _tokenize_chunk(self, chunk: str) -> tuple[str, ...]:
     if chunk in self.never_split:
-      return (self._whole(chunk),)
-    parts = self._marks_and_core(chunk)
+      return (self._unsplit_token(chunk),)
+    parts = self._split_outer_punctuation(chunk)
     if parts:
       before, core, after = map(self._chunk_tokens.__getitem__, parts)
       return before + core + after
     tokens = []
     for word in self.basic_tokenizer.tokenize(chunk):
-      tokens += self.wordpiece_tokenizer._cut(word)
+      tokens += self.wordpiece_tokenizer._split_word(word)
     return tuple(tokens)
 
   def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
-    parts = self._marks_and_core(chunk)
+    parts = self._split_outer_punctuation(chunk)
     if parts:
       before, core, after = map(self._chunk_ids.__getitem__, parts)
       return before + core + after
     return tuple(self.convert_tokens_to_ids(self._tokenize_chunk(chunk)))
 
-  def _marks_and_core(self, chunk: str) -> tuple[str, str, str] | None:
-    """Splits punctuation off at both ends; None if there is none.
+  def _split_outer_punctuation(self, chunk: str) -> tuple[str, str, str] | None:
+    """Splits off punctuation at both ends; None if there is none.
 
-    It becomes what it becomes alone, and so does the core, which often was met
-    before: “dog,” is “ and dog and ,”.
+    Punctuation and core are tokenized independently of each other, and the core
+    is often in the cache: “dog,” is “, dog and ,”.
     """
-    core = chunk.strip(_MARKS)
+    core = chunk.strip(_COMMON_PUNCTUATION)
     if not core or core == chunk or self.never_split:
       return None
     return chunk.partition(core)
 
-  def _place_chunk(self, chunk: str) -> tuple[tuple[str, int, int], ...]:
+  def _locate_chunk(self, chunk: str) -> tuple[tuple[str, int, int], ...]:
     if chunk in self.never_split:
       (token,) = self._tokenize_chunk(chunk)
       return ((token, 0, len(chunk)),)
-    ranges = iter(self._ranges(chunk))
-    placed = []
+    ranges = iter(self._char_ranges(chunk))
+    located = []
     for word in self.basic_tokenizer.tokenize(chunk):
       pieces = self.wordpiece_tokenizer.tokenize(word)
       if pieces == [self.wordpiece_tokenizer.unk_token]:
@@ -592,19 +592,19 @@ class FullTokenizer:
         lengths = [len(pieces[0]), *(len(piece) - 2 for piece in pieces[1:])]
       for piece, length in zip(pieces, lengths):
         own = list(islice(ranges, length))
-        placed.append((piece, own[0][0], own[-1][1]))
-    return tuple(placed)
+        located.append((piece, own[0][0], own[-1][1]))
+    return tuple(located)
 
-  def _ranges(self, chunk: str) -> list[tuple[int, int]]:
-    """For each character of the chunk's words, where it came from.
+  def _char_ranges(self, chunk: str) -> list[tuple[int, int]]:
+    """Range in the chunk of each character of the chunk's words.
 
-    How many characters become of one does not depend on its neighbours, so
-    each is put through `BasicTokenizer` alone.
+    `BasicTokenizer` may drop a character or replace it by several, regardless
+    of its neighbors, so each is tokenized alone.
     """
     ranges = []
-    for place, char in enumerate(chunk):
-      left = len("".join(self.basic_tokenizer.tokenize(char)))
-      ranges += [(place, place + 1)] * left
-      if not left and ranges and unicodedata.category(char) == "Mn":
-        ranges[-1] = (ranges[-1][0], place + 1)
+    for index, char in enumerate(chunk):
+      num_chars = len("".join(self.basic_tokenizer.tokenize(char)))
+      ranges += [(index, index + 1)] * num_chars
+      if not num_chars and ranges and unicodedata.category(char) == "Mn":
+        ranges[-1] = (ranges[-1][0], index + 1)
     return ranges

@@ -50,7 +50,7 @@ def load(size, name):
 
 
 def pretraining_outputs(config, inputs, use_one_hot_embeddings=False):
-  """Every tensor that the goldens have, under the goldens' names."""
+  """All tensors in the golden files, by their golden names."""
   model = modeling.BertModel(
     config,
     is_training=False,
@@ -137,7 +137,7 @@ def test_one_hot_embeddings_equal_the_gathered_ones(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_mask_and_segments_may_be_left_out(size):
+def test_mask_and_segments_are_optional(size):
   inputs = load(size, "inputs")
   del inputs["input_mask"], inputs["segment_ids"]
   tensors = pretraining_outputs(load_config(size), inputs)
@@ -147,7 +147,7 @@ def test_mask_and_segments_may_be_left_out(size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_empty_masks_and_ids_outside_the_tables(size):
+def test_all_zero_masks_and_segment_ids_outside_the_table(size):
   tensors = pretraining_outputs(load_config(size), load(size, "edge_inputs"))
   restore_weights(size)
   assert_all_close(run(tensors), load(size, "edge_outputs"), 2e-3)
@@ -213,7 +213,7 @@ def test_classification_and_span_heads(size):
   assert_all_close(actual, {name: heads[name] for name in tensors}, 1e-5)
 
 
-def test_token_classification_scores_every_token_alike():
+def test_token_classification_uses_the_same_weights_for_every_token():
   states = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
   by_token = modeling.token_classification_logits(tf.constant(states), 5)
   with tf.variable_scope("", reuse=True):
@@ -236,7 +236,7 @@ def test_gelu_tanh_is_near_gelu_and_not_equal():
   assert 1e-5 < np.abs(exact - tanh).max() < 5e-4
 
 
-def test_get_activation():
+def test_get_activation_by_name():
   path = reference_data.golden("modeling", "pieces", "get_activation.jsonl")
   for case in reference_data.read_jsonl(path):
     if case["result"] == "ValueError":
@@ -250,7 +250,7 @@ def test_get_activation():
       np.testing.assert_allclose(y, case["y"], rtol=0, atol=1e-5)
 
 
-def test_get_activation_gives_a_function_back():
+def test_get_activation_returns_a_function_unchanged():
   assert modeling.get_activation(tf.sin) is tf.sin
   assert modeling.get_activation("gelu_new") is modeling.gelu_tanh
 
@@ -268,7 +268,7 @@ def test_layer_norm_equals_the_reference():
   tolerance[2, 1] = 3e-4  # the reference loses digits in this row
   tolerance[1, 2] = np.inf  # and all of them in this
   assert (np.abs(y - case["y"]) <= tolerance).all()
-  # A constant row has no deviation to scale by: what is left is beta.
+  # A constant row has variance 0: only beta is left.
   np.testing.assert_allclose(y[1, 2], case["beta"], rtol=0, atol=1e-5)
 
 
@@ -315,13 +315,13 @@ def test_attention_layer_equals_the_reference(output, as_matrix, act):
   np.testing.assert_allclose(actual, case[output], rtol=0, atol=1e-5)
 
 
-def test_attention_over_matrices_asks_for_their_sizes():
+def test_attention_over_matrices_requires_their_sizes():
   matrix = tf.zeros([10, 4])
   with pytest.raises(ValueError, match="batch_size"):
     modeling.attention_layer(matrix, matrix)
 
 
-def test_attention_mask():
+def test_attention_mask_equals_the_reference():
   case = np.load(
     reference_data.golden("modeling", "pieces", "attention_mask.npz")
   )
@@ -345,7 +345,7 @@ def test_bert_config_as_json():
     assert config.to_json_string() == case["to_json_string"]
 
 
-def test_bert_config_survives_a_file(tmp_path):
+def test_bert_config_round_trips_through_a_file(tmp_path):
   config = modeling.BertConfig(vocab_size=7, hidden_act="relu")
   path = tmp_path / "bert_config.json"
   path.write_text(config.to_json_string())
@@ -355,7 +355,7 @@ def test_bert_config_survives_a_file(tmp_path):
   assert json.loads(path.read_text())["vocab_size"] == 7
 
 
-def test_a_sequence_longer_than_the_positions_is_refused():
+def test_sequence_longer_than_max_position_embeddings_is_rejected():
   config = modeling.BertConfig(
     vocab_size=9, hidden_size=8, num_attention_heads=2, intermediate_size=8
   )
@@ -366,7 +366,7 @@ def test_a_sequence_longer_than_the_positions_is_refused():
     modeling.BertModel(config, False, tf.zeros([1, 5], tf.int32))
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
+def test_heads_that_do_not_divide_hidden_size_are_rejected():
   config = modeling.BertConfig(9, hidden_size=10, num_attention_heads=3)
   with pytest.raises(ValueError, match="3 does not divide hidden_size = 10"):
     modeling.BertModel(config, False, tf.zeros([1, 5], tf.int32))
@@ -383,7 +383,7 @@ TINY = modeling.BertConfig(
 
 
 @pytest.mark.usefixtures("variables")
-def test_padding_changes_nothing_before_it():
+def test_padding_does_not_change_the_states_of_tokens():
   ids = tf.constant([[1, 2, 3, 4, 5]])
   short = modeling.BertModel(TINY, False, ids)
   with tf.variable_scope("", reuse=True):
@@ -401,7 +401,7 @@ def test_padding_changes_nothing_before_it():
 
 
 @pytest.mark.usefixtures("variables")
-def test_every_operation_serves_an_output(graph):
+def test_graph_has_no_unused_operations(graph):
   ids = tf.placeholder(tf.int32, [13, 7])
   model = modeling.BertModel(TINY, True, ids, dropout_seed=(1, 2))
   outputs = [
@@ -416,14 +416,14 @@ def test_every_operation_serves_an_output(graph):
     op.name
     for op in graph.get_operations()
     if op not in needed
-    # A variable of either kind brings its own.
+    # Variables add operations of their own.
     and not re.search("/(Read|IsInitialized|read|Read_1)(/|$)", op.name)
   ]
   assert unused == []
 
 
 def ancestors(ops):
-  """The operations and all that they depend on."""
+  """The operations and all their transitive inputs."""
   todo, found = [*ops], set()
   while todo:
     op = todo.pop()
@@ -435,7 +435,7 @@ def ancestors(ops):
 
 @pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("batch_size", [13, None])
-def test_shapes_are_static_where_those_of_the_ids_are(batch_size):
+def test_output_shapes_are_as_static_as_those_of_the_ids(batch_size):
   ids = tf.placeholder(tf.int32, [batch_size, 7])
   model = modeling.BertModel(TINY, True, ids)
   states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
@@ -450,7 +450,7 @@ def test_shapes_are_static_where_those_of_the_ids_are(batch_size):
       assert np.equal(session.run(shapes, feeds), [13, 7, 8]).all()
 
 
-def test_names_that_are_looked_up_in_graphs(graph):
+def test_tensor_names_that_other_code_looks_up(graph):
   modeling.BertModel(TINY, False, tf.placeholder(tf.int32, [None, 5]))
   shapes = {
     name: graph.get_tensor_by_name(f"bert/{name}:0").shape.as_list()
@@ -477,7 +477,7 @@ def test_names_that_are_looked_up_in_graphs(graph):
 
 
 @pytest.mark.usefixtures("variables")
-def test_transformer_model_by_the_arguments_of_the_original():
+def test_transformer_model_takes_the_arguments_of_the_original():
   hidden = tf.random.stateless_normal([2, 5, 8], [1, 2])
   mask = tf.ones([2, 5, 5])
   sizes = 8, 2, 2, 16, tf.tanh, 0.0, 0.0, 0.02
@@ -511,7 +511,7 @@ def postprocessed(tensor, **options):
 
 
 @pytest.mark.usefixtures("variables")
-def test_embedding_postprocessor_adds_what_is_asked_for():
+def test_embedding_postprocessor_adds_the_selected_embeddings():
   words = tf.random.stateless_normal([2, 3, 4], [1, 2])
   types = tf.constant([[0, 1, 1], [1, 0, 0]])
   plain = postprocessed(words, use_position_embeddings=False)
@@ -522,7 +522,7 @@ def test_embedding_postprocessor_adds_what_is_asked_for():
       token_type_ids=types,
       token_type_vocab_size=2,
       token_type_embedding_name="kinds",
-      position_embedding_name="places",
+      position_embedding_name="positions",
       initializer_range=1.0,
       max_position_embeddings=3,
     )
@@ -531,17 +531,19 @@ def test_embedding_postprocessor_adds_what_is_asked_for():
     "LayerNorm/beta",
     "LayerNorm/gamma",
     "all/kinds",
-    "all/places",
+    "all/positions",
     "all/LayerNorm/beta",
     "all/LayerNorm/gamma",
   ]
-  summed = words + tf.gather(tables["all/kinds"], types) + tables["all/places"]
+  summed = (
+    words + tf.gather(tables["all/kinds"], types) + tables["all/positions"]
+  )
   expected = [modeling.layer_norm(words), modeling.layer_norm(summed)]
   for one, other in zip(*run([expected, [plain, everything]])):
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-6)
 
 
-def test_embedding_postprocessor_asks_for_the_token_types_that_it_uses():
+def test_embedding_postprocessor_requires_token_type_ids_to_add_them():
   with pytest.raises(ValueError, match="token_type_ids"):
     postprocessed(tf.zeros([1, 3, 4]), use_token_type=True)
 
@@ -563,7 +565,7 @@ def test_sequences_longer_than_the_position_table_fail():
 
 @pytest.mark.usefixtures("variables")
 @pytest.mark.parametrize("use_one_hot_embeddings", [False, True])
-def test_vectors_of_several_ids_stand_side_by_side(use_one_hot_embeddings):
+def test_embeddings_of_several_ids_are_concatenated(use_one_hot_embeddings):
   ids = np.array([[[0, 3], [2, 2], [1, 0]]], np.int32)  # [1, 3, 2]
   output, table = modeling.embedding_lookup(
     tf.constant(ids), 4, 5, use_one_hot_embeddings=use_one_hot_embeddings
@@ -574,7 +576,7 @@ def test_vectors_of_several_ids_stand_side_by_side(use_one_hot_embeddings):
 
 
 @pytest.mark.usefixtures("variables")
-def test_each_layer_norm_of_a_scope_has_weights_of_its_own():
+def test_each_layer_norm_of_a_scope_has_its_own_weights():
   with tf.variable_scope("here"):
     modeling.layer_norm(tf.zeros([2, 3]))
     modeling.layer_norm_and_dropout(tf.zeros([2, 3]), 0.1, "named")
@@ -587,7 +589,7 @@ def test_each_layer_norm_of_a_scope_has_weights_of_its_own():
 
 
 @pytest.mark.usefixtures("variables")
-def test_a_second_model_has_weights_of_its_own_unless_it_can_only_share():
+def test_second_model_has_its_own_weights_except_under_reuse():
   ids = tf.zeros([1, 3], tf.int32)
   for reuse in (tf.AUTO_REUSE, True):
     with tf.variable_scope(tf.get_variable_scope(), reuse=reuse):
@@ -598,7 +600,7 @@ def test_a_second_model_has_weights_of_its_own_unless_it_can_only_share():
   assert scopes.count("bert") == scopes.count("bert_1")
 
 
-def test_matrices_and_back():
+def test_reshape_to_matrix_and_back():
   tensor = tf.placeholder(tf.float32, [None, 3, 4])
   matrix = modeling.reshape_to_matrix(tensor)
   assert matrix.shape.as_list() == [None, 4]
@@ -611,7 +613,7 @@ def test_matrices_and_back():
     modeling.reshape_to_matrix(tf.zeros([3]))
 
 
-def test_gelu_by_either_name_of_its_argument():
+def test_gelu_accepts_either_name_of_its_argument():
   x = tf.constant([1.0])
   one, other = run([modeling.gelu(x=x), modeling.gelu(input_tensor=x)])
   assert one == other > 0.8
@@ -622,14 +624,14 @@ def dropped(seed, step, scope="here"):
     return modeling.dropout(tf.ones([1000]), 0.25, (seed, step))
 
 
-def test_dropout_is_a_function_of_seed_step_and_place():
+def test_dropout_is_a_function_of_seed_step_and_scope():
   masks = run(
     {
       "first": dropped(1, 7),
       "again": dropped(1, 7),
       "step": dropped(1, 8),
       "seed": dropped(2, 7),
-      "place": dropped(1, 7, "there"),
+      "position": dropped(1, 7, "there"),
     }
   )
   np.testing.assert_array_equal(masks["first"], masks.pop("again"))
@@ -639,7 +641,7 @@ def test_dropout_is_a_function_of_seed_step_and_place():
     assert abs((mask == 0).mean() - 0.25) < 0.06
 
 
-def test_dropout_with_no_probability_is_the_tensor_itself():
+def test_dropout_without_probability_returns_the_tensor():
   x = tf.ones([3])
   assert modeling.dropout(x, 0.0) is x
   assert modeling.dropout(x, None) is x
@@ -663,12 +665,12 @@ def test_gather_positions_picks_rows():
   np.testing.assert_array_equal(run(picked), expected)
 
 
-def test_gather_positions_wants_three_axes():
+def test_gather_positions_rejects_a_matrix():
   with pytest.raises(ValueError, match="expected rank 3"):
     modeling.gather_positions(tf.zeros([2, 3]), tf.zeros([2, 1], tf.int32))
 
 
-def test_taken_rows_and_their_gradient_equal_those_of_a_gather():
+def test_take_rows_and_its_gradient_equal_those_of_gather():
   draw = np.random.default_rng(0)
   table = tf.constant(draw.normal(size=[5, 4]), tf.float32)
   indices = tf.constant([3, 0, 3, 1])
@@ -687,7 +689,7 @@ def test_taken_rows_and_their_gradient_equal_those_of_a_gather():
   np.testing.assert_allclose(seen[2], seen[3], rtol=0, atol=1e-6)
 
 
-def test_rows_are_taken_from_a_variable():
+def test_take_rows_accepts_a_variable():
   table = tf.get_variable("table", [5, 4])
   taken = modeling.take_rows(table, tf.constant([2, 2]))
   gradient = run(tf.gradients(taken, table)[0])
@@ -713,7 +715,7 @@ def test_cross_entropy_equals_numpy(logits, labels):
     np.testing.assert_allclose(run(losses), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_weighted_mean_leaves_padding_out():
+def test_weighted_mean_ignores_padding():
   losses, weights = tf.constant([1.0, 5.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
   assert run(modeling.weighted_mean(losses, weights)) == pytest.approx(
     3.0, rel=1e-4
@@ -721,7 +723,7 @@ def test_weighted_mean_leaves_padding_out():
   assert run(modeling.weighted_mean(losses, weights * 0)) == 0.0
 
 
-def test_get_shape_list_gives_numbers_where_they_are_known():
+def test_get_shape_list_returns_ints_for_known_sizes():
   tensor = tf.placeholder(tf.float32, [None, 3])
   batch, width = modeling.get_shape_list(tensor, expected_rank=2)
   assert width == 3
@@ -730,7 +732,7 @@ def test_get_shape_list_gives_numbers_where_they_are_known():
   assert modeling.get_shape_list(tf.zeros([2, 3])) == [2, 3]
 
 
-def test_assignment_map_names_what_a_checkpoint_has():
+def test_assignment_map_names_the_variables_in_the_checkpoint():
   path = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
   with tf.variable_scope("bert/pooler"):
     modeling.dense(tf.zeros([1, 4]), 4)
@@ -743,7 +745,7 @@ def test_assignment_map_names_what_a_checkpoint_has():
   assert set(initialized) == {*names, *(name + ":0" for name in names)}
 
 
-# Ways to compute
+# Options of `FastCompute`
 
 SMALL = {
   "vocab_size": 100,
@@ -763,18 +765,18 @@ LAYOUTS = {
 }
 
 
-class Learner:
-  """A model in training, with weights that are a function of their names.
+class TrainingModel:
+  """Graph of a model in training; weights are a function of their names.
 
   Attributes:
-    graph: where it is.
+    graph: the graph.
     losses: float32 [B].
     logits: [B, 3].
-    states: what there is by place: [B, S, H] each.
-    gradients: of the trainable variables.
+    states: embeddings and layer outputs, each [B, S, H].
+    gradients: one per trainable variable.
   """
 
-  def __init__(self, compute, dropout_prob=0.0, read=None, picks=False):
+  def __init__(self, compute, dropout_prob=0.0, read=None, gathers=False):
     config = modeling.BertConfig(
       **SMALL,
       hidden_dropout_prob=dropout_prob,
@@ -785,17 +787,17 @@ class Learner:
         name: tf.placeholder(tf.int32, [None, None])
         for name in ("ids", "mask", "segments")
       }
-      places = tf.range(tf.shape(self._batch["ids"])[1])
-      places = places[tf.newaxis] * tf.ones_like(self._batch["ids"])
+      positions = tf.range(tf.shape(self._batch["ids"])[1])
+      positions = positions[tf.newaxis] * tf.ones_like(self._batch["ids"])
       if read:
-        places = tf.gather(places, read, axis=1)
+        positions = tf.gather(positions, read, axis=1)
       model = modeling.BertModel(
         config,
         True,
         *self._batch.values(),
         dropout_seed=(1, tf.constant(3)),
         compute=compute,
-        output_positions=places if picks else None,
+        output_positions=positions if gathers else None,
       )
       self.logits = modeling.classification_logits(model.get_pooled_output(), 3)
       labels = tf.range(tf.shape(self.logits)[0]) % 3
@@ -804,12 +806,12 @@ class Learner:
         model.get_embedding_output(),
         *model.get_all_encoder_layers(),
       ]
-      # Every state that is read counts, by its place and its features.
-      is_token = tf.gather(self._batch["mask"], places, batch_dims=1)
+      # Every state contributes, weighted by its position and its features.
+      is_token = tf.gather(self._batch["mask"], positions, batch_dims=1)
       is_token = tf.cast(is_token, tf.float32)[:, :, tf.newaxis]
       sequence = tf.cast(model.get_sequence_output(), tf.float32)
-      if not picks:
-        sequence = tf.gather(sequence, places, batch_dims=1)
+      if not gathers:
+        sequence = tf.gather(sequence, positions, batch_dims=1)
       steps = tf.cast(tf.range(tf.size(sequence[0])), tf.float32)
       pull = tf.sin(tf.reshape(steps, tf.shape(sequence)[1:])) * is_token
       loss = tf.reduce_mean(self.losses) + tf.reduce_mean(sequence * pull)
@@ -830,7 +832,7 @@ class Learner:
       )
 
   def run(self, lengths, seq_length, fetches=None):
-    """Loss, norm and gradients by name, or what else is fetched."""
+    """Loss, norm and gradients by name, or the given `fetches`."""
     draw = np.random.default_rng(0)
     shape = len(lengths), seq_length
     mask = np.arange(seq_length) < np.array(lengths)[:, np.newaxis]
@@ -852,41 +854,41 @@ def weight_of(variable):
 
 
 @functools.cache
-def learner(compute, dropout_prob=0.0, read=None, picks=False):
-  return Learner(compute, dropout_prob, read, picks)
+def training_model(compute, dropout_prob=0.0, read=None, gathers=False):
+  return TrainingModel(compute, dropout_prob, read, gathers)
 
 
-PLAIN, PACKED = FastCompute(), FastCompute(unpad=True)
+PLAIN, UNPADDED = FastCompute(), FastCompute(unpad=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_rows_give_the_loss_and_gradients_of_padded_ones(layout):
-  padded = learner(PLAIN).run(*LAYOUTS[layout])
-  assert_all_close(learner(PACKED).run(*LAYOUTS[layout]), padded, 1e-5)
+def test_unpadding_gives_the_loss_and_gradients_of_padded_rows(layout):
+  padded = training_model(PLAIN).run(*LAYOUTS[layout])
+  assert_all_close(training_model(UNPADDED).run(*LAYOUTS[layout]), padded, 1e-5)
 
 
-def test_what_packing_is_held_against_learns_every_weight():
-  plain = learner(PLAIN).run(*LAYOUTS["ragged"])
+def test_reference_of_the_unpadding_test_trains_every_weight():
+  plain = training_model(PLAIN).run(*LAYOUTS["ragged"])
   still = [name for name, value in plain.items() if np.abs(value).max() < 1e-4]
-  # Scores less one number all along are the same probabilities.
+  # Softmax is invariant to a constant added to all scores of a query.
   assert all(name.endswith("key/bias") for name in still)
 
 
-def test_states_at_padding_are_0_and_those_at_tokens_as_they_were():
-  padded, packed = (
+def test_unpadding_zeroes_states_at_padding_and_keeps_those_of_tokens():
+  padded, unpadded = (
     model.run(RAGGED, 20, model.states)
-    for model in map(learner, (PLAIN, PACKED))
+    for model in map(training_model, (PLAIN, UNPADDED))
   )
   is_token = np.arange(20) < np.array(RAGGED)[:, np.newaxis]
-  for expected, actual in zip(padded, packed):
+  for expected, actual in zip(padded, unpadded):
     assert (actual[~is_token] == 0.0).all()
     np.testing.assert_allclose(
       actual[is_token], expected[is_token], rtol=0, atol=1e-5
     )
 
 
-def test_dense_layers_see_tokens_alone():
-  model = learner(PACKED)
+def test_dense_layers_run_on_tokens_only():
+  model = training_model(UNPADDED)
   products = [
     op.outputs[0]
     for op in model.graph.get_operations()
@@ -896,24 +898,26 @@ def test_dense_layers_see_tokens_alone():
   assert rows == {44}  # 41 tokens, rounded up
 
 
-# [CLS], one place twice, and one that is padding in some rows.
+# [CLS], one position twice, and one that is padding in some rows.
 READ = (0, 7, 2, 7, 11)
 
 
 @pytest.mark.parametrize("layout", ["ragged", "full"])
 @pytest.mark.parametrize(
   "compute",
-  [PLAIN, PACKED, FastCompute(unpad=True, jit_compile=True, recompute=True)],
+  [PLAIN, UNPADDED, FastCompute(unpad=True, jit_compile=True, recompute=True)],
 )
-def test_a_last_layer_of_what_is_read_learns_as_a_whole_one(compute, layout):
-  whole = learner(PLAIN, read=READ).run(*LAYOUTS[layout])
-  picked = learner(compute, read=READ, picks=True).run(*LAYOUTS[layout])
+def test_last_layer_at_output_positions_has_the_same_gradients(compute, layout):
+  whole = training_model(PLAIN, read=READ).run(*LAYOUTS[layout])
+  picked = training_model(compute, read=READ, gathers=True).run(
+    *LAYOUTS[layout]
+  )
   assert_all_close(picked, whole, 1e-5)
 
 
-@pytest.mark.parametrize("compute", [PLAIN, PACKED])
-def test_a_last_layer_of_what_is_read_computes_no_other_states(compute):
-  model = learner(compute, read=READ, picks=True)
+@pytest.mark.parametrize("compute", [PLAIN, UNPADDED])
+def test_last_layer_computes_states_at_output_positions_only(compute):
+  model = training_model(compute, read=READ, gathers=True)
   products = {
     op.name: op.outputs[0]
     for op in model.graph.get_operations()
@@ -935,7 +939,7 @@ def test_a_last_layer_of_what_is_read_computes_no_other_states(compute):
   }
 
 
-def test_words_are_scored_at_states_that_were_picked():
+def test_masked_lm_logits_accept_gathered_states():
   config = modeling.BertConfig(**SMALL)
   sequence = tf.random.stateless_normal([2, 6, 32], [1, 2])
   table = tf.random.stateless_normal([100, 32], [3, 4])
@@ -948,12 +952,16 @@ def test_words_are_scored_at_states_that_were_picked():
   np.testing.assert_array_equal(actual, expected)
 
 
-def test_what_is_compiled_learns_as_the_plain_model():
-  compiled = learner(FastCompute(jit_compile=True)).run(*LAYOUTS["ragged"])
-  assert_all_close(compiled, learner(PLAIN).run(*LAYOUTS["ragged"]), 1e-5)
+def test_compiled_model_trains_like_the_plain_model():
+  compiled = training_model(FastCompute(jit_compile=True)).run(
+    *LAYOUTS["ragged"]
+  )
+  assert_all_close(
+    compiled, training_model(PLAIN).run(*LAYOUTS["ragged"]), 1e-5
+  )
 
 
-def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
+def test_fused_sublayer_end_uses_the_mask_of_compiled_dropout():
   draw = np.random.default_rng(0)
   output, residual, upstream = (
     tf.constant(draw.normal(size=[6, 32]), tf.float32) for _ in range(3)
@@ -974,7 +982,7 @@ def test_a_compiled_sum_drops_what_a_compiled_dropout_drops():
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
 
-def test_a_dropout_of_16_bits_keeps_the_mean():
+def test_16_bit_dropout_keeps_the_mean():
   compiles = FastCompute(jit_compile=True)
   x = run(modeling.dropout(tf.ones([40_000]), 0.1, (1, 2), compiles))
   assert set(x.tolist()) == {0.0, x.max()}
@@ -982,7 +990,7 @@ def test_a_dropout_of_16_bits_keeps_the_mean():
 
 
 @pytest.mark.parametrize("compiles", [False, True])
-def test_a_dropout_may_drop_everything(compiles):
+def test_dropout_can_drop_everything(compiles):
   x = modeling.dropout(
     tf.ones([5]), 0.999999, (1, 2), FastCompute(jit_compile=compiles)
   )
@@ -993,17 +1001,17 @@ def test_a_dropout_may_drop_everything(compiles):
 @pytest.mark.parametrize(
   "compute", [PLAIN, FastCompute(unpad=True, jit_compile=True)]
 )
-def test_recomputed_activations_are_the_stored_ones(compute):
-  stored = learner(compute, 0.1)
-  recomputed = learner(dataclasses.replace(compute, recompute=True), 0.1)
-  # Not to the bit: Grappler fuses other operations in the first run.
+def test_recomputed_activations_equal_the_stored_ones(compute):
+  stored = training_model(compute, 0.1)
+  recomputed = training_model(dataclasses.replace(compute, recompute=True), 0.1)
+  # Not bit-identical: Grappler fuses different operations in the first run.
   assert_all_close(
     recomputed.run(*LAYOUTS["ragged"]), stored.run(*LAYOUTS["ragged"]), 1e-6
   )
 
 
-def test_layers_are_recomputed_one_after_the_other():
-  graph = learner(FastCompute(recompute=True), 0.1).graph
+def test_layers_are_recomputed_one_at_a_time():
+  graph = training_model(FastCompute(recompute=True), 0.1).graph
 
   def before(op):
     todo, found = [op], set()
@@ -1022,34 +1030,36 @@ def test_layers_are_recomputed_one_after_the_other():
   assert of_head in before(last_layer) and last_layer in before(first_layer)
 
 
-# How far apart two numbers next to each other are, as a share of them.
-UNITS = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
+# Machine epsilon: relative distance between neighboring numbers.
+EPSILON = {tf.bfloat16: 2.0**-7, tf.float16: 2.0**-10}
 
 
 @pytest.mark.train
-@pytest.mark.parametrize("is_lean", [False, True])
-@pytest.mark.parametrize("dtype", UNITS)
-def test_narrow_formats_learn_nearly_what_float32_does(dtype, is_lean):
-  narrow = learner(FastCompute(dtype, is_lean, is_lean, is_lean))
+@pytest.mark.parametrize("all_options", [False, True])
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_mixed_precision_trains_nearly_like_float32(dtype, all_options):
+  narrow = training_model(
+    FastCompute(dtype, all_options, all_options, all_options)
+  )
   actual = narrow.run(*LAYOUTS["ragged"])
-  expected = learner(PLAIN).run(*LAYOUTS["ragged"])
-  # On the way through two layers and back a number is rounded some dozens of
-  # times, to either side, by a quarter of a unit on average: the errors add up
-  # as the root of their number, to one or two units.
-  assert abs(actual["loss"] - expected["loss"]) < 2 * UNITS[dtype]
+  expected = training_model(PLAIN).run(*LAYOUTS["ragged"])
+  # Forward and backward passes through two layers round a number a few dozen
+  # times, up or down, by a quarter of epsilon on average. Such errors grow with
+  # the root of their number: to one or two epsilon.
+  assert abs(actual["loss"] - expected["loss"]) < 2 * EPSILON[dtype]
   names = set(expected) - {"loss", "norm"}
   error = math.hypot(*(length(actual[n] - expected[n]) for n in names))
   norm = math.hypot(*(length(expected[n]) for n in names))
-  assert error < 2 * UNITS[dtype] * norm
+  assert error < 2 * EPSILON[dtype] * norm
 
 
 def length(tensor):
   return float(np.linalg.norm(tensor))
 
 
-@pytest.mark.parametrize("dtype", UNITS)
-def test_products_are_narrow_and_the_delicate_parts_float32(dtype):
-  graph = learner(FastCompute(dtype)).graph
+@pytest.mark.parametrize("dtype", EPSILON)
+def test_matrix_products_are_narrow_and_softmax_and_norms_float32(dtype):
+  graph = training_model(FastCompute(dtype)).graph
   dtypes = {}
   for op in graph.get_operations():
     if "encoder/layer_" in op.name and op.outputs:
@@ -1059,9 +1069,9 @@ def test_products_are_narrow_and_the_delicate_parts_float32(dtype):
     assert dtypes[delicate] == {tf.float32}
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, *UNITS])
+@pytest.mark.parametrize("dtype", [tf.float32, *EPSILON])
 def test_weights_their_gradients_and_losses_are_float32(dtype):
-  model = learner(FastCompute(dtype))
+  model = training_model(FastCompute(dtype))
   variables = model.graph.get_collection("variables")
   assert {v.dtype.base_dtype for v in variables} == {tf.float32}
   assert {gradient.dtype for gradient in model.gradients} == {tf.float32}
@@ -1070,14 +1080,14 @@ def test_weights_their_gradients_and_losses_are_float32(dtype):
   assert {state.dtype for state in states} == {dtype}
 
 
-def test_outside_training_nothing_is_compiled_or_recomputed(graph):
+def test_inference_neither_compiles_nor_recomputes(graph):
   compute = FastCompute(jit_compile=True, recompute=True)
   ids = tf.zeros([1, 3], tf.int32)
   modeling.BertModel(TINY, False, ids, compute=compute)
-  lean = [op.type for op in graph.get_operations()]
+  fast = [op.type for op in graph.get_operations()]
   with tf.Graph().as_default() as plain:
     modeling.BertModel(TINY, False, tf.zeros([1, 3], tf.int32))
-  assert lean == [op.type for op in plain.get_operations()]
+  assert fast == [op.type for op in plain.get_operations()]
 
 
 def test_without_options_fast_compute_builds_the_plain_training_graph():

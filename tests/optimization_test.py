@@ -1,4 +1,4 @@
-"""Tests of the optimizer, its schedule and whole steps of training."""
+"""Tests of the optimizer, its schedules and whole training steps."""
 
 import json
 import os
@@ -175,7 +175,7 @@ def rates_at(steps, *args):
     ("polynomial", 0.5, [0, 2, 3.4641016, 2.8284271, 1.4142136, 0, 0]),
   ],
 )
-def test_rates_of_each_schedule_at_its_edges(schedule, power, expected):
+def test_schedules_at_start_warm_up_middle_and_end(schedule, power, expected):
   # The peak is 4: the start, half the warm-up and its end; half of training,
   # the last step, the end and long after it.
   steps = [0, 1, 2, 4, 7, 8, 1000]
@@ -184,7 +184,7 @@ def test_rates_of_each_schedule_at_its_edges(schedule, power, expected):
 
 
 @pytest.mark.parametrize("schedule", optimization.SCHEDULES)
-def test_without_warm_up_a_schedule_starts_at_the_peak(schedule):
+def test_schedules_without_warm_up_start_at_the_peak_rate(schedule):
   assert rates_at([0], 0.25, 8, 0, schedule, 3.0) == [0.25]
 
 
@@ -196,7 +196,7 @@ def test_without_warm_up_a_schedule_starts_at_the_peak(schedule):
   st.floats(0.1, 4.0),
   st.lists(st.integers(0, 2 * 10**6), min_size=2, max_size=6),
 )
-def test_a_rate_rises_to_the_end_of_the_warm_up_and_never_after(
+def test_rate_rises_during_warm_up_and_never_after(
   schedule, num_train_steps, num_warmup_steps, power, steps
 ):
   args = (0.5, num_train_steps, num_warmup_steps, schedule, power)
@@ -209,7 +209,7 @@ def test_a_rate_rises_to_the_end_of_the_warm_up_and_never_after(
   assert falling == sorted(falling, reverse=True)
 
 
-def test_a_schedule_that_is_not_there_is_refused():
+def test_unknown_schedule_is_rejected():
   with pytest.raises(ValueError, match="'cosin' is none of linear, constant,"):
     optimization.learning_rate(0, 1.0, 8, 2, "cosin")
 
@@ -269,7 +269,7 @@ def adam_in_numpy(weight, gradients, rate, decay):
   return weight
 
 
-def test_repeated_rows_of_a_sparse_gradient_add_up():
+def test_repeated_rows_of_a_sparse_gradient_are_summed():
   table = np.random.default_rng(0).normal(size=[5, 2])
   ids, pull = [1, 3, 1], np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
   dense = np.zeros_like(table)
@@ -324,7 +324,7 @@ def test_bias_correction_equals_numpy():
     (StepOptions(clip_norm=None), [3.0, 4.0]),
   ],
 )
-def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before(
+def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(
   options, clipped
 ):
   weight = tf.get_variable("w", initializer=tf.zeros([2]))
@@ -347,7 +347,9 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_is_told_before(
 
 @pytest.mark.parametrize("clip_norm", [0, None])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_without_clipping_the_norm_is_in_no_gradient(clip_norm, jit_compile):
+def test_without_clipping_gradients_do_not_depend_on_the_norm(
+  clip_norm, jit_compile
+):
   weight = tf.get_variable("w", initializer=tf.zeros([10]))
   step = optimization.training_step(
     optimization.gradients_of(tf.reduce_sum(weight * 1e19)),
@@ -364,7 +366,7 @@ def test_without_clipping_the_norm_is_in_no_gradient(clip_norm, jit_compile):
     np.testing.assert_allclose(session.run(weight), -0.1 * 10**0.5, rtol=1e-5)
 
 
-def test_a_step_is_counted_after_its_rate_is_read():
+def test_global_step_is_incremented_after_the_rate_is_read():
   weight = tf.get_variable("w", initializer=tf.ones([2]))
   step = optimization.training_step(
     optimization.gradients_of(tf.reduce_sum(weight)), 1.0, 10, 5
@@ -376,7 +378,7 @@ def test_a_step_is_counted_after_its_rate_is_read():
   np.testing.assert_allclose(rates, [0, 0.2, 0.4, 0.6, 0.8, 0.5, 0.4])
 
 
-def test_create_optimizer_gives_a_train_op():
+def test_create_optimizer_returns_a_train_op():
   weight = tf.get_variable("w", initializer=tf.ones([2]))
   train_op = optimization.create_optimizer(
     tf.reduce_sum(weight), 0.1, 10, 0, False
@@ -388,7 +390,7 @@ def test_create_optimizer_gives_a_train_op():
     assert session.run(tf.train.get_global_step()) == 1
 
 
-def test_a_weight_without_gradient_stays_and_has_no_moments():
+def test_weight_without_gradient_is_unchanged_and_has_no_moments():
   used = tf.get_variable("used", initializer=tf.ones([1]))
   idle = tf.get_variable("idle", initializer=tf.ones([1]))
   step = optimization.training_step(
@@ -402,13 +404,13 @@ def test_a_weight_without_gradient_stays_and_has_no_moments():
   assert names == {"used", "used/adam_m", "used/adam_v", "idle", "global_step"}
 
 
-# Adam, LAMB, and BERT's own
+# Adam, LAMB and AdamW
 
 
 def steps_in_numpy(weight, gradients, rates, options, is_plain):
-  """Steps by the papers' formulas, in float64.
+  """Updates by the formulas of the papers, in float64.
 
-  `is_plain` is for biases and layer normalisation, which neither decay nor are
+  `is_plain` is for biases and layer normalization, which neither decay nor are
   scaled.
   """
   is_corrected = options.optimizer != "adamw"
@@ -500,7 +502,7 @@ def test_steps_of_each_optimizer_equal_numpy(options, tolerance, jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_lamb_leaves_a_weight_whose_step_has_no_norm(jit_compile):
+def test_lamb_keeps_a_weight_whose_update_has_norm_0(jit_compile):
   weight = tf.get_variable("w", initializer=tf.constant([3.0, -4.0]))
   options = StepOptions(
     optimizer="lamb", weight_decay=0.0, jit_compile=jit_compile
@@ -516,7 +518,7 @@ def test_lamb_leaves_a_weight_whose_step_has_no_norm(jit_compile):
 
 
 @pytest.mark.parametrize("optimizer", optimization.OPTIMIZERS)
-def test_every_optimizer_keeps_the_same_moments(optimizer):
+def test_every_optimizer_has_the_same_moment_variables(optimizer):
   weight = tf.get_variable("w", initializer=tf.ones([2]))
   optimization.training_step(
     optimization.gradients_of(tf.reduce_sum(weight)),
@@ -529,7 +531,7 @@ def test_every_optimizer_keeps_the_same_moments(optimizer):
   assert names == {"w", "w/adam_m", "w/adam_v", "global_step"}
 
 
-def test_an_optimizer_that_is_not_there_is_refused():
+def test_unknown_optimizer_is_rejected():
   weight = tf.get_variable("w", initializer=tf.ones([2]))
   gradients = optimization.gradients_of(tf.reduce_sum(weight))
   with pytest.raises(ValueError, match="'sgd' is none of adamw, adam, lamb"):
@@ -540,7 +542,7 @@ def test_an_optimizer_that_is_not_there_is_refused():
 
 # Frozen layers and layer-wise learning rates
 
-# How far below the heads each weight is, of three layers.
+# Layers between each weight and the heads, in a model of three layers.
 DEPTHS = {
   "bert/embeddings/word_embeddings": 4,
   "bert/embeddings/LayerNorm/gamma": 4,
@@ -559,12 +561,12 @@ def variables_of_depths():
   return [tf.get_variable(name, initializer=tf.ones([1])) for name in DEPTHS]
 
 
-def test_rates_decay_by_depth():
+def test_layer_decay_lowers_the_rates_of_lower_layers():
   factors = optimization.rate_factors(variables_of_depths(), 0.5)
   assert factors == {name: 0.5**depth for name, depth in DEPTHS.items()}
 
 
-def test_depth_is_counted_in_numbers_and_not_in_letters():
+def test_layers_are_ordered_by_number_not_alphabetically():
   names = [f"bert/encoder/layer_{i}/output/dense/bias" for i in range(12)]
   variables = [tf.get_variable(name, [1]) for name in names]
   factors = optimization.rate_factors(variables, 0.5)
@@ -573,7 +575,7 @@ def test_depth_is_counted_in_numbers_and_not_in_letters():
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
-def test_each_weight_moves_at_the_rate_of_its_depth(frozen, jit_compile):
+def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):
   weights = variables_of_depths()
   gradients = optimization.gradients_of(
     tf.add_n([w[0] for w in weights]), frozen=frozen
@@ -605,24 +607,24 @@ def test_each_weight_moves_at_the_rate_of_its_depth(frozen, jit_compile):
     (Frozen(3, True), ("bert/embeddings/", "bert/encoder/")),
   ],
 )
-def test_frozen_variables_are_told_by_name(frozen, stay):
+def test_frozen_variables_are_recognized_by_name(frozen, stay):
   trained = optimization.trained_variables(variables_of_depths(), frozen)
   expected = [name for name in DEPTHS if not name.startswith(stay or "no")]
   assert [v.op.name for v in trained] == expected
 
 
 @pytest.mark.parametrize("frozen", [Frozen(4), Frozen(10**3, True)])
-def test_layers_that_are_not_there_cannot_be_frozen(frozen):
+def test_freezing_missing_layers_is_rejected(frozen):
   with pytest.raises(ValueError, match="the model has no such layers"):
     optimization.trained_variables(variables_of_depths(), frozen)
 
 
-def test_embeddings_that_are_not_there_cannot_be_frozen():
+def test_freezing_missing_embeddings_is_rejected():
   with pytest.raises(ValueError, match="the model has no such layers"):
     optimization.trained_variables([], Frozen(embeddings=True))
 
 
-def test_the_norm_is_that_of_the_weights_that_train():
+def test_gradient_norm_excludes_frozen_weights():
   low = tf.get_variable("bert/embeddings/table", initializer=tf.ones([2]))
   high = tf.get_variable("output_weights", initializer=tf.ones([2]))
   loss = tf.reduce_sum(low * 100.0) + tf.reduce_sum(high * [3.0, 4.0])
@@ -638,7 +640,7 @@ def test_the_norm_is_that_of_the_weights_that_train():
 
 @pytest.mark.parametrize("bias_correction", [False, True])
 @pytest.mark.parametrize("weight_decay_rate", [0.0, 0.01])
-def test_a_compiled_update_equals_the_plain_one(
+def test_compiled_update_equals_the_plain_update(
   bias_correction, weight_decay_rate
 ):
   draw = np.random.default_rng(0)
@@ -679,7 +681,7 @@ def test_a_compiled_update_equals_the_plain_one(
 
 
 @pytest.mark.usefixtures("variables")
-def test_a_step_may_be_compiled_and_corrected():
+def test_compilation_and_bias_correction_combine():
   weights = {}
   for options in (
     StepOptions(bias_correction=True),
@@ -699,11 +701,11 @@ def test_a_step_may_be_compiled_and_corrected():
   np.testing.assert_allclose(weights[True], [0.73, -1.73], rtol=0, atol=0.01)
 
 
-# Memory of the host
+# Host memory
 
 
 @pytest.mark.parametrize("bias_correction", [False, True])
-def test_moments_and_their_update_stay_with_the_host(graph, bias_correction):
+def test_moments_and_update_stay_in_host_memory(graph, bias_correction):
   with tf.device("/gpu:0"):
     weight = tf.get_variable("w", initializer=tf.ones([3]))
     tf.train.create_global_step()
@@ -718,7 +720,7 @@ def test_moments_and_their_update_stay_with_the_host(graph, bias_correction):
       on_cpu=True,
     ).apply_gradients([(gradient, weight)], name="update")
   made = set(graph.get_operations()) - before
-  # A variable is read where it is, and its first value may be made anywhere.
+  # A variable is read on its own device; initializers may run anywhere.
   elsewhere = {
     op.name
     for op in made
@@ -735,7 +737,7 @@ def test_moments_and_their_update_stay_with_the_host(graph, bias_correction):
 
 @pytest.mark.parametrize(("on_cpu", "device"), [(True, "CPU"), (False, "GPU")])
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_a_step_keeps_moments_where_it_is_told(on_cpu, device, is_scaled):
+def test_moments_are_on_the_selected_device(on_cpu, device, is_scaled):
   with tf.device("/gpu:0"):
     weight = tf.get_variable("w", initializer=tf.ones([3]))
     optimization.training_step(
@@ -752,7 +754,7 @@ def test_a_step_keeps_moments_where_it_is_told(on_cpu, device, is_scaled):
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_a_step_runs_where_it_is_told(is_scaled):
+def test_update_runs_on_the_selected_device(is_scaled):
   with tf.device("/cpu:1"):  # stands in for a GPU
     weight = tf.get_variable("w", initializer=tf.ones([3]))
     gradients = optimization.gradients_of(tf.reduce_sum(weight**2))
@@ -785,7 +787,7 @@ def test_a_step_runs_where_it_is_told(is_scaled):
 
 
 class NothingDecays(optimization.AdamWeightDecayOptimizer):
-  """As layer-wise or trust-ratio variants override it."""
+  """Overrides the hook that layer-wise and trust-ratio variants override."""
 
   names = ()
 
@@ -795,7 +797,7 @@ class NothingDecays(optimization.AdamWeightDecayOptimizer):
 
 
 @pytest.mark.usefixtures("variables")
-def test_a_subclass_chooses_what_decays():
+def test_subclass_can_choose_which_weights_decay():
   weight = tf.get_variable("w/kernel", initializer=[1.0, 2.0])
   optimizer = NothingDecays(0.5, weight_decay_rate=0.5)
   train_op = optimizer.apply_gradients([(tf.zeros([2]), weight)])
@@ -806,7 +808,7 @@ def test_a_subclass_chooses_what_decays():
   assert set(optimizer.names) == {"w/kernel"}
 
 
-def test_names_and_decay_are_told_by_name():
+def test_variable_name_and_weight_decay_by_parameter_name():
   optimizer = optimization.AdamWeightDecayOptimizer(
     0.1, weight_decay_rate=0.01, exclude_from_weight_decay=["LayerNorm", "bias"]
   )

@@ -16,11 +16,11 @@ import tokenization
 
 pytestmark = pytest.mark.unit
 
-# Enough to cut words in several ways, and to fail to.
+# Splits some words in several ways, and fails to split others.
 SMALL_VOCAB = """[PAD] [UNK] [CLS] [SEP] [MASK] dog the mask a b s ab ##a ##b
 ##ab ##s , . ! “ ” ' - [ ] 中 人 α σ ##σ ##ς ᄒ ##ᅡ ##ᆫ e ##e é ##é x ##x"""
 
-# Text of what is apt to go wrong, and of anything else.
+# Text with the known edge cases, and with arbitrary characters.
 TEXT = st.lists(
   st.sampled_from(["dog", "The", "abs", "ab", "zebra", "ΑΣ", "x" * 30, "##ab"])
   | st.sampled_from(["[MASK]", "[UNK]", "e\u0301", "😀\ufe0f", "  ", " "])
@@ -100,7 +100,7 @@ def test_wordpiece_takes_the_longest_pieces():
   ]
 
 
-def test_bytes_are_read_like_reference():
+def test_bytes_are_decoded_like_reference():
   tokenizer = published("uncased")
   for line in golden_lines("bytes_input.jsonl"):
     text = bytes.fromhex(line["hex"])
@@ -162,7 +162,7 @@ def test_every_code_point_is_classed_like_reference():
       assert set(map(code_point_bits, code_points)) == {run["bits"]}, run
 
 
-def test_every_block_becomes_what_reference_makes_of_it():
+def test_every_unicode_block_is_tokenized_like_reference():
   with open(
     reference_data.golden("tokenization", "codepoint_unstable.json")
   ) as file:
@@ -201,7 +201,7 @@ def test_lower_casing_equals_reference():
     assert tokenizer.tokenize(f"x{char}y") == line["between"]
 
 
-# The fast path against the plain formula.
+# The cache against the plain computation.
 
 
 def plain_tokens(tokenizer, text):
@@ -211,45 +211,47 @@ def plain_tokens(tokenizer, text):
 
 @given(text=TEXT)
 @settings(max_examples=500, deadline=None)
-def test_memos_give_what_the_whole_text_gives(small, text):
+def test_cached_chunks_equal_uncached_tokenization(small, text):
   tokens = plain_tokens(small, text)
   assert small.tokenize(text) == tokens
   assert small.encode(text) == small.convert_tokens_to_ids(tokens)
 
 
-def test_punctuation_at_the_ends_of_a_chunk_is_punctuation():
-  assert all(map(tokenization._is_punctuation, tokenization._MARKS))
+def test_common_punctuation_is_punctuation():
+  assert all(
+    map(tokenization._is_punctuation, tokenization._COMMON_PUNCTUATION)
+  )
 
 
-def test_final_sigma_is_one_beside_punctuation_too(small_vocab_file):
+def test_sigma_before_punctuation_is_lower_cased_as_final(small_vocab_file):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
   final = ["α", "##ς"]
   assert tokenizer.tokenize("ΑΣ. “ΑΣ”") == [*final, ".", "“", *final, "”"]
 
 
 @given(text=TEXT)
-def test_memos_stay_in_bounds_and_right(small_vocab_file, text):
+def test_full_caches_are_cleared_and_stay_correct(small_vocab_file, text):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
   text += " ".join(f" a{number}, b" for number in range(40))
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(tokenization._ChunkMemo, "MAX_CHUNKS", 16)
+    patch.setattr(tokenization._ChunkCache, "MAX_CHUNKS", 16)
     assert tokenizer.tokenize(text) == plain_tokens(tokenizer, text)
     tokenizer.encode(text)
     tokenizer.tokenize_with_offsets(text)
   assert 0 < len(tokenizer._chunk_tokens) <= 16
   assert 0 < len(tokenizer._chunk_ids) <= 16
-  assert 0 < len(tokenizer._chunk_places) <= 16
+  assert 0 < len(tokenizer._chunk_offsets) <= 16
 
 
-def test_long_chunks_are_not_remembered(small_vocab_file):
+def test_long_chunks_are_not_cached(small_vocab_file):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
-  long = "中" * (tokenization._ChunkMemo.MAX_CHARACTERS + 1)
+  long = "中" * (tokenization._ChunkCache.MAX_CHARACTERS + 1)
   assert tokenizer.tokenize(long) == ["中"] * len(long)
   assert long not in tokenizer._chunk_tokens
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, "pickle"])
-def test_copies_tokenize_and_start_with_empty_memos(small_vocab_file, copied):
+def test_copies_tokenize_and_start_with_empty_caches(small_vocab_file, copied):
   tokenizer = tokenization.FullTokenizer(
     small_vocab_file, do_lower_case=False, never_split=["[MASK]"]
   )
@@ -268,10 +270,10 @@ def test_copies_tokenize_and_start_with_empty_memos(small_vocab_file, copied):
 
 
 def check_offsets(tokenizer, text):
-  """Puts what each range cuts out of `text` through the rules again.
+  """Checks that the text in each range is tokenized to the piece again.
 
-  Pieces that share a character (Korean) are checked together, by the range of
-  all of them. What no piece claims has to leave nothing.
+  Pieces that share a character (Korean) are checked together. Text outside of
+  all ranges must be tokenized to nothing.
   """
   words = tokenizer.basic_tokenizer.tokenize
   tokens, offsets = tokenizer.tokenize_with_offsets(text)
@@ -292,7 +294,7 @@ def check_offsets(tokenizer, text):
       assert tokenizer.wordpiece_tokenizer.tokenize(cut_out) == pieces
     else:
       joined = "".join(piece.replace("##", "", 1) for piece in pieces)
-      # Whether a sigma is a final one is seen in its whole word alone.
+      # Only the whole word shows whether a sigma is a final one.
       assert cut_out.replace("ς", "σ") == joined.replace("ς", "σ")
     assert done <= start < end
     done = end
@@ -301,7 +303,7 @@ def check_offsets(tokenizer, text):
 
 @given(text=TEXT)
 @settings(max_examples=500, deadline=None)
-def test_offsets_cut_out_what_became_the_piece(small, text):
+def test_text_at_the_offsets_of_a_piece_gives_the_piece(small, text):
   check_offsets(small, text)
 
 
@@ -337,7 +339,7 @@ def test_offsets_of(small_vocab_file, text, expected):
 # never_split.
 
 
-def test_words_of_never_split_stay_whole(small_vocab_file):
+def test_words_of_never_split_are_single_tokens(small_vocab_file):
   tokenizer = tokenization.FullTokenizer(
     small_vocab_file, never_split=["[MASK]", "DOG"]
   )
@@ -349,7 +351,7 @@ def test_words_of_never_split_stay_whole(small_vocab_file):
   assert tokenizer.tokenize_with_offsets(text) == (tokens, offsets)
 
 
-def test_never_split_changes_nothing_inside_a_chunk(small_vocab_file):
+def test_never_split_does_not_apply_inside_a_chunk(small_vocab_file):
   plain = tokenization.FullTokenizer(small_vocab_file)
   tokenizer = tokenization.FullTokenizer(
     small_vocab_file, never_split=["[MASK]", "Dog", "!", "--"]
@@ -365,7 +367,7 @@ def test_special_words_are_split_by_default(small_vocab_file):
 
 
 @pytest.mark.parametrize("word", ["", "the dog", " dog", "dog\n"])
-def test_never_split_refuses_what_is_no_word(small_vocab_file, word):
+def test_never_split_rejects_all_but_words(small_vocab_file, word):
   with pytest.raises(ValueError, match="is not one word"):
     tokenization.FullTokenizer(small_vocab_file, never_split=[word])
 
@@ -373,30 +375,30 @@ def test_never_split_refuses_what_is_no_word(small_vocab_file, word):
 # Bad input and the rest.
 
 
-def test_check_vocab_accepts():
+def test_check_vocab_accepts_a_complete_vocabulary():
   vocab = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}
   tokenization.check_vocab(vocab)
   tokenization.check_vocab(vocab, vocab_size=3)
 
 
-def test_check_vocab_names_what_is_missing():
+def test_check_vocab_names_the_missing_tokens():
   with pytest.raises(ValueError, match=r"no \[UNK\], \[SEP\];"):
     tokenization.check_vocab({"[CLS]": 0, "dog": 1})
 
 
-def test_check_vocab_refuses_more_entries_than_the_model_has():
+def test_check_vocab_rejects_more_entries_than_the_model_has():
   # Ids count, not entries: a repeated line makes an id without an entry.
   vocab = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 3}
   with pytest.raises(ValueError, match=r"4 entries.* vocab_size is 3;"):
     tokenization.check_vocab(vocab, vocab_size=3)
 
 
-def test_text_that_is_no_text_is_refused(small):
+def test_text_that_is_neither_str_nor_bytes_is_rejected(small):
   with pytest.raises(ValueError, match="str or bytes, not int"):
     small.tokenize(7)
 
 
-def test_encode_without_unk_in_the_vocabulary(tmp_path):
+def test_encode_raises_without_unk_in_the_vocabulary(tmp_path):
   path = tmp_path / "vocab.txt"
   path.write_text("dog\n")
   tokenizer = tokenization.FullTokenizer(path)
@@ -405,14 +407,14 @@ def test_encode_without_unk_in_the_vocabulary(tmp_path):
     tokenizer.encode("the dog")
 
 
-def test_vocabulary_of_another_file_system(small_vocab_file):
+def test_remote_vocabulary_is_read_by_tensorflow(small_vocab_file):
   pytest.importorskip("tensorflow")
   vocab = tokenization.load_vocab(f"file://{small_vocab_file}")
   assert list(vocab) == SMALL_VOCAB.split()
 
 
 @pytest.mark.process
-def test_tensorflow_stays_out(small_vocab_file):
+def test_tensorflow_is_not_imported(small_vocab_file):
   code = (
     "import sys, tokenization;"
     "tokenization.FullTokenizer(sys.argv[1]).encode('the dog');"
@@ -425,11 +427,11 @@ def test_tensorflow_stays_out(small_vocab_file):
   )
 
 
-# Steps and parts as code for google-research/bert calls and replaces them.
+# Methods that code for google-research/bert calls and overrides.
 
 
 class ByDefaultSteps(tokenization.BasicTokenizer):
-  """Goes by the steps, which do what they did."""
+  """Overrides a step, without changing it."""
 
   def _run_split_on_punc(self, text):
     return super()._run_split_on_punc(text)
@@ -437,12 +439,12 @@ class ByDefaultSteps(tokenization.BasicTokenizer):
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 @given(text=TEXT)
-def test_the_steps_together_are_the_tokenizer(do_lower_case, text):
+def test_the_single_steps_equal_the_tokenizer(do_lower_case, text):
   by_steps = ByDefaultSteps(do_lower_case).tokenize(text)
   assert by_steps == tokenization.BasicTokenizer(do_lower_case).tokenize(text)
 
 
-def test_each_step_by_itself():
+def test_each_single_step():
   basic = tokenization.BasicTokenizer()
   assert basic._clean_text("a\tb\0\ufffd\u3000c") == "a b c"
   assert basic._tokenize_chinese_chars("ab中文c") == "ab 中  文 c"
@@ -468,7 +470,7 @@ class Letters:
     return [letter for letter in text if letter.strip()]
 
 
-def test_parts_replaced_after_use_take_effect(small_vocab_file):
+def test_tokenizers_replaced_after_use_take_effect(small_vocab_file):
   tokenizer = tokenization.FullTokenizer(
     small_vocab_file, never_split=["[MASK]"]
   )
@@ -492,7 +494,7 @@ class OwnParts(tokenization.FullTokenizer):
     self.wordpiece_tokenizer = tokenization.WordpieceTokenizer(vocab)
 
 
-def test_a_subclass_may_make_its_own_parts():
+def test_a_subclass_may_create_its_own_tokenizers():
   tokenizer = OwnParts({"a": 0, "b": 1})
   assert tokenizer.tokenize("ab") == ["a", "b"]
   assert tokenizer.encode("ba") == [1, 0]
