@@ -88,7 +88,7 @@ def read_examples(input_file: str) -> list[InputExample]:
   return list(stream_examples(input_file))
 
 
-def check_pairs(
+def validate_pairs(
   settings: FeatureSettings,
   examples: Iterable[InputExample],
   config: modeling.BertConfig,
@@ -465,7 +465,7 @@ def main(_) -> None:
     tempfile.TemporaryDirectory() as folder,
   ):
     records = os.path.join(folder, "input.tf_record")
-    examples = check_pairs(
+    examples = validate_pairs(
       settings,
       stream_examples(
         settings.input_file, text_files.encoding_of(settings.text)
@@ -599,7 +599,7 @@ def check_texts(
 ) -> doctor.Lengths:
   """Encodes a sample of the texts; warns if many are truncated."""
   examples = list(
-    check_pairs(
+    validate_pairs(
       settings,
       stream_examples(
         settings.input_file, text_files.encoding_of(settings.text)

@@ -17,13 +17,13 @@ from absl.testing import flagsaver
 
 pytestmark = pytest.mark.unit
 
-# The differences that are on purpose, with the reason of each.
+# Intended differences, with reasons.
 # "module.--flag" is a command-line flag.
 EXCEPTIONS = {}
 
 
 def names_of(api):
-  """Every name with what api.json says of it, in one flat dictionary."""
+  """Flattens api.json: the entry of every name."""
   found = {}
   for module, parts in api.items():
     for function, parameters in parts.get("functions", {}).items():
@@ -45,7 +45,7 @@ ORIGINAL = names_of(api["f39e881"]) | names_of(
 
 @functools.cache
 def defined_flags(script):
-  """The flags of a script by name."""
+  """Flags of a script by name."""
   with commands.in_process(importlib.import_module(script)):
     return {name: flags.FLAGS[name] for name in flags.FLAGS}
 
@@ -72,7 +72,7 @@ def test_exceptions_are_names_of_the_original():
 @pytest.mark.parametrize(
   "script", [name for name, parts in api["f39e881"].items() if parts["flags"]]
 )
-def test_flags_that_the_original_requires_are_enough(script):
+def test_flags_required_by_the_original_are_sufficient(script):
   required = [
     f"--{name}=a"
     for name, description in api["f39e881"][script]["flags"].items()
@@ -84,7 +84,7 @@ def test_flags_that_the_original_requires_are_enough(script):
 
 
 def difference(module, path, expected):
-  """What keeps a call of the original's from binding; None if nothing."""
+  """Reason why calls of the original do not bind; None if they do."""
   value = module
   for part in path:
     if part in ("__init__", "fields"):
@@ -105,7 +105,7 @@ def difference(module, path, expected):
   actual = list(inspect.signature(value).parameters.values())
   for wanted, parameter in zip(expected, actual):
     default = eval(wanted.get("default", "None"), vars(module))
-    # One that the original requires may have a default here.
+    # An argument that the original requires may have a default here.
     default_differs = "default" in wanted and (
       parameter.default is not default and parameter.default != default
     )
@@ -114,7 +114,7 @@ def difference(module, path, expected):
       or parameter.name != wanted["name"]
       or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD
     ):
-      return f"{parameter} in place of {wanted}"
+      return f"{parameter} instead of {wanted}"
   if len(actual) < len(expected):
     return f"no parameter {expected[len(actual)]['name']}"
   for parameter in actual[len(expected) :]:
@@ -127,7 +127,7 @@ def difference(module, path, expected):
   return None
 
 
-# What reads the values of each type of flag.
+# Parser of each flag type.
 PARSERS = {
   "bool": flags.BooleanParser,
   "integer": flags.IntegerParser,
@@ -136,7 +136,7 @@ PARSERS = {
 
 
 def flag_difference(defined, name, expected):
-  """What keeps a command line of the original's from working, or None."""
+  """Reason why a flag of the original does not work; None if it does."""
   if name not in defined:
     return f"no flag --{name}"
   flag = defined[name]

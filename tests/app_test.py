@@ -62,19 +62,19 @@ def test_main_receives_the_arguments_and_exits_with_0(script):
 
 
 def test_input_error_prints_one_line_and_exits_with_1(script):
-  raises = script("raise errors.InputError('x.tsv, row 3: mend it')")
+  raises = script("raise errors.InputError('x.tsv, row 3: fix it')")
   done = commands.run(raises)
   assert done.returncode == 1
-  assert done.stderr == "script.py: error: x.tsv, row 3: mend it\n"
+  assert done.stderr == "script.py: error: x.tsv, row 3: fix it\n"
 
 
 def test_verbosity_1_prints_the_traceback(script):
-  raises = script("raise errors.InputError('mend it')")
+  raises = script("raise errors.InputError('fix it')")
   done = commands.run(raises, "--verbosity=1")
   assert done.returncode == 1
   assert "Traceback" in done.stderr
   assert "in main\n" in done.stderr
-  assert done.stderr.endswith("script.py: error: mend it\n")
+  assert done.stderr.endswith("script.py: error: fix it\n")
 
 
 # Flags

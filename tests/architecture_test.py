@@ -127,7 +127,7 @@ def own_imports_of(module):
 
 
 def rank(module):
-  """Its place in the order: libraries, bertlib/, commands."""
+  """Rank of a module in the order: libraries, bertlib/, commands."""
   if module in LIBRARIES:
     return -1
   if module in COMMANDS:
@@ -136,7 +136,7 @@ def rank(module):
 
 
 def chain_to(target, module, seen=None):
-  """How `module` comes to import a package; None if it does not."""
+  """Chain of imports from `module` to a package; None if there is none."""
   seen = {module} if seen is None else seen
   for name in sorted(imports_of(module) - seen):
     if name.split(".")[0] == target:
@@ -150,24 +150,24 @@ def chain_to(target, module, seen=None):
 
 
 @each_module
-def test_a_module_imports_only_from_what_comes_before_it(module):
+def test_modules_import_only_modules_of_lower_rank(module):
   too_late = {n for n in own_imports_of(module) if rank(n) > rank(module)}
   assert not too_late
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_of_the_original_imports_nothing_of_ours(library):
+def test_libraries_of_the_original_import_no_module_of_this_project(library):
   assert not own_imports_of(library)
 
 
 @each_module
-def test_nothing_in_bertlib_imports_a_command(module):
+def test_bertlib_does_not_import_commands(module):
   if module.startswith("bertlib."):
     assert not own_imports_of(module) & COMMANDS
 
 
 @each_module
-def test_imports_have_no_cycle(module):
+def test_imports_have_no_cycles(module):
   reached, ahead = set(), [module]
   while ahead:
     new = own_imports_of(ahead.pop()) - reached
@@ -177,7 +177,7 @@ def test_imports_have_no_cycle(module):
 
 
 @each_module
-def test_no_function_imports_a_module_of_the_project(module):
+def test_modules_of_the_project_are_imported_at_the_top(module):
   hidden = {
     name
     for function in ast.walk(parse(module))
@@ -194,7 +194,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def bound_names(nodes):
-  """Names that nodes bind, without those within functions and classes."""
+  """Names bound by nodes, outside of functions and classes."""
   for node in nodes:
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
       yield node.name
@@ -210,7 +210,7 @@ def bound_names(nodes):
 
 @functools.cache
 def names_of(module):
-  """Names that a module has."""
+  """Names defined in a module."""
   return frozenset(bound_names(parse(module).body))
 
 
@@ -252,13 +252,13 @@ def test_names_of_other_modules_exist(module):
 
 
 @each_module
-def test_a_module_is_not_too_long(module):
+def test_modules_are_not_too_long(module):
   num_lines = len(MODULES[module].read_text(encoding="utf-8").splitlines())
   assert num_lines <= MAX_LINES.get(module, 1000)
 
 
 def flag_reads(node, function=None):
-  """Lines that use FLAGS elsewhere than in `READS_FLAGS`."""
+  """Lines that use FLAGS outside of the functions in `READS_FLAGS`."""
   if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
     function = function or node.name
   is_flags = (isinstance(node, ast.Name) and node.id == "FLAGS") or (
@@ -271,13 +271,13 @@ def flag_reads(node, function=None):
 
 
 @each_module
-def test_flags_are_read_by_main_and_settings_alone(module):
+def test_flags_are_read_only_by_main_and_settings(module):
   if module not in PARSES_FLAGS and not module.startswith("bertlib.settings."):
     assert not [*flag_reads(parse(module))]
 
 
 @each_module
-def test_training_knows_no_receipt(module):
+def test_training_does_not_use_receipts(module):
   if module.startswith("bertlib.training."):
     names = {
       getattr(node, "attr", None) or getattr(node, "id", "")
@@ -287,7 +287,7 @@ def test_training_knows_no_receipt(module):
 
 
 @each_module
-def test_importing_a_module_defines_no_flag(module):
+def test_importing_a_module_does_not_define_flags(module):
   calls = [
     ast.unparse(node.func)
     for statement in parse(module).body
@@ -299,7 +299,7 @@ def test_importing_a_module_defines_no_flag(module):
 
 
 @each_module
-def test_what_a_remote_path_looks_like_is_known_in_one_place(module):
+def test_only_one_module_recognizes_remote_paths(module):
   texts = [
     node.value
     for node in ast.walk(parse(module))
@@ -309,12 +309,12 @@ def test_what_a_remote_path_looks_like_is_known_in_one_place(module):
 
 
 @pytest.mark.parametrize("module", WITHOUT_TENSORFLOW)
-def test_no_import_leads_to_tensorflow(module):
+def test_modules_for_workers_do_not_import_tensorflow(module):
   assert chain_to("tensorflow", module) is None
 
 
 @pytest.mark.process
-def test_data_making_starts_without_tensorflow():
+def test_data_creation_starts_without_tensorflow():
   code = "import sys\n"
   code += "".join(f"import {module}\n" for module in WITHOUT_TENSORFLOW)
   code += "print('tensorflow' in sys.modules)"
@@ -329,7 +329,7 @@ def test_data_making_starts_without_tensorflow():
 
 
 def function_of(module, name):
-  """The syntax tree of a function at the top of a module."""
+  """Syntax tree of a top-level function."""
   (found,) = (
     node
     for node in parse(module).body
@@ -356,7 +356,7 @@ def named_in(function):
   }
 
 
-def test_the_doctor_checks_all_that_setup_does():
+def test_doctor_makes_all_checks_of_setup():
   done = called_in(function_of("bertlib.training.run", "setup"))
   checked = named_in(
     function_of("bertlib.reporting.training_checks", "check_setup")
@@ -374,7 +374,7 @@ def test_the_doctor_checks_all_that_setup_does():
     "run_squad",
   ],
 )
-def test_the_doctor_checks_all_that_main_checks_first(script):
+def test_doctor_makes_all_checks_of_main(script):
   beginnings = ("check_", "find_", "load_", "make_", "read_", "with_")
   done = {
     name

@@ -37,7 +37,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def as_flags(values):
-  """The arguments `--name=value` of a dict, without those that are None."""
+  """Arguments `--name=value` of a dictionary; None values are omitted."""
   return [f"--{k}={v}" for k, v in values.items() if v is not None]
 
 
@@ -75,14 +75,14 @@ def run(script, *flags, own_process=False, largest_file=None, **options):
 
 
 def succeed(script, *flags, **options):
-  """Runs a script that has to succeed; gives what `run` gives."""
+  """Runs a script that must succeed; returns the result of `run`."""
   done = run(script, *flags, **options)
   assert done.returncode == 0, done.stderr
   return done
 
 
 def fail(script, *flags, **options):
-  """Runs a script that has to fail by one line; gives that line."""
+  """Runs a script that must fail with one line; returns that line."""
   done = run(script, *flags, **options)
   assert done.returncode == 1, done.stderr
   assert "Traceback" not in done.stderr, done.stderr
@@ -117,7 +117,7 @@ def _run_here(argv, input=None, cwd=None):
     mock.patch.multiple(sys, argv=argv, stdin=stdin),
     contextlib.redirect_stdout(stdout),
     contextlib.redirect_stderr(stderr),
-    # TensorFlow is there already.
+    # TensorFlow is already imported.
     mock.patch.object(tensorflow_log, "import_quietly"),
     _in_folder(cwd or "."),
   ):
@@ -147,7 +147,7 @@ def _in_folder(path):
 
 @contextlib.contextmanager
 def _without_flags():
-  """Within the block, flags are those of a program that has just started."""
+  """Resets all flags within the block, as in a new process."""
   flags = absl.flags.FLAGS
   tables = [
     flags.flags_by_module_dict(),
@@ -205,7 +205,7 @@ def in_process(script):
 
   def main(*arguments):
     with flagsaver.flagsaver():
-      # The level of the log is that of a command.
+      # Log at the level of a command.
       argv = flags([script.__file__, "--verbosity=0", *map(str, arguments)])
       rules.check(flags)
       script.main(argv)

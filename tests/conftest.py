@@ -10,14 +10,14 @@ from made_once import MadeOnce
 
 pytest_plugins = ["pretraining_corpus", "reference_data"]
 
-# No test is about how long an example takes on a busy machine.
+# Examples may be slow on a busy machine.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.load_profile("project")
 
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-  """The `MadeOnce` that all processes of this run of pytest share."""
+  """The `MadeOnce` shared by all processes of this pytest run."""
   root = tmp_path_factory.getbasetemp()
   if "PYTEST_XDIST_WORKER" in os.environ:
     root = root.parent
@@ -29,7 +29,7 @@ def once(tmp_path_factory):
 @pytest.fixture(scope="module")
 def world(once, tmp_path_factory):
   """A copy of the folder that `wrong_input_world` describes."""
-  # Here, because the process that only hands out tests does without TensorFlow.
+  # Imported here: the process that only distributes tests needs no TensorFlow.
   import commands
   import wrong_input_world
 
@@ -41,7 +41,7 @@ def world(once, tmp_path_factory):
 
 @pytest.fixture
 def log(monkeypatch):
-  """What is logged, a list of lines."""
+  """Captured log lines, a list."""
   lines = []
 
   def keep(message, *values):
@@ -54,7 +54,7 @@ def log(monkeypatch):
 # Every test has one of these marks: its own, or that of its class or module.
 COSTS = ("unit", "graph", "train", "process", "slow")
 
-# Seconds from which a test is reported: it may cost more than its mark says.
+# Limits in seconds; slower tests are reported.
 EXPECTED_SECONDS = {"unit": 5, "graph": 20}
 
 
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-  """Lists the tests that took longer than their cost lets one expect."""
+  """Lists the tests that took longer than their mark allows."""
   lines = []
   for report in terminalreporter.getreports("passed"):
     cost = dict(report.user_properties).get("cost")
@@ -126,7 +126,7 @@ _GRAPH_BEHAVIOR = (
 @pytest.fixture(params=["reference", "resource"])
 def variables(request):
   """Graphs of TensorFlow 1 with reference variables; those of TensorFlow 2."""
-  # Here, because the process that only hands out tests does without it.
+  # Imported here: the process that only distributes tests does not need it.
   import tensorflow.compat.v1 as tf
 
   if request.param == "resource":

@@ -1,4 +1,4 @@
-"""The page for users of google-research/bert says what works."""
+"""Tests of the page for users of google-research/bert."""
 
 import functools
 import json
@@ -36,7 +36,7 @@ DATA = [{"paragraphs": [{"context": "Ann went to Rome.", "qas": [QUESTION]}]}]
 
 
 @pytest.mark.process
-def test_the_code_on_the_page_runs_in_one_program(tmp_path):
+def test_code_on_the_page_runs_in_one_program(tmp_path):
   for path in (*readme_test.ROOT.glob("*.py"), readme_test.ROOT / "bertlib"):
     (tmp_path / path.name).symlink_to(path)
   (tmp_path / "vocab.txt").write_text("\n".join(WORDS.split()) + "\n")
@@ -65,7 +65,7 @@ def test_the_code_on_the_page_runs_in_one_program(tmp_path):
   "script",
   [run_classifier, run_squad, run_ner, run_pretraining, extract_features],
 )
-def test_other_programs_need_none_of_a_script_s_flags(script):
+def test_other_programs_need_no_flags_of_a_script(script):
   lengths = []
   program = types.SimpleNamespace(
     __file__="program.py",
@@ -77,7 +77,7 @@ def test_other_programs_need_none_of_a_script_s_flags(script):
   assert lengths == [64]
 
 
-def test_named_flags_that_are_unknown_are_ignored():
+def test_unknown_flags_are_ignored_if_named():
   with commands.in_process(run_squad), flagsaver.flagsaver():
     given = ["run_squad.py", "--output_dir=a", "--vocab_file=a"]
     given += ["--bert_config_file=a", "--save_summary_steps=3"]

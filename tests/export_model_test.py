@@ -416,7 +416,7 @@ def test_a_folder_without_a_model(refuse, tmp_path):
 
 
 def test_a_folder_that_is_there(main, model_dir, tmp_path):
-  with pytest.raises(InputError, match="is there already"):
+  with pytest.raises(InputError, match="exists already"):
     main(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")
   assert not list(tmp_path.iterdir())
 

@@ -89,7 +89,7 @@ def query_counters():
   }
 
 
-# A file system that only Beam knows: `far://name` is the local file `name`.
+# A file system known only to Beam: `far://name` is the local file `name`.
 SCHEME = "far://"
 
 

@@ -1,4 +1,4 @@
-"""Folders that are made once for all tests and all processes of pytest."""
+"""Folders that are created once for all tests and processes of pytest."""
 
 import contextlib
 import fcntl
@@ -7,14 +7,14 @@ import shutil
 
 
 class MadeOnce:
-  """Folders by name, each made when the first test asks for a copy of it."""
+  """Folders by name, each created when a test first copies it."""
 
   def __init__(self, root):
-    """Takes the folder that all processes share."""
+    """`root` is the folder that all processes share."""
     self._root = root
 
   def copy(self, name, make, path):
-    """Copies a folder, which is made if it is missing.
+    """Copies a folder; creates it if it is missing.
 
     Args:
       name: of the folder.
@@ -52,7 +52,7 @@ class MadeOnce:
 
 
 def _state(folder):
-  """Size and time of each file; root can write whatever the mode says."""
+  """Size and time of each file; root may write regardless of the mode."""
   found = {}
   for path in folder.rglob("*"):
     status = path.stat()

@@ -1,4 +1,4 @@
-"""The scripts' model_fns, built by the original's arguments, in any graph."""
+"""Tests of the scripts' `model_fn`s with the original's arguments."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def features(**more):
 
 
 def run_mode(model_fn, batch, mode):
-  """What one step of a mode gives; after a step of training all that moved."""
+  """Runs one step of a mode; after a training step, returns what changed."""
   spec = model_fn(batch, None, mode, {"batch_size": 2})
   with tf.Session() as session:
     weights = tf.trainable_variables()
@@ -112,7 +112,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("script", CASES)
-def test_a_step_of_training_moves_every_part_of_the_model(script, variables):
+def test_training_step_changes_every_part_of_the_model(script, variables):
   model_fn, more, _ = CASES[script]
   moved = run_mode(model_fn, features(**more), Modes.TRAIN)
   assert "bert/embeddings/word_embeddings" in moved
@@ -123,7 +123,7 @@ def test_a_step_of_training_moves_every_part_of_the_model(script, variables):
 
 
 @pytest.mark.train
-def test_the_fast_way_of_a_command_trains_too():
+def test_fast_compute_of_a_command_trains():
   model_fn = run_classifier.model_fn_builder(
     CONFIG,
     3,
@@ -137,7 +137,7 @@ def test_the_fast_way_of_a_command_trains_too():
 
 
 @pytest.mark.parametrize("script", CASES)
-def test_evaluation_and_prediction(script):
+def test_model_fn_evaluates_and_predicts(script):
   model_fn, more, predicted = CASES[script]
   batch = features(**more)
   if script not in ("squad", "ner"):  # which have no evaluation of their own
@@ -149,7 +149,7 @@ def test_evaluation_and_prediction(script):
     assert all(np.isfinite(values).all() for values in found.values())
 
 
-def test_features_are_extracted():
+def test_model_fn_extracts_features():
   model_fn = extract_features.model_fn_builder(
     CONFIG, None, [-1], use_tpu=False, use_one_hot_embeddings=True
   )

@@ -1,4 +1,4 @@
-"""The three libraries in other people's folders."""
+"""Tests of the three libraries copied or linked into other projects."""
 
 import os
 import pathlib
@@ -47,7 +47,7 @@ with tf.Graph().as_default():
 """
 
 
-def test_they_work_as_a_package_of_copies_or_links(tmp_path):
+def test_libraries_work_as_a_package_of_copies_or_links(tmp_path):
   for folder, place in (("bert", shutil.copy), ("linked", os.symlink)):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "__init__.py").touch()

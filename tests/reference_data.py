@@ -1,4 +1,4 @@
-"""Where tests find the reference's results and the data sets.
+"""Finds the results of the reference and the data sets.
 
 `golden/` holds what the tests need: a slice of the reference's results and, in
 `golden/data`, what may be passed on of the data sets. The folders that
@@ -44,12 +44,12 @@ def read_jsonl(path):
 
 
 def first_rows(array, expected):
-  """As many rows of an array as the slice has of what is expected."""
+  """Cuts an array to the rows that the slice of the golden file has."""
   return array[: len(expected)] if expected.ndim else array
 
 
 def _find(parts, folder, variable):
-  """Path of a file of the repository, or else of the whole."""
+  """Path of a file in the repository, or else in the full data."""
   path = os.path.join(folder, *parts)
   if os.path.exists(path):
     return path
@@ -75,7 +75,7 @@ def _missing():
 
 
 def pytest_report_header():
-  """Says what is left out."""
+  """Reports missing data sets."""
   if _missing():
     names = " and ".join(_missing())
     return f"{names} not set: compares with tests/golden alone"
@@ -83,7 +83,7 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-  """Deselects the tests whose data are not at hand."""
+  """Deselects tests whose data are missing."""
   if not _missing():
     return
   left_out = [item for item in items if item.get_closest_marker("needs_data")]

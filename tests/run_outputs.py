@@ -1,4 +1,4 @@
-"""Reads what commands leave."""
+"""Reads outputs of commands."""
 
 import json
 
@@ -13,7 +13,7 @@ def read_json(path):
 
 
 def read_results(path):
-  """The lines `key = value` of a file of results, values as text."""
+  """Lines `key = value` of a results file, with values as text."""
   with open(path, encoding="utf-8") as file:
     return dict(line.rstrip("\n").split(" = ") for line in file)
 
@@ -24,7 +24,7 @@ def read_numbers(path):
 
 
 def read_variables(checkpoint):
-  """The arrays of a checkpoint, or of the last one in a folder, by name."""
+  """Arrays by name of a checkpoint, or of the last checkpoint in a folder."""
   reader = tf.train.load_checkpoint(str(checkpoint))
   names = reader.get_variable_to_shape_map()
   return {name: reader.get_tensor(name) for name in names}

@@ -16,11 +16,11 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make here")
 
 
 def plan(tmp_path, python, *settings):
-  """What `make test` would do with a Python that calls itself `python`."""
+  """Commands that `make test` would run for a Python version."""
   interpreter = tmp_path / "python"
   interpreter.write_text(f"#!/bin/sh\necho {python}\n")
   interpreter.chmod(0o755)
-  # What the tests were themselves started with does not count.
+  # Ignore the variables that these tests were started with.
   names = ("MAKEFLAGS", "MFLAGS", "TENSORFLOW")
   environ = {k: v for k, v in os.environ.items() if k not in names}
   settings = [f"PYTHON={interpreter}", f"VENV={tmp_path}/venv", *settings]
@@ -35,7 +35,7 @@ def plan(tmp_path, python, *settings):
 
 @needs_make
 @pytest.mark.parametrize("minor", range(9, 14))
-def test_every_python_gets_a_tensorflow_that_is_required(tmp_path, minor):
+def test_every_python_gets_a_supported_tensorflow(tmp_path, minor):
   requirements = (ROOT / "requirements.txt").read_text()
   required = SpecifierSet(
     re.search("^tensorflow([<>].*)$", requirements, re.M)[1]
@@ -56,7 +56,7 @@ def test_every_python_gets_a_tensorflow_that_is_required(tmp_path, minor):
     ("3.14", "2.21.0", "PYTHON=python3.11"),
   ],
 )
-def test_other_pairs_are_refused_in_one_line(
+def test_unsupported_pairs_are_refused_in_one_line(
   tmp_path, python, tensorflow, cure
 ):
   planned = plan(tmp_path, python, f"TENSORFLOW=tensorflow=={tensorflow}")
@@ -72,7 +72,7 @@ def demo_rows(name):
 
 
 @pytest.mark.unit
-def test_no_demo_text_comes_twice():
+def test_demo_texts_are_distinct():
   rows = demo_rows("train.tsv") + demo_rows("dev.tsv")
   times = collections.Counter(text.lower() for text, _ in rows)
   assert [text for text, n in times.items() if n > 1] == []
@@ -80,7 +80,7 @@ def test_no_demo_text_comes_twice():
 
 @pytest.mark.unit
 @pytest.mark.parametrize(("name", "each"), [("train.tsv", 75), ("dev.tsv", 25)])
-def test_demo_labels_come_equally_often(name, each):
+def test_demo_labels_are_balanced(name, each):
   labels = collections.Counter(label for _, label in demo_rows(name))
   assert labels == dict.fromkeys(
     ["complaint", "praise", "question", "request"], each

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.train, pytest.mark.smoke]
 
 @pytest.fixture
 def run(world, tmp_path):
-  """Runs a command on `world`, and gives the folder with what it wrote."""
+  """Runs a command on `world`; returns its output folder."""
 
   def run(script, *more):
     given = (*wrong_input_world.COMMANDS[script], *more)
@@ -57,14 +57,16 @@ def run(world, tmp_path):
     ),
   ],
 )
-def test_a_step_is_trained_and_its_model_used(run, script, actions, written):
+def test_one_step_is_trained_and_the_model_is_used(
+  run, script, actions, written
+):
   folder = run(script, *actions)
   written = [*written, "model.ckpt-1.index", "model.json", "report.html"]
   assert [name for name in written if not (folder / name).is_file()] == []
   assert tf.train.latest_checkpoint(folder).endswith("model.ckpt-1")
 
 
-def test_a_run_killed_after_a_checkpoint_ends_with_the_same_weights(run):
+def test_killed_run_resumes_and_ends_with_the_same_weights(run):
   four_steps = ["--num_train_steps=4", "--save_checkpoints_steps=2"]
   folder = run("run_pretraining", *four_steps)
   expected = rewrite.read_weights(str(folder / "model.ckpt-4"))
@@ -88,11 +90,11 @@ def test_a_run_killed_after_a_checkpoint_ends_with_the_same_weights(run):
     ("convert_checkpoint", "/model.safetensors"),
   ],
 )
-def test_the_output_is_written(run, script, written):
+def test_output_is_written(run, script, written):
   folder = run(script)
   assert Path(f"{folder}{written}").stat().st_size > 0
 
 
-def test_answers_are_scored(run, capsys):
+def test_answers_are_evaluated(run, capsys):
   run("squad_metrics")
   assert '"exact_match": 100.0' in capsys.readouterr().out

@@ -35,13 +35,13 @@ def write_data(folder):
   (folder / "test.tsv").write_text(header + "".join(rows[1:]))
 
 
-def flags(place, **changed):
+def flags(folder, **changed):
   values = {
     "task_name": "MRPC",
-    "data_dir": place,
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
+    "data_dir": folder,
+    "vocab_file": folder / "vocab.txt",
+    "bert_config_file": folder / "bert_config.json",
+    "output_dir": folder / "out",
     "max_seq_length": 16,
     "train_batch_size": 4,
     "learning_rate": 1e-3,
@@ -51,7 +51,7 @@ def flags(place, **changed):
 
 
 def train(folder):
-  """Trains for twelve steps, scores and predicts; gives what it printed."""
+  """Trains for twelve steps, evaluates and predicts; returns its output."""
   return commands.succeed(
     "run_classifier.py",
     *("--do_train", "--do_eval", "--do_predict"),

@@ -23,8 +23,8 @@ CONFIG = modeling.BertConfig(
 
 def sentence(number):
   """Words and tags of one of the sentences on who went where."""
-  name, place = NAMES[number % 4], PLACES[number // 4 % 4]
-  words = [name, "went", "to", "new", place, "."]
+  name, folder = NAMES[number % 4], PLACES[number // 4 % 4]
+  words = [name, "went", "to", "new", folder, "."]
   return words, ["B-PER", "O", "O", "B-LOC", "I-LOC", "O"]
 
 
@@ -46,20 +46,20 @@ def write_data(folder):
   )
 
 
-def flags(place, *more, output_dir=None):
+def flags(folder, *more, output_dir=None):
   return [
-    f"--vocab_file={place / 'vocab.txt'}",
-    f"--bert_config_file={place / 'bert_config.json'}",
-    f"--output_dir={output_dir or place / 'out'}",
+    f"--vocab_file={folder / 'vocab.txt'}",
+    f"--bert_config_file={folder / 'bert_config.json'}",
+    f"--output_dir={output_dir or folder / 'out'}",
     "--max_seq_length=16",
     *more,
   ]
 
 
-def training(place):
+def training(folder):
   return [
     "--do_train",
-    f"--train_file={place / 'train.conll'}",
+    f"--train_file={folder / 'train.conll'}",
     "--train_batch_size=8",
     "--num_train_epochs=40",
     "--learning_rate=3e-3",
@@ -68,7 +68,7 @@ def training(place):
 
 
 def train(folder):
-  """Trains for 80 steps, scores and predicts; gives what it printed."""
+  """Trains for 80 steps, evaluates and predicts; returns its output."""
   return commands.succeed(
     "run_ner.py",
     *flags(folder, *training(folder), output_dir=folder / "trained"),

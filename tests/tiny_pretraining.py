@@ -35,8 +35,8 @@ def random_example(rng):
   places = [i for i, token in enumerate(tokens) if token not in (CLS, SEP)]
   masked = sorted(rng.choice(places, rng.integers(1, 4), replace=False))
   hidden = list(tokens)
-  for place in masked:
-    hidden[place] = int(rng.choice([MASK, MASK, tokens[place], first]))
+  for folder in masked:
+    hidden[folder] = int(rng.choice([MASK, MASK, tokens[folder], first]))
   padding = [0] * (SEQ_LENGTH - len(tokens))
   left_over = [0] * (NUM_PREDICTIONS - len(masked))
   return tokens + padding, {
@@ -44,7 +44,7 @@ def random_example(rng):
     "input_mask": [1] * len(tokens) + padding,
     "segment_ids": [0] * (len(a) + 2) + [1] * (len(b) + 1) + padding,
     "masked_lm_positions": [*masked, *left_over],
-    "masked_lm_ids": [tokens[place] for place in masked] + left_over,
+    "masked_lm_ids": [tokens[folder] for folder in masked] + left_over,
     "masked_lm_weights": [1.0] * len(masked) + left_over,
     "next_sentence_labels": [int(rng.integers(2))],
   }
@@ -68,11 +68,11 @@ def write_data(folder):
   write_examples(folder / "held_out.tfrecord", 10, seed=3)
 
 
-def flags(place, **changed):
+def flags(folder, **changed):
   values = {
-    "input_file": place / "train-*.tfrecord",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
+    "input_file": folder / "train-*.tfrecord",
+    "bert_config_file": folder / "bert_config.json",
+    "output_dir": folder / "out",
     "max_seq_length": SEQ_LENGTH,
     "max_predictions_per_seq": NUM_PREDICTIONS,
     "train_batch_size": 8,
@@ -90,7 +90,7 @@ TEXTS = ["the [MASK] sat", "(un[MASK] ||| a [MASK].", "", "the cats ||| ran"]
 
 
 def train(folder):
-  """Trains on new masks, scores and fills masks; gives what it printed."""
+  """Trains on new masks, evaluates and fills masks; returns its output."""
   (folder / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
   return commands.succeed(
     "run_pretraining.py",

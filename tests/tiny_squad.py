@@ -26,12 +26,12 @@ def make_data(with_negative, num_paragraphs=6):
   """Paragraphs on who went where, the later ones of several windows."""
   paragraphs = []
   for number in range(num_paragraphs):
-    name, place = NAMES[number % 5], PLACES[number % 4]
+    name, folder = NAMES[number % 5], PLACES[number % 4]
     padding = " and then" * (5 * (number % 3))
-    context = f"{name} went to {place}{padding} ."
+    context = f"{name} went to {folder}{padding} ."
     qas = []
-    for word, answer in (("who", name), ("where", place)):
-      qa = {"id": f"{number}-{word}", "question": f"{word} is in {place} ?"}
+    for word, answer in (("who", name), ("where", folder)):
+      qa = {"id": f"{number}-{word}", "question": f"{word} is in {folder} ?"}
       start = context.index(answer)
       qa["answers"] = [{"text": answer, "answer_start": start}]
       if with_negative:
@@ -51,13 +51,13 @@ def write_data(folder):
   (folder / "v2.json").write_text(json.dumps(make_data(True)))
 
 
-def flags(place, **changed):
+def flags(folder, **changed):
   values = {
-    "train_file": place / "v1.json",
-    "predict_file": place / "v1.json",
-    "vocab_file": place / "vocab.txt",
-    "bert_config_file": place / "bert_config.json",
-    "output_dir": place / "out",
+    "train_file": folder / "v1.json",
+    "predict_file": folder / "v1.json",
+    "vocab_file": folder / "vocab.txt",
+    "bert_config_file": folder / "bert_config.json",
+    "output_dir": folder / "out",
     "max_seq_length": 24,
     "max_query_length": 8,
     "doc_stride": 4,
@@ -72,7 +72,7 @@ V2 = ("--do_predict", "--mask_padding", "--version_2_with_negative")
 
 
 def train(folder):
-  """Trains for six steps, answers and scores; gives what it printed."""
+  """Trains for six steps, predicts and evaluates; returns its output."""
   return commands.succeed(
     "run_squad.py",
     "--do_train",

@@ -13,7 +13,7 @@ INIT = "--init_checkpoint={case}/model.ckpt"
 
 
 def of_world(path, change=bytes):
-  """The content of a file of the world, changed."""
+  """Changed content of a file of the world."""
 
   def content(world):
     with open(os.path.join(world, path), "rb") as file:
@@ -22,11 +22,11 @@ def of_world(path, change=bytes):
   return content
 
 
-def flip(place):
-  """Flips 64 bytes, or as many as there are, from a place on."""
+def flip(position):
+  """Flips 64 bytes from a position, or fewer at the end."""
 
   def change(content):
-    start = place if place >= 0 else len(content) + place
+    start = position if position >= 0 else len(content) + position
     end = min(start + 64, len(content))
     flipped = bytes(byte ^ 0xFF for byte in content[start:end])
     return content[:start] + flipped + content[end:]
@@ -126,7 +126,7 @@ CHECKPOINTS += [
   ),
   Row(
     "checkpoints",
-    "a folder in place of a checkpoint",
+    "a folder instead of a checkpoint",
     "extract_features",
     ["--init_checkpoint={world}/trained_pretraining"],
   ),
@@ -296,7 +296,7 @@ def description(**changed):
 
 
 _RECEIPTS = {
-  "cut short": receipt()[:40],
+  "truncated": receipt()[:40],
   "empty": "",
   "a list": "[1, 2]",
   "given is a number list": receipt(given=[1, 2]),
@@ -311,7 +311,7 @@ _RECEIPTS = {
   "results are text": receipt(results="good"),
 }
 _DESCRIPTIONS = {
-  "cut short": description()[:10],
+  "truncated": description()[:10],
   "a list": "[]",
   "labels are text": description(labels="no, yes"),
   "labels are numbers": description(labels=[0, 1]),
@@ -350,7 +350,7 @@ OWN_FILES += [
     trained("trained") | {"trained/model.json": text},
   )
   for name, text in {
-    "cut short": description()[:-3],
+    "truncated": description()[:-3],
     "lacks labels": description(labels=...),
     "lacks max_seq_length": description(max_seq_length=...),
   }.items()

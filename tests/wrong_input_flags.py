@@ -218,7 +218,7 @@ def bad_vocab(name, entries, *arguments, script="run_classifier"):
 
 
 def without(*words):
-  """The vocabulary with other words at the places of these."""
+  """The vocabulary, with these words replaced by others."""
   return [f"w{n}" if e in words else e for n, e in enumerate(_VOCAB)]
 
 

@@ -1,4 +1,4 @@
-"""Wrong input: one line that names what is wrong, and no file is touched.
+"""Wrong input prints one line that names the fault, and changes no file.
 
 A row is a case. The rows are in `wrong_input_*.py`, by subject. The first of
 each command also runs as a command does, from its flags to its exit status.
@@ -39,7 +39,7 @@ class Case:
 
   def __init__(self, row, world, folder):
     self.row = row
-    self._places = {
+    self._paths = {
       "world": world,
       "case": folder / "case",
       "out": folder / "out",
@@ -54,7 +54,7 @@ class Case:
     self.arguments = [self.fill_in(argument) for argument in given]
 
   def fill_in(self, text):
-    for name, path in self._places.items():
+    for name, path in self._paths.items():
       text = text.replace(f"{{{name}}}", str(path))
     return text
 
@@ -65,7 +65,7 @@ class Case:
     return text
 
   def content(self):
-    """What is in the world and in the folder of the case."""
+    """Contents of all files of the world and of the case."""
     found = {}
     for folder in self._folders:
       for path in folder.rglob("*"):
