@@ -243,12 +243,12 @@ def report(counts: collections.Counter[str]) -> None:
       same,
       counts["random next sentences"],
     )
-  alone = counts["documents of one sentence"]
-  if alone > counts["documents"] / 2:
+  num_single = counts["documents of one sentence"]
+  if num_single > counts["documents"] / 2:
     logging.warning(
       "%d of %d documents have only one sentence, which never has a true next"
       " sentence: is there a blank line after every sentence?",
-      alone,
+      num_single,
       counts["documents"],
     )
 
@@ -326,12 +326,12 @@ def check_text(
     len(sample),
     len(documents),
   )
-  alone = sum(len(document) == 1 for document in documents)
-  if alone > len(documents) / 2:
+  num_single = sum(len(document) == 1 for document in documents)
+  if num_single > len(documents) / 2:
     logging.warning(
       "%d documents have only one sentence: is there a blank line after every"
       " sentence?",
-      alone,
+      num_single,
     )
   if len(documents) == 1:
     logging.warning("is there a blank line between documents?")

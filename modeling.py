@@ -1114,11 +1114,11 @@ def get_assignment_map_from_checkpoint(
     checkpoint to the same names in the graph; and a dictionary whose keys are
     the names of the variables found, with and without ":0".
   """
-  wanted = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
+  names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
   found = [
     name
     for name, _ in tf.train.list_variables(init_checkpoint)
-    if name in wanted
+    if name in names
   ]
   assignment_map = collections.OrderedDict((name, name) for name in found)
   initialized = {n: 1 for name in found for n in (name, name + ":0")}

@@ -254,12 +254,12 @@ def sum_over_replicas(values, use_tpu: bool = False):
 
 
 def mean_over_replicas(
-  own: Gradients, use_tpu: bool = False
+  local: Gradients, use_tpu: bool = False
 ) -> tuple[Gradients, Any]:
   """All-reduces per-replica gradients to those of the global batch.
 
   Args:
-    own: gradients of the replica's batch.
+    local: gradients of the replica's batch.
     use_tpu: whether the replicas are TPU cores.
 
   Returns:
@@ -270,13 +270,14 @@ def mean_over_replicas(
   """
   count = num_replicas(use_tpu)
   if not use_tpu and count == 1:
-    return own, tf.linalg.global_norm(own.gradients)
-  present = [g for g in own.gradients if g is not None]
+    return local, tf.linalg.global_norm(local.gradients)
+  present = [g for g in local.gradients if g is not None]
   is_sparse = [isinstance(g, tf.IndexedSlices) for g in present]
   means, squares = sum_over_replicas(
     (
       tf.nest.map_structure(
-        lambda value: _dense(value) / count, (own.loss, own.scalars, present)
+        lambda value: _dense(value) / count,
+        (local.loss, local.scalars, present),
       ),
       [
         tf.nn.l2_loss(g.values / count)
@@ -292,8 +293,8 @@ def mean_over_replicas(
   ]
   norm = tf.sqrt(2.0 * tf.add_n(squares))
   present = iter(present)
-  gradients = [None if g is None else next(present) for g in own.gradients]
-  return Gradients(loss, scalars, gradients, own.variables), norm
+  gradients = [None if g is None else next(present) for g in local.gradients]
+  return Gradients(loss, scalars, gradients, local.variables), norm
 
 
 def _update_on_each_device(update_fn: Callable, variable, arguments):
@@ -307,7 +308,7 @@ def _update_on_each_device(update_fn: Callable, variable, arguments):
 
   def update_all(strategy, arguments):
     return strategy.extended.update(
-      variable, lambda _, own: update_fn(own), (arguments,)
+      variable, lambda _, local: update_fn(local), (arguments,)
     )
 
   return tf.distribute.get_replica_context().merge_call(

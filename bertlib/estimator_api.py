@@ -103,9 +103,9 @@ def _stand_in(name: str, **members: Any) -> None:
     sys.modules[name] = module
 
 
-def _only_in_2_15(what: str) -> RuntimeError:
+def _only_in_2_15(feature: str) -> RuntimeError:
   return RuntimeError(
-    f"{what} cannot run on TensorFlow {_RELEASE}, but can on TensorFlow 2.15"
+    f"{feature} cannot run on TensorFlow {_RELEASE}, but can on TensorFlow 2.15"
   )
 
 

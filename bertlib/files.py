@@ -192,19 +192,19 @@ def atomic_files(
   system = _file_system(folder)
   # An existing folder may be a mount point, so that the temporary folder must
   # be inside of it.
-  whole = os.path.join(folder, "files") if system.exists(folder) else folder
-  remove_stale_files(glob.escape(whole))
-  temporary = temporary_name(whole)
+  target = os.path.join(folder, "files") if system.exists(folder) else folder
+  remove_stale_files(glob.escape(target))
+  temporary = temporary_name(target)
   system.makedirs(temporary)
   try:
     yield temporary
     names = sorted(system.listdir(temporary))
     paths = {name: os.path.join(folder, name) for name in names}
     check_outputs(paths.values(), inputs)
-    there = [name for name in names if system.exists(paths[name])]
-    if there and not overwrite:
+    existing = [name for name in names if system.exists(paths[name])]
+    if existing and not overwrite:
       raise InputError(
-        f"{folder}: has {', '.join(there)} already; name another folder or"
+        f"{folder}: has {', '.join(existing)} already; name another folder or"
         " add --overwrite"
       )
     system.makedirs(folder)
@@ -398,7 +398,7 @@ def file_within(folder: str, name: Any, source: str) -> str:
       os.path.dirname(os.path.realpath(source)),
     )
     real = os.path.realpath(path)
-    if not any(real.startswith(os.path.join(one, "")) for one in folders):
+    if not any(real.startswith(os.path.join(parent, "")) for parent in folders):
       fault = "is a link to a file outside its folder"
   if fault:
     raise InputError(

@@ -122,26 +122,28 @@ def mismatch(value: Any, schema: Any, where: str = "") -> str | None:
     where: path of keys to the value.
   """
   if isinstance(schema, dict):
-    found = mismatch(value, dict, where)
-    for key, of_value in schema.items():
+    problem = mismatch(value, dict, where)
+    for key, value_schema in schema.items():
       name = key.removesuffix("?")
-      if found:
-        return found
+      if problem:
+        return problem
       if name in value:
-        found = mismatch(value[name], of_value, f"{where}.{name}".lstrip("."))
+        problem = mismatch(
+          value[name], value_schema, f"{where}.{name}".lstrip(".")
+        )
       elif name == key:
-        found = f"has no {f'{where}.{name}'.lstrip('.')}"
-    return found
+        problem = f"has no {f'{where}.{name}'.lstrip('.')}"
+    return problem
   if isinstance(schema, list):
-    found = mismatch(value, list, where)
-    for index, item in enumerate(() if found else value):
-      found = found or mismatch(item, schema[0], f"{where}[{index}]")
-    return found
+    problem = mismatch(value, list, where)
+    for index, item in enumerate(() if problem else value):
+      problem = problem or mismatch(item, schema[0], f"{where}[{index}]")
+    return problem
   types = schema if isinstance(schema, tuple) else (schema,)
   is_number = float in types and type(value) is int
   if is_number or type(value) in types:
     return None
-  expected = " or ".join(_NAMES[one] for one in types)
+  expected = " or ".join(_NAMES[t] for t in types)
   return f"{where or 'its content'} is {_shown(value)}, not {expected}"
 
 

@@ -25,7 +25,7 @@ _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
 _MIN_SPEEDUP = 1.5
 
 
-def supported_formats() -> list[str]:
+def supported_dtypes() -> list[str]:
   """Dtypes for which the GPUs, or else the CPU, have instructions.
 
   Returns:
@@ -69,13 +69,13 @@ def fastest_dtype(measures: bool = True) -> str:
     "float32", unless another is 1.5 times as fast: "bfloat16" or, on a GPU
     without bfloat16, "float16".
   """
-  formats = supported_formats()
-  chosen, reason = formats[0], "no instructions for a narrower format here"
-  if len(formats) > 1 and not measures:
-    chosen, reason = formats[1], "has instructions here"
-  elif len(formats) > 1:
-    rates = product_rates(formats)
-    for name in formats[1:]:
+  dtypes = supported_dtypes()
+  chosen, reason = dtypes[0], "no instructions for a narrower format here"
+  if len(dtypes) > 1 and not measures:
+    chosen, reason = dtypes[1], "has instructions here"
+  elif len(dtypes) > 1:
+    rates = product_rates(dtypes)
+    for name in dtypes[1:]:
       if rates[name] > _MIN_SPEEDUP * rates[chosen]:
         chosen = name
     shown = ", ".join(
@@ -87,7 +87,7 @@ def fastest_dtype(measures: bool = True) -> str:
 
 
 def product_rates(
-  formats: Sequence[str],
+  dtypes: Sequence[str],
   rows: int = 512,
   inner: int = 768,
   columns: int = 3072,
@@ -100,7 +100,7 @@ def product_rates(
   and some round of another not at all.
 
   Args:
-    formats: names of dtypes.
+    dtypes: names such as "float32".
     rows: rows of the first matrix.
     inner: columns of the first matrix, rows of the second.
     columns: columns of the second matrix.
@@ -109,7 +109,7 @@ def product_rates(
   Returns:
     Floating-point operations per second, by dtype.
   """
-  seconds = dict.fromkeys(formats, float("inf"))
+  seconds = dict.fromkeys(dtypes, float("inf"))
   with tf.Graph().as_default():
     weights = [
       tf.get_variable("first", [rows, inner]),
@@ -119,14 +119,14 @@ def product_rates(
       name: tf.reduce_sum(
         tf.matmul(*(tf.cast(weight, name) for weight in weights))[:1]
       )
-      for name in formats
+      for name in dtypes
     }
     with tf.Session() as session:
       session.run(tf.global_variables_initializer())
-      for name in formats:  # kernels are chosen at the first call
+      for name in dtypes:  # kernels are chosen at the first call
         session.run(results[name])
       for _ in range(num_rounds):
-        for name in formats:
+        for name in dtypes:
           start = time.perf_counter()
           session.run(results[name])
           elapsed = time.perf_counter() - start

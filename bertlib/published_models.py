@@ -56,8 +56,8 @@ def find(name: str) -> Model:
   models = _models_by_name_and_alias()
   if name in models:
     return models[name]
-  near = similar_names(name)
-  hint = f"Did you mean {' or '.join(near)}? " if near else ""
+  similar = similar_names(name)
+  hint = f"Did you mean {' or '.join(similar)}? " if similar else ""
   raise InputError(
     f"{name}: no such model. {hint}download_model.py --list shows all"
   )

@@ -29,7 +29,7 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("features", "gpus", "formats"),
+  ("features", "gpus", "dtypes"),
   [
     (["avx512f"], [], ["float32"]),
     (["avx512_bf16"], [], ["float32", "bfloat16"]),
@@ -42,9 +42,9 @@ def machine(monkeypatch):
     ([], [None], ["float32"]),
   ],
 )
-def test_dtypes_need_hardware_instructions(machine, features, gpus, formats):
+def test_dtypes_need_hardware_instructions(machine, features, gpus, dtypes):
   machine(features, *gpus)
-  assert precision.supported_formats() == formats
+  assert precision.supported_dtypes() == dtypes
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_fastest_supported_dtype_is_selected_and_logged(
   machine, monkeypatch, log, gpus, rates, chosen
 ):
   machine(["amx_bf16"], *gpus)
-  monkeypatch.setattr(precision, "product_rates", lambda formats: rates)
+  monkeypatch.setattr(precision, "product_rates", lambda dtypes: rates)
   assert precision.fastest_dtype.__wrapped__() == chosen  # not cached
   (line,) = log
   assert chosen in line

@@ -139,7 +139,7 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
       "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
-  if compute.precision not in precision.supported_formats():
+  if compute.precision not in precision.supported_dtypes():
     logging.warning(
       "--precision=%s: this device has no hardware support for it, so it may"
       " be slow",
