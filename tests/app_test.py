@@ -143,19 +143,19 @@ IS_FOLDER = os.strerror(errno.EISDIR)
 
 
 @pytest.mark.parametrize(
-  ("name", "said"),
+  ("name", "message"),
   [("gone", GONE), (".", IS_FOLDER), ("script.py/x", NO_FOLDER)],
 )
 def test_file_that_cannot_be_opened_is_named_in_one_line(
-  script, tmp_path, name, said
+  script, tmp_path, name, message
 ):
   path = os.path.join(tmp_path, name)
-  assert refusal(script(f"open({path!r})")) == f"{path}: {said}"
+  assert refusal(script(f"open({path!r})")) == f"{path}: {message}"
 
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
-  ("action", "name", "said"),
+  ("action", "name", "message"),
   [
     (lambda path: gfile.GFile(path).read(), "gone", GONE),
     (lambda path: gfile.GFile(path).read(), "folder", IS_FOLDER),
@@ -164,22 +164,26 @@ def test_file_that_cannot_be_opened_is_named_in_one_line(
     (tf.io.TFRecordWriter, "gone/x", GONE),
   ],
 )
-def test_file_errors_of_tensorflow_print_one_line(tmp_path, action, name, said):
+def test_file_errors_of_tensorflow_print_one_line(
+  tmp_path, action, name, message
+):
   (tmp_path / "file").write_text("")
   (tmp_path / "folder").mkdir()
   path = os.path.join(tmp_path, name)
   with pytest.raises(tf.errors.OpError) as refused:
     action(path)
-  assert errors.user_error_message(refused.value) == f"{path}: {said}"
+  assert errors.user_error_message(refused.value) == f"{path}: {message}"
 
 
 def test_file_error_is_found_in_a_long_message():
-  said = (
+  message = (
     "Graph execution error:\n\nNode: 'save'\n/x/m.tmp; {}\n\t [[{{node}}]]\n"
   )
-  error = tf.errors.UnknownError(None, None, said.format("Permission denied"))
+  error = tf.errors.UnknownError(
+    None, None, message.format("Permission denied")
+  )
   assert errors.user_error_message(error) == "/x/m.tmp: Permission denied"
-  error = tf.errors.UnknownError(None, None, said.format("File too large"))
+  error = tf.errors.UnknownError(None, None, message.format("File too large"))
   assert errors.user_error_message(error).startswith(
     "/x/m.tmp: File too large. "
   )

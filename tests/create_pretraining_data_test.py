@@ -208,10 +208,10 @@ def test_corpus_of_one_document_logs_a_warning(tmp_path, flags):
   (tmp_path / "one").write_text("w0000 w0003\nw0006\nw0009\n")
   log = commands.succeed(SCRIPT, *flags(input_file=tmp_path / "one")).stderr
   assert "documents: 1" in log
-  said = re.search(
+  message = re.search(
     r"(\d+) of (\d+) random next sentences come from the same document", log
   )
-  assert said and int(said[1]) == int(said[2]) > 0
+  assert message and int(message[1]) == int(message[2]) > 0
 
 
 def test_blank_line_after_every_sentence_logs_a_warning(tmp_path, flags):
@@ -238,7 +238,7 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-  ("changed", "said"),
+  ("changed", "message"),
   [
     ({"input_file": "{}/empty"}, "there is no text in it"),
     ({"input_file": "{}/gone*"}, "{}/gone*: no such file"),
@@ -260,7 +260,9 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
   ],
   ids=str,
 )
-def test_bad_input_prints_one_line(tmp_path, flags, text_file, changed, said):
+def test_bad_input_prints_one_line(
+  tmp_path, flags, text_file, changed, message
+):
   (tmp_path / "empty").write_text("\n \n")
   (tmp_path / "no_mask").write_text("[UNK]\n[CLS]\n[SEP]")
   compressed(text_file, tmp_path / "cut.gz")
@@ -270,7 +272,7 @@ def test_bad_input_prints_one_line(tmp_path, flags, text_file, changed, said):
     name: value.format(tmp_path) if isinstance(value, str) else value
     for name, value in changed.items()
   }
-  assert said.format(tmp_path) in commands.fail(SCRIPT, *flags(**changed))
+  assert message.format(tmp_path) in commands.fail(SCRIPT, *flags(**changed))
   assert set(os.listdir(tmp_path)) == before
 
 

@@ -241,13 +241,13 @@ def test_library_gives_the_same_ids(name, lower_case, tmp_path):
     files = [reference_data.data("text", "gutenberg_sentences.txt.gz")]
   lines = list(create_vocab.read_text(files))[:10000]
   entries = learn("\n".join(lines), 2000, lower_case)
-  ours = full_tokenizer(tmp_path, entries, lower_case)
-  theirs = tokenizers.BertWordPieceTokenizer(
+  tokenizer = full_tokenizer(tmp_path, entries, lower_case)
+  library = tokenizers.BertWordPieceTokenizer(
     str(tmp_path / "vocab.txt"), lowercase=lower_case
   )
-  assert theirs.get_vocab() == ours.vocab
-  encoded = theirs.encode_batch(lines, add_special_tokens=False)
-  assert [e.ids for e in encoded] == [ours.encode(line) for line in lines]
+  assert library.get_vocab() == tokenizer.vocab
+  encoded = library.encode_batch(lines, add_special_tokens=False)
+  assert [e.ids for e in encoded] == [tokenizer.encode(line) for line in lines]
 
 
 def test_sample_text_has_documents_of_sentences():

@@ -773,14 +773,16 @@ def test_update_runs_on_the_selected_device(is_scaled):
       step.train_op, None, tf.RunOptions(output_partition_graphs=True), ran
     )
     assert (session.run(weight) < 1.0).all()
-  places = {
+  device_ids = {
     node.name: node.device[-1:]
     for part in ran.partition_graphs
     for node in part.node
   }
-  assert places["w"] == "1"
-  assert places["w/adam_m"] == places["w/adam_v"] == "0"
-  assert {places[name] for name in places if name.endswith("Sqrt")} == {"0"}
+  assert device_ids["w"] == "1"
+  assert device_ids["w/adam_m"] == device_ids["w/adam_v"] == "0"
+  assert {device_ids[name] for name in device_ids if name.endswith("Sqrt")} == {
+    "0"
+  }
 
 
 # Functions as google-research/bert calls them

@@ -208,8 +208,8 @@ REPORTED = {
 @pytest.mark.parametrize("kind", REPORTED)
 def test_report_lists_the_worst_errors_first(kind):
   page = report_sections.classification_sections(*REPORTED[kind])[-1]
-  places = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
-  assert places == sorted(places)
+  indexes = [page.index(f">{guid}<") for guid in ("first", "second", "third")]
+  assert indexes == sorted(indexes)
   assert ">right<" not in page
   assert ("first ends" if kind == "multiple_choice" else "&lt;and&gt;") in page
 

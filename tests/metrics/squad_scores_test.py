@@ -418,9 +418,9 @@ def test_truncated_json_is_refused(tmp_path, left):
   text = text[: int(len(text) * left)]
   (tmp_path / "cut.json").write_text(text)
   last = [name for name in names if f'"{name}"' in text][-1]
-  said = refuse(tmp_path / "cut.json")
-  assert f"{tmp_path}/cut.json: " in said
-  assert f"after question {last}. " in said
+  message = refuse(tmp_path / "cut.json")
+  assert f"{tmp_path}/cut.json: " in message
+  assert f"after question {last}. " in message
 
 
 def test_json_truncated_within_a_character_is_refused(tmp_path):
@@ -430,7 +430,7 @@ def test_json_truncated_within_a_character_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("path", "said"),
+  ("path", "message"),
   [
     ([], ": has no 'data'"),
     (["data", 0], ", article 1: has no 'paragraphs'"),
@@ -438,17 +438,17 @@ def test_json_truncated_within_a_character_is_refused(tmp_path):
     (["data", 0, "paragraphs", 0, "qas", 1], ", article 1, paragraph 1, quest"),
   ],
 )
-def test_data_set_with_missing_keys_is_refused(tmp_path, path, said):
+def test_data_set_with_missing_keys_is_refused(tmp_path, path, message):
   data = as_json(*QUESTIONS)
   part = data
   for step in path:
     part = part[step]
   part.clear()
-  assert said in refuse(write(tmp_path / "data.json", data))
+  assert message in refuse(write(tmp_path / "data.json", data))
 
 
 @pytest.mark.parametrize(
-  ("key", "value", "said"),
+  ("key", "value", "message"),
   [
     ("question", None, "has no 'question'"),
     ("question", 7, "'question' is of the type int, not str"),
@@ -458,7 +458,7 @@ def test_data_set_with_missing_keys_is_refused(tmp_path, path, said):
     ("is_impossible", "no", "'is_impossible' is of the type str, not bool"),
   ],
 )
-def test_invalid_question_is_refused(tmp_path, key, value, said):
+def test_invalid_question_is_refused(tmp_path, key, value, message):
   data = as_json(*QUESTIONS)
   bad = data["data"][0]["paragraphs"][0]["qas"][1]
   if value is None:
@@ -466,7 +466,7 @@ def test_invalid_question_is_refused(tmp_path, key, value, said):
   else:
     bad[key] = value
   path = write(tmp_path / "data.json", data)
-  assert f"{path}, question b: {said}" in refuse(path)
+  assert f"{path}, question b: {message}" in refuse(path)
 
 
 def test_duplicate_question_id_is_refused(tmp_path):
@@ -479,15 +479,15 @@ def test_file_without_questions_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("value", "said"),
+  ("value", "message"),
   [
     (["cat"], "is not a JSON object"),
     ({"q": 7}, "question q: has the invalid value 7"),
   ],
 )
-def test_predictions_in_another_format_are_refused(tmp_path, value, said):
+def test_predictions_in_another_format_are_refused(tmp_path, value, message):
   path = write(tmp_path / "predictions.json", value)
-  with pytest.raises(InputError, match=said):
+  with pytest.raises(InputError, match=message):
     squad_files.read_by_id(str(path), str)
 
 
