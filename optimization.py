@@ -536,7 +536,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.bias_correction = bias_correction
     self.gradient_scale = gradient_scale
     self.jit_compile = jit_compile
-    self.device = "/cpu:0" if on_cpu else ""  # "" leaves the device as it is
+    self.device = "/cpu:0" if on_cpu else ""  # "" keeps the current device
     self.scales_by_norm = scales_by_norm
     self.rate_factors = rate_factors or {}
 
