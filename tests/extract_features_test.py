@@ -423,12 +423,12 @@ def test_full_disk_keeps_the_earlier_output(refuse):
 
 
 def test_published_model_is_found_by_name(folder, tmp_path, monkeypatch):
-  folder = tmp_path / "cache" / "uncased_L-2_H-128_A-2"
-  folder.mkdir(parents=True)
+  cached = tmp_path / "cache" / "uncased_L-2_H-128_A-2"
+  cached.mkdir(parents=True)
   for name in ("vocab.txt", "bert_config.json"):
-    shutil.copy(folder / name, folder)
+    shutil.copy(folder / name, cached)
   for path in folder.glob("model.ckpt.*"):
-    shutil.copy(path, folder / f"bert_{path.name}")
+    shutil.copy(path, cached / f"bert_{path.name}")
   monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
   shown = {"output_file": tmp_path / "vectors.npz", "pooling": "mean"}
   brought = {"vocab_file": None, "bert_config_file": None}

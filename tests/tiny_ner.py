@@ -6,8 +6,8 @@ import modeling
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan"]
-PLACES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *PLACES, "went", "to", "and", "new", ".", "##s"]
+CITIES = ["paris", "rome", "oslo", "lima"]
+VOCAB = [*SPECIAL, *NAMES, *CITIES, "went", "to", "and", "new", ".", "##s"]
 CONFIG = modeling.BertConfig(
   vocab_size=len(VOCAB),
   hidden_size=32,
@@ -23,8 +23,8 @@ CONFIG = modeling.BertConfig(
 
 def sentence(number):
   """Words and tags of one of the sentences on who went where."""
-  name, folder = NAMES[number % 4], PLACES[number // 4 % 4]
-  words = [name, "went", "to", "new", folder, "."]
+  name, city = NAMES[number % 4], CITIES[number // 4 % 4]
+  words = [name, "went", "to", "new", city, "."]
   return words, ["B-PER", "O", "O", "B-LOC", "I-LOC", "O"]
 
 

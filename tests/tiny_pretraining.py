@@ -35,8 +35,8 @@ def random_example(rng):
   places = [i for i, token in enumerate(tokens) if token not in (CLS, SEP)]
   masked = sorted(rng.choice(places, rng.integers(1, 4), replace=False))
   hidden = list(tokens)
-  for folder in masked:
-    hidden[folder] = int(rng.choice([MASK, MASK, tokens[folder], first]))
+  for position in masked:
+    hidden[position] = int(rng.choice([MASK, MASK, tokens[position], first]))
   padding = [0] * (SEQ_LENGTH - len(tokens))
   left_over = [0] * (NUM_PREDICTIONS - len(masked))
   return tokens + padding, {
@@ -44,7 +44,7 @@ def random_example(rng):
     "input_mask": [1] * len(tokens) + padding,
     "segment_ids": [0] * (len(a) + 2) + [1] * (len(b) + 1) + padding,
     "masked_lm_positions": [*masked, *left_over],
-    "masked_lm_ids": [tokens[folder] for folder in masked] + left_over,
+    "masked_lm_ids": [tokens[position] for position in masked] + left_over,
     "masked_lm_weights": [1.0] * len(masked) + left_over,
     "next_sentence_labels": [int(rng.integers(2))],
   }

@@ -8,8 +8,8 @@ import modeling
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES = ["ann", "bob", "cat", "dan", "eve"]
-PLACES = ["paris", "rome", "oslo", "lima"]
-VOCAB = [*SPECIAL, *NAMES, *PLACES, "who", "where", "is", "in", "went", "to"]
+CITIES = ["paris", "rome", "oslo", "lima"]
+VOCAB = [*SPECIAL, *NAMES, *CITIES, "who", "where", "is", "in", "went", "to"]
 VOCAB += ["and", "then", ".", "?"]
 CONFIG = modeling.BertConfig(
   vocab_size=len(VOCAB),
@@ -26,12 +26,12 @@ def make_data(with_negative, num_paragraphs=6):
   """Paragraphs on who went where, the later ones of several windows."""
   paragraphs = []
   for number in range(num_paragraphs):
-    name, folder = NAMES[number % 5], PLACES[number % 4]
+    name, city = NAMES[number % 5], CITIES[number % 4]
     padding = " and then" * (5 * (number % 3))
-    context = f"{name} went to {folder}{padding} ."
+    context = f"{name} went to {city}{padding} ."
     qas = []
-    for word, answer in (("who", name), ("where", folder)):
-      qa = {"id": f"{number}-{word}", "question": f"{word} is in {folder} ?"}
+    for word, answer in (("who", name), ("where", city)):
+      qa = {"id": f"{number}-{word}", "question": f"{word} is in {city} ?"}
       start = context.index(answer)
       qa["answers"] = [{"text": answer, "answer_start": start}]
       if with_negative:
