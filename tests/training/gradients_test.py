@@ -1,4 +1,4 @@
-"""Tests of micro-batches, the loss scale and the draws of dropout."""
+"""Tests of gradient accumulation, frozen weights and loss scaling."""
 
 import re
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.graph
 
-LOW = ("bert/embeddings/", "bert/encoder/layer_0/")
+FROZEN = ("bert/embeddings/", "bert/encoder/layer_0/")
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def graph():
     yield graph
 
 
-# Micro-batches
+# Gradient accumulation and frozen weights
 
 SMALL = {
   "vocab_size": 100,
@@ -41,7 +41,7 @@ SMALL = {
 
 
 def small_batch():
-  """Eight sequences of unlike lengths, of a size that the graph has not."""
+  """Eight sequences of different lengths, in tensors of unknown shape."""
   draw = np.random.default_rng(0)
   lengths = [3, 16, 9, 1, 12, 5, 6, 7]
   mask = (np.arange(16) < np.array(lengths)[:, np.newaxis]).astype(np.int32)
@@ -76,14 +76,23 @@ def small_loss(compute):
   return loss_fn
 
 
-class Taken(NamedTuple):
-  """What four steps give: told of each, the weights, steps counted."""
+class Results(NamedTuple):
+  """Results of four training steps.
 
-  told: list
+  Attributes:
+    scalars: loss, gradient norm and other scalars of each step, by name.
+    weights: final weights by name.
+    global_step: final global step.
+    sparse: names of the variables with sparse gradients.
+    initial_weights: initial weights by name.
+    variables: names of all variables.
+  """
+
+  scalars: list
   weights: dict
-  num_steps: int
+  global_step: int
   sparse: list
-  before: dict
+  initial_weights: dict
   variables: set
 
 
@@ -101,7 +110,7 @@ def take_four_steps(compute, scales_loss=False, **options):
     step = optimization.training_step(
       gradients, 1e-3, 100, 0, options=options, loss_scale=loss_scale
     )
-    told = {
+    scalars = {
       "loss": gradients.loss,
       "norm": step.gradient_norm,
       **gradients.scalars,
@@ -117,9 +126,9 @@ def take_four_steps(compute, scales_loss=False, **options):
         for name, v in weights.items()
       },
     )
-    before = session.run(weights)
-    return Taken(
-      [session.run([told, step.train_op])[0] for _ in range(4)],
+    initial_weights = session.run(weights)
+    return Results(
+      [session.run([scalars, step.train_op])[0] for _ in range(4)],
       session.run(weights),
       session.run(tf.train.get_global_step()),
       [
@@ -127,7 +136,7 @@ def take_four_steps(compute, scales_loss=False, **options):
         for variable, gradient in zip(gradients.variables, gradients.gradients)
         if isinstance(gradient, tf.IndexedSlices)
       ],
-      before,
+      initial_weights,
       {v.op.name for v in tf.global_variables()},
     )
 
@@ -149,19 +158,19 @@ def test_micro_batches_give_the_step_of_the_whole_batch(
   whole, num_micro_batches, compute
 ):
   split = take_four_steps(compute, num_micro_batches=num_micro_batches)
-  for one, other in zip(whole.told, split.told):
+  for one, other in zip(whole.scalars, split.scalars):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
   for name, value in whole.weights.items():
     np.testing.assert_allclose(
       split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
     )
-  assert split.num_steps == whole.num_steps == 4
+  assert split.global_step == whole.global_step == 4
   assert split.sparse == whole.sparse == ["bert/embeddings/word_embeddings"]
 
 
-# Where a true gradient is 0, the one computed is noise, which a small epsilon
-# would have Adam take for a gradient.
+# A gradient that is 0 in theory is computed as rounding noise. With a small
+# epsilon, Adam would scale this noise up to a full update.
 ADAM = {"optimizer": "adam", "epsilon": 1e-3, "clip_norm": None}
 LAMB = {"optimizer": "lamb", "epsilon": 1e-3, "layer_decay": 0.8}
 
@@ -175,47 +184,48 @@ def test_scaled_micro_batches_give_the_step_of_the_whole_batch(options):
   split = take_four_steps(
     FastCompute(), num_micro_batches=4, scales_loss=True, **options
   )
-  for one, other in zip(whole.told, split.told):
+  for one, other in zip(whole.scalars, split.scalars):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=0, abs=2e-6), name
   for name, value in whole.weights.items():
     np.testing.assert_allclose(
       split.weights[name], value, rtol=0, atol=1e-6, err_msg=name
     )
-  of_scale = {"loss_scale/scale", "loss_scale/good_steps"}
-  assert split.variables - of_scale == whole.variables
+  scale_variables = {"loss_scale/scale", "loss_scale/good_steps"}
+  assert split.variables - scale_variables == whole.variables
 
 
-def test_frozen_weights_stay_bit_for_bit_and_keep_no_moments():
-  taken = take_four_steps(
+def test_frozen_weights_are_bitwise_unchanged_and_have_no_moments():
+  results = take_four_steps(
     FastCompute(unpad=True, jit_compile=True, recompute=True),
     num_micro_batches=2,
     frozen=Frozen(1, True),
     **LAMB,
   )
-  still = {
+  unchanged = {
     name
-    for name, value in taken.weights.items()
-    if np.array_equal(value, taken.before[name])
+    for name, value in results.weights.items()
+    if np.array_equal(value, results.initial_weights[name])
   }
-  frozen = {name for name in taken.weights if name.startswith(LOW)}
-  # The gradient of a key's bias is 0, but for rounding.
-  idle = {"bert/encoder/layer_1/attention/self/key/bias"}
-  assert frozen <= still <= frozen | idle
-  moments = {n for n in taken.variables if n.endswith(("adam_m", "adam_v"))}
-  trained = set(taken.weights) - frozen
+  frozen = {name for name in results.weights if name.startswith(FROZEN)}
+  # The gradient of a key bias is 0 up to rounding.
+  zero_gradient = {"bert/encoder/layer_1/attention/self/key/bias"}
+  assert frozen <= unchanged <= frozen | zero_gradient
+  moments = {n for n in results.variables if n.endswith(("adam_m", "adam_v"))}
+  trained = set(results.weights) - frozen
   assert moments == {f"{n}/adam_{m}" for n in trained for m in "mv"}
-  assert len(trained) == 20  # 16 of the upper layer, two each of two heads
+  # 16 in the upper layer, 2 in the pooler, 2 in the head.
+  assert len(trained) == 20
 
 
 @pytest.mark.parametrize(
   ("recompute", "num_micro_batches"), [(False, 1), (True, 2)]
 )
-def test_no_gradient_is_computed_below_what_trains(
+def test_no_gradient_is_computed_below_the_lowest_trained_layer(
   recompute, num_micro_batches
 ):
-  def places(frozen):
-    """Where in the model there are operations of gradients."""
+  def trained_parts(frozen):
+    """Parts of the model for which the graph computes gradients."""
     with tf.Graph().as_default() as graph:
       compute_gradients(
         small_loss(FastCompute(recompute=recompute)),
@@ -235,73 +245,73 @@ def test_no_gradient_is_computed_below_what_trains(
     )
     return {match[1] for match in found if match}
 
-  of_all = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
-  assert places(Frozen()) == of_all
-  assert places(Frozen(embeddings=True)) == of_all - {"embeddings"}
-  assert places(Frozen(1, True)) == {"encoder/layer_1", "pooler"}
+  everything = {"embeddings", "encoder/layer_0", "encoder/layer_1", "pooler"}
+  assert trained_parts(Frozen()) == everything
+  assert trained_parts(Frozen(embeddings=True)) == everything - {"embeddings"}
+  assert trained_parts(Frozen(1, True)) == {"encoder/layer_1", "pooler"}
 
 
 @pytest.mark.train
 def test_scaled_steps_in_float16_are_near_those_in_float32(whole):
-  narrow = take_four_steps(
+  half = take_four_steps(
     FastCompute(tf.float16, unpad=True), num_micro_batches=2, scales_loss=True
   )
-  # A few roundings of 2 ** -11 each; what has been learnt differs by them too.
-  for one, other in zip(whole.told, narrow.told):
+  # float16 has a relative rounding error of 2 ** -11. A few such errors add up,
+  # and the updated weights differ by them too.
+  for one, other in zip(whole.scalars, half.scalars):
     for name, value in one.items():
       assert other[name] == pytest.approx(value, rel=2**-8), name
 
 
-PULLS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
+# Gradient of each row of the table, before the mean over the batch.
+ROW_GRADIENTS = np.array([3.0, 4.0, 12.0, 84.0], np.float32)
 IDS = [0, 1, 1, 0]
 
 
 def table_loss(batch, index):
-  """Of rows of a table, by ids that may be the same."""
+  """Loss of the rows of a table with these ids, which may repeat."""
   table = tf.get_variable("table", initializer=tf.ones([4, 1]))
   rows = tf.gather(table, batch["ids"])[:, 0]
-  number = tf.cast(index, tf.float32)
-  return tf.reduce_mean(rows * tf.gather(PULLS, batch["ids"])), {
-    "number": number
+  index = tf.cast(index, tf.float32)
+  return tf.reduce_mean(rows * tf.gather(ROW_GRADIENTS, batch["ids"])), {
+    "index": index
   }
 
 
 def tied_loss(batch, index):
-  """Likewise, with all of the table as output weights too."""
+  """`table_loss`, and the table also serves as output weights."""
   loss, scalars = table_loss(batch, index)
   with tf.variable_scope("", reuse=True):
     table = tf.get_variable("table")
-  states = tf.gather(PULLS, batch["ids"])[:, tf.newaxis]
+  states = tf.gather(ROW_GRADIENTS, batch["ids"])[:, tf.newaxis]
   return loss + tf.reduce_mean(tf.matmul(states, table[:1])), scalars
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_rows_of_a_sparse_gradient_are_joined_in_order(num_micro_batches):
+def test_rows_of_a_sparse_gradient_are_concatenated_in_order(num_micro_batches):
   batch = {"ids": tf.constant(IDS)}
   gradients = compute_gradients(table_loss, batch, num_micro_batches)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     (slices,) = session.run(gradients.gradients)
   assert slices.indices.tolist() == IDS
-  assert slices.values[:, 0].tolist() == (PULLS[IDS] / 4).tolist()
+  assert slices.values[:, 0].tolist() == (ROW_GRADIENTS[IDS] / 4).tolist()
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_the_norm_counts_the_rows_of_an_embedding_one_by_one(num_micro_batches):
+def test_the_norm_does_not_sum_gradients_of_repeated_ids(num_micro_batches):
   batch = {"ids": tf.constant(IDS)}
   gradients = compute_gradients(table_loss, batch, num_micro_batches)
   step = optimization.training_step(gradients, 0.1, 10, 0)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     norm = session.run(step.gradient_norm)
-  # Added up by id it would be the root of 1.5 ** 2 + 2 ** 2.
+  # Summed by id first, it would be sqrt(1.5 ** 2 + 2 ** 2).
   assert norm == pytest.approx(np.sqrt(2 * (0.75**2 + 1.0**2)), rel=1e-6)
 
 
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 4])
-def test_a_table_that_is_output_weights_too_has_its_gradients_summed(
-  num_micro_batches,
-):
+def test_both_gradients_of_tied_embeddings_are_summed(num_micro_batches):
   batch = {"ids": tf.constant(IDS)}
   gradients = compute_gradients(tied_loss, batch, num_micro_batches)
   step = optimization.training_step(gradients, 0.1, 10, 0)
@@ -312,31 +322,31 @@ def test_a_table_that_is_output_weights_too_has_its_gradients_summed(
 
 
 @pytest.mark.parametrize("num_micro_batches", [2, 4])
-def test_each_micro_batch_gets_its_number(num_micro_batches):
+def test_each_micro_batch_gets_its_index(num_micro_batches):
   batch = {"ids": tf.constant(IDS)}
   gradients = compute_gradients(table_loss, batch, num_micro_batches)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
-    mean = session.run(gradients.scalars["number"])
+    mean = session.run(gradients.scalars["index"])
   assert mean == pytest.approx((num_micro_batches - 1) / 2)
 
 
 def test_an_unused_weight_has_no_gradient():
-  idle = tf.get_variable("idle", initializer=tf.ones([1]))
+  unused = tf.get_variable("unused", initializer=tf.ones([1]))
   batch = {"ids": tf.constant([0, 1])}
   gradients = compute_gradients(table_loss, batch, 2)
   by_name = dict(
     zip((v.op.name for v in gradients.variables), gradients.gradients)
   )
-  assert by_name[idle.op.name] is None
+  assert by_name[unused.op.name] is None
   assert isinstance(by_name["table"], tf.IndexedSlices)
 
 
-# The loss scale
+# Loss scaling
 
 
-class Scaled:
-  """Steps of a weight whose loss is scaled, multiplied by what is fed."""
+class ScaledTraining:
+  """Training of one weight with loss scaling; a factor of the loss is fed."""
 
   def __init__(self, options=None, **constants):
     self.loss_scale = LossScale(**constants)
@@ -362,7 +372,7 @@ class Scaled:
     self._variables = {v.op.name: v for v in tf.global_variables()}
 
   def scales(self, session, factors):
-    """The scale after each of the steps with these factors."""
+    """Loss scale after each step, one step per factor."""
     scales = []
     for factor in factors:
       session.run(self.step.train_op, {self._factor: factor})
@@ -390,10 +400,10 @@ def session(graph):
   ],
 )
 @pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
-def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
+def test_a_step_with_nan_or_inf_is_counted_but_changes_no_weight(
   session, factor, options
 ):
-  scaled = Scaled(options, initial=1024.0)
+  scaled = ScaledTraining(options, initial=1024.0)
   session.run(tf.global_variables_initializer())
   assert scaled.scales(session, [1.0]) == [1024.0]
   before = scaled.values(session)
@@ -405,10 +415,8 @@ def test_a_step_that_is_not_finite_moves_nothing_and_is_counted(
   assert {"w", "w/adam_m", "w/adam_v"} < set(before)
 
 
-def test_the_scale_is_halved_by_a_gradient_too_large_and_doubled_in_time(
-  session,
-):
-  scaled = Scaled(initial=8.0, num_good_steps=3)
+def test_overflow_halves_the_scale_and_good_steps_double_it(session):
+  scaled = ScaledTraining(initial=8.0, num_good_steps=3)
   session.run(tf.global_variables_initializer())
   factors = [1, 1, 1, 1, np.inf, 1, 1, 1, 1]
   scales = [8, 8, 16, 16, 8, 8, 8, 16, 16]
@@ -416,21 +424,22 @@ def test_the_scale_is_halved_by_a_gradient_too_large_and_doubled_in_time(
 
 
 def test_the_scale_is_never_below_1(session):
-  scaled = Scaled(initial=2.0)
+  scaled = ScaledTraining(initial=2.0)
   session.run(tf.global_variables_initializer())
   assert scaled.scales(session, [np.inf] * 3) == [1.0] * 3
 
 
-def test_a_gradient_too_large_only_when_scaled_halves_the_scale(session):
-  scaled = Scaled(initial=2.0**15)
+def test_overflow_of_only_the_scaled_gradient_halves_the_scale(session):
+  scaled = ScaledTraining(initial=2.0**15)
   session.run(tf.global_variables_initializer())
-  # The largest float32 is near 3.4e38; its square root bounds the norm.
+  # The norm overflows first: it is limited by the square root of the largest
+  # float32, 3.4e38.
   assert scaled.scales(session, [1e17, 1e10]) == [2.0**14] * 2
   assert np.isfinite(scaled.values(session)["w"]).all()
 
 
 def test_a_scaled_step_equals_a_plain_one(session):
-  scaled = Scaled(initial=2.0**15)
+  scaled = ScaledTraining(initial=2.0**15)
   norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
   with tf.Graph().as_default(), tf.Session() as plain_session:
     plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
@@ -448,7 +457,7 @@ def test_a_scaled_step_equals_a_plain_one(session):
 
 
 def test_the_scale_is_saved_and_not_trained(session, tmp_path):
-  Scaled(initial=4.0)
+  ScaledTraining(initial=4.0)
   session.run(tf.global_variables_initializer())
   path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
   saved = tf.train.load_checkpoint(path)
@@ -457,15 +466,15 @@ def test_the_scale_is_saved_and_not_trained(session, tmp_path):
   assert [v.op.name for v in tf.trainable_variables()] == ["w"]
 
 
-@pytest.mark.parametrize(("is_scaled", "moves"), [(False, 0), (True, 3)])
-def test_what_float16_cannot_hold_moves_weights_only_if_scaled(
-  session, is_scaled, moves
+@pytest.mark.parametrize(("is_scaled", "num_changed"), [(False, 0), (True, 3)])
+def test_gradients_that_underflow_in_float16_take_effect_only_if_scaled(
+  session, is_scaled, num_changed
 ):
   weight = tf.get_variable("w", initializer=tf.zeros([3]))
   loss_scale = LossScale() if is_scaled else None
-  narrow = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
+  half = tf.reduce_sum(tf.cast(weight, tf.float16) * 1e-4)
   gradients = compute_gradients(
-    lambda *_: (tf.cast(narrow, tf.float32) * 1e-5, {}),
+    lambda *_: (tf.cast(half, tf.float32) * 1e-5, {}),
     {},
     loss_scale=loss_scale,
   )
@@ -474,4 +483,4 @@ def test_what_float16_cannot_hold_moves_weights_only_if_scaled(
   )
   session.run(tf.global_variables_initializer())
   session.run(step.train_op)
-  assert np.count_nonzero(session.run(weight)) == moves
+  assert np.count_nonzero(session.run(weight)) == num_changed
