@@ -24,13 +24,13 @@ def with_limits(
 def nan_if_out_of_range(batch: Mapping[str, Any], layout: tf_records.Layout):
   """Computes a term that is NaN if a batch has values out of range.
 
-  Added to the loss, it makes training fail at an invalid id, for which the
-  embedding lookup of a GPU silently returns zeros. It is computed on the
-  model's device, so that the input pipeline stays as fast.
+  Adding it to the loss makes training fail at an invalid id, for which an
+  embedding lookup on a GPU would silently return zeros. It is computed on the
+  model's device, so it does not slow down the input pipeline.
 
   Args:
     batch: int32 tensors by feature name.
-    layout: has the limits; see `Feature`.
+    layout: layout of the records, with the limits, see `tf_records.Feature`.
 
   Returns:
     float32 []: 0, or NaN if a value is out of range.
@@ -94,18 +94,19 @@ def record_input_fn(
     input_file: path of the file.
     layout: layout of its records.
     is_training: whether to shuffle, and to repeat indefinitely.
-    drop_remainder: whether to drop a last, smaller batch.
-    trim: whether to remove padding common to a batch; not for a TPU.
+    drop_remainder: whether to drop the last batch if it is smaller.
+    trim: whether to remove common padding, see `trim_padding`; not for a TPU,
+      which needs static shapes.
     seed: shuffling seed.
     first_step: number of completed steps when training resumes.
     by_length: whether to bucket examples by length. In training this changes
-      which examples share a batch; otherwise see
-      `tf_records.restore_input_order`.
+      which examples share a batch; in evaluation and prediction it changes
+      their order, see `tf_records.restore_input_order`.
 
   Returns:
-    A function of `params`, a mapping with `batch_size`. If it also has
+    A function of `params`, a mapping with `batch_size`. If the mapping also has
     `traced_step`, training batches start at that step, are not sharded, and
-    have the `record_file` and `record_number` of each example.
+    contain the `record_file` and `record_number` of each example.
 
   Raises:
     InputError: the file is truncated or empty.
@@ -151,12 +152,13 @@ def record_batches(
     files: TFRecord files.
     layout: layout of their records.
     batch_size: B, examples per batch.
-    drop_remainder: whether to drop a last, smaller batch.
+    drop_remainder: whether to drop the last batch if it is smaller.
     trim: whether to remove common padding, see `trim_padding`.
-    by_length: whether to sort the records, longest first and some thousands at
-      a time, which leaves little padding. Adds the feature `input_index`, see
+    by_length: whether to sort each block of 8192 records by length, longest
+      first, which leaves little padding. Adds the feature `input_index`, see
       `tf_records.restore_input_order`.
-    shard: part of each batch to read; None for all. Needs full batches.
+    shard: part of each batch to read; None for all. Requires that all batches
+      are full.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -286,7 +288,8 @@ class Shard(NamedTuple):
   Attributes:
     index: index of the process, from 0.
     count: number of processes.
-    num_replicas: replicas of the process; each gets a batch of its own.
+    num_replicas: number of replicas in the process, which split the part
+      equally.
   """
 
   index: int = 0
@@ -356,7 +359,7 @@ def global_batch_size_and_shard(
   """Global batch size, and the part of a batch that this process reads.
 
   Args:
-    params: those of an `input_fn`. Their `batch_size` is global, except on a
+    params: parameters of an `input_fn`. `batch_size` is global, except on a
       TPU, where it is per host.
 
   Returns:
@@ -400,9 +403,9 @@ def shuffle_epochs(
 ):
   """Repeats a dataset indefinitely, reshuffled every epoch.
 
-  A full shuffle: every order is equally likely, also of sorted data. The order
-  of an epoch is a function of the seed and the epoch number, so that resumed
-  training sees the same batches. All elements are held in memory.
+  A full shuffle: every order is equally likely, even if the data are sorted.
+  The order of an epoch is a function of the seed and the epoch number, so that
+  resumed training sees the same batches. All elements are held in memory.
 
   Args:
     dataset: a `tf.data.Dataset`.
@@ -437,17 +440,17 @@ def shuffle_epochs(
 def group_by_length(
   order, lengths, batch_size: int, seed: int, epoch, num_batches: int = 32
 ):
-  """Reorders shuffled examples so that a batch has examples of similar length.
+  """Reorders shuffled examples so that those of a batch have similar lengths.
 
   Sorts by length within groups of `num_batches` batches, then shuffles the
-  batches. The examples at both ends of the epoch, whose batches include
-  examples of the neighboring epochs, keep their order.
+  batches. The first and last batch of an epoch may be shared with the
+  neighboring epochs; their examples keep their order.
 
   Args:
     order: int32 [examples], indices of the examples in random order.
     lengths: int32 [examples], tokens of each example, by index.
     batch_size: B, examples per batch.
-    seed: shuffling seed of the batches.
+    seed: seed for shuffling the batches.
     epoch: int64 [], number of the epoch.
     num_batches: batches per group.
 
@@ -455,9 +458,9 @@ def group_by_length(
     int32 [examples], the same indices in the new order.
   """
   num_examples = tf.size(order)
-  before = epoch * tf.cast(num_examples, tf.int64)
+  num_before = epoch * tf.cast(num_examples, tf.int64)
   # Index of the first example that starts a batch.
-  first = tf.cast(-before % batch_size, tf.int32)
+  first = tf.cast(-num_before % batch_size, tf.int32)
   last = first + (num_examples - first) // batch_size * batch_size
   inner = order[first:last]
   group = tf.range(tf.size(inner)) // (num_batches * batch_size)
@@ -482,12 +485,12 @@ def stream_epochs(
   block_size: int = 2**15,
   with_source: bool = False,
 ):
-  """Repeats record files indefinitely, reshuffled every epoch, as a stream.
+  """Streams the records of files indefinitely, reshuffled every epoch.
 
   For more records than fit in memory. Each epoch reads the files in random
-  order, `num_open` interleaved, and shuffles within blocks of records, of which
-  a few are in memory. As in `shuffle_epochs`, the order is a function of the
-  seed and the epoch number.
+  order, interleaves `num_open` of them at a time, and shuffles within blocks of
+  records. Only a few blocks are in memory. As in `shuffle_epochs`, the order is
+  a function of the seed and the epoch number.
 
   Args:
     files: TFRecord files.
@@ -534,12 +537,12 @@ def stream_epochs(
 def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   """Removes the padding that all rows of a batch have in common.
 
-  Outputs at tokens do not depend on padding. Lengths are rounded up, since each
-  new shape may be compiled anew.
+  This does not change the outputs at tokens. Lengths are rounded up to limit
+  the number of different shapes, since each one may have to be compiled.
 
   Args:
     features: with `input_mask` int32 [B, S], or [B, choices, S].
-    multiple: the new length S' is a multiple of this number, or S.
+    multiple: the new length S' is a multiple of this number, but at most S.
 
   Returns:
     The features, with `TOKEN_FEATURES`, `input_type_ids` (the segment ids of
