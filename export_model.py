@@ -2,10 +2,10 @@
 
   python export_model.py --model_dir=output/mrpc --export_dir=exported/mrpc/1
 
-It is made of TensorFlow's core operations alone, so that TensorFlow Serving
-runs it as it is, and holds the weights and nothing of the optimizer. With
---encoder, or from a checkpoint that no script here trained, it is an encoder
-in the form of TensorFlow Hub, which can be trained on.
+It needs only core TensorFlow operations, so TensorFlow Serving can run it, and
+contains no optimizer state. With --encoder, or for a checkpoint without
+model.json, it is an encoder in the format of TensorFlow Hub, which can be
+fine-tuned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
 from bertlib.training import resolve
 
-# What is exported of the models of each script, and what builds their graphs.
+# Class of each script's exported model, and the function that builds its graph.
 EXPORTED_MODELS = {
   "run_classifier": (signatures.Classifier, run_classifier.Predictor.build),
   "run_ner": (signatures.Tagger, run_ner.Predictor.build),
@@ -53,14 +53,13 @@ EXPORTED_MODELS = {
 
 
 class Source(NamedTuple):
-  """What is exported.
+  """The parts of a model to export.
 
   Attributes:
-    description: of the model, as its script wrote it; of an encoder, without
-      a `script`.
-    config: its sizes.
-    checkpoint: its weights.
-    vocab_file: its vocabulary; None where it is not known.
+    description: contents of `model.json`; for an encoder, without `script`.
+    config: the model's `BertConfig`.
+    checkpoint: path without `.index`.
+    vocab_file: path, or None to export without raw text.
   """
 
   description: dict[str, Any]
@@ -77,21 +76,18 @@ def find_source(
   do_lower_case: bool,
   max_seq_length: int | None,
 ) -> Source:
-  """Finds all parts of a model.
+  """Finds the parts of a model to export.
 
   Args:
-    model_dir: the folder of a training run, which has the others; or None.
-    checkpoint: of the model; None for the one that the folder is used by.
-    config_file: its sizes; None for the folder's.
-    vocab_file: its vocabulary; None for the folder's.
-    do_lower_case: of a vocabulary that is no folder's.
-    max_seq_length: tokens of a text; None for the folder's, or else 128.
-
-  Returns:
-    The model.
+    model_dir: output folder of training, with defaults for the others; or None.
+    checkpoint: None for the folder's `trained_checkpoint`.
+    config_file: `bert_config.json`; None for the folder's.
+    vocab_file: None for the folder's.
+    do_lower_case: casing if there is no `model_dir`.
+    max_seq_length: maximum length in tokens; None for the folder's, or 128.
 
   Raises:
-    InputError: a part is missing.
+    InputError: a part is missing or invalid.
   """
   description = {"do_lower_case": do_lower_case}
   if model_dir:
@@ -108,8 +104,8 @@ def find_source(
       vocab_file = in_folder
     if "script" not in description:
       logging.warning(
-        "%s has no %s, so what its model does is not known; that is its encoder"
-        " alone",
+        "%s has no %s, so the task of its model is unknown; only the encoder is"
+        " exported",
         model_dir,
         model_json.MODEL_FILE,
       )
@@ -129,22 +125,22 @@ def find_source(
 def exported_model(
   source: Source, encoder: bool, seq_length: int | None, precision: str
 ) -> signatures.ExportedModel:
-  """The model as operations.
+  """Creates the `signatures.ExportedModel` of a model.
 
   Args:
-    source: the model.
-    encoder: whether only its encoder is wanted.
-    seq_length: length of every batch; None for any.
+    source: parts of the model.
+    encoder: whether to export only the encoder.
+    seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
 
-  Returns:
-    A `signatures.ExportedModel`.
-
   Raises:
-    InputError: its vocabulary does not fit.
+    InputError: the vocabulary does not match the model, or `seq_length` is out
+      of range.
   """
   script = None if encoder else source.description.get("script")
-  served, build_model = EXPORTED_MODELS.get(script, (signatures.Encoder, None))
+  model_class, build_model = EXPORTED_MODELS.get(
+    script, (signatures.Encoder, None)
+  )
   tokenizer = None
   if source.vocab_file:
     tokenizer = vocabulary.load_tokenizer(
@@ -152,11 +148,11 @@ def exported_model(
       source.description["do_lower_case"],
       source.config.vocab_size,
       source.checkpoint,
-      served.never_split,
+      model_class.never_split,
     )
   if seq_length:
     loading.check_max_seq_length(seq_length, source.config)
-  return served(
+  return model_class(
     source.description,
     source.config,
     tokenizer,
@@ -170,21 +166,14 @@ def exported_model(
 
 
 def read_weights(
-  served: signatures.ExportedModel, checkpoint: str
+  model: signatures.ExportedModel, checkpoint: str
 ) -> dict[str, np.ndarray]:
-  """The weights of a model's graph, and no others.
-
-  Args:
-    served: the model.
-    checkpoint: has them.
-
-  Returns:
-    Their values by name.
+  """Reads the weights of a model's graph, by name.
 
   Raises:
-    InputError: one is missing or of another shape, or cannot be read.
+    InputError: a weight is missing, has another shape, or cannot be read.
   """
-  ids = served.signatures()["ids"]
+  ids = model.signatures()["ids"]
   with tf.Graph().as_default():
     inputs = {
       name: tf.compat.v1.placeholder(tf.int32, [None] * spec.shape.rank)
@@ -200,9 +189,9 @@ def read_weights(
     found = stored.shapes.get(name)
     if found != shape:
       raise InputError(
-        f"{checkpoint}: has {name} with the shape {found}, but the"
-        f" model needs {shape}. Name the --model_dir that it was trained in, or"
-        " its own --bert_config_file; or give --encoder"
+        f"{checkpoint}: has {name} with shape {found}, but the model needs"
+        f" {shape}. Name the --model_dir that it was trained in, or its own"
+        " --bert_config_file; or give --encoder"
       )
   return {name: stored[name] for name in shapes}
 
@@ -211,25 +200,25 @@ def read_weights(
 
 
 def saved_model_object(
-  served: signatures.ExportedModel,
+  model: signatures.ExportedModel,
   weights: Mapping[str, np.ndarray],
   folder: str,
 ) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
-  """The model as an object for `tf.saved_model.save`.
+  """Creates an object for `tf.saved_model.save`.
 
   Args:
-    served: the model.
-    weights: of it.
-    folder: has the files that travel with it.
+    model: defines the signatures.
+    weights: by variable name.
+    folder: its files become assets.
 
   Returns:
     The object, and its signatures by name.
   """
   module = tf1_module.GraphModule(weights)
-  # An object of any kind whose attributes are kept.
-  exported = tf.train.Checkpoint()
-  exported.variables = module.weights
-  exported.assets = [
+  # Any trackable object: `save` keeps its attributes.
+  saved_object = tf.train.Checkpoint()
+  saved_object.variables = module.weights
+  saved_object.assets = [
     tf.saved_model.Asset(os.path.join(folder, name))
     for name in sorted(os.listdir(folder))
   ]
@@ -243,40 +232,43 @@ def saved_model_object(
 
   callables = {
     name: callable_with(signature.function, signature.inputs)
-    for name, signature in served.signatures().items()
+    for name, signature in model.signatures().items()
   }
-  main = served.main if served.main in callables else "ids"
+  main = model.main if model.main in callables else "ids"
   callables["serving_default"] = callables[main]
-  if isinstance(served, signatures.Encoder):
-    _make_callable(exported, module, served, folder)
-  return exported, callables
+  if isinstance(model, signatures.Encoder):
+    _make_callable(saved_object, module, model, folder)
+  return saved_object, callables
 
 
 def _make_callable(
-  exported, module: tf1_module.GraphModule, served: signatures.Encoder, folder
+  saved_object,
+  module: tf1_module.GraphModule,
+  model: signatures.Encoder,
+  folder,
 ) -> None:
-  """Gives an encoder what TensorFlow Hub and Keras call, train and look at."""
-  exported.trainable_variables = module.weights
-  exported.regularization_losses = []
+  """Adds the attributes with which TensorFlow Hub and Keras use an encoder."""
+  saved_object.trainable_variables = module.weights
+  saved_object.regularization_losses = []
   vocab_file = os.path.join(folder, loading.VOCAB_FILE)
   if os.path.exists(vocab_file):
-    exported.vocab_file = tf.saved_model.Asset(vocab_file)
-    exported.do_lower_case = tf.Variable(
-      served.description["do_lower_case"], trainable=False
+    saved_object.vocab_file = tf.saved_model.Asset(vocab_file)
+    saved_object.do_lower_case = tf.Variable(
+      model.description["do_lower_case"], trainable=False
     )
 
   def call(inputs, is_training):
     with module.scope():
-      return served.call(inputs, is_training)
+      return model.call(inputs, is_training)
 
-  specs = served.token_specs()
-  exported.__call__ = tf.function(
+  specs = model.token_specs()
+  saved_object.__call__ = tf.function(
     lambda inputs, training=False: call(inputs, training), autograph=False
   )
   for is_training in (False, True):
-    exported.__call__.get_concrete_function(specs, training=is_training)
-  # Keras 3 takes an attribute for each.
-  exported.encode, exported.encode_training = (
+    saved_object.__call__.get_concrete_function(specs, training=is_training)
+  # Keras 3 needs separate attributes for prediction and training.
+  saved_object.encode, saved_object.encode_training = (
     tf.function(
       functools.partial(call, is_training=is_training),
       input_signature=[specs],
@@ -287,12 +279,7 @@ def _make_callable(
 
 
 def write_assets(source: Source, folder: str) -> None:
-  """Writes the files that travel with a model: its parts and its labels.
-
-  Args:
-    source: the model.
-    folder: gets them.
-  """
+  """Writes `model.json`, config, vocabulary and labels to a folder."""
   model_json.write_model_files(
     folder, source.description, source.config, source.vocab_file
   )
@@ -304,7 +291,7 @@ def write_assets(source: Source, folder: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Inside, TensorFlow does not tell of each step of its saving."""
+  """Suppresses TensorFlow's log while saving."""
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.ERROR)
   try:
@@ -323,28 +310,28 @@ def export(
   """Writes a model as a SavedModel.
 
   Args:
-    source: the model.
-    export_dir: the folder to make.
-    encoder: whether only its encoder is wanted.
-    seq_length: length of every batch; None for any.
+    source: parts of the model.
+    export_dir: must not exist.
+    encoder: whether to export only the encoder.
+    seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
 
   Returns:
-    What it was made of.
+    The exported model.
 
   Raises:
-    InputError: the folder is there, or parts do not belong together.
+    InputError: the folder exists, or the parts do not match each other.
   """
-  served = exported_model(source, encoder, seq_length, precision)
-  weights = read_weights(served, source.checkpoint)
+  model = exported_model(source, encoder, seq_length, precision)
+  weights = read_weights(model, source.checkpoint)
   with (
-    atomic_folder(export_dir) as beside,
+    atomic_folder(export_dir) as temporary_dir,
     tempfile.TemporaryDirectory() as own,
   ):
     write_assets(source, own)
-    exported, callables = saved_model_object(served, weights, own)
+    saved_object, callables = saved_model_object(model, weights, own)
     with _quiet():
-      tf.saved_model.save(exported, beside, callables)
+      tf.saved_model.save(saved_object, temporary_dir, callables)
   size = sum(value.nbytes for value in weights.values())
   logging.info(
     "%s: %d weights, %.1f MB, from %s; signatures %s (%s by default)",
@@ -353,9 +340,9 @@ def export(
     size / 1e6,
     source.checkpoint,
     ", ".join(name for name in callables if name != "serving_default"),
-    served.main if served.main in callables else "ids",
+    model.main if model.main in callables else "ids",
   )
-  return served
+  return model
 
 
 # TensorFlow Lite
@@ -369,33 +356,33 @@ def export_quantized(
   encoder: bool = False,
   seq_length: int | None = None,
 ) -> None:
-  """Writes a model for TensorFlow Lite, with weights of 8 bits.
+  """Writes a model for TensorFlow Lite, quantized to 8 bits.
 
-  Matrix products are of 8 bits too: what they multiply is scaled as it comes
-  (dynamic range quantization). It takes the ids of one text. The folder has the
-  model's vocabulary and labels beside it.
+  Weights are int8, and activations are quantized at run time in matrix products
+  (dynamic range quantization). The model takes the ids of one text. Vocabulary
+  and labels are written beside it.
 
   Args:
-    source: the model.
-    export_dir: the folder to make.
-    encoder: whether only its encoder is wanted.
-    seq_length: length of every batch; None for any.
+    source: parts of the model.
+    export_dir: must not exist.
+    encoder: whether to export only the encoder.
+    seq_length: fixed length; None for any.
 
   Raises:
-    InputError: the folder is there, or parts do not belong together.
+    InputError: the folder exists, or the parts do not match each other.
   """
-  served = exported_model(source, encoder, seq_length, "float32")
-  served.compute = FastCompute()  # without the operations of unpadding
-  weights = read_weights(served, source.checkpoint)
+  model = exported_model(source, encoder, seq_length, "float32")
+  model.compute = FastCompute()  # without the operations of unpadding
+  weights = read_weights(model, source.checkpoint)
   module = tf1_module.GraphModule(weights)
-  ids = served.signatures()["ids"]
+  ids = model.signatures()["ids"]
 
   def call(**tensors):
     with module.scope():
       outputs = ids.function(tensors)
     return {k: v for k, v in outputs.items() if v.dtype != tf.string}
 
-  # Slices of a batch whose size and length are both open cannot be converted.
+  # The converter cannot slice a batch if both its size and length are unknown.
   inputs = {
     name: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name)
     for name, spec in ids.inputs.items()
@@ -405,23 +392,23 @@ def export_quantized(
     [function.get_concrete_function(**inputs)], module
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  with atomic_folder(export_dir) as beside:
+  with atomic_folder(export_dir) as temporary_dir:
     with _quiet():
-      model = converter.convert()
-    tf.io.gfile.makedirs(beside)
-    write_assets(source, beside)
-    with atomic_write(os.path.join(beside, TFLITE_FILE), "wb") as file:
-      file.write(model)
+      tflite_model = converter.convert()
+    tf.io.gfile.makedirs(temporary_dir)
+    write_assets(source, temporary_dir)
+    with atomic_write(os.path.join(temporary_dir, TFLITE_FILE), "wb") as file:
+      file.write(tflite_model)
   logging.info(
     "%s: %.1f MB of %.1f, from %s",
     os.path.join(export_dir, TFLITE_FILE),
-    len(model) / 1e6,
+    len(tflite_model) / 1e6,
     sum(value.nbytes for value in weights.values()) / 1e6,
     source.checkpoint,
   )
 
 
-# The command line
+# Command
 
 
 def define_flags() -> None:
@@ -430,7 +417,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-  """Does what the flags say."""
+  """Exports the model that the flags name."""
   settings = option.from_flags(ExportSettings)
   model = resolve.fetch_model(settings.model)
   source = find_source(
@@ -441,11 +428,11 @@ def main(_) -> None:
     model.do_lower_case,
     model.max_seq_length,
   )
-  what = (source, settings.export_dir, settings.encoder, settings.seq_length)
+  options = (source, settings.export_dir, settings.encoder, settings.seq_length)
   if settings.quantize != "none":
-    export_quantized(*what)
+    export_quantized(*options)
   else:
-    export(*what, settings.precision)
+    export(*options, settings.precision)
 
 
 if __name__ == "__main__":

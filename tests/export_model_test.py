@@ -1,4 +1,4 @@
-"""Exported models: their files, where they load, what trains on them."""
+"""Tests of exported models: files, loading elsewhere, fine-tuning."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import signatures_test
 import tensorflow as tf
-from signatures_test import CONFIG, TEXTS, ask, assert_equal
+from signatures_test import CONFIG, TEXTS, assert_equal, call
 
 import export_model
 import modeling
@@ -28,14 +28,14 @@ PAIRS = {"text_a": TEXTS, "text_b": TEXTS[::-1]}
 
 @pytest.fixture(scope="module")
 def main():
-  """Runs the script in this process, which spares importing TensorFlow."""
+  """Runs the script in this process, which has imported TensorFlow."""
   with commands.in_process(export_model) as main:
     yield main
 
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-  """The folder of a classifier of pairs, as training leaves it."""
+  """Output folder of training a classifier of pairs."""
   return signatures_test.make_model(
     tmp_path_factory.mktemp("trained"),
     **signatures_test.MODELS["classification"],
@@ -45,7 +45,7 @@ def model_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(main, model_dir):
-  """That model exported: the folder."""
+  """Folder of the exported model."""
   path = model_dir / "exported" / "1"
   main(f"--model_dir={model_dir}", f"--export_dir={path}/")
   return path
@@ -56,10 +56,10 @@ def loaded(exported):
   return tf.saved_model.load(str(exported))
 
 
-# The files
+# Files
 
 
-def test_only_weights_are_kept(exported, model_dir):
+def test_only_weights_are_exported(exported, model_dir):
   trained = tf.train.load_checkpoint(str(model_dir / "model.ckpt-7"))
   weights = [
     shape
@@ -72,7 +72,7 @@ def test_only_weights_are_kept(exported, model_dir):
   assert sorted(kept) == sorted(weights)
 
 
-def test_parts_of_the_model_travel_along(exported, model_dir, tmp_path):
+def test_model_files_are_assets(exported, model_dir, tmp_path):
   shutil.copytree(exported, tmp_path / "elsewhere")
   model = tf.saved_model.load(str(tmp_path / "elsewhere"))
   paths = [asset.asset_path.numpy().decode() for asset in model.assets]
@@ -93,7 +93,7 @@ def test_parts_of_the_model_travel_along(exported, model_dir, tmp_path):
   }
 
 
-def test_all_operations_are_of_tensorflow(exported):
+def test_only_core_operations_are_used(exported):
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     model = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
   graph = model.graph_def
@@ -107,7 +107,7 @@ def test_all_operations_are_of_tensorflow(exported):
   assert not [op for op in used if "PyFunc" in op]
 
 
-def test_signatures(loaded):
+def test_signatures_have_their_names_and_inputs(loaded):
   signatures = {
     name: set(signature.structured_input_signature[1])
     for name, signature in loaded.signatures.items()
@@ -122,17 +122,18 @@ def test_signatures(loaded):
   }
 
 
-# Elsewhere
+# Loading without this project
 
 LOAD = """
 import importlib.util, json, sys
 import tensorflow as tf
 assert importlib.util.find_spec("bertlib") is None
 model = tf.saved_model.load(sys.argv[1])
-texts = {name: tf.constant(of) for name, of in json.loads(sys.argv[2]).items()}
-said = model.signatures["serving_default"](**texts)
-probabilities, label = said["probabilities"].numpy(), said["label"].numpy()
-print(json.dumps([probabilities.tolist(), [text.decode() for text in label]]))
+texts = {k: tf.constant(v) for k, v in json.loads(sys.argv[2]).items()}
+outputs = model.signatures["serving_default"](**texts)
+probabilities = outputs["probabilities"].numpy().tolist()
+labels = [text.decode() for text in outputs["label"].numpy()]
+print(json.dumps([probabilities, labels]))
 """
 
 
@@ -150,17 +151,17 @@ def run(*command, folder):
 
 
 @pytest.mark.process
-def test_tensorflow_alone_loads_it(exported, model_dir, tmp_path):
-  said = run(
+def test_tensorflow_alone_loads_an_export(exported, model_dir, tmp_path):
+  output = run(
     *(sys.executable, "-I", "-c", LOAD, exported, json.dumps(PAIRS)),
     folder=tmp_path,
   )
-  probabilities, labels = json.loads(said.splitlines()[-1])
+  probabilities, labels = json.loads(output.splitlines()[-1])
   with run_classifier.Predictor(str(model_dir)) as host:
     expected = host.predict(list(zip(*PAIRS.values())))
-  rows = [list(one.probabilities.values()) for one in expected]
+  rows = [list(p.probabilities.values()) for p in expected]
   assert_equal(probabilities, rows)
-  assert labels == [one.label for one in expected]
+  assert labels == [p.label for p in expected]
 
 
 def saved_model_cli(*arguments, folder):
@@ -169,23 +170,26 @@ def saved_model_cli(*arguments, folder):
 
 
 @pytest.mark.process
-def test_saved_model_cli_runs_it(exported, loaded, tmp_path):
+def test_saved_model_cli_runs_an_export(exported, loaded, tmp_path):
   saved_model_cli(
     *("run", "--dir", exported, "--tag_set", "serve"),
     *("--signature_def", "pair", "--outdir", tmp_path),
     *("--input_exprs", 'text_a=["the cat", ""];text_b=["a dog", "中文"]'),
     folder=tmp_path,
   )
-  said = ask(loaded, "pair", text_a=["the cat", ""], text_b=["a dog", "中文"])
-  assert_equal(np.load(tmp_path / "probabilities.npy"), said["probabilities"])
+  outputs = call(
+    loaded, "pair", text_a=["the cat", ""], text_b=["a dog", "中文"]
+  )
+  expected = outputs["probabilities"]
+  assert_equal(np.load(tmp_path / "probabilities.npy"), expected)
 
 
-# One length for all
+# Fixed length
 
 
 @pytest.fixture(scope="module")
 def static(main, model_dir):
-  """That model for batches of one length; and without a vocabulary."""
+  """The model exported with a fixed length and without a vocabulary."""
   folder, path = model_dir / "without_vocab", model_dir / "static"
   names = shutil.ignore_patterns("exported", "vocab.txt")
   shutil.copytree(model_dir, folder, ignore=names)
@@ -194,28 +198,29 @@ def static(main, model_dir):
   return tf.saved_model.load(str(path))
 
 
-def test_without_a_vocabulary_ids_are_taken(static):
+def test_without_a_vocabulary_only_ids_are_accepted(static):
   assert set(static.signatures) == {"ids", "serving_default"}
   files = {os.path.basename(a.asset_path.numpy()) for a in static.assets}
   assert files == {b"bert_config.json", b"labels.txt", b"model.json"}
 
 
-def test_a_fixed_length_changes_no_answer(static, model_dir, loaded):
+def test_a_fixed_length_does_not_change_predictions(static, model_dir, loaded):
   _, inputs = static.signatures["ids"].structured_input_signature
-  assert [*inputs] and {(*of.shape,) for of in inputs.values()} == {(None, 16)}
+  shapes = {(*spec.shape,) for spec in inputs.values()}
+  assert [*inputs] and shapes == {(None, 16)}
   source = signatures_test.source_of(model_dir)
   padded = signatures_test.unsaved(source, seq_length=16)
   short = [text for text in TEXTS if len(text) < 20]
   texts = {"text_a": short, "text_b": short[::-1]}
-  ids = ask(padded, "tokenize", **texts)
-  for name, array in ask(loaded, "tokenize", **texts).items():
+  ids = call(padded, "tokenize", **texts)
+  for name, array in call(loaded, "tokenize", **texts).items():
     padding = 16 - array.shape[1]
     assert padding > 0
     expected = np.pad(array, ((0, 0), (0, padding)))
     np.testing.assert_array_equal(ids[name], expected)
-  said, expected = ask(static, "ids", **ids), ask(loaded, "pair", **texts)
-  assert_equal(said["probabilities"], expected["probabilities"])
-  assert said["label"].tolist() == expected["label"].tolist()
+  outputs, expected = call(static, "ids", **ids), call(loaded, "pair", **texts)
+  assert_equal(outputs["probabilities"], expected["probabilities"])
+  assert outputs["label"].tolist() == expected["label"].tolist()
 
 
 # Encoders
@@ -223,7 +228,7 @@ def test_a_fixed_length_changes_no_answer(static, model_dir, loaded):
 
 @pytest.fixture(scope="module")
 def encoder_dir(main, model_dir):
-  """The encoder of that model, from its checkpoint alone."""
+  """Folder of the model's encoder, exported from only its checkpoint."""
   path = model_dir / "encoder"
   main(
     f"--init_checkpoint={model_dir / 'model.ckpt-7'}",
@@ -253,7 +258,7 @@ INPUTS = {
 
 
 def loss_of(pooled, states, layers):
-  """Of all that an encoder gives, with another weight for each number."""
+  """A loss that depends on all outputs of an encoder."""
   loss = tf.reduce_sum(tf.sin(pooled))
   for tensor in (states, *layers):
     is_token = tf.cast(INPUTS["input_mask"], tf.float32)[:, :, tf.newaxis]
@@ -261,8 +266,8 @@ def loss_of(pooled, states, layers):
   return loss
 
 
-def in_training_graph(model_dir):
-  """Loss, outputs and gradients by name, with the weights of a checkpoint."""
+def run_training_graph(model_dir):
+  """Computes loss, outputs and gradients by name in the training graph."""
   v1 = tf.compat.v1
   with tf.Graph().as_default(), v1.Session() as session:
     model = modeling.BertModel(
@@ -277,20 +282,22 @@ def in_training_graph(model_dir):
     return session.run([loss, outputs, dict(zip(names, gradients))])
 
 
-def test_gradients_are_those_of_the_training_graph(encoder, model_dir):
-  loss, outputs, expected = in_training_graph(model_dir)
+def test_gradients_equal_those_of_the_training_graph(encoder, model_dir):
+  expected_loss, expected_outputs, expected = run_training_graph(model_dir)
   with tf.GradientTape() as tape:
-    said = encoder(dict(INPUTS))
-    own = loss_of(
-      said["pooled_output"], said["sequence_output"], said["encoder_outputs"]
+    outputs = encoder(dict(INPUTS))
+    loss = loss_of(
+      outputs["pooled_output"],
+      outputs["sequence_output"],
+      outputs["encoder_outputs"],
     )
   weights = encoder.trainable_variables
-  gradients = tape.gradient(own, weights)
-  assert_equal(said["pooled_output"], outputs[0])
-  assert_equal(said["default"], outputs[0])
-  states = said["sequence_output"]
-  assert_equal(states, outputs[1], INPUTS["input_mask"][:, :, np.newaxis])
-  np.testing.assert_allclose(own, loss, rtol=1e-6)
+  gradients = tape.gradient(loss, weights)
+  assert_equal(outputs["pooled_output"], expected_outputs[0])
+  assert_equal(outputs["default"], expected_outputs[0])
+  is_token = INPUTS["input_mask"][:, :, np.newaxis]
+  assert_equal(outputs["sequence_output"], expected_outputs[1], is_token)
+  np.testing.assert_allclose(loss, expected_loss, rtol=1e-6)
   assert {weight.name.split(":")[0] for weight in weights} == set(expected)
   for weight, gradient in zip(weights, gradients):
     np.testing.assert_allclose(
@@ -302,14 +309,16 @@ def test_gradients_are_those_of_the_training_graph(encoder, model_dir):
     )
 
 
-def test_only_training_drops_out(encoder):
-  once, again = (encoder(dict(INPUTS))["default"] for _ in range(2))
-  np.testing.assert_array_equal(once, again)
-  once, again = (encoder(dict(INPUTS), training=True)["default"] for _ in "ab")
-  assert not np.allclose(once, again, atol=1e-3)
+def test_dropout_is_only_used_in_training(encoder):
+  first, second = (encoder(dict(INPUTS))["default"] for _ in range(2))
+  np.testing.assert_array_equal(first, second)
+  first, second = (
+    encoder(dict(INPUTS), training=True)["default"] for _ in range(2)
+  )
+  assert not np.allclose(first, second, atol=1e-3)
 
 
-# Words at the second place say which of two labels a text has.
+# The word at position 1 determines the label of a text.
 TRAIN_IDS = np.random.default_rng(1).integers(12, 22, [64, 6], np.int32)
 TRAIN_IDS[:, 0] = 2
 TRAIN_SET = {
@@ -320,7 +329,7 @@ TRAIN_SET = {
 TRAIN_LABELS = (TRAIN_IDS[:, 1] > 16).astype(np.int32)
 
 
-def test_a_layer_of_keras_2_trains(encoder_dir):
+def test_an_encoder_can_be_fine_tuned_in_keras_2(encoder_dir):
   import tensorflow_hub
   from tensorflow import keras
 
@@ -330,7 +339,7 @@ def test_a_layer_of_keras_2_trains(encoder_dir):
   inputs = {
     name: keras.Input([None], dtype=tf.int32, name=name) for name in INPUTS
   }
-  # An output layer that stays as it is.
+  # With a frozen output layer, only the encoder can reduce the loss.
   scores = keras.layers.Dense(2, trainable=False)(layer(inputs)["default"])
   model = keras.Model(inputs, scores)
   model.compile(
@@ -349,7 +358,7 @@ import json, sys
 import keras
 import numpy as np
 train_set, labels = json.loads(sys.argv[2])
-train_set = {name: np.array(of, np.int32) for name, of in train_set.items()}
+train_set = {k: np.array(v, np.int32) for k, v in train_set.items()}
 keras.utils.set_random_seed(1)
 layer = keras.layers.TFSMLayer(
   sys.argv[1], call_endpoint="encode", call_training_endpoint="encode_training"
@@ -372,27 +381,27 @@ print(json.dumps([history.history["loss"], len(layer.trainable_weights)]))
 
 
 @pytest.mark.process
-def test_a_layer_of_keras_3_trains(encoder_dir, tmp_path):
+def test_an_encoder_can_be_fine_tuned_in_keras_3(encoder_dir, tmp_path):
   if importlib.metadata.version("keras") < "3":
     pytest.skip("Keras 3 is not installed")
   train_set = {name: ids.tolist() for name, ids in TRAIN_SET.items()}
   data = json.dumps([train_set, TRAIN_LABELS.tolist()])
   without = ("env", "--unset=TF_USE_LEGACY_KERAS")
-  said = run(
+  output = run(
     *(*without, sys.executable, "-I", "-c", KERAS_3, encoder_dir, data),
     folder=tmp_path,
   )
-  losses, num_weights = json.loads(said.splitlines()[-1])
+  losses, num_weights = json.loads(output.splitlines()[-1])
   assert num_weights == 23
   assert losses[-1] < 0.7 * losses[0]
 
 
-# What is refused
+# Invalid input
 
 
 @pytest.fixture
 def refuse(main, tmp_path):
-  """Runs the script, which has to fail and to leave nothing; its message."""
+  """Runs the script, which must fail and write nothing; returns its error."""
   folder = tmp_path / "exports"
   folder.mkdir()
 
@@ -405,28 +414,28 @@ def refuse(main, tmp_path):
   return refuse
 
 
-def test_nothing_to_export(refuse):
+def test_a_model_is_required(refuse):
   assert "name --model_dir" in refuse()
 
 
-def test_a_folder_without_a_model(refuse, tmp_path):
+def test_a_folder_without_a_model_is_refused(refuse, tmp_path):
   assert (
     refuse(f"--model_dir={tmp_path}") == f"{tmp_path}: holds no trained model"
   )
 
 
-def test_a_folder_that_is_there(main, model_dir, tmp_path):
+def test_an_existing_export_dir_is_refused(main, model_dir, tmp_path):
   with pytest.raises(InputError, match="exists already"):
     main(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")
   assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_that_is_not_there(refuse, model_dir):
+def test_a_missing_checkpoint_is_refused(refuse, model_dir):
   line = refuse(f"--model_dir={model_dir}", "--init_checkpoint=nowhere/x.ckpt")
   assert line.startswith("nowhere/x.ckpt: no such checkpoint")
 
 
-def test_sizes_of_another_model(refuse, model_dir, tmp_path):
+def test_a_config_of_another_model_is_refused(refuse, model_dir, tmp_path):
   other = modeling.BertConfig.from_dict(CONFIG.to_dict() | {"hidden_size": 16})
   (tmp_path / "other.json").write_text(other.to_json_string())
   line = refuse(
@@ -436,18 +445,20 @@ def test_sizes_of_another_model(refuse, model_dir, tmp_path):
   assert f"[{CONFIG.vocab_size}, 32], but the model needs" in line
 
 
-def test_a_checkpoint_without_the_task(refuse, model_dir, tmp_path):
+def test_a_checkpoint_without_the_task_is_refused(refuse, model_dir, tmp_path):
   encoder = signatures_test.make_model(
     tmp_path / "other", **signatures_test.MODELS["pretraining"]
   )
   line = refuse(
     f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
   )
-  assert "has output_weights with the shape None" in line
+  assert "has output_weights with shape None" in line
   assert "or give --encoder" in line
 
 
-def test_a_vocabulary_of_the_other_case(refuse, model_dir, tmp_path):
+def test_a_vocabulary_of_the_other_casing_is_refused(
+  refuse, model_dir, tmp_path
+):
   words = [
     f"{a}{b}{c}"
     for a in "ABCDEFGHIJ"
@@ -458,7 +469,7 @@ def test_a_vocabulary_of_the_other_case(refuse, model_dir, tmp_path):
   (tmp_path / "vocab.txt").write_text("\n".join(entries))
   larger = CONFIG.to_dict() | {"vocab_size": len(entries)}
   (tmp_path / "larger.json").write_text(json.dumps(larger))
-  # A folder that has no vocabulary of its own to compare with.
+  # Without a vocabulary in the folder, which is compared first.
   bare = shutil.copytree(
     model_dir, tmp_path / "bare", ignore=shutil.ignore_patterns("vocab.txt")
   )
@@ -470,6 +481,6 @@ def test_a_vocabulary_of_the_other_case(refuse, model_dir, tmp_path):
   assert "vocab.txt: is cased, but text is lower-cased" in line
 
 
-def test_a_length_that_the_model_has_no_places_for(refuse, model_dir):
+def test_a_length_beyond_the_positions_is_refused(refuse, model_dir):
   line = refuse(f"--model_dir={model_dir}", "--seq_length=41")
   assert "=41 is not between 3 and the model's max_position_embeddings" in line

@@ -116,8 +116,8 @@ def load(path: str, config_file: str | None = None) -> Model:
   if model_format == "saved_model":
     return load_saved_model(path)
   checkpoint = finding.find_checkpoint(path)
-  beside = os.path.join(os.path.dirname(checkpoint), loading.CONFIG_FILE)
-  return load_checkpoint(checkpoint, config_file or beside)
+  default = os.path.join(os.path.dirname(checkpoint), loading.CONFIG_FILE)
+  return load_checkpoint(checkpoint, config_file or default)
 
 
 def load_checkpoint(checkpoint: str, config_file: str) -> Model:

@@ -1,9 +1,9 @@
-"""What exported models take and give: ids or texts in, answers out.
+"""SavedModel signatures: from ids or raw text to predictions.
 
-A class for the models of each script. Its `signatures` are functions of named
-tensors, made of TensorFlow's core operations alone, that do in a graph what
-the script does around its model on the host. Letters in shapes are those of
-`modeling`, and W windows, M masks.
+One class per script. Its `signatures` are functions of named tensors, built
+from core TensorFlow operations. They do in the graph what the script does in
+Python before and after the model. Shapes use the letters of `modeling`, and:
+W windows, M masks, L labels.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Tensors = Mapping[str, Any]
 
 
 class Signature(NamedTuple):
-  """A function that can be called on an exported model.
+  """A SavedModel signature.
 
   Attributes:
-    inputs: a `tf.TensorSpec` of each input.
-    function: from the inputs by name to the outputs by name.
+    inputs: a `tf.TensorSpec` per input.
+    function: maps inputs by name to outputs by name.
   """
 
   inputs: dict[str, tf.TensorSpec]
@@ -37,11 +37,11 @@ class Signature(NamedTuple):
 
 
 class ExportedModel:
-  """A model and the text around it, as operations of a graph.
+  """Base class: a model with its tokenization and decoding in the graph.
 
   Attributes:
-    main: name of the signature that is meant where none is named.
-    never_split: words that the tokenizer has to leave whole.
+    main: name of the default signature.
+    never_split: words that the tokenizer must not split.
   """
 
   main = "text"
@@ -56,15 +56,15 @@ class ExportedModel:
     dtype=tf.float32,
     build_model: Callable[..., Any] | None = None,
   ):
-    """Takes a model.
+    """Creates the exported form of a model.
 
     Args:
-      description: of it, as its script wrote it.
-      config: its sizes.
-      tokenizer: of its texts; None where only ids can be taken.
-      seq_length: S of every batch; None for any.
+      description: contents of `model.json`.
+      config: the model's `BertConfig`.
+      tokenizer: None for a model that takes only ids.
+      seq_length: fixed S of every batch; None for any.
       dtype: see `compute.FastCompute`.
-      build_model: builds the graph of a task; None for the encoder alone.
+      build_model: builds the graph of the task; None for only the encoder.
     """
     self.description = description
     self.build_model = build_model
@@ -76,19 +76,19 @@ class ExportedModel:
     self.text = tokenizer and self.graph_tokenizer(tokenizer)
 
   def graph_tokenizer(self, tokenizer) -> tf_tokenizer.GraphTokenizer:
-    """The tokenizer as operations."""
+    """The tokenizer as graph operations."""
     return tf_tokenizer.GraphTokenizer(tokenizer)
 
   def build(self, inputs: Tensors):
-    """The graph of the model, from `model_inputs.TOKEN_FEATURES`."""
+    """Builds the model's graph from `model_inputs.TOKEN_FEATURES`."""
     return self.build_model(self.description, self.config, inputs, self.compute)
 
   def ids(self, inputs: Tensors) -> Tensors:
-    """What comes out for ids."""
+    """Outputs for a batch of ids."""
     raise NotImplementedError
 
   def signatures(self) -> dict[str, Signature]:
-    """All that can be called, by name."""
+    """All signatures, by name."""
     specs = self.token_specs()
     signatures = {"ids": Signature(specs, self.ids)}
     if self.text:
@@ -102,14 +102,14 @@ class ExportedModel:
     return signatures
 
   def token_specs(self) -> dict[str, tf.TensorSpec]:
-    """Int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`."""
+    """Specs of int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`."""
     return {
       name: tf.TensorSpec([None, self.seq_length], tf.int32, name)
       for name in model_inputs.TOKEN_FEATURES
     }
 
   def encode(self, texts: Tensors) -> Tensors:
-    """Ids, mask and segments of texts or pairs."""
+    """Encodes texts or pairs as ids, mask and segments."""
     return self.text.encode_pairs(
       texts["text_a"],
       texts.get("text_b"),
@@ -123,7 +123,7 @@ def _texts(*names: str) -> dict[str, tf.TensorSpec]:
 
 
 class Encoder(ExportedModel):
-  """Layer outputs, and vectors of texts."""
+  """Encoder outputs: all layers, pooled output and mean of the tokens."""
 
   def build(self, inputs, is_training: bool = False):
     """See base class; a `modeling.BertModel`."""
@@ -138,8 +138,8 @@ class Encoder(ExportedModel):
     )
 
   def call(self, inputs: Tensors, is_training: bool) -> dict[str, Any]:
-    """What TensorFlow Hub expects of an encoder, under its names."""
-    model = self.build(self._ours(inputs), is_training)
+    """Outputs of an encoder under the names of TensorFlow Hub."""
+    model = self.build(self._token_features(inputs), is_training)
     layers = [tf.cast(x, tf.float32) for x in model.get_all_encoder_layers()]
     pooled = tf.cast(model.get_pooled_output(), tf.float32)
     return {
@@ -150,11 +150,11 @@ class Encoder(ExportedModel):
     }
 
   def token_specs(self):
-    """See base class; by the names of TensorFlow Hub."""
+    """See base class; with the names of TensorFlow Hub."""
     specs = super().token_specs()
     return {
-      name: tf.TensorSpec(specs[ours].shape, tf.int32, name)
-      for ours, name in model_inputs.HUB_NAMES.items()
+      hub_name: tf.TensorSpec(specs[name].shape, tf.int32, hub_name)
+      for name, hub_name in model_inputs.HUB_NAMES.items()
     }
 
   def signatures(self):
@@ -163,19 +163,19 @@ class Encoder(ExportedModel):
     layers = Signature(self.token_specs(), self.layers)
     return signatures | {"layers": layers}
 
-  def _ours(self, inputs: Tensors) -> Tensors:
-    return {ours: inputs[name] for ours, name in model_inputs.HUB_NAMES.items()}
+  def _token_features(self, inputs: Tensors) -> Tensors:
+    names = model_inputs.HUB_NAMES.items()
+    return {name: inputs[hub_name] for name, hub_name in names}
 
   def encode(self, texts):
-    """See base class; by the names of TensorFlow Hub."""
+    """See base class; with the names of TensorFlow Hub."""
     encoded = super().encode(texts)
-    return {
-      name: encoded[ours] for ours, name in model_inputs.HUB_NAMES.items()
-    }
+    names = model_inputs.HUB_NAMES.items()
+    return {hub_name: encoded[name] for name, hub_name in names}
 
   def ids(self, inputs):
     """See base class."""
-    model = self.build(self._ours(inputs))
+    model = self.build(self._token_features(inputs))
     states = tf.cast(model.get_sequence_output(), tf.float32)
     mask = tf.cast(inputs["input_mask"], tf.float32)[:, :, tf.newaxis]
     mean = tf.reduce_sum(states * mask, 1) / tf.reduce_sum(mask, 1)
@@ -186,8 +186,8 @@ class Encoder(ExportedModel):
     }
 
   def layers(self, inputs: Tensors) -> Tensors:
-    """All states: of the embeddings, and of each layer."""
-    model = self.build(self._ours(inputs))
+    """Hidden states of the embeddings and of every layer."""
+    model = self.build(self._token_features(inputs))
     states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
     return {
       # [B, layers + 1, S, H]
@@ -197,7 +197,7 @@ class Encoder(ExportedModel):
 
 
 class Classifier(ExportedModel):
-  """Labels of texts."""
+  """Labels of texts or pairs."""
 
   def __init__(self, description, *args, **kwargs):
     """See base class."""
@@ -209,64 +209,66 @@ class Classifier(ExportedModel):
       self.main = "pair"
 
   def signatures(self):
-    """See base class; a choice is a pair of its own."""
+    """See base class; for multiple choice, each choice is encoded as a pair."""
     signatures = super().signatures()
     if self.problem.kind != "multiple_choice":
       return signatures
-    size = [None, self.problem.num_labels]
+    shape = [None, self.problem.num_labels]
     specs = {
-      name: tf.TensorSpec([*size, self.seq_length], tf.int32, name)
+      name: tf.TensorSpec([*shape, self.seq_length], tf.int32, name)
       for name in model_inputs.TOKEN_FEATURES
     }
     texts = {
-      name: tf.TensorSpec(size, tf.string, name)
+      name: tf.TensorSpec(shape, tf.string, name)
       for name in ("text_a", "text_b")
     }
-    chosen = {"ids": Signature(specs, self.choose)}
+    choice_signatures = {"ids": Signature(specs, self.choose)}
     if self.text:
-      chosen["choices"] = Signature(
+      choice_signatures["choices"] = Signature(
         texts,
-        lambda x: self.ids(
-          self.encode({name: tf.reshape(of, [-1]) for name, of in x.items()})
+        lambda inputs: self.ids(
+          self.encode({k: tf.reshape(v, [-1]) for k, v in inputs.items()})
         ),
       )
-      chosen["tokenize"] = signatures["tokenize"]
-    return chosen
+      choice_signatures["tokenize"] = signatures["tokenize"]
+    return choice_signatures
 
   def choose(self, inputs: Tensors) -> Tensors:
-    """Of ids [B, L, S]."""
+    """Multiple-choice outputs for ids [B, L, S]."""
     return self.ids(
-      {
-        name: tf.reshape(of, [-1, tf.shape(of)[-1]])
-        for name, of in inputs.items()
-      }
+      {k: tf.reshape(v, [-1, tf.shape(v)[-1]]) for k, v in inputs.items()}
     )
 
   def ids(self, inputs):
     """See base class."""
-    said, problem = self.build(inputs), self.problem
+    outputs, problem = self.build(inputs), self.problem
     if problem.kind == "regression":
-      return {"score": said[:, 0]}
+      return {"score": outputs[:, 0]}
     if problem.kind == "multi_label":
-      limits = self.description.get("thresholds", {})
-      limits = [limits.get(label, 0.5) for label in problem.labels]
-      return {"probabilities": said, "has_label": said >= limits}
+      thresholds = self.description.get("thresholds", {})
+      thresholds = [thresholds.get(label, 0.5) for label in problem.labels]
+      return {"probabilities": outputs, "has_label": outputs >= thresholds}
     if problem.kind == "multiple_choice":
-      said = tf.nn.softmax(tf.reshape(said, [-1, problem.num_labels]))
-    best = tf.argmax(said, axis=-1)
+      outputs = tf.nn.softmax(tf.reshape(outputs, [-1, problem.num_labels]))
+    best = tf.argmax(outputs, axis=-1)
     label = tf.gather(tf.constant(problem.labels), best)
-    return {"probabilities": said, "label": label}
+    return {"probabilities": outputs, "label": label}
 
 
 class MaskedLM(ExportedModel):
-  """What may stand in place of [MASK]."""
+  """Top-k predictions for each [MASK]."""
 
   never_split = ("[MASK]",)
   top_k = 5
 
   def build(self, inputs):
-    """See base class; log probabilities of all words, and of the order."""
-    logits, order = self.build_model(
+    """See base class.
+
+    Returns:
+      Masked-LM logits, float32 [B, P, V], and next-sentence logits, float32
+      [B, 2].
+    """
+    logits, next_sentence_logits = self.build_model(
       self.config,
       is_training=False,
       batch=inputs,
@@ -275,20 +277,23 @@ class MaskedLM(ExportedModel):
     )
     num_masked = tf.shape(inputs["masked_lm_positions"])[1]
     logits = tf.reshape(logits, [-1, num_masked, self.config.vocab_size])
-    return tf.cast(logits, tf.float32), tf.cast(order, tf.float32)
+    return (
+      tf.cast(logits, tf.float32),
+      tf.cast(next_sentence_logits, tf.float32),
+    )
 
   def token_specs(self):
-    """See base class; and int32 [B, P], `masked_lm_positions`."""
+    """See base class; adds `masked_lm_positions`, int32 [B, P]."""
     name = "masked_lm_positions"
     positions = tf.TensorSpec([None, None], tf.int32, name)
     return super().token_specs() | {name: positions}
 
   def ids(self, inputs):
     """See base class."""
-    logits, order = self.build(inputs)
+    logits, next_sentence_logits = self.build(inputs)
     return {
       "masked_lm_probabilities": tf.nn.softmax(logits),
-      "next_sentence_probabilities": tf.nn.softmax(order),
+      "next_sentence_probabilities": tf.nn.softmax(next_sentence_logits),
     }
 
   def signatures(self):
@@ -299,31 +304,31 @@ class MaskedLM(ExportedModel):
     return signatures
 
   def encode(self, texts):
-    """See base class; masks may stand close to words."""
-    apart = {
+    """See base class; words may adjoin [MASK] without a space."""
+    separated = {
       name: tf.strings.regex_replace(text, r"\[MASK\]", " [MASK] ")
       for name, text in texts.items()
     }
-    return super().encode(apart)
+    return super().encode(separated)
 
   def fill(self, texts: Tensors) -> Tensors:
-    """The likeliest tokens for each mask, [B, M, top_k]; "" where is none."""
+    """Top-k tokens and probabilities per mask, [B, M, top_k]; "", 0 padding."""
     encoded = self.encode(texts)
     vocab = self.tokenizer.inv_vocab
     is_mask = encoded["input_ids"] == self.tokenizer.vocab["[MASK]"]
-    places = tf.where(is_mask)
-    places = tf.RaggedTensor.from_value_rowids(
-      tf.cast(places[:, 1], tf.int32),
-      places[:, 0],
+    indices = tf.where(is_mask)
+    positions = tf.RaggedTensor.from_value_rowids(
+      tf.cast(indices[:, 1], tf.int32),
+      indices[:, 0],
       tf.shape(is_mask, tf.int64)[0],
     )
-    positions = places.to_tensor(0)
-    logits, _ = self.build({**encoded, "masked_lm_positions": positions})
+    logits, _ = self.build(
+      {**encoded, "masked_lm_positions": positions.to_tensor(0)}
+    )
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
-    numbers = range(self.config.vocab_size)
-    names = [vocab.get(index, str(index)) for index in numbers]
-    is_real = tf.ones_like(places).to_tensor(0)[:, :, tf.newaxis] > 0
-    tokens = tf.gather(tf.constant(names), ids)
+    entries = [vocab.get(i, str(i)) for i in range(self.config.vocab_size)]
+    is_real = tf.ones_like(positions).to_tensor(0)[:, :, tf.newaxis] > 0
+    tokens = tf.gather(tf.constant(entries), ids)
     return {
       "tokens": tf.where(is_real, tokens, ""),
       "probabilities": tf.where(is_real, probabilities, 0.0),
@@ -331,9 +336,9 @@ class MaskedLM(ExportedModel):
 
 
 class Tagger(ExportedModel):
-  """Tags of words; texts of any length go through in windows.
+  """Tags of words. Long texts are split into overlapping windows.
 
-  The model gives probabilities, float32 [B, S, L].
+  The model outputs probabilities, float32 [B, S, L].
   """
 
   def graph_tokenizer(self, tokenizer):
@@ -353,10 +358,14 @@ class Tagger(ExportedModel):
     return signatures
 
   def tag(self, texts: Tensors) -> Tensors:
-    """Of each word its place, its tag and how sure that is.
+    """Predicts the tag of each word.
 
-    Rows are filled up with -1, "" and 0. `ner.make_windows` says which
-    window decides a word.
+    Each word takes its tag from one window, see `ner.make_windows`.
+
+    Returns:
+      `starts` and `ends`, int32 [B, words], character offsets padded with -1;
+      `tags`, string [B, words], padded with ""; `probabilities` of the tags,
+      float32 [B, words], padded with 0.
     """
     tokens = self.text.tokenize(texts["text"])
     lengths = tf.cast(tokens.ids.row_lengths(), tf.int32)
@@ -367,7 +376,7 @@ class Tagger(ExportedModel):
       tf.fill(tf.shape(lengths), max(room // 2, 1)),
     )
     ids = tf_tokenizer.gather_windows(tokens.ids, windows)
-    said = self.build(self.text.join(ids, ids[:, :0], self.seq_length))
+    probabilities = self.build(self.text.join(ids, ids[:, :0], self.seq_length))
 
     row, start, length = windows
     end = start + length
@@ -377,37 +386,41 @@ class Tagger(ExportedModel):
     words = tokens.words.values
     is_first = tf.concat([words[:1] >= 0, words[1:] != words[:-1]], axis=0)
     window = tf.cast(ids.value_rowids(), tf.int32)
-    place = tf.ragged.range(start, end).values
+    position = tf.ragged.range(start, end).values  # in the text's pieces
     piece = tf_tokenizer.gather_windows(
       tokens.ids.with_values(tf.range(tf.size(words))), windows
     ).values
     is_decided = tf.gather(is_first, piece)
-    is_decided &= place >= tf.gather(first, window)
-    is_decided &= place < tf.gather(last, window)
-    column = place - tf.gather(start, window) + 1
-    said = tf.gather_nd(said, tf.stack([window, column], axis=1)[is_decided])
+    is_decided &= position >= tf.gather(first, window)
+    is_decided &= position < tf.gather(last, window)
+    column = position - tf.gather(start, window) + 1
+    probabilities = tf.gather_nd(
+      probabilities, tf.stack([window, column], axis=1)[is_decided]
+    )  # [words, L]
     word = tf.gather(words, piece[is_decided])[:, tf.newaxis]
     labels = tf.constant(self.description["labels"])
     num_words = tf.size(tokens.word_starts.values)
     tags = tf.tensor_scatter_nd_update(
-      tf.fill([num_words], "O"), word, tf.gather(labels, tf.argmax(said, -1))
+      tf.fill([num_words], "O"),
+      word,
+      tf.gather(labels, tf.argmax(probabilities, -1)),
     )
-    sure = tf.tensor_scatter_nd_update(
-      tf.ones([num_words]), word, tf.reduce_max(said, axis=-1)
+    tag_probabilities = tf.tensor_scatter_nd_update(
+      tf.ones([num_words]), word, tf.reduce_max(probabilities, axis=-1)
     )
     by_text = tokens.word_starts.with_values
     return {
       "starts": tokens.word_starts.to_tensor(-1),
       "ends": tokens.word_ends.to_tensor(-1),
       "tags": by_text(tags).to_tensor(""),
-      "probabilities": by_text(sure).to_tensor(0.0),
+      "probabilities": by_text(tag_probabilities).to_tensor(0.0),
     }
 
 
 class QuestionAnswering(ExportedModel):
-  """Answers to questions, in passages that go through in windows.
+  """Answers to questions. Long passages are split into overlapping windows.
 
-  The model gives logits of starts and ends, float32 [B, 2, S].
+  The model outputs start and end logits, float32 [B, 2, S].
   """
 
   n_best_size = 20
@@ -415,7 +428,7 @@ class QuestionAnswering(ExportedModel):
   null_score_diff_threshold = 0.0
 
   def __init__(self, description, *args, **kwargs):
-    """See base class; InputError where a question leaves no room for text."""
+    """See base class; InputError if a question leaves no room for text."""
     super().__init__(description, *args, **kwargs)
     squad_features.check_settings(
       squad_features.WindowSettings.of_model(description)._replace(
@@ -437,17 +450,18 @@ class QuestionAnswering(ExportedModel):
     return signatures
 
   def answer(self, texts: Tensors) -> Tensors:
-    """Of each question the likeliest answer.
+    """Predicts the best answer to each question.
 
     Returns:
-      `answer`, string [B]; `start` and `end`, its characters in the passage;
-      `score`, the sum of its logits; of models that may find none, `null_odds`.
+      `answer`, string [B]; `start` and `end`, int32 [B], character offsets in
+      the passage; `score`, float32 [B], sum of the start and end logits;
+      `null_odds`, float32 [B], of models trained with unanswerable questions.
     """
     passages = self.text.tokenize(texts["passage"])
     queries = self.text.tokenize(texts["question"]).ids
-    most = self.description["max_query_length"]
+    max_query_length = self.description["max_query_length"]
     queries = tf_tokenizer.truncate_rows(
-      queries, tf.minimum(queries.row_lengths(), most)
+      queries, tf.minimum(queries.row_lengths(), max_query_length)
     )
     before = tf.cast(queries.row_lengths(), tf.int32) + 2
     room = self.max_seq_length - before - 1
@@ -467,26 +481,26 @@ class QuestionAnswering(ExportedModel):
       logits, windows, tf.gather(before, row), passages.ids
     )
 
-    # The best of each question's windows.
+    # The best answer over each question's windows.
     num_rows = tf.shape(texts["question"])[0]
     best = tf.math.unsorted_segment_max(scores, row, num_rows)
     winner = _first_where(scores == tf.gather(best, row), row, num_rows)
     has_answer = best > tf.float32.min
     results = {"score": best}
     if self.description["version_2_with_negative"]:
-      none = tf.reduce_sum(logits[:, :, 0], axis=1)
-      none = tf.math.unsorted_segment_min(none, row, num_rows)
+      null_score = tf.reduce_sum(logits[:, :, 0], axis=1)
+      null_score = tf.math.unsorted_segment_min(null_score, row, num_rows)
       results["null_odds"] = tf.where(
-        has_answer, none - best, squad_decoding.CERTAIN_ODDS
+        has_answer, null_score - best, squad_decoding.CERTAIN_ODDS
       )
       has_answer &= results["null_odds"] <= self.null_score_diff_threshold
-    first, last = (tf.gather(of, winner) for of in (first, last))
-    before = tf.cast(passages.ids.row_starts(), tf.int32)
+    first, last = tf.gather(first, winner), tf.gather(last, winner)
+    row_start = tf.cast(passages.ids.row_starts(), tf.int32)
     start, end = (
-      tf.where(has_answer, _values(of, before + piece), 0)
-      for of, piece in ((passages.starts, first), (passages.ends, last))
+      tf.where(has_answer, _gather_values(offsets, row_start + piece), 0)
+      for offsets, piece in ((passages.starts, first), (passages.ends, last))
     )
-    # Places count the characters of what is UTF-8.
+    # Offsets do not count bytes that are not UTF-8.
     passage = tf.strings.unicode_transcode(
       texts["passage"], "UTF-8", "UTF-8", errors="ignore"
     )
@@ -494,41 +508,43 @@ class QuestionAnswering(ExportedModel):
     return results | {"answer": text, "start": start, "end": end}
 
   def _best_spans(self, logits, windows: tf_tokenizer.Windows, before, pieces):
-    """The best answer of each window, as `squad_decoding` chooses.
+    """The best answer of each window, as in `squad_decoding`.
 
     Args:
       logits: float32 [W, 2, S].
-      windows: the windows.
-      before: int32 [W], tokens before the passage in each.
-      pieces: ragged [B, None], the passages.
+      windows: of the passages.
+      before: int32 [W], number of tokens before the passage.
+      pieces: ragged [B, None], ids of the passages.
 
     Returns:
-      float32 [W], its score, the lowest float where there is none; int32 [W],
-      its first and its last piece in the passage.
+      Score, float32 [W], the lowest float if there is no answer; first and last
+      piece in the passage, both int32 [W].
     """
-    row, start, length = (of[:, tf.newaxis] for of in windows)
+    row, start, length = (values[:, tf.newaxis] for values in windows)
     column = tf.range(tf.shape(logits)[2])
-    place = column - before[:, tf.newaxis]  # [W, S]
-    is_text = (place >= 0) & (place < length)
-    # It begins in the window that has most text around its first piece.
-    around = tf.minimum(place, length - 1 - place)
-    around = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+    position = column - before[:, tf.newaxis]  # [W, S], in the window
+    is_text = (position >= 0) & (position < length)
+    # An answer starts in the window with the most context around its start.
+    context = tf.minimum(position, length - 1 - position)
+    context = tf.cast(context, tf.float64) + 0.01 * tf.cast(length, tf.float64)
     piece = tf.gather(tf.cast(pieces.row_starts(), tf.int32), row)
-    piece = tf.where(is_text, piece + start + place, -1)
+    piece = tf.where(is_text, piece + start + position, -1)
     num_pieces = tf.size(pieces.values) + 1
-    most = tf.math.unsorted_segment_max(around, piece, num_pieces)
-    number = tf.range(tf.size(windows.row))[:, tf.newaxis]
-    owner = _first_where(
-      around == tf.gather(most, tf.maximum(piece, 0)),
+    max_context = tf.math.unsorted_segment_max(context, piece, num_pieces)
+    window = tf.range(tf.size(windows.row))[:, tf.newaxis]
+    best_window = _first_where(
+      context == tf.gather(max_context, tf.maximum(piece, 0)),
       piece,
       num_pieces,
-      number + tf.zeros_like(piece),
+      window + tf.zeros_like(piece),
     )
-    is_own = is_text & (number == tf.gather(owner, tf.maximum(piece, 0)))
+    has_max_context = is_text & (
+      window == tf.gather(best_window, tf.maximum(piece, 0))
+    )
 
     count = tf.minimum(self.n_best_size, tf.size(column))
-    least = tf.math.top_k(logits, count).values[:, :, -1:]
-    allowed = tf.stack([is_own, is_text], axis=1) & (logits >= least)
+    lowest = tf.math.top_k(logits, count).values[:, :, -1:]
+    allowed = tf.stack([has_max_context, is_text], axis=1) & (logits >= lowest)
     span = column - column[:, tf.newaxis]
     span = (span >= 0) & (span < self.max_answer_length)  # [S, S]
     span &= allowed[:, 0, :, tf.newaxis] & allowed[:, 1, tf.newaxis]
@@ -541,25 +557,25 @@ class QuestionAnswering(ExportedModel):
     return tf.reduce_max(scores, axis=1), first + to_piece, last + to_piece
 
 
-def _values(rows, places):
-  """Of a ragged tensor's values those at some places; 0 beyond the last."""
+def _gather_values(rows, indices):
+  """Gathers from the flat values of a ragged tensor; 0 beyond the last."""
   values = tf.concat([rows.values, [0]], axis=0)
-  return tf.gather(values, tf.clip_by_value(places, 0, tf.size(values) - 1))
+  return tf.gather(values, tf.clip_by_value(indices, 0, tf.size(values) - 1))
 
 
-def _first_where(condition, segment, num_segments, number=None):
-  """Of each segment the lowest number for which a condition holds.
+def _first_where(condition, segment, num_segments, values=None):
+  """The lowest value per segment where a condition holds.
 
   Args:
     condition: bool, any shape.
-    segment: int32, of that shape; what is below 0 is of none.
-    num_segments: how many there are.
-    number: int32, of that shape; None for the place, in a shape of one axis.
+    segment: int32, same shape; negative segments are ignored.
+    num_segments: int.
+    values: int32, same shape; None for indices, if the shape has one axis.
 
   Returns:
-    int32 [num_segments]; a high number where it holds for none.
+    int32 [num_segments]; `tf.int32.max` where the condition never holds.
   """
-  if number is None:
-    number = tf.range(tf.size(condition))
-  number = tf.where(condition, number, tf.int32.max)
-  return tf.math.unsorted_segment_min(number, segment, num_segments)
+  if values is None:
+    values = tf.range(tf.size(condition))
+  values = tf.where(condition, values, tf.int32.max)
+  return tf.math.unsorted_segment_min(values, segment, num_segments)

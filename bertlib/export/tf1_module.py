@@ -1,4 +1,4 @@
-"""Graph code of TensorFlow 1, with its weights, inside code of TensorFlow 2."""
+"""Using TensorFlow 1 graph code and its weights in TensorFlow 2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _scopes = itertools.count()
 
 
 class GraphModule(tf.Module):
-  """The weights that a graph function takes from `tf.get_variable`.
+  """A `tf.Module` with the weights that graph code gets by `tf.get_variable`.
 
   ```python
   module = tf1_module.GraphModule(tf1_module.initial_weights(build))
@@ -27,26 +27,30 @@ class GraphModule(tf.Module):
       return build(input_ids)
   ```
 
-  They are `module.trainable_variables`, gradients reach them, and
-  `tf.saved_model.save` keeps them.
+  The weights are `module.trainable_variables`. Gradients flow to them, and
+  `tf.saved_model.save` saves them.
   """
 
   def __init__(self, weights: Mapping[str, np.ndarray]):
-    """Takes the value of each weight by the name that the graph gives it."""
+    """Creates the variables.
+
+    Args:
+      weights: values by variable name in the graph.
+    """
     super().__init__()
     self.weights = [
       tf.Variable(value, name=name) for name, value in weights.items()
     ]
     self._weights = dict(zip(weights, self.weights))
-    # Graph code looks its variables up in a table that all functions share.
+    # TensorFlow's variable store is global: keep modules apart by their scope.
     self._scope = f"graph_module_{next(_scopes)}"
 
   @contextlib.contextmanager
   def scope(self):
-    """Inside, `tf.get_variable` gives these weights; within a `tf.function`.
+    """Context, within a `tf.function`, in which get_variable returns weights.
 
     Raises:
-      KeyError: a weight is asked for that is not here.
+      KeyError: graph code requests a variable that is not in the module.
     """
 
     def weight(_, **description):
@@ -63,15 +67,15 @@ class GraphModule(tf.Module):
 def initial_weights(
   build: Callable[[], Any], init_checkpoint: str | None = None
 ) -> dict[str, np.ndarray]:
-  """The weights of a graph, as training would start from them.
+  """Initial weights of a graph for training.
 
   Args:
-    build: makes the graph.
-    init_checkpoint: which gives the weights that it has; None: all are random,
-      by the seed that `build` sets, if it does.
+    build: builds the graph. It can set a random seed.
+    init_checkpoint: initializes the weights that it contains; others are
+      randomly initialized. None for all.
 
   Returns:
-    The value of each trainable variable by its name.
+    Values of the trainable variables by name.
   """
   with tf.Graph().as_default():
     build()

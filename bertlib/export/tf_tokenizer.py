@@ -1,10 +1,10 @@
-"""The tokenizer as core TensorFlow operations, for models that take text.
+"""WordPiece tokenization with core TensorFlow operations.
 
-`GraphTokenizer` gives the ids of `tokenization.FullTokenizer` inside a graph,
-so that an exported model needs neither Python nor a custom operation. All
-texts of a batch lie in one row of characters here, and each step is taken for
-all of them at once. Letters in shapes: B texts, T characters of these, C
-characters of words, W words, P pieces.
+`GraphTokenizer` produces the ids of `tokenization.FullTokenizer` in a graph, so
+that an exported model needs neither Python nor custom operations. The
+characters of all texts of a batch are concatenated, and every step is applied
+to all of them at once. Shapes in this module: B texts, T characters of texts,
+N codes, C characters of words, W words (in `Windows`: windows), P pieces.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ import tokenization
 _NUM_CODE_POINTS = sys.maxunicode + 1
 _SIGMA, _FINAL_SIGMA = ord("Σ"), ord("ς")
 
-# What becomes of a character: codes, each of which is a code point that is part
-# of a word, one that is a word by itself, or the end of a word.
+# Each character becomes codes: a code point that is part of a word; with
+# _ALONE added, one that is a separate word; or _SPACE, the end of a word.
 _POINT_BITS = 21
 _ALONE = 1 << _POINT_BITS
 _SPACE = 2 << _POINT_BITS
 
 
 class Tokens(NamedTuple):
-  """The pieces of texts.
+  """The pieces of texts. Offsets count characters, not invalid UTF-8 bytes.
 
   Attributes:
-    ids: ragged int32 [B, None], of the pieces.
-    starts: ragged int32 [B, None], the place of the first character of each.
-    ends: ragged int32 [B, None], the place after the last. Bytes that are not
-      UTF-8 are no characters.
-    words: ragged int32 [B, None], the word that each is of, by its number in
-      all texts together; None where words do not count, as the others are.
-    word_starts: ragged int32 [B, None], the first character of each word.
-    word_ends: ragged int32 [B, None], the place after its last.
+    ids: ragged int32 [B, None], ids of the pieces.
+    starts: ragged int32 [B, None], offset of each piece's first character.
+    ends: ragged int32 [B, None], offset after its last character.
+    words: ragged int32 [B, None], index of each piece's word, counted over all
+      texts; None, like the next two, without a word pattern.
+    word_starts: ragged int32 [B, None], offset of each word's first character.
+    word_ends: ragged int32 [B, None], offset after its last character.
   """
 
   ids: Any
@@ -56,9 +55,9 @@ class Tokens(NamedTuple):
 class GraphTokenizer:
   """A `tokenization.FullTokenizer` for graphs.
 
-  What Python's tables of Unicode and the vocabulary say is a constant of the
-  graph. One thing is not followed: signs such as those of musical notes and of
-  Hangul tones keep their order where decomposition would sort them.
+  Python's Unicode tables and the vocabulary become constants of the graph. One
+  difference: combining marks, such as those of musical notes and of Hangul
+  tones, are not reordered by Unicode decomposition.
   """
 
   def __init__(
@@ -66,16 +65,16 @@ class GraphTokenizer:
     tokenizer: tokenization.FullTokenizer,
     word_pattern: re.Pattern[str] | None = None,
   ):
-    """Takes a tokenizer to be equal to.
+    """Copies a tokenizer.
 
     Args:
-      tokenizer: with [UNK], [CLS], [SEP] and all of its `never_split` in its
-        vocabulary.
-      word_pattern: of words that are cut one by one, each a character or a
-        run of some kind of characters; None for what white space separates.
+      tokenizer: its vocabulary must contain [UNK], [CLS], [SEP] and all of
+        `never_split`.
+      word_pattern: matches words that are tokenized separately, each a single
+        character or a run of characters; None to tokenize texts as a whole.
 
     Raises:
-      KeyError: they are not.
+      KeyError: a required entry is missing.
     """
     lower = tokenizer.basic_tokenizer.do_lower_case
     pieces = tokenizer.wordpiece_tokenizer
@@ -93,8 +92,8 @@ class GraphTokenizer:
 
   @functools.cached_property
   def tokenize(self):
-    """A function that cuts texts, string [B] in UTF-8, into `Tokens`."""
-    # One function, so that a graph has its constants once.
+    """Function that splits texts, string [B] in UTF-8, into `Tokens`."""
+    # A single function, so that a graph contains its constants once.
     return tf.function(
       self._tokenize,
       input_signature=[tf.TensorSpec([None], tf.string)],
@@ -106,9 +105,9 @@ class GraphTokenizer:
 
     Args:
       texts_a: string [B].
-      texts_b: string [B], "" for none; None for no pairs at all.
-      max_seq_length: in tokens.
-      pads: whether S is this, rather than the length of the longest.
+      texts_b: string [B], "" for no second text; None for no pairs at all.
+      max_seq_length: longer pairs are truncated to this many tokens.
+      pads: whether to pad to `max_seq_length`, not to the longest pair.
 
     Returns:
       See `join`.
@@ -125,12 +124,12 @@ class GraphTokenizer:
     return self.join(ids_a, ids_b, max_seq_length if pads else None)
 
   def join(self, ids_a, ids_b, seq_length: int | None = None):
-    """Puts [CLS] and [SEP] to pairs.
+    """Adds [CLS] and [SEP] to pairs, and pads them.
 
     Args:
       ids_a: ragged int32 [B, None].
-      ids_b: ragged int32 [B, None]; a row without any is no second text.
-      seq_length: S, which no pair exceeds; None for that of the longest.
+      ids_b: ragged int32 [B, None]; an empty row is no second text.
+      seq_length: S, which no pair exceeds; None for the longest pair.
 
     Returns:
       `input_ids`, `input_mask` and `segment_ids`, int32 [B, S].
@@ -155,7 +154,7 @@ class GraphTokenizer:
     texts = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     points = texts.values  # [T]
     text_of = tf.cast(texts.value_rowids(), tf.int32)  # [T]
-    # A character is spelled by those of the same part alone.
+    # A part (a text, or a word of the pattern) is normalized on its own.
     part = text_of
     if self._kinds:
       kind = self._kinds(points)
@@ -165,18 +164,18 @@ class GraphTokenizer:
       points = _with_final_sigmas(points, part, self._contexts)
     as_is = tf.zeros_like(points, tf.bool)
     for word in self._never_split:
-      as_is |= _places_of(word, points, part, self._separators)
-    spelled = self._codes.spell(points, as_is)
-    words = _find_words(spelled, tf.gather(part, spelled.source))
-    first, length, ids = self._cut(words)
+      as_is |= _is_part_of(word, points, part, self._separators)
+    normalized = self._codes.normalize(points, as_is)
+    words = _find_words(normalized, tf.gather(part, normalized.source))
+    first, length, ids = self._split_words(words)
     starts = tf.gather(words.source, first)
     ends = tf.gather(
-      _ends(spelled, text_of), tf.gather(words.source, first + length - 1)
+      _ends(normalized, text_of), tf.gather(words.source, first + length - 1)
     )
-    before = tf.cast(texts.row_starts(), tf.int32)
+    text_starts = tf.cast(texts.row_starts(), tf.int32)
 
     def by_text(values, characters):
-      """The values of each text, one for each of some characters."""
+      """Splits `values` by text; `characters` are their characters' indices."""
       return tf.RaggedTensor.from_value_rowids(
         values,
         tf.cast(tf.gather(text_of, characters), tf.int64),
@@ -184,14 +183,14 @@ class GraphTokenizer:
         validate=False,
       )
 
-    def places(values, characters):
-      values -= tf.gather(before, tf.gather(text_of, characters))
+    def offsets(values, characters):
+      values -= tf.gather(text_starts, tf.gather(text_of, characters))
       return by_text(values, characters)
 
     ids, starts, ends, word = (
       by_text(ids, starts),
-      places(starts, starts),
-      places(ends, starts),
+      offsets(starts, starts),
+      offsets(ends, starts),
       by_text(tf.gather(part, starts), starts),
     )
     if not self._kinds:
@@ -199,7 +198,7 @@ class GraphTokenizer:
     word_starts = tf.cast(tf.where(begins_word)[:, 0], tf.int32)
     word_ends = tf.math.unsorted_segment_max(
       tf.where(kind != _BETWEEN, tf.range(tf.size(points)) + 1, 0),
-      part,  # -1 before the first word, which is passed over
+      part,  # -1 before the first word: ignored
       tf.size(word_starts),
     )
     return Tokens(
@@ -207,41 +206,42 @@ class GraphTokenizer:
       starts,
       ends,
       word,
-      places(word_starts, word_starts),
-      places(word_ends, word_starts),
+      offsets(word_starts, word_starts),
+      offsets(word_ends, word_starts),
     )
 
-  def _cut(self, words: _Words):
-    """WordPiece: of each piece its first character, length and id, [P]."""
+  def _split_words(self, words: _Words):
+    """WordPiece: first character, length and id of each piece, all [P]."""
     num_chars = tf.size(words.chars)
     word_end = tf.concat([words.first[1:], [num_chars]], axis=0)
     word_length = word_end - words.first
     length, ids = self._trie.longest(words.chars, words.first, word_end, False)
-    is_cut = (length > 0) & (length < word_length)
-    is_cut &= word_length <= self._longest_word
+    is_split = (length > 0) & (length < word_length)
+    is_split &= word_length <= self._longest_word
 
-    # What could go on a word is looked for at all places of such words at once.
-    place = tf.range(num_chars)
+    # Find the longest "##" piece at all inner characters of such words at once.
+    position = tf.range(num_chars)
     is_first = words.is_first
-    inner = tf.where(tf.gather(is_cut, words.word_of) & ~is_first)[:, 0]
+    inner = tf.where(tf.gather(is_split, words.word_of) & ~is_first)[:, 0]
     inner = tf.cast(inner, tf.int32)
     inner_end = tf.gather(word_end, tf.gather(words.word_of, inner))
     inner_length, inner_ids = self._trie.longest(
       words.chars, inner, inner_end, True
     )
-    of_place = tf.concat([words.first, inner], axis=0)[:, tf.newaxis]
+    indices = tf.concat([words.first, inner], axis=0)[:, tf.newaxis]
     length, ids = (
-      tf.tensor_scatter_nd_update(tf.zeros_like(place), of_place, values)
+      tf.tensor_scatter_nd_update(tf.zeros_like(position), indices, values)
       for values in (
         tf.concat([length, inner_length], axis=0),
         tf.concat([ids, inner_ids], axis=0),
       )
     )
 
-    # Where pieces begin: at the first place, and where another ends, maybe past
-    # all. Each round goes twice as many pieces on as the one before.
+    # Pieces start at the first character of a word and where another piece
+    # ends, possibly at the very end. Pointer doubling: each iteration follows
+    # twice as many pieces as the previous one.
     begins = tf.concat([tf.cast(is_first, tf.int32), [1]], axis=0)
-    jump = tf.concat([place + length, [num_chars]], axis=0)
+    jump = tf.concat([position + length, [num_chars]], axis=0)
     for _ in range(self._longest_word.bit_length()):
       reached = tf.math.unsorted_segment_max(begins, jump, num_chars + 1)
       begins = tf.maximum(begins, reached)
@@ -253,36 +253,38 @@ class GraphTokenizer:
       tf.size(word_end),
     )
     is_unknown = (is_unknown > 0) | (word_length > self._longest_word)
-    of_unknown = tf.gather(is_unknown, words.word_of)  # [C]
-    ids = tf.where(of_unknown, self._unknown, ids)
-    length = tf.where(of_unknown, tf.gather(word_length, words.word_of), length)
-    is_piece = is_first | (begins & ~of_unknown)
-    return tuple(tf.boolean_mask(of, is_piece) for of in (place, length, ids))
+    in_unknown = tf.gather(is_unknown, words.word_of)  # [C]
+    ids = tf.where(in_unknown, self._unknown, ids)
+    length = tf.where(in_unknown, tf.gather(word_length, words.word_of), length)
+    is_piece = is_first | (begins & ~in_unknown)
+    return tuple(
+      tf.boolean_mask(values, is_piece) for values in (position, length, ids)
+    )
 
 
 def truncate_rows(rows, lengths):
-  """The first values of each row.
+  """Truncates the rows of a ragged tensor.
 
   Args:
     rows: ragged [B, None].
-    lengths: int [B], none above the row's own.
+    lengths: int [B], at most the current lengths.
 
   Returns:
     Ragged [B, None].
   """
   lengths = tf.cast(lengths, tf.int64)
   starts = rows.row_starts()
-  places = tf.ragged.range(starts, starts + lengths)
-  return places.with_values(tf.gather(rows.values, places.values))
+  indices = tf.ragged.range(starts, starts + lengths)
+  return indices.with_values(tf.gather(rows.values, indices.values))
 
 
 class Windows(NamedTuple):
-  """Stretches of rows too long to be taken whole; those of a row in order.
+  """Overlapping windows of long rows, sorted by row and start.
 
   Attributes:
-    row: int32 [W], of each window its row.
-    start: int32 [W], the place in the row at which it begins.
-    length: int32 [W].
+    row: int32 [W], row of each window.
+    start: int32 [W], index in the row of its first value.
+    length: int32 [W], number of values.
   """
 
   row: Any
@@ -291,15 +293,12 @@ class Windows(NamedTuple):
 
 
 def split_into_windows(lengths, room, stride) -> Windows:
-  """Cuts rows into windows that overlap; an empty row is one too.
+  """Splits rows into overlapping windows; an empty row has one empty window.
 
   Args:
-    lengths: int32 [B].
-    room: int32 [B], the longest window of each row.
-    stride: int32 [B], from the start of a window to that of the next.
-
-  Returns:
-    The windows.
+    lengths: int32 [B], lengths of the rows.
+    room: int32 [B], maximum length of a row's windows.
+    stride: int32 [B], distance between the starts of consecutive windows.
   """
   count = 1 - tf.maximum(lengths - room, 0) // -stride
   row = tf.repeat(tf.range(tf.size(lengths)), count)
@@ -311,23 +310,23 @@ def split_into_windows(lengths, room, stride) -> Windows:
 
 
 def gather_windows(rows, windows: Windows):
-  """Their values: ragged [B, None] to ragged [W, None]."""
+  """Gathers the values of windows: ragged [B, None] to ragged [W, None]."""
   first = tf.gather(tf.cast(rows.row_starts(), tf.int32), windows.row)
   first += windows.start
-  places = tf.ragged.range(first, first + windows.length)
-  return places.with_values(tf.gather(rows.values, places.values))
+  indices = tf.ragged.range(first, first + windows.length)
+  return indices.with_values(tf.gather(rows.values, indices.values))
 
 
 # From characters to words
 
 
 class _PointTable:
-  """A table by code point, of which each different page is kept once."""
+  """A lookup table by code point, compressed by storing equal pages once."""
 
   _PAGE = 256
 
   def __init__(self, values: np.ndarray):
-    """Takes int32 [_NUM_CODE_POINTS]."""
+    """Compresses a table, int32 [_NUM_CODE_POINTS]."""
     pages, index = np.unique(
       values.reshape(-1, self._PAGE), axis=0, return_inverse=True
     )
@@ -335,27 +334,27 @@ class _PointTable:
     self._first = (index.reshape(-1) * self._PAGE).astype(np.int32)
 
   def __call__(self, points):
-    """The values for code points, int32 [T]."""
+    """Looks up code points, int32 [T]."""
     page = tf.gather(self._first, points // self._PAGE)
     return tf.gather(self._values, page + points % self._PAGE)
 
 
 def _probes() -> Iterable[tuple[int, str]]:
-  """All characters that a tokenizer may keep, between two letters."""
+  """Yields characters that a tokenizer may keep, each between two letters."""
   for point in range(_NUM_CODE_POINTS):
     char = chr(point)
     if char in "\t\n\r" or not unicodedata.category(char).startswith("C"):
       yield point, f"a{char}a"
 
 
-class _Spelled(NamedTuple):
-  """Characters as a tokenizer spells them.
+class _Normalized(NamedTuple):
+  """Characters after cleaning, lower-casing and accent stripping.
 
   Attributes:
     codes: int32 [N].
-    source: int32 [N], of each the place of its character.
-    has_code: bool [T], whether a character has any.
-    is_accent: bool [T], whether it has none for being an accent.
+    source: int32 [N], index of each code's character.
+    has_code: bool [T], whether a character has any code.
+    is_accent: bool [T], whether it has none because it is an accent.
   """
 
   codes: Any
@@ -365,25 +364,26 @@ class _Spelled(NamedTuple):
 
 
 class _Codes:
-  """What becomes of each character.
+  """Table of the codes of each character.
 
-  Nearly all become one code, whose distance from the code point is kept. Others
-  have a row of codes, and in place of the distance its number below `_ROWS`.
+  Nearly all characters have one code; the table contains its difference from
+  the code point. For other characters, which have a row of codes, it contains
+  `_ROWS` minus the index of the row.
   """
 
   _ROWS = -(1 << 24)
-  _DROPPED, _ACCENT = 0, 1  # rows without codes
+  _DROPPED, _ACCENT = 0, 1  # indices of empty rows
 
   def __init__(self, do_lower_case: bool):
     basic = tokenization.BasicTokenizer(do_lower_case)
     changes = np.full(_NUM_CODE_POINTS, self._ROWS - self._DROPPED, np.int32)
     rows: list[list[int]] = [[], []]
     for point, probe in _probes():
-      spelled = " ".join(basic.tokenize(probe))[1:-1]
-      if len(spelled) == 3 and spelled[0] == spelled[2] == " ":
-        codes = [_ALONE + ord(spelled[1])]
+      text = " ".join(basic.tokenize(probe))[1:-1]
+      if len(text) == 3 and text[0] == text[2] == " ":
+        codes = [_ALONE + ord(text[1])]
       else:
-        codes = [_SPACE if char == " " else ord(char) for char in spelled]
+        codes = [_SPACE if char == " " else ord(char) for char in text]
       if len(codes) == 1:
         changes[point] = codes[0] - point
       elif codes:
@@ -397,15 +397,12 @@ class _Codes:
     self._row_starts = (np.cumsum(lengths) - lengths).astype(np.int32)
     self._in_rows = np.array([c for row in rows for c in row] + [0], np.int32)
 
-  def spell(self, points, as_is) -> _Spelled:
-    """Spells characters.
+  def normalize(self, points, as_is) -> _Normalized:
+    """Normalizes characters.
 
     Args:
       points: int32 [T], code points.
-      as_is: bool [T], which are not to be changed.
-
-    Returns:
-      What they became.
+      as_is: bool [T], characters that must not change.
     """
     changes = tf.where(as_is, 0, self._changes(points))
     has_row = changes <= self._ROWS
@@ -421,7 +418,7 @@ class _Codes:
       tf.gather(points + changes, source),
     )
     is_accent = has_row & (row == self._ACCENT)
-    return _Spelled(codes, source, length > 0, is_accent)
+    return _Normalized(codes, source, length > 0, is_accent)
 
 
 _codes = functools.cache(_Codes)
@@ -429,10 +426,10 @@ _codes = functools.cache(_Codes)
 
 @functools.cache
 def _contexts() -> _PointTable:
-  """How each character bears on a capital sigma near it, as Python has it.
+  """Class of each character for lower-casing Σ, as in Python's `str.lower`.
 
-  At the end of a word it has another small form: where a cased letter (1) comes
-  before it and none after it. Some characters are passed over (2).
+  Σ becomes ς at the end of a word: if a cased letter (class 1) precedes it and
+  none follows. Characters of class 2 are skipped; all others have class 0.
   """
   keeps = tokenization.BasicTokenizer(do_lower_case=False)
   contexts = np.full(_NUM_CODE_POINTS, 2, np.int32)
@@ -447,20 +444,20 @@ def _contexts() -> _PointTable:
 
 
 def _with_final_sigmas(points, part_of, contexts: _PointTable):
-  """Code points [T] with small sigmas for the capital ones that end a word."""
+  """Code points [T], with ς for each Σ at the end of a word."""
 
   def replaced():
     context = contexts(points)
-    place = tf.where(context != 2)[:, 0]
-    is_cased = tf.gather(context == 1, place)
-    part = tf.gather(part_of, place)
-    nowhere = tf.zeros([1], tf.bool)
+    position = tf.where(context != 2)[:, 0]
+    is_cased = tf.gather(context == 1, position)
+    part = tf.gather(part_of, position)
+    false = tf.zeros([1], tf.bool)
     same = part[1:] == part[:-1]
-    after_cased = tf.concat([nowhere, is_cased[:-1] & same], axis=0)
-    before_cased = tf.concat([is_cased[1:] & same, nowhere], axis=0)
-    is_final = tf.gather(points, place) == _SIGMA
+    after_cased = tf.concat([false, is_cased[:-1] & same], axis=0)
+    before_cased = tf.concat([is_cased[1:] & same, false], axis=0)
+    is_final = tf.gather(points, position) == _SIGMA
     is_final &= after_cased & ~before_cased
-    final = tf.boolean_mask(place, is_final)[:, tf.newaxis]
+    final = tf.boolean_mask(position, is_final)[:, tf.newaxis]
     small = tf.fill(tf.shape(final)[:1], _FINAL_SIGMA)
     return tf.tensor_scatter_nd_update(points, final, small)
 
@@ -469,20 +466,20 @@ def _with_final_sigmas(points, part_of, contexts: _PointTable):
 
 
 def _separators() -> np.ndarray:
-  """1 for the characters between chunks, which are never parts of one."""
+  """1 for characters that separate the chunks of `split_chunks`, else 0."""
   table = np.zeros(_NUM_CODE_POINTS, np.int32)
   for point, probe in _probes():
     table[point] = len(tokenization.split_chunks(probe)) == 2
   return table
 
 
-def _places_of(word: str, points, part_of, separators: _PointTable):
-  """Bool [T]: where a word stands between separators."""
+def _is_part_of(word: str, points, part_of, separators: _PointTable):
+  """Bool [T]: characters of occurrences of `word` between separators."""
   size, length = tf.size(points), len(word)
 
-  def at(distance, values, beyond):
-    """Of each place, the value that far ahead of it."""
-    edge = tf.fill([length], beyond)
+  def at(distance, values, padding):
+    """Shifts values: element i is values[i + distance], or padding."""
+    edge = tf.fill([length], padding)
     padded = tf.concat([edge, values, edge], axis=0)
     return padded[length + distance :][:size]
 
@@ -493,45 +490,45 @@ def _places_of(word: str, points, part_of, separators: _PointTable):
     return is_other_part | at(distance, is_separator, True)
 
   found = ends_at(-1) & ends_at(length)
-  for place, char in enumerate(word):
-    found &= at(place, points, -1) == ord(char)
-    found &= at(place, part_of, -1) == part_of
+  for i, char in enumerate(word):
+    found &= at(i, points, -1) == ord(char)
+    found &= at(i, part_of, -1) == part_of
   return functools.reduce(
-    tf.logical_or, (at(-place, found, False) for place in range(length))
+    tf.logical_or, (at(-i, found, False) for i in range(length))
   )
 
 
-# Kinds of characters: between words, part of one, one by itself.
-_BETWEEN, _PART, _WHOLE = range(3)
+# Kinds of characters: between words, part of a word, a word of one character.
+_BETWEEN, _PART, _WORD = range(3)
 
 
 @functools.cache
 def _kinds(pattern: re.Pattern[str]) -> _PointTable:
-  """The kind of each character, for words of a pattern."""
+  """Kind of each character, for the words that a pattern matches."""
   kinds = np.empty(_NUM_CODE_POINTS, np.int32)
   for point in range(_NUM_CODE_POINTS):
     found = pattern.findall(f"a{chr(point)}a")
-    kinds[point] = (_PART, _BETWEEN, _WHOLE)[len(found) - 1]
+    kinds[point] = (_PART, _BETWEEN, _WORD)[len(found) - 1]
   return _PointTable(kinds)
 
 
 def _begins_word(kind, text_of):
   """Bool [T]: whether a word begins with a character."""
   is_part = kind == _PART
-  goes_on = is_part[1:] & is_part[:-1] & (text_of[1:] == text_of[:-1])
-  goes_on = tf.concat([kind[:1] < 0, goes_on], axis=0)
-  return (kind != _BETWEEN) & ~goes_on
+  continues = is_part[1:] & is_part[:-1] & (text_of[1:] == text_of[:-1])
+  continues = tf.concat([kind[:1] < 0, continues], axis=0)
+  return (kind != _BETWEEN) & ~continues
 
 
 class _Words(NamedTuple):
-  """The words of texts, character by character.
+  """The words of texts, as one sequence of characters.
 
   Attributes:
     chars: int32 [C], code points.
-    source: int32 [C], of each the place of the character that it came from.
+    source: int32 [C], index of the original character of each.
     is_first: bool [C], whether a word begins with it.
-    word_of: int32 [C], of each its word.
-    first: int32 [W], of each word its first character.
+    word_of: int32 [C], index of its word.
+    first: int32 [W], index of each word's first character.
   """
 
   chars: Any
@@ -541,9 +538,9 @@ class _Words(NamedTuple):
   first: Any
 
 
-def _find_words(spelled: _Spelled, part) -> _Words:
-  """Parts codes into words, none of which is of two parts, int32 [N]."""
-  codes, source, *_ = spelled
+def _find_words(normalized: _Normalized, part) -> _Words:
+  """Splits codes into words; `part`, int32 [N], separates words too."""
+  codes, source, *_ = normalized
   is_space = codes == _SPACE
   is_alone = (codes >= _ALONE) & ~is_space
   is_end = is_space | is_alone
@@ -559,30 +556,30 @@ def _find_words(spelled: _Spelled, part) -> _Words:
   )
 
 
-def _ends(spelled: _Spelled, text_of):
-  """Int32 [T]: the place after each character that is left, and its accents."""
-  _, _, has_code, is_accent = spelled
-  place = tf.range(tf.size(text_of))
-  left = tf.cast(tf.where(has_code)[:, 0], tf.int32)
-  left = tf.concat([left, [0]], axis=0)  # of none, if there are none
-  # Of each character the last one left, up to it.
-  owner = tf.maximum(tf.cumsum(tf.cast(has_code, tf.int32)) - 1, 0)
-  is_own = tf.gather(text_of, tf.gather(left, owner)) == text_of
-  belongs = has_code | (is_accent & is_own)
+def _ends(normalized: _Normalized, text_of):
+  """Int32 [T]: index after each character that has a code, and its accents."""
+  _, _, has_code, is_accent = normalized
+  position = tf.range(tf.size(text_of))
+  kept = tf.cast(tf.where(has_code)[:, 0], tf.int32)
+  kept = tf.concat([kept, [0]], axis=0)  # not empty, even without characters
+  # The last kept character up to each character.
+  base = tf.maximum(tf.cumsum(tf.cast(has_code, tf.int32)) - 1, 0)
+  same_text = tf.gather(text_of, tf.gather(kept, base)) == text_of
+  belongs = has_code | (is_accent & same_text)
   ends = tf.math.unsorted_segment_max(
-    tf.where(belongs, place + 1, 0), owner, tf.size(left)
+    tf.where(belongs, position + 1, 0), base, tf.size(kept)
   )
-  return tf.gather(ends, owner)
+  return tf.gather(ends, base)
 
 
 # From words to pieces
 
 
 class _Trie:
-  """The entries of a vocabulary as paths from one of two roots.
+  """A trie of the vocabulary, with two roots.
 
-  From the first go those that begin words, from the second those that go on
-  with one. An edge is its node and the character on it as one number.
+  Node 0 is the root of pieces that begin words, node 1 that of "##" pieces. An
+  edge is encoded as one number: its source node and its character.
   """
 
   def __init__(self, vocab: Mapping[str, int]):
@@ -600,49 +597,53 @@ class _Trie:
     self._targets = np.array([edges[edge] for edge in sorted(edges)], np.int32)
     self._entry_of = np.array(entry_of, np.int32)
 
-  def longest(self, chars, starts, ends, goes_on: bool):
-    """The longest entries that stand at some places.
+  def longest(self, chars, starts, ends, is_continuation: bool):
+    """Finds the longest vocabulary entry at each start.
 
     Args:
       chars: int32 [C], code points.
-      starts: int32 [A], the places.
-      ends: int32 [A], where their words end.
-      goes_on: whether entries that go on with a word are meant.
+      starts: int32 [A], indices in `chars`.
+      ends: int32 [A], ends of the words at the starts.
+      is_continuation: whether to find "##" pieces.
 
     Returns:
-      int32 [A], the characters of each, 0 where there is none, and its id.
+      Length of each entry in characters, int32 [A], 0 if there is none, and its
+      id, int32 [A].
     """
     edges, targets = tf.constant(self._edges), tf.constant(self._targets)
     entry_of = tf.constant(self._entry_of)
 
-    def step(which, node, place, length, ids):
-      """Goes on by a character, from all places that still can."""
-      char = tf.cast(tf.gather(chars, place), tf.int64)
+    def step(query, node, position, length, ids):
+      """Follows one more edge for all queries that are still active."""
+      char = tf.cast(tf.gather(chars, position), tf.int64)
       edge = tf.cast(node, tf.int64) * (1 << _POINT_BITS) + char
       index = tf.searchsorted(edges, edge)
       index = tf.minimum(index, len(self._edges) - 1)
-      goes = tf.gather(edges, index) == edge
-      which, place = (tf.boolean_mask(of, goes) for of in (which, place + 1))
-      node = tf.gather(targets, tf.boolean_mask(index, goes))
+      has_edge = tf.gather(edges, index) == edge
+      query = tf.boolean_mask(query, has_edge)
+      position = tf.boolean_mask(position + 1, has_edge)
+      node = tf.gather(targets, tf.boolean_mask(index, has_edge))
       entry = tf.gather(entry_of, node)
       is_entry = entry >= 0
-      found = tf.boolean_mask(which, is_entry)
-      size = tf.boolean_mask(place, is_entry) - tf.gather(starts, found)
+      found = tf.boolean_mask(query, is_entry)
+      size = tf.boolean_mask(position, is_entry) - tf.gather(starts, found)
       found = found[:, tf.newaxis]
       length = tf.tensor_scatter_nd_update(length, found, size)
       ids = tf.tensor_scatter_nd_update(
         ids, found, tf.boolean_mask(entry, is_entry)
       )
-      has_more = place < tf.gather(ends, which)
-      alive = (tf.boolean_mask(of, has_more) for of in (which, node, place))
-      return *alive, length, ids
+      has_more = position < tf.gather(ends, query)
+      active = (
+        tf.boolean_mask(values, has_more) for values in (query, node, position)
+      )
+      return *active, length, ids
 
-    nothing = tf.zeros_like(starts)
-    root = tf.fill(tf.shape(starts), int(goes_on))
-    state = (tf.range(tf.size(starts)), root, starts, nothing, nothing)
+    zeros = tf.zeros_like(starts)
+    root = tf.fill(tf.shape(starts), int(is_continuation))
+    state = (tf.range(tf.size(starts)), root, starts, zeros, zeros)
     any_size = tf.TensorShape([None])
     *_, length, ids = tf.while_loop(
-      lambda which, *_: tf.size(which) > 0,
+      lambda query, *_: tf.size(query) > 0,
       step,
       state,
       shape_invariants=(any_size,) * len(state),

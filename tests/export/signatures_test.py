@@ -1,4 +1,4 @@
-"""What exported models say, against what the scripts say on the host."""
+"""Tests of exported models against the scripts' predictors."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "home", "is", "it", "good", "bad"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,?!()中文", *WORDS]
 VOCAB += ["cafe", "re", "##sume", "##s", "##ly", "a", "##a", "b", "##b", "e"]
 CONFIG = modeling.BertConfig(
-  vocab_size=len(VOCAB) + 2,  # more than there are entries, as models may have
+  vocab_size=len(VOCAB) + 2,  # models may have more rows than entries
   hidden_size=32,
   num_hidden_layers=1,
   num_attention_heads=2,
@@ -55,15 +55,15 @@ MODELS = {
   | {"thresholds": {"red": 0.2, "blue": 0.9}},
   "multiple_choice": CLASSIFIER
   | {"kind": "multiple_choice", "labels": ["A", "B", "C"]},
-  # Each tag is an entity by itself, so that the host tells of every word.
+  # Each tag is a complete entity, so that the predictor reports every word.
   "ner": {"script": "run_ner", "labels": ["O", "S-X", "S-Y", "S-Z"]},
   "squad_1": SQUAD | {"version_2_with_negative": False},
   "squad_2": SQUAD | {"version_2_with_negative": True},
   "pretraining": {"script": "run_pretraining"},
 }
-# As small as texts are; those of the other are what the host has by default.
+# Small limits for short texts; squad_2 is tested with the defaults.
 LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
-# The others have the same operations but for a few.
+# Kinds that are tested as a SavedModel; the others differ in few operations.
 SAVED = ("classification", "ner", "squad_2", "pretraining")
 PREDICTORS = {
   "run_classifier": run_classifier.Predictor,
@@ -85,7 +85,7 @@ TEXTS = [
   "\0the\u200b",
   "catsly [SEP] [MASK]",
 ]
-# What is apt to go wrong in texts, and words.
+# Difficult words, and simple ones.
 ODD = [
   "cats",
   "catsly",
@@ -125,15 +125,15 @@ def random_texts(count, longest, words, seed, separators=("", " ")):
 
 
 def make_model(folder, script, **description):
-  """Makes a folder as training leaves it, of a model with random weights.
+  """Creates the output folder of training, with random weights.
 
-  The weights are so large that no two outputs are alike.
+  The weights are large, so that all outputs differ.
   """
   folder.mkdir(exist_ok=True)
   vocab_file = folder / "words.txt"
   vocab_file.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
-  usual = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
-  description = {"script": script} | usual | description
+  defaults = {"max_seq_length": MAX_SEQ_LENGTH, "do_lower_case": True}
+  description = {"script": script} | defaults | description
   model_json.write_model_files(
     str(folder), description, CONFIG, str(vocab_file)
   )
@@ -148,15 +148,15 @@ def make_model(folder, script, **description):
   for name, shape in shapes.items():
     mean = 1.0 if name.endswith("gamma") else 0.0
     variables[name] = rng.normal(mean, 0.3, shape).astype(np.float32)
-    for moment in ("adam_m", "adam_v"):
-      variables[f"{name}/{moment}"] = np.ones(shape, np.float32)
+    for slot in ("adam_m", "adam_v"):
+      variables[f"{name}/{slot}"] = np.ones(shape, np.float32)
   checkpoint_writer.write_variables(str(folder / "model.ckpt-7"), variables)
   (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
   return folder
 
 
 def build_graph(description):
-  """The graph that training has, by the script's own function."""
+  """Builds the model's graph with the script's own function."""
   inputs = {
     name: tf.compat.v1.placeholder(tf.int32, [None, None])
     for name in model_inputs.TOKEN_FEATURES
@@ -176,10 +176,10 @@ def source_of(folder):
 def unsaved(
   source, encoder=False, seq_length=None, precision="float32", **limits
 ):
-  """What would be exported, without a SavedModel in between."""
-  served = export_model.exported_model(source, encoder, seq_length, precision)
-  vars(served).update(limits)
-  weights = export_model.read_weights(served, source.checkpoint)
+  """The signatures of an exported model, without writing a SavedModel."""
+  exported = export_model.exported_model(source, encoder, seq_length, precision)
+  vars(exported).update(limits)
+  weights = export_model.read_weights(exported, source.checkpoint)
   module = tf1_module.GraphModule(weights)
 
   def as_function(signature):
@@ -190,7 +190,7 @@ def unsaved(
 
     return lambda **inputs: call(inputs)
 
-  signatures = served.signatures().items()
+  signatures = exported.signatures().items()
   return types.SimpleNamespace(
     signatures={name: as_function(signature) for name, signature in signatures}
   )
@@ -198,7 +198,7 @@ def unsaved(
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-  """Of a kind of model: its folder, what is exported, its Predictor."""
+  """Returns folder, exported model and predictor of a kind of model."""
   with contextlib.ExitStack() as stack:
 
     @functools.cache
@@ -216,16 +216,16 @@ def models(tmp_path_factory):
     yield models
 
 
-def ask(model, signature, **inputs):
-  """What a signature gives, as arrays by name."""
-  said = model.signatures[signature](
+def call(model, signature, **inputs):
+  """Calls a signature; returns arrays by name."""
+  outputs = model.signatures[signature](
     **{name: tf.constant(value) for name, value in inputs.items()}
   )
-  return {name: tensor.numpy() for name, tensor in said.items()}
+  return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
 def encode(host, pairs):
-  """Pairs as the model's script encodes them: int32 [B, S] of each feature."""
+  """Encodes pairs like the model's script: int32 [B, S] per feature."""
   rows = [
     model_inputs.encode_pair(host.tokenizer, *pair, MAX_SEQ_LENGTH)
     for pair in pairs
@@ -237,96 +237,99 @@ def encode(host, pairs):
 
 
 def assert_equal(actual, expected, mask=True):
-  """Equality to 1e-5, where a mask is true."""
+  """Asserts equality within 1e-5 where the mask is true."""
   assert np.shape(actual) == np.shape(expected)
   difference = np.where(mask, np.abs(np.subtract(actual, expected)), 0.0)
   assert difference.max(initial=0.0) < 1e-5
 
 
 def strings(array):
-  """Bytes of any shape as lists of texts."""
+  """Decodes an array of bytes to nested lists of strings."""
   return np.char.decode(array.astype(np.bytes_), "utf-8").tolist()
 
 
 # Classifiers
 
 
-def assert_says(said, predictions):
-  rows = [list(one.probabilities.values()) for one in predictions]
-  assert_equal(said["probabilities"], rows)
-  assert strings(said["label"]) == [one.label for one in predictions]
-  assert len({one.label for one in predictions}) > 1
+def assert_predicts(outputs, predictions):
+  rows = [list(p.probabilities.values()) for p in predictions]
+  assert_equal(outputs["probabilities"], rows)
+  assert strings(outputs["label"]) == [p.label for p in predictions]
+  assert len({p.label for p in predictions}) > 1
 
 
-def test_texts_are_labelled(models):
+def test_texts_are_classified(models):
   _, model, host = models("classification")
-  assert_says(ask(model, "text", text_a=TEXTS), host.predict(TEXTS))
+  assert_predicts(call(model, "text", text_a=TEXTS), host.predict(TEXTS))
 
 
-def test_pairs_are_labelled(models):
+def test_pairs_are_classified(models):
   _, model, host = models("classification")
   pairs = [(a, b) for a in TEXTS for b in TEXTS]
   text_a, text_b = zip(*pairs)
   expected = host.predict(pairs)
-  assert_says(ask(model, "pair", text_a=text_a, text_b=text_b), expected)
-  assert_says(ask(model, "ids", **encode(host, pairs)), expected)
+  assert_predicts(call(model, "pair", text_a=text_a, text_b=text_b), expected)
+  assert_predicts(call(model, "ids", **encode(host, pairs)), expected)
 
 
-def test_choices_are_made(models):
+def test_multiple_choice_is_predicted(models):
   _, model, host = models("multiple_choice")
   rows = [[(a, b) for b in TEXTS[n : n + 3]] for n, a in enumerate(TEXTS[:-2])]
   expected = host.predict(rows)
   text_a, text_b = np.moveaxis(np.array(rows), -1, 0)
-  assert_says(ask(model, "choices", text_a=text_a, text_b=text_b), expected)
+  assert_predicts(
+    call(model, "choices", text_a=text_a, text_b=text_b), expected
+  )
   ids = encode(host, [pair for row in rows for pair in row])
   shape = [len(rows), 3, MAX_SEQ_LENGTH]
-  ids = {name: of.reshape(shape) for name, of in ids.items()}
-  assert_says(ask(model, "ids", **ids), expected)
+  ids = {name: values.reshape(shape) for name, values in ids.items()}
+  assert_predicts(call(model, "ids", **ids), expected)
 
 
-def test_numbers_are_given(models):
+def test_regression_scores_are_predicted(models):
   _, model, host = models("regression")
   pairs = list(zip(TEXTS, reversed(TEXTS)))
-  expected = [one.label for one in host.predict(pairs)]
-  assert_equal(ask(model, "ids", **encode(host, pairs))["score"], expected)
+  expected = [p.label for p in host.predict(pairs)]
+  assert_equal(call(model, "ids", **encode(host, pairs))["score"], expected)
   assert len({round(number, 2) for number in expected}) > 5
 
 
 def test_a_text_has_the_labels_above_their_thresholds(models):
   _, model, host = models("multi_label")
   labels, expected = MODELS["multi_label"]["labels"], host.predict(TEXTS)
-  said = ask(model, "ids", **encode(host, [(text, None) for text in TEXTS]))
-  rows = [list(one.probabilities.values()) for one in expected]
-  assert_equal(said["probabilities"], rows)
-  for row, one in zip(said["has_label"], expected):
-    assert [label for label, has in zip(labels, row) if has] == one.label
-  # One threshold for all would say otherwise.
-  assert (said["has_label"] != (said["probabilities"] >= 0.5)).any()
+  ids = encode(host, [(text, None) for text in TEXTS])
+  outputs = call(model, "ids", **ids)
+  rows = [list(p.probabilities.values()) for p in expected]
+  assert_equal(outputs["probabilities"], rows)
+  for row, prediction in zip(outputs["has_label"], expected):
+    assert [label for label, has in zip(labels, row) if has] == prediction.label
+  # A single threshold would give other labels.
+  assert (outputs["has_label"] != (outputs["probabilities"] >= 0.5)).any()
 
 
-def test_other_number_formats_stay_inside(models):
+def test_outputs_are_float32_in_bfloat16_precision(models):
   folder, model, host = models("classification")
   ids = encode(host, [(text, None) for text in TEXTS])
   rounded = unsaved(source_of(folder), precision="bfloat16")
-  said = ask(rounded, "ids", **ids)["probabilities"]
-  difference = abs(said - ask(model, "ids", **ids)["probabilities"]).max()
-  assert said.dtype == np.float32
+  outputs = call(rounded, "ids", **ids)["probabilities"]
+  difference = abs(outputs - call(model, "ids", **ids)["probabilities"]).max()
+  assert outputs.dtype == np.float32
   assert 1e-4 < difference < 0.05
 
 
 # Text to ids
 
 
-def assert_tokenizes(model, tokenizer, pairs, spelled=str):
+def assert_tokenizes(model, tokenizer, pairs, prepare=str):
   text_a, text_b = zip(*pairs)
-  said = ask(model, "tokenize", text_a=text_a, text_b=text_b)
+  encoded = call(model, "tokenize", text_a=text_a, text_b=text_b)
   expected = [
-    model_inputs.encode_pair(tokenizer, spelled(a), spelled(b), MAX_SEQ_LENGTH)
+    model_inputs.encode_pair(tokenizer, prepare(a), prepare(b), MAX_SEQ_LENGTH)
     for a, b in pairs
   ]
   longest = max(sum(row.input_mask) for row in expected)
-  assert set(said) == set(model_inputs.TOKEN_FEATURES)
-  for name, array in said.items():
+  assert set(encoded) == set(model_inputs.TOKEN_FEATURES)
+  for name, array in encoded.items():
     rows = [getattr(row, name)[:longest] for row in expected]
     np.testing.assert_array_equal(array, rows)
 
@@ -336,12 +339,12 @@ def odd_pairs():
   return [*zip(texts, reversed(texts)), *zip(TEXTS, TEXTS)]
 
 
-def test_tokens_of_texts(models):
+def test_texts_are_tokenized(models):
   _, model, host = models("classification")
   assert_tokenizes(model, host.tokenizer, odd_pairs())
 
 
-def test_tokens_of_texts_with_masks(models):
+def test_texts_with_masks_are_tokenized(models):
   folder, model, _ = models("pretraining")
   tokenizer = tokenization.FullTokenizer(
     os.path.join(folder, "vocab.txt"), never_split=["[MASK]"]
@@ -352,13 +355,13 @@ def test_tokens_of_texts_with_masks(models):
   )
 
 
-def test_texts_become_vectors(models):
+def test_encoder_outputs_for_texts_and_ids_are_equal(models):
   folder, _, host = models("classification")
   model = unsaved(source_of(folder), encoder=True)
   text_a, text_b = zip(*odd_pairs())
-  texts = ask(model, "pair", text_a=text_a, text_b=text_b)
+  texts = call(model, "pair", text_a=text_a, text_b=text_b)
   inputs = encode(host, odd_pairs()).values()
-  ids = ask(model, "ids", **dict(zip(HUB_NAMES, inputs)))
+  ids = call(model, "ids", **dict(zip(HUB_NAMES, inputs)))
   for name in ("pooled_output", "mean_output"):
     assert_equal(texts[name], ids[name])
 
@@ -367,23 +370,27 @@ def test_texts_become_vectors(models):
 
 
 def assert_tags(model, host, texts):
-  """Places of all words as in `ner`, entities as the host finds them."""
-  said = ask(model, "text", text=texts)
+  """Asserts offsets of words as in `ner`, and entities of the predictor."""
+  outputs = call(model, "text", text=texts)
   for row, (text, expected) in enumerate(zip(texts, host.predict(texts))):
-    places = ner.from_text(text).offsets
-    rows = zip(*(said[name][row].tolist() for name in ("starts", "ends")))
-    assert [*rows] == places + [(-1, -1)] * (
-      said["tags"].shape[1] - len(places)
+    offsets = ner.from_text(text).offsets
+    rows = zip(*(outputs[name][row].tolist() for name in ("starts", "ends")))
+    assert [*rows] == offsets + [(-1, -1)] * (
+      outputs["tags"].shape[1] - len(offsets)
     )
-    tags, sure = strings(said["tags"])[row], said["probabilities"][row]
-    assert not any(tags[len(places) :]) and not sure[len(places) :].any()
-    is_found = [tag.startswith("S-") for tag in tags]
+    tags = strings(outputs["tags"])[row]
+    probabilities = outputs["probabilities"][row]
+    assert not any(tags[len(offsets) :])
+    assert not probabilities[len(offsets) :].any()
+    is_entity = [tag.startswith("S-") for tag in tags]
     assert [
-      (tag[2:], *place)
-      for tag, place, found in zip(tags, places, is_found)
+      (tag[2:], *span)
+      for tag, span, found in zip(tags, offsets, is_entity)
       if found
     ] == [(entity.label, entity.start, entity.end) for entity in expected]
-    assert_equal(sure[is_found], [entity.probability for entity in expected])
+    assert_equal(
+      probabilities[is_entity], [entity.probability for entity in expected]
+    )
 
 
 def test_words_are_tagged(models):
@@ -403,28 +410,28 @@ def test_texts_of_several_windows_are_tagged(models):
   assert_tags(model, host, texts)
 
 
-def test_a_word_without_pieces_is_no_entity_for_sure(models):
+def test_a_word_without_pieces_has_tag_o_with_probability_1(models):
   _, model, _ = models("ner")
-  said = ask(model, "text", text=["the \0 cat"])
-  assert (said["starts"][0, 1], said["ends"][0, 1]) == (4, 5)
-  assert (said["tags"][0, 1], said["probabilities"][0, 1]) == (b"O", 1.0)
+  outputs = call(model, "text", text=["the \0 cat"])
+  assert (outputs["starts"][0, 1], outputs["ends"][0, 1]) == (4, 5)
+  assert (outputs["tags"][0, 1], outputs["probabilities"][0, 1]) == (b"O", 1.0)
 
 
 def test_no_texts_have_no_tags(models):
   _, model, _ = models("ner")
-  said = ask(model, "text", text=tf.zeros([0], tf.string))
-  assert {of.shape for of in said.values()} == {(0, 0)}
+  outputs = call(model, "text", text=tf.zeros([0], tf.string))
+  assert {values.shape for values in outputs.values()} == {(0, 0)}
 
 
 # Answers
 
 
 def questions(count, longest, words, seed):
-  """Questions and passages, those of known words with signs after some."""
-  asked = random_texts(count, 9, words, seed, " ")
+  """Random questions and passages; passages of `WORDS` have punctuation."""
+  queries = random_texts(count, 9, words, seed, " ")
   if words is WORDS:
     words = [word + sign for word in WORDS for sign in (".", ",", "?", "")]
-  return list(zip(asked, random_texts(count, longest, words, seed + 1, " ")))
+  return list(zip(queries, random_texts(count, longest, words, seed + 1, " ")))
 
 
 SIMPLE = [pair for pair in questions(150, 70, WORDS, seed=5) if pair[1]]
@@ -432,23 +439,24 @@ DIFFICULT = questions(150, 60, ODD, seed=7)
 
 
 def answer(model, pairs):
-  """What a model says; and its answers: text, start, end."""
-  asked, passages = zip(*pairs)
-  said = ask(model, "text", question=asked, passage=passages)
-  return said, [*zip(strings(said["answer"]), said["start"], said["end"])]
+  """Outputs of a model, and its answers as (text, start, end)."""
+  queries, passages = zip(*pairs)
+  outputs = call(model, "text", question=queries, passage=passages)
+  answers = strings(outputs["answer"])
+  return outputs, [*zip(answers, outputs["start"], outputs["end"])]
 
 
-def null_odds(listed):
-  """The odds of no answer, by the probabilities of all that are listed."""
-  probabilities = {answer.text: answer.probability for answer in listed}
-  none = probabilities.pop("")
+def null_odds(n_best):
+  """The log odds of no answer, from the probabilities of the n-best list."""
+  probabilities = {answer.text: answer.probability for answer in n_best}
+  null_probability = probabilities.pop("")
   if not probabilities:
     return squad_decoding.CERTAIN_ODDS
-  return math.log(none / max(probabilities.values()))
+  return math.log(null_probability / max(probabilities.values()))
 
 
 @pytest.mark.unit
-def test_limits_of_answers_are_those_of_the_host():
+def test_default_limits_of_answers_equal_those_of_the_predictor():
   host = inspect.signature(run_squad.Predictor.predict).parameters
   for name in ("n_best_size", "max_answer_length", "null_score_diff_threshold"):
     assert getattr(signatures.QuestionAnswering, name) == host[name].default
@@ -458,52 +466,52 @@ def test_limits_of_answers_are_those_of_the_host():
 def test_questions_are_answered(models, kind):
   _, model, host = models(kind)
   assert any(not question for question, _ in SIMPLE)
-  said, answers = answer(model, SIMPLE)
+  outputs, answers = answer(model, SIMPLE)
   assert answers == [
-    (listed[0].text, listed[0].start, listed[0].end) if listed else ("", 0, 0)
-    for listed in host.predict(SIMPLE, **LIMITS.get(kind, {}))
+    (n_best[0].text, n_best[0].start, n_best[0].end) if n_best else ("", 0, 0)
+    for n_best in host.predict(SIMPLE, **LIMITS.get(kind, {}))
   ]
   assert len(set(answers)) > 50
-  assert ("null_odds" in said) == (kind == "squad_2")
+  assert ("null_odds" in outputs) == (kind == "squad_2")
 
 
-def test_odds_of_no_answer(models):
+def test_null_odds_equal_those_of_the_predictor(models):
   _, model, host = models("squad_2")
   pairs = [*SIMPLE, *DIFFICULT]
-  odds = [null_odds(listed) for listed in host.predict(pairs)]
-  said, answers = answer(model, pairs)
-  assert_equal(said["null_odds"], odds)
+  odds = [null_odds(n_best) for n_best in host.predict(pairs)]
+  outputs, answers = answer(model, pairs)
+  assert_equal(outputs["null_odds"], odds)
   assert [not text for text, *_ in answers] == [odd > 0 for odd in odds]
   assert {odd > 0 for odd in odds} == {True, False}
 
 
-def test_answers_end_where_their_pieces_end(models):
+def test_answers_begin_and_end_at_piece_boundaries(models):
   _, model, host = models("squad_1")
   _, answers = answer(model, DIFFICULT)
   expected = host.predict(DIFFICULT, **LIMITS["squad_1"])
-  for (_, passage), said, listed in zip(DIFFICULT, answers, expected):
-    text, start, end = said
+  for (_, passage), predicted, n_best in zip(DIFFICULT, answers, expected):
+    text, start, end = predicted
     assert text == passage[start:end]
-    if not listed:
-      assert said == ("", 0, 0)
+    if not n_best:
+      assert predicted == ("", 0, 0)
       continue
     starts, ends = zip(*host.tokenizer.tokenize_with_offsets(passage)[1])
     assert start in starts and end in ends
-    # The host puts one space between words, and may fall back on whole ones.
+    # The predictor joins words by one space, and may return whole words.
     words, _ = squad_examples.split_words(text)
-    assert " ".join(words) in listed[0].text
+    assert " ".join(words) in n_best[0].text
   assert sum(map(bool, expected)) > 50
 
 
-def test_the_score_is_that_of_the_first_and_the_last_token(models):
+def test_the_score_is_the_sum_of_start_and_end_logits(models):
   _, model, host = models("squad_2")
   rng = random.Random(9)
   passages = [
     " ".join(rng.sample(WORDS, rng.randrange(1, 10))) for _ in range(40)
   ]
   pairs = [("is it", passage) for passage in passages]
-  logits = ask(model, "ids", **encode(host, pairs))
-  said, answers = answer(model, pairs)
+  logits = call(model, "ids", **encode(host, pairs))
+  outputs, answers = answer(model, pairs)
   assert sum(bool(text) for text, *_ in answers) > 20
   for row, (text, start, _) in enumerate(answers):
     if not text:
@@ -511,7 +519,7 @@ def test_the_score_is_that_of_the_first_and_the_last_token(models):
     first = 4 + passages[row][:start].count(" ")
     last = first + text.count(" ")
     starts, ends = logits["start_logits"][row], logits["end_logits"][row]
-    assert_equal(said["score"][row], starts[first] + ends[last])
+    assert_equal(outputs["score"][row], starts[first] + ends[last])
 
 
 @pytest.mark.parametrize("kind", ["squad_1", "squad_2"])
@@ -521,8 +529,8 @@ def test_passages_without_words_have_no_answer(models, kind):
   _, answers = answer(model, pairs)
   assert answers[:3] == [("", 0, 0)] * 3
   expected = [
-    listed[0].text if listed else ""
-    for listed in host.predict(pairs, **LIMITS.get(kind, {}))
+    n_best[0].text if n_best else ""
+    for n_best in host.predict(pairs, **LIMITS.get(kind, {}))
   ]
   assert [text for text, *_ in answers] == expected
 
@@ -561,30 +569,30 @@ def test_masks_are_filled(models, tmp_path):
   predictions = os.path.join(folder, "predictions.jsonl")
   text_a, text_b = zip(*map(model_inputs.split_pair, lines))
   text_b = [text or "" for text in text_b]
-  said = ask(model, "pair", text_a=text_a, text_b=text_b)
-  nothing = [{"token": "", "probability": 0.0}] * 5
-  most = 7  # of the twelve in one line, as many as are left
+  outputs = call(model, "pair", text_a=text_a, text_b=text_b)
+  padding = [{"token": "", "probability": 0.0}] * 5
+  max_masks = 7  # of twelve in one line, after truncation
   for line, tokens, probabilities in zip(
     reference_data.read_jsonl(predictions),
-    strings(said["tokens"]),
-    said["probabilities"],
+    strings(outputs["tokens"]),
+    outputs["probabilities"],
   ):
     masks = line.get("masks", [])
-    masks += [nothing] * (most - len(masks))
+    masks += [padding] * (max_masks - len(masks))
     assert tokens == [[f["token"] for f in mask] for mask in masks]
     expected = [[f["probability"] for f in mask] for mask in masks]
     assert_equal(probabilities, expected)
-  alone = ask(model, "text", text_a=lines[:1])
-  np.testing.assert_array_equal(alone["tokens"], said["tokens"][:1, :1])
+  single = call(model, "text", text_a=lines[:1])
+  np.testing.assert_array_equal(single["tokens"], outputs["tokens"][:1, :1])
 
 
-def test_lines_without_masks_have_none_filled(models):
+def test_lines_without_masks_have_no_predictions(models):
   _, model, _ = models("pretraining")
-  said = ask(model, "text", text_a=["the cat", ""])
-  assert {of.shape for of in said.values()} == {(2, 0, 5)}
+  outputs = call(model, "text", text_a=["the cat", ""])
+  assert {values.shape for values in outputs.values()} == {(2, 0, 5)}
 
 
-# Ids, against the reference's results
+# Ids, against golden results of google-research/bert
 
 
 def golden(name):
@@ -592,8 +600,8 @@ def golden(name):
   return dict(np.load(path))
 
 
-def ask_golden(signature, seq_length, **description):
-  """What a signature gives for the reference's checkpoint and inputs."""
+def call_golden(signature, seq_length, **description):
+  """Calls a signature with the golden checkpoint and inputs."""
   index = reference_data.golden("modeling", "tiny", "bert_model.ckpt.index")
   config_file = reference_data.golden("modeling", "tiny", "bert_config.json")
   source = export_model.find_source(
@@ -606,42 +614,44 @@ def ask_golden(signature, seq_length, **description):
   if description:
     names = (*model_inputs.TOKEN_FEATURES, "masked_lm_positions")
   model = unsaved(source, seq_length=seq_length)
-  return ask(model, signature, **{name: inputs[name] for name in names})
+  return call(model, signature, **{name: inputs[name] for name in names})
 
 
-def visible():
-  """The tokens, which alone have states in batches of any length."""
+def is_token():
+  """Bool [B, S]: real tokens. With unpadding only they have hidden states."""
   return golden("inputs")["input_mask"] > 0
 
 
-def test_layers_are_what_the_reference_gives():
-  said = ask_golden("layers", 17)
+def test_all_layers_equal_golden_results():
+  outputs = call_golden("layers", 17)
   expected = golden("outputs")
   names = ["embedding_output", *(f"encoder_layer_{n}" for n in range(3))]
   states = np.stack([expected[name] for name in names], axis=1)
-  assert_equal(said["all_layers"], states)
-  assert_equal(said["pooled_output"], expected["pooled_output"])
+  assert_equal(outputs["all_layers"], states)
+  assert_equal(outputs["pooled_output"], expected["pooled_output"])
 
 
-def test_vectors_of_texts_are_what_the_reference_gives():
-  said = ask_golden("ids", None)
-  expected, mask = golden("outputs"), visible()
+def test_encoder_outputs_equal_golden_results():
+  outputs = call_golden("ids", None)
+  expected, mask = golden("outputs"), is_token()
   states = expected["sequence_output"]
-  assert_equal(said["sequence_output"], states, mask[:, :, np.newaxis])
-  assert_equal(said["pooled_output"], expected["pooled_output"], mask[:, :1])
+  assert_equal(outputs["sequence_output"], states, mask[:, :, np.newaxis])
+  assert_equal(outputs["pooled_output"], expected["pooled_output"], mask[:, :1])
   means = [row[tokens].mean(axis=0) for row, tokens in zip(states, mask)]
-  assert_equal(said["mean_output"], means)
+  assert_equal(outputs["mean_output"], means)
 
 
-def test_probabilities_of_words_are_what_the_reference_gives():
-  said = ask_golden("ids", None, script="run_pretraining")
+def test_pretraining_probabilities_equal_golden_results():
+  outputs = call_golden("ids", None, script="run_pretraining")
   positions = golden("inputs")["masked_lm_positions"]
-  expected, mask = golden("outputs"), visible()
-  words = said["masked_lm_probabilities"]
+  expected, mask = golden("outputs"), is_token()
+  words = outputs["masked_lm_probabilities"]
   assert_equal(
     words,
     np.exp(expected["masked_lm_log_probs"]).reshape(words.shape),
     np.take_along_axis(mask, positions, axis=1)[:, :, np.newaxis],
   )
-  order = np.exp(expected["next_sentence_log_probs"])
-  assert_equal(said["next_sentence_probabilities"], order, mask[:, :1])
+  next_sentence = np.exp(expected["next_sentence_log_probs"])
+  assert_equal(
+    outputs["next_sentence_probabilities"], next_sentence, mask[:, :1]
+  )

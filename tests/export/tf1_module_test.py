@@ -1,4 +1,4 @@
-"""Graph code and its weights inside code of TensorFlow 2."""
+"""Tests of TensorFlow 1 graph code in TensorFlow 2."""
 
 import numpy as np
 import pytest
@@ -60,8 +60,8 @@ def encoder(weights):
   return Encoder(weights)
 
 
-def in_a_session(weights, tensors):
-  """What the same graph gives in a session, from a function of its output."""
+def run_in_session(weights, tensors):
+  """Runs `tensors`, a function of output and variables, in a session."""
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     output = build(tf.constant(IDS))
     variables = tf.compat.v1.trainable_variables()
@@ -70,13 +70,13 @@ def in_a_session(weights, tensors):
     return session.run(tensors(output, variables))
 
 
-def test_output_is_that_of_the_graph(encoder, weights):
-  expected = in_a_session(weights, lambda output, _: output)
+def test_the_output_equals_that_of_the_graph(encoder, weights):
+  expected = run_in_session(weights, lambda output, _: output)
   np.testing.assert_allclose(encoder.predict(IDS), expected, atol=1e-6)
 
 
-def test_gradients_are_those_of_the_graph(encoder, weights):
-  expected = in_a_session(
+def test_gradients_equal_those_of_the_graph(encoder, weights):
+  expected = run_in_session(
     weights,
     lambda output, variables: {
       v.op.name: tf.convert_to_tensor(g)
@@ -99,19 +99,19 @@ def test_all_weights_are_tracked(encoder, weights):
 
 
 @pytest.mark.train
-def test_training_drops_out_with_the_same_weights(encoder):
+def test_training_uses_dropout_with_the_same_weights(encoder):
   assert not np.array_equal(encoder.train(IDS), encoder.train(IDS))
   assert np.array_equal(encoder.predict(IDS), encoder.predict(IDS))
 
 
-def test_two_modules_have_weights_of_their_own(encoder, weights):
+def test_two_modules_have_separate_weights(encoder, weights):
   other = Encoder({name: value * 0 for name, value in weights.items()})
   before = encoder.predict(IDS).numpy()
   assert not other.predict(IDS).numpy().any()
   assert np.array_equal(encoder.predict(IDS), before)
 
 
-def test_two_modules_in_one_function(weights):
+def test_two_modules_can_be_used_in_one_function(weights):
   modules = [tf1_module.GraphModule(weights) for _ in range(2)]
 
   @tf.function(autograph=False)
@@ -123,11 +123,11 @@ def test_two_modules_in_one_function(weights):
     return outputs
 
   with tf.GradientTape() as tape:
-    one, other = call(IDS)
-    loss = tf.reduce_sum(one**2)
-  np.testing.assert_array_equal(one, other)
+    first, second = call(IDS)
+    loss = tf.reduce_sum(first**2)
+  np.testing.assert_array_equal(first, second)
   largest = [
-    max(abs(tf.convert_to_tensor(of)).numpy().max() for of in gradients)
+    max(abs(tf.convert_to_tensor(g)).numpy().max() for g in gradients)
     for gradients in tape.gradient(loss, [module.weights for module in modules])
   ]
   assert largest[0] > 0.1
@@ -142,13 +142,13 @@ def test_an_assigned_weight_is_used(weights):
   assert not encoder.predict(IDS).numpy().any()
 
 
-def test_saved_and_loaded(encoder, tmp_path):
+def test_a_saved_module_can_be_loaded(encoder, tmp_path):
   tf.saved_model.save(encoder, str(tmp_path))
   loaded = tf.saved_model.load(str(tmp_path))
   np.testing.assert_array_equal(loaded.predict(IDS), encoder.predict(IDS))
 
 
-def test_gradients_reach_loaded_weights(encoder, tmp_path):
+def test_gradients_flow_to_loaded_weights(encoder, tmp_path):
   tf.saved_model.save(encoder, str(tmp_path))
   loaded = tf.saved_model.load(str(tmp_path))
   for call in (loaded.predict, loaded.train):
@@ -157,7 +157,7 @@ def test_gradients_reach_loaded_weights(encoder, tmp_path):
     assert None not in tape.gradient(output, loaded.weights)
 
 
-def test_a_weight_that_is_not_there(weights):
+def test_a_missing_weight_is_an_error(weights):
   some = dict(weights)
   del some["bert/pooler/dense/bias"]
   encoder = Encoder(some)
@@ -165,7 +165,7 @@ def test_a_weight_that_is_not_there(weights):
     encoder.predict(IDS)
 
 
-def test_new_weights_are_those_of_the_initializers():
+def test_initial_weights_come_from_the_initializers():
   weights = initial_weights()
   table = weights["bert/embeddings/word_embeddings"]
   assert table.shape == (11, 8)
@@ -173,7 +173,9 @@ def test_new_weights_are_those_of_the_initializers():
   assert (weights["bert/embeddings/LayerNorm/gamma"] == 1).all()
 
 
-def test_weights_of_a_checkpoint_and_others(weights, tmp_path):
+def test_initial_weights_come_from_a_checkpoint_if_it_has_them(
+  weights, tmp_path
+):
   checkpoint = str(tmp_path / "model.ckpt")
   some = {n: v for n, v in weights.items() if "pooler" not in n}
   checkpoint_writer.write_variables(checkpoint, some)

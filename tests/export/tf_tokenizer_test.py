@@ -1,4 +1,4 @@
-"""Tokens in a graph, against those of `tokenization.FullTokenizer`."""
+"""Tests of the graph tokenizer against `tokenization.FullTokenizer`."""
 
 import gzip
 
@@ -28,7 +28,7 @@ def small_vocab_file(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
 def small(request, small_vocab_file):
-  """A tokenizer, and the same for graphs."""
+  """A tokenizer, and its graph version."""
   tokenizer = tokenization.FullTokenizer(small_vocab_file, request.param)
   return tokenizer, tf_tokenizer.GraphTokenizer(tokenizer)
 
@@ -48,26 +48,26 @@ def as_bytes(text):
   return text.encode("utf-8", "surrogatepass")
 
 
-def places(tokens):
+def offsets(tokens):
   starts, ends = tokens.starts.to_list(), tokens.ends.to_list()
   return [list(zip(*pair)) for pair in zip(starts, ends)]
 
 
-# The reference's results and real text.
+# Golden results and real text
 
 
-def test_ids_and_places_of_every_golden_line(published):
+def test_ids_and_offsets_of_golden_lines_are_equal(published):
   tokenizer, rows, tokens = published
   assert tokens.ids.to_list() == [row["ids"] for row in rows]
   expected = [
     tokenizer.tokenize_with_offsets(as_bytes(row["text"]))[1] for row in rows
   ]
-  assert places(tokens) == expected
+  assert offsets(tokens) == expected
 
 
 @pytest.mark.needs_data
 @pytest.mark.parametrize("name", ["uncased", "cased"])
-def test_naughty_and_plain_lines(name):
+def test_naughty_strings_and_book_lines_have_equal_ids(name):
   tokenizer = tokenization_test.published(name)
   with open(reference_data.data("text", "blns.txt"), "rb") as file:
     lines = file.read().split(b"\n")
@@ -78,7 +78,7 @@ def test_naughty_and_plain_lines(name):
   assert tokens.ids.to_list() == [tokenizer.encode(line) for line in lines]
 
 
-def test_bytes_that_are_not_utf8():
+def test_invalid_utf8_has_equal_ids():
   path = reference_data.golden("tokenization", "bytes_input.jsonl")
   texts = [bytes.fromhex(row["hex"]) for row in reference_data.read_jsonl(path)]
   tokenizer = tokenization_test.published("uncased")
@@ -87,7 +87,7 @@ def test_bytes_that_are_not_utf8():
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_character_alone_and_between_letters(do_lower_case, tmp_path):
+def test_each_character_has_equal_ids(do_lower_case, tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("[UNK]\n[CLS]\n[SEP]\nx\n##x\ny\n##y\n")
   tokenizer = tokenization.FullTokenizer(str(vocab), do_lower_case)
@@ -102,17 +102,17 @@ def test_every_character_alone_and_between_letters(do_lower_case, tmp_path):
   assert graph.tokenize(texts).ids.to_list() == expected
 
 
-# Properties.
+# Properties
 
 
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
-def test_any_texts(small, texts):
+def test_any_texts_have_equal_ids_and_offsets(small, texts):
   tokenizer, graph = small
   texts = [as_bytes(text) for text in texts]
   tokens = graph.tokenize(tf.constant(texts, tf.string, [len(texts)]))
   assert tokens.ids.to_list() == [tokenizer.encode(text) for text in texts]
-  assert places(tokens) == [
+  assert offsets(tokens) == [
     tokenizer.tokenize_with_offsets(text)[1] for text in texts
   ]
 
@@ -123,7 +123,7 @@ def test_any_texts(small, texts):
     st.sampled_from(["[MASK]", "x", "[MASK]x", " ", "\t", "\u2028", "\x1c"])
   )
 )
-def test_words_that_are_never_split(small_vocab_file, pieces):
+def test_never_split_words_have_equal_ids(small_vocab_file, pieces):
   text = "".join(pieces)
   never = ["[MASK]", "[MASK]x"]
   tokenizer = tokenization.FullTokenizer(small_vocab_file, True, never)
@@ -143,20 +143,20 @@ def never_splitting(path):
   return _GRAPHS[path]
 
 
-def test_a_word_over_two_texts_is_none(small_vocab_file):
+def test_a_never_split_word_does_not_span_two_texts(small_vocab_file):
   graph = never_splitting(small_vocab_file)
   ids = graph.tokenize(["[MA", "SK]", "[MASK]"]).ids.to_list()
   assert [len(row) for row in ids] == [2, 2, 1]
 
 
-def test_a_word_too_long_and_one_as_long_as_can_be(small):
+def test_words_around_the_maximum_length_have_equal_ids(small):
   tokenizer, graph = small
   texts = ["a" * 200, "a" * 201, "ab" * 100, "ab" * 100 + "z"]
   expected = [tokenizer.encode(text) for text in texts]
   assert graph.tokenize(texts).ids.to_list() == expected
 
 
-def test_no_texts_and_empty_texts(small):
+def test_no_texts_and_empty_texts_have_no_ids(small):
   _, graph = small
   assert graph.tokenize(tf.zeros([0], tf.string)).ids.to_list() == []
   assert graph.tokenize(["", " ", "\x0b"]).ids.to_list() == [[], [], []]
@@ -164,7 +164,7 @@ def test_no_texts_and_empty_texts(small):
 
 @pytest.mark.parametrize("max_seq_length", [3, 4, 7, 8, 40])
 @pytest.mark.parametrize("pads", [True, False])
-def test_pairs(small, max_seq_length, pads):
+def test_pairs_are_encoded_and_truncated_equally(small, max_seq_length, pads):
   tokenizer, graph = small
   words = ["dog", "the", ",", "ab", "s", "a", "b", "mask", "!", "x", "e"]
   pairs = [
@@ -175,24 +175,24 @@ def test_pairs(small, max_seq_length, pads):
   expected = [
     model_inputs.encode_pair(tokenizer, *p, max_seq_length) for p in pairs
   ]
-  got = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
+  encoded = graph.encode_pairs(*zip(*pairs), max_seq_length, pads)
   length = max(sum(row.input_mask) for row in expected)
   for name in model_inputs.TOKEN_FEATURES:
     rows = [getattr(row, name) for row in expected]
     if not pads:
       rows = [row[:length] for row in rows]
-    assert got[name].numpy().tolist() == rows
+    assert encoded[name].numpy().tolist() == rows
 
 
-def test_texts_without_a_second(small):
+def test_texts_without_a_second_are_encoded_equally(small):
   tokenizer, graph = small
   expected = model_inputs.encode_pair(tokenizer, "dog the", None, 8)
-  got = graph.encode_pairs(["dog the"], None, 8, True)
+  encoded = graph.encode_pairs(["dog the"], None, 8, True)
   for name in model_inputs.TOKEN_FEATURES:
-    assert got[name].numpy().tolist() == [getattr(expected, name)]
+    assert encoded[name].numpy().tolist() == [getattr(expected, name)]
 
 
-def test_only_core_operations(small):
+def test_only_core_operations_are_used(small):
   _, graph = small
   function = graph.tokenize.get_concrete_function()
   functions = function.graph.as_graph_def().library.function
@@ -205,7 +205,7 @@ def test_only_core_operations(small):
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
-def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
+def test_words_of_a_pattern_are_tokenized_separately(small_vocab_file, texts):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
   graph = _GRAPHS.setdefault(
     "words", tf_tokenizer.GraphTokenizer(tokenizer, ner.WORD)
@@ -224,7 +224,7 @@ def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
   ]
 
 
-# Windows.
+# Windows
 
 
 @given(
@@ -233,7 +233,7 @@ def test_words_that_are_cut_one_by_one(small_vocab_file, texts):
   stride=st.integers(1, 14),
 )
 @settings(max_examples=60, deadline=None)
-def test_windows(lengths, room, stride):
+def test_windows_are_those_of_make_doc_spans(lengths, room, stride):
   rows = tf.RaggedTensor.from_row_lengths(tf.range(sum(lengths)), lengths)
   size = tf.fill([len(lengths)], room)
   step = tf.minimum(size, stride)
@@ -245,7 +245,7 @@ def test_windows(lengths, room, stride):
     for row, length in enumerate(lengths)
     for span in model_inputs.make_doc_spans(length, room, stride) or [(0, 0)]
   ]
-  assert list(zip(*(of.numpy().tolist() for of in windows))) == expected
+  assert list(zip(*(x.numpy().tolist() for x in windows))) == expected
   values = rows.to_list()
   assert tf_tokenizer.gather_windows(rows, windows).to_list() == [
     values[row][start : start + length] for row, start, length in expected
