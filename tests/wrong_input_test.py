@@ -60,7 +60,7 @@ class Case:
 
   def without_paths(self, text):
     """Reverses `fill_in`."""
-    for name, path in self._places.items():
+    for name, path in self._paths.items():
       text = text.replace(str(path), f"{{{name}}}")
     return text
 
