@@ -73,7 +73,7 @@ def check_checkpoint(path: str) -> None:
     path: see `find_checkpoint`.
 
   Raises:
-    InputError: it is.
+    InputError: the checkpoint is missing, incomplete or corrupt.
   """
   checkpoint_files.check(find_checkpoint(path))
 
@@ -100,16 +100,16 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
 def last_checkpoint(folder: str) -> str | None:
   """Last usable checkpoint of a folder.
 
-  It is the one that the `checkpoint` file names. If that one is incomplete or
-  corrupt, or there is no such file, it is the usable one with the highest step,
-  with a warning.
+  The checkpoint that the `checkpoint` file names. If that one is incomplete or
+  corrupt, or there is no such file, the usable checkpoint with the highest
+  step; a warning is then logged.
 
   Args:
     folder: may be missing.
 
   Returns:
-    The checkpoint, or None. An unusable checkpoint of step 0 is ignored; it can
-    be recreated.
+    The checkpoint, or None. An unusable checkpoint of step 0 is ignored: a run
+    recreates it.
 
   Raises:
     InputError: there are checkpoints, but none is usable; or there is no
@@ -148,7 +148,7 @@ def last_checkpoint(folder: str) -> str | None:
 
 
 def step_in_state_file(folder: str) -> int:
-  """Step of the checkpoint that the state file names; 0 if none."""
+  """Step of the checkpoint that the `checkpoint` file names; 0 if none."""
   named = checkpoint_in_state_file(folder)
   return max(_step_of(named), 0) if named else 0
 
@@ -187,7 +187,8 @@ def remove_incomplete(folder: str) -> None:
   """Removes files of interrupted saves.
 
   Args:
-    folder: may be missing. The checkpoint that its state file names is kept.
+    folder: may be missing. The checkpoint that its `checkpoint` file names is
+      kept.
   """
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in tf.gfile.Glob(os.path.join(folder, f"{STATE_FILE}.tmp*")):
@@ -208,7 +209,7 @@ def remove_incomplete(folder: str) -> None:
 
 
 def checkpoint_in_state_file(folder: str) -> str | None:
-  """Latest checkpoint by the folder's `checkpoint` file, if it is readable."""
+  """Latest checkpoint that the `checkpoint` file names; None if unreadable."""
   try:
     state = tf.train.get_checkpoint_state(folder)
   except (ValueError, tf.errors.OpError):
@@ -222,7 +223,7 @@ def write_state_file(
   """Writes a folder's `checkpoint` file, with relative paths.
 
   Args:
-    folder: of the checkpoints.
+    folder: folder of the checkpoints.
     last: latest checkpoint.
     before: earlier checkpoints, oldest first.
   """
@@ -254,18 +255,19 @@ def _warn_once(message: str) -> None:
 def find_model(
   init_checkpoint: str | None, output_dir: str, may_be_new: bool
 ) -> str | None:
-  """Finds the checkpoint that contains the complete model of a run.
+  """Finds the checkpoint of a run's trained model, including its task head.
 
   Args:
     init_checkpoint: `--init_checkpoint`, or None.
     output_dir: its `trained_checkpoint` takes precedence.
-    may_be_new: whether the run may start from a new model, as training does.
+    may_be_new: whether the run may start without a trained model, as training
+      does.
 
   Returns:
-    The checkpoint; None for a new model.
+    The checkpoint; None if the run starts without a trained model.
 
   Raises:
-    InputError: `init_checkpoint` is missing, there is no model, or the
+    InputError: `init_checkpoint` is missing, there is no trained model, or the
       checkpoint is incomplete, corrupt or, for training, contains NaN or Inf.
   """
   if init_checkpoint:
