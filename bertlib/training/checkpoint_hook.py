@@ -1,8 +1,8 @@
 """Checkpointing, preemption (SIGTERM, SIGINT) and the NaN guard.
 
-A checkpoint is saved at regular steps or seconds, and when the run is asked to
-stop. Weights with NaN or Inf are never saved: the run ends with an error that
-names the step and the records of its batch.
+Checkpoints are saved at regular intervals of steps or seconds, and when the run
+is asked to stop. Weights with NaN or Inf are never saved: the run ends with an
+error that names the step and the records of its batch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bertlib.files import atomic_write
 STOPPED_STATUS = 128 + signal.SIGTERM
 STOPPED_STATUSES = (STOPPED_STATUS, 128 + signal.SIGINT)
 
-# Prefixes of the graph collections that `watch` fills, by whether the values
-# have to be finite.
+# Prefixes of the graph collections that `watch` fills; the keys say whether the
+# values must be finite.
 _WATCHED = {True: "watched_finite/", False: "watched/"}
 
 # The graph collection that `share_stop_requests` fills.
@@ -44,15 +44,16 @@ _MAX_NAMED_RECORDS = 10
 
 
 class StopRequest:
-  """A request to stop the run, set by SIGTERM or SIGINT within the block.
+  """A request to stop the run, set by SIGTERM or SIGINT in its `with` block.
 
-  Only the main thread can handle signals. A second SIGINT ends the process at
-  once.
+  In other threads than the main one, signals are not handled. A second SIGINT
+  ends the process at once.
 
   Attributes:
-    requested: whether to stop at the end of the current step.
+    requested: whether to stop at the end of the current step, after a signal.
     signal: number of the signal received; SIGTERM until one is.
-    is_over: whether training ends early, as early stopping does.
+    is_over: whether to end training before its last step, as early stopping
+      does.
   """
 
   def __init__(self):
@@ -176,7 +177,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       stop: request at which training stops.
       own_stop: request to set when a listener ends training; None for `stop`.
       batch_of_step: recreates the batch of a step, counted from 0, see
-        `batch_at`; None if the input cannot.
+        `batch_at`; None if batches cannot be recreated.
       now: clock, in seconds.
       find_bad_record: searches for a record that explains a NaN loss.
     """
@@ -194,13 +195,13 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     self._find_bad_record = find_bad_record
 
   def begin(self):
-    watched = {  # tensors of all replicas by name, by `is_finite`
-      is_finite: {
+    watched = {  # tensors of all replicas by name, by `must_be_finite`
+      must_be_finite: {
         key.removeprefix(prefix): tf.get_collection(key)
         for key in tf.get_default_graph().collections
-        if str(key).startswith(prefix)  # TensorFlow's own may be tuples
+        if str(key).startswith(prefix)  # TensorFlow's keys may be tuples
       }
-      for is_finite, prefix in _WATCHED.items()
+      for must_be_finite, prefix in _WATCHED.items()
     }
     self._fetched = watched[True] | watched[False]
     self._must_be_finite = list(watched[True])
@@ -220,11 +221,11 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     writer = tf.summary.FileWriterCache.get(self._model_dir)
     writer.add_graph(session.graph)
     restored = finding.last_checkpoint(self._model_dir)
-    broken = self._nonfinite_weights(session)
-    if broken:
+    nonfinite = self._nonfinite_weights(session)
+    if nonfinite:
       raise InputError(
-        f"{restored or 'initial weights'}: {broken[0]} contains NaN or Inf, so"
-        " training cannot start from there. Start from another checkpoint"
+        f"{restored or 'initial weights'}: {nonfinite[0]} contains NaN or Inf,"
+        " so training cannot start from there. Start from another checkpoint"
       )
     self._step = int(session.run(tf.train.get_global_step(session.graph)))
     self._saved_step, self._saved_at = self._step, self._now()
@@ -240,13 +241,13 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
   def after_run(self, run_context, run_values):
     self._step += 1
     self._values = {n: np.squeeze(v) for n, v in run_values.results.items()}
-    broken = [
+    nonfinite = [
       name
       for name in self._must_be_finite
       if not np.isfinite(self._values[name]).all()
     ]
-    if broken:
-      raise self._failure(broken)
+    if nonfinite:
+      raise self._failure(nonfinite)
     if self._is_due():
       self._save(run_context.session)
     if self._stop.requested or self._stop.is_over:
@@ -266,14 +267,14 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       return True
     if self._save_secs and self._now() - self._saved_at >= self._save_secs:
       return True
-    every = self._save_steps
-    return bool(every) and self._step // every > self._saved_step // every
+    steps = self._save_steps
+    return bool(steps) and self._step // steps > self._saved_step // steps
 
   def _save(self, session) -> None:
     """Saves a checkpoint; listeners may then end training."""
-    broken = self._nonfinite_weights(session)
-    if broken:
-      raise self._failure(broken)
+    nonfinite = self._nonfinite_weights(session)
+    if nonfinite:
+      raise self._failure(nonfinite)
     for listener in self._listeners:
       listener.before_save(session, self._step)
     prefix = os.path.join(self._model_dir, "model.ckpt")
@@ -293,18 +294,18 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     for path in initial:
       tf.train.remove_checkpoint(path)
     if self._stop.requested:
-      return  # listeners may take minutes; they run after the run resumes
-    ends = [
+      return  # listeners may take minutes; they run once training resumes
+    ends_training = [
       listener.after_save(session, self._step) for listener in self._listeners
     ]
-    self._own_stop.is_over |= any(ends)
+    self._own_stop.is_over |= any(ends_training)
 
   def _nonfinite_weights(self, session) -> list[str]:
     """Names of the variables that contain NaN or Inf."""
     are_finite = session.run(self._are_finite)
     return [name for name, is_finite in are_finite.items() if not is_finite]
 
-  def _failure(self, broken: list[str]) -> InputError:
+  def _failure(self, nonfinite: list[str]) -> InputError:
     """Writes the batch to a file and returns the error to raise."""
     record_check.raise_if_bad_record(self._find_bad_record)
     step = self._step
@@ -312,15 +313,15 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       f"{name.replace('_', ' ')} {self._values[name]}"
       for name in self._must_be_finite
     ]
-    if broken[0] not in self._must_be_finite:
-      values.append(f"{broken[0]} contains NaN or Inf")
+    if nonfinite[0] not in self._must_be_finite:
+      values.append(f"{nonfinite[0]} contains NaN or Inf")
     batch = self._batch_of_step(step - 1) if self._batch_of_step else {}
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with atomic_write(path, "wb") as file:
       np.savez(file, **batch, **self._values)
     last = finding.checkpoint_in_state_file(self._model_dir)
     return InputError(
-      f"step {step}: {', '.join(values)}. {_records_in_words(batch)}"
+      f"step {step}: {', '.join(values)}. {_describe_records(batch)}"
       f"Details: {path}; last checkpoint: {last}. Lower --learning_rate,"
       " lengthen the warm-up or fix these records, then re-run the same"
       " command to resume"
@@ -328,7 +329,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
 
 def _raise_user_error(error: BaseException | None) -> None:
-  """Raises an error that the user can fix as an `InputError`."""
+  """Raises an `InputError` if the user can fix the error; else returns."""
   message = isinstance(error, Exception) and user_error_message(error)
   if message:
     raise InputError(message) from error
@@ -352,8 +353,8 @@ def batch_at(
     `input_pipeline.records_with_source`; empty if `input_fn` does not trace
     records.
   """
-  on_cpu = tf.ConfigProto(device_count={"GPU": 0})
-  with tf.Graph().as_default(), tf.Session(config=on_cpu) as session:
+  cpu_only = tf.ConfigProto(device_count={"GPU": 0})
+  with tf.Graph().as_default(), tf.Session(config=cpu_only) as session:
     dataset = input_fn({**params, "traced_step": step})
     iterator = tf.data.make_initializable_iterator(dataset)
     batch = iterator.get_next()
@@ -366,7 +367,7 @@ def batch_at(
   }
 
 
-def _records_in_words(batch: Mapping[str, np.ndarray]) -> str:
+def _describe_records(batch: Mapping[str, np.ndarray]) -> str:
   """Names the first records of a batch."""
   if not batch:
     return ""
