@@ -4,7 +4,8 @@ They do not change what a model computes. `modeling.Compute` is the plain
 implementation; `FastCompute` adds the options; `UnpaddedCompute` is
 `FastCompute` for one unpadded batch. Each option overrides some methods:
 
-- `dtype`: mixed precision, which only rounds more. Overrides no method.
+- `dtype`: mixed precision; results differ only by rounding. Overrides no
+  method.
 - `unpad`: dense layers run on real tokens only. `for_batch` returns an
   `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
@@ -41,7 +42,7 @@ class FastCompute(modeling.Compute):
       then 0. Not for a TPU, which needs static shapes.
     jit_compile: in training, fuse the operations between matrix products by
       XLA, and draw dropout masks from 16 random bits per element. Each shape
-      is compiled once. Not for a TPU, which compiles everything.
+      is compiled once. Not for a TPU, where the whole model is compiled anyway.
     recompute: in training, store only the input of each layer and recompute
       its activations for the gradient.
   """
@@ -210,7 +211,7 @@ class UnpaddedCompute(FastCompute):
 
 
 class UnpaddedRows:
-  """Maps unpadded rows to (sequence, position).
+  """Maps unpadded rows to (sequence, position), and back.
 
   The rows of a matrix [R, width] are the tokens of the batch in order. Kernel
   libraries set up kernels for each new shape, so R is rounded up, by at most
@@ -264,7 +265,10 @@ class UnpaddedRows:
     return modeling.take_rows(rows, tf.reshape(gathered, [-1]))
 
   def split_heads(self, rows, num_heads: int, head_size: int):
-    """[R, N * D] to [B, N, S, D]; padding gets values of arbitrary tokens."""
+    """Splits heads and restores padding: [R, N * D] to [B, N, S, D].
+
+    At padding, returns the values of arbitrary tokens.
+    """
 
     # `spread` and `collect` are each other's gradient. Each costs one copy;
     # padding and transposing one after the other would cost two.
@@ -278,7 +282,7 @@ class UnpaddedRows:
     return spread(rows)
 
   def merge_heads(self, heads):
-    """[B, N, S, D] to [R, N * D]."""
+    """Merges heads and removes padding: [B, N, S, D] to [R, N * D]."""
     _, num_heads, _, head_size = heads.shape.as_list()
 
     @tf.custom_gradient
@@ -321,8 +325,8 @@ def _rounded_up(number):
 def compiled(function: Callable, **constants) -> Callable:
   """Compiles a function and its gradient by XLA, computed in float32.
 
-  Each of the two reads its inputs and writes its results once. Only the inputs
-  are stored for the gradient.
+  The function and its gradient each read their inputs and write their results
+  once. Only the inputs are stored for the gradient.
 
   Args:
     function: takes tensors, the first of which is float; returns a tensor.
