@@ -1,7 +1,7 @@
 """Fine-tunes BERT for extractive question answering, and answers questions.
 
-For SQuAD 1.1 and 2.0, and data in their format. Also the module to call from
-Python: `Predictor` loads a trained model once and answers whatever it is asked.
+For SQuAD 1.1 and 2.0, and data in their format. From Python, `Predictor` loads
+a trained model once and answers any number of questions.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from bertlib.data.squad_spans import (  # noqa: F401
 from bertlib.errors import InputError
 from bertlib.files import find_files
 from bertlib.metrics import squad_decoding, squad_evaluation, squad_results
-from bertlib.metrics.squad_decoding import (  # noqa: F401 (their names are also here)
+from bertlib.metrics.squad_decoding import (  # noqa: F401 (names of google-research/bert)
   RawResult,
   _get_best_indexes,
   get_final_text,
@@ -94,7 +94,7 @@ from bertlib.training.task import Run, Task
 FLAGS = flags.FLAGS
 
 
-# Features to batches
+# Input
 
 
 def input_fn_builder(
@@ -107,20 +107,21 @@ def input_fn_builder(
   first_step: int = 0,
   by_length: bool = False,
 ):
-  """`input_pipeline.record_input_fn` over a file of `FeatureWriter`.
+  """`input_pipeline.record_input_fn` for a file written by `FeatureWriter`.
 
   Args:
-    input_file: the file.
-    seq_length: tokens of its windows.
-    is_training: whether the records have the answers; see there too.
-    drop_remainder: see there.
-    trim: see there.
-    seed: see there.
-    first_step: see there.
-    by_length: see there.
+    input_file: path of the file.
+    seq_length: S, length of its windows.
+    is_training: see `record_input_fn`; training records also contain the answer
+      positions.
+    drop_remainder: see `record_input_fn`.
+    trim: see `record_input_fn`.
+    seed: see `record_input_fn`.
+    first_step: see `record_input_fn`.
+    by_length: see `record_input_fn`.
 
   Returns:
-    A function of `params`, which has the `batch_size`.
+    A function of `params`, a mapping with `batch_size`.
   """
   return input_pipeline.record_input_fn(
     input_file,
@@ -316,8 +317,8 @@ class Predictor(predictor.LoadedModel):
       pairs: pairs of a question and a passage.
       n_best_size: maximum number of answers per question.
       max_answer_length: maximum length of an answer, in tokens.
-      null_score_diff_threshold: no answer is predicted where the null score
-        minus the score of the best span is above it (SQuAD 2.0 only).
+      null_score_diff_threshold: the first answer is "" if the null score minus
+        the score of the best span is above this (SQuAD 2.0 only).
 
     Returns:
       The answers to each question, best first; empty for a passage without
@@ -350,9 +351,9 @@ class Predictor(predictor.LoadedModel):
       n_best_size, max_answer_length, may_be_none
     )
     answers = []
-    for (predictions, best, odds), place in zip(found, split):
+    for (predictions, best, odds), words_and_starts in zip(found, split):
       has_answers = best or may_be_none
-      listed = _answers(predictions, *place) if has_answers else []
+      listed = _answers(predictions, *words_and_starts) if has_answers else []
       if may_be_none:
         chosen = "" if odds > null_score_diff_threshold else best
         listed.sort(key=lambda answer: answer.text != chosen)
@@ -469,7 +470,7 @@ def make_task(settings: SquadSettings) -> Task:
 
 
 def check_flags(settings: SquadSettings) -> None:
-  """Refuses flags that contradict each other.
+  """Refuses flags that are incomplete or contradict each other.
 
   Raises:
     InputError: a flag is missing or contradicts another.
@@ -517,13 +518,14 @@ def check_flags(settings: SquadSettings) -> None:
 
 
 def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
-  """Checks the flags, also against the config of the model.
+  """Checks the flags, on their own and against the config of the model.
 
   Args:
     bert_config: config of the encoder.
 
   Raises:
-    InputError: something is missing, or contradicts something else.
+    InputError: a flag is missing, or contradicts another flag, the config or
+      the checkpoint.
   """
   settings = option.from_flags(SquadSettings)
   check_flags(settings)
@@ -561,7 +563,8 @@ def check_output(settings: SquadSettings) -> None:
 def check_enough_examples(run: Run, data: squad_questions.SquadData) -> None:
   """Refuses a training set that is too small for one step.
 
-  Each question makes one window or more, and making them takes no time.
+  Each question has at least one window. The windows are made here only if there
+  are few questions, which takes little time.
   """
   if step_plan.may_be_too_few(run.settings.run, len(data.train)):
     windows = squad_features.convert_examples_to_windows(
@@ -602,15 +605,15 @@ def train_reader(
   data: squad_questions.SquadData,
   dev_windows: Sequence[squad_features.Window],
 ) -> model_inputs.Lengths:
-  """Trains on questions.
+  """Trains the model on the windows of the training questions.
 
   Args:
     run: the run.
     data: the questions.
-    dev_windows: windows of the questions that are evaluated during training.
+    dev_windows: windows of the dev set, for evaluation during training.
 
   Returns:
-    The lengths of the windows.
+    Lengths of the training windows.
   """
   settings, questions = run.settings, data.train
   max_seq_length = settings.model.max_seq_length
@@ -657,7 +660,7 @@ def write_windows(
   windows: Iterable[squad_features.Window],
   is_training: bool,
 ) -> str:
-  """Writes the records of windows to a file in --output_dir; gives its path."""
+  """Writes windows as TFRecords to --output_dir; returns the path."""
   path = run.path(f"{name}.tf_record")
   with FeatureWriter(path, is_training) as writer:
     for window in windows:
@@ -725,7 +728,7 @@ def answer_questions(
     run: the run.
     data: the questions.
     windows: windows of the questions.
-    logits: [2, windows, max_seq_length], of `predict_logits`.
+    logits: result of `predict_logits`.
     checkpoint: None for the model of --init_checkpoint.
 
   Returns:
