@@ -24,7 +24,8 @@ CHOICES = {
   "xla": ("on", "off"),
 }
 
-# Keys of the tables in `optimization`, which imports TensorFlow.
+# Keys of the tables in `optimization`, repeated here because that module
+# imports TensorFlow.
 OPTIMIZERS = ("adamw", "adam", "lamb")
 SCHEDULES = ("linear", "constant", "cosine", "polynomial")
 
@@ -74,7 +75,9 @@ class ModelSettings:
     SEQ_LENGTH,
     basic=True,
   )
-  given: frozenset[str] = frozenset()  # flags on the command line
+  given: frozenset[str] = (
+    frozenset()
+  )  # names of the flags given on the command line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,7 +303,7 @@ class DeviceSettings:
 
   @property
   def num_replicas_in_sync(self) -> int:
-    """Number of replicas that share a batch; TPU cores do not count."""
+    """Number of replicas that share a batch, not counting TPU cores."""
     return self.replicas.count if self.replicas else 1
 
   @property
@@ -435,7 +438,7 @@ class RunSettings:
 
   @property
   def steps_per_checkpoint(self) -> int:
-    """Steps per checkpoint, so that each evaluation has one."""
+    """Steps between checkpoints, so that every evaluation has a checkpoint."""
     steps = self.save_checkpoints_steps
     if self.eval_steps and self.eval_steps % steps:
       return self.eval_steps
@@ -459,7 +462,7 @@ class ReceiptSettings:
     " command line take precedence; give another output path.",
   )
 
-  # Flags of the command line as written there, and how often each is given, by
+  # Command-line arguments as given, and how many times each flag is given, by
   # name.
   command_line: Sequence[str] = ()
   times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
