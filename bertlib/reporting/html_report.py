@@ -1,8 +1,8 @@
 """HTML report of a run: curves, metrics, and worst errors.
 
 A report is one self-contained HTML file: pictures are inline, nothing is
-fetched, and equal data give equal bytes. `write` assembles it from sections,
-which the other functions return as HTML.
+downloaded, and the same data always give the same bytes. `write` assembles it
+from sections, which the other functions return as HTML.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
 
   Returns:
     (step, value) pairs in order of steps, by tag. If a resumed run has written
-    a step twice, the later value.
+    a step twice, the later value is used.
   """
   import tensorflow.compat.v1 as tf
 
@@ -131,7 +131,7 @@ def read_scalars(folder: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def _scalar(tf, value) -> float | None:
-  """The scalar in a summary value; None if it is something else."""
+  """The scalar in a summary value; None if the value is not a scalar."""
   if value.HasField("simple_value"):
     return value.simple_value
   if value.HasField("tensor"):
@@ -188,7 +188,7 @@ def write(
     links.append(f'<a href="#part-{n}">{heading}</a>')
     parts.append(section.replace("<section", f'<section id="part-{n}"', 1))
   rows = [
-    f'<div><dt>{_text(name)}</dt><dd dir="auto">{_shown(value)}</dd></div>'
+    f'<div><dt>{_text(name)}</dt><dd dir="auto">{_format(value)}</dd></div>'
     for name, value in facts.items()
   ]
   light, dark = (
@@ -271,32 +271,33 @@ def curves(
   )
 
 
-def _panel(name, points, ends, marked) -> str:
-  """One panel of `curves`; `ends` is its range of steps."""
+def _panel(name, points, step_range, marked) -> str:
+  """One panel of `curves`, with the x-axis over `step_range`."""
   steps, lowest, mean, highest = _thinned(points)
 
   def draw(axes):
     axes.plot(steps, mean, marker="o" if len(steps) < 40 else "")
     if len(steps) < len(points):
       axes.fill_between(steps, lowest, highest, alpha=0.25, linewidth=0)
-    margin = 0.03 * (ends[1] - ends[0]) or 1
-    axes.set(xlim=(ends[0] - margin, ends[1] + margin), xlabel="step")
+    first, last = step_range
+    margin = 0.03 * (last - first) or 1
+    axes.set(xlim=(first - margin, last + margin), xlabel="step")
     if marked:
       _mark(axes, marked[0])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:.10g}")
     axes.locator_params(axis="x", integer=True)
 
-  last = f"last {_shown(float(points[-1][1]))}"
+  summary = f"last {_format(float(points[-1][1]))}"
   num_nonfinite = sum(not math.isfinite(value) for _, value in points)
   if num_nonfinite:
-    last = f"{num_nonfinite:,} NaN or Inf, {last}"
-  caption = f'<b dir="auto">{_text(name)}</b> <span>{last}</span>'
+    summary = f"{num_nonfinite:,} NaN or Inf, {summary}"
+  caption = f'<b dir="auto">{_text(name)}</b> <span>{summary}</span>'
   return _picture((3.5, 2.1), draw, caption)
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> np.ndarray:
-  """Groups neighboring points of long curves.
+  """Downsamples a long curve by grouping neighboring points.
 
   Returns:
     float64 [4, at most _MAX_POINTS]: mean step, and minimum, mean and maximum
@@ -326,7 +327,7 @@ def errors(rows: Sequence[Mapping[str, str | float]]) -> str:
 def confusion_matrix(
   labels: Sequence[str], matrix: Sequence[Sequence[int]]
 ) -> str:
-  """Section with the confusion matrix.
+  """Section with a confusion matrix.
 
   Args:
     labels: names of the labels; for more than 20, the most frequent confusions
@@ -339,7 +340,7 @@ def confusion_matrix(
 
 
 def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-  """The matrix for few labels, with cells shaded by their share of the row."""
+  """The whole matrix, with cells shaded by their share of the row."""
   correct, gold = counts.diagonal(), counts.sum(axis=1)
   heads = [f"<th>{_text(label)}</th>" for label in labels]
   rows = [["<th>gold ↓ predicted →</th>", *heads, "<th>recall</th>"]]
@@ -369,7 +370,7 @@ def _edge(part: int, whole: int) -> str:
 
 
 def _confusions(labels: Sequence[str], counts: np.ndarray) -> list[str]:
-  """The most frequent confusions, for many labels."""
+  """The most frequent confusions, if there are too many labels for a matrix."""
   correct = counts.diagonal()
   gold, predicted = counts.sum(axis=1), counts.sum(axis=0)
   wrong = counts - np.diag(correct)
@@ -453,7 +454,7 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
 def lengths(lengths: model_inputs.Lengths) -> str:
   """Section with a histogram of example lengths before truncation.
 
-  For examples that are divided into windows, lengths of the windows.
+  If the examples are divided into windows: lengths of the windows.
   """
   num_tokens, limit = lengths.num_tokens, lengths.limit
   unit = "windows" if lengths.num_windows else lengths.examples
@@ -479,7 +480,9 @@ def lengths(lengths: model_inputs.Lengths) -> str:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(integer=True)
 
-  folded = f" The last bar includes all above {top:,}." if longest > top else ""
+  overflow = (
+    f" The last bar includes all above {top:,}." if longest > top else ""
+  )
   return _section(
     title,
     _beside(
@@ -487,14 +490,14 @@ def lengths(lengths: model_inputs.Lengths) -> str:
       *(f"<p>{text}</p>" for text in _truncation(lengths)),
       _note(
         f"Median length {np.median(num_tokens):,.0f} tokens, maximum"
-        f" {longest:,}. {_MARK} Limit {limit:,}.{folded}"
+        f" {longest:,}. {_MARK} Limit {limit:,}.{overflow}"
       ),
     ),
   )
 
 
 def _truncation(lengths: model_inputs.Lengths) -> Iterator[str]:
-  """Sentences on division into windows and truncation."""
+  """Yields sentences on division into windows and truncation."""
   name, count = lengths.examples, len(lengths.num_cut)
   if lengths.num_windows:
     num_divided = sum(number > 1 for number in lengths.num_windows)
@@ -534,8 +537,8 @@ def _picture(
     caption: HTML above the picture.
 
   Returns:
-    The HTML of a `<figure>`. Its ids are hashes of what they name, so elements
-    with the same id are equal.
+    HTML of a `<figure>`. Element ids are hashes of the contents, so elements
+    with the same id, in any picture of the page, are identical.
   """
   import matplotlib
   from matplotlib.figure import Figure
@@ -569,7 +572,7 @@ def _picture(
     draw(figure.subplots())
     figure.savefig(file, format="svg", transparent=True, metadata=metadata)
   svg = "<svg " + file.getvalue().partition("<svg ")[2].strip()
-  # Inline SVG needs no namespaces, and its styles would apply to the page.
+  # Inline SVG needs no namespaces. Its styles would apply to the whole page.
   svg = re.sub("<style.*?</style>", "", svg, flags=re.DOTALL)
   svg = re.sub(r' (id="[\w.]+_\d+"|xmlns(:xlink)?="[^"]*")', "", svg)
   svg = re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><")
@@ -584,7 +587,7 @@ _MARK = '<span class="mark">┆</span>'
 
 
 def _mark(axes, x: float) -> None:
-  """Draws the line that `_MARK` explains."""
+  """Draws a vertical line; `_MARK` is its symbol in the text."""
   axes.axvline(x, color=_LIGHT["other"], linestyle=(0, (3, 2)))
 
 
@@ -599,10 +602,10 @@ def _grid(rows: Sequence[Mapping[str, Any]]) -> str:
   for name in dict.fromkeys(name for row in rows for name in row):
     values = [row.get(name) for row in rows]
     if all(value is None or _is_number(value) for value in values):
-      kind, shown = "number", _aligned(values)
+      kind, shown = "number", _format_column(values)
     else:
       kind = "long" if any(len(str(v)) > 24 for v in values) else "short"
-      shown = [_shown(value) for value in values]
+      shown = [_format(value) for value in values]
     heads.append(f'<th class="{kind}">{_text(name)}</th>')
     cell = f'<td class="{kind}"><div dir="auto">{{}}</div></td>'
     columns.append(map(cell.format, shown))
@@ -616,20 +619,20 @@ def _grid(rows: Sequence[Mapping[str, Any]]) -> str:
   )
 
 
-def _aligned(values: Sequence[Any]) -> list[str]:
-  """Formats a column of numbers, with equally many decimals if possible."""
+def _format_column(values: Sequence[Any]) -> list[str]:
+  """Formats a column of numbers, if possible with equally many decimals."""
   sizes = [abs(v) for v in values if _is_float(v) and v and math.isfinite(v)]
   largest, smallest = max(sizes, default=1), min(sizes, default=1)
   num_decimals = max(0, 4 - math.ceil(math.log10(largest)))
   if num_decimals > 6 or largest > 1e4 * smallest:
-    return [_shown(value) for value in values]
+    return [_format(value) for value in values]
   return [
-    f"{v:.{num_decimals}f}" if _is_float(v) else _shown(v) for v in values
+    f"{v:.{num_decimals}f}" if _is_float(v) else _format(v) for v in values
   ]
 
 
-def _shown(value: Any) -> str:
-  """A value as HTML, floats with four significant digits."""
+def _format(value: Any) -> str:
+  """Formats a value as HTML, floats with four significant digits."""
   if value is None:
     return "–"
   if not _is_float(value):
@@ -650,7 +653,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _text(value: Any) -> str:
-  """A text as HTML; invisible characters become escapes such as `\\u200b`."""
+  """Text as HTML; invisible characters become escapes such as `\\u200b`."""
   return "".join(
     html.escape(char)
     if char.isprintable() or char == "\n"
