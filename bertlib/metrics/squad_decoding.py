@@ -239,7 +239,7 @@ class AnswerFinder:
     results: Sequence[RawResult],
     do_lower_case: bool,
   ):
-    """Sorts the logits of all windows.
+    """Collects the logits of the windows and sorts them.
 
     Args:
       examples: the questions.
@@ -375,8 +375,8 @@ class AnswerFinder:
       version_2_with_negative: whether to include the null answer.
 
     Yields:
-      The best answers of each question, with distinct texts; then the values of
-      `best_predictions`.
+      The best answers of each question, with distinct texts; then the answer
+      and the null odds that `best_predictions` yields.
     """
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
     for spans, null, null_score in zip(
@@ -409,8 +409,8 @@ class AnswerFinder:
       max_answer_length: maximum length of an answer in tokens.
 
     Yields:
-      The best answer of each question, "" without a valid span; and its null
-      odds: score of the null answer minus score of the best answer.
+      The best answer of each question, "" if there is no valid span; and the
+      null odds: score of the null answer minus score of the best answer.
     """
     prelims = self.prelim_predictions(n_best_size, max_answer_length)
     for spans, null_score in zip(prelims, self._null_scores):
@@ -429,7 +429,7 @@ def _text_and_odds(
 def _with_null(
   predictions: Iterator[NbestPrediction], null: NbestPrediction
 ) -> Iterator[NbestPrediction]:
-  """Inserts the null answer by its score, after answers of the same score."""
+  """Inserts the null answer in order of score, after answers that tie."""
   for prediction in predictions:
     if prediction.score < null.score:
       yield null
