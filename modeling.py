@@ -1,7 +1,7 @@
 """The Transformer of BERT (Devlin et al. 2019) as TensorFlow graph functions.
 
-`BertModel` builds the encoder; the functions after it put the head of a task
-on its outputs. Variables have the names of the released checkpoints. The file
+`BertModel` builds the encoder; the functions after it build task heads on its
+outputs. Variables have the names of the released checkpoints. The file
 needs only TensorFlow and works in any TensorFlow 1 style graph, with reference
 or resource variables. The formulas are the plain ones; subclasses of `Compute`
 compute them faster.
@@ -228,7 +228,7 @@ class BertModel:
     return self.all_encoder_layers
 
   def get_embedding_output(self):
-    """Input of the first layer: float [B, S, H], after layer norm, dropout."""
+    """Embeddings after layer norm and dropout: float [B, S, H]."""
     return self.embedding_output
 
   def get_embedding_table(self):
@@ -302,8 +302,8 @@ class Compute:
   """Plain computation: float32, padding included, no fused operations.
 
   Subclasses compute the same function in less time or memory. `BertModel` first
-  calls `for_inference` and `for_batch`; the other methods are those of the
-  object that these two return.
+  calls `for_inference` (unless it trains) and `for_batch`, then the other
+  methods of the object that these return.
 
   Attributes:
     dtype: dtype of matrix products and hidden states. Weights, layer
@@ -316,7 +316,7 @@ class Compute:
   positions = None
 
   def for_inference(self) -> Compute:
-    """Returns the object to use without training; here `self`."""
+    """Returns the object to use outside training; here `self`."""
     return self
 
   def for_batch(self, input_mask) -> Compute:
@@ -563,12 +563,13 @@ def transformer_model(
       computed; None for all. Needs an attention mask [B, 1, S].
 
   Returns:
-    float [B, S, H], the output of the last layer, [B, P, H] with
-    `output_positions`; or a list of the outputs of all layers.
+    The output of the last layer: float [B, S, H]; with `output_positions`,
+    [B, P, H]. With `do_return_all_layers`, a list of the outputs of all layers.
 
   Raises:
-    ValueError: the heads do not divide the hidden size, the input has another
-      width, or layers are recomputed with random dropout masks.
+    ValueError: `num_attention_heads` does not divide `hidden_size`, the input
+      is not `hidden_size` wide, or layers are recomputed with random dropout
+      masks.
   """
   compute = compute or Compute()
   input_shape = get_shape_list(input_tensor, expected_rank=3)
@@ -721,16 +722,16 @@ def attention_layer(
   def project(matrix, activation, name):
     return dense(matrix, width, activation, initializer_range, name)
 
-  # A query is what a position looks for, a key what a position can be found
-  # by, and a value what a position passes on when it is found.
+  # A query says what a position looks for, a key what a position offers, and a
+  # value what it passes on to the positions that attend to it.
   from_matrix = reshape_to_matrix(from_tensor)  # [B * F, from_width]
   to_matrix = reshape_to_matrix(to_tensor)  # [B * T, to_width]
   query = project(from_matrix, query_act, "query")  # [B * F, N * D]
   key = project(to_matrix, key_act, "key")  # [B * T, N * D]
   value = project(to_matrix, value_act, "value")  # [B * T, N * D]
 
-  # Scores are divided by sqrt(D), or their variance would grow with D. Scale
-  # the queries instead: the tensor is smaller.
+  # Scores are divided by sqrt(D); otherwise their variance would grow with D.
+  # Scaling the queries gives the same result on a smaller tensor.
   query *= 1.0 / math.sqrt(size_per_head)
 
   # Give each head its D columns.
