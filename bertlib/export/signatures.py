@@ -378,6 +378,8 @@ class Tagger(ExportedModel):
     ids = tf_tokenizer.gather_windows(tokens.ids, windows)
     probabilities = self.build(self.text.join(ids, ids[:, :0], self.seq_length))
 
+    # A window decides the words that begin in [first, last): its middle half,
+    # extended to the ends of the text.
     row, start, length = windows
     end = start + length
     first = tf.where(start > 0, start + room // 4, 0)
@@ -386,7 +388,7 @@ class Tagger(ExportedModel):
     words = tokens.words.values
     is_first = tf.concat([words[:1] >= 0, words[1:] != words[:-1]], axis=0)
     window = tf.cast(ids.value_rowids(), tf.int32)
-    position = tf.ragged.range(start, end).values  # in the text's pieces
+    position = tf.ragged.range(start, end).values  # in the text
     piece = tf_tokenizer.gather_windows(
       tokens.ids.with_values(tf.range(tf.size(words))), windows
     ).values
