@@ -185,5 +185,7 @@ def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
 
 def _reason(error: Exception) -> str:
   """First line of a TensorFlow error, which can be pages long."""
+  if "Checksum does not match" in str(error):
+    return "the checksum does not match"
   text = str(error).strip().splitlines() or [type(error).__name__]
   return f"cannot be read ({text[0][:120].rstrip('.')})"

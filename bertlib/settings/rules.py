@@ -29,6 +29,7 @@ def check(values: flags.FlagValues) -> None:
       _check_range(values[name], allowed)
   if "encoding" in values:
     _check_encoding(values["encoding"].value)
+  _check_initial_model(values)
   _check_tpu(values)
   _check_evaluation(values)
   _check_training_length(values)
@@ -83,6 +84,17 @@ def _check_tpu(values: flags.FlagValues) -> None:
   if _value(values, "use_tpu") and kind not in (None, "tpu"):
     raise InputError(
       f"--use_tpu: contradicts --distribution={kind}. Give one of them"
+    )
+
+
+def _check_initial_model(values: flags.FlagValues) -> None:
+  """Refuses two initial models."""
+  if _value(values, "bert_hub_module_handle") and _value(
+    values, "init_checkpoint"
+  ):
+    raise InputError(
+      "--bert_hub_module_handle and --init_checkpoint both name an initial"
+      " model: give one of them"
     )
 
 

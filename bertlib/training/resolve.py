@@ -34,14 +34,9 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
     The settings with the files of the model.
 
   Raises:
-    InputError: it cannot be downloaded, has no vocabulary, or is named twice.
+    InputError: it cannot be downloaded, or has no vocabulary.
   """
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
-  if handle and checkpoint:
-    raise InputError(
-      "--bert_hub_module_handle and --init_checkpoint both say where to start;"
-      " give one of them"
-    )
   if handle:
     brought = tfhub.flags_for(handle)
   elif checkpoint and published_models.is_name(checkpoint):
