@@ -184,8 +184,8 @@ def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
 
 
 def _reason(error: Exception) -> str:
-  """First line of a TensorFlow error, which can be pages long."""
+  """First sentence of a TensorFlow error, which can be pages long."""
   if "Checksum does not match" in str(error):
     return "the checksum does not match"
   text = str(error).strip().splitlines() or [type(error).__name__]
-  return f"cannot be read ({text[0][:120].rstrip('.')})"
+  return f"cannot be read ({text[0].partition('. ')[0][:300].rstrip('.')})"
