@@ -346,18 +346,19 @@ class Predictor(predictor.LoadedModel):
       [RawResult(window.unique_id, *row) for window, row in zip(windows, rows)],
       self.description["do_lower_case"],
     )
-    may_be_none = self.description["version_2_with_negative"]
+    allows_null = self.description["version_2_with_negative"]
     found = finder.nbest_predictions(
-      n_best_size, max_answer_length, may_be_none
+      n_best_size, max_answer_length, allows_null
     )
     answers = []
     for (predictions, best, odds), words_and_starts in zip(found, split):
-      has_answers = best or may_be_none
-      listed = _answers(predictions, *words_and_starts) if has_answers else []
-      if may_be_none:
+      candidates = []
+      if best or allows_null:
+        candidates = _answers(predictions, *words_and_starts)
+      if allows_null:
         chosen = "" if odds > null_score_diff_threshold else best
-        listed.sort(key=lambda answer: answer.text != chosen)
-      answers.append(listed)
+        candidates.sort(key=lambda answer: answer.text != chosen)
+      answers.append(candidates)
     return answers
 
 

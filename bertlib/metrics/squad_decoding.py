@@ -492,12 +492,12 @@ def write_predictions(
   )
   predictions, nbest, answers, odds = {}, {}, {}, {}
   for example, (nbest_predictions, best, null_odds) in zip(all_examples, found):
-    name = example.qas_id
-    nbest[name] = nbest_predictions
-    odds[name] = null_odds
-    answers[name] = best if version_2_with_negative else nbest[name][0].text
-    is_none = version_2_with_negative and null_odds > null_score_diff_threshold
-    predictions[name] = "" if is_none else answers[name]
+    key = example.qas_id
+    nbest[key] = nbest_predictions
+    odds[key] = null_odds
+    answers[key] = best if version_2_with_negative else nbest[key][0].text
+    is_null = version_2_with_negative and null_odds > null_score_diff_threshold
+    predictions[key] = "" if is_null else answers[key]
   write_json(output_prediction_file, predictions)
   write_nbest_predictions(output_nbest_file, nbest)
   if version_2_with_negative:
@@ -548,8 +548,8 @@ def write_nbest_predictions(
         }}"""
       for prediction, probability in zip(predictions, probabilities)
     ]
-    listed = ",\n".join(lines)
-    questions.append(f"    {json.dumps(name)}: [\n{listed}\n    ]")
+    entries = ",\n".join(lines)
+    questions.append(f"    {json.dumps(name)}: [\n{entries}\n    ]")
   _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
 
 
