@@ -276,7 +276,7 @@ def model_fn_builder(
 def evaluation_spec(
   kind: str, outputs: Sequence[Any], features: Mapping[str, Any], scaffold_fn
 ):
-  """What a `model_fn` returns for an evaluation.
+  """Builds the spec of an evaluation.
 
   Args:
     kind: see `create_model`.

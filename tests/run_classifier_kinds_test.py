@@ -79,7 +79,7 @@ def read_outputs(output_dir):
 
 
 def run_graph(build):
-  """What `build` gives in a graph, with weights from one seed."""
+  """Values of `build` in a graph, with weights from one seed."""
   with tf.Graph().as_default(), tf.Session() as session:
     tf.set_random_seed(1)
     outputs = build()

@@ -59,7 +59,9 @@ def refuse(place, *actions, largest_file=None, **changed):
 
 def test_training_says_how_it_goes(trained):
   log = trained.log
-  assert "Training on 16 examples, from step 0 to 12, 4 examples a step" in log
+  assert (
+    "Training on 16 examples, from step 0 to 12, 4 examples per step" in log
+  )
   for word in ("loss", "learning rate", "gradient norm", "examples/s", "left"):
     assert any(
       word in line for line in log.splitlines() if "step 12 of 12" in line

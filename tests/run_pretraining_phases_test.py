@@ -90,7 +90,7 @@ def main():
 
 @pytest.fixture
 def main_with_argv(main, monkeypatch):
-  """Likewise, where the script looks at `sys.argv` too."""
+  """`main`, with `sys.argv` set, which the script reads too."""
 
   def run(*arguments):
     monkeypatch.setattr(sys, "argv", [SCRIPT, *arguments])
@@ -523,7 +523,7 @@ def test_for_one_process_by_file_is_by_record(place, main):
 
 
 def values_exchanged(monkeypatch, num_micro_batches):
-  """How many values each exchange between two replicas has, in a step."""
+  """Number of values in each exchange between two replicas, per step."""
   found = []
   model_fn = run_pretraining.model_fn_builder(
     CONFIG,

@@ -690,16 +690,16 @@ def remask(batch, numbers, **changed):
 
 
 def words_of(ids):
-  """The places of each word of an example, pieces together."""
+  """Positions of each word of an example."""
   words = []
-  for place, token in enumerate(ids):
+  for position, token in enumerate(ids):
     if token in (PAD, CLS, SEP):
       continue
-    follows = place and ids[place - 1] not in (CLS, SEP)
+    follows = position and ids[position - 1] not in (CLS, SEP)
     if VOCAB[token].startswith("##") and follows:
-      words[-1].append(place)
+      words[-1].append(position)
     else:
-      words.append([place])
+      words.append([position])
   return words
 
 
@@ -883,14 +883,14 @@ def test_training_sees_new_masks_each_epoch(place):
 # Filling masks
 
 
-def probabilities(folder, ids, segments, place):
-  """Of every token at one place, which is masked."""
-  masked = [MASK if i == place else token for i, token in enumerate(ids)]
+def probabilities(folder, ids, segments, position):
+  """Probabilities of all tokens at one position, which is masked."""
+  masked = [MASK if i == position else token for i, token in enumerate(ids)]
   batch = {
     "input_ids": [masked],
     "input_mask": [[1] * len(ids)],
     "segment_ids": [segments],
-    "masked_lm_positions": [[place]],
+    "masked_lm_positions": [[position]],
   }
   logits, _ = compute(folder, batch)
   return np.exp(logits[0]) / np.exp(logits[0]).sum()

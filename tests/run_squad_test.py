@@ -453,7 +453,7 @@ def test_training_steps_equal_the_reference(golden):
 
 
 def loss_and_logits(mask_padding, length, batch):
-  """Of a batch of windows, cut to a length."""
+  """Loss and logits of a batch of windows, truncated to a length."""
   config = modeling.BertConfig.from_dict(
     CONFIG.to_dict()
     | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

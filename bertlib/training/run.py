@@ -429,7 +429,7 @@ def _log_start(run: Run, num_train_steps: int, data: str) -> None:
     )
   else:
     logging.info(
-      "Training on %s, from step %d to %d, %d %s a step",
+      "Training on %s, from step %d to %d, %d %s per step",
       data,
       done,
       num_train_steps,

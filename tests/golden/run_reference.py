@@ -39,7 +39,7 @@ RECORDS = [
 
 
 def layer_norm(inputs, begin_norm_axis, begin_params_axis, scope):
-  """As `tf.contrib.layers.layer_norm` for the last axis."""
+  """Replaces `tf.contrib.layers.layer_norm`, for the last axis."""
   assert begin_norm_axis == begin_params_axis == -1
   with tf.variable_scope(scope, "LayerNorm"):
     size = inputs.shape[-1:]
@@ -147,7 +147,7 @@ def make_records(reference, examples):
 
 
 def make_predictions(reference, examples, length=64, eval_batch_size=7):
-  """What `run_classifier.py` writes of evaluation and prediction."""
+  """Evaluation and prediction files of `run_classifier.py`."""
   tokenizer = reference.tokenization.FullTokenizer(
     path("data/bert/vocab/programs.txt"), do_lower_case=True
   )

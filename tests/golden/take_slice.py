@@ -252,7 +252,7 @@ def slice_squad(golden):
 
 
 def slice_published_predictions(data):
-  """What others answered to the questions kept, by the name of their file."""
+  """Published predictions for the selected questions, by file name."""
   ids = [
     *question_ids("squad", "v11_dev.json.gz"),
     *question_ids("squad", "v20_dev.json.gz"),
@@ -265,7 +265,7 @@ def slice_published_predictions(data):
 
 
 def question_ids(*parts):
-  """Of a data set in this folder, in order."""
+  """Files of a data set in this folder, in order."""
   return [
     question["id"]
     for article in json.loads(read(HERE, *parts))["data"]

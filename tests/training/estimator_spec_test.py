@@ -183,7 +183,7 @@ def test_scalars_reach_tensorboard(tmp_path):
   )
 
   def input_fn(params):
-    steps = tf.data.Dataset.range(1, 7)  # the step's number in every place
+    steps = tf.data.Dataset.range(1, 7)  # every value is the step
     return steps.map(
       lambda step: tf.cast(tf.fill([params["batch_size"]], step), tf.float32)
     )

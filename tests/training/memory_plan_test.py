@@ -1,4 +1,4 @@
-"""Tests of how much memory a step of training is said to take."""
+"""Tests of the memory estimate of a training step."""
 
 import math
 
@@ -50,7 +50,7 @@ def test_weights_of_the_released_models():
 
 @st.composite
 def tasks(draw):
-  """What is to be fitted: arguments of `fit`, but for the budget."""
+  """Arguments of `fit` without the memory limit."""
   return {
     "config": draw(st.sampled_from([BASE, LARGE])),
     "batch_size": draw(st.integers(1, 64)),

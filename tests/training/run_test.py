@@ -62,7 +62,7 @@ def settings_of(flags):
 
 
 def plan(flags):
-  """How training is computed, and the options of a step."""
+  """Computation and options of a training step."""
   settings = settings_of(flags)
   compute = step_plan.read_compute(settings)
   return step_plan.plan_training(settings, compute, CONFIG)
