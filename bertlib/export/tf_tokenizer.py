@@ -169,8 +169,12 @@ class GraphTokenizer:
     words = _find_words(normalized, tf.gather(part, normalized.source))
     first, length, ids = self._split_words(words)
     starts = tf.gather(words.source, first)
-    ends = tf.gather(
-      _ends(normalized, text_of), tf.gather(words.source, first + length - 1)
+    after = first + length
+    last = tf.gather(words.source, after - 1)
+    # Accents belong to the last of the pieces of a character (Korean has many).
+    is_whole = last != tf.gather(tf.concat([words.source, [-1]], 0), after)
+    ends = tf.where(
+      is_whole, tf.gather(_ends(normalized, text_of), last), last + 1
     )
     text_starts = tf.cast(texts.row_starts(), tf.int32)
 

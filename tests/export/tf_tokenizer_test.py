@@ -107,6 +107,7 @@ def test_each_character_has_equal_ids(do_lower_case, tmp_path):
 
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=4))
+@example(texts=["\ud55c\u0301"])  # pieces of one character, with an accent
 def test_any_texts_have_equal_ids_and_offsets(small, texts):
   tokenizer, graph = small
   texts = [as_bytes(text) for text in texts]
