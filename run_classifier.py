@@ -264,8 +264,8 @@ def model_fn_builder(
     if mode == estimator_api.ModeKeys.EVAL:
       return evaluation_spec(kind, outputs, features, scaffold_fn)
     predictions = {"probabilities": outputs[-1]}
-    if "place" in features:
-      predictions["place"] = features["place"]
+    if "input_index" in features:
+      predictions["input_index"] = features["input_index"]
     return estimator_api.TPUEstimatorSpec(
       mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
     )

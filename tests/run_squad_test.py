@@ -597,7 +597,7 @@ def test_questions_without_answers_cannot_be_scored(refuse, place):
     "--do_eval",
     predict_file=place / "test.json",
   )
-  assert f"{place}/test.json, question 0-where: has no answer to score" in line
+  assert f"{place}/test.json, question 0-where: has no gold answer" in line
 
 
 @pytest.mark.graph

@@ -474,7 +474,7 @@ BAD = [
     create_pretraining_data,
     {"word_boundaries": "spaces"},
     "flags",
-    "give --do_whole_word_mask too",
+    "add --do_whole_word_mask",
   ),
 ]
 

@@ -105,7 +105,7 @@ def run_of(name, *arguments):
     problem = Problem(kind, () if kind == "regression" else LABELS)
     task = run_classifier.make_task(
       settings,
-      types.SimpleNamespace(problem=problem, scores=[], model_task="task"),
+      types.SimpleNamespace(problem=problem, metrics=[], model_task="task"),
     )
     if weighted:
       weights = {"label_weights": [0.5, 1.0, 2.0]}
