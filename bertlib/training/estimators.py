@@ -62,8 +62,8 @@ def build(
     config=run_config,
     **sizes,
   )
-  # What it writes for TensorBoard is dropped: `run.write_scores` writes the
-  # same under the names that training has.
+  # What it writes for TensorBoard is dropped: `run.write_metrics` writes
+  # the same under the names that training has.
   estimator.eval_dir = lambda name=None: "ram://eval"
   return estimator
 

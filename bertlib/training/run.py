@@ -36,8 +36,8 @@ from bertlib.training import (
 from bertlib.training.model_selection import Selection
 from bertlib.training.task import Run, Task
 
-# What every training run writes to --output_dir, but for the vocabulary and the
-# config, which may be the folder's own.
+# Files that every training run writes to --output_dir, except vocabulary and
+# config, which may be inputs from the same folder.
 _RUN_FILES = (
   "*.ckpt-*",
   "checkpoint",
@@ -72,13 +72,13 @@ class Evaluation(NamedTuple):
 def check_output_dir(
   settings: TrainingSettings, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
-  """Refuses an --output_dir where what a run writes would replace its inputs.
+  """Refuses an --output_dir in which the run would overwrite its inputs.
 
   Args:
-    settings: of the command.
-    names: patterns of the files that the script writes, beside those of every
-      run.
-    inputs: the data files.
+    settings: settings of the command.
+    names: patterns of the files that the script writes, in addition to those of
+      every run.
+    inputs: data files.
   """
   files.check_output_dir(settings.run.output_dir, [*_RUN_FILES, *names], inputs)
 
@@ -153,7 +153,7 @@ def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
 
   Args:
     run: settings of the run.
-    metrics: scores that there are, the primary one first.
+    metrics: metrics of the task, the primary one first.
 
   Raises:
     InputError: --best_metric is not among them.
@@ -200,7 +200,7 @@ def check_folder(run: Run) -> None:
 
 
 def check_weights(run: Run) -> None:
-  """Refuses a checkpoint that is damaged, or of another model."""
+  """Refuses a checkpoint that is corrupt, or of another model."""
   weight_check.check(
     run.trained or run.settings.model.init_checkpoint,
     make_model_fn(run),
@@ -388,11 +388,12 @@ def train(
     input_fn: batches from the step on that has been reached.
     num_train_steps: the last step.
     data: what it trains on, for the log.
-    evaluate_fn: scores a checkpoint on the dev set; needed with --eval_steps.
-    find_bad_record: looks for the record at fault when training fails.
+    evaluate_fn: evaluates a checkpoint on the dev set; needed with
+      --eval_steps.
+    find_bad_record: finds the invalid record when training fails.
 
   Raises:
-    InputError: the loss is not finite, or a record is damaged.
+    InputError: the loss is NaN or Inf, or a record is invalid.
     SystemExit: the run was stopped by a signal, and has been saved.
   """
   if run.is_chief:
@@ -414,11 +415,11 @@ def train(
       )
   stop.exit_if_requested(run.output_dir)
   if not run.is_chief:
-    logging.info("This worker is done; the first one does the rest")
+    logging.info("This worker is done; the chief does the rest")
 
 
 def _log_start(run: Run, num_train_steps: int, data: str) -> None:
-  """Logs from where to where training goes."""
+  """Logs the first and the last step of training."""
   done = finding.steps_done(run.output_dir)
   if done >= num_train_steps:
     logging.info(
@@ -537,13 +538,13 @@ def write_metrics(
   checkpoint: str | None,
   ending: str = "",
 ) -> None:
-  """Writes scores of a dev set to `eval_results.txt` and for TensorBoard.
+  """Writes metrics of a dev set to `eval_results.txt` and for TensorBoard.
 
   Args:
     run: the run.
-    results: scores by name.
-    checkpoint: what was evaluated; None for --init_checkpoint.
-    ending: ending of the names, for a second dev set.
+    results: metrics by name.
+    checkpoint: the evaluated checkpoint; None for --init_checkpoint.
+    ending: suffix of the file names, for a second dev set.
   """
   step = 0
   if checkpoint:

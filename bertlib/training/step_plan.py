@@ -32,14 +32,14 @@ def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:
 
   Args:
     run: settings of the run.
-    num_examples: of an epoch.
-    unit: plural noun of what these are.
+    num_examples: number of examples per epoch.
+    unit: plural noun of an example, for the message.
 
   Returns:
-    The steps, at least one.
+    At least one.
 
   Raises:
-    InputError: there are not enough for one.
+    InputError: there are not enough examples for one step.
   """
   batches = num_examples / run.train_batch_size
   num_steps = int(batches * run.num_train_epochs)

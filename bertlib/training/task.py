@@ -24,7 +24,7 @@ class Task:
     model_fn_builder: builds its `model_fn`, see `make_model_fn`.
     model_arguments: arguments of `model_fn_builder` that only this task has.
     features: layout of the records that it trains on.
-    metrics: scores that can select the best checkpoint, the primary one first.
+    metrics: metrics that can select the best checkpoint, primary one first.
     description: entries of `model.json` that only this task has.
     must_agree: entries of `model.json` in which a model that is already in
       --output_dir has to agree.
@@ -35,7 +35,7 @@ class Task:
     num_predictions: P, masked positions of a sequence.
     num_output_positions: positions of a sequence that the last layer computes;
       None for all.
-    num_warmup_steps: steps until the highest learning rate; None for
+    num_warmup_steps: steps until the peak learning rate; None for
       --warmup_proportion of training.
     min_seq_length: lowest sensible --max_seq_length.
     masks_padding: whether padding is masked, and so may be left out.
@@ -76,7 +76,7 @@ class Run:
   Attributes:
     settings: settings of the command, with nothing left to decide.
     task: the task.
-    config: sizes of the model.
+    config: config of the encoder.
     tokenizer: tokenizer of the model; None without a vocabulary.
     trained: checkpoint that has all of the model; None for a new model.
     selection: how the best checkpoint is selected.
