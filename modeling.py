@@ -210,6 +210,7 @@ class BertModel:
           config.hidden_size,
           tf.tanh,
           config.initializer_range,
+          compute=compute,
         )
 
   def get_pooled_output(self):
@@ -354,9 +355,14 @@ class Compute:
     del scope, is_repeatable
     return layer(hidden)
 
-  def activate(self, product, bias, activation: Callable):
-    """End of a dense layer: activation(product + bias), [R, width]."""
-    return activation(tf.nn.bias_add(product, bias))
+  def dense(self, inputs, kernel, bias, activation: Callable | None):
+    """Dense layer: activation(inputs kernel + bias), [R, width] to [R, units].
+
+    `kernel` and `bias` are float32; the result has the dtype of `inputs`.
+    """
+    kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
+    output = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+    return activation(output) if activation else output
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
     """Dropout of a tensor; `key` and `step` come from `dropout_key`."""
@@ -498,9 +504,7 @@ def take_rows(table, indices):
   """`tf.gather` from float [num_rows, width], with a dense gradient."""
 
   def sum_rows(gradient):
-    num_rows = table.shape.as_list()[0]
-    if num_rows is None:
-      num_rows = tf.shape(table)[0]
+    num_rows, _ = get_shape_list(table)
     return tf.math.unsorted_segment_sum(gradient, indices, num_rows), None
 
   return tf.gather(table, indices), sum_rows
@@ -588,6 +592,9 @@ def transformer_model(
   def to_sequence(hidden):  # [R, H] to [B, S, H]
     return compute.pad_output(reshape_from_matrix(hidden, input_shape))
 
+  def project(inputs, units, activation=None):
+    return dense(inputs, units, activation, initializer_range, compute=compute)
+
   def add_and_norm(output, residual):
     return compute.add_and_norm(
       output, residual, hidden_dropout_prob, dropout_seed, layer_norm_eps
@@ -617,19 +624,13 @@ def transformer_model(
           dropout_seed=dropout_seed,
         )
       with tf.variable_scope("output"):
-        context = dense(context, hidden_size, None, initializer_range)
-        attention_output = add_and_norm(context, queries)
+        attention_output = add_and_norm(project(context, hidden_size), queries)
     with tf.variable_scope("intermediate"):
-      intermediate = dense(
-        attention_output,
-        intermediate_size,
-        intermediate_act_fn,
-        initializer_range,
-        compute=compute,
+      intermediate = project(
+        attention_output, intermediate_size, intermediate_act_fn
       )
     with tf.variable_scope("output"):
-      output = dense(intermediate, hidden_size, None, initializer_range)
-      return add_and_norm(output, attention_output)
+      return add_and_norm(project(intermediate, hidden_size), attention_output)
 
   # Hidden states stay matrices: reshaping them in each layer is slow on a TPU.
   hidden = reshape_to_matrix(input_tensor)  # [R, H]
@@ -720,7 +721,7 @@ def attention_layer(
   width = num_attention_heads * size_per_head
 
   def project(matrix, activation, name):
-    return dense(matrix, width, activation, initializer_range, name)
+    return dense(matrix, width, activation, initializer_range, name, compute)
 
   # A query says what a position looks for, a key what a position offers, and a
   # value what it passes on to the positions that attend to it.
@@ -826,21 +827,20 @@ def dense(
   """
   width = inputs.shape.as_list()[-1]
   with tf.variable_scope(name):
-    kernel = tf.get_variable(
-      "kernel",
-      [width, units],
-      initializer=create_initializer(initializer_range),
-    )
-    bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-    kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    output = tf.matmul(reshape_to_matrix(inputs), kernel)  # [R, units]
-    if activation is None:
-      output = tf.nn.bias_add(output, bias)
-    else:
-      output = (compute or Compute()).activate(output, bias, activation)
-    if inputs.shape.rank == 2:
+    weights = dense_weights(width, units, initializer_range)
+    matrix = reshape_to_matrix(inputs)
+    output = (compute or Compute()).dense(matrix, *weights, activation)
+    if matrix is inputs:
       return output
     return reshape_from_matrix(output, get_shape_list(inputs))
+
+
+def dense_weights(width: int, units: int, initializer_range: float):
+  """Variables `kernel` [width, units] and `bias` [units] of the scope."""
+  initializer = create_initializer(initializer_range)
+  kernel = tf.get_variable("kernel", [width, units], initializer=initializer)
+  bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+  return kernel, bias
 
 
 def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):

@@ -10,7 +10,7 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
   `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
 - `jit_compile`: XLA fuses the operations between matrix products. Overrides
-  `activate`, `drop` and `add_and_norm`.
+  `dense`, `drop` and `add_and_norm`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
@@ -78,11 +78,26 @@ class FastCompute(modeling.Compute):
       raise ValueError("Recomputing with dropout needs a dropout_seed")
     return recomputed(layer, scope)(hidden)
 
-  def activate(self, product, bias, activation: Callable):
+  def dense(self, inputs, kernel, bias, activation: Callable | None):
     """See base class."""
-    if not self._fuses():
-      return super().activate(product, bias, activation)
+    if activation is None or not self._fuses():
+      return super().dense(inputs, kernel, bias, activation)
+    kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
+    product = tf.matmul(inputs, kernel)
     return compiled(_activated, activation=activation)(product, bias)
+
+  def project(self, inputs, units: int, initializer_range: float):
+    """Linear layers of matrices, each [R, width], given by the layer's name.
+
+    Subclasses may compute layers of the same matrix as one product.
+
+    Returns:
+      A list of [R, units], in the order of `inputs`.
+    """
+    return [
+      modeling.dense(matrix, units, None, initializer_range, name, compute=self)
+      for name, matrix in inputs.items()
+    ]
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
     """See base class."""
@@ -176,13 +191,12 @@ class UnpaddedCompute(FastCompute):
     """
     heads = num_attention_heads, size_per_head
     width = num_attention_heads * size_per_head
-
-    def project(rows, name):
-      return modeling.dense(rows, width, None, initializer_range, name)
-
-    query = project(from_tensor, "query")  # [R or B * F, N * D]
-    key = project(to_tensor, "key")  # [R, N * D]
-    value = project(to_tensor, "value")  # [R, N * D]
+    # [R or B * F, N * D], and twice [R, N * D]
+    query, key, value = self.project(
+      {"query": from_tensor, "key": to_tensor, "value": to_tensor},
+      width,
+      initializer_range,
+    )
     query *= 1.0 / math.sqrt(size_per_head)
 
     is_unpadded = from_tensor is to_tensor
