@@ -122,10 +122,10 @@ def find_source(
   return Source(description, config, checkpoint, vocab_file)
 
 
-def exported_model(
+def signature_model(
   source: Source, encoder: bool, seq_length: int | None, precision: str
-) -> signatures.ExportedModel:
-  """Creates the `signatures.ExportedModel` of a model.
+) -> signatures.SignatureModel:
+  """Creates the `signatures.SignatureModel` of a model.
 
   Args:
     source: parts of the model.
@@ -166,7 +166,7 @@ def exported_model(
 
 
 def read_weights(
-  model: signatures.ExportedModel, checkpoint: str
+  model: signatures.SignatureModel, checkpoint: str
 ) -> dict[str, np.ndarray]:
   """Reads the weights of a model's graph, by name.
 
@@ -200,7 +200,7 @@ def read_weights(
 
 
 def saved_model_object(
-  model: signatures.ExportedModel,
+  model: signatures.SignatureModel,
   weights: Mapping[str, np.ndarray],
   folder: str,
 ) -> tuple[tf.train.Checkpoint, dict[str, Any]]:
@@ -208,7 +208,7 @@ def saved_model_object(
 
   Args:
     model: defines the signatures.
-    weights: by variable name.
+    weights: values of the variables, by name; none for a frozen model.
     folder: its files become assets.
 
   Returns:
@@ -225,7 +225,7 @@ def saved_model_object(
 
   def callable_with(function, inputs):
     def call(**tensors):
-      with module.scope():
+      with module.scope() if weights else contextlib.nullcontext():
         return function(tensors)
 
     return tf.function(call, autograph=False).get_concrete_function(**inputs)
@@ -236,7 +236,7 @@ def saved_model_object(
   }
   main = model.main if model.main in callables else "ids"
   callables["serving_default"] = callables[main]
-  if isinstance(model, signatures.Encoder):
+  if weights and isinstance(model, signatures.Encoder):
     _make_callable(saved_object, module, model, folder)
   return saved_object, callables
 
@@ -306,7 +306,7 @@ def export(
   encoder: bool = False,
   seq_length: int | None = None,
   precision: str = "float32",
-) -> signatures.ExportedModel:
+) -> signatures.SignatureModel:
   """Writes a model as a SavedModel.
 
   Args:
@@ -322,8 +322,16 @@ def export(
   Raises:
     InputError: the folder exists, or the parts do not match each other.
   """
-  model = exported_model(source, encoder, seq_length, precision)
+  model = signature_model(source, encoder, seq_length, precision)
   weights = read_weights(model, source.checkpoint)
+  size = sum(value.nbytes for value in weights.values())
+  # Variables can be fine-tuned, but are cast to a 16-bit precision in every
+  # call. A graph holds at most 2 GB of constants.
+  is_frozen = precision != "float32" and size < 2**31
+  if is_frozen and not isinstance(model, signatures.Encoder):
+    dtype = tf.as_dtype(precision).as_numpy_dtype
+    model.freeze(tf1_module.constant_getter(weights, dtype))
+    weights = {}
   with (
     atomic_folder(export_dir) as temporary_dir,
     tempfile.TemporaryDirectory() as own,
@@ -332,11 +340,11 @@ def export(
     saved_object, callables = saved_model_object(model, weights, own)
     with _quiet():
       tf.saved_model.save(saved_object, temporary_dir, callables)
-  size = sum(value.nbytes for value in weights.values())
   logging.info(
-    "%s: %d weights, %.1f MB, from %s; signatures %s (%s by default)",
+    "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
+    " default)",
     export_dir,
-    len(weights),
+    "fine-tunable" if weights else "constant",
     size / 1e6,
     source.checkpoint,
     ", ".join(name for name in callables if name != "serving_default"),
@@ -371,7 +379,7 @@ def export_quantized(
   Raises:
     InputError: the folder exists, or the parts do not match each other.
   """
-  model = exported_model(source, encoder, seq_length, "float32")
+  model = signature_model(source, encoder, seq_length, "float32")
   model.compute = FastCompute()  # without the operations of unpadding
   weights = read_weights(model, source.checkpoint)
   module = tf1_module.GraphModule(weights)

@@ -13,6 +13,7 @@ import pytest
 import signatures_test
 import tensorflow as tf
 from signatures_test import CONFIG, TEXTS, assert_equal, call
+from tensorflow.core.protobuf import saved_model_pb2
 
 import export_model
 import modeling
@@ -182,6 +183,53 @@ def test_saved_model_cli_runs_an_export(exported, loaded, tmp_path):
   )
   expected = outputs["probabilities"]
   assert_equal(np.load(tmp_path / "probabilities.npy"), expected)
+
+
+# 16-bit precision
+
+
+@pytest.fixture(scope="module")
+def rounded(main, model_dir):
+  """Folder of the model exported in bfloat16."""
+  path = model_dir / "rounded"
+  flags = [f"--model_dir={model_dir}", f"--export_dir={path}"]
+  main(*flags, "--precision=bfloat16")
+  return path
+
+
+def constants(folder, dtype):
+  """Sizes of the matrices of a dtype among a SavedModel's constants."""
+  saved = saved_model_pb2.SavedModel()
+  saved.ParseFromString((folder / "saved_model.pb").read_bytes())
+  graph = saved.meta_graphs[0].graph_def
+  nodes = [*graph.node]
+  for function in graph.library.function:
+    nodes.extend(function.node_def)
+  shapes = [
+    tf.TensorShape(node.attr["value"].tensor.tensor_shape)
+    for node in nodes
+    if node.op == "Const" and node.attr["dtype"].type == dtype.as_datatype_enum
+  ]
+  return sorted(shape.as_list() for shape in shapes if shape.rank == 2)
+
+
+def test_kernels_are_stored_once_in_bfloat16(rounded, model_dir):
+  trained = tf.train.load_checkpoint(str(model_dir / "model.ckpt-7"))
+  kernels = [
+    shape
+    for name, shape in trained.get_variable_to_shape_map().items()
+    if name.endswith("/kernel")
+  ]
+  assert constants(rounded, tf.bfloat16) == sorted(kernels)
+  assert not tf.saved_model.load(str(rounded)).variables
+
+
+def test_signatures_are_equal_in_bfloat16(rounded, loaded):
+  model = tf.saved_model.load(str(rounded))
+  assert set(model.signatures) == set(loaded.signatures)
+  outputs = call(model, "pair", **PAIRS)["probabilities"]
+  difference = abs(outputs - call(loaded, "pair", **PAIRS)["probabilities"])
+  assert 1e-4 < difference.max() < 0.05
 
 
 # Fixed length

@@ -18,7 +18,7 @@ import modeling
 import tokenization
 from bertlib.compute import FastCompute
 from bertlib.data import classification, model_inputs, ner, squad_features
-from bertlib.export import tf_tokenizer
+from bertlib.export import tf1_module, tf_tokenizer
 from bertlib.metrics import squad_decoding
 
 Tensors = Mapping[str, Any]
@@ -36,7 +36,7 @@ class Signature(NamedTuple):
   function: Callable[[Tensors], Tensors]
 
 
-class ExportedModel:
+class SignatureModel:
   """Base class: a model with its tokenization and decoding in the graph.
 
   Attributes:
@@ -56,7 +56,7 @@ class ExportedModel:
     dtype=tf.float32,
     build_model: Callable[..., Any] | None = None,
   ):
-    """Creates the exported form of a model.
+    """Describes the signatures of a model.
 
     Args:
       description: contents of `model.json`.
@@ -74,6 +74,11 @@ class ExportedModel:
     self.max_seq_length = seq_length or description["max_seq_length"]
     self.compute = FastCompute(dtype, unpad=seq_length is None)
     self.text = tokenizer and self.graph_tokenizer(tokenizer)
+    self._frozen: tf1_module.FrozenGraph | None = None
+
+  def freeze(self, weight_getter: Callable[..., Any]) -> None:
+    """Makes the weights constants, see `tf1_module.FrozenGraph`."""
+    self._frozen = tf1_module.FrozenGraph(self.build, weight_getter)
 
   def graph_tokenizer(self, tokenizer) -> tf_tokenizer.GraphTokenizer:
     """The tokenizer as graph operations."""
@@ -82,6 +87,10 @@ class ExportedModel:
   def build(self, inputs: Tensors):
     """Builds the model's graph from `model_inputs.TOKEN_FEATURES`."""
     return self.build_model(self.description, self.config, inputs, self.compute)
+
+  def run(self, inputs: Tensors):
+    """The outputs of `build`."""
+    return self._frozen(inputs) if self._frozen else self.build(inputs)
 
   def ids(self, inputs: Tensors) -> Tensors:
     """Outputs for a batch of ids."""
@@ -122,13 +131,25 @@ def _texts(*names: str) -> dict[str, tf.TensorSpec]:
   return {name: tf.TensorSpec([None], tf.string, name) for name in names}
 
 
-class Encoder(ExportedModel):
+class EncoderOutputs(NamedTuple):
+  """Outputs of an encoder, float32.
+
+  Attributes:
+    states: [B, S, H] of the embeddings and of each layer.
+    pooled: [B, H].
+  """
+
+  states: list[Any]
+  pooled: Any
+
+
+class Encoder(SignatureModel):
   """Encoder outputs: all layers, pooled output and mean of the tokens."""
 
   def build(self, inputs, is_training: bool = False):
-    """See base class; a `modeling.BertModel`."""
+    """See base class; `EncoderOutputs`."""
     unpad = self.compute.unpad and not is_training
-    return modeling.BertModel(
+    model = modeling.BertModel(
       self.config,
       is_training,
       inputs["input_ids"],
@@ -136,17 +157,20 @@ class Encoder(ExportedModel):
       inputs["segment_ids"],
       compute=dataclasses.replace(self.compute, unpad=unpad),
     )
+    states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
+    return EncoderOutputs(
+      [tf.cast(state, tf.float32) for state in states],
+      tf.cast(model.get_pooled_output(), tf.float32),
+    )
 
   def call(self, inputs: Tensors, is_training: bool) -> dict[str, Any]:
     """Outputs of an encoder under the names of TensorFlow Hub."""
-    model = self.build(self._token_features(inputs), is_training)
-    layers = [tf.cast(x, tf.float32) for x in model.get_all_encoder_layers()]
-    pooled = tf.cast(model.get_pooled_output(), tf.float32)
+    outputs = self.build(self._token_features(inputs), is_training)
     return {
-      "pooled_output": pooled,
-      "sequence_output": layers[-1],
-      "encoder_outputs": layers,
-      "default": pooled,
+      "pooled_output": outputs.pooled,
+      "sequence_output": outputs.states[-1],
+      "encoder_outputs": outputs.states[1:],
+      "default": outputs.pooled,
     }
 
   def token_specs(self):
@@ -175,28 +199,26 @@ class Encoder(ExportedModel):
 
   def ids(self, inputs):
     """See base class."""
-    model = self.build(self._token_features(inputs))
-    states = tf.cast(model.get_sequence_output(), tf.float32)
+    outputs = self.run(self._token_features(inputs))
+    states = outputs.states[-1]
     mask = tf.cast(inputs["input_mask"], tf.float32)[:, :, tf.newaxis]
     mean = tf.reduce_sum(states * mask, 1) / tf.reduce_sum(mask, 1)
     return {
-      "pooled_output": tf.cast(model.get_pooled_output(), tf.float32),
+      "pooled_output": outputs.pooled,
       "mean_output": mean,
       "sequence_output": states,
     }
 
   def layers(self, inputs: Tensors) -> Tensors:
     """Hidden states of the embeddings and of every layer."""
-    model = self.build(self._token_features(inputs))
-    states = [model.get_embedding_output(), *model.get_all_encoder_layers()]
+    outputs = self.run(self._token_features(inputs))
     return {
-      # [B, layers + 1, S, H]
-      "all_layers": tf.cast(tf.stack(states, axis=1), tf.float32),
-      "pooled_output": tf.cast(model.get_pooled_output(), tf.float32),
+      "all_layers": tf.stack(outputs.states, axis=1),  # [B, layers + 1, S, H]
+      "pooled_output": outputs.pooled,
     }
 
 
-class Classifier(ExportedModel):
+class Classifier(SignatureModel):
   """Labels of texts or pairs."""
 
   def __init__(self, description, *args, **kwargs):
@@ -241,7 +263,7 @@ class Classifier(ExportedModel):
 
   def ids(self, inputs):
     """See base class."""
-    outputs, problem = self.build(inputs), self.problem
+    outputs, problem = self.run(inputs), self.problem
     if problem.kind == "regression":
       return {"score": outputs[:, 0]}
     if problem.kind == "multi_label":
@@ -255,7 +277,7 @@ class Classifier(ExportedModel):
     return {"probabilities": outputs, "label": label}
 
 
-class MaskedLM(ExportedModel):
+class MaskedLM(SignatureModel):
   """Top-k predictions for each [MASK]."""
 
   never_split = ("[MASK]",)
@@ -290,7 +312,7 @@ class MaskedLM(ExportedModel):
 
   def ids(self, inputs):
     """See base class."""
-    logits, next_sentence_logits = self.build(inputs)
+    logits, next_sentence_logits = self.run(inputs)
     return {
       "masked_lm_probabilities": tf.nn.softmax(logits),
       "next_sentence_probabilities": tf.nn.softmax(next_sentence_logits),
@@ -322,7 +344,7 @@ class MaskedLM(ExportedModel):
       indices[:, 0],
       tf.shape(is_mask, tf.int64)[0],
     )
-    logits, _ = self.build(
+    logits, _ = self.run(
       {**encoded, "masked_lm_positions": positions.to_tensor(0)}
     )
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
@@ -335,7 +357,7 @@ class MaskedLM(ExportedModel):
     }
 
 
-class Tagger(ExportedModel):
+class Tagger(SignatureModel):
   """Tags of words. Long texts are split into overlapping windows.
 
   The model outputs probabilities, float32 [B, S, L].
@@ -347,7 +369,7 @@ class Tagger(ExportedModel):
 
   def ids(self, inputs):
     """See base class."""
-    return {"probabilities": self.build(inputs)}
+    return {"probabilities": self.run(inputs)}
 
   def signatures(self):
     """See base class."""
@@ -376,7 +398,7 @@ class Tagger(ExportedModel):
       tf.fill(tf.shape(lengths), max(room // 2, 1)),
     )
     ids = tf_tokenizer.gather_windows(tokens.ids, windows)
-    probabilities = self.build(self.text.join(ids, ids[:, :0], self.seq_length))
+    probabilities = self.run(self.text.join(ids, ids[:, :0], self.seq_length))
 
     # A window decides the words that begin in [first, last): its middle half,
     # extended to the ends of the text.
@@ -419,7 +441,7 @@ class Tagger(ExportedModel):
     }
 
 
-class QuestionAnswering(ExportedModel):
+class QuestionAnswering(SignatureModel):
   """Answers to questions. Long passages are split into overlapping windows.
 
   The model outputs start and end logits, float32 [B, 2, S].
@@ -440,7 +462,7 @@ class QuestionAnswering(ExportedModel):
 
   def ids(self, inputs):
     """See base class."""
-    starts, ends = tf.unstack(self.build(inputs), axis=1)
+    starts, ends = tf.unstack(self.run(inputs), axis=1)
     return {"start_logits": starts, "end_logits": ends}
 
   def signatures(self):
@@ -478,7 +500,7 @@ class QuestionAnswering(ExportedModel):
       tf_tokenizer.gather_windows(passages.ids, windows),
       self.seq_length,
     )
-    logits = self.build(encoded)  # [W, 2, S]
+    logits = self.run(encoded)  # [W, 2, S]
     scores, first, last = self._best_spans(
       logits, windows, tf.gather(before, row), passages.ids
     )

@@ -64,6 +64,70 @@ class GraphModule(tf.Module):
       yield
 
 
+class FrozenGraph:
+  """Graph code with constant weights, as one TensorFlow function.
+
+  Several functions may call it: a SavedModel of them has its weights once.
+  Kernels are constants of the graph, which oneDNN lays out for the processor at
+  the first call. TensorFlow copies such constants when it optimizes a graph, so
+  other weights are captured tensors.
+  """
+
+  def __init__(
+    self,
+    build: Callable[[Mapping[str, Any]], Any],
+    weight_getter: Callable[..., Any],
+  ):
+    """Creates the function, which is traced when it is first called.
+
+    Args:
+      build: maps tensors by name to a structure of tensors. It gets its weights
+        by `tf.get_variable`.
+      weight_getter: `custom_getter` of a variable scope.
+    """
+    self._build = build
+    self._weight_getter = weight_getter
+    self._function: Callable | None = None
+
+  def __call__(self, inputs: Mapping[str, Any]):
+    """Calls `build`; names and shapes are those of the first call."""
+    if self._function is None:
+      specs = {
+        name: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype, name)
+        for name, tensor in inputs.items()
+      }
+      self._function = tf.function(
+        self._call, input_signature=[specs], autograph=False
+      )
+    return self._function(dict(inputs))
+
+  def _call(self, inputs):
+    with tf.compat.v1.variable_scope("", custom_getter=self._get):
+      return self._build(inputs)
+
+  def _get(self, getter, name, *args, **kwargs):
+    in_graph = name.endswith("/kernel")
+    with contextlib.nullcontext() if in_graph else tf.init_scope():
+      return self._weight_getter(getter, name, *args, **kwargs)
+
+
+def constant_getter(weights: Mapping[str, np.ndarray], dtype) -> Callable:
+  """A custom getter of variables that returns constants.
+
+  Args:
+    weights: values by variable name.
+    dtype: NumPy dtype of kernels.
+  """
+
+  def get(getter, name, *args, **kwargs):
+    del getter, args, kwargs
+    value = weights[name]
+    is_kernel = name.endswith("/kernel")
+    return tf.constant(value.astype(dtype) if is_kernel else value)
+
+  return get
+
+
 def initial_weights(
   build: Callable[[], Any], init_checkpoint: str | None = None
 ) -> dict[str, np.ndarray]:

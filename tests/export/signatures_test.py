@@ -177,9 +177,11 @@ def unsaved(
   source, encoder=False, seq_length=None, precision="float32", **limits
 ):
   """The signatures of an exported model, without writing a SavedModel."""
-  exported = export_model.exported_model(source, encoder, seq_length, precision)
-  vars(exported).update(limits)
-  weights = export_model.read_weights(exported, source.checkpoint)
+  described = export_model.signature_model(
+    source, encoder, seq_length, precision
+  )
+  vars(described).update(limits)
+  weights = export_model.read_weights(described, source.checkpoint)
   module = tf1_module.GraphModule(weights)
 
   def as_function(signature):
@@ -190,7 +192,7 @@ def unsaved(
 
     return lambda **inputs: call(inputs)
 
-  signatures = exported.signatures().items()
+  signatures = described.signatures().items()
   return types.SimpleNamespace(
     signatures={name: as_function(signature) for name, signature in signatures}
   )
@@ -538,7 +540,7 @@ def test_passages_without_words_have_no_answer(models, kind):
 def test_a_length_without_room_for_text_is_refused(models):
   folder, *_ = models("squad_1")
   with pytest.raises(InputError, match="=9 leaves no room for text"):
-    export_model.exported_model(source_of(folder), False, 9, "float32")
+    export_model.signature_model(source_of(folder), False, 9, "float32")
 
 
 # Masks
