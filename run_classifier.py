@@ -13,8 +13,9 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(ClassifierSettings, imports_tensorflow=True)
 
 import functools
+import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -371,25 +372,33 @@ class Predictor(predictor.LoadedModel):
     Returns:
       A prediction for each, in order.
     """
-    problem = self.problem
-    has_choices = problem.kind == "multiple_choice"
-    pairs = []
-    for text in texts:
-      pairs += text if has_choices else [text]
-    encoded = [
+    return self.predict_blocks(texts, self._encode, self._decode)
+
+  def _encode(self, texts):
+    """The number of texts, and the rows of all their pairs."""
+    pairs = texts
+    if self.problem.kind == "multiple_choice":
+      pairs = itertools.chain.from_iterable(texts)
+    length = self.description["max_seq_length"]
+    rows = [
       model_inputs.encode_pair(
         self.tokenizer,
         *((pair, None) if isinstance(pair, str) else pair),
-        self.description["max_seq_length"],
+        length,
       )._asdict()
       for pair in pairs
     ]
-    rows = self.run(encoded)
-    if has_choices:
-      logits = np.reshape(rows, [-1, problem.num_labels])
-      rows = classification_scores.probabilities(problem, logits)
+    return len(texts), rows
+
+  def _decode(self, num_texts: int, outputs) -> Iterator[Prediction]:
+    """The predictions of a block."""
+    problem = self.problem
+    if problem.kind == "multiple_choice":
+      logits = np.reshape(outputs, [num_texts, problem.num_labels])
+      outputs = classification_scores.probabilities(problem, logits)
     thresholds = self.description.get("thresholds")
-    return [prediction(problem, row, thresholds) for row in rows]
+    for output in outputs:
+      yield prediction(problem, output, thresholds)
 
 
 # The command line

@@ -235,18 +235,24 @@ class Predictor(predictor.LoadedModel):
     Returns:
       For each text its entities, in order.
     """
+    return self.predict_blocks(texts, self._encode, self._decode)
+
+  def _encode(self, texts):
+    """The sentences and windows of texts, and the rows of the windows."""
     sentences = [ner.from_text(text) for text in texts]
     length = self.description["max_seq_length"]
     windows = list(ner.make_windows(sentences, self.tokenizer, length))
-    rows = self.run(
-      [
-        ner.window_record(window, index, length, None)
-        for index, window in enumerate(windows)
-      ]
-    )
-    labels = self.description["labels"]
+    rows = [
+      ner.window_record(window, index, length, None)
+      for index, window in enumerate(windows)
+    ]
+    return (sentences, windows), rows
+
+  def _decode(self, encoded, outputs):
+    """The entities of each text."""
+    sentences, windows = encoded
     predicted = ner_decoding.assign_tags(
-      sentences, windows, enumerate(rows), labels
+      sentences, windows, enumerate(outputs), self.description["labels"]
     )
     return [
       ner_decoding.extract_entities(sentence, *tagged)

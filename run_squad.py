@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -324,33 +324,56 @@ class Predictor(predictor.LoadedModel):
       The answers to each question, best first; empty for a passage without
       words.
     """
-    pairs = list(pairs)
-    split = [squad_examples.split_words(passage) for _, passage in pairs]
-    examples = [
-      SquadExample(str(index), question, words)
-      for index, ((question, _), (words, _)) in enumerate(zip(pairs, split))
-    ]
-    settings = squad_features.WindowSettings.of_model(self.description)
-    windows = squad_features.convert_examples_to_windows(
-      examples, self.tokenizer, settings
+    decode = functools.partial(
+      self._decode, n_best_size, max_answer_length, null_score_diff_threshold
     )
+    return self.predict_blocks(pairs, self._encode, decode)
+
+  def _encode(self, pairs):
+    """The questions, words and windows of pairs, and rows of the windows."""
+    examples, split, last_passage = [], [], None
+    for index, (question, passage) in enumerate(pairs):
+      if passage != last_passage:  # questions share the words of a passage
+        last_passage = passage
+        words_and_starts = squad_examples.split_words(passage)
+      split.append(words_and_starts)
+      examples.append(SquadExample(str(index), question, words_and_starts[0]))
+    settings = squad_features.WindowSettings.of_model(self.description)
     windows = list(
       squad_features.iterate_features(
-        windows, settings.max_seq_length, self.tokenizer.inv_vocab
+        squad_features.convert_examples_to_windows(
+          examples, self.tokenizer, settings
+        ),
+        settings.max_seq_length,
+        self.tokenizer.inv_vocab,
       )
     )
-    rows = self.run(list(map(squad_features.as_record, windows)))
+    rows = list(map(squad_features.as_record, windows))
+    return (examples, split, windows), rows
+
+  def _decode(
+    self,
+    n_best_size: int,
+    max_answer_length: int,
+    null_score_diff_threshold: float,
+    encoded,
+    outputs,
+  ) -> Iterator[list[Answer]]:
+    """The answers to each question."""
+    examples, split, windows = encoded
     finder = squad_decoding.AnswerFinder(
       examples,
       windows,
-      [RawResult(window.unique_id, *row) for window, row in zip(windows, rows)],
+      [
+        RawResult(window.unique_id, *output)
+        for window, output in zip(windows, outputs)
+      ],
       self.description["do_lower_case"],
     )
     allows_null = self.description["version_2_with_negative"]
     found = finder.nbest_predictions(
       n_best_size, max_answer_length, allows_null
     )
-    answers = []
     for (predictions, best, odds), words_and_starts in zip(found, split):
       candidates = []
       if best or allows_null:
@@ -358,8 +381,7 @@ class Predictor(predictor.LoadedModel):
       if allows_null:
         chosen = "" if odds > null_score_diff_threshold else best
         candidates.sort(key=lambda answer: answer.text != chosen)
-      answers.append(candidates)
-    return answers
+      yield candidates
 
 
 def _answers(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -13,7 +14,14 @@ import modeling
 from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
+from bertlib.data.read_ahead import blocks, read_ahead
 from bertlib.errors import InputError
+
+# Texts that are encoded, sorted by length and decoded together.
+_BLOCK_SIZE = 1024
+
+# Tokens of a batch. With more, hidden states no longer fit in the caches.
+_TOKENS_PER_BATCH = 2048
 
 
 class LoadedModel:
@@ -33,8 +41,9 @@ class LoadedModel:
     self,
     model_dir: str,
     checkpoint: str | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     precision: str = "float32",
+    num_threads: int | None = None,
   ):
     """Loads a model.
 
@@ -42,8 +51,10 @@ class LoadedModel:
       model_dir: the `--output_dir` of a training run.
       checkpoint: path of a checkpoint; None for the folder's
         `trained_checkpoint`.
-      batch_size: rows per batch.
+      batch_size: rows per batch; None for about 2048 tokens per batch.
       precision: "float32", "bfloat16" or "float16", see `--precision`.
+      num_threads: threads that compute on the CPU; None for one per core. All
+        sessions of a process share their threads: the first one counts.
 
     Raises:
       InputError: the folder is missing, or contains no model of `script`.
@@ -69,6 +80,10 @@ class LoadedModel:
       config.vocab_size,
     )
     self._batch_size = batch_size
+    self._session_config = tf.ConfigProto(
+      intra_op_parallelism_threads=num_threads or 0,
+      inter_op_parallelism_threads=num_threads or 0,
+    )
     self._load(config, checkpoint, precision)
 
   def _load(
@@ -92,11 +107,15 @@ class LoadedModel:
           self._inputs,
           FastCompute(tf.as_dtype(precision), unpad=True),
         )
-      self._session = tf.Session(graph=graph)
+      self._session = tf.Session(graph=graph, config=self._session_config)
       if not getter:
         tf.train.Saver(tf.trainable_variables()).restore(
           self._session, checkpoint
         )
+      self._compute = self._session.make_callable(
+        self._outputs,
+        [self._inputs[name] for name in model_inputs.TOKEN_FEATURES],
+      )
 
   @staticmethod
   def build(
@@ -118,6 +137,43 @@ class LoadedModel:
     """
     raise NotImplementedError
 
+  def predict_blocks(
+    self,
+    texts: Iterable[Any],
+    encode: Callable[[list[Any]], tuple[Any, Sequence[Mapping[str, Any]]]],
+    decode: Callable[[Any, list[np.ndarray]], Iterable[Any]],
+  ) -> list[Any]:
+    """Encodes, computes and decodes texts, block by block.
+
+    If there are several blocks, one thread encodes the next block and another
+    one computes the current block while this thread decodes the previous one.
+
+    Args:
+      texts: read once, at most three blocks at a time.
+      encode: takes a block of texts; returns what `decode` needs of them, and
+        the rows to compute, see `run`.
+      decode: takes that and the outputs of the rows; returns a prediction for
+        each text.
+
+    Returns:
+      The predictions, in order.
+    """
+
+    def compute(encoded):
+      context, rows = encoded
+      return context, self.run(rows)
+
+    sets = blocks(texts, _BLOCK_SIZE)
+    first = next(sets, [])
+    if len(first) < _BLOCK_SIZE:  # threads would only take time
+      return list(decode(*compute(encode(first))))
+    encoded = read_ahead(map(encode, itertools.chain([first], sets)))
+    return [
+      prediction
+      for computed in read_ahead(map(compute, encoded))
+      for prediction in decode(*computed)
+    ]
+
   def run(
     self, rows: Sequence[Mapping[str, Sequence[int]]]
   ) -> list[np.ndarray]:
@@ -134,19 +190,29 @@ class LoadedModel:
     lengths = [sum(row["input_mask"]) for row in rows]
     order = sorted(range(len(rows)), key=lambda index: -lengths[index])
     outputs: list[Any] = [None] * len(rows)
-    for first in range(0, len(order), self._batch_size):
-      batch = order[first : first + self._batch_size]
-      longest = lengths[batch[0]]
-      feed = {
-        tensor: [
-          model_inputs.pad(rows[index][name][:longest], longest)
-          for index in batch
-        ]
-        for name, tensor in self._inputs.items()
-      }
-      for index, row in zip(batch, self._session.run(self._outputs, feed)):
-        outputs[index] = row
+    first = 0
+    while first < len(order):
+      longest = max(lengths[order[first]], 1)
+      size = self._batch_size or max(_TOKENS_PER_BATCH // longest, 1)
+      batch = order[first : first + size]
+      first += size
+      for index, output in zip(
+        batch, self._compute(*self._arrays(rows, batch, longest))
+      ):
+        outputs[index] = output
     return outputs
+
+  @staticmethod
+  def _arrays(rows, batch: Iterable[int], length: int):
+    """Yields the inputs of a batch, int32 [B, S] each."""
+    for name in model_inputs.TOKEN_FEATURES:
+      yield np.array(
+        [
+          model_inputs.pad(rows[index][name][:length], length)
+          for index in batch
+        ],
+        np.int32,
+      )
 
   def close(self) -> None:
     """Closes the session."""

@@ -92,12 +92,16 @@ class NbestPrediction(NamedTuple):
     """
     if not self.text:
       return 0, 0
-    characters = []
-    for index in range(self.words[0], self.words[1] + 1):
-      # Includes the space after the word.
-      characters += range(starts[index], starts[index] + len(words[index]) + 1)
+
+    def in_paragraph(offset):
+      index = self.words[0]
+      while offset > len(words[index]):  # a word is followed by a space
+        offset -= len(words[index]) + 1
+        index += 1
+      return starts[index] + offset
+
     start, stop = self.span
-    return characters[start], characters[stop - 1] + 1
+    return in_paragraph(start), in_paragraph(stop - 1) + 1
 
 
 # Text of a span

@@ -555,7 +555,7 @@ def row_of(ids, padding=0):
 
 
 def test_rows_are_computed_in_batches_and_returned_in_order(
-  checkpoint, tmp_path
+  checkpoint, tmp_path, monkeypatch
 ):
   write_model_files(tmp_path, do_lower_case=True)
   rng = np.random.default_rng(3)
@@ -570,10 +570,11 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
     with Loaded(str(tmp_path), checkpoint, batch_size) as model:
       return np.array(model.run(rows))
 
+  monkeypatch.setattr(predictor, "_TOKENS_PER_BATCH", 24)
   alone = logits(1, [row_of(i) for i in ids])
   gaps = np.abs(alone[:, None] - alone).max(axis=-1)
   assert gaps[~np.eye(len(ids), dtype=bool)].min() > 1e-2
-  for batch_size in (2, 4, 32):
+  for batch_size in (2, 4, 32, None):
     for padding in (0, 4):
       np.testing.assert_allclose(
         logits(batch_size, [row_of(i, padding) for i in ids]),
@@ -582,6 +583,123 @@ def test_rows_are_computed_in_batches_and_returned_in_order(
         atol=1e-5,
       )
   assert logits(4, []).size == 0
+
+
+def shapes_of_batches(model, rows):
+  """Shapes of the batches in which a model computes rows."""
+  shapes, compute = [], model._compute
+
+  def recorded(ids, *others):
+    shapes.append(ids.shape)
+    return compute(ids, *others)
+
+  model._compute = recorded
+  model.run(rows)
+  return shapes
+
+
+def test_batches_have_a_number_of_tokens_or_of_rows(
+  checkpoint, tmp_path, monkeypatch
+):
+  write_model_files(tmp_path, do_lower_case=True)
+  monkeypatch.setattr(predictor, "_TOKENS_PER_BATCH", 8)
+  rows = [row_of([1] * length, 5) for length in (3, 12, 5, 4, 2, 1, 4)]
+  shapes = {
+    None: [(1, 12), (1, 5), (2, 4), (2, 3), (1, 1)],
+    3: [(3, 12), (3, 4), (1, 1)],
+  }
+  for batch_size, expected in shapes.items():
+    with Loaded(str(tmp_path), checkpoint, batch_size) as model:
+      assert shapes_of_batches(model, rows) == expected
+
+
+@pytest.fixture
+def loaded(checkpoint, tmp_path, monkeypatch):
+  """A model that takes texts in blocks of three."""
+  write_model_files(tmp_path, do_lower_case=True)
+  monkeypatch.setattr(predictor, "_BLOCK_SIZE", 3)
+  with Loaded(str(tmp_path), checkpoint) as model:
+    yield model
+
+
+def predict_lengths(model, lengths, encode_row=row_of):
+  """Predicts rows of these lengths: (length, logit) of each."""
+
+  def encode(block):
+    return block, [encode_row([1] * length) for length in block]
+
+  def decode(block, outputs):
+    return zip(block, [output[0] for output in outputs])
+
+  return model.predict_blocks(lengths, encode, decode)
+
+
+@pytest.mark.parametrize("num_texts", [0, 2, 3, 10])
+def test_texts_are_predicted_in_blocks_and_in_order(loaded, num_texts):
+  lengths = [1 + number * 5 % 7 for number in range(num_texts)]
+  expected = loaded.run([row_of([1] * length) for length in lengths])
+  predicted = predict_lengths(loaded, iter(lengths))
+  assert [length for length, _ in predicted] == lengths
+  np.testing.assert_allclose(
+    [logit for _, logit in predicted],
+    [output[0] for output in expected],
+    rtol=0,
+    atol=1e-5,
+  )
+
+
+def test_an_error_while_texts_are_encoded_reaches_the_caller(loaded):
+  def encode_row(ids):
+    if len(ids) == 8:
+      raise InputError("the eighth text cannot be encoded")
+    return row_of(ids)
+
+  with pytest.raises(InputError, match="eighth"):
+    predict_lengths(loaded, range(1, 20), encode_row)
+  assert len(predict_lengths(loaded, range(1, 5))) == 4
+
+
+def test_texts_are_read_few_blocks_ahead(loaded):
+  num_decoded, most_ahead = 0, 0
+
+  def texts():
+    nonlocal most_ahead
+    for number in range(1, 61):
+      most_ahead = max(most_ahead, number - num_decoded)
+      yield number
+
+  def encode(block):
+    return block, [row_of([1]) for _ in block]
+
+  def decode(block, outputs):
+    nonlocal num_decoded
+    for text in block:
+      yield text
+      num_decoded += 1
+
+  predicted = loaded.predict_blocks(texts(), encode, decode)
+  assert predicted == list(range(1, 61))
+  # One block of three is decoded, one is computed, and one is encoded.
+  assert most_ahead <= 3 * 3
+
+
+def test_num_threads_reaches_the_session(checkpoint, tmp_path, monkeypatch):
+  write_model_files(tmp_path, do_lower_case=True)
+  configs, session = [], tf.Session
+
+  def recorded(config=None, **options):
+    configs.append(config)
+    return session(config=config, **options)
+
+  monkeypatch.setattr(tf, "Session", recorded)
+  outputs = []
+  for num_threads in (None, 1, 3):
+    with Loaded(str(tmp_path), checkpoint, num_threads=num_threads) as model:
+      outputs.append(model.run([row_of([1, 2, 3])])[0])
+  for config, expected in zip(configs, (0, 1, 3)):
+    assert config.intra_op_parallelism_threads == expected
+    assert config.inter_op_parallelism_threads == expected
+  np.testing.assert_allclose(outputs, outputs[:1] * 3, rtol=0, atol=1e-5)
 
 
 # Half the distance from 1 to the next larger number.

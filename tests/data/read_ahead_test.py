@@ -1,0 +1,88 @@
+"""Tests of iteration in a thread."""
+
+import threading
+
+import pytest
+
+from bertlib.data import read_ahead
+
+pytestmark = pytest.mark.unit
+
+
+def test_items_come_in_order():
+  assert list(read_ahead.read_ahead(range(100), 3)) == list(range(100))
+  assert list(read_ahead.read_ahead([])) == []
+
+
+def test_items_are_computed_in_one_other_thread():
+  threads = set(read_ahead.read_ahead(threading.get_ident() for _ in range(9)))
+  assert len(threads) == 1
+  assert threading.get_ident() not in threads
+
+
+def test_an_item_is_computed_while_the_one_before_is_used():
+  computed = threading.Event()
+
+  def items():
+    yield 1
+    computed.set()
+    yield 2
+
+  for item in read_ahead.read_ahead(items()):
+    if item == 1:
+      assert computed.wait(timeout=60)
+
+
+@pytest.mark.parametrize("num_items", [1, 3])
+def test_the_thread_is_a_limited_number_of_items_ahead(num_items):
+  used, most_ahead = 0, 0
+
+  def items():
+    nonlocal most_ahead
+    for number in range(1, 51):
+      most_ahead = max(most_ahead, number - used)
+      yield number
+
+  for used in read_ahead.read_ahead(items(), num_items):  # noqa: B007
+    pass
+  assert used == 50
+  # The item in use is not done, and the thread has no more ahead of it.
+  assert 1 <= most_ahead <= num_items + 1
+
+
+def test_an_error_is_raised_in_place_of_its_item():
+  def items():
+    yield 1
+    yield 2
+    raise KeyError("third")
+
+  received = []
+  with pytest.raises(KeyError, match="third"):
+    for item in read_ahead.read_ahead(items()):
+      received.append(item)
+  assert received == [1, 2]
+
+
+def test_the_thread_ends_with_its_consumer():
+  closed = threading.Event()
+
+  def items():
+    try:
+      while True:
+        yield 1
+    finally:
+      closed.set()
+
+  ahead = read_ahead.read_ahead(items())
+  next(ahead)
+  before = threading.active_count()
+  ahead.close()
+  assert threading.active_count() == before - 1
+  del ahead
+  assert closed.wait(timeout=60)
+
+
+def test_blocks_are_of_one_size_but_for_the_last():
+  found = list(read_ahead.blocks(iter(range(7)), 3))
+  assert found == [[0, 1, 2], [3, 4, 5], [6]]
+  assert list(read_ahead.blocks([], 3)) == []
