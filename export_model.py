@@ -37,7 +37,7 @@ from bertlib.checkpoints import finding, loading, model_json, rewrite
 from bertlib.compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
-from bertlib.export import signatures, tf1_module
+from bertlib.export import exported_model, signatures, tf1_module
 from bertlib.files import atomic_folder, atomic_write
 from bertlib.settings import option
 from bertlib.settings.export import ExportSettings
@@ -337,6 +337,7 @@ def export(
     tempfile.TemporaryDirectory() as own,
   ):
     write_assets(source, own)
+    exported_model.write_format(own, precision)
     saved_object, callables = saved_model_object(model, weights, own)
     with _quiet():
       tf.saved_model.save(saved_object, temporary_dir, callables)

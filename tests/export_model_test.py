@@ -86,6 +86,7 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
     with open(path, encoding="utf-8") as file:
       texts[name] = file.read()
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
+  assert json.loads(texts.pop("format.json")) == {"precision": "float32"}
   description = model_json.load_description(str(model_dir))
   assert json.loads(texts.pop("model.json")) == description
   assert texts == {
@@ -249,7 +250,12 @@ def static(main, model_dir):
 def test_without_a_vocabulary_only_ids_are_accepted(static):
   assert set(static.signatures) == {"ids", "serving_default"}
   files = {os.path.basename(a.asset_path.numpy()) for a in static.assets}
-  assert files == {b"bert_config.json", b"labels.txt", b"model.json"}
+  assert files == {
+    b"bert_config.json",
+    b"format.json",
+    b"labels.txt",
+    b"model.json",
+  }
 
 
 def test_a_fixed_length_does_not_change_predictions(static, model_dir, loaded):

@@ -1,0 +1,125 @@
+"""Calls the signatures of a model that export_model.py has written."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from bertlib import json_files
+from bertlib.errors import InputError
+from bertlib.files import atomic_write
+from bertlib.precision import supported_dtypes
+
+# Asset with the number formats of the model.
+FORMAT_FILE = "format.json"
+
+
+class ExportedModel:
+  """An exported model, from texts or ids to NumPy arrays.
+
+  ```python
+  model = ExportedModel("output/exported/mrpc/1")
+  model(text_a=["He left."], text_b=["He went away."])["label"]
+  ```
+
+  Attributes:
+    signatures: the names of the inputs, by signature.
+  """
+
+  def __init__(self, folder: str):
+    """Loads a model.
+
+    Args:
+      folder: the `--export_dir` of export_model.py.
+
+    Raises:
+      InputError: there is no SavedModel, or it cannot run here.
+    """
+    if not tf.saved_model.contains_saved_model(folder):
+      raise InputError(f"{folder}: contains no SavedModel")
+    check_format(folder)
+    self._folder = folder
+    self._model = tf.saved_model.load(folder)
+    self.signatures = {
+      name: sorted(self._specs(name)) for name in self._model.signatures
+    }
+
+  def __call__(
+    self, signature: str = "serving_default", /, **inputs: Any
+  ) -> dict[str, np.ndarray]:
+    """Calls a signature.
+
+    Args:
+      signature: its name.
+      **inputs: lists of texts, or arrays of ids, by the names in `signatures`.
+
+    Returns:
+      Its outputs by name; those that are texts as arrays of str.
+
+    Raises:
+      InputError: there is no such signature, or the inputs do not fit it.
+    """
+    if signature not in self.signatures:
+      raise InputError(
+        f"{self._folder}: has no signature {signature!r}. Name one of"
+        f" {', '.join(self.signatures)}"
+      )
+    if sorted(inputs) != self.signatures[signature]:
+      raise InputError(
+        f"{self._folder}: signature {signature!r} takes the inputs"
+        f" {', '.join(self.signatures[signature])}, not {', '.join(inputs)}"
+      )
+    specs = self._specs(signature)
+    tensors = {}
+    for name, value in inputs.items():
+      tensors[name] = tf.convert_to_tensor(value, specs[name].dtype)
+      if not specs[name].shape.is_compatible_with(tensors[name].shape):
+        raise InputError(
+          f"{name}: has shape {tensors[name].shape}, but signature"
+          f" {signature!r} takes {specs[name].shape}"
+        )
+    outputs = self._model.signatures[signature](**tensors)
+    return {name: _array(tensor) for name, tensor in outputs.items()}
+
+  def _specs(self, signature: str) -> dict[str, tf.TensorSpec]:
+    return self._model.signatures[signature].structured_input_signature[1]
+
+
+def _array(tensor) -> np.ndarray:
+  """Value of a tensor; of strings, an array of str."""
+  array = tensor.numpy()
+  if tensor.dtype != tf.string:
+    return array
+  texts = [text.decode() for text in array.ravel()]
+  return np.array(texts, object).reshape(array.shape)
+
+
+def write_format(folder: str, precision: str) -> None:
+  """Writes `FORMAT_FILE`.
+
+  Args:
+    folder: folder of the assets.
+    precision: dtype of activations.
+  """
+  with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
+    json.dump({"precision": precision}, file)
+
+
+def check_format(folder: str) -> None:
+  """Warns if an exported model is slow on this machine."""
+  path = os.path.join(folder, "assets", FORMAT_FILE)
+  if not tf.io.gfile.exists(path):  # of an older version
+    return
+  precision = json_files.read(path, {"precision": str})["precision"]
+  if precision not in supported_dtypes():
+    logging.warning(
+      "%s: is in %s, for which this machine has no instructions. An export in"
+      " float32 is faster here",
+      folder,
+      precision,
+    )

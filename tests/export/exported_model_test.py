@@ -1,0 +1,85 @@
+"""Tests of calling exported models from Python."""
+
+import json
+
+import pytest
+import signatures_test
+from signatures_test import TEXTS, assert_equal
+
+import export_model
+import run_classifier
+from bertlib.errors import InputError
+from bertlib.export import exported_model
+from bertlib.export.exported_model import ExportedModel
+
+pytestmark = pytest.mark.train
+
+PAIRS = list(zip(TEXTS, TEXTS[::-1]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """Folder of a trained classifier, exported in its folder `exported`."""
+  folder = tmp_path_factory.mktemp("model")
+  model_dir = signatures_test.make_model(
+    folder, **signatures_test.MODELS["classification"], has_pairs=True
+  )
+  source = signatures_test.source_of(model_dir)
+  export_model.export(source, str(folder / "exported"))
+  return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+  return ExportedModel(str(folder / "exported"))
+
+
+def test_an_exported_model_predicts_like_the_predictor(model, folder):
+  text_a, text_b = zip(*PAIRS)
+  outputs = model(text_a=text_a, text_b=text_b)
+  with run_classifier.Predictor(str(folder)) as predictor:
+    expected = predictor.predict(PAIRS)
+  assert outputs["label"].tolist() == [p.label for p in expected]
+  rows = [list(p.probabilities.values()) for p in expected]
+  assert_equal(outputs["probabilities"], rows)
+
+
+def test_signatures_are_called_by_name(model):
+  pair = ["text_a", "text_b"]
+  assert model.signatures["tokenize"] == model.signatures["pair"] == pair
+  ids = model("tokenize", text_a=TEXTS, text_b=TEXTS)
+  outputs = model("ids", **ids)
+  expected = model("pair", text_a=TEXTS, text_b=TEXTS)
+  assert_equal(outputs["probabilities"], expected["probabilities"])
+
+
+@pytest.mark.parametrize(
+  ("call", "message"),
+  [
+    (lambda model: model("texts", text_a=TEXTS), "no signature 'texts'"),
+    (lambda model: model(text=TEXTS), "takes the inputs text_a, text_b"),
+    (lambda model: model("text", text_a="a cat"), r"text_a: has shape \(\)"),
+  ],
+)
+def test_a_wrong_call_is_refused(model, call, message):
+  with pytest.raises(InputError, match=message):
+    call(model)
+
+
+def test_a_folder_without_a_model_is_refused(folder):
+  with pytest.raises(InputError, match="contains no SavedModel"):
+    ExportedModel(str(folder))
+
+
+def test_a_precision_without_instructions_is_reported(
+  folder, monkeypatch, caplog
+):
+  monkeypatch.setattr(exported_model, "supported_dtypes", lambda: ["float32"])
+  exported = folder / "exported"
+  format_file = exported / "assets" / exported_model.FORMAT_FILE
+  assert json.loads(format_file.read_text()) == {"precision": "float32"}
+  exported_model.check_format(str(exported))
+  assert not caplog.messages
+  exported_model.write_format(str(format_file.parent), "bfloat16")
+  exported_model.check_format(str(exported))
+  assert "is in bfloat16" in caplog.text
