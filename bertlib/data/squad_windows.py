@@ -75,7 +75,7 @@ def load_windows(
   key = windows_key(settings, path, is_training)
   # Starting a process takes as long as converting some thousand questions.
   num_workers = settings.num_workers or min(
-    os.cpu_count(), len(examples) // 5000
+    settings.devices.num_threads or os.cpu_count(), len(examples) // 5000
   )
   windows = cached_windows(
     settings.cache_dir or settings.run.output_dir,

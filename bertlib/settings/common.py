@@ -262,6 +262,12 @@ class DeviceSettings:
     " GPUs. Without a GPU, logical CPU devices.",
     AT_LEAST_1,
   )
+  num_threads: int = option.integer(
+    0,
+    "Number of threads that compute on the CPU, and maximum number of processes"
+    " that a command starts on its own. 0 uses all cores.",
+    COUNT,
+  )
   use_tpu: bool = option.boolean(
     False, "Run on the TPU that --tpu_name or --master names."
   )

@@ -25,7 +25,8 @@ def find(
 ) -> DeviceSettings:
   """Finds the devices that the flags ask for; connects to a TPU.
 
-  `remote_paths` are those that a TPU must be able to read, by flag.
+  Sets the number of threads, see `limit_threads`. `remote_paths` are those that
+  a TPU must be able to read, by flag.
 
   Returns:
     The settings with `replicas` or `tpu_cluster`.
@@ -33,6 +34,7 @@ def find(
   Raises:
     InputError: a device does not exist, or flags and environment conflict.
   """
+  limit_threads(settings.num_threads)
   if settings.on_tpu:
     cluster = tpu.find_cluster(
       settings.tpu_name,
@@ -45,6 +47,21 @@ def find(
   return dataclasses.replace(
     settings, replicas=_find_replicas(settings, trains)
   )
+
+
+def limit_threads(num_threads: int) -> None:
+  """Sets the number of threads that compute on the CPU.
+
+  All sessions of a process share their threads, and the first session starts
+  them. So TensorFlow reads the number from the environment, whose variables
+  also reach the processes that this one starts.
+
+  Args:
+    num_threads: 0 for the number of cores, or what the environment says.
+  """
+  if num_threads:
+    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+      os.environ[name] = str(num_threads)
 
 
 def find_cluster(
@@ -123,6 +140,8 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
     shown = english_list([f"{n} x {name}" for name, n in names.items()])
   else:
     shown = f"CPU with {os.cpu_count()} cores"
+    if devices.num_threads:
+      shown += f", {devices.num_threads} threads"
   replicas = devices.replicas
   logging.info(
     "Device: %s; replicas: %d; workers: %d; precision: %s; XLA: %s",

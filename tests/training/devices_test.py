@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +80,46 @@ def test_replicas_are_on_gpus_if_there_are_any(monkeypatch):
     )
     replicas = devices.find(DeviceSettings(num_replicas=2)).replicas
     assert replicas == distribution.Replicas(2, on_gpu=bool(found))
+
+
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def test_num_threads_is_what_tensorflow_reads(monkeypatch):
+  for name in THREADS:
+    monkeypatch.setenv(name, "7")
+  devices.find(DeviceSettings())
+  assert [os.environ[name] for name in THREADS] == ["7", "7"]
+  devices.find(DeviceSettings(num_threads=3))
+  assert [os.environ[name] for name in THREADS] == ["3", "3"]
+
+
+# Prints how many threads run the operations of a session.
+SESSION = """
+import os
+from bertlib.settings.common import DeviceSettings
+from bertlib.training import devices
+devices.find(DeviceSettings(num_threads=3))
+import tensorflow.compat.v1 as tf
+with tf.Graph().as_default(), tf.Session() as session:
+  session.run(tf.random.uniform([9, 9]))
+names = [
+  open(f"/proc/self/task/{number}/comm").read().strip()
+  for number in os.listdir("/proc/self/task")
+]
+print(names.count("tf_Compute"))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+  not os.path.isdir("/proc/self/task"), reason="names threads as Linux does"
+)
+def test_a_session_has_the_threads_of_the_flag():
+  printed = subprocess.run(
+    [sys.executable, "-c", SESSION],
+    stdout=subprocess.PIPE,
+    check=True,
+    text=True,
+  )
+  assert printed.stdout.split() == ["3"]
