@@ -368,8 +368,8 @@ def export_quantized(
   """Writes a model for TensorFlow Lite, quantized to 8 bits.
 
   Weights are int8, and activations are quantized at run time in matrix products
-  (dynamic range quantization). The model takes the ids of one text. Vocabulary
-  and labels are written beside it.
+  (dynamic range quantization). The model takes the ids of texts or pairs.
+  Vocabulary and labels are written beside it.
 
   Args:
     source: parts of the model.
@@ -391,14 +391,9 @@ def export_quantized(
       outputs = ids.function(tensors)
     return {k: v for k, v in outputs.items() if v.dtype != tf.string}
 
-  # The converter cannot slice a batch if both its size and length are unknown.
-  inputs = {
-    name: tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, name)
-    for name, spec in ids.inputs.items()
-  }
   function = tf.function(call, autograph=False)
   converter = tf.lite.TFLiteConverter.from_concrete_functions(
-    [function.get_concrete_function(**inputs)], module
+    [function.get_concrete_function(**ids.inputs)], module
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
   with atomic_folder(export_dir) as temporary_dir:

@@ -797,7 +797,7 @@ def dot_product_attention(
     # Adding -10000 to the score of a masked key makes its probability 0. With
     # -inf, a query whose keys are all masked would become NaN.
     is_masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
-    scores += is_masked[:, tf.newaxis, :, :] * -10000.0  # [B, N, F, T]
+    scores += tf.expand_dims(is_masked, 1) * -10000.0  # [B, N, F, T]
   probs = tf.nn.softmax(scores)  # [B, N, F, T], sums to 1 over T
   # Dropping a probability hides one key from one query.
   probs = dropout(probs, dropout_prob, dropout_seed, compute)

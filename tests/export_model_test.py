@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 
 import commands
 import numpy as np
@@ -231,6 +232,52 @@ def test_signatures_are_equal_in_bfloat16(rounded, loaded):
   outputs = call(model, "pair", **PAIRS)["probabilities"]
   difference = abs(outputs - call(loaded, "pair", **PAIRS)["probabilities"])
   assert 1e-4 < difference.max() < 0.05
+
+
+# TensorFlow Lite
+
+
+class Interpreter:
+  """Calls a TensorFlow Lite model with batches of any size."""
+
+  def __init__(self, folder):
+    path = str(folder / export_model.TFLITE_FILE)
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")
+      self.interpreter = tf.lite.Interpreter(path, num_threads=2)
+    self.inputs = {
+      detail["name"].removeprefix("serving_default_").removesuffix(":0"): detail
+      for detail in self.interpreter.get_input_details()
+    }
+
+  def __call__(self, **inputs):
+    for name, value in inputs.items():
+      index = self.inputs[name]["index"]
+      self.interpreter.resize_tensor_input(index, value.shape)
+    self.interpreter.allocate_tensors()
+    for name, value in inputs.items():
+      self.interpreter.set_tensor(self.inputs[name]["index"], value)
+    self.interpreter.invoke()
+    (output,) = self.interpreter.get_output_details()
+    return self.interpreter.get_tensor(output["index"])
+
+
+@pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
+def test_a_lite_model_takes_batches_of_pairs(main, tmp_path, kind):
+  model_dir = signatures_test.make_model(
+    tmp_path / "trained", **signatures_test.MODELS[kind]
+  )
+  flags = [f"--model_dir={model_dir}", "--quantize=dynamic_int8"]
+  main(*flags, f"--export_dir={tmp_path / 'lite'}")
+  interpreter = Interpreter(tmp_path / "lite")
+  model = signatures_test.unsaved(signatures_test.source_of(model_dir))
+  encoded = call(model, "tokenize", **PAIRS)
+  if kind == "multiple_choice":
+    encoded = {k: v[:9].reshape(3, 3, -1) for k, v in encoded.items()}
+  for num_rows in (1, 3):
+    rows = {name: ids[:num_rows] for name, ids in encoded.items()}
+    expected = call(model, "ids", **rows)["probabilities"]
+    assert abs(interpreter(**rows) - expected).max() < 0.05
 
 
 # Fixed length

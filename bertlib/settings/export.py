@@ -52,7 +52,7 @@ class ExportSettings:
     "none",
     ["none", "dynamic_int8"],
     "dynamic_int8 writes a TensorFlow Lite model with 8-bit weights and matrix"
-    " products, which takes the token ids of one text.",
+    " products, which takes the token ids of texts or pairs.",
     basic=True,
   )
   model: ModelSettings = option.group(
