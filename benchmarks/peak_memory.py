@@ -28,6 +28,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags(passes=1)
+  side_by_side.define_precision_flags()
   side_by_side.define_reference_flags()
   training_step.define_model_flags()
   flags.adopt_module_key_flags(side_by_side)
@@ -47,7 +48,7 @@ def main(_: list[str]) -> None:
   peaks = {}
   for _ in range(FLAGS.passes):
     for side in sides:
-      with side_by_side.Worker(side) as worker:
+      with side_by_side.Worker(*side) as worker:
         peaks.setdefault(worker.name, []).append(worker.ask()["peak"])
   side_by_side.print_ratios(
     {"peak": peaks}, {"peak": lambda peak: f"{peak / 1e9:.2f} GB"}

@@ -3,7 +3,8 @@
 A side is a generator function. It takes the flags of the script, warms up, and
 first yields its `description` and optionally `outputs`, numbers that must agree
 among sides. Each further `next` does the work once and yields the value of each
-measure; lower is better.
+measure; lower is better. A side with several kinds of work gets the name of one
+by `send`.
 
 Each side is a process with the Python of its own environment, started once and
 kept warm. Sides take turns, so that only one works at a time. Those Pythons
@@ -31,8 +32,13 @@ FLAGS = flags.FLAGS
 Answer = dict  # an answer of a side: values by name
 PRECISIONS = ["float32", "bfloat16"]
 
-# Sides that run in the Python of this project.
-_OWN = ("ours", "predictor", "estimator", "tensorflow_lite")
+# Variables that set the number of threads of TensorFlow, PyTorch, tokenizers.
+_THREADS = [
+  "TF_NUM_INTRAOP_THREADS",
+  "TF_NUM_INTEROP_THREADS",
+  "OMP_NUM_THREADS",
+  "RAYON_NUM_THREADS",
+]
 
 
 def define_flags(passes: int = 5) -> None:
@@ -40,6 +46,21 @@ def define_flags(passes: int = 5) -> None:
   flags.DEFINE_integer(
     "passes", passes, "Passes over all sides.", lower_bound=1
   )
+  flags.DEFINE_integer(
+    "num_threads",
+    None,
+    "Threads per side; default: as many as cores.",
+    lower_bound=1,
+  )
+  flags.DEFINE_string(
+    "peer_python",
+    ".venv-bench-peers/bin/python",
+    "Python with the peers; empty: run only ours.",
+  )
+
+
+def define_precision_flags() -> None:
+  """Defines the precision of both sides, where there are two."""
   flags.DEFINE_enum(
     "precision",
     "auto",
@@ -51,11 +72,6 @@ def define_flags(passes: int = 5) -> None:
     "auto",
     ["auto", *PRECISIONS],
     "Precision of PyTorch; auto takes the faster in a trial.",
-  )
-  flags.DEFINE_string(
-    "peer_python",
-    ".venv-bench-peers/bin/python",
-    "Python with the peers; empty: run only ours.",
   )
 
 
@@ -77,37 +93,58 @@ def compare(sides: list[Callable], shown: dict[str, Callable]) -> None:
     sides: generator functions of the script, ours first.
     shown: functions that format the value of each measure.
   """
-  values = {}
   with contextlib.ExitStack() as stack:
-    workers = [stack.enter_context(Worker(side)) for side in chosen(sides)]
+    workers = [stack.enter_context(Worker(*side)) for side in chosen(sides)]
     for worker in workers[1:]:
       print_difference(workers[0], worker)
-    for number in range(FLAGS.passes):
-      for worker in workers[:: -1 if number % 2 else 1]:
-        for measure, value in worker.ask().items():
-          values.setdefault(measure, {}).setdefault(worker.name, [])
-          values[measure][worker.name].append(value)
-      for measure, by_side in values.items():
-        last = ", ".join(
-          f"{worker.name} {shown[measure](by_side[worker.name][-1])}"
-          for worker in workers
-        )
-        print(f"pass {number + 1}, {measure}: {last}", flush=True)
+    values = alternate(workers, shown)
   print_ratios(values, shown)
 
 
-def chosen(sides: list[Callable]) -> list[Callable]:
-  """The sides for which the flags name a Python."""
-  return [side for side in sides if python_of(side)]
+def alternate(
+  workers: list[Worker], shown: dict[str, Callable], request: str = ""
+) -> dict[str, dict[str, list[float]]]:
+  """Lets workers do their work in turns; prints the values of each pass.
+
+  Args:
+    workers: warm, one per side.
+    shown: functions that format the value of each measure.
+    request: names the work, for sides that have several.
+
+  Returns:
+    Value of each pass, by measure and side.
+  """
+  values: dict[str, dict[str, list[float]]] = {}
+  for number in range(FLAGS.passes):
+    for worker in workers[:: -1 if number % 2 else 1]:
+      for measure, value in worker.ask(request).items():
+        by_side = values.setdefault(measure, {w.name: [] for w in workers})
+        by_side[worker.name].append(value)
+    for measure, by_side in values.items():
+      last = ", ".join(
+        f"{name} {shown[measure](of_side[-1])}"
+        for name, of_side in by_side.items()
+      )
+      print(f"pass {number + 1}, {measure}: {last}", flush=True)
+  return values
 
 
-def python_of(side: Callable) -> str | None:
-  """The Python of a side's environment; None if it is left out."""
-  if side.__name__ in _OWN:
-    return sys.executable
-  if side.__name__ == "reference":
-    return FLAGS.reference and FLAGS.reference_python
-  return FLAGS.peer_python
+def chosen(sides: list[Callable]) -> list[tuple[str, Callable, str]]:
+  """Name, function and Python of the sides whose Python the flags name."""
+  python_of = {
+    "ours": sys.executable,
+    "reference": FLAGS.get_flag_value("reference", None)
+    and FLAGS.reference_python,
+  }
+  named = [
+    (
+      side.__name__.replace("_", " "),
+      side,
+      python_of.get(side.__name__, FLAGS.peer_python),
+    )
+    for side in sides
+  ]
+  return [side for side in named if side[-1]]
 
 
 def print_difference(ours: Worker, theirs: Worker) -> None:
@@ -152,24 +189,30 @@ class Worker:
     first_answer: `description` and `outputs` of the side.
   """
 
-  def __init__(self, side: Callable):
+  def __init__(self, name: str, side: Callable, python: str, **more: Any):
     """Starts the process and waits until it is warm.
 
     Args:
-      side: a side of the running script.
+      name: name of the side.
+      side: a function of the running script, or of another module.
+      python: Python of its environment.
+      **more: values that the side gets beside those of the flags.
 
     Raises:
       InputError: the process fails.
     """
-    self.name = side.__name__.replace("_", " ")
+    self.name = name
     self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at exit)
-    command = [python_of(side), "-m", "benchmarks.side_by_side"]
-    script = sys.modules["__main__"].__spec__.name
-    settings = json.dumps(FLAGS.flag_values_dict())
+    module = side.__module__
+    if module == "__main__":
+      module = sys.modules["__main__"].__spec__.name
+    settings = json.dumps({**FLAGS.flag_values_dict(), **more})
     # TensorFlow leaves oneDNN off on AMD's processors unless asked.
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if FLAGS.num_threads:
+      environment.update(dict.fromkeys(_THREADS, str(FLAGS.num_threads)))
     self._process = subprocess.Popen(
-      [*command, script, side.__name__, settings],
+      [python, "-m", __spec__.name, module, side.__name__, settings],
       stdin=subprocess.PIPE,
       stdout=subprocess.PIPE,
       stderr=self._stderr,
@@ -183,10 +226,10 @@ class Worker:
       raise
     print(f"{self.name}: {self.first_answer['description']}", flush=True)
 
-  def ask(self) -> Answer:
+  def ask(self, request: str = "") -> Answer:
     """Does the work once; returns the value of each measure."""
     time.sleep(0.5)  # threads of libraries spin for a while after their work
-    self._process.stdin.write("go\n")
+    self._process.stdin.write(f"{request}\n")
     self._process.stdin.flush()
     return self._answer()
 
@@ -214,21 +257,25 @@ class Worker:
 # The worker
 
 
-def work(script: str, side: str, settings: str) -> None:
+def work(module: str, side: str, settings: str) -> None:
   """Runs a side in this process: answers each line of standard input.
 
   Args:
-    script: module of the side.
+    module: module of the side.
     side: name of its function.
     settings: the flags, as JSON.
   """
   answers = os.fdopen(os.dup(1), "w")
   os.dup2(2, 1)  # output of libraries is not an answer
-  function = getattr(importlib.import_module(script), side)
-  for answer in function(SimpleNamespace(**json.loads(settings))):
+  function = getattr(importlib.import_module(module), side)
+  running = function(SimpleNamespace(**json.loads(settings)))
+  answer = next(running)
+  while True:
     print(json.dumps(answer), file=answers, flush=True)
-    if not sys.stdin.readline():
+    request = sys.stdin.readline()
+    if not request:
       break
+    answer = running.send(request.strip())
 
 
 def timed(function: Callable, *args: Any) -> float:

@@ -27,6 +27,7 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
   """Defines the flags."""
   side_by_side.define_flags()
+  side_by_side.define_precision_flags()
   side_by_side.define_reference_flags()
   flags.adopt_module_key_flags(side_by_side)
   define_model_flags()

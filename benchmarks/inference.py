@@ -1,0 +1,335 @@
+"""Benchmark of inference: throughput of many texts, latency of one.
+
+From texts to probabilities or answers, including tokenization. This project
+(`Predictor`, SavedModel, `estimator.predict`, TensorFlow Lite) in float32,
+bfloat16 and int8, beside transformers with PyTorch, ONNX Runtime and, with
+`--reference`, the original. All have the same weights, and their outputs are
+compared before they are timed.
+
+    python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
+        --squad_file=squad/dev-v1.1.json
+
+`--help` describes the works and sides, which take hours if all are run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import itertools
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple
+
+from absl import flags
+
+from benchmarks import (
+  inference_models,
+  inference_ours,
+  inference_peers,
+  side_by_side,
+)
+from benchmarks.inference_models import WORKS
+from benchmarks.side_by_side import Worker
+from bertlib import app
+from bertlib.errors import InputError
+
+FLAGS = flags.FLAGS
+
+
+class Side(NamedTuple):
+  """A way to compute.
+
+  Attributes:
+    function: the side, see `side_by_side`.
+    precision: "float32", "bfloat16", "int8" or "static_int8".
+    is_ours: whether it is this project.
+  """
+
+  function: Callable
+  precision: str
+  is_ours: bool
+
+  @property
+  def family(self) -> str:
+    """Name without precision."""
+    return self.function.__name__
+
+
+def _sides(
+  is_ours: bool, function: Callable, *precisions: str
+) -> dict[str, Side]:
+  """Sides by name, such as predictor-int8."""
+  return {
+    f"{function.__name__}-{precision}": Side(function, precision, is_ours)
+    for precision in precisions
+  }
+
+
+_THREE = ("float32", "bfloat16", "int8")
+SIDES = {
+  **_sides(True, inference_ours.predictor, *_THREE),
+  **_sides(True, inference_ours.saved_model, *_THREE),
+  **_sides(True, inference_ours.estimator, *_THREE),
+  **_sides(True, inference_ours.tensorflow_lite, "int8"),
+  **_sides(False, inference_peers.transformers, *_THREE),
+  **_sides(
+    False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
+  ),
+  **_sides(False, inference_ours.reference, "float32"),
+}
+
+
+def milliseconds(seconds: float) -> str:
+  """Formats the time of a text."""
+  return f"{1000 * seconds:.2f} ms"
+
+
+SHOWN = {
+  "batches": lambda seconds: f"{1 / seconds:.1f} texts/s",
+  "median": milliseconds,
+  "99th percentile": milliseconds,
+  "processor time": milliseconds,
+}
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  side_by_side.define_flags()
+  side_by_side.define_reference_flags()
+  flags.adopt_module_key_flags(side_by_side)
+  flags.DEFINE_list(
+    "models",
+    ["minilm", "bert-base"],
+    "Models: minilm; bert-base and tiny, which have random weights.",
+  )
+  flags.DEFINE_list(
+    "works",
+    None,
+    f"Some of {', '.join(WORKS)}: -one is the latency of one text alone, tokens"
+    " are texts of 128 tokens; default: those whose data is given.",
+  )
+  flags.DEFINE_list(
+    "sides",
+    None,
+    "Sides such as predictor or predictor-int8; default: all. Those of others"
+    " are compared with; without any, the first side is.",
+  )
+  flags.DEFINE_string(
+    "minilm",
+    None,
+    "MiniLM in the format of Hugging Face; default: random weights.",
+  )
+  flags.DEFINE_string(
+    "vocab_file", None, "Vocabulary of random weights; default: MiniLM's."
+  )
+  flags.DEFINE_string("glue_dir", None, "Folder of MRPC and SST-2.")
+  flags.DEFINE_string("squad_file", None, "SQuAD's dev-v1.1.json.")
+  flags.DEFINE_integer(
+    "max_texts",
+    256,
+    "Number of texts of each work, evenly spaced in the data.",
+    lower_bound=1,
+  )
+  flags.DEFINE_integer(
+    "latency_runs", 100, "Texts predicted alone per pass.", lower_bound=1
+  )
+  flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1)
+  flags.DEFINE_bool("torch_compile", False, "Compile models of transformers.")
+  flags.DEFINE_string(
+    "json_file", None, "Append the results to this file, as JSON lines."
+  )
+
+
+def main(_: list[str]) -> None:
+  """Times all works with all sides, and prints ratios."""
+  if not FLAGS.minilm and not FLAGS.vocab_file:
+    raise InputError("--minilm or --vocab_file: not given. Name one")
+  machine = describe_machine()
+  for name, value in machine.items():
+    print(f"{name}: {value}")
+  for model in FLAGS.models:
+    for task in inference_models.TASKS:
+      works = [work for work in chosen_works() if WORKS[work].task == task]
+      if works:
+        compare(model, task, works, machine)
+
+
+def chosen_works() -> list[str]:
+  """The works of `--works`, or those whose data is there."""
+  glue_dir = FLAGS.glue_dir or ""
+  given = {
+    "mrpc": os.path.isdir(os.path.join(glue_dir, "MRPC")),
+    "sst2": os.path.isdir(os.path.join(glue_dir, "SST-2")),
+    "squad": FLAGS.squad_file,
+    "tokens": True,
+  }
+  return FLAGS.works or [
+    name for name, work in WORKS.items() if given[work.texts]
+  ]
+
+
+def chosen_sides() -> Iterator[tuple[str, Side, str]]:
+  """Name, side and Python of the sides that the flags name."""
+  for name, side in SIDES.items():
+    python = sys.executable if side.is_ours else FLAGS.peer_python
+    if side.family == "reference":
+      python = FLAGS.reference and FLAGS.reference_python
+    is_named = not FLAGS.sides or {name, side.family} & set(FLAGS.sides)
+    if python and is_named:
+      yield name, side, python
+
+
+def compare(
+  model: str, task: str, works: list[str], machine: dict[str, Any]
+) -> None:
+  """Compares and times the sides of a model; prints the results.
+
+  Args:
+    model: one of `--models`.
+    task: one of `inference_models.TASKS`.
+    works: names of works of that task.
+    machine: see `describe_machine`.
+  """
+  print(f"\n{model}, {task}")
+  with contextlib.ExitStack() as stack:
+    folder = stack.enter_context(tempfile.TemporaryDirectory())
+    start = functools.partial(Worker, model=model, task=task, folder=folder)
+    with start("model", inference_models.make_model, sys.executable):
+      pass
+    workers = []
+    for name, side, python in chosen_sides():
+      with reporting(name):
+        worker = start(name, side.function, python, precision=side.precision)
+        workers.append(stack.enter_context(worker))
+    for work in works:
+      print(f"\n{model}, {work}")
+      workers = compare_outputs(workers, work)
+      values = side_by_side.alternate(workers, SHOWN, f"time {work}")
+      for measure, by_side in values.items():
+        rows = list(results(by_side))
+        print_results(rows, SHOWN[measure], measure)
+        about = {"model": model, "work": work, "measure": measure}
+        save_results([{**about, **row, **machine} for row in rows])
+
+
+@contextlib.contextmanager
+def reporting(name: str) -> Iterator[None]:
+  """Reports a side that cannot run by one line, and continues without it."""
+  try:
+    yield
+  except InputError as error:
+    reason = str(error).strip().splitlines()[-1]
+    print(f"{name}: left out: {reason}", flush=True)
+
+
+def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
+  """Warms up the sides, and compares their outputs with those of the first.
+
+  Args:
+    workers: the sides.
+    work: name of the work.
+
+  Returns:
+    The sides that can do this work.
+  """
+  outputs = {}
+  for worker in workers:
+    with reporting(worker.name):
+      outputs[worker] = worker.ask(f"try {work}")["outputs"]
+  able = list(outputs)
+  for worker in able[1:]:
+    pairs = list(zip(outputs[able[0]], outputs[worker]))
+    if isinstance(pairs[0][0], str):
+      differ = sum(first != other for first, other in pairs)
+      found = f"{differ} of {len(pairs)} differ"
+    else:
+      found = f"differ by at most {max(abs(a - b) for a, b in pairs):.1g}"
+    print(f"outputs of {worker.name} and {able[0].name}: {found}", flush=True)
+  return able
+
+
+# Results
+
+
+def results(by_side: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
+  """Medians, and ratios to the others at their best.
+
+  Args:
+    by_side: seconds of each pass, by side.
+
+  Yields:
+    A row per side and other: `side`, `precision`, `median`, `against`; and
+    `ratio`, `lowest` and `highest` of the other's time divided by the side's.
+    Without any other code, the first side is what others are compared with.
+  """
+  medians = {name: statistics.median(times) for name, times in by_side.items()}
+  best: dict[str, str] = {}
+  for name in sorted(medians, key=medians.__getitem__):
+    if not SIDES[name].is_ours:
+      best.setdefault(SIDES[name].family, name)
+  for name, times in by_side.items():
+    for other in best.values() or [next(iter(by_side))]:
+      ratios = [b / a for a, b in zip(times, by_side[other])]
+      yield {
+        "side": SIDES[name].family,
+        "precision": SIDES[name].precision,
+        "median": medians[name],
+        "against": other,
+        "ratio": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+      }
+
+
+def print_results(
+  rows: list[dict[str, Any]], shown: Callable, measure: str
+) -> None:
+  """Prints rows of `results`, a line per side."""
+  for (side, precision), group in itertools.groupby(
+    rows, lambda row: (row["side"], row["precision"])
+  ):
+    of_side = list(group)
+    ratios = "; ".join(
+      "{against} / this {ratio:.2f} ({lowest:.2f} to {highest:.2f})".format(
+        **row
+      )
+      for row in of_side
+    )
+    value = shown(of_side[0]["median"])
+    print(f"{measure}, {side}-{precision}: {value}; {ratios}", flush=True)
+
+
+def save_results(rows: list[dict[str, Any]]) -> None:
+  """Appends rows to `--json_file`."""
+  if FLAGS.json_file:
+    with open(FLAGS.json_file, "a") as file:
+      file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def describe_machine() -> dict[str, Any]:
+  """Date, processor, its instruction sets, and threads."""
+  try:
+    with open("/proc/cpuinfo") as file:
+      found = dict(re.findall(r"(?m)^([\w ]+?)\s*: (.*)", file.read()))
+  except OSError:  # not Linux
+    found = {}
+  names = found.get("flags", found.get("Features", "")).split()
+  is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
+  return {
+    "date": datetime.date.today().isoformat(),
+    "processor": found.get("model name", "unknown"),
+    "instruction sets": " ".join(filter(is_vector, names)),
+    "threads": FLAGS.num_threads or os.cpu_count(),
+  }
+
+
+if __name__ == "__main__":
+  define_flags()
+  app.run(main)

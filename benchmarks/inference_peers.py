@@ -1,0 +1,354 @@
+"""Sides of `inference` that are other code: transformers and ONNX Runtime.
+
+Each is a function of the flags and of `model`, `task`, `precision` and
+`folder`, see `inference_models.make_model`. This module runs in the Python of
+the peers.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Callable
+
+from benchmarks import mrpc_epoch
+from benchmarks.inference_models import (
+  TASKS,
+  in_folder,
+  in_sorted_batches,
+  read_texts,
+  serve,
+)
+from benchmarks.side_by_side import Answer, timed
+
+
+def transformers(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model in transformers, with PyTorch and sdpa attention."""
+  import torch
+
+  candidates = {}
+  if settings.precision == "float32":
+    candidates["sdpa"] = torch_runner(settings, load_peer(settings))
+  elif settings.precision == "bfloat16":
+    candidates["autocast"] = torch_runner(
+      settings, load_peer(settings), autocast=True
+    )
+    candidates["weights in bfloat16"] = torch_runner(
+      settings, load_peer(settings).to(torch.bfloat16)
+    )
+  else:
+    torch.backends.quantized.engine = "onednn"
+    model = torch.ao.quantization.quantize_dynamic(
+      load_peer(settings), {torch.nn.Linear}, torch.qint8
+    )
+    candidates["dynamic, per tensor"] = torch_runner(settings, model)
+    model = torch.ao.quantization.quantize_dynamic(
+      load_peer(settings),
+      {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
+    )
+    candidates["dynamic, per channel"] = torch_runner(settings, model)
+  description, run = fastest(settings, candidates)
+  return serve(settings, description, peer_predictor(settings, run))
+
+
+def torch_runner(
+  settings: SimpleNamespace, model: Any, autocast: bool = False
+) -> Callable:
+  """A function from padded batches, tensors by name, to a list of outputs."""
+  import torch
+
+  if settings.torch_compile:
+    model = torch.compile(model, dynamic=True)
+
+  @torch.inference_mode()
+  def run(batch):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+      outputs = model(**batch)
+    return [value.float() for value in outputs.values()]
+
+  return run
+
+
+def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model in ONNX Runtime, with its fusions and quantization."""
+  import onnxruntime
+  import torch
+
+  def runner(path):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = settings.num_threads or 0
+    session = onnxruntime.InferenceSession(
+      path, options, providers=["CPUExecutionProvider"]
+    )
+
+    def run(batch):
+      feed = {name: tensor.numpy() for name, tensor in batch.items()}
+      return list(map(torch.from_numpy, session.run(None, feed)))
+
+    return run
+
+  with tempfile.TemporaryDirectory() as folder:
+    paths = write_onnx_models(settings, folder)
+    candidates = {name: runner(path) for name, path in paths.items()}
+  description, run = fastest(settings, candidates)
+  return serve(settings, description, peer_predictor(settings, run))
+
+
+def write_onnx_models(settings: SimpleNamespace, folder: str) -> dict[str, str]:
+  """Writes the models of which ONNX Runtime runs the fastest.
+
+  Returns:
+    Their paths, by description.
+  """
+  import torch
+  from onnxruntime import quantization
+  from onnxruntime.quantization.shape_inference import quant_pre_process
+  from onnxruntime.transformers import optimizer
+  from onnxruntime.transformers.fusion_options import FusionOptions
+
+  def path(name):
+    return os.path.join(folder, name + ".onnx")
+
+  # The optimizer of ONNX Runtime knows eager attention of this exporter.
+  model = load_peer(settings, attn_implementation="eager")
+  batch = example_batch(settings)
+  outputs = list(model(**batch))
+  axes = {0: "batch", 1: "sequence"}
+  torch.onnx.export(
+    model,
+    (batch,),
+    path("plain"),
+    input_names=list(batch),
+    output_names=outputs,
+    dynamic_axes=dict.fromkeys(batch, axes),
+    opset_version=17,
+    dynamo=False,
+  )
+
+  def optimize(name, fuses_attention):
+    options = FusionOptions("bert")
+    options.enable_attention = fuses_attention
+    optimizer.optimize_model(
+      path("plain"),
+      "bert",
+      model.config.num_attention_heads,
+      model.config.hidden_size,
+      options,
+      opt_level=0,
+    ).save_model_to_file(path(name))
+    quant_pre_process(
+      path(name), path(name), skip_optimization=True, auto_merge=True
+    )
+
+  if settings.precision == "float32":
+    optimize("fused", fuses_attention=True)
+    return {"plain": path("plain"), "fused": path("fused")}
+  if settings.precision == "int8":
+    optimize("fused", fuses_attention=True)
+    for name in ("plain", "fused"):
+      quantization.quantize_dynamic(
+        path(name), path(name + "-int8"), per_channel=True
+      )
+    return {
+      "dynamic": path("plain-int8"),
+      "dynamic, fused": path("fused-int8"),
+    }
+  # ONNX Runtime has no fused attention whose activations are static.
+  optimize("fused", fuses_attention=False)
+  quantization.quantize_static(
+    path("fused"),
+    path("static"),
+    calibration_reader(settings),
+    op_types_to_quantize=["MatMul"],
+    nodes_to_exclude=products_of_activations(path("fused")),
+    per_channel=True,
+    activation_type=quantization.QuantType.QUInt8,
+    weight_type=quantization.QuantType.QInt8,
+  )
+  return {"static, QDQ": path("static")}
+
+
+def products_of_activations(path: str) -> list[str]:
+  """Names of the matrix products of an ONNX model that have no weight."""
+  import onnx
+
+  graph = onnx.load(path).graph
+  weights = {weight.name for weight in graph.initializer}
+  return [
+    node.name
+    for node in graph.node
+    if node.op_type == "MatMul" and not weights.intersection(node.input)
+  ]
+
+
+def calibration_reader(settings: SimpleNamespace):
+  """The calibration texts, one by one, as ONNX Runtime wants them."""
+  from onnxruntime import quantization
+
+  tokenizer = load_tokenizer(settings)
+  length = TASKS[settings.task].description["max_seq_length"]
+  texts = read_texts(settings, "calibration")
+
+  class Reader(quantization.CalibrationDataReader):
+    """Gives one text after the other."""
+
+    def __init__(self):
+      self.feeds = (
+        dict(
+          tokenizer(
+            *([part] for part in text),
+            truncation=True,
+            max_length=length,
+            return_tensors="np",
+          )
+        )
+        for text in texts
+      )
+
+    def get_next(self):
+      return next(self.feeds, None)
+
+  return Reader()
+
+
+def fastest(
+  settings: SimpleNamespace, candidates: dict[str, Callable]
+) -> tuple[str, Callable]:
+  """The fastest of some functions of a batch, and how it was found."""
+  if len(candidates) == 1:
+    return next(iter(candidates.items()))
+  batch = example_batch(settings)
+  seconds = {name: [] for name in candidates}
+  for _ in range(6):
+    for name, run in candidates.items():
+      seconds[name].append(timed(run, batch))
+  medians = {name: statistics.median(s[1:]) for name, s in seconds.items()}
+  best = min(medians, key=medians.get)
+  tried = ", ".join(f"{name} {s:.3g} s" for name, s in medians.items())
+  return f"{best} (a trial took: {tried})", candidates[best]
+
+
+def example_batch(settings: SimpleNamespace) -> dict[str, Any]:
+  """A PyTorch batch of 64 tokens, int64 [B, 64] by name."""
+  import torch
+
+  shape = settings.batch_size, 64
+  return {
+    "input_ids": torch.randint(0, 1000, shape),
+    "attention_mask": torch.ones(shape, dtype=torch.int64),
+    "token_type_ids": torch.zeros(shape, dtype=torch.int64),
+  }
+
+
+def load_peer(settings: SimpleNamespace, **options: Any) -> Any:
+  """The model in transformers, float32."""
+  import torch
+  import transformers
+
+  model_class = getattr(transformers, TASKS[settings.task].architecture)
+  return model_class.from_pretrained(
+    in_folder(settings, "hugging_face"), dtype=torch.float32, **options
+  ).eval()
+
+
+def load_tokenizer(settings: SimpleNamespace) -> Any:
+  """The tokenizer of transformers."""
+  import transformers
+
+  return transformers.AutoTokenizer.from_pretrained(
+    in_folder(settings, "hugging_face")
+  )
+
+
+def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
+  """Makes a function of texts from one of padded batches.
+
+  It sorts texts by length and restores their order.
+
+  Args:
+    settings: see the module.
+    run: function of a batch, tensors by name, to a list of float tensors:
+      logits [B, 2], or start and end logits [B, S].
+  """
+  import torch
+
+  tokenizer = load_tokenizer(settings)
+  length = TASKS[settings.task].description["max_seq_length"]
+
+  def batches(encoded, function):
+    lengths = list(map(len, encoded["input_ids"]))
+    return in_sorted_batches(
+      settings,
+      lengths,
+      lambda rows: function(rows, run(mrpc_epoch.padded(encoded, rows))),
+    )
+
+  def labels(texts):
+    encoded = tokenizer(
+      *map(list, zip(*texts)), truncation=True, max_length=length
+    )
+    return batches(
+      encoded, lambda _, out: torch.softmax(out[0], -1)[:, 1].tolist()
+    )
+
+  def answers(texts):
+    encoded = tokenizer(
+      *map(list, zip(*texts)),
+      truncation="only_second",
+      max_length=length,
+      stride=TASKS["answers"].description["doc_stride"],
+      return_overflowing_tokens=True,
+      return_offsets_mapping=True,
+    )
+    offsets = encoded.pop("offset_mapping")
+    question_of = encoded.pop("overflow_to_sample_mapping")
+    spans = batches(encoded, lambda rows, out: best_spans(encoded, rows, *out))
+    best: dict = {}
+    for window, (score, first, last) in enumerate(spans):
+      question = question_of[window]
+      if question not in best or score > best[question][0]:
+        start, end = offsets[window][first][0], offsets[window][last][1]
+        best[question] = score, texts[question][1][start:end]
+    return [best[question][1] for question in range(len(texts))]
+
+  return {"labels": labels, "answers": answers}[settings.task]
+
+
+def best_spans(
+  encoded: Any, rows: list[int], starts: Any, ends: Any
+) -> list[tuple[float, int, int]]:
+  """The best span of each window: at most 30 tokens of the passage.
+
+  Args:
+    encoded: output of the tokenizer.
+    rows: windows of the batch.
+    starts: float [B, S].
+    ends: float [B, S].
+
+  Returns:
+    Score, first and last token of each.
+  """
+  import torch
+
+  segments = torch.nn.utils.rnn.pad_sequence(
+    [torch.tensor(encoded["token_type_ids"][row]) for row in rows],
+    batch_first=True,
+  )
+  is_text = segments == 1
+  last = torch.tensor([len(encoded["input_ids"][row]) - 1 for row in rows])
+  is_text[torch.arange(len(rows)), last] = False  # [SEP]
+  low = torch.finfo(torch.float32).min
+  count = min(20, is_text.shape[1])
+  start_scores, first = torch.where(is_text, starts, low).topk(count)
+  end_scores, last = torch.where(is_text, ends, low).topk(count)
+  length = last[:, None] - first[:, :, None]  # [B, starts, ends]
+  scores = start_scores[:, :, None] + end_scores[:, None]
+  scores = torch.where((length >= 0) & (length < 30), scores, low).flatten(1)
+  score, index = scores.max(1)
+  row = torch.arange(len(rows))
+  chosen = first[row, index // count], last[row, index % count]
+  return list(zip(score.tolist(), *(x.tolist() for x in chosen)))

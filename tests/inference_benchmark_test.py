@@ -1,0 +1,85 @@
+"""Tests of the benchmark of inference: its texts, ratios and a small run."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import tokenization
+from benchmarks import inference, inference_models
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "1", "one", "two"]
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(VOCAB) + "\n")
+  return str(path)
+
+
+@pytest.mark.unit
+def test_texts_of_128_tokens_have_no_more_and_no_less(vocab_file):
+  tokenizer = tokenization.FullTokenizer(vocab_file)
+  texts = inference_models.full_texts(vocab_file, 3)
+  assert [len(tokenizer.tokenize(text)) for (text,) in texts] == [126] * 3
+
+
+@pytest.mark.unit
+def test_ratios_are_to_each_peer_at_its_best():
+  rows = inference.results(
+    {
+      "predictor-float32": [2.0, 2.0, 4.0],
+      "transformers-float32": [9.0, 9.0, 9.0],
+      "transformers-int8": [6.0, 4.0, 4.0],
+    }
+  )
+  assert next(rows) == {
+    "side": "predictor",
+    "precision": "float32",
+    "median": 2.0,
+    "against": "transformers-int8",
+    "ratio": 2.0,
+    "lowest": 1.0,
+    "highest": 3.0,
+  }
+
+
+@pytest.mark.unit
+def test_batches_are_sorted_and_outputs_are_in_order():
+  batches = []
+
+  def run(batch):
+    batches.append(batch)
+    return [10 * row for row in batch]
+
+  settings = SimpleNamespace(batch_size=2)
+  outputs = inference_models.in_sorted_batches(settings, [1, 9, 5], run)
+  assert outputs == [0, 10, 20]
+  assert batches == [[1, 2], [0]]
+
+
+@pytest.mark.process
+def test_a_small_model_is_timed(vocab_file, tmp_path):
+  json_file = tmp_path / "results.jsonl"
+  process = subprocess.run(
+    [
+      *[sys.executable, "-m", "benchmarks.inference", "--models=tiny"],
+      "--sides=predictor-float32",
+      *["--works=tokens,tokens-one", f"--vocab_file={vocab_file}"],
+      *["--max_texts=2", "--latency_runs=2", "--passes=1"],
+      *["--peer_python=", f"--json_file={json_file}"],
+    ],
+    capture_output=True,
+    text=True,
+  )
+  assert process.returncode == 0, process.stderr
+  rows = list(map(json.loads, json_file.read_text().splitlines()))
+  assert {(row["work"], row["measure"]) for row in rows} >= {
+    ("tokens", "batches"),
+    ("tokens-one", "median"),
+    ("tokens-one", "99th percentile"),
+  }
+  assert all(row["median"] > 0 for row in rows)
