@@ -23,6 +23,10 @@ _BLOCK_SIZE = 1024
 # Tokens of a batch. With more, hidden states no longer fit in the caches.
 _TOKENS_PER_BATCH = 2048
 
+# Batches are padded to a multiple of this length. oneDNN sets up kernels at the
+# first batch of each length, which takes half as long as computing one text.
+_LENGTH_UNIT = 8
+
 
 class LoadedModel:
   """A trained model, loaded once, for prediction.
@@ -80,6 +84,7 @@ class LoadedModel:
       config.vocab_size,
     )
     self._batch_size = batch_size
+    self._max_length = config.max_position_embeddings
     self._session_config = tf.ConfigProto(
       intra_op_parallelism_threads=num_threads or 0,
       inter_op_parallelism_threads=num_threads or 0,
@@ -184,23 +189,27 @@ class LoadedModel:
         not.
 
     Returns:
-      The output of each row, in order; S is the length of the longest row in
-      its batch.
+      The output of each row, in order; S is at least the length of the row.
     """
     lengths = [sum(row["input_mask"]) for row in rows]
     order = sorted(range(len(rows)), key=lambda index: -lengths[index])
     outputs: list[Any] = [None] * len(rows)
     first = 0
     while first < len(order):
-      longest = max(lengths[order[first]], 1)
-      size = self._batch_size or max(_TOKENS_PER_BATCH // longest, 1)
+      length = self._padded_length(lengths[order[first]])
+      size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
       batch = order[first : first + size]
       first += size
       for index, output in zip(
-        batch, self._compute(*self._arrays(rows, batch, longest))
+        batch, self._compute(*self._arrays(rows, batch, length))
       ):
         outputs[index] = output
     return outputs
+
+  def _padded_length(self, longest: int) -> int:
+    """Length of a batch, given that of its longest row."""
+    length = max(-(-longest // _LENGTH_UNIT), 1) * _LENGTH_UNIT
+    return max(min(length, self._max_length), longest)
 
   @staticmethod
   def _arrays(rows, batch: Iterable[int], length: int):

@@ -602,11 +602,12 @@ def test_batches_have_a_number_of_tokens_or_of_rows(
   checkpoint, tmp_path, monkeypatch
 ):
   write_model_files(tmp_path, do_lower_case=True)
-  monkeypatch.setattr(predictor, "_TOKENS_PER_BATCH", 8)
+  monkeypatch.setattr(predictor, "_TOKENS_PER_BATCH", 24)
   rows = [row_of([1] * length, 5) for length in (3, 12, 5, 4, 2, 1, 4)]
+  # Lengths are multiples of 8, up to the model's longest sequence.
   shapes = {
-    None: [(1, 12), (1, 5), (2, 4), (2, 3), (1, 1)],
-    3: [(3, 12), (3, 4), (1, 1)],
+    None: [(2, 12), (3, 8), (2, 8)],
+    3: [(3, 12), (3, 8), (1, 8)],
   }
   for batch_size, expected in shapes.items():
     with Loaded(str(tmp_path), checkpoint, batch_size) as model:
