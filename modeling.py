@@ -475,9 +475,12 @@ def embedding_postprocessor(
     )
     # For a table this small a matrix product is faster than a gather.
     token_types = tf.one_hot(
-      token_type_ids, token_type_vocab_size, dtype=table.dtype.base_dtype
+      tf.reshape(token_type_ids, [-1]),
+      token_type_vocab_size,
+      dtype=table.dtype.base_dtype,
     )
-    output += tf.einsum("...t,th->...h", token_types, table)
+    embeddings = tf.matmul(token_types, table)  # [B * S, H]
+    output += reshape_from_matrix(embeddings, get_shape_list(output))
   if use_position_embeddings:
     table = tf.get_variable(
       position_embedding_name,
