@@ -40,6 +40,7 @@ from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import (
   devices,
   estimators,
+  inference,
   resolve,
   session_hooks,
   step_plan,
@@ -479,22 +480,9 @@ def main(_) -> None:
     )
     if not num_texts:
       raise InputError(f"{settings.input_file}: has no lines")
-    estimator = estimators.build(
-      settings,
-      model_fn_builder(
-        config,
-        settings.model.init_checkpoint,
-        layer_indexes,
-        settings.devices.on_tpu,
-        settings.use_one_hot_embeddings,
-        settings.pooling,
-        step_plan.read_compute(settings),
-      ),
-      model_dir=folder,  # empty: a checkpoint in it would take precedence
-      predict_batch_size=settings.batch_size,
-    )
-    rows = estimator.predict(
-      lambda params: input_pipeline.record_batches(
+
+    def input_fn(params):
+      return input_pipeline.record_batches(
         records,
         layout,
         params["batch_size"],
@@ -502,7 +490,38 @@ def main(_) -> None:
         trim=not settings.devices.on_tpu,
         by_length=not settings.devices.on_tpu,
       )
+
+    model_fn = model_fn_builder(
+      config,
+      settings.model.init_checkpoint,
+      layer_indexes,
+      settings.devices.on_tpu,
+      settings.use_one_hot_embeddings,
+      settings.pooling,
+      step_plan.read_compute(settings),
     )
+    if settings.compute.precision == "int8":
+      model_fn = inference.in_int8(
+        model_fn,
+        settings.compute,
+        config,
+        settings.model.init_checkpoint,
+        lambda: inference.calibration_batches(
+          settings.compute,
+          tokenizer,
+          settings.model.max_seq_length,
+          input_fn,
+          settings.batch_size,
+        ),
+        folder,
+      )
+    estimator = estimators.build(
+      settings,
+      model_fn,
+      model_dir=folder,  # empty: a checkpoint in it would take precedence
+      predict_batch_size=settings.batch_size,
+    )
+    rows = estimator.predict(input_fn)
     rows = tf_records.restore_input_order(
       session_hooks.follow(rows, num_texts, "texts")
     )

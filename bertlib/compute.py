@@ -11,10 +11,12 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
 - `jit_compile`: XLA fuses the operations between matrix products. Overrides
   `dense`, `drop` and `add_and_norm`.
+- `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
-`for_inference` turns off the last two, which only training needs. Shapes are
+`for_inference` turns off `jit_compile` and `recompute`, which only training
+needs. Kernels may be those of `int8`, which bring their own product. Shapes are
 those of `modeling`.
 """
 
@@ -22,12 +24,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, Callable
 
 import tensorflow.compat.v1 as tf
 
 import modeling
+from bertlib import int8, onednn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +50,17 @@ class FastCompute(modeling.Compute):
       is compiled once. Not for a TPU, where the whole model is compiled anyway.
     recompute: in training, store only the input of each layer and recompute
       its activations for the gradient.
+    use_onednn: outside training, normalize layers by a kernel of oneDNN. For
+      CPUs only.
+    is_training: set by `BertModel`.
   """
 
   dtype: Any = tf.float32
   unpad: bool = False
   jit_compile: bool = False
   recompute: bool = False
+  use_onednn: bool = False
+  is_training: bool = True
 
   def _fuses(self) -> bool:
     # TensorFlow 1 while loops cannot run functions compiled by XLA.
@@ -58,7 +68,9 @@ class FastCompute(modeling.Compute):
 
   def for_inference(self) -> FastCompute:
     """See base class."""
-    return dataclasses.replace(self, jit_compile=False, recompute=False)
+    return dataclasses.replace(
+      self, jit_compile=False, recompute=False, is_training=False
+    )
 
   def for_batch(self, input_mask) -> FastCompute:
     """See base class."""
@@ -79,7 +91,9 @@ class FastCompute(modeling.Compute):
     return recomputed(layer, scope)(hidden)
 
   def dense(self, inputs, kernel, bias, activation: Callable | None):
-    """See base class."""
+    """See base class; `kernel` may be one of `int8`."""
+    if isinstance(kernel, (int8.QuantizedKernel, int8.ObservedKernel)):
+      return kernel.dense(inputs, bias, activation)
     if activation is None or not self._fuses():
       return super().dense(inputs, kernel, bias, activation)
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
@@ -89,15 +103,30 @@ class FastCompute(modeling.Compute):
   def project(self, inputs, units: int, initializer_range: float):
     """Linear layers of matrices, each [R, width], given by the layer's name.
 
-    Subclasses may compute layers of the same matrix as one product.
+    Layers of the same matrix are one product in 8 bits. The inputs of such
+    layers stand together.
 
     Returns:
       A list of [R, units], in the order of `inputs`.
     """
-    return [
-      modeling.dense(matrix, units, None, initializer_range, name, compute=self)
-      for name, matrix in inputs.items()
-    ]
+    layers: dict[int, list] = {}  # by matrix: it, and its kernels and biases
+    for name, matrix in inputs.items():
+      with tf.variable_scope(name):
+        width = matrix.shape.as_list()[-1]
+        weights = modeling.dense_weights(width, units, initializer_range)
+      layers.setdefault(id(matrix), []).append((matrix, *weights))
+    return list(
+      itertools.chain.from_iterable(map(self._products, layers.values()))
+    )
+
+  def _products(self, layers: Sequence[tuple[Any, Any, Any]]) -> list:
+    """Products of one matrix, given with each kernel and its bias."""
+    matrices, kernels, biases = zip(*layers)
+    if not all(isinstance(k, int8.QuantizedKernel) for k in kernels):
+      return [self.dense(*layer, None) for layer in layers]
+    kernel = int8.QuantizedKernel.concat(kernels)
+    product = self.dense(matrices[0], kernel, tf.concat(biases, 0), None)
+    return tf.split(product, len(kernels), axis=1)
 
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
     """See base class."""
@@ -111,6 +140,9 @@ class FastCompute(modeling.Compute):
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
     """See base class."""
+    by_onednn = self.use_onednn and onednn.can_normalize(output.dtype)
+    if by_onednn and not self.is_training:
+      return _norm_by_onednn(output + residual, epsilon)
     if not self._fuses():
       return super().add_and_norm(
         output, residual, dropout_prob, dropout_seed, epsilon
@@ -125,6 +157,19 @@ class FastCompute(modeling.Compute):
     return compiled(
       _normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob
     )(*tensors)
+
+
+def _norm_by_onednn(tensor, epsilon: float):
+  """`modeling.layer_norm` of [R, H], fast for matrices of any size."""
+  with tf.variable_scope(None, default_name="LayerNorm"):
+    beta, gamma = modeling.norm_weights(tensor.shape.as_list()[-1])
+
+  def plain():
+    vectors = tf.cast(tensor, tf.float32)
+    normalized = modeling.normalize(vectors, beta, gamma, epsilon)
+    return tf.cast(normalized, tensor.dtype)
+
+  return onednn.layer_norm(tensor, gamma, beta, epsilon, plain)
 
 
 # Unpadding

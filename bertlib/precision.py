@@ -25,6 +25,14 @@ _COMPUTE_CAPABILITY = {"bfloat16": (8, 0), "float16": (7, 0)}
 _MIN_SPEEDUP = 1.5
 
 
+def hidden_dtype(precision: str):
+  """Dtype of hidden states with a --precision.
+
+  With int8, dense layers alone are in 8 bits.
+  """
+  return tf.float32 if precision == "int8" else tf.as_dtype(precision)
+
+
 def supported_dtypes() -> list[str]:
   """Dtypes for which the GPUs, or else the CPU, have instructions.
 
@@ -33,7 +41,7 @@ def supported_dtypes() -> list[str]:
   """
   gpus = tf.config.list_physical_devices("GPU")
   if not gpus:
-    has_bfloat16 = bool(_cpu_features() & _BFLOAT16_INSTRUCTIONS)
+    has_bfloat16 = bool(cpu_features() & _BFLOAT16_INSTRUCTIONS)
     return ["float32", "bfloat16"] if has_bfloat16 else ["float32"]
   capability = min(
     tf.config.experimental.get_device_details(gpu).get(
@@ -47,7 +55,7 @@ def supported_dtypes() -> list[str]:
   ]
 
 
-def _cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
+def cpu_features(path: str = "/proc/cpuinfo") -> set[str]:
   """Instruction sets, by their names in Linux; none on other systems."""
   try:
     with open(path) as file:

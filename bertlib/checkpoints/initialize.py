@@ -45,6 +45,8 @@ def initialize_from_checkpoint(
       )
     return None
   variables = tf.trainable_variables()
+  if not variables:  # the weights are constants
+    return None
   is_first_replica = not tf.get_variable_scope().reuse
   if not init_checkpoint:
     if is_first_replica:

@@ -11,11 +11,20 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.checkpoints import checkpoint_files, finding, loading, model_json
+from bertlib import onednn
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  frozen_weights,
+  loading,
+  model_json,
+  quantization,
+)
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs, vocabulary
 from bertlib.data.read_ahead import blocks, read_ahead
 from bertlib.errors import InputError
+from bertlib.precision import hidden_dtype
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -48,6 +57,8 @@ class LoadedModel:
     batch_size: int | None = None,
     precision: str = "float32",
     num_threads: int | None = None,
+    calibration_file: str | None = None,
+    int8_skip_layers: Sequence[str] = (),
   ):
     """Loads a model.
 
@@ -56,12 +67,16 @@ class LoadedModel:
       checkpoint: path of a checkpoint; None for the folder's
         `trained_checkpoint`.
       batch_size: rows per batch; None for about 2048 tokens per batch.
-      precision: "float32", "bfloat16" or "float16", see `--precision`.
+      precision: "float32", "bfloat16", "float16" or "int8", see `--precision`.
       num_threads: threads that compute on the CPU; None for one per core. All
         sessions of a process share their threads: the first one counts.
+      calibration_file: texts for the ranges of "int8", see
+        `--calibration_file`; None if the folder has `quantization.json`.
+      int8_skip_layers: see `--int8_skip_layers`.
 
     Raises:
-      InputError: the folder is missing, or contains no model of `script`.
+      InputError: the folder is missing, or contains no model of `script`; or
+        8-bit ranges are needed and there are none.
     """
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
@@ -89,17 +104,44 @@ class LoadedModel:
       intra_op_parallelism_threads=num_threads or 0,
       inter_op_parallelism_threads=num_threads or 0,
     )
-    self._load(config, checkpoint, precision)
+    getter = None
+    if precision == "int8":
+      onednn.check_int8()
+      ranges = quantization.find(
+        model_dir,
+        checkpoint,
+        config,
+        lambda: self._calibration_batches(model_dir, calibration_file),
+      )
+      getter = quantization.weight_getter(checkpoint, ranges, int8_skip_layers)
+    elif precision != "float32" and loading.num_weights(config) < 2**29:
+      # A graph holds at most 2 GB of constants.
+      getter = frozen_weights.weight_getter(checkpoint)
+    compute = FastCompute(
+      hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
+    )
+    self._load(config, checkpoint, compute, getter)
+
+  def _calibration_batches(self, model_dir: str, calibration_file: str | None):
+    """Texts to calibrate 8-bit layers with."""
+    if not calibration_file:
+      raise InputError(
+        f"{model_dir}: has no {quantization.FILE}, which"
+        f" 8-bit inference needs. Run {self.script}.py once with --do_eval"
+        " --precision=int8, or name a --calibration_file"
+      )
+    return quantization.text_batches(
+      calibration_file, self.tokenizer, self.description["max_seq_length"]
+    )
 
   def _load(
-    self, config: modeling.BertConfig, checkpoint: str, precision: str
+    self,
+    config: modeling.BertConfig,
+    checkpoint: str,
+    compute: FastCompute,
+    getter: Callable | None,
   ) -> None:
     """Builds the graph and restores its weights."""
-    # In 16-bit precision, constants are cast once, variables in every batch.
-    # A graph holds at most 2 GB of constants.
-    getter = None
-    if precision != "float32" and loading.num_weights(config) < 2**29:
-      getter = _constants_of(checkpoint)
     with tf.Graph().as_default() as graph:
       self._inputs = {
         name: tf.placeholder(tf.int32, [None, None], name)
@@ -107,10 +149,7 @@ class LoadedModel:
       }
       with tf.variable_scope("", custom_getter=getter):
         self._outputs = self.build(
-          self.description,
-          config,
-          self._inputs,
-          FastCompute(tf.as_dtype(precision), unpad=True),
+          self.description, config, self._inputs, compute
         )
       self._session = tf.Session(graph=graph, config=self._session_config)
       if not getter:
@@ -232,14 +271,3 @@ class LoadedModel:
 
   def __exit__(self, *unused):
     self.close()
-
-
-def _constants_of(checkpoint: str) -> Callable:
-  """A variable getter that returns constants with a checkpoint's values."""
-  reader = tf.train.load_checkpoint(checkpoint)
-
-  def get(getter, name, *args, **kwargs):
-    del getter, args, kwargs
-    return tf.constant(reader.get_tensor(name))
-
-  return get

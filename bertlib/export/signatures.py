@@ -201,7 +201,7 @@ class Encoder(SignatureModel):
     """See base class."""
     outputs = self.run(self._token_features(inputs))
     states = outputs.states[-1]
-    mask = tf.cast(inputs["input_mask"], tf.float32)[:, :, tf.newaxis]
+    mask = tf.expand_dims(tf.cast(inputs["input_mask"], tf.float32), 2)
     mean = tf.reduce_sum(states * mask, 1) / tf.reduce_sum(mask, 1)
     return {
       "pooled_output": outputs.pooled,

@@ -108,12 +108,26 @@ class ComputeSettings:
 
   precision: str = option.choice(
     "float32",
-    [*CHOICES["precision"], "auto"],
+    [*CHOICES["precision"], "int8", "auto"],
     "Compute precision of matrix products and activations; weights stay"
-    " float32. float16, with loss scaling, is for GPUs without bfloat16. auto"
-    " selects the fastest precision that the device supports and records it in"
-    " --output_dir, where later runs reuse it.",
+    " float32. float16, with loss scaling, is for GPUs without bfloat16. int8,"
+    " for evaluation and prediction on CPUs, computes the encoder's dense"
+    " layers in 8 bits. auto selects the fastest precision for training that"
+    " the device supports and records it in --output_dir, where later runs"
+    " reuse it.",
     basic=True,
+  )
+  calibration_file: str | None = option.path(
+    None,
+    "With --precision=int8: text file, one text or pair 'A ||| B' per line, of"
+    " which 256 are used to measure the ranges of the 8-bit layers. If not"
+    " given, the examples to evaluate or predict. The ranges are kept in"
+    " quantization.json in --output_dir.",
+  )
+  int8_skip_layers: Sequence[str] = option.text_list(
+    [],
+    "With --precision=int8: layers to keep in higher precision, such as 11, or"
+    " parts of them such as 11/output.",
   )
   xla: str = option.choice(
     "auto",

@@ -31,6 +31,7 @@ def check(values: flags.FlagValues) -> None:
     _check_encoding(values["encoding"].value)
   _check_initial_model(values)
   _check_tpu(values)
+  _check_int8(values)
   _check_evaluation(values)
   _check_training_length(values)
   _check_masks(values)
@@ -84,6 +85,21 @@ def _check_tpu(values: flags.FlagValues) -> None:
   if _value(values, "use_tpu") and kind not in (None, "tpu"):
     raise InputError(
       f"--use_tpu: contradicts --distribution={kind}. Give one of them"
+    )
+
+
+def _check_int8(values: flags.FlagValues) -> None:
+  """Refuses training in 8 bits, and 8 bits on a TPU."""
+  if _value(values, "precision") != "int8":
+    return
+  if _value(values, "do_train"):
+    raise InputError(
+      "--precision=int8: for evaluation and prediction only. Train with"
+      " --precision=auto, then evaluate and predict with int8"
+    )
+  if _value(values, "use_tpu"):
+    raise InputError(
+      "--precision=int8: for CPUs only. Give --precision=bfloat16 on a TPU"
     )
 
 

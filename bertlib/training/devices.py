@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import precision
+from bertlib import onednn, precision
 from bertlib.errors import InputError, english_list
 from bertlib.settings.common import CHOICES, ComputeSettings, DeviceSettings
 from bertlib.training import distribution, tpu
@@ -158,7 +158,9 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
       "TensorFlow finds no GPU, though nvidia-smi is installed;"
       " --tensorflow_log shows why"
     )
-  if compute.precision not in precision.supported_dtypes():
+  if compute.precision == "int8":
+    onednn.log_int8_speed()
+  elif compute.precision not in precision.supported_dtypes():
     logging.warning(
       "--precision=%s: this device has no hardware support for it, so it may"
       " be slow",
@@ -185,7 +187,7 @@ def choose(
     The settings with a `precision` and an `xla` other than "auto".
 
   Raises:
-    InputError: float16 is requested on a TPU.
+    InputError: float16 is requested on a TPU, or int8 where it does not run.
   """
   choosers = {
     "precision": lambda: _fastest_precision(devices),
@@ -200,6 +202,8 @@ def choose(
       if value not in CHOICES[name]:
         value = choose_value()
     chosen[name] = value
+  if chosen["precision"] == "int8":
+    onednn.check_int8()
   if chosen["precision"] == "float16" and devices.on_tpu:
     raise InputError(
       "--precision=float16 cannot be used with --use_tpu: TPUs have no fast"

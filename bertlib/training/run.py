@@ -26,6 +26,7 @@ from bertlib.settings.common import RunSettings, TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
   estimators,
+  inference,
   model_selection,
   multi_run,
   resolve,
@@ -268,6 +269,37 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
   )
 
 
+def make_inference_model_fn(
+  run: Run, input_fn, batch_size: int, checkpoint: str | None
+):
+  """The `model_fn` for evaluation and prediction, in 8 bits if so asked.
+
+  Args:
+    run: the run.
+    input_fn: batches to calibrate with, if there are neither calibrated ranges
+      in --output_dir nor a --calibration_file.
+    batch_size: rows of its batches.
+    checkpoint: the trained checkpoint; None for --init_checkpoint.
+  """
+  model_fn, settings = make_model_fn(run), run.settings
+  if settings.compute.precision != "int8":
+    return model_fn
+  return inference.in_int8(
+    model_fn,
+    settings.compute,
+    run.config,
+    checkpoint or settings.model.init_checkpoint,
+    lambda: inference.calibration_batches(
+      settings.compute,
+      run.tokenizer,
+      settings.model.max_seq_length,
+      input_fn,
+      batch_size,
+    ),
+    run.output_dir,
+  )
+
+
 def read_compute(run: Run) -> FastCompute:
   """Precision, unpadding and XLA compilation, from the flags."""
   return step_plan.read_compute(run.settings, run.task.masks_padding)
@@ -493,7 +525,9 @@ def evaluate(
     num_steps: batches of the evaluation.
     checkpoint: its path; None where the model is that of --init_checkpoint.
   """
-  model_fn = make_model_fn(run)
+  model_fn = make_inference_model_fn(
+    run, input_fn, run.settings.run.eval_batch_size, checkpoint
+  )
   collector = session_hooks.PredictionCollector()
   if not run.on_tpu:
     model_fn = collector.watch(model_fn)
@@ -525,8 +559,10 @@ def predict(
   Yields:
     The predictions of each row, by name.
   """
+  batch_size = batch_size or run.settings.run.predict_batch_size
+  model_fn = make_inference_model_fn(run, input_fn, batch_size, checkpoint)
   estimator = estimators.build(
-    run.settings, make_model_fn(run), run.output_dir, batch_size
+    run.settings, model_fn, run.output_dir, batch_size
   )
   rows = estimator.predict(input_fn, checkpoint_path=checkpoint)
   return session_hooks.follow(rows, num_rows, run.task.unit)

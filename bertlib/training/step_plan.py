@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
 import optimization
+from bertlib import onednn, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.settings.common import (
@@ -76,9 +76,10 @@ def read_compute(
   """
   on_tpu = settings.devices.on_tpu
   return FastCompute(
-    dtype=tf.as_dtype(settings.compute.precision),
+    dtype=precision.hidden_dtype(settings.compute.precision),
     unpad=masks_padding and not on_tpu,
     jit_compile=settings.compute.xla == "on" and not on_tpu,
+    use_onednn=not on_tpu and onednn.is_available(),
   )
 
 

@@ -1,0 +1,38 @@
+"""Weights as constants of a graph, for prediction.
+
+TensorFlow lays out constant kernels for the processor once, and converts
+constants to another precision once. It does both for variables in every batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def weight_getter(
+  checkpoint: str, convert: Callable[[str, np.ndarray], Any] | None = None
+) -> Callable:
+  """A custom getter of variables that returns weights of a checkpoint.
+
+  Args:
+    checkpoint: path of the checkpoint.
+    convert: maps name and value of a weight to what `tf.get_variable` returns;
+      None for constants.
+
+  Returns:
+    The `custom_getter` of a `tf.variable_scope`. Variables that are not in the
+    checkpoint are created as usual.
+  """
+  reader = tf.train.load_checkpoint(checkpoint)
+  names = reader.get_variable_to_shape_map()
+
+  def get(getter, name, *args, **kwargs):
+    if name not in names:
+      return getter(name, *args, **kwargs)
+    value = reader.get_tensor(name)
+    return convert(name, value) if convert else tf.constant(value)
+
+  return get

@@ -1,0 +1,290 @@
+"""Calibration of 8-bit inference, kept in `quantization.json`.
+
+Dense layers in 8 bits clip their inputs to a range. The ranges come from some
+examples of the task, computed once in higher precision. The file has them with
+the hash of the checkpoint that they belong to.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import logging
+
+import modeling
+from bertlib import files, int8, json_files, onednn, precision
+from bertlib.checkpoints import frozen_weights
+from bertlib.compute import FastCompute
+from bertlib.data import model_inputs
+from bertlib.errors import InputError
+
+FILE = "quantization.json"
+
+# Examples of a calibration, sampled with this seed.
+NUM_EXAMPLES = 256
+_SEED = 12345
+
+_BATCH_SIZE = 32
+
+Ranges = Mapping[str, int8.Observation]  # by layer
+
+
+def text_batches(
+  path: str, tokenizer, max_seq_length: int
+) -> Iterator[dict[str, np.ndarray]]:
+  """Model inputs of a sample of texts, to calibrate with.
+
+  Args:
+    path: file with one text or pair per line, see --calibration_file.
+    tokenizer: tokenizer of the model.
+    max_seq_length: longer texts are truncated.
+
+  Yields:
+    Batches of `model_inputs.TOKEN_FEATURES`, int32 [B, S].
+
+  Raises:
+    InputError: the file cannot be read, or has no lines.
+  """
+  pairs = list(model_inputs.read_pairs(path))
+  if not pairs:
+    raise InputError(f"{path}: has no lines")
+  rows = [
+    model_inputs.encode_pair(tokenizer, *pair, max_seq_length)
+    for pair in _sample(pairs, NUM_EXAMPLES)
+  ]
+  rows.sort(key=lambda row: row.num_tokens)
+  for first in range(0, len(rows), _BATCH_SIZE):
+    batch = rows[first : first + _BATCH_SIZE]
+    longest = batch[-1].num_tokens
+    yield {
+      name: np.array([getattr(row, name)[:longest] for row in batch], np.int32)
+      for name in model_inputs.TOKEN_FEATURES
+    }
+
+
+def input_batches(input_fn, batch_size: int) -> list[dict[str, np.ndarray]]:
+  """A sample of the batches of an `input_fn`, to calibrate with.
+
+  Args:
+    input_fn: makes a dataset that ends, of features with `input_ids`,
+      `input_mask` and `segment_ids` or `input_type_ids`, all [..., S].
+    batch_size: B of its batches.
+
+  Returns:
+    See `text_batches`.
+  """
+  batches = []
+  with tf.Graph().as_default(), tf.Session() as session:
+    dataset = input_fn({"batch_size": batch_size})
+    features = tf.data.make_one_shot_iterator(dataset).get_next()
+    segments = features.get("segment_ids", features.get("input_type_ids"))
+    ids = features["input_ids"], features["input_mask"], segments
+    rows = [tf.reshape(t, [-1, tf.shape(t)[-1]]) for t in ids]
+    with contextlib.suppress(tf.errors.OutOfRangeError):
+      while True:
+        batches.append(session.run(rows))
+  return [
+    dict(zip(model_inputs.TOKEN_FEATURES, batch))
+    for batch in _sample(batches, -(-NUM_EXAMPLES // batch_size))
+  ]
+
+
+def _sample(items: Sequence[Any], count: int) -> list[Any]:
+  """At most `count` items, chosen with a fixed seed."""
+  if len(items) <= count:
+    return list(items)
+  generator = np.random.RandomState(_SEED)
+  chosen = generator.choice(len(items), count, replace=False)
+  return [items[index] for index in sorted(chosen)]
+
+
+def calibrate(
+  config: modeling.BertConfig,
+  checkpoint: str,
+  batches: Iterable[Mapping[str, np.ndarray]],
+) -> Ranges:
+  """Observes the inputs of the encoder's dense layers.
+
+  Args:
+    config: config of the encoder.
+    checkpoint: its weights.
+    batches: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
+
+  Returns:
+    The extremes of the inputs of each layer.
+  """
+
+  def observed(name: str, value: np.ndarray):
+    layer = _layer_of(name)
+    kernel = tf.constant(value)
+    return int8.ObservedKernel(layer, kernel) if layer else kernel
+
+  seen: dict[str, list[int8.Observation]] = collections.defaultdict(list)
+  with tf.Graph().as_default(), tf.Session() as session:
+    inputs = [
+      tf.placeholder(tf.int32, [None, None], name)
+      for name in model_inputs.TOKEN_FEATURES
+    ]
+    getter = frozen_weights.weight_getter(checkpoint, observed)
+    with tf.variable_scope("", custom_getter=getter):
+      modeling.BertModel(
+        config, False, *inputs, compute=FastCompute(unpad=True)
+      )
+    observations = int8.observations()
+    session.run(tf.global_variables_initializer())
+    for batch in batches:
+      feed = {tensor: batch[tensor.op.name] for tensor in inputs}
+      for layer, found in session.run(observations, feed).items():
+        seen[layer].append(found)
+  return {layer: _extremes(layer, found) for layer, found in seen.items()}
+
+
+def _extremes(
+  layer: str, found: Sequence[int8.Observation]
+) -> int8.Observation:
+  """Extremes of the observations of a layer in all batches."""
+  lows, highs, columns = zip(*found)
+  follows_layer_norm = "/self/" in layer or "/intermediate/" in layer
+  return int8.Observation(
+    _shortened(min(lows)),
+    _shortened(max(highs)),
+    [_shortened(value) for value in np.max(columns, axis=0)]
+    if follows_layer_norm
+    else None,
+  )
+
+
+def _shortened(value: float) -> float:
+  """A number with the five digits that are written to the file."""
+  return float(f"{value:.5g}")
+
+
+def _layer_of(name: str) -> str | None:
+  """Name of the dense layer of the encoder whose kernel this is, or None."""
+  layer, _, variable = name.rpartition("/")
+  return layer if variable == "kernel" and "/layer_" in layer else None
+
+
+def weight_getter(
+  checkpoint: str,
+  ranges: Ranges,
+  skip_layers: Sequence[str] = (),
+  attention_dtype=None,
+) -> Callable:
+  """A custom getter of variables that returns the encoder's kernels in 8 bits.
+
+  Args:
+    checkpoint: path of the checkpoint.
+    ranges: see `calibrate`.
+    skip_layers: layers to keep in higher precision, see --int8_skip_layers.
+    attention_dtype: dtype of queries, keys and values; None for bfloat16 where
+      the processor has instructions for it, else float32.
+  """
+  attention_dtype = attention_dtype or best_attention_dtype()
+  ranges = {
+    layer: value
+    for layer, value in ranges.items()
+    if not any(f"/layer_{part}/" in f"{layer}/" for part in skip_layers)
+  }
+  logging.info(
+    "%d dense layers in 8 bits, attention in %s; in float32: %s",
+    len(ranges),
+    attention_dtype.name,
+    ", ".join(skip_layers) or "output layers only",
+  )
+
+  def converted(name: str, value: np.ndarray):
+    layer = _layer_of(name)
+    if layer not in ranges:
+      return tf.constant(value)
+    # The feed-forward network passes its inner values on in 8 bits.
+    is_inner = "/intermediate/" in layer
+    following = is_inner and ranges.get(
+      layer.replace("/intermediate", "/output")
+    )
+    return int8.quantize_kernel(
+      value,
+      ranges[layer],
+      output_limits=onednn.Limits(*following[:2]) if following else None,
+      dtype=attention_dtype if "/self/" in layer else tf.float32,
+    )
+
+  return frozen_weights.weight_getter(checkpoint, converted)
+
+
+def best_attention_dtype():
+  """Dtype of attention beside 8-bit layers on this processor."""
+  has_bfloat16 = "bfloat16" in precision.supported_dtypes()
+  return tf.bfloat16 if has_bfloat16 else tf.float32
+
+
+def load(folder: str, checkpoint: str) -> Ranges | None:
+  """Ranges of a checkpoint from the `quantization.json` of a folder.
+
+  Returns:
+    See `calibrate`; None without the file, or if it belongs to another
+    checkpoint.
+
+  Raises:
+    InputError: the file is invalid.
+  """
+  path = os.path.join(folder, FILE)
+  if not tf.gfile.Exists(path):
+    return None
+  schema = {"checkpoint_sha256": str, "ranges": dict}
+  content = json_files.read(path, schema, "Delete it to calibrate again")
+  if content["checkpoint_sha256"] != _hash(checkpoint):
+    logging.info("%s: belongs to another checkpoint; not used", path)
+    return None
+  logging.info("8-bit ranges: %s", path)
+  return {
+    layer: int8.Observation(*values)
+    for layer, values in content["ranges"].items()
+  }
+
+
+def find(
+  folder: str,
+  checkpoint: str | None,
+  config: modeling.BertConfig,
+  make_batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+) -> Ranges:
+  """Ranges of a checkpoint: those of a folder, or measured and written there.
+
+  Args:
+    folder: folder of `quantization.json`.
+    checkpoint: path of the checkpoint; None without one.
+    config: config of the model.
+    make_batches: makes batches to calibrate with, see `calibrate`.
+
+  Raises:
+    InputError: there is no checkpoint.
+  """
+  if not checkpoint:
+    raise InputError(
+      "--precision=int8: needs trained weights. Name an --init_checkpoint, or"
+      " train first"
+    )
+  ranges = load(folder, checkpoint)
+  if not ranges:
+    ranges = calibrate(config, checkpoint, make_batches())
+    path = os.path.join(folder, FILE)
+    content = {"checkpoint_sha256": _hash(checkpoint), "ranges": ranges}
+    with files.atomic_write(path) as file:
+      file.write(json.dumps(content) + "\n")
+    logging.info("8-bit ranges of %d layers: %s", len(ranges), path)
+  return ranges
+
+
+def _hash(checkpoint: str) -> str:
+  """Hash of a checkpoint's index, which has checksums of all weights."""
+  with tf.gfile.GFile(f"{checkpoint}.index", "rb") as file:
+    return hashlib.sha256(file.read()).hexdigest()

@@ -1,0 +1,321 @@
+"""Tests of inference in 8 bits: products, calibration, commands."""
+
+import json
+
+import commands
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tiny_classifier
+
+import modeling
+import run_classifier
+import tokenization
+from bertlib import int8, onednn
+from bertlib.checkpoints import quantization
+from bertlib.compute import FastCompute
+from bertlib.data import model_inputs
+from bertlib.errors import InputError
+
+
+def _runs_int8():
+  try:
+    onednn.check_int8()
+  except InputError:
+    return False
+  return True
+
+
+pytestmark = pytest.mark.skipif(
+  not _runs_int8(), reason="needs a CPU and TensorFlow 2.17"
+)
+
+RANDOM = np.random.RandomState(0)
+MANY_ROWS = 2048  # enough for the kernels that take a matrix in one pass
+
+
+def run(build):
+  with tf.Graph().as_default(), tf.Session() as session:
+    fetches = build()
+    session.run(tf.global_variables_initializer())
+    return session.run(fetches)
+
+
+# Operations
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_rows", [3, MANY_ROWS])
+def test_quantized_values_are_rounded_and_clipped_per_column(num_rows):
+  tensor = RANDOM.normal(size=[num_rows, 64]).astype(np.float32)
+  ranges = np.linspace(0.5, 2, 64, dtype=np.float32)
+  values = run(
+    lambda: tf.bitcast(onednn.quantize(tf.constant(tensor), ranges), tf.int8)
+  )
+  expected = np.clip(np.rint(tensor / ranges * 127), -127, 127)
+  assert np.abs(values - expected).max() <= 1  # ties may round either way
+  assert np.mean(values == expected) > 0.999
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("num_rows", [3, MANY_ROWS])
+def test_layer_norm_equals_the_plain_formula(num_rows):
+  tensor = RANDOM.normal(3, 2, [num_rows, 64]).astype(np.float32)
+  gamma, beta = RANDOM.normal(size=[2, 64]).astype(np.float32)
+
+  def build():
+    def plain():
+      return modeling.normalize(tf.constant(tensor), beta, gamma, 1e-12)
+
+    return plain(), onednn.layer_norm(
+      tf.constant(tensor), gamma, beta, 1e-12, plain
+    )
+
+  plain, fused = run(build)
+  np.testing.assert_allclose(fused, plain, atol=2e-5)
+
+
+def _layer(activation, output_limits=None):
+  """A float layer [5, 32] x [32, 16] and its result with an 8-bit kernel."""
+  inputs, kernel = RANDOM.normal(size=[5, 32]), RANDOM.normal(size=[32, 16])
+  bias = RANDOM.normal(size=[16]).astype(np.float32)
+  observed = int8.Observation(inputs.min(), inputs.max())
+  quantized = int8.quantize_kernel(
+    kernel, observed, output_limits=output_limits
+  )
+
+  def build():
+    tensors = tf.constant(inputs, tf.float32), tf.constant(bias)
+    dense = modeling.Compute().dense
+    plain = dense(tensors[0], tf.constant(kernel, tf.float32), bias, activation)
+    return plain, quantized.dense(*tensors, activation)
+
+  return build
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  "activation", [None, modeling.gelu, modeling.gelu_tanh, tf.nn.relu, tf.sin]
+)
+def test_product_is_that_of_float32_but_for_rounding(activation):
+  plain, quantized = run(_layer(activation))
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.graph
+def test_inner_values_pass_in_8_bits_between_two_limits():
+  limits = onednn.Limits(-0.17, 8.0)
+
+  def build():
+    plain, values = _layer(modeling.gelu, limits)()
+    assert values.dtype == tf.quint8
+    return plain, tf.bitcast(values, tf.uint8)
+
+  plain, values = run(build)
+  shown = limits.low + values * (limits.high - limits.low) / 255
+  clipped = np.clip(plain, *limits)
+  assert clipped.max() == limits.high
+  assert np.abs(shown - clipped).max() < 0.3
+  assert np.corrcoef(clipped.ravel(), shown.ravel())[0, 1] > 0.999
+
+
+@pytest.mark.unit
+def test_columns_with_large_inputs_get_larger_ranges():
+  columns = [0.1, 1.0, 30.0]
+  quantized = int8.quantize_kernel(
+    np.ones([3, 4]), int8.Observation(-30.0, 30.0, columns)
+  )
+  assert (np.diff(quantized.input_ranges) > 0).all()
+  assert (quantized.input_ranges * 1.001 >= columns).all()
+
+
+# Models
+
+
+CONFIG = modeling.BertConfig(
+  vocab_size=40,
+  hidden_size=32,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=64,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+  initializer_range=0.3,
+)
+
+
+def _batches():
+  random = np.random.RandomState(1)
+  mask = (np.arange(16) < random.randint(3, 17, [24, 1])).astype(np.int32)
+  ids = random.randint(0, 40, mask.shape) * mask
+  return [dict(zip(model_inputs.TOKEN_FEATURES, (ids, mask, 0 * mask)))]
+
+
+def _hidden_states(checkpoint, getter=None, compute=None):
+  def build():
+    inputs = [tf.constant(values) for values in _batches()[0].values()]
+    with tf.variable_scope("", custom_getter=getter):
+      model = modeling.BertModel(CONFIG, False, *inputs, compute=compute)
+    if not getter:
+      found, _ = modeling.get_assignment_map_from_checkpoint(
+        tf.trainable_variables(), checkpoint
+      )
+      tf.train.init_from_checkpoint(checkpoint, found)
+    mask = tf.cast(inputs[1], tf.float32)[:, :, tf.newaxis]
+    return model.get_sequence_output() * mask
+
+  return run(build)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+  """A checkpoint with random weights."""
+  path = str(tmp_path_factory.mktemp("model") / "model.ckpt")
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    modeling.BertModel(CONFIG, False, tf.zeros([1, 4], tf.int32))
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, path)
+  return path
+
+
+@pytest.fixture(scope="module")
+def ranges(checkpoint):
+  return quantization.calibrate(CONFIG, checkpoint, _batches())
+
+
+def _in_int8(checkpoint, ranges, *skipped):
+  getter = quantization.weight_getter(
+    checkpoint, ranges, skipped, attention_dtype=tf.float32
+  )
+  compute = FastCompute(unpad=True, use_onednn=True)
+  return _hidden_states(checkpoint, getter, compute)
+
+
+@pytest.mark.graph
+def test_hidden_states_are_those_of_float32_but_for_rounding(
+  checkpoint, ranges
+):
+  plain = _hidden_states(checkpoint)
+  quantized = _in_int8(checkpoint, ranges)
+  assert not np.array_equal(plain, quantized)
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.995
+
+
+@pytest.mark.graph
+def test_skipped_layers_are_computed_in_float32(checkpoint, ranges):
+  plain = _hidden_states(checkpoint)
+  np.testing.assert_allclose(
+    _in_int8(checkpoint, ranges, "0", "1"), plain, atol=2e-4
+  )
+
+
+@pytest.mark.graph
+def test_layer_before_a_skipped_one_returns_floats(checkpoint, ranges):
+  plain = _hidden_states(checkpoint)
+  quantized = _in_int8(checkpoint, ranges, "1/output")
+  assert np.corrcoef(plain.ravel(), quantized.ravel())[0, 1] > 0.995
+
+
+@pytest.mark.graph
+def test_ranges_are_calibrated_once_per_checkpoint(checkpoint, tmp_path):
+  found = quantization.find(str(tmp_path), checkpoint, CONFIG, _batches)
+
+  def refuse():
+    raise AssertionError("calibrated again")
+
+  again = quantization.find(str(tmp_path), checkpoint, CONFIG, refuse)
+  assert again == found
+  path = tmp_path / quantization.FILE
+  content = json.loads(path.read_text())
+  path.write_text(json.dumps(content | {"checkpoint_sha256": "of another"}))
+  with pytest.raises(AssertionError, match="calibrated again"):
+    quantization.find(str(tmp_path), checkpoint, CONFIG, refuse)
+
+
+@pytest.mark.unit
+def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
+  path = tmp_path / "texts.txt"
+  words = [f"w{i}" for i in range(300)]
+  path.write_text("\n".join(words))
+  vocabulary = tmp_path / "vocab.txt"
+  vocabulary.write_text("\n".join([*tiny_classifier.SPECIAL, *words]))
+  tokenizer = tokenization.FullTokenizer(str(vocabulary))
+  first, second = (
+    np.concatenate(
+      [
+        batch["input_ids"][:, 1]
+        for batch in quantization.text_batches(str(path), tokenizer, 8)
+      ]
+    )
+    for _ in range(2)
+  )
+  assert len(set(first)) == quantization.NUM_EXAMPLES
+  np.testing.assert_array_equal(first, second)
+
+
+# Commands
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A trained classifier."""
+  folder = tmp_path_factory.mktemp("classifier")
+  tiny_classifier.write_data(folder)
+  tiny_classifier.train(folder)
+  return folder
+
+
+@pytest.mark.process
+def test_classifier_evaluates_and_predicts_in_8_bits(folder):
+  result = commands.succeed(
+    "run_classifier.py",
+    *("--do_eval", "--do_predict", "--precision=int8"),
+    *tiny_classifier.flags(folder, output_dir=folder / "trained"),
+    own_process=True,
+  )
+  assert "8-bit ranges of 12 layers" in result.stderr
+  assert "12 dense layers in 8 bits" in result.stderr
+  assert (folder / "trained" / "test_results.tsv").read_text()
+
+
+@pytest.mark.train
+def test_predictor_calibrates_on_a_file(folder, tmp_path):
+  pairs = [(a, b) for a, b, _ in tiny_classifier.SENTENCES]
+  path = tmp_path / "texts.txt"
+  path.write_text("\n".join(" ||| ".join(pair) for pair in pairs))
+  model_dir = folder / "trained"
+  (model_dir / quantization.FILE).unlink(missing_ok=True)
+  with pytest.raises(InputError, match=quantization.FILE):
+    run_classifier.Predictor(str(model_dir), precision="int8")
+  predicted = {}
+  for precision in ("float32", "int8"):
+    with run_classifier.Predictor(
+      str(model_dir), precision=precision, calibration_file=str(path)
+    ) as predictor:
+      predicted[precision] = [
+        list(p.probabilities.values()) for p in predictor.predict(pairs)
+      ]
+  np.testing.assert_allclose(predicted["int8"], predicted["float32"], atol=0.05)
+  assert predicted["int8"] != predicted["float32"]
+
+
+@pytest.mark.process
+def test_features_are_extracted_in_8_bits(folder, tmp_path):
+  (tmp_path / "texts.txt").write_text("the cat sat\nthe dog ran home\n")
+  vectors = {}
+  for precision in ("float32", "int8"):
+    output = tmp_path / f"{precision}.npz"
+    commands.succeed(
+      "extract_features.py",
+      f"--input_file={tmp_path / 'texts.txt'}",
+      f"--output_file={output}",
+      f"--vocab_file={folder / 'vocab.txt'}",
+      f"--bert_config_file={folder / 'bert_config.json'}",
+      f"--init_checkpoint={folder / 'trained'}",
+      f"--precision={precision}",
+      *("--output_format=npz", "--pooling=mean", "--max_seq_length=16"),
+      own_process=True,
+    )
+    vectors[precision] = np.load(output)["vectors"].ravel()
+  assert np.corrcoef(*vectors.values())[0, 1] > 0.99
