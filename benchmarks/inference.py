@@ -33,9 +33,10 @@ from benchmarks import (
   inference_models,
   inference_ours,
   inference_peers,
+  inference_works,
   side_by_side,
 )
-from benchmarks.inference_models import WORKS
+from benchmarks.inference_works import WORKS
 from benchmarks.side_by_side import Worker
 from bertlib import app
 from bertlib.errors import InputError
@@ -140,7 +141,12 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "latency_runs", 100, "Texts predicted alone per pass.", lower_bound=1
   )
-  flags.DEFINE_integer("batch_size", 32, "Texts per batch.", lower_bound=1)
+  flags.DEFINE_integer(
+    "batch_size",
+    None,
+    "Texts per batch; default: about 2048 tokens; 32 in Estimator.",
+    lower_bound=1,
+  )
   flags.DEFINE_bool("torch_compile", False, "Compile models of transformers.")
   flags.DEFINE_string(
     "json_file", None, "Append the results to this file, as JSON lines."
@@ -155,7 +161,7 @@ def main(_: list[str]) -> None:
   for name, value in machine.items():
     print(f"{name}: {value}")
   for model in FLAGS.models:
-    for task in inference_models.TASKS:
+    for task in inference_works.TASKS:
       works = [work for work in chosen_works() if WORKS[work].task == task]
       if works:
         compare(model, task, works, machine)
@@ -193,7 +199,7 @@ def compare(
 
   Args:
     model: one of `--models`.
-    task: one of `inference_models.TASKS`.
+    task: one of `inference_works.TASKS`.
     works: names of works of that task.
     machine: see `describe_machine`.
   """

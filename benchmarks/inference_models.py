@@ -1,20 +1,14 @@
-"""Models, texts and requests of `inference`, the same for all sides."""
+"""Models of `inference`, the same for all sides."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import platform
-import re
-import statistics
-import sys
-import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Callable, NamedTuple
+from typing import Any
 
-from benchmarks.side_by_side import Answer, timed
+from benchmarks.inference_works import TASKS, in_folder, read_texts
+from benchmarks.side_by_side import Answer
 
 # Layers, hidden size and heads.
 SIZES = {
@@ -22,129 +16,6 @@ SIZES = {
   "minilm": (6, 384, 12),
   "tiny": (2, 128, 2),
 }
-
-
-class Task(NamedTuple):
-  """What a model is asked.
-
-  Attributes:
-    architecture: class of transformers.
-    head: scope of its output layer in our checkpoints.
-    description: contents of `model.json`.
-  """
-
-  architecture: str
-  head: str
-  description: dict[str, Any]
-
-
-TASKS = {
-  "labels": Task(
-    "BertForSequenceClassification",
-    "output_",
-    {"script": "run_classifier", "labels": ["0", "1"], "max_seq_length": 128},
-  ),
-  "answers": Task(
-    "BertForQuestionAnswering",
-    "cls/squad/output_",
-    {
-      "script": "run_squad",
-      "max_seq_length": 384,
-      "doc_stride": 128,
-      "max_query_length": 64,
-      "version_2_with_negative": False,
-    },
-  ),
-}
-
-
-class Work(NamedTuple):
-  """Texts to predict, and how.
-
-  Attributes:
-    task: one of `TASKS`.
-    texts: name of the texts, see `read_texts`.
-    alone: one text per call, else all in batches.
-  """
-
-  task: str
-  texts: str
-  alone: bool
-
-
-WORKS = {
-  "mrpc": Work("labels", "mrpc", False),
-  "mrpc-one": Work("labels", "mrpc", True),
-  "sst2": Work("labels", "sst2", False),
-  "sst2-one": Work("labels", "sst2", True),
-  "tokens": Work("labels", "tokens", False),
-  "tokens-one": Work("labels", "tokens", True),
-  "squad": Work("answers", "squad", False),
-}
-
-
-# Texts
-
-
-def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
-  """Texts of one set: an evenly spaced sample.
-
-  Args:
-    settings: the flags, and what `make_model` gets.
-    name: "mrpc" or "sst2" (test sets); "squad" (dev set); "tokens" (texts of
-      128 tokens); or "calibration" (256 texts of the task).
-
-  Returns:
-    Tuples of one text, of a pair, or of a question and its passage.
-  """
-  count = settings.max_texts
-  if name == "calibration":
-    count = 256
-    labels = "mrpc-train" if settings.glue_dir else "tokens"
-    name = {"answers": "squad", "labels": labels}[settings.task]
-  if name == "squad":
-    texts = list(squad_questions(settings.squad_file))
-  elif name == "tokens":
-    texts = full_texts(in_folder(settings, "ours", "vocab.txt"), count)
-  else:
-    texts = list(glue_texts(settings.glue_dir, name))
-  count = min(len(texts), count)
-  return [texts[index * len(texts) // count] for index in range(count)]
-
-
-def glue_texts(glue_dir: str, name: str) -> Iterator[tuple[str, ...]]:
-  """Texts or pairs of MRPC or SST-2."""
-  file_name, columns = {
-    "mrpc-train": ("MRPC/train.tsv", [3, 4]),
-    "mrpc": ("MRPC/test.tsv", [3, 4]),
-    "sst2": ("SST-2/test.tsv", [1]),
-  }[name]
-  path = os.path.join(glue_dir, file_name)
-  with open(path, encoding="utf-8-sig") as file:
-    for line in itertools.islice(file, 1, None):
-      row = line.rstrip("\n").split("\t")
-      yield tuple(row[column] for column in columns)
-
-
-def squad_questions(path: str) -> Iterator[tuple[str, str]]:
-  """Questions with their passages."""
-  with open(path, encoding="utf-8") as file:
-    articles = json.load(file)["data"]
-  for article in articles:
-    for paragraph in article["paragraphs"]:
-      for question in paragraph["qas"]:
-        yield question["question"], paragraph["context"]
-
-
-def full_texts(vocab_file: str, count: int) -> list[tuple[str]]:
-  """Texts of whole words that are 128 tokens with [CLS] and [SEP]."""
-  with open(vocab_file, encoding="utf-8") as file:
-    words = re.findall(r"(?m)^[a-z]+$", file.read())
-  endless = itertools.cycle(words)
-  return [(" ".join(itertools.islice(endless, 126)),) for _ in range(count)]
-
-
-# Models
 
 
 def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -157,70 +28,121 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   Yields:
     See `side_by_side`.
   """
-  import numpy as np
   import tensorflow.compat.v1 as tf
 
-  import modeling
-  from bertlib.checkpoints import (
-    convert,
-    initialize,
-    loading,
-    model_json,
-  )
-  from bertlib.compute import FastCompute
-  from bertlib.data import model_inputs
+  from bertlib.checkpoints import convert, loading, model_json
 
   task = TASKS[settings.task]
-  folder = os.path.join(settings.folder, "ours")
-  encoder = None
-  if settings.model == "minilm" and settings.minilm:
-    encoder = os.path.join(settings.folder, "encoder")
-    convert.huggingface_to_tensorflow(settings.minilm, encoder)
-    config = loading.load_config(os.path.join(encoder, loading.CONFIG_FILE))
-    vocab_file = os.path.join(encoder, loading.VOCAB_FILE)
-  else:
-    layers, hidden, heads = SIZES[settings.model]
-    vocab_file = settings.vocab_file or os.path.join(
-      settings.minilm, loading.VOCAB_FILE
-    )
-    with open(vocab_file, encoding="utf-8") as file:
-      vocab_size = file.read().rstrip("\n").count("\n") + 1
-    config = modeling.BertConfig(
-      vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2
-    )
+  config, vocab_file, encoder = read_encoder(settings)
   description = {**task.description, "do_lower_case": True}
+  folder = in_folder(settings, "ours")
   tf.gfile.MakeDirs(folder)
   model_json.write_model_files(folder, description, config, vocab_file)
-
-  build = predictor_class(settings.task).build
-  with tf.Graph().as_default(), tf.Session() as session:
-    tf.set_random_seed(1)
-    inputs = {
-      name: tf.ones([1, 8], tf.int32) for name in model_inputs.TOKEN_FEATURES
-    }
-    build(description, config, inputs, FastCompute())
-    tf.train.create_global_step()  # Estimator wants one
-    if encoder:
-      initialize.initialize_from_checkpoint(
-        os.path.join(encoder, "bert_model.ckpt")
-      )
-    session.run(tf.global_variables_initializer())
-    head = {v.op.name: v for v in tf.trainable_variables()}[
-      task.head + "weights"
-    ]
-    random = np.random.RandomState(1)
-    head.load(random.normal(scale=0.2, size=head.shape), session)
-    checkpoint = os.path.join(folder, "model.ckpt")
-    tf.train.Saver().save(session, checkpoint)
+  checkpoint = in_folder(settings, "ours", "model.ckpt")
+  write_checkpoint(settings, description, config, encoder, checkpoint)
+  calibrate(settings, description, config, checkpoint)
   convert.tensorflow_to_huggingface(
     checkpoint,
-    os.path.join(folder, loading.CONFIG_FILE),
-    os.path.join(folder, loading.VOCAB_FILE),
-    os.path.join(settings.folder, "hugging_face"),
+    in_folder(settings, "ours", loading.CONFIG_FILE),
+    in_folder(settings, "ours", loading.VOCAB_FILE),
+    in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
   )
   yield {"description": f"{loading.num_weights(config):,} weights"}
+
+
+def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
+  """Config, vocabulary and checkpoint of the encoder; None: random weights."""
+  import modeling
+  from bertlib.checkpoints import convert, loading
+
+  if settings.model == "minilm" and settings.minilm:
+    folder = in_folder(settings, "encoder")
+    convert.huggingface_to_tensorflow(settings.minilm, folder)
+    config, vocab_file, checkpoint = (
+      os.path.join(folder, name)
+      for name in (loading.CONFIG_FILE, loading.VOCAB_FILE, "bert_model.ckpt")
+    )
+    return loading.load_config(config), vocab_file, checkpoint
+  layers, hidden, heads = SIZES[settings.model]
+  vocab_file = settings.vocab_file or os.path.join(
+    settings.minilm, loading.VOCAB_FILE
+  )
+  with open(vocab_file, encoding="utf-8") as file:
+    vocab_size = file.read().rstrip("\n").count("\n") + 1
+  config = modeling.BertConfig(
+    vocab_size, hidden, layers, heads, 4 * hidden, type_vocab_size=2
+  )
+  return config, vocab_file, None
+
+
+def write_checkpoint(
+  settings: SimpleNamespace,
+  description: dict[str, Any],
+  config: Any,
+  encoder: str | None,
+  checkpoint: str,
+) -> None:
+  """Writes a checkpoint of an encoder and a random head.
+
+  Args:
+    settings: the flags, and what `make_model` gets.
+    description: contents of `model.json`.
+    config: config of the encoder.
+    encoder: its checkpoint; None for random weights.
+    checkpoint: path to write.
+  """
+  import numpy as np
+  import tensorflow.compat.v1 as tf
+
+  from bertlib.checkpoints import initialize
+  from bertlib.compute import FastCompute
+  from bertlib.data import model_inputs
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.set_random_seed(1)
+    ids = tf.ones([1, 8], tf.int32)
+    inputs = dict.fromkeys(model_inputs.TOKEN_FEATURES, ids)
+    build = predictor_class(settings.task).build
+    build(description, config, inputs, FastCompute())
+    tf.train.create_global_step()  # Estimator wants one
+    if encoder:
+      initialize.initialize_from_checkpoint(encoder)
+    session.run(tf.global_variables_initializer())
+    variables = {v.op.name: v for v in tf.trainable_variables()}
+    head = variables[TASKS[settings.task].head + "weights"]
+    random = np.random.RandomState(1)
+    session.run(head.assign(random.normal(scale=0.2, size=head.shape)))
+    tf.train.Saver().save(session, checkpoint)
+
+
+def calibrate(
+  settings: SimpleNamespace,
+  description: dict[str, Any],
+  config: Any,
+  checkpoint: str,
+) -> None:
+  """Writes `quantization.json`, for int8."""
+  from bertlib.checkpoints import loading, quantization
+  from bertlib.data import model_inputs, vocabulary
+
+  path = in_folder(settings, "calibration.txt")
+  with open(path, "w", encoding="utf-8") as file:
+    for text in read_texts(settings, "calibration"):
+      print(*text, sep=model_inputs.SEPARATOR, file=file)
+  folder = in_folder(settings, "ours")
+  tokenizer = vocabulary.load_tokenizer(
+    os.path.join(folder, loading.VOCAB_FILE), True, config.vocab_size
+  )
+  quantization.find(
+    folder,
+    checkpoint,
+    config,
+    lambda: quantization.text_batches(
+      path, tokenizer, description["max_seq_length"]
+    ),
+  )
 
 
 def predictor_class(task: str):
@@ -229,89 +151,3 @@ def predictor_class(task: str):
   import run_squad
 
   return {"labels": run_classifier, "answers": run_squad}[task].Predictor
-
-
-# Sides
-
-
-def serve(
-  settings: SimpleNamespace, description: str, predict: Callable
-) -> Iterator[Answer]:
-  """A side of `side_by_side`, whose requests are "try WORK" and "time WORK".
-
-  Args:
-    settings: the flags, and what `make_model` gets.
-    description: how this side computes, to print.
-    predict: maps texts to outputs: the probability of the second label, or the
-      answer, of each.
-
-  Yields:
-    The description and versions; then, per request, the outputs, or seconds per
-    text by measure.
-  """
-  answer: Answer = {"description": f"{description}; {versions()}"}
-  while True:
-    request = yield answer
-    action, name = request.split()
-    work = WORKS[name]
-    texts = read_texts(settings, work.texts)
-    calls = [texts]
-    if work.alone:
-      calls = [[text] for text in texts[: settings.latency_runs]]
-    if action == "try":
-      answer = {"outputs": list(itertools.chain(*map(predict, calls)))}
-      continue
-    start = time.process_time()
-    seconds = sorted(timed(predict, call) for call in calls)
-    num_texts = sum(map(len, calls))
-    answer = {"processor time": (time.process_time() - start) / num_texts}
-    if work.alone:
-      answer["median"] = statistics.median(seconds)
-      answer["99th percentile"] = seconds[-(len(seconds) // 100) - 1]
-    else:
-      answer["batches"] = sum(seconds) / num_texts
-
-
-def versions() -> str:
-  """Versions of Python and of the libraries that are loaded."""
-  names = ["tensorflow", "torch", "transformers", "onnxruntime"]
-  loaded = [name for name in names if name in sys.modules]
-  return ", ".join(
-    [
-      f"Python {platform.python_version()}",
-      *(f"{name} {sys.modules[name].__version__}" for name in loaded),
-    ]
-  )
-
-
-def in_folder(settings: SimpleNamespace, *names: str) -> str:
-  """Path of a file that `make_model` wrote."""
-  return os.path.join(settings.folder, *names)
-
-
-def require_labels(settings: SimpleNamespace) -> None:
-  """Ends a side that cannot answer questions."""
-  if settings.task != "labels":
-    raise NotImplementedError("does not answer questions from text")
-
-
-def in_sorted_batches(
-  settings: SimpleNamespace, lengths: list[int], run: Callable
-) -> list[Any]:
-  """Outputs of all rows, computed in batches of similar length.
-
-  Args:
-    settings: the flags.
-    lengths: lengths of the rows.
-    run: function of a list of rows to a list of their outputs.
-
-  Returns:
-    Outputs, in the order of `lengths`.
-  """
-  order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-  outputs: list[Any] = [None] * len(order)
-  for first in range(0, len(order), settings.batch_size):
-    batch = order[first : first + settings.batch_size]
-    for row, output in zip(batch, run(batch)):
-      outputs[row] = output
-  return outputs

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from benchmarks import training_step
-from benchmarks.inference_models import (
+from benchmarks.inference_models import predictor_class
+from benchmarks.inference_works import (
   TASKS,
   in_folder,
   in_sorted_batches,
-  predictor_class,
   require_labels,
   serve,
 )
@@ -48,35 +48,41 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   """`estimator.predict` as with --do_predict: every call builds a graph."""
-  import tensorflow.compat.v1 as tf
-
   import run_classifier
   import tokenization
   from bertlib import estimator_api
   from bertlib.checkpoints import loading
-  from bertlib.compute import FastCompute
   from bertlib.data import classification_records, tf_records
+  from bertlib.training import inference, step_plan
 
   require_labels(settings)
   folder = in_folder(settings, "ours")
+  checkpoint = in_folder(settings, "ours", "model.ckpt")
+  config = loading.load_config(in_folder(settings, "ours", "bert_config.json"))
   length = TASKS[settings.task].description["max_seq_length"]
+  own = training_step.training_settings(precision=settings.precision)
   tokenizer = tokenization.FullTokenizer(os.path.join(folder, "vocab.txt"))
+  model_fn = run_classifier.model_fn_builder(
+    config,
+    num_labels=2,
+    init_checkpoint=None,
+    learning_rate=0.0,
+    num_train_steps=0,
+    num_warmup_steps=0,
+    use_tpu=False,
+    use_one_hot_embeddings=False,
+    compute=step_plan.read_compute(own),
+  )
+  if settings.precision == "int8":
+    model_fn = inference.in_int8(
+      model_fn, own.compute, config, checkpoint, list, folder
+    )
   model = estimator_api.TPUEstimator(
-    run_classifier.model_fn_builder(
-      loading.load_config(os.path.join(folder, "bert_config.json")),
-      num_labels=2,
-      init_checkpoint=None,
-      learning_rate=0.0,
-      num_train_steps=0,
-      num_warmup_steps=0,
-      use_tpu=False,
-      use_one_hot_embeddings=False,
-      compute=FastCompute(tf.as_dtype(settings.precision), unpad=True),
-    ),
+    model_fn,
     use_tpu=False,
     model_dir=folder,
     config=estimator_api.RunConfig(),
-    predict_batch_size=settings.batch_size,
+    predict_batch_size=settings.batch_size or 32,
   )
 
   def predict(texts):
@@ -92,9 +98,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
       input_fn = classification_records.file_based_input_fn_builder(
         path, length, False, False, trim=True, by_length=True
       )
-      rows = model.predict(
-        input_fn, checkpoint_path=os.path.join(folder, "model.ckpt")
-      )
+      rows = model.predict(input_fn, checkpoint_path=checkpoint)
       return [
         float(row["probabilities"][1])
         for row in tf_records.restore_input_order(rows)
@@ -128,7 +132,7 @@ def saved_model(settings: SimpleNamespace) -> Iterator[Answer]:
     return outputs[:, 1].tolist()
 
   def predict_sorted(texts):
-    lengths = [sum(map(len, text)) for text in texts]
+    lengths = [sum(map(len, text)) // 4 for text in texts]  # about the tokens
     return in_sorted_batches(
       settings, lengths, lambda batch: predict([texts[i] for i in batch])
     )
@@ -222,8 +226,8 @@ def reference(settings: SimpleNamespace) -> Iterator[Answer]:
       for text in texts
     ]
     probabilities = []
-    for first in range(0, len(features), settings.batch_size):
-      batch = features[first : first + settings.batch_size]
+    for first in range(0, len(features), 32):
+      batch = features[first : first + 32]
       feed = {
         tensor: np.array([getattr(row, name) for row in batch])
         for tensor, name in zip(inputs, names)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 from benchmarks import mrpc_epoch
-from benchmarks.inference_models import (
+from benchmarks.inference_works import (
   TASKS,
   in_folder,
   in_sorted_batches,
@@ -236,7 +236,7 @@ def example_batch(settings: SimpleNamespace) -> dict[str, Any]:
   """A PyTorch batch of 64 tokens, int64 [B, 64] by name."""
   import torch
 
-  shape = settings.batch_size, 64
+  shape = settings.batch_size or 32, 64
   return {
     "input_ids": torch.randint(0, 1000, shape),
     "attention_mask": torch.ones(shape, dtype=torch.int64),

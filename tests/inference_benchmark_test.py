@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import tokenization
-from benchmarks import inference, inference_models
+from benchmarks import inference, inference_works
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "1", "one", "two"]
 
@@ -23,7 +23,7 @@ def vocab_file(tmp_path):
 @pytest.mark.unit
 def test_texts_of_128_tokens_have_no_more_and_no_less(vocab_file):
   tokenizer = tokenization.FullTokenizer(vocab_file)
-  texts = inference_models.full_texts(vocab_file, 3)
+  texts = inference_works.full_texts(vocab_file, 3)
   assert [len(tokenizer.tokenize(text)) for (text,) in texts] == [126] * 3
 
 
@@ -48,15 +48,17 @@ def test_ratios_are_to_each_peer_at_its_best():
 
 
 @pytest.mark.unit
-def test_batches_are_sorted_and_outputs_are_in_order():
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_batches_are_sorted_and_outputs_are_in_order(batch_size, monkeypatch):
+  monkeypatch.setattr(inference_works, "_TOKENS_PER_BATCH", 18)
   batches = []
 
   def run(batch):
     batches.append(batch)
     return [10 * row for row in batch]
 
-  settings = SimpleNamespace(batch_size=2)
-  outputs = inference_models.in_sorted_batches(settings, [1, 9, 5], run)
+  settings = SimpleNamespace(batch_size=batch_size)
+  outputs = inference_works.in_sorted_batches(settings, [1, 9, 5], run)
   assert outputs == [0, 10, 20]
   assert batches == [[1, 2], [0]]
 

@@ -1,0 +1,230 @@
+"""Works of `inference`: tasks, texts, and how a side does them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, Callable, NamedTuple
+
+from benchmarks.side_by_side import Answer, timed
+
+# As in `bertlib.checkpoints.predictor`: the hidden states fit in the caches.
+_TOKENS_PER_BATCH = 2048
+
+
+class Task(NamedTuple):
+  """What a model is asked.
+
+  Attributes:
+    architecture: class of transformers.
+    head: scope of its output layer in our checkpoints.
+    description: contents of `model.json`.
+  """
+
+  architecture: str
+  head: str
+  description: dict[str, Any]
+
+
+TASKS = {
+  "labels": Task(
+    "BertForSequenceClassification",
+    "output_",
+    {"script": "run_classifier", "labels": ["0", "1"], "max_seq_length": 128},
+  ),
+  "answers": Task(
+    "BertForQuestionAnswering",
+    "cls/squad/output_",
+    {
+      "script": "run_squad",
+      "max_seq_length": 384,
+      "doc_stride": 128,
+      "max_query_length": 64,
+      "version_2_with_negative": False,
+    },
+  ),
+}
+
+
+class Work(NamedTuple):
+  """Texts to predict, and how.
+
+  Attributes:
+    task: one of `TASKS`.
+    texts: name of the texts, see `read_texts`.
+    alone: one text per call, else all in batches.
+  """
+
+  task: str
+  texts: str
+  alone: bool
+
+
+WORKS = {
+  "mrpc": Work("labels", "mrpc", False),
+  "mrpc-one": Work("labels", "mrpc", True),
+  "sst2": Work("labels", "sst2", False),
+  "sst2-one": Work("labels", "sst2", True),
+  "tokens": Work("labels", "tokens", False),
+  "tokens-one": Work("labels", "tokens", True),
+  "squad": Work("answers", "squad", False),
+}
+
+
+# Texts
+
+
+def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
+  """Texts of one set: an evenly spaced sample.
+
+  Args:
+    settings: the flags, and what `make_model` gets.
+    name: "mrpc" or "sst2" (test sets); "squad" (dev set); "tokens" (texts of
+      128 tokens); or "calibration" (256 texts of the task).
+
+  Returns:
+    Tuples of one text, of a pair, or of a question and its passage.
+  """
+  count = settings.max_texts
+  if name == "calibration":
+    count = 256
+    labels = "mrpc-train" if settings.glue_dir else "tokens"
+    name = {"answers": "squad", "labels": labels}[settings.task]
+  if name == "squad":
+    texts = list(squad_questions(settings.squad_file))
+  elif name == "tokens":
+    texts = full_texts(in_folder(settings, "ours", "vocab.txt"), count)
+  else:
+    texts = list(glue_texts(settings.glue_dir, name))
+  count = min(len(texts), count)
+  return [texts[index * len(texts) // count] for index in range(count)]
+
+
+def glue_texts(glue_dir: str, name: str) -> Iterator[tuple[str, ...]]:
+  """Texts or pairs of MRPC or SST-2."""
+  file_name, columns = {
+    "mrpc-train": ("MRPC/train.tsv", [3, 4]),
+    "mrpc": ("MRPC/test.tsv", [3, 4]),
+    "sst2": ("SST-2/test.tsv", [1]),
+  }[name]
+  path = os.path.join(glue_dir, file_name)
+  with open(path, encoding="utf-8-sig") as file:
+    for line in itertools.islice(file, 1, None):
+      row = line.rstrip("\n").split("\t")
+      yield tuple(row[column] for column in columns)
+
+
+def squad_questions(path: str) -> Iterator[tuple[str, str]]:
+  """Questions with their passages."""
+  with open(path, encoding="utf-8") as file:
+    articles = json.load(file)["data"]
+  for article in articles:
+    for paragraph in article["paragraphs"]:
+      for question in paragraph["qas"]:
+        yield question["question"], paragraph["context"]
+
+
+def full_texts(vocab_file: str, count: int) -> list[tuple[str]]:
+  """Texts of whole words that are 128 tokens with [CLS] and [SEP]."""
+  with open(vocab_file, encoding="utf-8") as file:
+    words = re.findall(r"(?m)^[a-z]+$", file.read())
+  endless = itertools.cycle(words)
+  return [(" ".join(itertools.islice(endless, 126)),) for _ in range(count)]
+
+
+# Sides
+
+
+def serve(
+  settings: SimpleNamespace, description: str, predict: Callable
+) -> Iterator[Answer]:
+  """A side of `side_by_side`, whose requests are "try WORK" and "time WORK".
+
+  Args:
+    settings: the flags, and what `make_model` gets.
+    description: how this side computes, to print.
+    predict: maps texts to outputs: the probability of the second label, or the
+      answer, of each.
+
+  Yields:
+    The description and versions; then, per request, the outputs, or seconds per
+    text by measure.
+  """
+  answer: Answer = {"description": f"{description}; {versions()}"}
+  while True:
+    request = yield answer
+    action, name = request.split()
+    work = WORKS[name]
+    texts = read_texts(settings, work.texts)
+    calls = [texts]
+    if work.alone:
+      calls = [[text] for text in texts[: settings.latency_runs]]
+    if action == "try":
+      answer = {"outputs": list(itertools.chain(*map(predict, calls)))}
+      continue
+    start = time.process_time()
+    seconds = sorted(timed(predict, call) for call in calls)
+    num_texts = sum(map(len, calls))
+    answer = {"processor time": (time.process_time() - start) / num_texts}
+    if work.alone:
+      answer["median"] = statistics.median(seconds)
+      answer["99th percentile"] = seconds[-(len(seconds) // 100) - 1]
+    else:
+      answer["batches"] = sum(seconds) / num_texts
+
+
+def versions() -> str:
+  """Versions of Python and of the libraries that are loaded."""
+  names = ["tensorflow", "torch", "transformers", "onnxruntime"]
+  loaded = [name for name in names if name in sys.modules]
+  return ", ".join(
+    [
+      f"Python {platform.python_version()}",
+      *(f"{name} {sys.modules[name].__version__}" for name in loaded),
+    ]
+  )
+
+
+def in_folder(settings: SimpleNamespace, *names: str) -> str:
+  """Path of a file that `make_model` wrote."""
+  return os.path.join(settings.folder, *names)
+
+
+def require_labels(settings: SimpleNamespace) -> None:
+  """Ends a side that cannot answer questions."""
+  if settings.task != "labels":
+    raise NotImplementedError("does not answer questions from text")
+
+
+def in_sorted_batches(
+  settings: SimpleNamespace, lengths: list[int], run: Callable
+) -> list[Any]:
+  """Outputs of all rows, computed in batches of similar length.
+
+  Args:
+    settings: the flags.
+    lengths: lengths of the rows.
+    run: function of a list of rows to a list of their outputs.
+
+  Returns:
+    Outputs, in the order of `lengths`.
+  """
+  order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+  outputs: list[Any] = [None] * len(order)
+  first = 0
+  while first < len(order):
+    longest = max(lengths[order[first]], 1)
+    size = settings.batch_size or max(_TOKENS_PER_BATCH // longest, 1)
+    batch = order[first : first + size]
+    first += size
+    for row, output in zip(batch, run(batch)):
+      outputs[row] = output
+  return outputs
