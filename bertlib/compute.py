@@ -11,7 +11,8 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
 - `jit_compile`: XLA fuses the operations between matrix products. Overrides
   `dense`, `drop` and `add_and_norm`.
-- `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`.
+- `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`;
+  `UnpaddedCompute` then calls `_attention_by_onednn`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
@@ -172,6 +173,28 @@ def _norm_by_onednn(tensor, epsilon: float):
   return onednn.layer_norm(tensor, gamma, beta, epsilon, plain)
 
 
+def _attention_by_onednn(query, key, value, attention_mask):
+  """`modeling.dot_product_attention` of bfloat16, in fewer passes.
+
+  oneDNN scales and masks the scores in the pass of their product. Its softmax
+  computes in float32, whatever it takes and returns.
+
+  Args:
+    query: [B, N, F, D], not scaled.
+    key: [B, N, T, D].
+    value: [B, N, T, D].
+    attention_mask: see `modeling.attention_layer`.
+
+  Returns:
+    [B, N, F, D].
+  """
+  scale = tf.constant(query.shape.as_list()[-1] ** -0.5, query.dtype)
+  is_masked = 1.0 - tf.cast(attention_mask[:, tf.newaxis], tf.float32)
+  scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, N, F, T]
+  scores += tf.cast(is_masked * -10000.0, query.dtype)
+  return tf.matmul(tf.nn.softmax(scores), value)
+
+
 # Unpadding
 
 
@@ -242,7 +265,10 @@ class UnpaddedCompute(FastCompute):
       width,
       initializer_range,
     )
-    query *= 1.0 / math.sqrt(size_per_head)
+    by_onednn = self.use_onednn and onednn.has_softmax(query.dtype)
+    by_onednn = by_onednn and not self.is_training
+    if not by_onednn:
+      query *= 1.0 / math.sqrt(size_per_head)
 
     is_unpadded = from_tensor is to_tensor
     if is_unpadded:
@@ -253,15 +279,18 @@ class UnpaddedCompute(FastCompute):
     key = self.rows.split_heads(key, *heads)  # [B, N, S, D]
     value = self.rows.split_heads(value, *heads)  # [B, N, S, D]
 
-    context = modeling.dot_product_attention(
-      query,
-      key,
-      value,
-      attention_mask,
-      attention_probs_dropout_prob,
-      dropout_seed,
-      compute=self,
-    )  # [B, N, S or F, D]
+    if by_onednn:
+      context = _attention_by_onednn(query, key, value, attention_mask)
+    else:
+      context = modeling.dot_product_attention(
+        query,
+        key,
+        value,
+        attention_mask,
+        attention_probs_dropout_prob,
+        dropout_seed,
+        compute=self,
+      )  # [B, N, S or F, D]
 
     if is_unpadded:
       return self.rows.merge_heads(context)  # [R, N * D]

@@ -12,6 +12,7 @@ unsigned ones, from 0 to 255, for numbers between two limits.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import NamedTuple
 
@@ -202,6 +203,20 @@ def can_normalize(dtype) -> bool:
   """
   has_avx512 = "avx512bw" in cpu_features()
   return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
+
+
+def has_softmax(dtype) -> bool:
+  """Whether TensorFlow computes the softmax of a 16-bit dtype in float32.
+
+  By oneDNN it does. Otherwise it adds the powers up in 16 bits.
+  """
+  is_on = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
+  return (
+    dtype == tf.bfloat16
+    and is_on not in ("0", "false")
+    and not {"amx_bf16", "avx512_bf16"}.isdisjoint(cpu_features())
+    and is_available()
+  )
 
 
 def check_int8() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bertlib import compute
+import modeling
+from bertlib import compute, onednn
 
 pytestmark = pytest.mark.graph
 
@@ -354,3 +355,30 @@ def test_grappler_does_not_remove_the_recomputation(recomputed):
 def test_recomputed_layer_has_the_variables_of_a_plain_layer(recomputed):
   names = [v.op.name for v in tf.trainable_variables()]
   assert names == ["x", "first/kernel", "second/kernel"]
+
+
+@pytest.mark.skipif(
+  not onednn.has_softmax(tf.bfloat16), reason="needs a CPU with bfloat16"
+)
+def test_attention_in_fewer_passes_equals_the_formula():
+  values = np.random.RandomState(0).normal(size=[3, 3, 4, 40, 32])
+  mask = np.arange(40) < np.reshape([40, 17, 33], [3, 1, 1])
+  with tf.Graph().as_default(), tf.Session() as session:
+    # No constants, which TensorFlow would compute on without oneDNN.
+    tensors = tf.placeholder(tf.float32, values.shape)
+    query, key, value = tf.unstack(tensors)
+    exact = modeling.dot_product_attention(query / 32**0.5, key, value, mask)
+    narrow = tf.cast(tensors, tf.bfloat16)
+    fused = compute._attention_by_onednn(*tf.unstack(narrow), mask)
+    in_float32 = tf.nn.softmax(tf.cast(narrow, tf.float32))
+    exact, fused, softmax, in_float32 = session.run(
+      [
+        exact,
+        tf.cast(fused, tf.float32),
+        tf.nn.softmax(narrow),
+        tf.cast(in_float32, tf.bfloat16),
+      ],
+      {tensors: values},
+    )
+  np.testing.assert_allclose(fused, exact, rtol=0, atol=0.02)
+  np.testing.assert_array_equal(softmax, in_float32)
