@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -101,34 +100,6 @@ class FastCompute(modeling.Compute):
     product = tf.matmul(inputs, kernel)
     return compiled(_activated, activation=activation)(product, bias)
 
-  def project(self, inputs, units: int, initializer_range: float):
-    """Linear layers of matrices, each [R, width], given by the layer's name.
-
-    Layers of the same matrix are one product in 8 bits. The inputs of such
-    layers stand together.
-
-    Returns:
-      A list of [R, units], in the order of `inputs`.
-    """
-    layers: dict[int, list] = {}  # by matrix: it, and its kernels and biases
-    for name, matrix in inputs.items():
-      with tf.variable_scope(name):
-        width = matrix.shape.as_list()[-1]
-        weights = modeling.dense_weights(width, units, initializer_range)
-      layers.setdefault(id(matrix), []).append((matrix, *weights))
-    return list(
-      itertools.chain.from_iterable(map(self._products, layers.values()))
-    )
-
-  def _products(self, layers: Sequence[tuple[Any, Any, Any]]) -> list:
-    """Products of one matrix, given with each kernel and its bias."""
-    matrices, kernels, biases = zip(*layers)
-    if not all(isinstance(k, int8.QuantizedKernel) for k in kernels):
-      return [self.dense(*layer, None) for layer in layers]
-    kernel = int8.QuantizedKernel.concat(kernels)
-    product = self.dense(matrices[0], kernel, tf.concat(biases, 0), None)
-    return tf.split(product, len(kernels), axis=1)
-
   def drop(self, tensor, dropout_prob: float, key: int | None, step):
     """See base class."""
     if not self._fuses():
@@ -195,6 +166,30 @@ def _attention_by_onednn(query, key, value, attention_mask):
   return tf.matmul(tf.nn.softmax(scores), value)
 
 
+def _joined(weights: Sequence[tuple[Any, Any]]) -> tuple[Any, Any] | None:
+  """One dense layer for several of the same matrix, side by side.
+
+  Args:
+    weights: kernel and bias of each layer.
+
+  Returns:
+    Its kernel and bias; None if the kernels are not constant, so that they
+    would be joined in every batch.
+  """
+  kernels, biases = zip(*weights)
+  if all(isinstance(kernel, int8.QuantizedKernel) for kernel in kernels):
+    joined = int8.QuantizedKernel.concat(kernels)
+  elif all(map(_is_constant, kernels)):
+    joined = tf.concat(kernels, axis=1)
+  else:
+    return None
+  return joined, tf.concat(biases, axis=0)
+
+
+def _is_constant(kernel) -> bool:
+  return isinstance(kernel, tf.Tensor) and kernel.op.type == "Const"
+
+
 # Unpadding
 
 
@@ -259,26 +254,39 @@ class UnpaddedCompute(FastCompute):
     """
     heads = num_attention_heads, size_per_head
     width = num_attention_heads * size_per_head
-    # [R or B * F, N * D], and twice [R, N * D]
-    query, key, value = self.project(
-      {"query": from_tensor, "key": to_tensor, "value": to_tensor},
-      width,
-      initializer_range,
-    )
+    inputs = {"query": from_tensor, "key": to_tensor, "value": to_tensor}
+    scopes, weights = [], []
+    for name, rows in inputs.items():
+      with tf.variable_scope(name) as scope:
+        in_width = rows.shape.as_list()[-1]
+        weights.append(
+          modeling.dense_weights(in_width, width, initializer_range)
+        )
+      scopes.append(scope.original_name_scope)
+
+    is_unpadded = from_tensor is to_tensor
+    joined = is_unpadded and not self.is_training and _joined(weights)
+    if joined:
+      product = self.dense(to_tensor, *joined, None)  # [R, 3 * N * D]
+      query, key, value = self.rows.split_layers(product, 3, *heads)
+    else:
+      products = []  # [R or B * F, N * D], and twice [R, N * D]
+      for scope, rows, pair in zip(scopes, inputs.values(), weights):
+        with tf.name_scope(scope):
+          products.append(self.dense(rows, *pair, None))
+      query, key, value = products
+      if is_unpadded:
+        query = self.rows.split_heads(query, *heads)  # [B, N, S, D]
+      else:
+        query = tf.reshape(query, [-1, from_seq_length, *heads])
+        query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
+      key = self.rows.split_heads(key, *heads)  # [B, N, S, D]
+      value = self.rows.split_heads(value, *heads)  # [B, N, S, D]
+
     by_onednn = self.use_onednn and onednn.has_softmax(query.dtype)
     by_onednn = by_onednn and not self.is_training
     if not by_onednn:
       query *= 1.0 / math.sqrt(size_per_head)
-
-    is_unpadded = from_tensor is to_tensor
-    if is_unpadded:
-      query = self.rows.split_heads(query, *heads)  # [B, N, S, D]
-    else:
-      query = tf.reshape(query, [-1, from_seq_length, *heads])
-      query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
-    key = self.rows.split_heads(key, *heads)  # [B, N, S, D]
-    value = self.rows.split_heads(value, *heads)  # [B, N, S, D]
-
     if by_onednn:
       context = _attention_by_onednn(query, key, value, attention_mask)
     else:
@@ -368,6 +376,25 @@ class UnpaddedRows:
       )
 
     return spread(rows)
+
+  def split_layers(
+    self, rows, num_layers: int, num_heads: int, head_size: int
+  ) -> list:
+    """Splits layers and heads and restores padding, for prediction.
+
+    Args:
+      rows: [R, L * N * D], the outputs of L layers side by side.
+      num_layers: L.
+      num_heads: N.
+      head_size: D.
+
+    Returns:
+      [B, N, S, D] for each layer; at padding, values of arbitrary tokens.
+    """
+    shape = [self.batch_size, self.seq_length, num_layers, num_heads, head_size]
+    padded = tf.reshape(tf.gather(rows, self._row), shape)
+    by_layer = tf.transpose(padded, [2, 0, 3, 1, 4])  # [L, B, N, S, D]
+    return tf.unstack(by_layer, num_layers)  # copies nothing
 
   def merge_heads(self, heads):
     """Merges heads and removes padding: [B, N, S, D] to [R, N * D]."""
