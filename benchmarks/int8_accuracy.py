@@ -1,0 +1,111 @@
+"""Metrics of trained models in float32, bfloat16 and int8, side by side.
+
+Runs an evaluation command once per model and precision, and prints the metrics
+of each model and their mean. The command follows `--`, without --precision,
+--output_dir, --vocab_file and --bert_config_file:
+
+    python -m benchmarks.int8_accuracy --model_dir=output/mrpc-1 \
+      --model_dir=output/mrpc-2 -- run_classifier.py --do_eval \
+      --task_name=MRPC --data_dir=glue/MRPC
+
+The models are output folders of the command, trained with several seeds for
+example. They are copied first, so that nothing in them changes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from absl import app, flags
+
+from bertlib.checkpoints import loading
+from bertlib.metrics import result_files
+
+FLAGS = flags.FLAGS
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_multi_string(
+    "model_dir", None, "Output folder of a trained model.", required=True
+  )
+  flags.DEFINE_list(
+    "precisions", ["float32", "bfloat16", "int8"], "Values of --precision."
+  )
+  flags.DEFINE_list(
+    "metrics", [], "Keys of eval_results.txt; all numbers if not given."
+  )
+
+
+def main(argv: Sequence[str]) -> None:
+  """Evaluates each model in each precision and prints the metrics."""
+  command = argv[1:]
+  if not command:
+    raise app.UsageError("Give the evaluation command after the flags")
+  results = [evaluate(folder, command) for folder in FLAGS.model_dir]
+  means = [
+    {key: statistics.fmean(row[key] for row in rows) for key in rows[0]}
+    for rows in zip(*results)
+  ]
+  for name, columns in zip([*FLAGS.model_dir, "mean"], [*results, means]):
+    print(f"{name:28}", *(f"{p:>10}" for p in FLAGS.precisions))
+    for key in columns[0]:
+      print(f"  {key:26}", *(f"{column[key]:10.4f}" for column in columns))
+
+
+def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
+  """Metrics of a model in each precision, by key of `eval_results.txt`.
+
+  Args:
+    model_dir: output folder of a run.
+    command: a training script, and its flags for an evaluation.
+  """
+  results = []
+  with tempfile.TemporaryDirectory() as temporary:
+    folder = os.path.join(temporary, "model")
+    unneeded = shutil.ignore_patterns("events.*", "*.tf_record", "*.meta")
+    shutil.copytree(model_dir, folder, ignore=unneeded)
+    for precision in FLAGS.precisions:
+      options = {
+        "precision": precision,
+        "output_dir": folder,
+        "vocab_file": os.path.join(folder, loading.VOCAB_FILE),
+        "bert_config_file": os.path.join(folder, loading.CONFIG_FILE),
+      }
+      done = subprocess.run(
+        [
+          sys.executable,
+          *command,
+          *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+      )
+      if done.returncode:
+        sys.exit(f"{model_dir}, {precision}:\n{done.stderr}")
+      results.append(read_metrics(folder))
+  return results
+
+
+def read_metrics(folder: str) -> dict[str, float]:
+  """The metrics of `eval_results.txt` that `--metrics` names."""
+  found = result_files.read_results(os.path.join(folder, "eval_results.txt"))
+  if FLAGS.metrics:
+    return {key: found[key] for key in FLAGS.metrics}
+  return {
+    key: value
+    for key, value in found.items()
+    if isinstance(value, (int, float)) and key != "global_step"
+  }
+
+
+if __name__ == "__main__":
+  define_flags()
+  app.run(main)
