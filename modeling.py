@@ -364,14 +364,6 @@ class Compute:
     output = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
     return activation(output) if activation else output
 
-  def drop(self, tensor, dropout_prob: float, key: int | None, step):
-    """Dropout of a tensor; `key` and `step` come from `dropout_key`."""
-    if key is None:
-      return tf.nn.dropout(tensor, rate=dropout_prob)
-    return tf.nn.experimental.stateless_dropout(
-      tensor, rate=dropout_prob, seed=[key, tf.cast(step, tf.int32)]
-    )
-
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
@@ -759,7 +751,6 @@ def attention_layer(
     attention_mask,
     attention_probs_dropout_prob,
     dropout_seed,
-    compute,
   )  # [B, N, F, D]
 
   # Concatenate the heads again.
@@ -776,7 +767,6 @@ def dot_product_attention(
   attention_mask=None,
   dropout_prob: float = 0.0,
   dropout_seed=None,
-  compute: Compute | None = None,
 ):
   """Attention of every head: softmax(query key^T + mask) value.
 
@@ -787,7 +777,6 @@ def dot_product_attention(
     attention_mask: see `attention_layer`.
     dropout_prob: dropout of the attention probabilities.
     dropout_seed: see `dropout`.
-    compute: None for the plain `Compute()`.
 
   Returns:
     [B, N, F, D], dtype of `value`: for each query the average of the values,
@@ -797,14 +786,21 @@ def dot_product_attention(
   scores = tf.matmul(query, key, transpose_b=True)  # [B, N, F, T]
   scores = tf.cast(scores, tf.float32)
   if attention_mask is not None:
-    # Adding -10000 to the score of a masked key makes its probability 0. With
-    # -inf, a query whose keys are all masked would become NaN.
-    is_masked = 1.0 - tf.cast(attention_mask, tf.float32)  # [B, F or 1, T]
-    scores += tf.expand_dims(is_masked, 1) * -10000.0  # [B, N, F, T]
+    scores += attention_bias(attention_mask)  # [B, N, F, T]
   probs = tf.nn.softmax(scores)  # [B, N, F, T], sums to 1 over T
   # Dropping a probability hides one key from one query.
-  probs = dropout(probs, dropout_prob, dropout_seed, compute)
+  probs = dropout(probs, dropout_prob, dropout_seed)
   return tf.matmul(tf.cast(probs, value.dtype), value)  # [B, N, F, D]
+
+
+def attention_bias(attention_mask):
+  """Bias of the scores from a mask [B, F or 1, T]: float32 [B, 1, F or 1, T].
+
+  Adding -10000 to the score of a masked key makes its probability 0. With -inf,
+  a query whose keys are all masked would become NaN.
+  """
+  is_masked = 1.0 - tf.cast(attention_mask, tf.float32)
+  return tf.expand_dims(is_masked, 1) * -10000.0
 
 
 def dense(
@@ -893,12 +889,7 @@ def layer_norm_and_dropout(
   return dropout(output, dropout_prob, dropout_seed)
 
 
-def dropout(
-  input_tensor,
-  dropout_prob: float | None,
-  dropout_seed=None,
-  compute: Compute | None = None,
-):
+def dropout(input_tensor, dropout_prob: float | None, dropout_seed=None):
   """Dropout (Srivastava et al. 2014); with a seed, stateless.
 
   Args:
@@ -908,8 +899,6 @@ def dropout(
       int, and the step, an integer tensor []. The mask is then a function of
       seed, step and variable scope, so that a step that is run again drops the
       same elements. A scope has at most one dropout.
-    compute: None for the plain `Compute()`. Subclasses may draw different
-      masks, with the same drop probability.
 
   Returns:
     Shape and dtype of `input_tensor`; kept elements are divided by
@@ -918,7 +907,11 @@ def dropout(
   if not dropout_prob:
     return input_tensor
   key, step = dropout_key(dropout_seed)
-  return (compute or Compute()).drop(input_tensor, dropout_prob, key, step)
+  if key is None:
+    return tf.nn.dropout(input_tensor, rate=dropout_prob)
+  return tf.nn.experimental.stateless_dropout(
+    input_tensor, rate=dropout_prob, seed=[key, tf.cast(step, tf.int32)]
+  )
 
 
 def dropout_key(dropout_seed):

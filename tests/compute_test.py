@@ -240,60 +240,76 @@ def test_compiled_functions_are_cached():
   assert compute.compiled(scaled_wave, power=6) is not once
 
 
+# Dropout
+
 SIZE = 2_000_001
 
 
+def keep_mask(shape, dropout_prob, dropout_seed):
+  return compute.keep_mask(shape, dropout_prob, compute.mask_key(dropout_seed))
+
+
 @pytest.mark.parametrize("dropout_prob", [0.1, 0.25, 0.5, 0.9])
-@pytest.mark.parametrize("key", [11, None])
-def test_keep_mask_keeps_the_expected_fraction(dropout_prob, key):
+@pytest.mark.parametrize("dropout_seed", [(11, 3), None])
+def test_keep_mask_keeps_the_expected_fraction(dropout_prob, dropout_seed):
   tf.set_random_seed(1)
-  mask = run(compute.keep_mask([SIZE], dropout_prob, key, tf.constant(3)))
+  mask = run(keep_mask([SIZE], dropout_prob, dropout_seed))
   deviation = math.sqrt(dropout_prob * (1 - dropout_prob) / (SIZE // 2))
-  # Check the two elements of a random word separately.
-  for half in (mask[::2], mask[1::2]):
+  for half in (mask[::2], mask[1::2], mask[: SIZE // 2], mask[SIZE // 2 :]):
     assert abs(half.mean() - (1 - dropout_prob)) < 4 * deviation
 
 
-def test_elements_of_one_random_word_are_dropped_independently():
-  mask = run(compute.keep_mask([2 * SIZE], 0.5, 11, tf.constant(3)))
-  both = (mask[::2] & mask[1::2]).mean()
+@pytest.mark.parametrize("distance", [1, 2, 3, 16, 64, 127, 128, 768, 2**15])
+def test_elements_are_dropped_independently(distance):
+  mask = run(keep_mask([SIZE], 0.5, (11, 3)))
+  both = (mask[:-distance] & mask[distance:]).mean()
+  assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
+
+
+def test_masks_of_two_steps_are_independent():
+  first, second = run([keep_mask([SIZE], 0.5, (11, step)) for step in (3, 4)])
+  both = (first & second).mean()
   assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / SIZE)
 
 
 @pytest.mark.parametrize("shape", [[1], [7], [3, 5], [2, 4, 3]])
 def test_keep_mask_has_the_given_shape(shape):
-  sizes = [tf.constant(size) for size in shape]
-  for of in (shape, sizes):
-    mask = run(compute.keep_mask(of, 0.5, 1, tf.constant(0)))
+  for of in (shape, tf.constant(shape)):
+    mask = run(keep_mask(of, 0.5, (1, 0)))
     assert mask.shape == tuple(shape) and mask.dtype == bool
 
 
-def test_keep_mask_is_a_function_of_key_and_step():
-  masks = run(
-    {
-      name: compute.keep_mask([999], 0.5, key, tf.constant(step, tf.int64))
-      for name, key, step in [
-        ("first", 1, 7),
-        ("again", 1, 7),
-        ("step", 1, 8),
-        ("key", 2, 7),
-      ]
-    }
-  )
+def test_keep_mask_is_a_function_of_seed_step_and_scope():
+  masks = {}
+  for name, seed, step, scope in [
+    ("first", 1, 7, "here"),
+    ("again", 1, 7, "here"),
+    ("step", 1, 8, "here"),
+    ("seed", 2, 7, "here"),
+    ("scope", 1, 7, "there"),
+  ]:
+    with tf.variable_scope(scope, reuse=tf.AUTO_REUSE):
+      step = tf.constant(step, tf.int64)
+      masks[name] = keep_mask([999], 0.5, (seed, step))
+  masks = run(masks)
   np.testing.assert_array_equal(masks["first"], masks.pop("again"))
-  assert len({mask.tobytes() for mask in masks.values()}) == 3
+  assert len({mask.tobytes() for mask in masks.values()}) == 4
 
 
-@pytest.mark.parametrize("key", [1, None])
-def test_keep_mask_can_keep_nothing(key):
-  mask = run(compute.keep_mask([5], 0.999999, key, tf.constant(0)))
-  assert not mask.any() and mask.shape == (5,)
+def test_compiled_mask_equals_the_plain_one():
+  key = compute.mask_key((1, 7))
+
+  @tf.function(jit_compile=True, autograph=False)
+  def compiled(key):
+    return compute.keep_mask([1000], 0.5, key)
+
+  plain, fused = run([compute.keep_mask([1000], 0.5, key), compiled(key)])
+  np.testing.assert_array_equal(plain, fused)
 
 
-@given(dropout_prob=st.floats(0.0, 1.0))
-def test_keep_probability_is_close_to_the_exact_one(dropout_prob):
-  probability = compute.keep_probability(dropout_prob)
-  assert abs(probability - (1.0 - dropout_prob)) <= 1e-5
+@pytest.mark.parametrize("dropout_seed", [(1, 0), None])
+def test_keep_mask_can_keep_nothing(dropout_seed):
+  assert not run(keep_mask([SIZE], 1.0, dropout_seed)).any()
 
 
 # Recomputation

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
+from bertlib import compute
 from bertlib.compute import FastCompute
 
 pytestmark = pytest.mark.graph
@@ -952,8 +953,9 @@ def test_masked_lm_logits_accept_gathered_states():
   np.testing.assert_array_equal(actual, expected)
 
 
-def test_compiled_model_trains_like_the_plain_model():
-  compiled = training_model(FastCompute(jit_compile=True)).run(
+@pytest.mark.parametrize("unpad", [False, True])
+def test_compiled_model_trains_like_the_plain_model(unpad):
+  compiled = training_model(FastCompute(jit_compile=True, unpad=unpad)).run(
     *LAYOUTS["ragged"]
   )
   assert_all_close(
@@ -961,39 +963,61 @@ def test_compiled_model_trains_like_the_plain_model():
   )
 
 
-def test_fused_sublayer_end_uses_the_mask_of_compiled_dropout():
-  draw = np.random.default_rng(0)
-  output, residual, upstream = (
-    tf.constant(draw.normal(size=[6, 32]), tf.float32) for _ in range(3)
+def masked_dropout(tensor, dropout_prob, dropout_seed):
+  """`modeling.dropout` with the mask of compiled operations."""
+  if not dropout_prob:
+    return tensor
+  key = compute.mask_key(dropout_seed)
+  keep = compute.keep_mask(tensor.shape, dropout_prob, key)
+  return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
+
+
+def assert_same_with_gradients(plain, fused, tensors):
+  upstream = tf.random.stateless_normal(plain.shape, [1, 2])
+  expected, actual = run(
+    [[y, *tf.gradients(y, tensors, upstream)] for y in (plain, fused)]
   )
-  compiles = FastCompute(jit_compile=True)
-  seed = 1, tf.constant(3)
-  with tf.variable_scope("here"):
-    fused = compiles.add_and_norm(output, residual, 0.3, seed, 1e-12)
-  with tf.variable_scope("here", reuse=True):
-    kept = modeling.dropout(output, 0.3, seed, compiles)
-    plain = modeling.layer_norm(kept + residual)
-  tensors = [output, residual, *tf.trainable_variables()]
-  expected, actual, kept = run(
-    [[y, *tf.gradients(y, tensors, upstream)] for y in (plain, fused)] + [kept]
-  )
-  assert 0.1 < (kept == 0.0).mean() < 0.5
   for one, other in zip(expected, actual):
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
 
-def test_16_bit_dropout_keeps_the_mean():
-  compiles = FastCompute(jit_compile=True)
-  x = run(modeling.dropout(tf.ones([40_000]), 0.1, (1, 2), compiles))
-  assert set(x.tolist()) == {0.0, x.max()}
-  assert abs(x.mean() - 1.0) < 4 * math.sqrt(0.1 / 0.9 / 40_000)
-
-
-@pytest.mark.parametrize("compiles", [False, True])
-def test_dropout_can_drop_everything(compiles):
-  x = modeling.dropout(
-    tf.ones([5]), 0.999999, (1, 2), FastCompute(jit_compile=compiles)
+@pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
+def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
+  output, residual = (
+    tf.random.stateless_normal([6, 32], [3, number]) for number in range(2)
   )
+  options = dropout_prob, (1, tf.constant(3)), 1e-12
+  with tf.variable_scope("here"):
+    fused = FastCompute(jit_compile=True).add_and_norm(
+      output, residual, *options
+    )
+  monkeypatch.setattr(modeling, "dropout", masked_dropout)
+  with tf.variable_scope("here", reuse=True):
+    plain = modeling.Compute().add_and_norm(output, residual, *options)
+  assert_same_with_gradients(
+    plain, fused, [output, residual, *tf.trainable_variables()]
+  )
+
+
+@pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
+@pytest.mark.parametrize("num_queries", [5, 2])
+def test_fused_attention_equals_the_plain_one(
+  monkeypatch, num_queries, dropout_prob
+):
+  query, key, value = (
+    tf.random.stateless_normal([3, 2, length, 4], [3, number])
+    for number, length in enumerate([num_queries, 5, 5])
+  )
+  mask = tf.sequence_mask([5, 3, 1], 5)[:, tf.newaxis]
+  options = mask, dropout_prob, (1, tf.constant(3))
+  fused = compute.fused_attention(query, key, value, *options)
+  monkeypatch.setattr(modeling, "dropout", masked_dropout)
+  plain = modeling.dot_product_attention(query, key, value, *options)
+  assert_same_with_gradients(plain, fused, [query, key, value])
+
+
+def test_dropout_can_drop_everything():
+  x = modeling.dropout(tf.ones([5]), 0.999999, (1, 2))
   assert run(x).tolist() == [0.0] * 5
 
 
