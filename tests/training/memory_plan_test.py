@@ -320,6 +320,8 @@ def test_work_is_that_of_the_graph_s_products(num_predictions):
       )
     forward = 0
     for operation in graph.get_operations():
+      if operation.name.startswith("bert/embeddings/"):
+        continue  # the segment embeddings: next to no work
       if operation.type.startswith(("MatMul", "BatchMatMul")):
         first, _ = operation.inputs
         is_turned = any(
