@@ -17,11 +17,12 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(ExportSettings, imports_tensorflow=True)
 
 import contextlib
+import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -32,8 +33,14 @@ import run_classifier
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app
-from bertlib.checkpoints import finding, loading, model_json, rewrite
+from bertlib import app, onednn
+from bertlib.checkpoints import (
+  finding,
+  loading,
+  model_json,
+  quantization,
+  rewrite,
+)
 from bertlib.compute import FastCompute
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -60,12 +67,26 @@ class Source(NamedTuple):
     config: the model's `BertConfig`.
     checkpoint: path without `.index`.
     vocab_file: path, or None to export without raw text.
+    model_dir: folder of the trained model, or None.
   """
 
   description: dict[str, Any]
   config: modeling.BertConfig
   checkpoint: str
   vocab_file: str | None
+  model_dir: str | None = None
+
+
+class Int8Options(NamedTuple):
+  """Options of dense layers in 8 bits.
+
+  Attributes:
+    calibration_file: see `--calibration_file`.
+    skip_layers: see `--int8_skip_layers`.
+  """
+
+  calibration_file: str | None = None
+  skip_layers: Sequence[str] = ()
 
 
 def find_source(
@@ -119,7 +140,7 @@ def find_source(
   length = max_seq_length or description.get("max_seq_length", 128)
   loading.check_max_seq_length(length, config)
   description["max_seq_length"] = length
-  return Source(description, config, checkpoint, vocab_file)
+  return Source(description, config, checkpoint, vocab_file, model_dir)
 
 
 def signature_model(
@@ -194,6 +215,63 @@ def read_weights(
         " --bert_config_file; or give --encoder"
       )
   return {name: stored[name] for name in shapes}
+
+
+def int8_weight_getter(
+  source: Source, tokenizer, options: Int8Options, attention_dtype
+) -> Callable:
+  """See `quantization.weight_getter`; calibrates if necessary.
+
+  Args:
+    source: parts of the model.
+    tokenizer: tokenizer of the model; None without a vocabulary.
+    options: calibration, and layers to keep in higher precision.
+    attention_dtype: float32 or bfloat16.
+
+  Raises:
+    InputError: there are neither calibrated ranges nor texts to calibrate with,
+      or this TensorFlow has no kernels for 8 bits.
+  """
+  if not onednn.has_int8_matmul():
+    raise InputError(
+      f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
+    )
+
+  def batches():
+    if not options.calibration_file or not tokenizer:
+      raise InputError(
+        "--quantize=int8: the ranges of the layers are not known. Name a"
+        " --calibration_file with texts of the task, and the vocabulary; or run"
+        " the training script once with --do_eval --precision=int8"
+      )
+    return quantization.text_batches(
+      options.calibration_file, tokenizer, source.description["max_seq_length"]
+    )
+
+  if source.model_dir:
+    ranges = quantization.find(
+      source.model_dir, source.checkpoint, source.config, batches
+    )
+  else:
+    ranges = quantization.calibrate(source.config, source.checkpoint, batches())
+  return quantization.weight_getter(
+    source.checkpoint, ranges, options.skip_layers, attention_dtype
+  )
+
+
+def activation_dtype(precision: str, is_int8: bool):
+  """Dtype of `--precision`: of activations; with 8-bit layers, of attention.
+
+  Raises:
+    InputError: 8-bit layers cannot return the dtype.
+  """
+  if is_int8 and precision == "float16":
+    raise InputError(
+      "--precision=float16: not with --quantize=int8. Give float32 or bfloat16"
+    )
+  if precision != "auto":
+    return tf.as_dtype(precision)
+  return quantization.best_attention_dtype() if is_int8 else tf.float32
 
 
 # The SavedModel
@@ -305,7 +383,8 @@ def export(
   export_dir: str,
   encoder: bool = False,
   seq_length: int | None = None,
-  precision: str = "float32",
+  precision: str = "auto",
+  int8: Int8Options | None = None,
 ) -> signatures.SignatureModel:
   """Writes a model as a SavedModel.
 
@@ -315,6 +394,7 @@ def export(
     encoder: whether to export only the encoder.
     seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
+    int8: options of dense layers in 8 bits; None for none of them.
 
   Returns:
     The exported model.
@@ -322,22 +402,31 @@ def export(
   Raises:
     InputError: the folder exists, or the parts do not match each other.
   """
-  model = signature_model(source, encoder, seq_length, precision)
+  dtype = activation_dtype(precision, is_int8=int8 is not None)
+  hidden_dtype = tf.float32 if int8 else dtype
+  model = signature_model(source, encoder, seq_length, hidden_dtype.name)
   weights = read_weights(model, source.checkpoint)
   size = sum(value.nbytes for value in weights.values())
   # Variables can be fine-tuned, but are cast to a 16-bit precision in every
   # call. A graph holds at most 2 GB of constants.
-  is_frozen = precision != "float32" and size < 2**31
-  if is_frozen and not isinstance(model, signatures.Encoder):
-    dtype = tf.as_dtype(precision).as_numpy_dtype
-    model.freeze(tf1_module.constant_getter(weights, dtype))
+  can_be_trained = isinstance(model, signatures.Encoder)
+  getter = None
+  if int8:
+    model.compute = dataclasses.replace(model.compute, use_onednn=True)
+    getter = int8_weight_getter(source, model.tokenizer, int8, dtype)
+  elif dtype != tf.float32 and not can_be_trained and size < 2**31:
+    getter = tf1_module.constant_getter(weights, dtype.as_numpy_dtype)
+  if getter:
+    model.freeze(getter)
     weights = {}
   with (
     atomic_folder(export_dir) as temporary_dir,
     tempfile.TemporaryDirectory() as own,
   ):
     write_assets(source, own)
-    exported_model.write_format(own, precision)
+    exported_model.write_format(
+      own, dtype.name, onednn.max_kernel_value() if int8 else None
+    )
     saved_object, callables = saved_model_object(model, weights, own)
     with _quiet():
       tf.saved_model.save(saved_object, temporary_dir, callables)
@@ -433,10 +522,13 @@ def main(_) -> None:
     model.max_seq_length,
   )
   options = (source, settings.export_dir, settings.encoder, settings.seq_length)
-  if settings.quantize != "none":
+  if settings.quantize == "dynamic_int8":
     export_quantized(*options)
-  else:
-    export(*options, settings.precision)
+    return
+  int8 = None
+  if settings.quantize == "int8":
+    int8 = Int8Options(settings.calibration_file, settings.int8_skip_layers)
+  export(*options, settings.precision, int8)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ class FastCompute(modeling.Compute):
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
     """See base class."""
-    by_onednn = self.use_onednn and onednn.can_normalize(output.dtype)
+    by_onednn = self.use_onednn and onednn.takes_dtype(output.dtype)
     if by_onednn and not self.is_training:
       return _norm_by_onednn(output + residual, epsilon)
     if not self._fuses():

@@ -24,6 +24,17 @@ from tensorflow.python.framework import kernels, op_def_library
 from bertlib.errors import InputError
 from bertlib.precision import cpu_features
 
+# Whether the packages of TensorFlow 2.x for x86 have `int8_matmul`, by x.
+INT8_RELEASES = {
+  15: False,
+  16: False,
+  17: True,
+  18: True,
+  19: True,
+  20: True,
+  21: True,
+}
+
 # Largest magnitude of an 8-bit value: -128 is not used.
 MAX_INT8 = 127
 
@@ -196,10 +207,10 @@ def is_available() -> bool:
   return _has_kernel("_MklLayerNorm") and not _gpus()
 
 
-def can_normalize(dtype) -> bool:
-  """Whether `layer_norm` takes a dtype on this processor.
+def takes_dtype(dtype) -> bool:
+  """Whether the kernels of this module take a dtype on this processor.
 
-  Without AVX-512 this kernel ends the process when given bfloat16.
+  Without AVX-512 they end the process when given bfloat16.
   """
   has_avx512 = "avx512bw" in cpu_features()
   return dtype == tf.float32 or (dtype == tf.bfloat16 and has_avx512)
@@ -226,12 +237,24 @@ def check_int8() -> None:
       "--precision=int8: for CPUs only. Give --precision=auto on a GPU, or hide"
       " the GPU by CUDA_VISIBLE_DEVICES=-1"
     )
-  if not _has_kernel("_QuantizedMatMul"):
+  if not has_int8_matmul():
     raise InputError(
-      f"--precision=int8: TensorFlow {tf.__version__} on this processor has no"
-      " 8-bit matrix products. Install TensorFlow 2.17 or newer for x86, or"
-      " give --precision=auto"
+      f"--precision=int8: {missing_int8()}, or give --precision=auto"
     )
+
+
+def has_int8_matmul() -> bool:
+  """Whether `int8_matmul` runs here."""
+  return _has_kernel("_QuantizedMatMul")
+
+
+def missing_int8() -> str:
+  """Start of an error message where there is no `int8_matmul`."""
+  first = min(minor for minor, has_it in INT8_RELEASES.items() if has_it)
+  return (
+    f"TensorFlow {tf.__version__} on this processor has no 8-bit matrix"
+    f" products. Install TensorFlow 2.{first} or newer for x86"
+  )
 
 
 def _has_kernel(operation: str) -> bool:

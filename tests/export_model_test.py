@@ -19,11 +19,16 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
+from bertlib import onednn
 from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.train
+
+NEEDS_INT8 = pytest.mark.skipif(
+  not onednn.has_int8_matmul(), reason="no 8-bit products in this TensorFlow"
+)
 
 PAIRS = {"text_a": TEXTS, "text_b": TEXTS[::-1]}
 
@@ -87,7 +92,8 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
     with open(path, encoding="utf-8") as file:
       texts[name] = file.read()
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
-  assert json.loads(texts.pop("format.json")) == {"precision": "float32"}
+  number_formats = json.loads(texts.pop("format.json"))
+  assert number_formats == {"precision": "float32", "max_kernel_value": None}
   description = model_json.load_description(str(model_dir))
   assert json.loads(texts.pop("model.json")) == description
   assert texts == {
@@ -232,6 +238,66 @@ def test_signatures_are_equal_in_bfloat16(rounded, loaded):
   outputs = call(model, "pair", **PAIRS)["probabilities"]
   difference = abs(outputs - call(loaded, "pair", **PAIRS)["probabilities"])
   assert 1e-4 < difference.max() < 0.05
+
+
+# 8 bits
+
+
+@pytest.fixture(scope="module")
+def calibration_file(model_dir):
+  path = model_dir / "calibration.txt"
+  lines = [f"{a} ||| {b}\n" for a, b in zip(*PAIRS.values()) if a.strip()]
+  path.write_text("".join(lines), encoding="utf-8")
+  return path
+
+
+@pytest.fixture(scope="module")
+def in_8_bits(main, model_dir, calibration_file):
+  """Folder of the model exported in 8 bits."""
+  path = model_dir / "int8"
+  flags = [f"--model_dir={model_dir}", f"--export_dir={path}"]
+  main(*flags, "--quantize=int8", f"--calibration_file={calibration_file}")
+  return path
+
+
+@NEEDS_INT8
+@pytest.mark.process
+def test_tensorflow_alone_runs_an_8_bit_export(in_8_bits, loaded, tmp_path):
+  output = run(
+    *(sys.executable, "-I", "-c", LOAD, in_8_bits, json.dumps(PAIRS)),
+    folder=tmp_path,
+  )
+  probabilities, _ = json.loads(output.splitlines()[-1])
+  expected = call(loaded, "pair", **PAIRS)["probabilities"]
+  assert 1e-4 < abs(np.array(probabilities) - expected).max() < 0.1
+
+
+@NEEDS_INT8
+def test_kernels_of_the_encoder_are_stored_in_8_bits(in_8_bits):
+  width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
+  num_values = sum(a * b for a, b in constants(in_8_bits, tf.int8))
+  assert num_values == 4 * width * width + 2 * width * inner
+
+
+@NEEDS_INT8
+def test_skipped_layers_and_encoders_are_exported(
+  main, model_dir, calibration_file
+):
+  path = model_dir / "int8_encoder"
+  main(
+    *(f"--model_dir={model_dir}", "--encoder", f"--export_dir={path}"),
+    *("--quantize=int8", "--int8_skip_layers=0/output"),
+    *("--precision=float32", f"--calibration_file={calibration_file}"),
+  )
+  width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
+  num_values = sum(a * b for a, b in constants(path, tf.int8))
+  assert num_values == 4 * width * width + width * inner
+  source = signatures_test.source_of(model_dir)
+  expected = call(signatures_test.unsaved(source, True), "pair", **PAIRS)
+  outputs = call(tf.saved_model.load(str(path)), "pair", **PAIRS)
+  for name in ("pooled_output", "mean_output"):
+    pair = outputs[name].ravel(), expected[name].ravel()
+    assert np.corrcoef(*pair)[0, 1] > 0.99
 
 
 # TensorFlow Lite
@@ -537,6 +603,24 @@ def test_an_existing_export_dir_is_refused(main, model_dir, tmp_path):
   with pytest.raises(InputError, match="exists already"):
     main(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")
   assert not list(tmp_path.iterdir())
+
+
+@NEEDS_INT8
+def test_8_bits_need_texts_or_ranges(refuse, model_dir, tmp_path):
+  (tmp_path / "model").mkdir()
+  for file in model_dir.iterdir():
+    if file.is_file() and file.name != "quantization.json":
+      shutil.copy(file, tmp_path / "model")
+  flags = [f"--model_dir={tmp_path / 'model'}", "--quantize=int8"]
+  assert "Name a --calibration_file" in refuse(*flags)
+  error = refuse(*flags, "--precision=float16")
+  assert "--precision=float16: not with" in error
+
+
+def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
+  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: False)
+  error = refuse(f"--model_dir={model_dir}", "--quantize=int8")
+  assert "Install TensorFlow 2.17 or newer" in error
 
 
 def test_a_missing_checkpoint_is_refused(refuse, model_dir):

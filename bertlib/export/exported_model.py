@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib import json_files
+from bertlib import json_files, onednn
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 from bertlib.precision import supported_dtypes
@@ -99,27 +99,61 @@ def _array(tensor) -> np.ndarray:
   return np.array(texts, object).reshape(array.shape)
 
 
-def write_format(folder: str, precision: str) -> None:
+def write_format(
+  folder: str, precision: str, max_kernel_value: int | None = None
+) -> None:
   """Writes `FORMAT_FILE`.
 
   Args:
     folder: folder of the assets.
-    precision: dtype of activations.
+    precision: dtype of activations; with 8-bit kernels, that of attention.
+    max_kernel_value: largest magnitude in 8-bit kernels; None without any.
   """
+  content = {"precision": precision, "max_kernel_value": max_kernel_value}
   with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
-    json.dump({"precision": precision}, file)
+    json.dump(content, file)
 
 
 def check_format(folder: str) -> None:
-  """Warns if an exported model is slow on this machine."""
+  """Checks that an exported model runs on this machine.
+
+  Warns if it is slow or less accurate here.
+
+  Raises:
+    InputError: TensorFlow or the processor does not have its number formats.
+  """
   path = os.path.join(folder, "assets", FORMAT_FILE)
   if not tf.io.gfile.exists(path):  # of an older version
     return
-  precision = json_files.read(path, {"precision": str})["precision"]
-  if precision not in supported_dtypes():
+  schema = {"precision": str, "max_kernel_value": (int, json_files.NULL)}
+  precision, max_kernel_value = json_files.read(path, schema).values()
+  if max_kernel_value:
+    _check_int8(folder, precision, max_kernel_value)
+  elif precision not in supported_dtypes():
     logging.warning(
       "%s: is in %s, for which this machine has no instructions. An export in"
       " float32 is faster here",
       folder,
       precision,
+    )
+
+
+def _check_int8(folder: str, precision: str, max_kernel_value: int) -> None:
+  """`check_format` of a model with 8-bit kernels."""
+  if not onednn.has_int8_matmul():
+    raise InputError(
+      f"{folder}: is in int8, but {onednn.missing_int8()}, or load an export in"
+      " float32 (export_model.py without --quantize)"
+    )
+  if not onednn.takes_dtype(tf.as_dtype(precision)):
+    raise InputError(
+      f"{folder}: computes attention in {precision}, which this processor"
+      " cannot. Load an export in float32 (export_model.py without --quantize),"
+      " or export with --quantize=int8 --precision=float32"
+    )
+  if max_kernel_value > onednn.max_kernel_value():
+    logging.warning(
+      "%s: was exported for processors with VNNI. Without it, sums overflow and"
+      " results are less accurate. Export the model again on this machine",
+      folder,
     )

@@ -68,9 +68,9 @@ class FrozenGraph:
   """Graph code with constant weights, as one TensorFlow function.
 
   Several functions may call it: a SavedModel of them has its weights once.
-  Kernels are constants of the graph, which oneDNN lays out for the processor at
-  the first call. TensorFlow copies such constants when it optimizes a graph, so
-  other weights are captured tensors.
+  Weights are constants of the graph: oneDNN lays out kernels for the processor
+  at the first call. TensorFlow copies such constants when it optimizes a graph,
+  so embedding tables are captured tensors instead.
   """
 
   def __init__(
@@ -102,12 +102,15 @@ class FrozenGraph:
     return self._function(dict(inputs))
 
   def _call(self, inputs):
-    with tf.compat.v1.variable_scope("", custom_getter=self._get):
+    # TensorFlow counts scopes of one name: an own scope has names of its own.
+    scope = f"frozen_graph_{next(_scopes)}"
+    with tf.compat.v1.variable_scope(scope, custom_getter=self._get):
       return self._build(inputs)
 
   def _get(self, getter, name, *args, **kwargs):
-    in_graph = name.endswith("/kernel")
-    with contextlib.nullcontext() if in_graph else tf.init_scope():
+    is_table = name.endswith("_embeddings")
+    with tf.init_scope() if is_table else contextlib.nullcontext():
+      name = name.partition("/")[2]
       return self._weight_getter(getter, name, *args, **kwargs)
 
 

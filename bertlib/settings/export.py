@@ -43,17 +43,32 @@ class ExportSettings:
     basic=True,
   )
   precision: str = option.choice(
-    "float32",
-    ["float32", "bfloat16", "float16"],
-    "Compute precision of the exported model.",
+    "auto",
+    ["float32", "bfloat16", "float16", "auto"],
+    "Compute precision of the exported model; with --quantize=int8, that of"
+    " attention. auto is float32, or bfloat16 with --quantize=int8 on a"
+    " processor with instructions for it.",
     basic=True,
   )
   quantize: str = option.choice(
     "none",
-    ["none", "dynamic_int8"],
-    "dynamic_int8 writes a TensorFlow Lite model with 8-bit weights and matrix"
-    " products, which takes the token ids of texts or pairs.",
+    ["none", "int8", "dynamic_int8"],
+    "int8 computes the encoder's dense layers in 8 bits, for x86 CPUs with"
+    " TensorFlow 2.17 or newer. dynamic_int8 writes a TensorFlow Lite model"
+    " with 8-bit weights and matrix products, which takes the token ids of"
+    " texts or pairs.",
     basic=True,
+  )
+  calibration_file: str | None = option.path(
+    None,
+    "With --quantize=int8: text file, one text or pair 'A ||| B' per line, of"
+    " which 256 are used to measure the ranges of the 8-bit layers. Not needed"
+    " if --model_dir contains quantization.json, where they are kept.",
+  )
+  int8_skip_layers: Sequence[str] = option.text_list(
+    [],
+    "With --quantize=int8: layers to keep in higher precision, such as 11, or"
+    " parts of them such as 11/output.",
   )
   model: ModelSettings = option.group(
     ModelSettings,

@@ -1,13 +1,12 @@
 """Tests of calling exported models from Python."""
 
-import json
-
 import pytest
 import signatures_test
 from signatures_test import TEXTS, assert_equal
 
 import export_model
 import run_classifier
+from bertlib import onednn
 from bertlib.errors import InputError
 from bertlib.export import exported_model
 from bertlib.export.exported_model import ExportedModel
@@ -71,15 +70,47 @@ def test_a_folder_without_a_model_is_refused(folder):
     ExportedModel(str(folder))
 
 
+@pytest.fixture
+def formats(tmp_path):
+  """Writes the number formats of an export to a folder, which it returns."""
+  (tmp_path / "assets").mkdir()
+
+  def write(*args):
+    exported_model.write_format(str(tmp_path / "assets"), *args)
+    return str(tmp_path)
+
+  return write
+
+
 def test_a_precision_without_instructions_is_reported(
-  folder, monkeypatch, caplog
+  formats, monkeypatch, caplog
 ):
   monkeypatch.setattr(exported_model, "supported_dtypes", lambda: ["float32"])
-  exported = folder / "exported"
-  format_file = exported / "assets" / exported_model.FORMAT_FILE
-  assert json.loads(format_file.read_text()) == {"precision": "float32"}
-  exported_model.check_format(str(exported))
+  exported_model.check_format(formats("float32"))
   assert not caplog.messages
-  exported_model.write_format(str(format_file.parent), "bfloat16")
-  exported_model.check_format(str(exported))
+  exported_model.check_format(formats("bfloat16"))
   assert "is in bfloat16" in caplog.text
+
+
+def test_an_8_bit_model_needs_its_kernels(formats, monkeypatch):
+  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: False)
+  exported_model.check_format(formats("float32"))
+  with pytest.raises(InputError, match="load an export in float32"):
+    exported_model.check_format(formats("float32", 127))
+
+
+def test_attention_in_bfloat16_needs_its_instructions(formats, monkeypatch):
+  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
+  monkeypatch.setattr(onednn, "cpu_features", lambda: {"avx2"})
+  exported_model.check_format(formats("float32", 63))
+  with pytest.raises(InputError, match="attention in bfloat16"):
+    exported_model.check_format(formats("bfloat16", 63))
+
+
+def test_sums_that_may_overflow_are_reported(formats, monkeypatch, caplog):
+  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
+  monkeypatch.setattr(onednn, "max_kernel_value", lambda: 63)
+  exported_model.check_format(formats("float32", 63))
+  assert not caplog.messages
+  exported_model.check_format(formats("float32", 127))
+  assert "sums overflow" in caplog.text
