@@ -179,7 +179,7 @@ def python_commands(shell):
 
 
 PROGRAMS = {
-  *(".", "cat", "cp", "echo", "export", "for", "mkdir", "printf"),
+  *(".", "awk", "cat", "cp", "echo", "export", "for", "mkdir", "printf"),
   *("jupyter", "make", "pip", "python", "saved_model_cli"),
 }
 
