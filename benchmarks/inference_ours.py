@@ -116,7 +116,12 @@ def saved_model(settings: SimpleNamespace) -> Iterator[Answer]:
 
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "exported")
-    export_model.export(source_of(settings), path, precision=settings.precision)
+    precision, int8 = settings.precision, None
+    if precision == "int8":
+      precision, int8 = "auto", export_model.Int8Options()
+    export_model.export(
+      source_of(settings), path, precision=precision, int8=int8
+    )
     exported = tf.saved_model.load(path)
 
   def predict(batch):
