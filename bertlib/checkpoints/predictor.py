@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
 
 import numpy as np
@@ -100,9 +101,12 @@ class LoadedModel:
     )
     self._batch_size = batch_size
     self._max_length = config.max_position_embeddings
+    self._num_threads = num_threads or os.cpu_count() or 1
+    # Operations run one after the other in the thread that runs the session:
+    # they are too short to be handed to other threads.
     self._session_config = tf.ConfigProto(
       intra_op_parallelism_threads=num_threads or 0,
-      inter_op_parallelism_threads=num_threads or 0,
+      inter_op_parallelism_threads=-1,
     )
     getter = None
     if precision == "int8":
@@ -223,6 +227,8 @@ class LoadedModel:
   ) -> list[np.ndarray]:
     """Computes the outputs of rows, in batches of similar length.
 
+    As many batches are computed at once as there are threads.
+
     Args:
       rows: `model_inputs.TOKEN_FEATURES` of each row, of any length, padded or
         not.
@@ -230,20 +236,36 @@ class LoadedModel:
     Returns:
       The output of each row, in order; S is at least the length of the row.
     """
-    lengths = [sum(row["input_mask"]) for row in rows]
-    order = sorted(range(len(rows)), key=lambda index: -lengths[index])
+    batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
     outputs: list[Any] = [None] * len(rows)
+
+    def compute(batch: Sequence[int], length: int) -> None:
+      results = self._compute(*self._arrays(rows, batch, length))
+      for index, output in zip(batch, results):
+        outputs[index] = output
+
+    if len(batches) == 1:
+      compute(*batches[0])
+    else:
+      with ThreadPoolExecutor(self._num_threads) as threads:
+        list(threads.map(compute, *zip(*batches)))  # raises their errors
+    return outputs
+
+  def _batches(
+    self, lengths: Sequence[int]
+  ) -> Iterator[tuple[Sequence[int], int]]:
+    """Yields indices of rows and their padded length, the longest rows first.
+
+    Args:
+      lengths: length of each row.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     first = 0
     while first < len(order):
       length = self._padded_length(lengths[order[first]])
       size = self._batch_size or max(_TOKENS_PER_BATCH // length, 1)
-      batch = order[first : first + size]
+      yield order[first : first + size], length
       first += size
-      for index, output in zip(
-        batch, self._compute(*self._arrays(rows, batch, length))
-      ):
-        outputs[index] = output
-    return outputs
 
   def _padded_length(self, longest: int) -> int:
     """Length of a batch, given that of its longest row."""
