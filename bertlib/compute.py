@@ -10,7 +10,8 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
   `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
 - `jit_compile`: XLA fuses the operations between matrix products. Overrides
-  `dense` and `add_and_norm`; `UnpaddedCompute` then calls `fused_attention`.
+  `dense`, `add_and_norm` and the attention of `UnpaddedCompute`; see
+  `xla_fusion`.
 - `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`;
   `UnpaddedCompute` then calls `_attention_by_onednn`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
@@ -24,7 +25,6 @@ those of `modeling`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -32,7 +32,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import int8, onednn
+from bertlib import int8, onednn, xla_fusion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ class FastCompute(modeling.Compute):
     if not self._fuses():
       return super().dense(inputs, kernel, bias, activation)
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    return fused_dense(inputs, kernel, bias, activation)
+    return xla_fusion.fused_dense(inputs, kernel, bias, activation)
 
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
@@ -112,9 +112,9 @@ class FastCompute(modeling.Compute):
       )
     with tf.variable_scope(None, default_name="LayerNorm"):
       weights = modeling.norm_weights(output.shape.as_list()[-1])
-    return compiled(
-      _normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob
-    )(output, residual, *weights, mask_key(dropout_seed))
+    return xla_fusion.fused_add_and_norm(
+      output, residual, weights, dropout_prob, dropout_seed, epsilon
+    )
 
 
 def _norm_by_onednn(tensor, epsilon: float):
@@ -276,7 +276,9 @@ class UnpaddedCompute(FastCompute):
       context = _attention_by_onednn(query, key, value, attention_mask)
     else:
       attend = (
-        fused_attention if self._fuses() else modeling.dot_product_attention
+        xla_fusion.fused_attention
+        if self._fuses()
+        else modeling.dot_product_attention
       )
       context = attend(
         query,
@@ -418,216 +420,6 @@ def _rounded_up(number):
   digits = tf.floor(tf.math.log(tf.cast(number, tf.float32)) / math.log(2.0))
   unit = tf.cast(2.0 ** tf.maximum(digits - 3.0, 0.0), tf.int32)
   return (number + unit - 1) // unit * unit
-
-
-# XLA fusion
-
-
-@functools.cache
-def _jit(function: Callable, **constants) -> Callable:
-  """Compiles a function of tensors by XLA; once for each shape."""
-  return tf.function(
-    functools.partial(function, **constants), jit_compile=True, autograph=False
-  )
-
-
-@functools.cache
-def compiled(function: Callable, **constants) -> Callable:
-  """Compiles a function and its gradient by XLA, computed in float32.
-
-  The function and its gradient each read their inputs and write their results
-  once. Only the inputs are stored for the gradient.
-
-  Args:
-    function: takes tensors, the first of which is float; returns a tensor.
-    **constants: keyword arguments of `function`, compiled as constants.
-
-  Returns:
-    A function of the same tensors; its result has the dtype of the first.
-  """
-
-  def in_float32(*inputs):
-    result = function(*map(_widened, inputs), **constants)
-    return tf.cast(result, inputs[0].dtype)
-
-  def backward(inputs, gradient):
-    return tf.gradients(in_float32(*inputs), inputs, gradient)
-
-  @tf.custom_gradient
-  def call(*inputs):
-    return _jit(in_float32)(*inputs), lambda g: _jit(backward)(inputs, g)
-
-  return call
-
-
-def _widened(tensor):
-  """Casts 16-bit floats to float32."""
-  return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
-
-
-def fused_dense(inputs, kernel, bias, activation: Callable | None):
-  """`modeling.Compute.dense` with faster gradients."""
-
-  @tf.custom_gradient
-  def layer(inputs, kernel, bias):
-    product = tf.matmul(inputs, kernel)
-
-    def gradients(upstream):
-      if activation is not None:
-        differentiate = _jit(_activation_gradient, activation=activation)
-        upstream = differentiate(product, bias, upstream)
-      return (
-        tf.matmul(upstream, kernel, transpose_b=True),
-        _product_of_transposed(inputs, upstream),
-        _column_sums(upstream),
-      )
-
-    if activation is None and inputs.dtype == tf.float32:
-      return tf.nn.bias_add(product, bias), gradients
-    # TensorFlow would fuse a `bias_add` with the product, and in 16 bits then
-    # use a slower product.
-    return _jit(_activated, activation=activation)(product, bias), gradients
-
-  return layer(inputs, kernel, bias)
-
-
-def _activated(product, bias, *, activation):
-  output = _widened(product) + _widened(bias)
-  return tf.cast(activation(output) if activation else output, product.dtype)
-
-
-def _activation_gradient(product, bias, upstream, *, activation):
-  output = _activated(product, bias, activation=activation)
-  return tf.gradients(output, product, upstream)[0]
-
-
-def _product_of_transposed(inputs, upstream):
-  """Gradient of a kernel: [R, width] and [R, units] to [width, units]."""
-  # A product whose first operand is transposed takes longer than transposing a
-  # narrow matrix, which query, key and value have in common.
-  if inputs.shape.as_list()[1] > upstream.shape.as_list()[1]:
-    return tf.matmul(inputs, upstream, transpose_a=True)
-  # With three axes, or else Grappler would make it the above.
-  columns = tf.transpose(inputs[:, tf.newaxis], [2, 1, 0])  # [width, 1, R]
-  return tf.matmul(tf.squeeze(columns, axis=1), upstream)
-
-
-def _column_sums(matrix):
-  """Gradient of a bias, as a product: faster than a sum, in 16 bits."""
-  ones = tf.ones([1, modeling.get_shape_list(matrix)[0]], matrix.dtype)
-  return tf.matmul(ones, matrix)[0]
-
-
-def fused_attention(
-  query, key, value, attention_mask, dropout_prob: float, dropout_seed
-):
-  """`modeling.dot_product_attention` in fewer passes over [B, N, F, T]."""
-  noise = mask_key(dropout_seed)
-  bias = modeling.attention_bias(attention_mask)
-  drop = _jit(_dropped_probs, dropout_prob=dropout_prob, dtype=value.dtype)
-  softmax_gradient = _jit(_softmax_gradient, dropout_prob=dropout_prob)
-
-  @tf.custom_gradient
-  def average(scores, value):
-    probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)
-    dropped = drop(probs, noise)
-    context = tf.matmul(dropped, value)
-
-    def gradients(upstream):
-      by_prob = tf.matmul(upstream, value, transpose_b=True)
-      by_value = tf.matmul(dropped, upstream, transpose_a=True)
-      by_score = softmax_gradient(probs, by_prob, context, upstream, noise)
-      return by_score, by_value
-
-    return context, gradients
-
-  return average(tf.matmul(query, key, transpose_b=True), value)
-
-
-def _dropped_probs(probs, key, *, dropout_prob, dtype):
-  return tf.cast(_dropped(probs, key, dropout_prob), dtype)
-
-
-def _softmax_gradient(probs, by_prob, context, upstream, key, *, dropout_prob):
-  """Gradient of the scores, from that of the probabilities after dropout.
-
-  The gradient of softmax needs the mean gradient of each query: the sum over
-  the keys of probability times gradient. That is also the product of `context`
-  and its gradient, which have D columns instead of T.
-  """
-  gradient = _dropped(_widened(by_prob), key, dropout_prob)
-  products = _widened(context) * _widened(upstream)
-  means = tf.reduce_sum(products, axis=-1, keepdims=True)
-  return tf.cast(probs * (gradient - means), by_prob.dtype)
-
-
-def _normalized_sum(
-  output, residual, beta, gamma, key, *, epsilon, dropout_prob
-):
-  total = _dropped(output, key, dropout_prob) + residual
-  # XLA computes the variance of `modeling.normalize` in more passes.
-  centered = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-  variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-  return centered * (tf.math.rsqrt(variance + epsilon) * gamma) + beta
-
-
-# Dropout
-
-
-def mask_key(dropout_seed):
-  """Key of the dropout mask of a scope, for `keep_mask`: uint32 [2].
-
-  `dropout_seed`: see `modeling.dropout`.
-  """
-  key, step = modeling.dropout_key(dropout_seed)
-  if key is None:
-    low, high = tf.int32.min, tf.int32.max
-    words = tf.random.uniform([2], low, high, tf.int32)
-  else:
-    seed = [key, tf.cast(step, tf.int32)]
-    words = tf.random.stateless_uniform([2], seed, None, None, tf.int32)
-  return tf.bitcast(words, tf.uint32)
-
-
-def keep_mask(shape, dropout_prob: float, key):
-  """Dropout mask: a hash of the key and of each element's index.
-
-  A hash that XLA fuses with what uses the mask: it takes less time than random
-  bits in memory, and the gradient computes the mask again.
-
-  Args:
-    shape: int32 [rank].
-    dropout_prob: drop probability.
-    key: uint32 [2], see `mask_key`.
-
-  Returns:
-    bool of that shape, True at elements to keep.
-  """
-  index = tf.bitcast(tf.range(tf.reduce_prod(shape)), tf.uint32)
-  # Rounds of the hash "lowbias32" (Wellons 2018), with a key before each.
-  bits = _mixed(index + key[0], 16, 0x7FEB352D)
-  bits = _mixed(bits + key[1], 15, 0x846CA68B)
-  bits = tf.bitwise.bitwise_xor(bits, _shifted(bits, 16))
-  fraction = tf.bitcast(_shifted(bits, 8), tf.int32)  # of 2**24
-  return tf.reshape(fraction >= round(dropout_prob * 2**24), shape)
-
-
-def _mixed(bits, shift: int, factor: int):
-  factor = tf.constant(factor, tf.uint32)
-  return tf.bitwise.bitwise_xor(bits, _shifted(bits, shift)) * factor
-
-
-def _shifted(bits, shift: int):
-  return tf.bitwise.right_shift(bits, tf.constant(shift, tf.uint32))
-
-
-def _dropped(tensor, key, dropout_prob: float):
-  if not dropout_prob:
-    return tensor
-  keep = keep_mask(tf.shape(tensor), dropout_prob, key)
-  # The keep probability can be 0; avoid dividing by it.
-  scale = 1.0 / max(1.0 - dropout_prob, 2.0**-24)
-  return tf.where(keep, tensor * scale, tf.zeros_like(tensor))
 
 
 # Recomputation

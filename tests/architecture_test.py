@@ -29,6 +29,7 @@ ORDER = (
   "precision",
   "onednn",
   "int8",
+  "xla_fusion",
   "compute",
   "estimator_api",
   "data",

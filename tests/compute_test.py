@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
-from bertlib import compute, onednn
+from bertlib import compute, onednn, xla_fusion
 
 pytestmark = pytest.mark.graph
 
@@ -207,7 +207,7 @@ def test_compiled_function_equals_the_plain_one_and_its_gradients():
   keep = tf.constant(draw.random(size=[3, 4]) < 0.5)
   upstream = tf.constant(draw.normal(size=[3, 4]), tf.float32)
   plain = scaled_wave(x, scale, keep, power=3)
-  compiled = compute.compiled(scaled_wave, power=3)(x, scale, keep)
+  compiled = xla_fusion.compiled(scaled_wave, power=3)(x, scale, keep)
   seen = run(
     [[y, *tf.gradients(y, [x, scale], upstream)] for y in (plain, compiled)]
   )
@@ -218,7 +218,7 @@ def test_compiled_function_equals_the_plain_one_and_its_gradients():
 @pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
 def test_compiled_function_returns_the_dtype_of_its_first_input(dtype):
   x, scale = tf.ones([4], dtype), tf.ones([4])
-  result = compute.compiled(scaled_wave, power=2)(x, scale)
+  result = xla_fusion.compiled(scaled_wave, power=2)(x, scale)
   gradients = tf.gradients(result, [x, scale])
   assert [t.dtype for t in (result, *gradients)] == [dtype, dtype, tf.float32]
   assert np.isfinite(np.float32(run(gradients))).all()
@@ -231,13 +231,13 @@ def add_and_subtract(x):
 def test_compiled_function_computes_in_float32():
   x = tf.constant(0.5, tf.bfloat16, [4])
   # bfloat16, with 8 significant bits, would lose the 0.5.
-  assert run(compute.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
+  assert run(xla_fusion.compiled(add_and_subtract)(x)).tolist() == [0.5] * 4
 
 
 def test_compiled_functions_are_cached():
-  once = compute.compiled(scaled_wave, power=5)
-  assert compute.compiled(scaled_wave, power=5) is once
-  assert compute.compiled(scaled_wave, power=6) is not once
+  once = xla_fusion.compiled(scaled_wave, power=5)
+  assert xla_fusion.compiled(scaled_wave, power=5) is once
+  assert xla_fusion.compiled(scaled_wave, power=6) is not once
 
 
 # Dropout
@@ -246,7 +246,9 @@ SIZE = 2_000_001
 
 
 def keep_mask(shape, dropout_prob, dropout_seed):
-  return compute.keep_mask(shape, dropout_prob, compute.mask_key(dropout_seed))
+  return xla_fusion.keep_mask(
+    shape, dropout_prob, xla_fusion.mask_key(dropout_seed)
+  )
 
 
 @pytest.mark.parametrize("dropout_prob", [0.1, 0.25, 0.5, 0.9])
@@ -297,13 +299,13 @@ def test_keep_mask_is_a_function_of_seed_step_and_scope():
 
 
 def test_compiled_mask_equals_the_plain_one():
-  key = compute.mask_key((1, 7))
+  key = xla_fusion.mask_key((1, 7))
 
   @tf.function(jit_compile=True, autograph=False)
   def compiled(key):
-    return compute.keep_mask([1000], 0.5, key)
+    return xla_fusion.keep_mask([1000], 0.5, key)
 
-  plain, fused = run([compute.keep_mask([1000], 0.5, key), compiled(key)])
+  plain, fused = run([xla_fusion.keep_mask([1000], 0.5, key), compiled(key)])
   np.testing.assert_array_equal(plain, fused)
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import modeling
-from bertlib import compute
+from bertlib import xla_fusion
 from bertlib.compute import FastCompute
 
 pytestmark = pytest.mark.graph
@@ -967,8 +967,8 @@ def masked_dropout(tensor, dropout_prob, dropout_seed):
   """`modeling.dropout` with the mask of compiled operations."""
   if not dropout_prob:
     return tensor
-  key = compute.mask_key(dropout_seed)
-  keep = compute.keep_mask(tensor.shape, dropout_prob, key)
+  key = xla_fusion.mask_key(dropout_seed)
+  keep = xla_fusion.keep_mask(tensor.shape, dropout_prob, key)
   return tf.where(keep, tensor / (1.0 - dropout_prob), tf.zeros_like(tensor))
 
 
@@ -1010,7 +1010,7 @@ def test_fused_attention_equals_the_plain_one(
   )
   mask = tf.sequence_mask([5, 3, 1], 5)[:, tf.newaxis]
   options = mask, dropout_prob, (1, tf.constant(3))
-  fused = compute.fused_attention(query, key, value, *options)
+  fused = xla_fusion.fused_attention(query, key, value, *options)
   monkeypatch.setattr(modeling, "dropout", masked_dropout)
   plain = modeling.dot_product_attention(query, key, value, *options)
   assert_same_with_gradients(plain, fused, [query, key, value])
