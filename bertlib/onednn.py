@@ -198,7 +198,7 @@ def max_kernel_value() -> int:
   Processors without VNNI add pairs of products in 16 bits, which 7-bit kernels
   cannot exceed.
   """
-  exact = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}
+  exact = {"avx512_vnni", "avx_vnni", "amx_int8"}
   return MAX_INT8 if exact & cpu_features() else 63
 
 
