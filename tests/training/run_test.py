@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import estimator_api, precision
+from bertlib import estimator_api, onednn, precision
 from bertlib.compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.errors import InputError
@@ -70,7 +70,9 @@ def plan(flags):
 
 def test_without_flags_a_step_is_the_reference_s(flags):
   how, options = plan(flags)
-  assert how == FastCompute(unpad=True, jit_compile=True)
+  assert how == FastCompute(
+    unpad=True, jit_compile=True, use_onednn=onednn.is_available()
+  )
   assert options == StepOptions(jit_compile=True)
 
 
