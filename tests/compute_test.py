@@ -399,4 +399,6 @@ def test_attention_in_fewer_passes_equals_the_formula():
       {tensors: values},
     )
   np.testing.assert_allclose(fused, exact, rtol=0, atol=0.02)
-  np.testing.assert_array_equal(softmax, in_float32)
+  # TensorFlow 2.15 rounds the last of the 8 bits of bfloat16 differently.
+  softmax, in_float32 = (np.float32(x) for x in (softmax, in_float32))
+  np.testing.assert_allclose(softmax, in_float32, rtol=2**-7)
