@@ -99,6 +99,20 @@ _OUT_OF_RANGE = [
 _AT_THE_EDGE = [
   Row(
     "flags",
+    "training in 8 bits",
+    "run_classifier",
+    ["--do_train", "--precision=int8"],
+    "--precision=int8",
+  ),
+  Row(
+    "flags",
+    "8 bits on a TPU",
+    "run_classifier",
+    ["--nodo_train", "--do_eval", "--precision=int8", "--use_tpu"],
+    "--precision=int8",
+  ),
+  Row(
+    "flags",
     "no share of tokens is masked",
     "create_pretraining_data",
     ["--masked_lm_prob=0", "--short_seq_prob=1", "--random_seed=-1"],
