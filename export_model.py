@@ -394,7 +394,7 @@ def export(
     encoder: whether to export only the encoder.
     seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
-    int8: options of dense layers in 8 bits; None for none of them.
+    int8: options of dense layers in 8 bits; None for a model without.
 
   Returns:
     The exported model.

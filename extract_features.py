@@ -491,30 +491,25 @@ def main(_) -> None:
         by_length=not settings.devices.on_tpu,
       )
 
-    model_fn = model_fn_builder(
-      config,
-      settings.model.init_checkpoint,
-      layer_indexes,
-      settings.devices.on_tpu,
-      settings.use_one_hot_embeddings,
-      settings.pooling,
-      step_plan.read_compute(settings),
-    )
-    if settings.compute.precision == "int8":
-      model_fn = inference.in_int8(
-        model_fn,
-        settings.compute,
+    model_fn = inference.model_fn_for_inference(
+      model_fn_builder(
         config,
         settings.model.init_checkpoint,
-        lambda: inference.calibration_batches(
-          settings.compute,
-          tokenizer,
-          settings.model.max_seq_length,
-          input_fn,
-          settings.batch_size,
-        ),
-        folder,
-      )
+        layer_indexes,
+        settings.devices.on_tpu,
+        settings.use_one_hot_embeddings,
+        settings.pooling,
+        step_plan.read_compute(settings),
+      ),
+      settings.compute,
+      config,
+      settings.model.init_checkpoint,
+      folder,
+      tokenizer,
+      settings.model.max_seq_length,
+      input_fn,
+      settings.batch_size,
+    )
     estimator = estimators.build(
       settings,
       model_fn,

@@ -73,10 +73,17 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
     use_one_hot_embeddings=False,
     compute=step_plan.read_compute(own),
   )
-  if settings.precision == "int8":
-    model_fn = inference.in_int8(
-      model_fn, own.compute, config, checkpoint, list, folder
-    )
+  model_fn = inference.model_fn_for_inference(
+    model_fn,
+    own.compute,
+    config,
+    checkpoint,
+    folder,  # has been calibrated
+    tokenizer,
+    length,
+    input_fn=None,
+    batch_size=0,
+  )
   model = estimator_api.TPUEstimator(
     model_fn,
     use_tpu=False,

@@ -66,6 +66,9 @@ class FastCompute(modeling.Compute):
     # TensorFlow 1 while loops cannot run functions compiled by XLA.
     return self.jit_compile and tf.control_flow_v2_enabled()
 
+  def _infers_by_onednn(self) -> bool:
+    return self.use_onednn and not self.is_training
+
   def for_inference(self) -> FastCompute:
     """See base class."""
     return dataclasses.replace(
@@ -103,8 +106,7 @@ class FastCompute(modeling.Compute):
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
   ):
     """See base class."""
-    by_onednn = self.use_onednn and onednn.takes_dtype(output.dtype)
-    if by_onednn and not self.is_training:
+    if self._infers_by_onednn() and onednn.takes_dtype(output.dtype):
       return _norm_by_onednn(output + residual, epsilon)
     if not self._fuses():
       return super().add_and_norm(
@@ -237,51 +239,22 @@ class UnpaddedCompute(FastCompute):
     Returns:
       float [R, N * D], or [B * F, N * D].
     """
-    heads = num_attention_heads, size_per_head
-    width = num_attention_heads * size_per_head
-    inputs = {"query": from_tensor, "key": to_tensor, "value": to_tensor}
-    scopes, weights = [], []
-    for name, rows in inputs.items():
-      with tf.variable_scope(name) as scope:
-        in_width = rows.shape.as_list()[-1]
-        weights.append(
-          modeling.dense_weights(in_width, width, initializer_range)
-        )
-      scopes.append(scope.original_name_scope)
-
     is_unpadded = from_tensor is to_tensor
-    joined = is_unpadded and not self.is_training and _joined(weights)
-    if joined:
-      product = self.dense(to_tensor, *joined, None)  # [R, 3 * N * D]
-      query, key, value = self.rows.split_layers(product, 3, *heads)
-    else:
-      products = []  # [R or B * F, N * D], and twice [R, N * D]
-      for scope, rows, pair in zip(scopes, inputs.values(), weights):
-        with tf.name_scope(scope):
-          products.append(self.dense(rows, *pair, None))
-      query, key, value = products
-      if is_unpadded:
-        query = self.rows.split_heads(query, *heads)  # [B, N, S, D]
-      else:
-        query = tf.reshape(query, [-1, from_seq_length, *heads])
-        query = tf.transpose(query, [0, 2, 1, 3])  # [B, N, F, D]
-      key = self.rows.split_heads(key, *heads)  # [B, N, S, D]
-      value = self.rows.split_heads(value, *heads)  # [B, N, S, D]
-
-    by_onednn = self.use_onednn and onednn.has_softmax(query.dtype)
-    by_onednn = by_onednn and not self.is_training
-    if not by_onednn:
-      query *= 1.0 / math.sqrt(size_per_head)
-    if by_onednn:
+    query, key, value = self._project(
+      {"query": from_tensor, "key": to_tensor, "value": to_tensor},
+      num_attention_heads,
+      size_per_head,
+      initializer_range,
+      from_seq_length,
+    )
+    if self._infers_by_onednn() and onednn.has_softmax(query.dtype):
       context = _attention_by_onednn(query, key, value, attention_mask)
     else:
-      attend = (
-        xla_fusion.fused_attention
-        if self._fuses()
-        else modeling.dot_product_attention
-      )
+      attend = modeling.dot_product_attention
+      if self._fuses():
+        attend = xla_fusion.fused_attention
       context = attend(
-        query,
+        query * (1.0 / math.sqrt(size_per_head)),
         key,
         value,
         attention_mask,
@@ -292,7 +265,51 @@ class UnpaddedCompute(FastCompute):
     if is_unpadded:
       return self.rows.merge_heads(context)  # [R, N * D]
     context = tf.transpose(context, [0, 2, 1, 3])  # [B, F, N, D]
-    return tf.reshape(context, [-1, width])  # [B * F, N * D]
+    return tf.reshape(context, [-1, num_attention_heads * size_per_head])
+
+  def _project(
+    self,
+    inputs: dict[str, Any],
+    num_heads: int,
+    head_size: int,
+    initializer_range: float,
+    from_seq_length,
+  ):
+    """Queries, keys and values of each head: [B, N, F or S, D].
+
+    `inputs` are matrices by the name of their layer, `query` first. The other
+    arguments are those of `attention_layer`.
+    """
+    scopes, weights = [], []
+    for name, rows in inputs.items():
+      with tf.variable_scope(name) as scope:
+        width = rows.shape.as_list()[-1]
+        weights.append(
+          modeling.dense_weights(
+            width, num_heads * head_size, initializer_range
+          )
+        )
+      scopes.append(scope.original_name_scope)
+
+    from_tensor, to_tensor, _ = inputs.values()
+    is_unpadded = from_tensor is to_tensor
+    joined = is_unpadded and not self.is_training and _joined(weights)
+    if joined:
+      product = self.dense(to_tensor, *joined, None)  # [R, 3 * N * D]
+      return self.rows.split_layers(product, 3, num_heads, head_size)
+
+    products = []  # [R or B * F, N * D], and twice [R, N * D]
+    for scope, rows, pair in zip(scopes, inputs.values(), weights):
+      with tf.name_scope(scope):
+        products.append(self.dense(rows, *pair, None))
+    if is_unpadded:
+      return [self.rows.split_heads(p, num_heads, head_size) for p in products]
+    query, *others = products
+    query = tf.reshape(query, [-1, from_seq_length, num_heads, head_size])
+    return [
+      tf.transpose(query, [0, 2, 1, 3]),
+      *(self.rows.split_heads(p, num_heads, head_size) for p in others),
+    ]
 
 
 class UnpaddedRows:

@@ -13,7 +13,6 @@ unsigned ones, from 0 to 255, for numbers between two limits.
 from __future__ import annotations
 
 import os
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from absl import logging
 from tensorflow.python.framework import kernels, op_def_library
 
 from bertlib.errors import InputError
-from bertlib.precision import cpu_features
+from bertlib.precision import cpu_features, fastest_seconds
 
 # Whether the packages of TensorFlow 2.x for x86 have `int8_matmul`, by x.
 INT8_RELEASES = {
@@ -203,12 +202,12 @@ def max_kernel_value() -> int:
 
 
 def is_available() -> bool:
-  """Whether `layer_norm` runs here: without GPUs, on an x86 processor."""
+  """True if `layer_norm` runs here: on an x86 processor without GPUs."""
   return _has_kernel("_MklLayerNorm") and not _gpus()
 
 
 def takes_dtype(dtype) -> bool:
-  """Whether the kernels of this module take a dtype on this processor.
+  """True if the kernels of this module take a dtype on this processor.
 
   Without AVX-512 they end the process when given bfloat16.
   """
@@ -217,9 +216,9 @@ def takes_dtype(dtype) -> bool:
 
 
 def has_softmax(dtype) -> bool:
-  """Whether TensorFlow computes the softmax of a 16-bit dtype in float32.
+  """True if TensorFlow computes the softmax of a 16-bit dtype in float32.
 
-  By oneDNN it does. Otherwise it adds the powers up in 16 bits.
+  oneDNN does; without it, TensorFlow sums the exponentials in 16 bits.
   """
   is_on = os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower()
   return (
@@ -244,7 +243,7 @@ def check_int8() -> None:
 
 
 def has_int8_matmul() -> bool:
-  """Whether `int8_matmul` runs here."""
+  """True if `int8_matmul` runs here."""
   return _has_kernel("_QuantizedMatMul")
 
 
@@ -258,7 +257,7 @@ def missing_int8() -> str:
 
 
 def _has_kernel(operation: str) -> bool:
-  """Whether TensorFlow has an operation for CPUs."""
+  """True if TensorFlow has a kernel of this operation."""
   return bool(kernels.get_registered_kernels_for_op(operation).kernel)
 
 
@@ -269,29 +268,19 @@ def _gpus() -> list:
 def log_int8_speed() -> None:
   """Logs the speed of 8-bit products; warns if float32 is faster."""
   rows, inner, columns = 512, 768, 3072
-  kernel = np.ones([inner, columns], np.int8)
-  seconds = {}
   with tf.Graph().as_default():
     inputs = tf.get_variable("inputs", [rows, inner])
-    floats = tf.get_variable("kernel", [inner, columns])
-    products = {
-      "float32": tf.matmul(inputs, floats),
-      "int8": int8_matmul(
-        quantize(inputs, np.ones([inner], np.float32)),
-        Limits(-1.0, 1.0),
-        kernel,
-        np.ones([columns], np.float32),
-        tf.zeros([columns]),
-      ),
-    }
-    with tf.Session() as session:
-      session.run(tf.global_variables_initializer())
-      for _ in range(7):
-        for name, product in products.items():
-          start = time.perf_counter()
-          session.run(product.op)
-          elapsed = time.perf_counter() - start
-          seconds[name] = min(elapsed, seconds.get(name, elapsed))
+    kernel = tf.get_variable("kernel", [inner, columns])
+    int8_product = int8_matmul(
+      quantize(inputs, np.ones([inner], np.float32)),
+      Limits(-1.0, 1.0),
+      np.ones([inner, columns], np.int8),
+      np.ones([columns], np.float32),
+      tf.zeros([columns]),
+    )
+    seconds = fastest_seconds(
+      {"float32": tf.matmul(inputs, kernel).op, "int8": int8_product.op}
+    )
   ratio = seconds["int8"] / seconds["float32"]
   logging.info(
     "--precision=int8: products take %.2f of the time of float32", ratio

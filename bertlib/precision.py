@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -103,10 +104,6 @@ def product_rates(
 ) -> dict[str, float]:
   """Measures the speed of matrix products [rows, inner] x [inner, columns].
 
-  Dtypes are measured in turn, and the best of several rounds counts: other load
-  on the machine changes the order only if it slows down all rounds of one dtype
-  and some round of another not at all.
-
   Args:
     dtypes: names such as "float32".
     rows: rows of the first matrix.
@@ -117,28 +114,50 @@ def product_rates(
   Returns:
     Floating-point operations per second, by dtype.
   """
-  seconds = dict.fromkeys(dtypes, float("inf"))
   with tf.Graph().as_default():
     weights = [
       tf.get_variable("first", [rows, inner]),
       tf.get_variable("second", [inner, columns]),
     ]
-    results = {
-      name: tf.reduce_sum(
-        tf.matmul(*(tf.cast(weight, name) for weight in weights))[:1]
-      )
-      for name in dtypes
-    }
-    with tf.Session() as session:
-      session.run(tf.global_variables_initializer())
-      for name in dtypes:  # kernels are chosen at the first call
-        session.run(results[name])
-      for _ in range(num_rounds):
-        for name in dtypes:
-          start = time.perf_counter()
-          session.run(results[name])
-          elapsed = time.perf_counter() - start
-          seconds[name] = min(seconds[name], elapsed)
+    seconds = fastest_seconds(
+      {
+        name: tf.reduce_sum(
+          tf.matmul(*(tf.cast(weight, name) for weight in weights))[:1]
+        )
+        for name in dtypes
+      },
+      num_rounds,
+    )
   return {
     name: 2 * rows * inner * columns / best for name, best in seconds.items()
   }
+
+
+def fastest_seconds(
+  results: Mapping[str, Any], num_rounds: int = 7
+) -> dict[str, float]:
+  """Measures how long results of the current graph take.
+
+  They are measured in turn, and the best of several rounds counts: other load
+  on the machine changes the order only if it slows down all rounds of one
+  result and some round of another not at all.
+
+  Args:
+    results: tensors or operations, by name.
+    num_rounds: measurements of each.
+
+  Returns:
+    Seconds by name.
+  """
+  seconds = dict.fromkeys(results, float("inf"))
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for result in results.values():  # kernels are chosen at the first call
+      session.run(result)
+    for _ in range(num_rounds):
+      for name, result in results.items():
+        start = time.perf_counter()
+        session.run(result)
+        elapsed = time.perf_counter() - start
+        seconds[name] = min(seconds[name], elapsed)
+  return seconds

@@ -272,31 +272,26 @@ def make_model_fn(run: Run, num_train_steps: int = 0):
 def make_inference_model_fn(
   run: Run, input_fn, batch_size: int, checkpoint: str | None
 ):
-  """The `model_fn` for evaluation and prediction, in 8 bits if so asked.
+  """The `model_fn` for evaluation and prediction.
 
   Args:
     run: the run.
-    input_fn: batches to calibrate with, if there are neither calibrated ranges
-      in --output_dir nor a --calibration_file.
+    input_fn: batches to calibrate --precision=int8 with, if there are neither
+      calibrated ranges in --output_dir nor a --calibration_file.
     batch_size: rows of its batches.
     checkpoint: the trained checkpoint; None for --init_checkpoint.
   """
-  model_fn, settings = make_model_fn(run), run.settings
-  if settings.compute.precision != "int8":
-    return model_fn
-  return inference.in_int8(
-    model_fn,
+  settings = run.settings
+  return inference.model_fn_for_inference(
+    make_model_fn(run),
     settings.compute,
     run.config,
     checkpoint or settings.model.init_checkpoint,
-    lambda: inference.calibration_batches(
-      settings.compute,
-      run.tokenizer,
-      settings.model.max_seq_length,
-      input_fn,
-      batch_size,
-    ),
     run.output_dir,
+    run.tokenizer,
+    settings.model.max_seq_length,
+    input_fn,
+    batch_size,
   )
 
 
