@@ -42,7 +42,7 @@ from bertlib.settings.vocabulary import VocabularySettings
 from tokenization import BasicTokenizer, WordpieceTokenizer
 
 # Imports TensorFlow, which is needed only to add words to a checkpoint.
-embeddings = lazy_module.load("bertlib.checkpoints.embeddings")
+word_embeddings = lazy_module.load("bertlib.checkpoints.word_embeddings")
 
 # Text to words
 
@@ -428,15 +428,15 @@ def _add(settings: VocabularySettings) -> None:
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
-      tensors = embeddings.read_checkpoint(
+      tensors = word_embeddings.read_checkpoint(
         settings.init_checkpoint, config["vocab_size"]
       )
-      tensors = embeddings.add_vocab_rows(tensors, pieces, len(entries))
-      config["vocab_size"] = len(tensors[embeddings.WORD_EMBEDDINGS])
+      tensors = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
+      config["vocab_size"] = len(tensors[word_embeddings.WORD_EMBEDDINGS])
       with atomic_write(settings.output_config) as config_file:
         text = json.dumps(config, indent=2, ensure_ascii=False)
         config_file.write(f"{text}\n")
-        embeddings.write_checkpoint(settings.output_checkpoint, tensors)
+        word_embeddings.write_checkpoint(settings.output_checkpoint, tensors)
 
   appended = len(entries) - len(vocab)
   logging.info(

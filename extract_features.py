@@ -34,6 +34,7 @@ from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
+from bertlib.pooling import pool
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.feature_extraction import FeatureSettings
@@ -306,32 +307,6 @@ def model_fn_builder(
     )
 
   return model_fn
-
-
-def pool(states, input_mask, pooling: str):
-  """Pools the hidden states of a text's tokens, including [CLS] and [SEP].
-
-  Args:
-    states: float [B, S, num_layers, H].
-    input_mask: int32 [B, S], 1 at tokens, 0 at padding after them.
-    pooling: "mean" or "max" over the tokens, or "cls" for the hidden state of
-      [CLS].
-
-  Returns:
-    float [B, num_layers * H]: the vectors of all layers, concatenated.
-  """
-  batch_size, _, num_layers, width = modeling.get_shape_list(states)
-  is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
-  if pooling == "cls":
-    pooled = states[:, 0]
-  elif pooling == "mean":
-    weights = tf.cast(is_token, states.dtype)
-    pooled = tf.reduce_sum(states * weights, axis=1)
-    pooled /= tf.reduce_sum(weights, axis=1)
-  else:
-    states = tf.where_v2(is_token, states, states.dtype.min)
-    pooled = tf.reduce_max(states, axis=1)
-  return tf.reshape(pooled, [batch_size, num_layers * width])
 
 
 # Output files

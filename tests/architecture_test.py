@@ -18,6 +18,7 @@ LIBRARIES = ("modeling", "optimization", "tokenization")
 ORDER = (
   "errors",
   "files",
+  "embedding_spec",
   "published_models",
   "lazy_module",
   "settings",
@@ -31,6 +32,7 @@ ORDER = (
   "int8",
   "xla_fusion",
   "compute",
+  "pooling",
   "estimator_api",
   "data",
   "metrics",

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import create_vocab
 import tokenization
 from bertlib import files
-from bertlib.checkpoints import embeddings
+from bertlib.checkpoints import word_embeddings
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -484,7 +484,7 @@ def test_new_rows_are_means_and_all_others_unchanged(num_spare):
     len(ENTRIES) + 1: [ids["the"], ids["##a"]],
   }
   assert pieces == rows
-  grown = embeddings.add_vocab_rows(tensors, pieces, len(entries))
+  grown = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
   new_size = len(ENTRIES) + max(2, num_spare)
   run_outputs.assert_same_bits(grown, expected_tensors(tensors, rows, new_size))
 
@@ -506,7 +506,8 @@ def test_command_grows_a_model(tmp_path):
     18: [old["[UNK]"]],
   }
   run_outputs.assert_same_bits(
-    embeddings.read_checkpoint(path, 19), expected_tensors(tensors, rows, 19)
+    word_embeddings.read_checkpoint(path, 19),
+    expected_tensors(tensors, rows, 19),
   )
   assert "Of 4 words, 1 were entries, 2 replaced [unusedN], 1 were" in (
     done.stderr
@@ -538,7 +539,7 @@ def test_interrupted_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
 
   monkeypatch.setattr(os, "replace", interrupt)
   with pytest.raises(KeyboardInterrupt):
-    embeddings.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
+    word_embeddings.write_checkpoint(str(tmp_path / "new"), random_tensors(9))
   assert os.listdir(tmp_path) == []
 
 
@@ -547,14 +548,16 @@ def test_checkpoint_may_replace_its_source(tmp_path):
   make_model(tmp_path, len(ENTRIES))
   path = str(tmp_path / "model.ckpt")
   tensors = random_tensors(30)
-  embeddings.write_checkpoint(path, tensors)
-  run_outputs.assert_same_bits(embeddings.read_checkpoint(path, 30), tensors)
+  word_embeddings.write_checkpoint(path, tensors)
+  run_outputs.assert_same_bits(
+    word_embeddings.read_checkpoint(path, 30), tensors
+  )
 
 
 @pytest.mark.graph
 def test_checkpoint_files_are_deterministic(tmp_path):
   for name in ("a", "b"):
-    embeddings.write_checkpoint(str(tmp_path / name), random_tensors(9))
+    word_embeddings.write_checkpoint(str(tmp_path / name), random_tensors(9))
   for part in ("index", "data-00000-of-00001"):
     same = {(tmp_path / f"{name}.{part}").read_bytes() for name in "ab"}
     assert len(same) == 1
@@ -565,14 +568,14 @@ def test_incompatible_checkpoint_is_refused(tmp_path):
   make_model(tmp_path, 20)
   path = str(tmp_path / "model.ckpt")
   with pytest.raises(InputError, match=r"has 20 rows, but vocab_size .* is 21"):
-    embeddings.read_checkpoint(path, 21)
+    word_embeddings.read_checkpoint(path, 21)
   with pytest.raises(InputError, match="no such checkpoint"):
-    embeddings.read_checkpoint(f"{path}-1", 20)
+    word_embeddings.read_checkpoint(f"{path}-1", 20)
   with pytest.raises(InputError, match=r"18 entries, .* vocab_size is 17"):
     create_vocab.read_vocab(str(tmp_path / "vocab.txt"), True, 17)
-  embeddings.write_checkpoint(path, {"w": np.zeros(20)})
+  word_embeddings.write_checkpoint(path, {"w": np.zeros(20)})
   with pytest.raises(InputError, match="not a BERT checkpoint"):
-    embeddings.read_checkpoint(path, 20)
+    word_embeddings.read_checkpoint(path, 20)
 
 
 @pytest.mark.graph
@@ -581,7 +584,7 @@ def test_truncated_checkpoint_is_refused(tmp_path):
   data = tmp_path / "model.ckpt.data-00000-of-00001"
   data.write_bytes(data.read_bytes()[:100])
   with pytest.raises(InputError, match=f"^{data}: "):
-    embeddings.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
+    word_embeddings.read_checkpoint(str(tmp_path / "model.ckpt"), 20)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"vocab_size": "9"}'])
