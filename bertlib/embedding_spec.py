@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertlib.errors import InputError
@@ -24,6 +24,8 @@ class EmbeddingSpec:
     prompts: prefix of texts by its name, such as "query" and "passage".
     default_prompt: name of the prefix of texts for which none is named; None
       for no prefix.
+    matryoshka_dims: widths at which the first values of a vector were trained
+      as vectors of their own, the largest first; empty for only the full width.
   """
 
   pooling: str = "mean"
@@ -32,10 +34,25 @@ class EmbeddingSpec:
   projection_activation: str = "linear"
   prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
   default_prompt: str | None = None
+  matryoshka_dims: Sequence[int] = ()
 
   def as_json(self) -> dict[str, Any]:
     """The entry `embedding` of `model.json`."""
-    return dataclasses.asdict(self) | {"prompts": dict(self.prompts)}
+    return dataclasses.asdict(self) | {
+      "prompts": dict(self.prompts),
+      "matryoshka_dims": list(self.matryoshka_dims),
+    }
+
+  @property
+  def query_prefix(self) -> str:
+    """Prefix of queries."""
+    return self.prompts.get("query", self.prompt(None))
+
+  @property
+  def passage_prefix(self) -> str:
+    """Prefix of the texts to be found; some models call them documents."""
+    names = [name for name in ("passage", "document") if name in self.prompts]
+    return self.prompt(names[0] if names else None)
 
   def prompt(self, name: str | None) -> str:
     """Prefix of texts: that of `default_prompt` where `name` is None.

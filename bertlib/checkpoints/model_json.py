@@ -20,6 +20,16 @@ from bertlib.files import atomic_write, open_any
 # In a model's folder, beside its checkpoints.
 MODEL_FILE = "model.json"
 
+_EMBEDDING = {
+  "pooling": str,
+  "normalize": bool,
+  "projection_dim?": (int, type(None)),
+  "projection_activation?": str,
+  "prompts?": dict,
+  "default_prompt?": (str, type(None)),
+  "matryoshka_dims?": [int],
+}
+
 # Allowed keys of a description, and required keys per script.
 _DESCRIPTION = {
   "script?": str,
@@ -32,12 +42,14 @@ _DESCRIPTION = {
   "version_2_with_negative?": bool,
   "doc_stride?": int,
   "max_query_length?": int,
+  "embedding?": _EMBEDDING,
 }
 _ENCODED = {"do_lower_case": bool, "max_seq_length": int}
 _REQUIRED = {
   "run_pretraining": _ENCODED,
   "run_classifier": _ENCODED | {"labels": [str]},
   "run_ner": _ENCODED | {"labels": [str]},
+  "run_embeddings": _ENCODED | {"embedding": _EMBEDDING},
   "run_squad": _ENCODED
   | {
     "version_2_with_negative": bool,

@@ -1,0 +1,240 @@
+"""Settings of run_embeddings.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from bertlib.embedding_spec import ACTIVATIONS, POOLINGS
+from bertlib.settings import option
+from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
+from bertlib.settings.ranges import (
+  AT_LEAST_1,
+  FINITE,
+  NOT_NEGATIVE,
+  POSITIVE,
+)
+
+# Keys of the table in `embedding_losses`, which imports TensorFlow.
+LOSSES = (
+  "infonce",
+  "triplet",
+  "cosine",
+  "cosent",
+  "supervised_contrastive",
+  "distillation",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorSettings:
+  """From hidden states to a sentence vector."""
+
+  SECTION: ClassVar[str] = "model"
+
+  pooling: str | None = option.choice(
+    None,
+    POOLINGS,
+    "Pooling of the last layer's hidden states: mean or max over the tokens, or"
+    " cls for [CLS]. If not given, that of the model, or else mean.",
+    basic=True,
+  )
+  normalize: bool | None = option.boolean(
+    None,
+    "Scale vectors to length 1. If not given, as the model does, or else true.",
+  )
+  projection_dim: int | None = option.integer(
+    None,
+    "Width of a dense layer after pooling. If not given, that of the model, or"
+    " else none.",
+    AT_LEAST_1,
+  )
+  projection_activation: str | None = option.choice(
+    None,
+    ACTIVATIONS,
+    "Activation of the dense layer. If not given, that of the model, or else"
+    " linear.",
+  )
+  query_prefix: str | None = option.text(
+    None,
+    "Prefix of queries, such as 'query: '. If not given, that of the model.",
+  )
+  passage_prefix: str | None = option.text(
+    None,
+    "Prefix of the texts to be found, such as 'passage: '. If not given, that"
+    " of the model.",
+  )
+  matryoshka_dims: Sequence[str] | None = option.text_list(
+    None,
+    "Widths at which the first values of a vector are trained and evaluated as"
+    " vectors of their own, such as 384,256,128,64. The largest is the width of"
+    " the vectors.",
+    AT_LEAST_1,
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class LossSettings:
+  """The training objective."""
+
+  SECTION: ClassVar[str] = "training"
+
+  loss: str | None = option.choice(
+    None,
+    LOSSES,
+    "infonce: the positive among all texts of the batch, for pairs and"
+    " triplets. triplet: a margin between positive and negatives. cosine:"
+    " regression of the cosine to the score. cosent: order of the cosines, for"
+    " pairs with scores. supervised_contrastive: texts of a label together."
+    " distillation: the vectors of --teacher. If not given, infonce, cosent or"
+    " supervised_contrastive, by the columns of the data.",
+    basic=True,
+  )
+  temperature: float = option.number(
+    0.05,
+    "Divisor of the cosines in infonce, cosent and supervised_contrastive.",
+    POSITIVE,
+  )
+  symmetric: bool = option.boolean(
+    False, "With --loss=infonce: also find the anchor of each positive."
+  )
+  margin: float | None = option.number(
+    None,
+    "With --loss=triplet: distance by which negatives must be farther than the"
+    " positive. If not given, 0.5 for normalized vectors, else 5.",
+    NOT_NEGATIVE,
+  )
+  matryoshka_weights: Sequence[str] | None = option.text_list(
+    None,
+    "Weights of the losses of --matryoshka_dims. If not given, 1 each.",
+    NOT_NEGATIVE,
+  )
+  teacher: str | None = option.path(
+    None,
+    "With --loss=distillation: .npy file with the vectors of the training"
+    " texts, [N, D] in their order; or an --output_dir of run_embeddings.py, or"
+    " the name of a published embedding model.",
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSettings(TrainingSettings):
+  """Flags of run_embeddings.py."""
+
+  REQUIRED: ClassVar[Sequence[str]] = ("output_dir",)
+  EXAMPLE: ClassVar[str] = (
+    "python run_embeddings.py --train_file=train.tsv"
+    " --text_columns=question,answer --do_train"
+    " --init_checkpoint=all-MiniLM-L6-v2 --output_dir=output/search"
+  )
+
+  model: ModelSettings = option.group(
+    ModelSettings,
+    omit=["bert_hub_module_handle"],
+    init_checkpoint={
+      "help": "Checkpoint to start from: its path without .index, a folder with"
+      " one, or the name of a published model (see download_model.py --list)."
+      " Config, vocabulary, pooling and prefixes are taken from its folder if"
+      " they are there."
+    },
+    bert_config_file={
+      "help": "JSON file with the sizes of the model. If not given, the one"
+      " beside the checkpoint."
+    },
+    vocab_file={
+      "help": "Vocabulary file with one WordPiece per line. If not given, the"
+      " one beside the checkpoint."
+    },
+  )
+  vectors: VectorSettings = option.group(VectorSettings)
+  objective: LossSettings = option.group(LossSettings)
+  run: RunSettings = option.group(
+    RunSettings,
+    do_train={"help": "Train on --train_file."},
+    do_eval={"help": "Evaluate on --dev_file."},
+    do_predict={
+      "help": "Write the vectors of --predict_file, or search --corpus_file for"
+      " the lines of --query_file."
+    },
+    eval_batch_size={
+      "default": 64,
+      "help": "Number of texts per evaluation step.",
+    },
+    predict_batch_size={
+      "default": 64,
+      "help": "Number of texts per prediction step.",
+    },
+  )
+  train_file: str | None = option.path(
+    None, "Training set, a .tsv, .csv or .jsonl file with a header.", basic=True
+  )
+  dev_file: str | None = option.path(
+    None,
+    "Dev set, a file like --train_file; or a folder in the layout of BEIR with"
+    " corpus.jsonl, queries.jsonl and qrels/, or one of its qrels files.",
+    basic=True,
+  )
+  text_columns: Sequence[str] | None = option.text_list(
+    None,
+    "Columns of the texts, by name or number from 1: anchor and positive, then"
+    " any number of columns of hard negatives; or two texts with a score or a"
+    " label; or one text with a label.",
+    basic=True,
+  )
+  score_column: str | None = option.text(
+    None, "Column of the similarity of two texts.", basic=True
+  )
+  label_column: str | None = option.text(
+    None,
+    "Column of the label: of a text, or 1 for two texts that belong together"
+    " and 0 for others.",
+    basic=True,
+  )
+  min_score: float = option.number(
+    0.0, "Score of unrelated texts, the lowest.", FINITE
+  )
+  max_score: float = option.number(
+    1.0, "Score of equivalent texts, the highest.", FINITE
+  )
+  dev_text_columns: Sequence[str] | None = option.text_list(
+    None,
+    "Columns of the texts of --dev_file. If none of the --dev_*_column flags is"
+    " given, the columns of --train_file.",
+    section="evaluation",
+  )
+  dev_score_column: str | None = option.text(
+    None, "Column of the score in --dev_file.", section="evaluation"
+  )
+  dev_label_column: str | None = option.text(
+    None, "Column of the label in --dev_file.", section="evaluation"
+  )
+  beir_split: str = option.text(
+    "test",
+    "Judgements to use of a --dev_file in the layout of BEIR: the name of a"
+    " file in qrels/ without .tsv.",
+    section="evaluation",
+  )
+  predict_file: str | None = option.path(
+    None,
+    "Texts to encode, one per line; - for standard input. The vectors of"
+    " NAME.txt go to NAME_vectors.npy, float32 [N, D].",
+    basic=True,
+  )
+  prompt: str | None = option.text(
+    None,
+    "Name of the prefix of the texts of --predict_file, such as query or"
+    " passage. If not given, the model's default.",
+  )
+  corpus_file: str | None = option.path(
+    None, "Texts to search, one per line.", basic=True
+  )
+  query_file: str | None = option.path(
+    None,
+    "Queries, one per line; - for standard input. The lines found in"
+    " --corpus_file for those of NAME.txt go to NAME_results.jsonl.",
+    basic=True,
+  )
+  top_k: int = option.integer(
+    10, "Number of lines to find for each query.", AT_LEAST_1, basic=True
+  )
