@@ -53,6 +53,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.checkpoints.checkpoint_names",
   "bertlib.checkpoints.huggingface_runner",
   "bertlib.data.classification",
+  "bertlib.data.embedding_examples",
   "bertlib.data.ner",
   "bertlib.data.pretraining_blocks",
   "bertlib.data.pretraining_instances",

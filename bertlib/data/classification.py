@@ -243,7 +243,7 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
-    return collect_examples(
+    return tables.collect_examples(
       rows[0].path if rows else set_type,
       (row for row in rows[bool(columns.header) :] if self.is_included(row)),
       lambda row: self.example(row, columns, set_type),
@@ -471,7 +471,7 @@ class SwagProcessor(SplitProcessor):
         label,
       )
 
-    return collect_examples(path, rows, example, self.skip_bad_rows)
+    return tables.collect_examples(path, rows, example, self.skip_bad_rows)
 
 
 class RaceProcessor(SplitProcessor):
@@ -586,72 +586,35 @@ class OwnDataProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
-    ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-    reader = tables.READERS.get(ending, tables.read_tsv)
-    rows = reader(path, self.encoding)
-    header = next(rows)
-    columns, has_names = self._find_columns(header, split)
-    if not has_names and reader is not tables.read_jsonl:
-      rows = itertools.chain([header], rows)
+    table = tables.read_table(
+      path,
+      [(f"--{role}_column", name) for role, name in self._columns.items()],
+      self.encoding,
+      ["--label_column"] if split == "test" else [],
+    )
+    text_a, text_b, label_column = table.columns
 
     def example(row):
-      if len(row.fields) != len(header.fields):
-        raise row.error(
-          f"has {len(row.fields)} columns, but the first row has"
-          f" {len(header.fields)}. Fix the row, or skip such rows with"
-          " --bad_rows=skip"
-        )
+      table.check_width(row)
       label = None
-      if columns["label"] is not None:
-        label = row.label(columns["label"])
+      if label_column is not None:
+        label = row.label(label_column)
         if self.kind == "multi_label":
           label = split_labels(label, self._delimiter)
         elif not label and self.kind == "classification":
-          raise row.error(
-            "the label is empty. Fix the row, or skip such rows with"
-            " --bad_rows=skip"
-          )
+          raise row.error(f"the label is empty. {tables.FIX_ROW}")
         if self.labels or self.kind == "regression":
           check_label(row, label, self.problem)
-      b = columns["text_b"]
       return InputExample(
         guid=f"{split}-{row.number}",
-        text_a=row.text(columns["text_a"]),
-        text_b=None if b is None else row.text(b),
+        text_a=row.text(text_a),
+        text_b=None if text_b is None else row.text(text_b),
         label=label,
       )
 
-    return collect_examples(path, rows, example, self.skip_bad_rows)
-
-  def _find_columns(
-    self, header: tables.Row, split: str
-  ) -> tuple[dict[str, int | None], bool]:
-    """Returns each column's index, and whether the first row is a header."""
-    found: dict[str, int | None] = {}
-    has_names = False
-    for role, column in self._columns.items():
-      if column is None:
-        found[role] = None
-      elif column.isdigit() and int(column) > 0:
-        found[role] = int(column) - 1  # never a name: it may be a label
-      elif header.fields.count(column) > 1:
-        raise header.error(f"has several columns {column!r}")
-      elif column in header.fields:
-        found[role], has_names = header.fields.index(column), True
-      elif role == "label" and split == "test":
-        found[role] = None
-      else:
-        raise header.error(
-          f"there is no column {column!r} for --{role}_column. The first row"
-          f" has {header.fields}"
-        )
-    if (
-      split == "test"
-      and found["label"] is not None
-      and found["label"] >= len(header.fields)
-    ):
-      found["label"] = None
-    return found, has_names
+    return tables.collect_examples(
+      path, table.rows, example, self.skip_bad_rows
+    )
 
 
 # Processors by --task_name, in lower case and without hyphens.
@@ -696,38 +659,6 @@ def read_texts(
         text_b=row.text(1) if len(row.fields) > 1 else None,
       )
     )
-  return examples
-
-
-def collect_examples(
-  path: str, rows, make_example, skip_bad_rows: bool
-) -> list[InputExample]:
-  """Makes examples of rows; logs how many were skipped.
-
-  Args:
-    path: the file, for messages.
-    rows: rows of the file, without its header.
-    make_example: makes the example of a row, or raises InputError.
-    skip_bad_rows: whether to skip rows that raise.
-
-  Returns:
-    The examples, at least one.
-
-  Raises:
-    InputError: a row is bad and not skipped, or there are no examples.
-  """
-  examples, bad = [], []
-  for row in rows:
-    try:
-      examples.append(make_example(row))
-    except InputError as error:
-      if not skip_bad_rows:
-        raise
-      bad.append(str(error))
-  if bad:
-    logging.warning("%d bad rows skipped, the first: %s", len(bad), bad[0])
-  if not examples:
-    raise InputError(f"{path}: has no examples")
   return examples
 
 

@@ -6,11 +6,15 @@ import csv
 import dataclasses
 import functools
 import io
+import itertools
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from absl import logging
 
 from bertlib import json_files, text_files
 from bertlib.errors import InputError
@@ -19,6 +23,9 @@ from bertlib.text_files import Encoding
 # As in the original, bytes of texts that are not UTF-8 are dropped; labels must
 # be valid UTF-8.
 LENIENT = Encoding("utf-8", "surrogateescape")
+
+# The advice of errors about a row.
+FIX_ROW = "Fix the row, or skip such rows with --bad_rows=skip"
 
 # White space around labels, zero-width characters included.
 _WHITE_SPACE_AROUND = re.compile(
@@ -36,12 +43,14 @@ class Row(Sequence):
     fields: the text of each column, None if it is missing; bytes that are not
       UTF-8 are kept as lone surrogates.
     fault: reason for missing columns, for messages; None if the row is short.
+    values: the value of each column in JSON Lines, whose texts are `fields`.
   """
 
   path: str
   number: int
   fields: list[str | None]
   fault: str | None = None
+  values: Sequence[Any] = ()
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -76,10 +85,7 @@ class Row(Sequence):
     field = self.fields[column] if -length <= column < length else None
     if field is None:
       fault = f"has {length} columns, but column {column + 1} is needed"
-      raise self.error(
-        f"{self.fault or fault}. Fix the row, or skip such rows with"
-        " --bad_rows=skip"
-      )
+      raise self.error(f"{self.fault or fault}. {FIX_ROW}")
     return field
 
 
@@ -154,12 +160,14 @@ def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
       if not keys:
         raise InputError(f"{path}, row {number}: is not a JSON object")
       yield Row(path, number, keys)
-    missing = [key for key in keys if values.get(key) is None]
+    columns = [values.get(key) for key in keys]
+    missing = [key for key, value in zip(keys, columns) if value is None]
     yield Row(
       path,
       number,
-      [as_text(values.get(key)) for key in keys],
+      [as_text(value) for value in columns],
       f"has no {', '.join(missing)}" if values else "is not a JSON object",
+      columns,
     )
 
 
@@ -170,6 +178,130 @@ READERS = {
   ".jsonl": read_jsonl,
   ".json": read_jsonl,
 }
+
+
+class Table(NamedTuple):
+  """A table of the user's own, and the columns that flags name.
+
+  Attributes:
+    path: the file.
+    header: the first row.
+    columns: index of each column; None if none is named, or it is not there.
+    rows: the rows, without a first one that has the names of columns.
+  """
+
+  path: str
+  header: Row
+  columns: list[int | None]
+  rows: Iterator[Row]
+
+  def check_width(self, row: Row) -> None:
+    """Raises an InputError if a row has not as many columns as the first."""
+    if len(row.fields) != len(self.header.fields):
+      raise row.error(
+        f"has {len(row.fields)} columns, but the first row has"
+        f" {len(self.header.fields)}. {FIX_ROW}"
+      )
+
+
+def read_table(
+  path: str,
+  columns: Sequence[tuple[str, str | None]],
+  encoding: Encoding = LENIENT,
+  optional: Collection[str] = (),
+) -> Table:
+  """Reads a table in the format of its file name, TSV if that is unknown.
+
+  Args:
+    path: the file.
+    columns: flag and value for each column that is needed: its name, or its
+      number from 1; None if the flag is not given.
+    encoding: encoding of the file.
+    optional: flags whose columns may be missing.
+
+  Raises:
+    InputError: the file is missing or empty, or a column is not there.
+  """
+  ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
+  reader = READERS.get(ending, read_tsv)
+  rows = reader(path, encoding)
+  header = next(rows)
+  found = [
+    None
+    if column is None
+    else _find_column(header, column, flag, flag in optional)
+    for flag, column in columns
+  ]
+  has_names = any(
+    index is not None and not _is_number(column)
+    for (_, column), index in zip(columns, found)
+  )
+  if not has_names and reader is not read_jsonl:
+    rows = itertools.chain([header], rows)
+  return Table(path, header, found, rows)
+
+
+def _is_number(column: str) -> bool:
+  """True for a column's number, which is never a name: it may be a label."""
+  return column.isdigit() and int(column) > 0
+
+
+def _find_column(
+  header: Row, column: str, flag: str, is_optional: bool
+) -> int | None:
+  """Index of a column by its name or number; None if it may be missing."""
+  if _is_number(column):
+    index = int(column) - 1
+    if index < len(header.fields):
+      return index
+  elif header.fields.count(column) > 1:
+    raise header.error(f"has several columns {column!r}")
+  elif column in header.fields:
+    return header.fields.index(column)
+  if is_optional:
+    return None
+  raise header.error(
+    f"there is no column {column!r} for {flag}. The first row has"
+    f" {header.fields}"
+  )
+
+
+_Example = TypeVar("_Example")
+
+
+def collect_examples(
+  path: str,
+  rows: Iterable[Row],
+  make_example: Callable[[Row], _Example],
+  skip_bad_rows: bool,
+) -> list[_Example]:
+  """Makes examples of rows; logs how many were skipped.
+
+  Args:
+    path: the file, for messages.
+    rows: rows of the file, without its header.
+    make_example: makes the example of a row, or raises InputError.
+    skip_bad_rows: whether to skip rows that raise.
+
+  Returns:
+    The examples, at least one.
+
+  Raises:
+    InputError: a row is bad and not skipped, or there are no examples.
+  """
+  examples, bad = [], []
+  for row in rows:
+    try:
+      examples.append(make_example(row))
+    except InputError as error:
+      if not skip_bad_rows:
+        raise
+      bad.append(str(error))
+  if bad:
+    logging.warning("%d bad rows skipped, the first: %s", len(bad), bad[0])
+  if not examples:
+    raise InputError(f"{path}: has no examples")
+  return examples
 
 
 def strip_label(label: str) -> str:

@@ -871,8 +871,16 @@ def test_rows_with_unknown_labels_are_skipped(tmp_path):
 
 
 def test_a_file_with_only_bad_rows_has_no_examples(tmp_path):
-  message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
+  message = refusal(
+    lambda: own(tmp_path, "a\tz\n", labels=["x", "y"], skip_bad_rows=True)
+  )
   assert message == f"{tmp_path}/data.tsv: has no examples"
+
+
+def test_a_column_number_above_those_of_the_first_row_is_refused(tmp_path):
+  message = refusal(lambda: own(tmp_path, "a\nb\n", skip_bad_rows=True))
+  expected = "there is no column '2' for --label_column. The first row has"
+  assert message == f"{tmp_path}/data.tsv, row 1: {expected} ['a']"
 
 
 @pytest.mark.parametrize(
