@@ -1,0 +1,276 @@
+"""Losses of sentence embeddings, each of the vectors of a whole batch.
+
+Shapes: a batch has B examples. An example is a group of G texts: anchor,
+positive, hard negatives. D is the width of the vectors. `text_ids` [B, G] has
+the same number for identical texts, and -1 for a missing hard negative.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib import pooling
+
+MISSING = -1  # text id of a missing hard negative
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOptions:
+  """A loss and its hyperparameters.
+
+  Attributes:
+    name: a key of `LOSSES`.
+    temperature: divisor of the cosines in infonce, cosent and
+      supervised_contrastive.
+    symmetric: whether infonce also ranks the anchors for each positive.
+    margin: of triplet, in units of distance. Vectors of length 1 have distances
+      from 0 to 2. By default a positive at cosine 0.8 is far enough from hard
+      negatives below cosine 0.36.
+    dims: widths of Matryoshka representations; () for the output width alone.
+    weights: of the loss at each of `dims`; () for 1 each.
+    normalize: whether the model's vectors have length 1. Only triplet and
+      distillation differ: without, they compare the vectors as they are.
+  """
+
+  name: str
+  temperature: float = 0.05
+  symmetric: bool = False
+  margin: float = 0.5
+  dims: tuple[int, ...] = ()
+  weights: tuple[float, ...] = ()
+  normalize: bool = True
+
+
+def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
+  """Makes the loss function that the options describe.
+
+  With `dims`, the loss is the weighted sum of the losses at each width
+  (Kusupati et al. 2022, "Matryoshka Representation Learning"). Each sees the
+  first values of the vectors, normalized after truncation.
+
+  Args:
+    options: the loss and its hyperparameters.
+
+  Returns:
+    A function of the vectors before normalization, float32 [B, G, D], and of
+    the features by name; returns the loss, float32 []. The features are
+    `text_ids` int [B, G] and those that the loss names.
+
+  Raises:
+    KeyError: there is no such loss.
+    ValueError: raised by the function: the teacher's vectors have another
+      width.
+  """
+  loss = LOSSES[options.name]
+  dims = options.dims or (None,)
+  weights = options.weights or (1.0,) * len(dims)
+
+  def loss_fn(vectors, features):
+    if "teacher_vectors" in features:
+      vectors.shape.assert_is_compatible_with(features["teacher_vectors"].shape)
+    losses = [
+      weight * loss(_outputs(vectors, dim, options), features, options)
+      for dim, weight in zip(dims, weights)
+    ]
+    return tf.add_n(losses)
+
+  return loss_fn
+
+
+def _outputs(vectors, dim: int | None, options: LossOptions):
+  """The vectors that a loss compares: of width `dim`, mostly normalized."""
+  compares_by_cosine = LOSSES[options.name] not in (_triplet, _distillation)
+  if options.normalize or options.dims or compares_by_cosine:
+    return pooling.normalize(vectors, dim)
+  return vectors
+
+
+# Losses: each takes vectors of one width, of length 1 where it needs cosines
+
+
+def _infonce(vectors, features, options: LossOptions):
+  """InfoNCE with in-batch negatives (van den Oord et al. 2018).
+
+  Also called multiple negatives ranking loss (Henderson et al. 2017). Each
+  anchor ranks its positive among all positives and hard negatives of the batch.
+  The symmetric loss is the mean of this one and the same loss of each positive,
+  which ranks its anchor among all anchors (Radford et al. 2021).
+  """
+  width, text_ids = vectors.shape[-1], features["text_ids"]
+  anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
+  positives, positive_ids = vectors[:, 1], text_ids[:, 1]
+  # By column of texts, so that candidate i is the positive of example i.
+  candidates = tf.reshape(tf.transpose(vectors[:, 1:], [1, 0, 2]), [-1, width])
+  candidate_ids = tf.reshape(tf.transpose(text_ids[:, 1:]), [-1])
+  loss = _ranking_loss(
+    anchors, anchor_ids, candidates, candidate_ids, options.temperature
+  )
+  if not options.symmetric:
+    return loss
+  reverse = _ranking_loss(
+    positives, positive_ids, anchors, anchor_ids, options.temperature
+  )
+  return (loss + reverse) / 2.0
+
+
+def _ranking_loss(
+  queries, query_ids, candidates, candidate_ids, temperature: float
+):
+  """Mean cross-entropy of the right candidate of each query.
+
+  Candidates that are no negatives of a query are masked: missing texts, copies
+  of the query, and copies of all texts that are right for the query or for a
+  copy of it.
+
+  Args:
+    queries: float32 [B, D].
+    query_ids: int [B], their text ids.
+    candidates: float32 [C, D]; number i is the right one of query i.
+    candidate_ids: int [C], their text ids.
+    temperature: divisor of the cosines.
+  """
+  num_queries = modeling.get_shape_list(query_ids)[0]
+  num_candidates = modeling.get_shape_list(candidate_ids)[0]
+  is_copy = _are_equal(query_ids, query_ids)  # [B, B]
+  is_found = _are_equal(candidate_ids[:num_queries], candidate_ids)  # [B, C]
+  num_found = tf.matmul(*(tf.cast(m, tf.float32) for m in (is_copy, is_found)))
+  is_masked = (
+    tf.equal(candidate_ids, MISSING)
+    | _are_equal(query_ids, candidate_ids)
+    | (num_found > 0.0)
+  )
+  right = tf.range(num_queries)
+  is_right = _are_equal(right, tf.range(num_candidates))
+  cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, C]
+  logits = _masked(cosines / temperature, is_masked & ~is_right)
+  return tf.reduce_mean(
+    tf.nn.sparse_softmax_cross_entropy_with_logits(labels=right, logits=logits)
+  )
+
+
+def _triplet(vectors, features, options: LossOptions):
+  """Triplet loss with Euclidean distances (Reimers and Gurevych 2019).
+
+  The mean over all hard negatives; missing ones, and copies of their anchor or
+  positive, do not count.
+  """
+  text_ids = features["text_ids"]
+  distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, G - 1]
+  losses = tf.nn.relu(distances[:, :1] - distances[:, 1:] + options.margin)
+  negative_ids = text_ids[:, 2:]
+  is_masked = (
+    tf.equal(negative_ids, MISSING)
+    | tf.equal(negative_ids, text_ids[:, :1])
+    | tf.equal(negative_ids, text_ids[:, 1:2])
+  )
+  return _mean(losses, ~is_masked)
+
+
+def _cosine(vectors, features, options: LossOptions):
+  """Mean squared error of the cosine (Reimers and Gurevych 2019).
+
+  Features: `scores` float [B], the cosines to predict.
+  """
+  del options
+  return tf.reduce_mean(tf.square(_pair_cosines(vectors) - features["scores"]))
+
+
+def _cosent(vectors, features, options: LossOptions):
+  """CoSENT: pairs with a higher score get a higher cosine (Huang et al. 2024).
+
+  log(1 + sum of exp((cosine_j - cosine_i) / temperature)) over all i, j with
+  score_i > score_j.
+
+  Features: `scores` float [B], in any range.
+  """
+  logits = _pair_cosines(vectors) / options.temperature
+  scores = features["scores"]
+  is_ordered = scores[:, tf.newaxis] > scores
+  differences = logits - logits[:, tf.newaxis]  # [i, j]
+  terms = tf.reshape(_masked(differences, ~is_ordered), [-1])
+  return tf.reduce_logsumexp(tf.pad(terms, [[1, 0]]))  # exp(0) is the 1
+
+
+def _supervised_contrastive(vectors, features, options: LossOptions):
+  """Supervised contrastive loss, L_out (Khosla et al. 2020).
+
+  The mean over all texts that have a partner: another text of the same label.
+  Texts without one only serve as negatives of others. Copies of a text with
+  another label do not count.
+
+  Features: `label_ids` int [B]; G is 1.
+  """
+  vectors, text_ids = vectors[:, 0], features["text_ids"][:, 0]
+  is_same_label = _are_equal(features["label_ids"], features["label_ids"])
+  is_copy = _are_equal(text_ids, text_ids)
+  number = tf.range(modeling.get_shape_list(text_ids)[0])
+  is_itself = _are_equal(number, number)
+  logits = tf.matmul(vectors, vectors, transpose_b=True) / options.temperature
+  log_probs = tf.nn.log_softmax(
+    _masked(logits, is_itself | (is_copy & ~is_same_label))
+  )
+  is_partner = tf.cast(is_same_label & ~is_itself, tf.float32)
+  num_partners = tf.reduce_sum(is_partner, axis=1)
+  losses = -tf.reduce_sum(log_probs * is_partner, axis=1)
+  return _mean(tf.math.divide_no_nan(losses, num_partners), num_partners > 0.0)
+
+
+def _distillation(vectors, features, options: LossOptions):
+  """Mean squared error of a teacher's vectors (Reimers and Gurevych 2020).
+
+  The squared Euclidean distance, averaged over texts. Both vectors are
+  normalized if those of the model are, or at each of several widths.
+
+  Features: `teacher_vectors` float32 [B, G, T], where T is the output width.
+  """
+  teacher = features["teacher_vectors"]
+  if options.normalize or options.dims:
+    teacher = pooling.normalize(teacher, vectors.shape[-1])
+  losses = tf.reduce_sum(tf.square(vectors - teacher), axis=-1)  # [B, G]
+  return _mean(losses, tf.not_equal(features["text_ids"], MISSING))
+
+
+LOSSES: dict[str, Callable] = {
+  "infonce": _infonce,
+  "triplet": _triplet,
+  "cosine": _cosine,
+  "cosent": _cosent,
+  "supervised_contrastive": _supervised_contrastive,
+  "distillation": _distillation,
+}
+
+# Arithmetic
+
+
+def _are_equal(rows, columns):
+  """Compares all pairs of numbers: [B] and [C] to bool [B, C]."""
+  return tf.equal(rows[:, tf.newaxis], columns)
+
+
+def _masked(logits, is_masked):
+  """Logits whose exponential is 0 where masked."""
+  return tf.where_v2(is_masked, -1e30, logits)
+
+
+def _mean(losses, counts):
+  """Mean of the losses that count; 0 if there are none."""
+  counts = tf.cast(counts, tf.float32)
+  return tf.math.divide_no_nan(
+    tf.reduce_sum(losses * counts), tf.reduce_sum(counts)
+  )
+
+
+def _pair_cosines(vectors):
+  """Cosine of the two texts of each example: [B, 2, D] to [B]."""
+  return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+
+
+def _distance(vectors, others):
+  """Euclidean distance along the last axis, with a gradient of 0 at 0."""
+  squares = tf.reduce_sum(tf.square(vectors - others), axis=-1)
+  return tf.sqrt(tf.maximum(squares, 1e-12))
