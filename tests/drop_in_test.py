@@ -21,7 +21,7 @@ import run_squad
 
 pytestmark = pytest.mark.unit
 
-PAGE = readme_test.ROOT / "docs" / "coming_from_google_research_bert.md"
+PAGE = readme_test.ROOT / "docs" / "coming_from" / "google_research_bert.md"
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who went to rome ann ? . a b good bad"
 CONFIG = {
   "vocab_size": 16,

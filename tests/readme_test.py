@@ -32,9 +32,11 @@ pytestmark = pytest.mark.unit
 ROOT = pathlib.Path(__file__).parent.parent
 DOCUMENTS = [
   ROOT / "README.md",
-  *sorted(ROOT.glob("docs/*.md")),
+  ROOT / "CONTRIBUTING.md",
+  *sorted(ROOT.glob("docs/**/*.md")),
   *sorted(ROOT.glob("[a-z]*/README.md")),
 ]
+ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 each_document = pytest.mark.parametrize(
   "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
@@ -259,7 +261,7 @@ def test_only_known_remarks_stand_before_blocks():
 
 def module_tree():
   """The tree of modules on the page on architecture."""
-  blocks = blocks_of(ROOT / "docs" / "architecture.md")
+  blocks = blocks_of(ARCHITECTURE)
   return next(block.text for block in blocks if "modeling.py  " in block.text)
 
 
@@ -281,7 +283,7 @@ def test_the_page_on_architecture_names_every_module():
 
 
 def test_the_page_on_architecture_names_functions_of_a_run():
-  page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+  page = ARCHITECTURE.read_text(encoding="utf-8")
   source = (ROOT / "bertlib" / "training" / "run.py").read_text()
   arguments_of = {
     node.name: [argument.arg for argument in node.args.args]
@@ -354,7 +356,7 @@ def test_links_lead_to_files_and_headings(document):
 
 def test_the_readme_links_to_every_page():
   linked = {path for path, _ in links_in(ROOT / "README.md")}
-  assert set(ROOT.glob("docs/*.md")) <= linked
+  assert set(ROOT.glob("docs/**/*.md")) <= linked
 
 
 def test_the_readme_is_short():
@@ -514,20 +516,20 @@ PAGES = [
   "README.md",
   *dict.fromkeys(
     page
-    for page in re.findall(r"\]\((docs/\w+\.md)", README)
+    for page in re.findall(r"\]\((docs/[\w/]+\.md)", README)
     if "google_research" not in page
   ),
 ]
 
 # Pages whose commands read output of other pages; all read that of the README.
 NEEDS = {
-  "docs/converting_checkpoints.md": [
-    "docs/fine_tuning.md",
-    "docs/pretraining.md",
-    "docs/export_and_serving.md",
+  "docs/how_to/converting_checkpoints.md": [
+    "docs/how_to/fine_tuning.md",
+    "docs/how_to/pretraining.md",
+    "docs/how_to/export_and_serving.md",
   ],
-  "docs/export_and_serving.md": ["docs/fine_tuning.md"],
-  "docs/reproducibility.md": ["docs/fine_tuning.md"],
+  "docs/how_to/export_and_serving.md": ["docs/how_to/fine_tuning.md"],
+  "docs/how_to/reproducibility.md": ["docs/how_to/fine_tuning.md"],
 }
 
 

@@ -29,7 +29,7 @@ from bertlib.errors import InputError
 
 _INSTALL = (
   "Install PyTorch and transformers: pip install -e '.[compare,torch]'"
-  " (docs/converting_checkpoints.md has PyTorch without CUDA)"
+  " (docs/how_to/converting_checkpoints.md has PyTorch without CUDA)"
 )
 _ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
