@@ -54,6 +54,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.checkpoints.huggingface_runner",
   "bertlib.data.classification",
   "bertlib.data.embedding_examples",
+  "bertlib.data.embedding_records",
   "bertlib.data.ner",
   "bertlib.data.pretraining_blocks",
   "bertlib.data.pretraining_instances",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import google_crc32c
@@ -144,7 +144,7 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
     A function of a mapping with, for each feature, a value, a list, or bytes
     (the concatenated `varint`s of the values).
   """
-  varints = _Varints()
+  varints = Varints()
   features = sorted(layout.items())
 
   # A protocol buffer stores each message after its tag and length.
@@ -176,11 +176,11 @@ def record_encoder(layout: Layout) -> Callable[[Mapping[str, Any]], bytes]:
   return encode
 
 
-class _Varints(dict):
+class Varints(dict):
   """Cache of `varint`, by integer."""
 
-  def encode(self, values):
-    """Encodes several numbers; fast if all are below 128."""
+  def encode(self, values: Sequence[int]) -> bytes:
+    """Concatenated `varint`s of several numbers; fast if all are below 128."""
     try:
       content = bytes(values)  # ValueError for numbers above 255
       if content.isascii():
