@@ -52,6 +52,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.app",
   "bertlib.checkpoints.checkpoint_names",
   "bertlib.checkpoints.huggingface_runner",
+  "bertlib.data.beir",
   "bertlib.data.classification",
   "bertlib.data.embedding_examples",
   "bertlib.data.embedding_records",

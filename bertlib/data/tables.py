@@ -195,12 +195,12 @@ class Table(NamedTuple):
   columns: list[int | None]
   rows: Iterator[Row]
 
-  def check_width(self, row: Row) -> None:
+  def check_width(self, row: Row, fix: str = FIX_ROW) -> None:
     """Raises an InputError if a row has not as many columns as the first."""
     if len(row.fields) != len(self.header.fields):
       raise row.error(
         f"has {len(row.fields)} columns, but the first row has"
-        f" {len(self.header.fields)}. {FIX_ROW}"
+        f" {len(self.header.fields)}. {fix}"
       )
 
 
