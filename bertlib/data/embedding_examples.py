@@ -91,7 +91,6 @@ def kind_of(columns: Columns) -> str:
 def read_examples(
   path: str,
   columns: Columns,
-  kind: str,
   min_score: float = 0.0,
   max_score: float = 1.0,
   encoding: Encoding = text_files.UTF8,
@@ -104,9 +103,7 @@ def read_examples(
 
   Args:
     path: the file.
-    columns: its columns.
-    kind: what its rows are, see `kind_of`; or "texts", to read only the texts
-      of any columns.
+    columns: its columns, which also decide what its rows are, see `kind_of`.
     min_score: score of two texts that have nothing in common.
     max_score: score of two texts that mean the same.
     encoding: encoding of the file.
@@ -121,8 +118,7 @@ def read_examples(
       also its anchor or positive; or labeled texts have nothing in common, or
       no differences.
   """
-  if kind == "texts":
-    columns = Columns(columns.texts)
+  kind = kind_of(columns)
   table = tables.read_table(
     path,
     [

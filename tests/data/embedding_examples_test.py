@@ -26,7 +26,6 @@ def read(folder, content, columns, name="data.tsv", **options):
   """Writes `content` to a file and reads it."""
   path = folder / name
   path.write_text(content, encoding="utf-8")
-  options = {"kind": embedding_examples.kind_of(columns), **options}
   return embedding_examples.read_examples(str(path), columns, **options)
 
 
@@ -122,9 +121,9 @@ def test_files_may_have_another_encoding(tmp_path):
   path.write_text("anchor,positive\nöl,fuß\n", encoding="latin-1")
   read_pairs = embedding_examples.read_examples
   latin = Encoding("latin-1")
-  examples = read_pairs(str(path), PAIR, "pairs", encoding=latin)
+  examples = read_pairs(str(path), PAIR, encoding=latin)
   assert examples == [Example(["öl", "fuß"])]
-  assert "line 2, byte 1" in refusal(read_pairs, str(path), PAIR, "pairs")
+  assert "line 2, byte 1" in refusal(read_pairs, str(path), PAIR)
 
 
 @pytest.mark.needs_data
@@ -132,9 +131,7 @@ def test_files_may_have_another_encoding(tmp_path):
 def test_sts_benchmark_is_read_whole(split, count):
   path = reference_data.data("glue", "STS-B", f"{split}.tsv")
   columns = Columns(["sentence1", "sentence2"], score="score")
-  examples = embedding_examples.read_examples(
-    path, columns, "scored_pairs", max_score=5
-  )
+  examples = embedding_examples.read_examples(path, columns, max_score=5)
   with open(path, encoding="utf-8", newline="\n") as file:
     lines = [line.rstrip("\n").split("\t") for line in file][1:]
   assert len(examples) == count
@@ -186,12 +183,6 @@ def test_labels_are_texts(tmp_path):
   content = "a\tb\tlabel\nx\ty\t1\nx\tz\t0\n"
   labels = [example.label for example in read(tmp_path, content, LABELED_PAIR)]
   assert labels == ["1", "0"]
-
-
-@pytest.mark.parametrize("columns", [SCORED, LABELED_PAIR])
-def test_texts_alone_may_be_read_from_any_file(tmp_path, columns):
-  content = "a\tb\tscore\tlabel\nx\ty\thigh\tyes\n"
-  assert read(tmp_path, content, columns, kind="texts") == [Example(["x", "y"])]
 
 
 # Wrong input
