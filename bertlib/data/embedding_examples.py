@@ -98,8 +98,8 @@ def read_examples(
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file.
 
-  A hard negative may be missing: an empty cell, or null in JSON Lines, where
-  one column may also hold a list of negatives.
+  A hard negative may be missing: an empty cell, or null in JSON Lines, whose
+  first line has all columns, and where a list holds any number of negatives.
 
   Args:
     path: the file.

@@ -277,7 +277,7 @@ def _num_tokens(serialized, layout: tf_records.Layout):
   """Number of tokens of each record, int32 [records]."""
   mask = {"input_mask": layout["input_mask"]}
   tokens = tf.reduce_sum(parse_records(serialized, mask)["input_mask"], axis=-1)
-  if tokens.shape.rank > 1:  # multiple choice: the longest choice counts
+  if tokens.shape.rank > 1:  # choices, or a group of texts: the longest counts
     tokens = tf.reduce_max(tokens, axis=1)
   return tokens
 
@@ -541,7 +541,8 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   the number of different shapes, since each one may have to be compiled.
 
   Args:
-    features: with `input_mask` int32 [B, S], or [B, choices, S].
+    features: with `input_mask` int32 [B, S], or [B, texts, S] with the choices
+      or the group of texts of each example.
     multiple: the new length S' is a multiple of this number, but at most S.
 
   Returns:
