@@ -40,7 +40,7 @@ def _file_system(path: str) -> Any:
     return SimpleNamespace(
       exists=os.path.exists,
       glob=glob.glob,
-      listdir=os.listdir,
+      walk=os.walk,
       makedirs=functools.partial(os.makedirs, exist_ok=True),
       open=_open_local,
       remove=os.remove,
@@ -53,7 +53,7 @@ def _file_system(path: str) -> Any:
   return SimpleNamespace(
     exists=gfile.exists,
     glob=gfile.glob,
-    listdir=gfile.listdir,
+    walk=gfile.walk,
     makedirs=gfile.makedirs,
     open=gfile.GFile,
     remove=gfile.remove,
@@ -182,7 +182,8 @@ def atomic_files(
     inputs: files that must not be replaced in any case.
 
   Yields:
-    The folder to write to. Its files are moved in the order of their names.
+    The folder to write to; it may get subfolders. Its files are moved in the
+    order of their names.
 
   Raises:
     InputError: a file exists and must not be replaced; nothing is written.
@@ -198,7 +199,11 @@ def atomic_files(
   system.makedirs(temporary)
   try:
     yield temporary
-    names = sorted(system.listdir(temporary))
+    names = sorted(
+      os.path.relpath(os.path.join(parent, name), temporary)
+      for parent, _, files in system.walk(temporary)
+      for name in files
+    )
     paths = {name: os.path.join(folder, name) for name in names}
     check_outputs(paths.values(), inputs)
     existing = [name for name in names if system.exists(paths[name])]
@@ -207,8 +212,8 @@ def atomic_files(
         f"{folder}: has {', '.join(existing)} already; name another folder or"
         " add --overwrite"
       )
-    system.makedirs(folder)
     for name, path in paths.items():
+      system.makedirs(os.path.dirname(path))
       system.replace(os.path.join(temporary, name), path)
   finally:
     system.rmtree(temporary)

@@ -8,7 +8,7 @@ have further keys. A key that ends in "?" is optional.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
 from bertlib import text_files
@@ -111,6 +111,27 @@ def parse_lines(
   for number, line in enumerate(lines, start=1):
     if line.strip():
       yield number, parse(line, f"{path}, line {number}", schema, fix)
+
+
+def check_values(
+  content: Mapping[str, Any], supported: Mapping[str, Any], source: str
+) -> None:
+  """Checks settings of which only one value can be converted.
+
+  Args:
+    content: of a JSON file.
+    supported: the value by key; the content may lack keys.
+    source: name of the file, for error messages.
+
+  Raises:
+    InputError: a key has another value.
+  """
+  for key, value in supported.items():
+    if content.get(key, value) != value:
+      raise InputError(
+        f"{source}: {key} is {json.dumps(content[key])}; only"
+        f" {json.dumps(value)} can be converted"
+      )
 
 
 def mismatch(value: Any, schema: Any, where: str = "") -> str | None:

@@ -11,7 +11,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from bertlib.checkpoints import (
   finding,
   model_json,
   rewrite,
+  sentence_transformers,
 )
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -185,7 +186,7 @@ def huggingface_to_tensorflow(
   """Converts a Hugging Face folder to a checkpoint; prints what was written.
 
   `bert_config.json` gets all keys of `config.json` that describe the model, and
-  `do_lower_case`.
+  `do_lower_case`. A folder of sentence-transformers also gets a `model.json`.
 
   Args:
     source_dir: contains `config.json` and weights: safetensors, sharded or not,
@@ -201,24 +202,39 @@ def huggingface_to_tensorflow(
     InputError: a file or tensor is missing or unexpected, has another shape or
       dtype, or the model is not supported by modeling.py; or a file exists.
   """
-  config = _read_huggingface_config(source_dir)
-  vocab, stated_case = _read_tokenizer(source_dir, vocab_file)
+  sentence = sentence_transformers.read(source_dir)
+  encoder_dir = sentence.encoder_dir if sentence else source_dir
+  config = _read_huggingface_config(encoder_dir)
+  vocab, stated_case = _read_tokenizer(encoder_dir, vocab_file)
   _check_vocab_size(vocab, config, vocab_file or source_dir)
+  if sentence and sentence.lowercases:
+    stated_case = True
   config["do_lower_case"] = _lower_case(vocab, do_lower_case, stated_case)
   for key in _FILE_KEYS:
     config.pop(key, None)
 
-  variables, parts = _read_as_variables(source_dir, config)
-  inputs = [os.path.join(source_dir, name) for name in os.listdir(source_dir)]
+  variables, parts = _read_as_variables(encoder_dir, config)
+  inputs = [
+    os.path.join(folder, name)
+    for folder in (source_dir, encoder_dir)
+    for name in os.listdir(folder)
+  ]
   if vocab_file:
     inputs.append(vocab_file)
+  if sentence:
+    variables |= sentence.projection
+    description = sentence.describe(config)
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(
       os.path.join(folder, "bert_model.ckpt"), variables
     )
     _write_json(os.path.join(folder, "bert_config.json"), config)
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+    if sentence:
+      _write_json(os.path.join(folder, model_json.MODEL_FILE), description)
   _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
+  if sentence:
+    print(sentence_transformers.describe_vectors(description))
 
 
 def _read_huggingface_config(folder: str) -> dict[str, Any]:
@@ -230,12 +246,7 @@ def _read_huggingface_config(folder: str) -> dict[str, Any]:
     "is_decoder": False,
     "add_cross_attention": False,
   }
-  for key, value in supported.items():
-    if config.get(key, value) != value:
-      raise InputError(
-        f"{path}: {key} is {json.dumps(config[key])}; only"
-        f" {json.dumps(value)} can be converted"
-      )
+  json_files.check_values(config, supported, path)
   return config
 
 
@@ -352,7 +363,8 @@ def tensorflow_to_huggingface(
   """Converts a checkpoint to a Hugging Face folder; prints what was written.
 
   Label names come from `model.json` beside the checkpoint, or else from
-  `id2label` in `config_file`, if their number matches the head.
+  `id2label` in `config_file`, if their number matches the head. A model of
+  sentence vectors becomes a folder of sentence-transformers.
 
   Args:
     checkpoint: path without `.index`; its optimizer state is left out.
@@ -362,8 +374,8 @@ def tensorflow_to_huggingface(
       `tokenizer_config.json` are written here; created if missing.
     architecture: Hugging Face class; other heads are left out. None for the one
       in `config_file`, or else by the heads of the checkpoint.
-    do_lower_case: None for the value in `config_file`, or else by the capital
-      letters of the vocabulary.
+    do_lower_case: None for the value in `model.json`, or else in `config_file`,
+      or else by the capital letters of the vocabulary.
     overwrite: whether to replace existing files.
 
   Raises:
@@ -374,11 +386,23 @@ def tensorflow_to_huggingface(
   config = _read_config(config_file, activations)
   vocab = _read_vocab(vocab_file)
   _check_vocab_size(vocab, config, vocab_file)
-  stated_case = config.pop("do_lower_case", None)
-  do_lower_case = _lower_case(vocab, do_lower_case, stated_case)
+  description = model_json.load_description(os.path.dirname(checkpoint))
+  do_lower_case = _lower_case(
+    vocab,
+    do_lower_case,
+    description.get("do_lower_case"),
+    config.pop("do_lower_case", None),
+  )
 
   variables = rewrite.read_weights(checkpoint)
   variables = _as_float32(variables, checkpoint)
+  max_seq_length = config["max_position_embeddings"]
+  is_sentence_model = "embedding" in description
+  if is_sentence_model:
+    max_seq_length = description["max_seq_length"]
+    projection = sentence_transformers.take_projection(
+      variables, description, checkpoint
+    )
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
   architecture = _choose_architecture(
     parts.keys(), architecture, config.get("architectures"), checkpoint
@@ -388,11 +412,11 @@ def tensorflow_to_huggingface(
   _print_left_out(row.tensorflow for row in itertools.chain(*others))
   tensors = _as_tensors(variables, parts, architecture)
   config.update(model_type="bert", architectures=[architecture])
-  _name_labels(config, variables, checkpoint)
+  _name_labels(config, variables, description)
   tokenizer_config = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": do_lower_case,
-    "model_max_length": config["max_position_embeddings"],
+    "model_max_length": max_seq_length,
   }
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
@@ -402,8 +426,14 @@ def tensorflow_to_huggingface(
     _write_json(os.path.join(folder, "config.json"), config)
     _write_json(os.path.join(folder, "tokenizer_config.json"), tokenizer_config)
     _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+    if is_sentence_model:
+      sentence_transformers.write(
+        folder, description, projection, config["hidden_size"]
+      )
   print(f"architecture: {architecture}")
   _print_written(os.path.join(target_dir, "model.safetensors"), tensors, parts)
+  if is_sentence_model:
+    print(sentence_transformers.describe_vectors(description))
 
 
 def _as_tensors(
@@ -448,7 +478,9 @@ def _choose_architecture(
 
 
 def _name_labels(
-  config: dict[str, Any], variables: dict[str, np.ndarray], checkpoint: str
+  config: dict[str, Any],
+  variables: dict[str, np.ndarray],
+  description: Mapping[str, Any],
 ) -> None:
   """Sets `id2label` and `label2id`, which determine the size of the head."""
   id2label = config.pop("id2label", None) or {}
@@ -464,7 +496,6 @@ def _name_labels(
   in_config = [id2label[i] for i in sorted(id2label, key=int)]
   if len(in_config) == num_labels:
     labels = in_config
-  description = model_json.load_description(os.path.dirname(checkpoint))
   trained = description.get("labels", [])
   if len(trained) == num_labels:
     labels = trained
@@ -638,8 +669,11 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
   """Reads the weights of a model in any format, by checkpoint name."""
   model_format = rewrite.model_format(path)
   if model_format == "huggingface":
-    variables, _ = _read_as_variables(path, _read_huggingface_config(path))
-    return variables
+    sentence = sentence_transformers.read(path)
+    encoder_dir = sentence.encoder_dir if sentence else path
+    config = _read_huggingface_config(encoder_dir)
+    variables, _ = _read_as_variables(encoder_dir, config)
+    return variables | (sentence.projection if sentence else {})
   if model_format == "saved_model":
     return compare.saved_model_weights(path)
   return rewrite.read_weights(finding.find_checkpoint(path))
