@@ -2,6 +2,7 @@
 #   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them
 #   make test-all  adds training, processes and faults, in a quarter of an hour
 #   make coverage  tells how many lines the quick tests run
+#   make docs    builds the site of the documentation in output/site
 #   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
 #   make snapshots  renews tests/snapshots: help and error messages
 #   make lint    checks style and layout
@@ -78,7 +79,7 @@ $(environment)-demo: $(environment) pyproject.toml
 	touch $@
 
 $(environment)-test: $(environment) pyproject.toml
-	$(pip_install) -e ".[test]"
+	$(pip_install) -e ".[docs,test]"
 	touch $@
 
 # What others do the same work with has an environment of its own.
@@ -127,6 +128,10 @@ test-all: $(environment)-test
 coverage: $(environment)-test
 	$(pytest) $(quick) --cov --cov-report=term:skip-covered
 
+docs: $(environment)-test
+	$(python) -m website.build --output=output/site
+	@echo 'Next: open output/site/index.html in a browser.'
+
 encoders = --model_dir=output/minilm --hugging_face_dir=$(minilm)
 bench: $(environment)-demo output/minilm/vocab.txt $(peers)/installed
 	$(python) -m benchmarks.training_step
@@ -149,4 +154,4 @@ lint: $(environment)-test
 clean:
 	rm -rf $(VENV) $(peers) output/minilm output/demo
 
-.PHONY: help demo test test-all coverage bench snapshots lint clean
+.PHONY: help demo test test-all coverage docs bench snapshots lint clean

@@ -57,7 +57,7 @@ def render(
   required = set(getattr(settings, "REQUIRED", ()))
   if "init_checkpoint" in own:  # a published model brings them
     required -= {"bert_config_file", "vocab_file"}
-  parts = [f"Example:\n{_command_line(settings.EXAMPLE)}", summary]
+  parts = [f"Example:\n{command_line(settings.EXAMPLE)}", summary]
   for section, title in SECTIONS.items():
     listed = [
       (name, flag)
@@ -80,7 +80,7 @@ def render(
   return "\n\n".join(filter(None, parts))
 
 
-def _command_line(example: str) -> str:
+def command_line(example: str) -> str:
   """The command line on several lines, joined by backslashes as in a shell."""
   lines = textwrap.wrap(
     example,

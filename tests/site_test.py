@@ -1,0 +1,80 @@
+"""Tests of the site of the documentation."""
+
+import importlib.util
+import re
+import urllib.parse
+
+import pytest
+
+pytestmark = [
+  pytest.mark.process,
+  pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None,
+    reason="pip install -e .[docs]",
+  ),
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+  """Folder of the site; building it fails on a broken link between pages."""
+  from website import build
+
+  folder = tmp_path_factory.mktemp("site") / "site"
+  build.build(folder)
+  return folder
+
+
+def links_in(html):
+  """Addresses that a page loads or links to."""
+  return re.findall(r'\s(?:href|src)="?([^\s">]+)', html)
+
+
+def test_no_page_loads_anything_from_a_network(site):
+  for page in site.rglob("*.html"):
+    html = page.read_text(encoding="utf-8")
+    tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", html)
+    loaded = [link for tag in tags for link in links_in(tag)]
+    assert [link for link in loaded if "://" in link] == [], page
+
+
+def test_links_of_the_site_lead_to_files_and_anchors(site):
+  pages = {
+    p.resolve(): p.read_text(encoding="utf-8") for p in site.rglob("*.html")
+  }
+  anchors = {
+    page: set(re.findall(r'\s(?:id|name)="?([^\s">]+)', html))
+    for page, html in pages.items()
+  }
+  for page, html in pages.items():
+    if page.name == "404.html":
+      continue
+    for link in links_in(html):
+      url = urllib.parse.urlsplit(link)
+      if url.scheme or not (url.path or url.fragment):
+        continue
+      target = (page.parent / url.path).resolve() if url.path else page
+      assert target.exists(), f"{page}: {link}"
+      if url.fragment and target in anchors:
+        fragment = urllib.parse.unquote(url.fragment)
+        assert fragment in anchors[target], f"{page}: {link}"
+
+
+def test_a_broken_link_fails_the_build(tmp_path, monkeypatch):
+  from website import build
+
+  page = tmp_path / "broken.md"
+  page.write_text("# Broken\n\n[nothing](nothing.md)\n")
+  monkeypatch.setitem(build.OTHER_PAGES, "about/broken.md", page)
+  with pytest.raises(build.BrokenSite):
+    build.build(tmp_path / "site")
+
+
+def test_every_flag_of_a_command_is_on_its_page(site):
+  from bertlib.settings import option
+  from website import reference
+
+  for command, _, settings in reference.commands():
+    html = (site / "reference" / "flags" / f"{command}.html").read_text("utf-8")
+    shown = set(re.findall(r'<h3 id="?([^\s">]+)', html))
+    assert shown == {name for name, _ in option.declarations(settings)}

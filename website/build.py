@@ -1,0 +1,134 @@
+"""Builds the site of the documentation.
+
+    python -m website.build --output=output/site
+
+Pages are the Markdown files of docs/ and those in `OTHER_PAGES`; the pages of
+the reference are generated from the code by `website.reference`. Zensical
+renders them, and a broken link is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from website import navigation, reference
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Pages of the site from outside of docs/, by their path in the site.
+OTHER_PAGES = {
+  "about/changelog.md": "CHANGELOG.md",
+  "about/contributing.md": "CONTRIBUTING.md",
+  "about/benchmarks.md": "benchmarks/README.md",
+}
+
+
+class BrokenSite(Exception):
+  """A page cannot be rendered, or has a broken link."""
+
+
+# What Zensical's offline search loads for pages that are opened as files.
+_WORKER = "https://unpkg.com/iframe-worker/shim"
+
+_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+
+
+def sources() -> dict[str, pathlib.Path]:
+  """The file of each page and image, by its path in the site."""
+  found = {
+    path.relative_to(ROOT / "docs").as_posix(): path
+    for path in sorted((ROOT / "docs").rglob("*"))
+    if path.is_file()
+  }
+  found |= {page: ROOT / path for page, path in OTHER_PAGES.items()}
+  return found
+
+
+def write_pages(folder: pathlib.Path) -> None:
+  """Writes all pages, with links between them, to a folder."""
+  files = sources()
+  page_of = {path: page for page, path in files.items()}
+  for page, path in files.items():
+    (folder / page).parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != ".md":
+      shutil.copy(path, folder / page)
+      continue
+
+    text = _links_within_site(path, page, page_of)
+    (folder / page).write_text(text, encoding="utf-8")
+  for page, text in reference.pages().items():
+    (folder / page).parent.mkdir(parents=True, exist_ok=True)
+    (folder / page).write_text(text, encoding="utf-8")
+  for name in ("style.css", "file_worker.js"):
+    shutil.copy(ROOT / "website" / name, folder)
+
+
+def _links_within_site(
+  path: pathlib.Path, page: str, page_of: dict[pathlib.Path, str]
+) -> str:
+  """The text of a page, with links to files as links to their pages."""
+
+  def link(found):
+    target = pathlib.Path(os.path.normpath(path.parent / found[1]))
+    if target not in page_of:  # a generated page, or broken
+      return found[1]
+    return os.path.relpath(page_of[target], os.path.dirname(page))
+
+  return _LINK.sub(link, path.read_text(encoding="utf-8"))
+
+
+def build(output: pathlib.Path) -> None:
+  """Builds the site in a folder, which is replaced."""
+  with tempfile.TemporaryDirectory() as temporary:
+    project = pathlib.Path(temporary)
+    write_pages(project / "pages")
+    pages = {
+      path.relative_to(project / "pages").as_posix()
+      for path in (project / "pages").rglob("*.md")
+    }
+    settings = (ROOT / "website" / "zensical.toml").read_text(encoding="utf-8")
+    (project / "zensical.toml").write_text(
+      settings.replace(
+        "[project]\n", f"[project]\n{navigation.as_toml(pages)}\n", 1
+      )
+    )
+    done = subprocess.run(
+      [sys.executable, "-m", "zensical", "build", "--strict"],
+      cwd=project,
+      check=False,
+    )
+    if done.returncode:
+      raise BrokenSite("Zensical: see its messages above.")
+    _use_own_worker(project / "site")
+    shutil.rmtree(output, ignore_errors=True)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(project / "site", output)
+
+
+def _use_own_worker(site: pathlib.Path) -> None:
+  """Replaces a script that Zensical would load from a network."""
+  for page in site.rglob("*.html"):
+    own = os.path.relpath(site / "file_worker.js", page.parent)
+    html = page.read_text(encoding="utf-8")
+    page.write_text(html.replace(_WORKER, own), encoding="utf-8")
+
+
+def main() -> None:
+  """Builds the site in --output."""
+  parser = argparse.ArgumentParser(description="Builds the site of the docs.")
+  parser.add_argument("--output", type=pathlib.Path, default="output/site")
+  try:
+    build(parser.parse_args().output)
+  except BrokenSite as error:
+    sys.exit(f"website.build: error: {error}")
+
+
+if __name__ == "__main__":
+  main()

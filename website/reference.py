@@ -1,0 +1,134 @@
+"""Pages of the reference that are generated from the code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from bertlib.settings import help_text, option
+from bertlib.settings.option import Flag
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+_INTRODUCTION = """\
+# Flags of all commands
+
+Each flag, its default, and the commands that have it. A flag of several
+commands has one row per default. The page of a command groups its flags and
+describes them; `--help` prints the basic ones, `--helpfull` all.
+
+`--flagfile=PATH` reads flags from a file, one per line. `--undefok=LIST`
+ignores flags that the command does not have.
+
+| flag | default | commands |
+| --- | --- | --- |
+"""
+
+
+def commands() -> Iterator[tuple[str, str, type]]:
+  """Name, summary and settings class of each command."""
+  for path in sorted(ROOT.glob("*.py")):
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+      alias.name: node.module
+      for node in ast.walk(module)
+      if isinstance(node, ast.ImportFrom)
+      for alias in node.names
+    }
+    for node in ast.walk(module):
+      if isinstance(node, ast.Call) and _is_parse_flags(node.func):
+        name = node.args[0].id
+        settings = getattr(importlib.import_module(imported[name]), name)
+        yield path.stem, ast.get_docstring(module).split("\n")[0], settings
+
+
+def _is_parse_flags(function: ast.expr) -> bool:
+  return isinstance(function, ast.Attribute) and function.attr == "parse_flags"
+
+
+def pages() -> dict[str, str]:
+  """Text of each generated page, by its path in the site."""
+  found, users = {}, defaultdict(lambda: defaultdict(list))
+  for command, summary, settings in commands():
+    found[f"reference/flags/{command}.md"] = _command_page(
+      command, summary, settings
+    )
+    for name, flag in option.declarations(settings):
+      users[name][_default(flag.default)].append(
+        f"[{command}](flags/{command}.md#{name})"
+      )
+  rows = [
+    f"| `--{name}` | {default} | {', '.join(links)} |\n"
+    for name, by_default in sorted(users.items())
+    for default, links in by_default.items()
+  ]
+  found["reference/flags.md"] = _INTRODUCTION + "".join(rows)
+  return found
+
+
+def _command_page(command: str, summary: str, settings: type) -> str:
+  flags = dict(option.declarations(settings))
+  required = set(getattr(settings, "REQUIRED", ()))
+  example = textwrap.dedent(help_text.command_line(settings.EXAMPLE))
+  parts = [
+    f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n",
+  ]
+  for section, title in help_text.SECTIONS.items():
+    listed = [item for item in flags.items() if item[1].section == section]
+    listed.sort(key=lambda item: not item[1].basic)
+    entries = [
+      _entry(name, flag, name in required, flags) for name, flag in listed
+    ]
+    if entries:
+      parts += [f"## {title}\n", *entries]
+  return "\n".join(parts)
+
+
+def _entry(name: str, flag: Flag, is_required: bool, flags: dict) -> str:
+  """Heading, kind of value, default and description of a flag."""
+  names = ", ".join(f"`--{n}`" for n in (name, flag.alias) if n)
+  facts = [_kind(flag)]
+  facts.append(
+    "required" if is_required else f"default {_default(flag.default)}"
+  )
+  text = re.sub(r"([*_<\[\]`|])", r"\\\1", flag.help)
+
+  def linked(found):
+    known = found[1].replace("\\_", "_")
+    shown = f"`--{known}`"
+    return f"[{shown}](#{known})" if known in flags else shown
+
+  text = re.sub(r"--((?:\w|\\_)+)", linked, text)
+  return (
+    f"### {names} {{ #{name} }}\n\n{'; '.join(facts)}\n{{ .flag }}\n\n{text}\n"
+  )
+
+
+def _kind(flag: Flag) -> str:
+  """Allowed values of a flag, in words."""
+  if flag.choices:
+    return "one of " + ", ".join(f"`{choice}`" for choice in flag.choices)
+  if flag.placeholder is None:
+    return "true or false"
+  kind = {
+    "TEXT": "text",
+    "PATH": "path",
+    "LIST": "list, separated by commas",
+  }.get(flag.placeholder, flag.placeholder.lower())
+  return f"{kind} {flag.within}".strip() if flag.within else kind
+
+
+def _default(value: Any) -> str:
+  if value in (None, "", [], {}, ()):
+    return "none"
+  if isinstance(value, bool):
+    value = str(value).lower()
+  elif isinstance(value, (list, tuple)):
+    value = ",".join(map(str, value))
+  return f"`{value}`"
