@@ -1074,7 +1074,9 @@ def cross_entropy(logits, label_ids):
   """
   log_probs = tf.nn.log_softmax(tf.cast(logits, tf.float32), axis=-1)
   labels = tf.one_hot(label_ids, get_shape_list(logits)[-1], dtype=tf.float32)
-  return -tf.reduce_sum(labels * log_probs, axis=-1), log_probs
+  # With `keepdims` the gradient needs no shape that a GPU would compute.
+  sums = tf.reduce_sum(labels * log_probs, axis=-1, keepdims=True)
+  return -tf.squeeze(sums, axis=-1), log_probs
 
 
 def weighted_mean(losses, weights, total_weight=None):

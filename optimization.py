@@ -567,8 +567,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       is_finite, inputs = arguments
 
       def update_all():
-        with tf.device(self.device):
-          return tf.group(*map(self._update, constants, inputs))
+        return tf.group(*map(self._update, constants, inputs))
 
       if is_finite is None:
         return update_all()
@@ -628,8 +627,12 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     # have no handles.
     if self.jit_compile and all(hasattr(v, "handle") for v in inputs[:3]):
       return _compiled_update(**constants)(*inputs)
-    values = _updated(*inputs, **constants)
-    return tf.group(*(v.assign(new) for v, new in zip(inputs, values)))
+    weight, m, v, *_ = inputs
+    with tf.device(self.device):
+      new_weight, new_m, new_v = _updated(*inputs, **constants)
+      moments = m.assign(new_m), v.assign(new_v)
+    # An assignment with a device would move the weight to that device.
+    return tf.group(weight.assign(new_weight), *moments)
 
   def _is_excluded(self, param_name: str) -> bool:
     excluded = self.exclude_from_weight_decay or ()

@@ -377,8 +377,9 @@ def pretraining_loss(
   )
 
   def is_correct(log_probs, labels):
-    predictions = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
-    return tf.cast(tf.equal(predictions, tf.reshape(labels, [-1])), tf.float32)
+    # A GPU compares int64; int32 would be copied to the host.
+    labels = tf.cast(tf.reshape(labels, [-1]), tf.int64)
+    return tf.cast(tf.equal(tf.argmax(log_probs, axis=-1), labels), tf.float32)
 
   masked_lm_correct = is_correct(masked_lm_log_probs, batch["masked_lm_ids"])
   next_sentence_correct = is_correct(

@@ -179,6 +179,8 @@ def _is_constant(kernel) -> bool:
 
 # Unpadding
 
+_HOST = "/cpu:0"
+
 
 @dataclasses.dataclass(frozen=True)
 class UnpaddedCompute(FastCompute):
@@ -320,6 +322,10 @@ class UnpaddedRows:
   12.5%, with rows of padding. These have no effect: no token attends to them,
   and no gradient reaches them.
 
+  Indices are computed on the host, which needs R for the shapes of tensors, and
+  where a batch is anyway: a GPU would have to copy R back, and has no
+  arithmetic of int32.
+
   Args:
     input_mask: int32 [B, S], 1 at tokens, 0 at padding.
 
@@ -330,30 +336,35 @@ class UnpaddedRows:
   """
 
   def __init__(self, input_mask):
-    shape = tf.shape(input_mask)
-    self.batch_size, self.seq_length = shape[0], shape[1]
-    self._is_token = input_mask > 0
-    flat = tf.reshape(self._is_token, [-1])  # [B * S]
-    self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
-    order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
-    num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
-    # `_index`: for each row, its index among the B * S positions. `_row`: the
-    # inverse; at padding, the row of the last token before it.
-    self._index = tf.cast(order[:num_rows], tf.int32)  # [R]
-    self._row = tf.maximum(tf.cumsum(tf.cast(flat, tf.int32)) - 1, 0)  # [B * S]
-    self._position = self._index % self.seq_length  # [R]
-    self.positions = self._position[tf.newaxis]
+    with tf.device(_HOST):
+      shape = tf.shape(input_mask)
+      self.batch_size, self.seq_length = shape[0], shape[1]
+      self._is_token = input_mask > 0
+      flat = tf.reshape(self._is_token, [-1])  # [B * S]
+      self._num_tokens = tf.reduce_sum(tf.cast(flat, tf.int32))
+      order = tf.concat([tf.where(flat), tf.where(~flat)], axis=0)[:, 0]
+      num_rows = _rounded_up(tf.maximum(self._num_tokens, 1))
+      # `_index`: for each row, its index among the B * S positions. `_row`: the
+      # inverse; at padding, the row of the last token before it.
+      self._index = tf.cast(order[:num_rows], tf.int32)  # [R]
+      tokens_before = tf.cumsum(tf.cast(flat, tf.int32)) - 1
+      self._row = tf.maximum(tokens_before, 0)  # [B * S]
+      self._position = self._index % self.seq_length  # [R]
+      self.positions = self._position[tf.newaxis]
+    self._indices_of_heads = {}
 
   def unpad(self, ids):
     """Removes padding: [B, S] to [1, R]."""
-    return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
+    with tf.device(_HOST):
+      return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
 
   def pad(self, rows):
     """Restores padding, with zeros: [R, width] to [B, S, width]."""
     width = rows.shape.as_list()[-1]
     tokens = rows[: self._num_tokens]
-    indices = self._index[: self._num_tokens, tf.newaxis]
-    shape = tf.stack([self.batch_size * self.seq_length, width])
+    with tf.device(_HOST):
+      indices = self._index[: self._num_tokens, tf.newaxis]
+      shape = tf.stack([self.batch_size * self.seq_length, width])
     padded = tf.scatter_nd(indices, tokens, shape)
     return tf.reshape(padded, [self.batch_size, self.seq_length, width])
 
@@ -362,9 +373,11 @@ class UnpaddedRows:
 
     At padding, returns the row of an arbitrary token.
     """
-    row = tf.reshape(self._row, [self.batch_size, self.seq_length])
-    gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
-    return modeling.take_rows(rows, tf.reshape(gathered, [-1]))
+    with tf.device(_HOST):
+      row = tf.reshape(self._row, [self.batch_size, self.seq_length])
+      gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
+      gathered = tf.reshape(gathered, [-1])
+    return modeling.take_rows(rows, gathered)
 
   def split_heads(self, rows, num_heads: int, head_size: int):
     """Splits heads and restores padding: [R, N * D] to [B, N, S, D].
@@ -419,17 +432,30 @@ class UnpaddedRows:
     return collect(heads)
 
   def _spread(self, rows, num_heads, head_size):
-    row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
-    head = tf.range(num_heads)[tf.newaxis, :, tf.newaxis]
     parts = tf.reshape(rows, [-1, head_size])  # [R * N, D]
-    return tf.gather(parts, row * num_heads + head)  # [B, N, S, D]
+    return tf.gather(parts, self._head_indices(num_heads)[0])  # [B, N, S, D]
 
   def _collect(self, heads, num_heads, head_size):
-    first = self._index // self.seq_length * num_heads  # [R]
-    head = first[:, tf.newaxis] + tf.range(num_heads)  # [R, N]
-    part = head * self.seq_length + self._position[:, tf.newaxis]  # [R, N]
     parts = tf.reshape(heads, [-1, head_size])  # [B * N * S, D]
-    return tf.reshape(tf.gather(parts, part), [-1, num_heads * head_size])
+    collected = tf.gather(parts, self._head_indices(num_heads)[1])
+    return tf.reshape(collected, [-1, num_heads * head_size])
+
+  def _head_indices(self, num_heads: int):
+    """Indices for `_spread`, [B, N, S], and for `_collect`, [R, N].
+
+    All layers share them.
+    """
+    if num_heads not in self._indices_of_heads:
+      with tf.device(_HOST):
+        head = tf.range(num_heads)
+        row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
+        first = self._index // self.seq_length * num_heads  # [R]
+        part = (first[:, tf.newaxis] + head) * self.seq_length
+        self._indices_of_heads[num_heads] = (
+          row * num_heads + head[:, tf.newaxis],
+          part + self._position[:, tf.newaxis],
+        )
+    return self._indices_of_heads[num_heads]
 
 
 def _rounded_up(number):

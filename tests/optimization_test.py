@@ -720,13 +720,15 @@ def test_moments_and_update_stay_in_host_memory(graph, bias_correction):
       on_cpu=True,
     ).apply_gradients([(gradient, weight)], name="update")
   made = set(graph.get_operations()) - before
-  # A variable is read on its own device; initializers may run anywhere.
+  # A variable is read and assigned on its own device; initializers may run
+  # anywhere.
   elsewhere = {
     op.name
     for op in made
     if op.device != "/device:CPU:0"
     and op.type not in ("ReadVariableOp", "Placeholder", "NoOp")
     and "/Initializer/" not in op.name
+    and weight.handle not in op.inputs
   }
   assert elsewhere == set()
   assert {"Sqrt", "VarHandleOp", "AssignVariableOp"} < {op.type for op in made}
@@ -783,6 +785,26 @@ def test_update_runs_on_the_selected_device(is_scaled):
   assert {device_ids[name] for name in device_ids if name.endswith("Sqrt")} == {
     "0"
   }
+
+
+def test_weight_without_a_device_is_not_moved_to_host_memory():
+  weight = tf.get_variable("w", initializer=tf.ones([3]))
+  optimizer = optimization.AdamWeightDecayOptimizer(0.1, on_cpu=True)
+  optimizer.device = "/cpu:1"  # stands in for the host, and CPU 0 for a GPU
+  update = optimizer.apply_gradients([(tf.ones([3]), weight)])
+  ran = tf.RunMetadata()
+  with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+    session.run(tf.global_variables_initializer())
+    session.run(
+      update, None, tf.RunOptions(output_partition_graphs=True), ran
+    )
+  device_ids = {
+    node.name: node.device[-1:]
+    for part in ran.partition_graphs
+    for node in part.node
+  }
+  assert device_ids["w"] == "0"
+  assert device_ids["w/adam_m"] == device_ids["w/adam_v"] == "1"
 
 
 # Functions as google-research/bert calls them

@@ -195,26 +195,26 @@ def dropout_draws(
 
   Returns:
     Function from the number of a micro-batch, int32 [], to that of its draw,
-    int64 [], which no other micro-batch of the run has.
+    int32 [], which no other micro-batch of the run has. It wraps around after
+    2**32 draws.
   """
+  # A GPU computes in int64, but the host in int32, and seeds are read on the
+  # host: each draw made from the int64 step would be copied from the GPU.
+  step = tf.cast(global_step, tf.int32)
   num_replicas = num_tpu_cores * optimization.num_replicas()
-  replica_step = global_step * num_replicas + replica_number(num_tpu_cores)
-
-  def draw(micro_batch):
-    return replica_step * num_micro_batches + tf.cast(micro_batch, tf.int64)
-
-  return draw
+  replica_step = step * num_replicas + replica_number(num_tpu_cores)
+  return lambda micro_batch: replica_step * num_micro_batches + micro_batch
 
 
 def replica_number(num_tpu_cores: int = 1):
-  """Number of this replica, from 0: int64 [].
+  """Number of this replica, from 0: int32 [].
 
   Args:
     num_tpu_cores: TPU cores that train together; 1 on other devices.
   """
   if num_tpu_cores == 1:
     number = tf.distribute.get_replica_context().replica_id_in_sync_group
-    return tf.cast(number, tf.int64)
+    return tf.convert_to_tensor(number, tf.int32)
   # Under TPUEstimator a core cannot ask for its number. But when every core
   # sends each core that core's number, core n receives n from everyone.
   numbers = list(range(num_tpu_cores))
@@ -225,4 +225,4 @@ def replica_number(num_tpu_cores: int = 1):
     split_dimension=0,
     split_count=num_tpu_cores,
   )
-  return tf.cast(received[0], tf.int64)
+  return received[0]
