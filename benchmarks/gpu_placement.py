@@ -33,7 +33,6 @@ class Node:
     types: dtypes of each type attribute.
     inputs: (input argument, its dtype, node, output argument) of each tensor
       that it reads.
-    is_ref: whether it reads variables by reference.
     near: names of nodes that it must be on one device with.
     device: the device that was asked for; "" for any.
     why_on_cpu: set by `place`; "" for a node on the GPU.
@@ -143,9 +142,11 @@ def on_host(nodes: Mapping[str, Node]) -> list[Node]:
 
 
 def copies_to_host(nodes: Mapping[str, Node]) -> list[tuple[Node, Node]]:
-  """Tensors that are copied from the GPU, as (node that makes, node that reads).
+  """Tensors that are copied from the GPU to the host.
 
-  A node that waits for a number from the GPU reads it from itself.
+  Returns:
+    (node that makes the tensor, node that reads it). A node that waits for a
+    number from the GPU reads its own.
   """
   found = []
   for reader in nodes.values():
@@ -156,9 +157,7 @@ def copies_to_host(nodes: Mapping[str, Node]) -> list[tuple[Node, Node]]:
         or output in maker.in_host_memory
         or dtype.base_dtype in _ON_HOST
       )
-      if is_on_gpu and (
-        reader.why_on_cpu or argument in reader.in_host_memory
-      ):
+      if is_on_gpu and (reader.why_on_cpu or argument in reader.in_host_memory):
         found.append((maker, reader))
     if reader.op in _WAITING and not (
       reader.why_on_cpu or reader.in_host_memory
@@ -217,7 +216,7 @@ class _Flattener:
       self._nodes.append(
         Node(
           prefix + node.name,
-          node.op,
+          "XlaCluster" if _is_cluster(node) else node.op,
           self._types(node),
           reads,
           near,
@@ -227,16 +226,6 @@ class _Flattener:
 
   def _add_call(self, node, name: str, called: Sequence[str], reads) -> None:
     """Adds the functions that a node calls."""
-    if node.attr["_XlaMustCompile"].b:
-      dtypes = dict(self._arguments(node, "output"))
-      self._nodes.append(Node(name, "XlaCluster", {}, reads))
-      for index, _ in enumerate(self._arguments(node, "output")):
-        self._add_identity(
-          f"{name}/output_{index}",
-          next(iter(dtypes.values())),
-          [(name, f"result_{index}")],
-        )
-      return
     is_loop, is_choice = node.op.endswith("While"), node.op.endswith("If")
     if is_choice:
       condition, *reads = reads
@@ -291,12 +280,15 @@ class _Flattener:
 
   def _called(self, node) -> list[str]:
     """Names of the functions that a node calls, conditions of loops first."""
-    names = [
+    # The functions of a dataset belong to the input pipeline.
+    is_call = node.op.endswith(("If", "PartitionedCall", "While"))
+    if not is_call or _is_cluster(node):
+      return []
+    return [
       node.attr[name].func.name
       for name in ("f", "cond", "body", "then_branch", "else_branch")
       if node.attr[name].func.name in self._functions
     ]
-    return names
 
   def _types(self, node) -> dict[str, list[Any]]:
     """Dtypes of the type attributes of a node."""
@@ -321,9 +313,15 @@ class _Flattener:
         if arg.number_attr:
           types *= node.attr[arg.number_attr].i
       for enum in types:
-        dtype = tf.as_dtype(enum)
-        found.append((arg.name, dtype._as_ref if arg.is_ref else dtype))
+        # The numbers of reference types are higher by 100.
+        dtype = tf.as_dtype(enum + 100 if arg.is_ref else enum)
+        found.append((arg.name, dtype))
     return found
+
+
+def _is_cluster(node) -> bool:
+  """True for the call of a function that XLA compiles."""
+  return node.attr["_XlaMustCompile"].b
 
 
 def _op_defs(names: Iterable[str]) -> dict[str, Any]:

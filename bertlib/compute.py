@@ -24,6 +24,7 @@ those of `modeling`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -179,7 +180,11 @@ def _is_constant(kernel) -> bool:
 
 # Unpadding
 
-_HOST = "/cpu:0"
+
+@contextlib.contextmanager
+def _on_host():
+  with tf.device("/cpu:0"), tf.name_scope("unpadding"):
+    yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +341,7 @@ class UnpaddedRows:
   """
 
   def __init__(self, input_mask):
-    with tf.device(_HOST):
+    with _on_host():
       shape = tf.shape(input_mask)
       self.batch_size, self.seq_length = shape[0], shape[1]
       self._is_token = input_mask > 0
@@ -355,14 +360,14 @@ class UnpaddedRows:
 
   def unpad(self, ids):
     """Removes padding: [B, S] to [1, R]."""
-    with tf.device(_HOST):
+    with _on_host():
       return tf.gather(tf.reshape(ids, [-1]), self._index[tf.newaxis])
 
   def pad(self, rows):
     """Restores padding, with zeros: [R, width] to [B, S, width]."""
     width = rows.shape.as_list()[-1]
     tokens = rows[: self._num_tokens]
-    with tf.device(_HOST):
+    with _on_host():
       indices = self._index[: self._num_tokens, tf.newaxis]
       shape = tf.stack([self.batch_size * self.seq_length, width])
     padded = tf.scatter_nd(indices, tokens, shape)
@@ -373,7 +378,7 @@ class UnpaddedRows:
 
     At padding, returns the row of an arbitrary token.
     """
-    with tf.device(_HOST):
+    with _on_host():
       row = tf.reshape(self._row, [self.batch_size, self.seq_length])
       gathered = tf.gather(row, tf.cast(positions, tf.int32), batch_dims=1)
       gathered = tf.reshape(gathered, [-1])
@@ -446,7 +451,7 @@ class UnpaddedRows:
     All layers share them.
     """
     if num_heads not in self._indices_of_heads:
-      with tf.device(_HOST):
+      with _on_host():
         head = tf.range(num_heads)
         row = tf.reshape(self._row, [self.batch_size, 1, self.seq_length])
         first = self._index // self.seq_length * num_heads  # [R]

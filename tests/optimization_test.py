@@ -795,9 +795,7 @@ def test_weight_without_a_device_is_not_moved_to_host_memory():
   ran = tf.RunMetadata()
   with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
     session.run(tf.global_variables_initializer())
-    session.run(
-      update, None, tf.RunOptions(output_partition_graphs=True), ran
-    )
+    session.run(update, None, tf.RunOptions(output_partition_graphs=True), ran)
   device_ids = {
     node.name: node.device[-1:]
     for part in ran.partition_graphs

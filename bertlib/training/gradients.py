@@ -200,7 +200,7 @@ def dropout_draws(
   """
   # A GPU computes in int64, but the host in int32, and seeds are read on the
   # host: each draw made from the int64 step would be copied from the GPU.
-  step = tf.cast(global_step, tf.int32)
+  step = tf.cast(global_step, tf.int32, name="dropout_step")
   num_replicas = num_tpu_cores * optimization.num_replicas()
   replica_step = step * num_replicas + replica_number(num_tpu_cores)
   return lambda micro_batch: replica_step * num_micro_batches + micro_batch

@@ -94,9 +94,7 @@ def merged(boxes: list[dict], name: str) -> list[dict]:
   return [
     {
       **dict(others),
-      **(
-        {name: tuple(sorted({*itertools.chain(*types)}))} if has_name else {}
-      ),
+      **({name: tuple(sorted({*itertools.chain(*types)}))} if has_name else {}),
     }
     for (others, has_name), types in groups.items()
   ]

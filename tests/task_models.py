@@ -1,0 +1,115 @@
+"""Models of the training scripts, of a tiny size, for tests of their graphs."""
+
+import dataclasses
+import types
+
+import numpy as np
+from absl import flags
+
+import modeling
+import run_classifier
+import run_ner
+import run_pretraining
+import run_squad
+from bertlib.data.classification import Problem
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.ner import NerSettings
+from bertlib.settings.pretraining import PretrainingSettings
+from bertlib.settings.squad import SquadSettings
+from bertlib.training import devices, run
+from bertlib.training.task import Run
+
+VOCAB_SIZE = 23
+CONFIG = modeling.BertConfig(
+  vocab_size=VOCAB_SIZE,
+  hidden_size=8,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=8,
+  initializer_range=0.2,
+  max_position_embeddings=16,
+  type_vocab_size=2,
+)
+LENGTH, BATCH_SIZE = 10, 4
+LABELS = ("a", "b", "c")
+
+
+def settings_of(command, *arguments):
+  """Settings of a command, without looking for devices."""
+  values = flags.FlagValues()
+  option.define(command, values, required=False)
+  values(
+    [
+      "command",
+      "--output_dir=out",
+      f"--max_seq_length={LENGTH}",
+      f"--train_batch_size={BATCH_SIZE}",
+      "--learning_rate=1e-2",
+      *arguments,
+    ]
+  )
+  settings = option.from_flags(command, values)
+  chosen = devices.choose(settings.compute, settings.devices)
+  return dataclasses.replace(settings, compute=chosen)
+
+
+def run_of(name, *arguments):
+  """A run of a task, without loading anything."""
+  if name == "squad":
+    settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
+    task = run_squad.make_task(settings)
+  elif name == "ner":
+    settings = settings_of(NerSettings, "--warmup_proportion=0", *arguments)
+    task = run_ner.make_task(settings, LABELS)
+  elif name == "pretraining":
+    settings = settings_of(
+      PretrainingSettings,
+      "--max_predictions_per_seq=3",
+      "--num_warmup_steps=0",
+      *arguments,
+    )
+    task = run_pretraining.make_task(settings)
+  else:
+    settings = settings_of(
+      ClassifierSettings, "--warmup_proportion=0", *arguments
+    )
+    kind, _, weighted = name.partition(" ")
+    problem = Problem(kind, () if kind == "regression" else LABELS)
+    task = run_classifier.make_task(
+      settings,
+      types.SimpleNamespace(problem=problem, metrics=[], model_task="task"),
+    )
+    if weighted:
+      weights = {"label_weights": [0.5, 1.0, 2.0]}
+      arguments = {**task.model_arguments, **weights}
+      task = dataclasses.replace(task, model_arguments=arguments)
+  return Run(settings, task, CONFIG, None, None, None)
+
+
+def model_of(name, *arguments):
+  """A task's `model_fn` and the layout of its features."""
+  made = run_of(name, *arguments)
+  return run.make_model_fn(made, num_train_steps=50), made.task.features
+
+
+def random_batch(layout, batch_size=BATCH_SIZE):
+  """Examples with some padding, and targets in range."""
+  random = np.random.default_rng(0)
+  limits = {
+    "input_ids": VOCAB_SIZE,
+    "masked_lm_ids": VOCAB_SIZE,
+    "masked_lm_positions": LENGTH,
+    "label_ids": len(LABELS),
+    "start_positions": LENGTH,
+    "end_positions": LENGTH,
+  }
+  batch = {}
+  for name, (shape, is_float, *_) in layout.items():
+    values = random.integers(0, limits.get(name, 2), [batch_size, *shape])
+    batch[name] = values.astype(np.float32 if is_float else np.int32)
+  mask = np.arange(LENGTH) < random.integers(4, LENGTH, [batch_size, 1])
+  shape = batch["input_mask"].shape
+  mask = mask.reshape(batch_size, *[1] * (len(shape) - 2), LENGTH)
+  batch["input_mask"] = np.broadcast_to(mask, shape).astype(np.int32)
+  return batch
