@@ -7,6 +7,7 @@ import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bertlib.errors import InputError
 from bertlib.files import open_any
@@ -28,12 +29,31 @@ class Model:
   maker: str
   licence: str | None  # SPDX identifier; None if not known
   paper: str
-  address: str  # URL of an archive, .zip or .tar.gz
-  size: int | None  # of the archive in bytes; None if not known
-  sha256: Mapping[str, str] | None  # by file name in the cache
+  # Bytes of the archive, or of the weights in a repository; None if not known.
+  size: int | None
+  # By file name, in the cache or in the repository.
+  sha256: Mapping[str, str] | None
+  address: str | None = None  # URL of an archive, .zip or .tar.gz
   # If several models share an archive: the folder of this model in it, or the
   # name of a .tar.gz in it that contains the model.
   folder: str | None = None
+  # Instead of an archive: OWNER/NAME of a repository of the Hugging Face Hub,
+  # with a model of sentence-transformers.
+  repository: str | None = None
+  # Pooling, normalization and prompts of sentence vectors, as its maker
+  # describes them. The repository's own files take precedence.
+  embedding: Mapping[str, Any] | None = None
+
+  @property
+  def origin(self) -> str:
+    """URL of the archive or of the repository.
+
+    `$HF_ENDPOINT` replaces the address of the Hub, as for its other clients.
+    """
+    if self.repository is None:
+      return self.address
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    return f"{hub.rstrip('/')}/{self.repository}"
 
 
 def load_table() -> dict[str, Model]:

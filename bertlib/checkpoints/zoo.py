@@ -2,8 +2,9 @@
 
 Each model gets a folder with its name, `bert_config.json`, `vocab.txt` and
 `bert_model.ckpt.*`, for any layout and file names of the published archive. A
-folder, `NAME.zip` or `NAME.tar.gz` that is already in the cache is used instead
-of a download.
+model of the Hugging Face Hub is converted, and gets a `model.json` too. What is
+already in the cache is used instead of a download: a folder, `NAME.zip` or
+`NAME.tar.gz`, or files of a repository in `NAME.download`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import functools
 import gzip
 import hashlib
 import http.client
+import importlib.util
+import io
 import json
 import os
 import posixpath
+import shutil
 import stat
 import tarfile
 import time
@@ -28,14 +32,33 @@ from typing import IO, Any, Callable
 
 from absl import logging
 
-from bertlib import app, files, json_files, published_models
+from bertlib import app, files, json_files, lazy_module, published_models
 from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
+# It imports TensorFlow, which only models of the Hugging Face Hub need.
+convert = lazy_module.load("bertlib.checkpoints.convert")
+
 # The files of a model. The graph (.meta) in archives is not needed.
 _CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
+_DESCRIPTION = "model.json"  # of a model of sentence vectors
 _CHECKPOINT = "bert_model.ckpt"
+
+# Files of a repository of the Hugging Face Hub, and those that it may lack.
+_WEIGHTS = "model.safetensors"
+_HUB_FILES = (
+  "config.json",
+  "vocab.txt",
+  "tokenizer_config.json",
+  "modules.json",
+  "1_Pooling/config.json",
+  _WEIGHTS,
+)
+_OPTIONAL_HUB_FILES = (
+  "sentence_bert_config.json",
+  "config_sentence_transformers.json",
+)
 
 _TIMEOUT = 60  # seconds without data
 _MAX_ATTEMPTS = 4  # in a row without progress
@@ -146,23 +169,34 @@ def _exclusive_lock(path: str) -> Iterator[None]:
 def _install(
   model: published_models.Model, folder: str, sleep: Callable[[float], Any]
 ) -> None:
-  """Creates a model's folder from its archive, then removes the archive."""
-  is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
-  archive = folder + (".zip" if is_zip else ".tar.gz")
-  if not os.path.exists(archive):
-    _download(model, folder, archive, sleep)
+  """Creates a model's folder from its download, then removes the download."""
+  licence = model.licence or "unknown"
+  origin = model.name, model.maker, licence, model.paper, model.origin
+  if model.repository:
+    _check_can_read_weights(model)
+    download = folder + ".download"
+    logging.info("%s by %s, licence %s, see %s; from %s", *origin)
+    _download_repository(model, folder, download, sleep)
+    unpack, remove = _convert, shutil.rmtree
+  else:
+    is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
+    download = folder + (".zip" if is_zip else ".tar.gz")
+    if not os.path.exists(download):
+      logging.info("%s by %s, licence %s, see %s; from %s", *origin)
+      _download(model, model.address, folder, download, sleep, model.size)
+    unpack, remove = _unpack, os.remove
   try:
     with files.atomic_folder(folder) as temporary_dir:
       os.mkdir(temporary_dir)
-      hashes = _unpack(archive, model.folder, temporary_dir)
+      hashes = unpack(download, model, temporary_dir)
       _check_hashes(model, folder, hashes)
   except InputError as error:
-    os.remove(archive)
+    remove(download)
     raise InputError(
-      f"{archive}: {error}. It was removed; download it again, or put files"
+      f"{download}: {error}. It was removed; download it again, or put files"
       f" that you trust into {folder}"
     ) from error
-  os.remove(archive)
+  remove(download)
 
 
 def _check_hashes(
@@ -180,9 +214,9 @@ def _check_hashes(
   if hashes.keys() - known.keys():
     _record(folder, sha256=hashes)
     logging.info(
-      "%s: its SHA-256 is not published. That of this download is kept in"
-      " %s.json and checked in later downloads. Remove the file to accept"
-      " another version",
+      "%s: not verified, its SHA-256 is not published. That of this download is"
+      " kept in %s.json and checked in later downloads. Remove the file to"
+      " accept another version",
       model.name,
       folder,
     )
@@ -212,44 +246,58 @@ class _DownloadError(Exception):
 
   Attributes:
     is_temporary: whether another attempt may succeed.
+    code: HTTP status; None for other failures.
   """
 
-  def __init__(self, message: str, is_temporary: bool = True):
+  def __init__(
+    self, message: str, is_temporary: bool = True, code: int | None = None
+  ):
     super().__init__(message)
     self.is_temporary = is_temporary
+    self.code = code
 
 
 def _download(
   model: published_models.Model,
+  address: str,
   folder: str,
-  archive: str,
+  target: str,
   sleep: Callable[[float], Any],
+  size: int | None = None,
 ) -> None:
-  """Downloads an archive; retries as long as attempts make progress."""
-  licence = model.licence or "unknown"
-  origin = model.name, model.maker, licence, model.paper, model.address
-  logging.info("%s by %s, licence %s, see %s; from %s to %s", *origin, folder)
+  """Downloads a file; retries as long as attempts make progress.
+
+  Args:
+    model: the model, for messages.
+    address: URL of the file.
+    folder: the model's folder in the cache.
+    target: path of the file.
+    sleep: see `fetch`.
+    size: published size in bytes; None if not known.
+  """
   largest = attempts = 0
-  with files.resumable_file(archive) as part:
+  with files.resumable_file(target) as part:
     while True:
       try:
-        _receive(model, folder, part)
+        _receive(address, folder, part, size)
         return
       except _DownloadError as error:
-        size = os.path.getsize(part) if os.path.exists(part) else 0
-        attempts = 1 if size > largest else attempts + 1
-        largest = max(size, largest)
+        have = os.path.getsize(part) if os.path.exists(part) else 0
+        attempts = 1 if have > largest else attempts + 1
+        largest = max(have, largest)
         if attempts == _MAX_ATTEMPTS or not error.is_temporary:
           raise InputError(
-            f"{model.address}: {error}. Download it by other means, and save it"
-            f" as {archive} or its files in {folder}"
+            f"{address}: {error}. Download it by other means, and save it"
+            f" as {target} or its files in {folder}"
           ) from error
         delay = 2**attempts
         logging.info("%s: %s; trying again in %d s", model.name, error, delay)
         sleep(delay)
 
 
-def _receive(model: published_models.Model, folder: str, part: str) -> None:
+def _receive(
+  address: str, folder: str, part: str, published_size: int | None
+) -> None:
   """Downloads the rest of a file, or all of it if the server's has changed."""
   have = os.path.getsize(part) if os.path.exists(part) else 0
   version = _record(folder).get("version")
@@ -257,7 +305,7 @@ def _receive(model: published_models.Model, folder: str, part: str) -> None:
   if have and version:
     have -= 1  # A server rejects an empty range, if the part is complete.
     headers |= {"Range": f"bytes={have}-", "If-Range": version}
-  request = urllib.request.Request(model.address, headers=headers)
+  request = urllib.request.Request(address, headers=headers)
   # The default opener caches the proxies of its first call.
   opener = urllib.request.build_opener()
   with _network_call(opener.open, request, timeout=_TIMEOUT) as response:
@@ -265,10 +313,12 @@ def _receive(model: published_models.Model, folder: str, part: str) -> None:
       have = 0
     elif f"bytes {have}-" not in response.headers.get("Content-Range", ""):
       raise _DownloadError("the server sent another range than requested")
-    size = model.size if response.length is None else have + response.length
-    if model.size not in (None, size):
+    left = response.length
+    size = published_size if left is None else have + left
+    if published_size not in (None, size):
       raise _DownloadError(
-        f"has {size} bytes, not {model.size} as in {published_models.TABLE}",
+        f"has {size} bytes, not {published_size} as in"
+        f" {published_models.TABLE}",
         False,
       )
     bar = app.progress(size, "B", initial=have, unit_scale=True)
@@ -292,9 +342,77 @@ def _network_call(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return call(*args, **options)
   except urllib.error.HTTPError as error:
     is_temporary = error.code >= 500 or error.code in (408, 425, 429)
-    raise _DownloadError(str(error), is_temporary) from error
+    raise _DownloadError(str(error), is_temporary, error.code) from error
   except (OSError, http.client.HTTPException) as error:
     raise _DownloadError(str(getattr(error, "reason", error))) from error
+
+
+# The Hugging Face Hub
+
+
+def _check_can_read_weights(model: published_models.Model) -> None:
+  if not importlib.util.find_spec("safetensors"):
+    raise InputError(
+      f"{model.name}: its weights need the package safetensors:"
+      " pip install -e .[huggingface]"
+    )
+
+
+def _download_repository(
+  model: published_models.Model,
+  folder: str,
+  target_dir: str,
+  sleep: Callable[[float], Any],
+) -> None:
+  """Downloads the files of a repository that are not in `target_dir`."""
+  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
+    target = os.path.join(target_dir, name)
+    if os.path.exists(target):
+      continue
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    address = f"{model.origin}/resolve/main/{name}"
+    size = model.size if name == _WEIGHTS else None
+    try:
+      _download(model, address, folder, target, sleep, size)
+    except InputError as error:
+      is_missing = getattr(error.__cause__, "code", None) == 404
+      if not (is_missing and name in _OPTIONAL_HUB_FILES):
+        raise
+
+
+def _convert(
+  download: str, model: published_models.Model, folder: str
+) -> dict[str, str]:
+  """Converts a downloaded repository; returns the SHA-256 of its files."""
+  report = io.StringIO()  # Standard output is for the flags of the model.
+  with contextlib.redirect_stdout(report):
+    convert.huggingface_to_tensorflow(download, folder)
+  logging.debug("%s", report.getvalue())
+  _add_prompts(model, os.path.join(folder, _DESCRIPTION))
+  hashes = {}
+  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
+    path = os.path.join(download, name)
+    if os.path.exists(path):
+      hashes[name] = _sha256(path)
+  return hashes
+
+
+def _add_prompts(model: published_models.Model, path: str) -> None:
+  """Adds prompts of the model's card that its files lack to `model.json`."""
+  description = json_files.read(path, {"embedding": {"prompts": dict}})
+  embedding = description["embedding"]
+  stored = {name: text for name, text in embedding["prompts"].items() if text}
+  embedding["prompts"] = model.embedding["prompts"] | stored
+  with atomic_write(path) as file:
+    file.write(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+
+
+def _sha256(path: str) -> str:
+  digest = hashlib.sha256()
+  with open(path, "rb") as file:
+    while chunk := file.read(_CHUNK):
+      digest.update(chunk)
+  return digest.hexdigest()
 
 
 # Unpacking
@@ -302,13 +420,14 @@ def _network_call(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
 _File = tuple[str, int, Callable[[], IO[bytes]]]  # path, bytes, open function
 
 
-def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
+def _unpack(
+  archive: str, model: published_models.Model, folder: str
+) -> dict[str, str]:
   """Unpacks a model's files and renames them to our standard names.
 
   Args:
     archive: a .zip or .tar.gz.
-    only: name of the model's folder in the archive, see `Model.folder`; None
-      for any.
+    model: the model; it may be in a folder of the archive.
     folder: the files are written here.
 
   Returns:
@@ -317,6 +436,7 @@ def _unpack(archive: str, only: str | None, folder: str) -> dict[str, str]:
   Raises:
     InputError: the archive is incomplete, corrupt, or not of one model.
   """
+  only = model.folder
   hashes: dict[str, str] = {}
   prefixes = set()
   size = 0

@@ -24,10 +24,11 @@ import zipfile
 import commands
 import pytest
 import reference_data
+import run_outputs
 
 import download_model
 import tokenization
-from bertlib import published_models
+from bertlib import embedding_spec, published_models
 from bertlib.checkpoints import zoo
 from bertlib.errors import InputError
 
@@ -91,6 +92,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
       length: wrong Content-Length, or None.
     """
     path = urllib.parse.urlsplit(self.path).path
+    if path not in self.server.files:
+      self.status(404)
+      return
     content = self.server.files[path]
     first = 0
     wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -188,7 +192,7 @@ def no_environment(monkeypatch):
   """Removes the user's proxies and caches from the environment."""
   for name in list(os.environ):
     if name.lower().endswith("_proxy") or name.endswith(
-      ("_CACHE_DIR", "_HOME")
+      ("_CACHE_DIR", "_HOME", "HF_ENDPOINT")
     ):
       monkeypatch.delenv(name)
 
@@ -259,6 +263,8 @@ def ranges(site):
 
 
 TABLE = published_models.load_table()
+ARCHIVES = {name: m for name, m in TABLE.items() if not m.repository}
+REPOSITORIES = {name: m for name, m in TABLE.items() if m.repository}
 
 
 def released_in_2020():
@@ -281,6 +287,11 @@ def test_the_table_lists_all_published_models():
     *("biobert_v1.0_pmc", "biobert_v1.0_pubmed", "biobert_v1.0_pubmed_pmc"),
     *("biobert_v1.1_pubmed", "Bio_ClinicalBERT", "Bio_Discharge_Summary_BERT"),
     *("ClinicalBERT", "Discharge_Summary_BERT"),
+    *("all-MiniLM-L6-v2", "all-MiniLM-L12-v2"),
+    *("bge-small-en-v1.5", "bge-base-en-v1.5", "bge-large-en-v1.5"),
+    *("e5-small-v2", "e5-base-v2", "e5-large-v2"),
+    *("gte-small", "gte-base", "gte-large"),
+    *("mxbai-embed-large-v1", "UAE-Large-V1"),
   }
   assert set(TABLE) == published
 
@@ -290,8 +301,8 @@ def test_names_and_aliases_are_unique():
   assert len(names) == len({name.lower() for name in names})
 
 
-@pytest.mark.parametrize("name", TABLE)
-def test_a_table_entry_is_consistent_with_its_name(name):
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_is_consistent_with_its_name(name):
   model = TABLE[name]
   assert re.fullmatch(r"[\w.-]+", name)
   address = urllib.parse.urlsplit(model.address)
@@ -308,6 +319,21 @@ def test_a_table_entry_is_consistent_with_its_name(name):
   if model.sha256:
     assert set(model.sha256) == set(FILES)
     assert all(re.fullmatch("[0-9a-f]{64}", h) for h in model.sha256.values())
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_a_repository_is_consistent_with_its_name(name):
+  model = TABLE[name]
+  assert re.fullmatch(rf"[\w-]+/{re.escape(name)}", model.repository)
+  assert model.address is None
+  assert set(model.sha256 or ()) <= {"model.safetensors", "vocab.txt"}
+  embedding_spec.EmbeddingSpec(**model.embedding)
+  assert model.embedding["pooling"] in embedding_spec.POOLINGS
+  sizes = {"small": (12, 384), "base": (12, 768), "large": (24, 1024)}
+  size = re.search("small|base|large", name.lower())
+  if size:
+    shape = model.num_hidden_layers, model.hidden_size
+    assert shape == sizes[size[0]]
 
 
 @pytest.mark.parametrize(
@@ -374,7 +400,7 @@ def archive_in_published_layout(model):
   return tarred(within("pretrained_bert_tf", inner)), files
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", ARCHIVES)
 def test_each_model_is_unpacked_from_its_published_layout(
   name, site, cache, monkeypatch
 ):
@@ -826,6 +852,190 @@ def test_hashes_that_are_not_all_published_are_recorded(publish, fetch, cache):
   assert json.loads((cache / "tiny.json").read_text())["sha256"] == HASHES
 
 
+# Repositories of the Hugging Face Hub
+
+
+PROMPT = "Represent this: "
+
+
+def repository_files():
+  """Files of a repository, as sentence-transformers wrote them."""
+  folder = os.path.dirname(
+    reference_data.golden("sentence_transformers", "5.1.2", "modules.json")
+  )
+  names = ("config.json", "tokenizer_config.json", "sentence_bert_config.json")
+  names += ("model.safetensors", "1_Pooling/config.json")
+  files = {}
+  for name in names:
+    with open(os.path.join(folder, name), "rb") as file:
+      files[name] = file.read()
+  modules = run_outputs.read_json(os.path.join(folder, "modules.json"))
+  dense = modules.pop(2)
+  assert dense["path"] == "2_Dense"
+  files["modules.json"] = json.dumps(modules).encode()
+  tokenizer = run_outputs.read_json(os.path.join(folder, "tokenizer.json"))
+  ids = tokenizer["model"]["vocab"]
+  pieces = sorted(ids, key=ids.get)
+  files["vocab.txt"] = "".join(f"{piece}\n" for piece in pieces).encode()
+  return files
+
+
+@pytest.fixture
+def publish_repository(site, publish, monkeypatch):
+  """Publishes a repository as the model "tiny"; returns its files."""
+
+  def publish_repository(**entry):
+    monkeypatch.setenv("HF_ENDPOINT", f"{site.url}/")
+    site.files.update(
+      {
+        f"/us/tiny/resolve/main/{name}": content
+        for name, content in repository_files().items()
+      }
+    )
+    embedding = {"pooling": "cls", "normalize": True}
+    embedding["prompts"] = {"query": PROMPT}
+    publish(
+      b"", address=None, repository="us/tiny", embedding=embedding, **entry
+    )
+    return repository_files()
+
+  return publish_repository
+
+
+def test_a_repository_is_downloaded_and_converted(
+  publish_repository, fetch, cache
+):
+  publish_repository()
+  folder = fetch()
+  assert zoo.checkpoint_path(folder) == str(cache / "tiny" / "bert_model.ckpt")
+  description = run_outputs.read_json(cache / "tiny" / "model.json")
+  assert description["script"] == "run_embeddings"
+  assert description["max_seq_length"] == 24
+  embedding = description["embedding"]
+  assert (embedding["pooling"], embedding["normalize"]) == ("cls", True)
+  assert embedding["prompts"] == {"query": PROMPT}
+  assert set(os.listdir(cache)) == {"tiny", "tiny.json", "tiny.lock"}
+
+
+def test_prompts_of_the_repository_take_precedence(
+  publish_repository, fetch, cache, site
+):
+  publish_repository()
+  prompts = {"query": "q: ", "document": ""}
+  site.files["/us/tiny/resolve/main/config_sentence_transformers.json"] = (
+    json.dumps({"prompts": prompts}).encode()
+  )
+  fetch()
+  description = run_outputs.read_json(cache / "tiny" / "model.json")
+  assert description["embedding"]["prompts"] == {"query": "q: "}
+
+
+def test_the_files_of_a_repository_have_its_address(
+  publish_repository, fetch, site
+):
+  files = publish_repository()
+  fetch()
+  requested = [path for _, path, _ in site.seen]
+  assert set(requested) == {
+    f"/us/tiny/resolve/main/{name}"
+    for name in {*files, "config_sentence_transformers.json"}
+  }
+  assert len(requested) == len(set(requested))
+
+
+def test_the_hub_is_the_default_address(monkeypatch):
+  monkeypatch.setenv("HF_ENDPOINT", "")
+  assert (
+    TABLE["gte-small"].origin == "https://huggingface.co/thenlper/gte-small"
+  )
+
+
+def test_an_interrupted_repository_is_resumed(publish_repository, fetch, site):
+  weights = publish_repository()["model.safetensors"]
+  before = len(repository_files()) + 1  # requests, with those of all weights
+  site.plans = [Handler.serve] * (before - 1) + [serve(until=20000)]
+  fetch()
+  assert ranges(site) == [None] * before + ["bytes=19999-"]
+  assert len(weights) > 20000
+
+
+def test_files_of_a_repository_already_in_the_cache_are_used(
+  publish_repository, fetch, cache, site
+):
+  for name, content in publish_repository().items():
+    path = cache / "tiny.download" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+  fetch()
+  assert [path.rpartition("/")[2] for _, path, _ in site.seen] == [
+    "config_sentence_transformers.json"
+  ]
+  assert not (cache / "tiny.download").exists()
+
+
+def test_a_repository_without_a_required_file_is_refused(
+  publish_repository, fetch, site, cache
+):
+  publish_repository()
+  del site.files["/us/tiny/resolve/main/modules.json"]
+  with pytest.raises(InputError) as error:
+    fetch()
+  assert f"{site.url}/us/tiny/resolve/main/modules.json: HTTP Error 404" in str(
+    error.value
+  )
+  assert f"save it as {cache}/tiny.download/modules.json" in str(error.value)
+
+
+def test_hashes_of_a_repository_are_recorded_and_logged(
+  publish_repository, fetch, cache, log
+):
+  files = publish_repository()
+  fetch()
+  record = run_outputs.read_json(cache / "tiny.json")
+  expected = {name: sha256(content) for name, content in files.items()}
+  assert record["sha256"] == expected
+  assert any("not verified" in line for line in log)
+
+
+def test_weights_of_another_hash_are_refused(publish_repository, fetch, cache):
+  publish_repository(sha256={"model.safetensors": "0" * 64})
+  with pytest.raises(
+    InputError, match=r"model.safetensors is .*, not 000.* as"
+  ):
+    fetch()
+  assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
+
+
+def test_corrupt_weights_are_removed(publish_repository, fetch, cache, site):
+  publish_repository()
+  site.files["/us/tiny/resolve/main/model.safetensors"] = b"<html>"
+  with pytest.raises(InputError, match=r"incomplete or corrupt .*was removed"):
+    fetch()
+  assert set(os.listdir(cache)) == {"tiny.json", "tiny.lock"}
+
+
+def test_a_missing_safetensors_package_is_named_before_the_download(
+  publish_repository, fetch, site, monkeypatch
+):
+  publish_repository()
+  monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+  with pytest.raises(InputError, match=r"tiny: .* -e \.\[huggingface\]"):
+    fetch()
+  assert not site.seen
+
+
+@pytest.mark.process
+def test_the_command_prints_only_the_flags_of_a_repository(
+  command, publish_repository, cache
+):
+  publish_repository()
+  lines = commands.succeed(*command, "tiny").stdout.splitlines()
+  assert [line.partition("=")[0] for line in lines] == [
+    *("--vocab_file", "--bert_config_file", "--init_checkpoint"),
+    "--do_lower_case",
+  ]
+
+
 # Malicious and corrupt archives
 
 
@@ -954,7 +1164,8 @@ def test_a_web_page_instead_of_an_archive_is_refused(ending, publish, fetch):
 
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_an_archive_truncated_anywhere_is_refused(pack, publish, tmp_path):
-  archive = pack(within("m", FILES | {f"bert_model.ckpt.{DATA}": b"data"}))
+  files = FILES | {f"bert_model.ckpt.{DATA}": b"data"}
+  archive = publish(pack(within("m", files)))
   path = str(tmp_path / ("a.zip" if pack is zipped else "a.tar.gz"))
   # A tar archive ends in zeros, which may be missing.
   for size in range(0, len(archive) - 70, 13):
@@ -963,7 +1174,7 @@ def test_an_archive_truncated_anywhere_is_refused(pack, publish, tmp_path):
     folder = tmp_path / str(size)
     folder.mkdir()
     with pytest.raises(InputError, match=r"incomplete or corrupt arch|lacks"):
-      zoo._unpack(path, None, str(folder))
+      zoo._unpack(path, published_models.find("tiny"), str(folder))
 
 
 @pytest.mark.process
