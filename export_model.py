@@ -30,6 +30,7 @@ from absl import logging
 
 import modeling
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
@@ -53,6 +54,7 @@ from bertlib.training import resolve
 # Class of each script's exported model, and the function that builds its graph.
 EXPORTED_MODELS = {
   "run_classifier": (signatures.Classifier, run_classifier.Predictor.build),
+  "run_embeddings": (signatures.Embedder, run_embeddings.Predictor.build),
   "run_ner": (signatures.Tagger, run_ner.Predictor.build),
   "run_pretraining": (signatures.MaskedLM, run_pretraining.create_model),
   "run_squad": (signatures.QuestionAnswering, run_squad.Predictor.build),

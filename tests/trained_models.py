@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tiny_classifier
+import tiny_embeddings
 import tiny_ner
 import tiny_pretraining
 import tiny_squad
 
 _MODULES = {
   "classifier": tiny_classifier,
+  "embeddings": tiny_embeddings,
   "squad": tiny_squad,
   "ner": tiny_ner,
   "pretraining": tiny_pretraining,
@@ -39,7 +41,7 @@ def copy(once, name, path):
 
   Args:
     once: a `made_once.MadeOnce`.
-    name: "classifier", "squad", "ner" or "pretraining".
+    name: "classifier", "embeddings", "squad", "ner" or "pretraining".
     path: the folder to write to.
 
   Returns:

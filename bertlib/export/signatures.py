@@ -9,6 +9,7 @@ W windows, M masks, L labels.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 import modeling
 import tokenization
+from bertlib import embedding_spec
 from bertlib.compute import FastCompute
 from bertlib.data import classification, model_inputs, ner, squad_features
 from bertlib.export import tf1_module, tf_tokenizer
@@ -275,6 +277,39 @@ class Classifier(SignatureModel):
     best = tf.argmax(outputs, axis=-1)
     label = tf.gather(tf.constant(problem.labels), best)
     return {"probabilities": outputs, "label": label}
+
+
+class Embedder(SignatureModel):
+  """Vectors of texts, with a signature for each prompt of the model."""
+
+  main = "embed"
+
+  def __init__(self, description, *args, **kwargs):
+    """See base class."""
+    super().__init__(description, *args, **kwargs)
+    self.spec = embedding_spec.from_json(description["embedding"])
+
+  def signatures(self):
+    """See base class; instead of pairs, texts with a prefix."""
+    signatures = {"ids": Signature(self.token_specs(), self.ids)}
+    if not self.text:
+      return signatures
+    prefixes = {"embed": self.spec.prompt(None)}
+    prefixes |= {f"embed_{k}": v for k, v in self.spec.prompts.items()}
+    for name, prefix in prefixes.items():
+      encode = functools.partial(self._encode_with, prefix)
+      signatures[name] = Signature(
+        _texts("text"), lambda inputs, encode=encode: self.ids(encode(inputs))
+      )
+    tokenize = functools.partial(self._encode_with, "")
+    return signatures | {"tokenize": Signature(_texts("text"), tokenize)}
+
+  def _encode_with(self, prefix: str, inputs: Tensors) -> Tensors:
+    return self.encode({"text_a": tf.strings.join([prefix, inputs["text"]])})
+
+  def ids(self, inputs):
+    """See base class; float32 [B, D]."""
+    return {"vectors": self.run(inputs)}
 
 
 class MaskedLM(SignatureModel):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from bertlib import files
@@ -20,8 +23,18 @@ def predictions_name(path: str) -> str:
   Args:
     path: the text file; "-" for standard input.
   """
+  return name_with(path, "predictions")
+
+
+def name_with(path: str, ending: str) -> str:
+  """Name NAME_ENDING of the files that a run writes for the file NAME.txt.
+
+  Args:
+    path: the text file; "-" for standard input.
+    ending: what the files hold.
+  """
   stem = os.path.splitext(os.path.basename(path))[0]
-  return f"{'stdin' if path == '-' else stem}_predictions"
+  return f"{'stdin' if path == '-' else stem}_{ending}"
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:
@@ -53,3 +66,62 @@ def read_results(path: str) -> dict[str, Any]:
       except ValueError:
         results[key] = text
   return results
+
+
+def write_vectors(
+  path: str, vectors: Iterable[np.ndarray], num_vectors: int
+) -> None:
+  """Writes vectors as an .npy file, one after the other.
+
+  Args:
+    path: the file.
+    vectors: float32 [D] each.
+    num_vectors: their number, which the header needs; at least 1.
+  """
+  vectors = iter(vectors)
+  first = next(vectors)
+  header = {
+    "descr": "<f4",
+    "fortran_order": False,
+    "shape": (num_vectors, len(first)),
+  }
+  with atomic_write(path, "wb") as file:
+    # TensorFlow's files return None from `write`.
+    forward = SimpleNamespace(write=file.write)
+    np.lib.format.write_array_header_1_0(forward, header)
+    for vector in itertools.chain([first], vectors):
+      file.write(vector.astype("<f4").tobytes())
+  logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
+
+
+def write_search_results(
+  path: str,
+  queries: Sequence[str],
+  corpus: Sequence[str],
+  scores: np.ndarray,
+  indices: np.ndarray,
+  num_shown: int = 3,
+) -> None:
+  """Writes the results of a search as JSON Lines, and prints the first ones.
+
+  Args:
+    path: the file. Each line has a `query` and its `results`, the best first:
+      `line`, its number in the corpus from 1; `score`; and `text`.
+    queries: the queries.
+    corpus: the texts that were searched.
+    scores: float32 [queries, k].
+    indices: int [queries, k], indices into the corpus.
+    num_shown: queries whose best text is printed.
+  """
+  with atomic_write(path) as file:
+    for number, query in enumerate(queries):
+      results = [
+        {"line": int(i) + 1, "score": round(float(s), 6), "text": corpus[i]}
+        for s, i in zip(scores[number], indices[number])
+      ]
+      line = {"query": query, "results": results}
+      file.write(json.dumps(line, ensure_ascii=False) + "\n")
+      if number < num_shown:
+        best = results[0]
+        print(f"{query}\n  {best['score']:.3f}  {best['text']}")
+  logging.info("Results of %d queries: %s", len(queries), path)

@@ -10,6 +10,7 @@ from absl import logging
 
 from bertlib.data import (
   classification_records,
+  model_inputs,
   ner,
   pretraining_records,
   squad_features,
@@ -18,7 +19,12 @@ from bertlib.data import (
 )
 from bertlib.data.classification import DataProcessor
 from bertlib.reporting import doctor
-from bertlib.training import classifier_inputs, ner_inputs, pretraining_inputs
+from bertlib.training import (
+  classifier_inputs,
+  embedding_inputs,
+  ner_inputs,
+  pretraining_inputs,
+)
 from bertlib.training.task import Run
 
 
@@ -178,3 +184,24 @@ def check_sentences(run: Run, data: ner_inputs.Data) -> doctor.Lengths:
     run.config.vocab_size,
     len(sentences) * len(windows) // len(some),
   )
+
+
+def check_text_groups(run: Run, data: embedding_inputs.Data) -> doctor.Lengths:
+  """Encodes the texts of some of the examples, or some of the texts."""
+  groups = [example.texts for example in data.train]
+  if not groups and data.dev:
+    groups = [example.texts for example in data.dev.examples]
+    if data.dev.retrieval:
+      groups = [[text] for text in data.dev.retrieval.queries.values()]
+  groups = groups or [[text] for text in (*data.predict, *data.queries)]
+  max_seq_length = run.settings.model.max_seq_length
+
+  def encode(text):
+    pair = model_inputs.encode_pair(run.tokenizer, text, None, max_seq_length)
+    return doctor.Encoded(pair.input_ids, pair.num_tokens, pair.num_cut)
+
+  texts = itertools.chain.from_iterable(doctor.sample(groups))
+  lengths = doctor.check_encoded(
+    map(encode, texts), run.config.vocab_size, len(groups)
+  )
+  return lengths._replace(num_rows=run.task.num_rows)

@@ -191,6 +191,12 @@ class EmbeddingSettings(TrainingSettings):
     " and 0 for others.",
     basic=True,
   )
+  bad_rows: str = option.choice(
+    "refuse",
+    ["refuse", "skip"],
+    "Handling of rows that cannot be used: refuse stops at the first one, skip"
+    " leaves them out and logs the count.",
+  )
   min_score: float = option.number(
     0.0, "Score of unrelated texts, the lowest.", FINITE
   )

@@ -1,0 +1,393 @@
+"""Inputs of run_embeddings.py: model, groups of texts, teacher, judgements."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertlib import embedding_spec, text_files
+from bertlib.checkpoints import finding, loading, model_json
+from bertlib.data import beir, embedding_examples
+from bertlib.data.embedding_examples import Columns, Example
+from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.errors import InputError
+from bertlib.files import exists, open_any
+from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.training import resolve
+from bertlib.training.embedding_losses import LossOptions
+
+# Losses that a kind of data can train; the first is the default.
+LOSSES = {
+  "pairs": ("infonce",),
+  "triplets": ("infonce", "triplet"),
+  "scored_pairs": ("cosent", "cosine"),
+  "labeled_pairs": ("cosent", "cosine"),
+  "labeled_texts": ("supervised_contrastive",),
+  "texts": ("distillation",),
+}
+
+
+# The model
+
+
+def find_model(settings: EmbeddingSettings) -> EmbeddingSettings:
+  """Completes the flags of the model from the folder of the model.
+
+  Fetches a model that is given by name. Flags of the command line take
+  precedence over the files of the folder.
+
+  Args:
+    settings: settings of the command.
+
+  Returns:
+    The settings with config, vocabulary, casing and maximum length.
+
+  Raises:
+    InputError: the model cannot be downloaded, or its config or vocabulary is
+      not known.
+  """
+  model = resolve.fetch_model(settings.model)
+  folder = _model_folder(settings, model.init_checkpoint)
+  description = model_json.load_description(folder)
+  found: dict[str, Any] = {
+    name: description[name]
+    for name in ("do_lower_case", "max_seq_length")
+    if name in description and name not in model.given
+  }
+  for flag, name in (
+    ("bert_config_file", loading.CONFIG_FILE),
+    ("vocab_file", loading.VOCAB_FILE),
+  ):
+    path = os.path.join(folder, name)
+    if not getattr(model, flag):
+      if not exists(path):
+        raise InputError(f"--{flag} must be given: {folder} has no {name}")
+      found[flag] = path
+  return dataclasses.replace(
+    settings, model=dataclasses.replace(model, **found)
+  )
+
+
+def _model_folder(settings: EmbeddingSettings, checkpoint: str | None) -> str:
+  """Folder of the trained model, or else of the initial checkpoint."""
+  output_dir = settings.run.output_dir
+  if finding.trained_checkpoint(output_dir) or not checkpoint:
+    return output_dir
+  return os.path.dirname(checkpoint)
+
+
+def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
+  """The sentence vectors of the flags or, where none is given, of the model.
+
+  Args:
+    settings: of `find_model`.
+  """
+  flags = settings.vectors
+  folder = _model_folder(settings, settings.model.init_checkpoint)
+  description = model_json.load_description(folder)
+  spec = embedding_spec.from_json(description.get("embedding", {}))
+  given = {
+    name: getattr(flags, name)
+    for name in (
+      "pooling",
+      "normalize",
+      "projection_dim",
+      "projection_activation",
+    )
+    if getattr(flags, name) is not None
+  }
+  prompts = {
+    name: prefix
+    for name, prefix in (
+      ("query", flags.query_prefix),
+      ("passage", flags.passage_prefix),
+    )
+    if prefix is not None
+  }
+  if flags.matryoshka_dims:
+    dims = sorted(map(int, flags.matryoshka_dims), reverse=True)
+    given["matryoshka_dims"] = dims
+  return dataclasses.replace(spec, **given, prompts={**spec.prompts, **prompts})
+
+
+def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
+  """Prefix of the first text of an example, and of its other texts."""
+  if kind in ("pairs", "triplets"):
+    return spec.query_prefix, spec.passage_prefix
+  return spec.prompt(None), spec.prompt(None)
+
+
+def check_widths(
+  spec: EmbeddingSpec, hidden_size: int, teacher_width: int | None = None
+) -> None:
+  """Refuses widths that the vectors do not have.
+
+  Args:
+    spec: of the model.
+    hidden_size: of its encoder.
+    teacher_width: width of the vectors to distill; None without any.
+  """
+  width = spec.projection_dim or hidden_size
+  dims = spec.matryoshka_dims
+  shown = ",".join(map(str, dims))
+  if len(set(dims)) < len(dims):
+    raise InputError(f"--matryoshka_dims={shown}: give each width once")
+  if dims and dims[0] != width:
+    raise InputError(
+      f"--matryoshka_dims={shown}: the largest must be {width}, the width of"
+      " the vectors. --projection_dim changes that width"
+    )
+  if teacher_width not in (None, width):
+    raise InputError(
+      f"--teacher: its vectors have {teacher_width} values, but those of the"
+      f" model {width}. Give --projection_dim={teacher_width}"
+    )
+
+
+def read_vectors(path: str, num_vectors: int) -> np.ndarray:
+  """Reads the vectors of a teacher.
+
+  Args:
+    path: .npy file.
+    num_vectors: N.
+
+  Returns:
+    Float [N, D].
+
+  Raises:
+    InputError: the file does not hold N vectors.
+  """
+  try:
+    with open_any(path, "rb") as file:
+      vectors = np.load(file)
+  except ValueError as error:
+    raise InputError(f"{path}: is not an .npy file of numbers") from error
+  if vectors.ndim != 2 or vectors.dtype.kind != "f":
+    raise InputError(
+      f"{path}: has {vectors.dtype} {list(vectors.shape)}, not float"
+      f" [{num_vectors}, D]. Save one vector per row of --train_file"
+    )
+  if len(vectors) != num_vectors:
+    raise InputError(
+      f"{path}: has {len(vectors)} vectors, but --train_file has {num_vectors}"
+      " texts. Save one vector per text, in the same order"
+    )
+  return vectors
+
+
+def make_loss(
+  settings: EmbeddingSettings, spec: EmbeddingSpec, kind: str
+) -> LossOptions:
+  """The training objective.
+
+  Args:
+    settings: settings of the command.
+    spec: of the model.
+    kind: kind of the training data, a key of `LOSSES`.
+
+  Raises:
+    InputError: the data cannot train the loss, or the weights of the widths are
+      not one per width.
+  """
+  flags = settings.objective
+  name = flags.loss or LOSSES[kind][0]
+  if name not in LOSSES[kind]:
+    words = kind.replace("_", " ")
+    raise InputError(
+      f"--loss={name}: {settings.train_file} has {words}, which train"
+      f" {' or '.join(LOSSES[kind])}. Name other columns, or another loss"
+    )
+  margin = flags.margin
+  if margin is None:
+    margin = 0.5 if spec.normalize else 5.0
+  weights = tuple(map(float, flags.matryoshka_weights or ()))
+  widths = settings.vectors.matryoshka_dims or spec.matryoshka_dims
+  if weights and len(weights) != len(widths):
+    raise InputError(
+      f"--matryoshka_weights={','.join(flags.matryoshka_weights)}: give one"
+      f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
+    )
+  return LossOptions(
+    name,
+    flags.temperature,
+    flags.symmetric,
+    margin,
+    tuple(map(int, widths)),
+    weights,
+    spec.normalize,
+  )
+
+
+# The data
+
+
+class DevSet(NamedTuple):
+  """The dev set: examples, or queries and a corpus with judgements.
+
+  Attributes:
+    kind: see `embedding_examples.kind_of`; "retrieval" for the latter.
+    examples: pairs or texts with scores or labels; empty for retrieval.
+    retrieval: queries, corpus and judgements; None for the others.
+  """
+
+  kind: str
+  examples: Sequence[Example]
+  retrieval: beir.Retrieval | None
+
+
+class Data(NamedTuple):
+  """Data of the splits that the run uses.
+
+  Attributes:
+    kind: kind of the training data, see `embedding_examples.kind_of`; None
+      without training.
+    train: training examples.
+    dev: the dev set; None without evaluation.
+    predict: texts to encode.
+    corpus: texts to search.
+    queries: queries to search for.
+  """
+
+  kind: str | None
+  train: Sequence[Example]
+  dev: DevSet | None
+  predict: Sequence[str]
+  corpus: Sequence[str]
+  queries: Sequence[str]
+
+
+def distinct_texts(
+  examples: Sequence[Example],
+) -> tuple[list[str], np.ndarray]:
+  """The distinct texts of examples that all have as many texts.
+
+  Returns:
+    The texts, and for each example the positions of its texts among them, int
+    [examples, texts].
+  """
+  numbers: dict[str, int] = {}
+  positions = [
+    [numbers.setdefault(text, len(numbers)) for text in example.texts]
+    for example in examples
+  ]
+  return list(numbers), np.array(positions)
+
+
+def train_columns(settings: EmbeddingSettings) -> Columns:
+  """Columns of --train_file."""
+  return Columns(
+    settings.text_columns or (), settings.score_column, settings.label_column
+  )
+
+
+def dev_columns(settings: EmbeddingSettings) -> Columns:
+  """Columns of --dev_file: those of --train_file unless others are named."""
+  columns = Columns(
+    settings.dev_text_columns or (),
+    settings.dev_score_column,
+    settings.dev_label_column,
+  )
+  if not any(columns):
+    return train_columns(settings)
+  return columns._replace(texts=columns.texts or settings.text_columns or ())
+
+
+def check_flags(settings: EmbeddingSettings) -> None:
+  """Refuses flags that do not go together."""
+  run = settings.run
+  for flag, action in (("train_file", run.do_train), ("dev_file", run.do_eval)):
+    if action and not getattr(settings, flag):
+      raise InputError(f"--{flag} is needed with --do_{flag[:-5]}")
+  searches = bool(settings.corpus_file)
+  if searches != bool(settings.query_file):
+    missing = "query_file" if searches else "corpus_file"
+    raise InputError(f"--{missing} is needed: a search has both files")
+  if run.do_predict and not (settings.predict_file or searches):
+    raise InputError(
+      "--do_predict: name --predict_file, or --corpus_file and --query_file"
+    )
+  if settings.min_score >= settings.max_score:
+    raise InputError(
+      f"--min_score={settings.min_score:g}: must be less than"
+      f" --max_score={settings.max_score:g}"
+    )
+  if bool(settings.objective.teacher) != (
+    settings.objective.loss == "distillation"
+  ):
+    raise InputError("--teacher and --loss=distillation need each other")
+  if settings.query_file == settings.predict_file == "-":
+    raise InputError("standard input cannot be both queries and texts")
+
+
+def read_data(settings: EmbeddingSettings) -> Data:
+  """Reads the files that the run uses.
+
+  Raises:
+    InputError: a file is missing or malformed.
+  """
+  kind, train = None, []
+  if settings.run.do_train:
+    columns = train_columns(settings)
+    kind = embedding_examples.kind_of(columns)
+    train = _read_examples(settings, settings.train_file, columns)
+  return Data(
+    kind,
+    train,
+    read_dev_set(settings),
+    *(
+      _read_texts(settings, flag)
+      for flag in ("predict_file", "corpus_file", "query_file")
+    ),
+  )
+
+
+def read_dev_set(settings: EmbeddingSettings) -> DevSet | None:
+  """Reads --dev_file, if the run evaluates."""
+  run, path = settings.run, settings.dev_file
+  if not (run.do_eval or (run.do_train and run.eval_steps)):
+    return None
+  if beir.is_beir(path):
+    return DevSet("retrieval", (), beir.read(path, settings.beir_split))
+  columns = dev_columns(settings)
+  kind = embedding_examples.kind_of(columns)
+  examples = _read_examples(settings, path, columns)
+  if kind in ("pairs", "triplets"):
+    return DevSet("retrieval", (), beir.from_examples(examples))
+  return DevSet(kind, examples, None)
+
+
+def _read_examples(settings: EmbeddingSettings, path: str, columns: Columns):
+  return embedding_examples.read_examples(
+    path,
+    columns,
+    settings.min_score,
+    settings.max_score,
+    text_files.encoding_of(settings.text),
+    settings.bad_rows == "skip",
+  )
+
+
+def _read_texts(settings: EmbeddingSettings, flag: str) -> Sequence[str]:
+  path = getattr(settings, flag)
+  if not path or not settings.run.do_predict:
+    return ()
+  return embedding_examples.read_texts(
+    path, text_files.encoding_of(settings.text)
+  )
+
+
+def data_files(settings: EmbeddingSettings) -> list[str]:
+  """Paths of the data files of the run."""
+  run = settings.run
+  paths: Mapping[str | None, bool] = {
+    settings.train_file: run.do_train,
+    settings.dev_file: run.do_eval or bool(run.eval_steps),
+    settings.predict_file: run.do_predict,
+    settings.corpus_file: run.do_predict,
+    settings.query_file: run.do_predict,
+  }
+  return [path for path, used in paths.items() if path and used]

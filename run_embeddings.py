@@ -1,0 +1,679 @@
+"""Trains sentence embeddings, evaluates them, encodes texts and searches them.
+
+Also the module to call from Python: `Predictor` loads a trained or published
+model once and encodes whatever texts it is given.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.embeddings import EmbeddingSettings
+
+  app.parse_flags(EmbeddingSettings, imports_tensorflow=True)
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from bertlib import (
+  app,
+  embedding_spec,
+  estimator_api,
+  pooling,
+  published_models,
+)
+from bertlib.checkpoints import predictor, zoo
+from bertlib.data import (
+  embedding_records,
+  input_pipeline,
+  model_inputs,
+  record_check,
+  tf_records,
+)
+from bertlib.data.embedding_examples import Example
+from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.metrics import (
+  embedding_evaluation,
+  result_files,
+  similarity_scores,
+)
+from bertlib.reporting import (
+  doctor,
+  receipts,
+  run_report,
+  task_checks,
+  training_checks,
+)
+from bertlib.settings import option
+from bertlib.settings.embeddings import EmbeddingSettings
+from bertlib.training import (
+  devices,
+  embedding_inputs,
+  embedding_losses,
+  estimator_spec,
+  gradient_caching,
+  step_plan,
+)
+from bertlib.training.run import (
+  check_actions,
+  check_output_dir,
+  check_start,
+  input_options,
+  lock_output_dir,
+  predict,
+  select_checkpoint,
+  setup,
+  train,
+  train_seeds,
+  write_metrics,
+  write_model_files,
+)
+from bertlib.training.task import Run, Task
+
+# The model
+
+
+def create_model(
+  bert_config: modeling.BertConfig,
+  is_training: bool,
+  input_ids,
+  input_mask,
+  segment_ids,
+  spec: EmbeddingSpec,
+  use_one_hot_embeddings: bool,
+  dropout_seed=None,
+  compute: modeling.Compute | None = None,
+):
+  """Builds the encoder with a vector for each text.
+
+  Args:
+    bert_config: config of the encoder.
+    is_training: whether dropout is on.
+    input_ids: int32 [..., S], any number of texts.
+    input_mask: int32 [..., S], 1 at tokens, 0 at padding.
+    segment_ids: int32 [..., S].
+    spec: from hidden states to vectors.
+    use_one_hot_embeddings: see `modeling.BertModel`.
+    dropout_seed: see `modeling.dropout`.
+    compute: None for `modeling.Compute()`.
+
+  Returns:
+    Vectors before normalization, float32 [..., D].
+  """
+  *outer, length = modeling.get_shape_list(input_ids)
+  input_ids, input_mask, segment_ids = (
+    tf.reshape(tensor, [-1, length])
+    for tensor in (input_ids, input_mask, segment_ids)
+  )
+  model = modeling.BertModel(
+    config=bert_config,
+    is_training=is_training,
+    input_ids=input_ids,
+    input_mask=input_mask,
+    token_type_ids=segment_ids,
+    use_one_hot_embeddings=use_one_hot_embeddings,
+    dropout_seed=dropout_seed,
+    compute=compute,
+  )
+  vectors = pooling.sentence_vectors(
+    model.get_sequence_output(), input_mask, spec
+  )
+  return tf.reshape(vectors, [*outer, vectors.shape[-1]])
+
+
+def model_fn_builder(
+  bert_config: modeling.BertConfig,
+  spec: EmbeddingSpec,
+  loss: embedding_losses.LossOptions | None,
+  init_checkpoint: str | None,
+  learning_rate: float,
+  num_train_steps: int | None,
+  num_warmup_steps: int | None,
+  use_tpu: bool,
+  use_one_hot_embeddings: bool,
+  **more_arguments: Any,
+):
+  """The `model_fn` of sentence embeddings, for TPUEstimator.
+
+  `spec` and `use_one_hot_embeddings` are those of `create_model`, `loss` is the
+  training objective, None without training. All other arguments are
+  `estimator_spec.TrainingArguments`; more of these may be given by name.
+
+  Returns:
+    A function of features, labels, mode, params and config. It trains on groups
+    of texts, and predicts `vectors` [B, D], normalized if `spec` says so.
+  """
+  arguments = estimator_spec.TrainingArguments(
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    **more_arguments,
+  )
+
+  def model_fn(features, labels, mode, params, config=None):
+    del labels  # they are among the features
+
+    def build(batch, is_training, dropout_seed=None):
+      return create_model(
+        bert_config,
+        is_training,
+        batch["input_ids"],
+        batch["input_mask"],
+        batch["segment_ids"],
+        spec,
+        use_one_hot_embeddings,
+        dropout_seed,
+        arguments.compute,
+      )
+
+    if mode == estimator_api.ModeKeys.TRAIN:
+      batch_loss = gradient_caching.BatchLoss(
+        lambda batch, seed: build(batch, True, seed),
+        embedding_losses.make_loss(loss),
+        embedding_losses.FEATURES,
+      )
+      return estimator_spec.train_spec(
+        arguments, batch_loss, features, params, config
+      )
+    vectors = build(features, False)
+    if spec.normalize:
+      vectors = pooling.normalize(vectors)
+    predictions = {"vectors": vectors}
+    if "input_index" in features:
+      predictions["input_index"] = features["input_index"]
+    return estimator_api.TPUEstimatorSpec(
+      mode=mode,
+      predictions=predictions,
+      scaffold_fn=estimator_spec.restore_trained(arguments, config),
+    )
+
+  return model_fn
+
+
+class Predictor(predictor.LoadedModel):
+  """Encodes texts as vectors with a trained model.
+
+  ```python
+  predictor = run_embeddings.Predictor("output/search")
+  vectors = predictor.encode(["How do I resume a run?"], prompt="query")
+  ```
+  """
+
+  script = "run_embeddings"
+  purpose = "encodes sentences"
+
+  @property
+  def spec(self) -> EmbeddingSpec:
+    """Pooling, normalization and prompts of the model."""
+    return embedding_spec.from_json(self.description["embedding"])
+
+  @property
+  def width(self) -> int:
+    """D, the number of values of a vector."""
+    return self._outputs.shape[-1]
+
+  @staticmethod
+  def build(description, config, inputs, compute):
+    """See base class."""
+    spec = embedding_spec.from_json(description["embedding"])
+    vectors = create_model(
+      config,
+      is_training=False,
+      **inputs,
+      spec=spec,
+      use_one_hot_embeddings=False,
+      compute=compute,
+    )
+    return pooling.normalize(vectors) if spec.normalize else vectors
+
+  def encode(
+    self,
+    texts: Iterable[str],
+    prompt: str | None = None,
+    dim: int | None = None,
+  ) -> np.ndarray:
+    """Encodes texts.
+
+    Args:
+      texts: texts; longer ones than the model's length are truncated.
+      prompt: name of the prefix of the texts, such as "query"; None for the
+        model's default.
+      dim: width of the vectors, at most D; None for D.
+
+    Returns:
+      float32 [N, dim], in the order of the texts; each normalized if the model
+      normalizes.
+
+    Raises:
+      InputError: the model has no such prompt.
+      ValueError: `dim` is not in [1, D].
+    """
+    prefix = self.spec.prompt(prompt)
+    rows = self.predict_blocks(
+      texts,
+      functools.partial(self._encode, prefix),
+      lambda _, vectors: vectors,
+    )
+    vectors = np.array(rows, np.float32).reshape(len(rows), self.width)
+    if dim is None:
+      return vectors
+    if not 0 < dim <= self.width:
+      raise ValueError(f"dim={dim}: vectors have {self.width} values")
+    if self.spec.normalize:
+      return similarity_scores.unit_vectors(vectors, dim)
+    return vectors[:, :dim]
+
+  def _encode(self, prefix: str, texts: Sequence[str]):
+    """Nothing that decoding needs, and the rows of the texts."""
+    return None, embedding_records.token_rows(
+      texts, self.tokenizer, self.description["max_seq_length"], prefix
+    )
+
+
+# The command line
+
+
+def define_flags(required: bool = True) -> None:
+  """Defines the flags, see `option.define`."""
+  option.define(EmbeddingSettings, required=required)
+
+
+def main(_) -> None:
+  """Trains, evaluates and predicts, as the flags say."""
+  settings = option.from_flags(EmbeddingSettings)
+  if settings.receipt.doctor:
+    doctor.diagnose(settings, doctor_checks)
+    return
+  receipt = receipts.begin(__file__, settings)
+  check_flags(settings)
+  check_output(settings)
+  settings = embedding_inputs.find_model(settings)
+  data = embedding_inputs.read_data(settings)
+  teacher = open_teacher(settings, data.train)
+  run = setup(settings, make_task(settings, data, teacher))
+  settings = run.settings
+  check_vectors(run, teacher)
+  check_start(run)
+  with lock_output_dir(settings):
+    receipt.start(settings, embedding_inputs.data_files(settings))
+    devices.log_devices(settings.devices, settings.compute)
+    if settings.run.do_train:
+      write_model_files(run)
+    dev_set = data.dev and write_dev_set(run, data.dev)
+    lengths = None
+    if run.seeds:
+      train_seeds(run, "--nodo_predict")
+    elif settings.run.do_train:
+      lengths = train_embeddings(run, data, dev_set, teacher)
+    if not run.is_chief:
+      return
+    checkpoint = select_checkpoint(run)
+    results: dict[str, Any] = {}
+    if settings.run.do_eval:
+      results = evaluate_dev_set(run, dev_set, checkpoint)
+      write_metrics(run, results, checkpoint)
+    if settings.run.do_predict:
+      write_predictions(run, data, checkpoint)
+    if settings.run.do_train:
+      run_report.write_report(run, results, lengths=lengths)
+    receipt.finish(results, checkpoint)
+
+
+# Before the run
+
+
+class Teacher(NamedTuple):
+  """A model whose vectors are distilled.
+
+  Attributes:
+    width: T, width of its vectors.
+    encode: takes N texts; returns their vectors, float32 [N, T].
+  """
+
+  width: int
+  encode: Callable[[Sequence[str]], np.ndarray]
+
+
+def open_teacher(
+  settings: EmbeddingSettings, train_set: Sequence[Example]
+) -> Teacher | None:
+  """Opens --teacher, a file of vectors or a model.
+
+  Raises:
+    InputError: the file does not have a vector for each training example, or
+      the folder holds no embedding model.
+  """
+  path = settings.objective.teacher
+  if not path or not train_set:
+    return None
+  if path.endswith(".npy"):
+    vectors = embedding_inputs.read_vectors(path, len(train_set))
+    return Teacher(vectors.shape[1], lambda texts: vectors)
+  if published_models.is_name(path):
+    path = zoo.fetch(path)
+  model = Predictor(path)
+  return Teacher(model.width, model.encode)
+
+
+def make_task(
+  settings: EmbeddingSettings,
+  data: embedding_inputs.Data,
+  teacher: Teacher | None = None,
+) -> Task:
+  """Describes the task to the functions of `run`.
+
+  Args:
+    settings: of `embedding_inputs.find_model`.
+    data: what the run trains on.
+    teacher: None without distillation.
+  """
+  spec = embedding_inputs.find_spec(settings)
+  loss, num_texts = None, 1
+  if data.train:
+    loss = embedding_inputs.make_loss(settings, spec, data.kind)
+    num_texts = max(len(example.texts) for example in data.train)
+  heads = {}
+  if spec.projection_dim:
+    heads[f"{pooling.SCOPE}/kernel"] = (
+      "has no projection. Leave out --projection_dim, or train one"
+    )
+  return Task(
+    name="run_embeddings",
+    model_fn_builder=model_fn_builder,
+    model_arguments={"spec": spec, "loss": loss},
+    features=embedding_records.layout(
+      data.kind or "texts",
+      num_texts,
+      settings.model.max_seq_length,
+      teacher and teacher.width,
+    ),
+    metrics=embedding_evaluation.metric_names(
+      data.dev.kind if data.dev else "retrieval", spec.matryoshka_dims
+    ),
+    description={"embedding": spec.as_json()},
+    must_agree=["embedding", "do_lower_case"],
+    heads=heads,
+  )
+
+
+def check_flags(settings: EmbeddingSettings) -> None:
+  """Refuses flags that do not go together."""
+  check_actions(settings.run)
+  embedding_inputs.check_flags(settings)
+
+
+def check_vectors(run: Run, teacher: Teacher | None) -> None:
+  """Refuses widths that do not fit the model."""
+  embedding_inputs.check_widths(
+    run.task.model_arguments["spec"],
+    run.config.hidden_size,
+    teacher and teacher.width,
+  )
+
+
+def check_output(settings: EmbeddingSettings) -> None:
+  """Refuses an --output_dir in which data would be overwritten."""
+  check_output_dir(
+    settings,
+    ["*.tf_record", "*_vectors.npy", "*_results.jsonl"],
+    embedding_inputs.data_files(settings),
+  )
+
+
+def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
+  """Runs the checks of --doctor."""
+  check = doctor.check
+  flags_are_right = check("flags", check_flags, settings)
+  check("output", check_output, settings, after=flags_are_right)
+  found = check("model", embedding_inputs.find_model, settings)
+  settings = (
+    doctor.unless_skipped(found, lambda value: value, found) or settings
+  )
+  data = check(
+    "texts", embedding_inputs.read_data, settings, after=flags_are_right
+  )
+  train_set = doctor.unless_skipped(data, lambda value: value.train, data)
+  teacher = check("teacher", open_teacher, settings, train_set)
+  task = doctor.unless_skipped(data, make_task, settings, data, teacher)
+  run = training_checks.check_setup(doctor, settings, task)
+  check("vectors", check_vectors, run, teacher, after=run.config)
+  lengths = check(
+    "tokens", task_checks.check_text_groups, run, data, after=run.tokenizer
+  )
+  training_checks.check_training(doctor, run, lengths)
+
+
+# Training and encoding
+
+
+def train_embeddings(
+  run: Run,
+  data: embedding_inputs.Data,
+  dev_set: DevSet | None,
+  teacher: Teacher | None,
+) -> model_inputs.Lengths:
+  """Trains on groups of texts.
+
+  Args:
+    run: the run.
+    data: the training examples.
+    dev_set: evaluated during training; None without.
+    teacher: None without distillation.
+
+  Returns:
+    The lengths of the texts.
+  """
+  settings = run.settings
+  spec = run.task.model_arguments["spec"]
+  path = run.path("train.tf_record")
+  teacher_vectors = None
+  if teacher:
+    texts = [example.texts[0] for example in data.train]
+    teacher_vectors = teacher.encode(texts)[:, np.newaxis]
+  lengths = embedding_records.write_records(
+    path,
+    data.train,
+    run.task.features,
+    run.tokenizer,
+    embedding_inputs.prefixes(spec, data.kind),
+    teacher_vectors,
+  )
+  train(
+    run,
+    input_pipeline.record_input_fn(
+      path,
+      run.task.features,
+      by_length=settings.run.group_by_length and not run.on_tpu,
+      **input_options(run, is_training=True),
+    ),
+    step_plan.count_steps(settings.run, len(data.train), run.task.unit),
+    f"{len(data.train)} {run.task.unit}",
+    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint),
+    functools.partial(record_check.find, [path], run.task.features),
+  )
+  return lengths
+
+
+class TextSet(NamedTuple):
+  """Texts to encode, whose records are written.
+
+  Attributes:
+    path: file of the records.
+    num_texts: number of the texts.
+    batch_size: texts of a batch.
+  """
+
+  path: str
+  num_texts: int
+  batch_size: int
+
+
+def write_texts(
+  run: Run, name: str, texts: Iterable[str], batch_size: int
+) -> TextSet:
+  """Writes the records of texts.
+
+  Args:
+    run: the run.
+    name: name of the file in --output_dir, without `.tf_record`.
+    texts: the texts, with their prefixes.
+    batch_size: texts of a batch, all of which are full on a TPU.
+  """
+  path = run.path(f"{name}.tf_record")
+  num_texts = embedding_records.write_texts(
+    path, texts, run.tokenizer, run.settings.model.max_seq_length
+  )
+  return TextSet(path, num_texts, batch_size)
+
+
+def encode(
+  run: Run, texts: TextSet, checkpoint: str | None
+) -> Iterator[np.ndarray]:
+  """Encodes texts.
+
+  Args:
+    run: the run.
+    texts: the texts.
+    checkpoint: None for the model of --init_checkpoint.
+
+  Yields:
+    The vector of each text, float32 [D], in order.
+  """
+  input_fn = input_pipeline.record_input_fn(
+    texts.path,
+    embedding_records.text_layout(run.settings.model.max_seq_length),
+    by_length=not run.on_tpu,
+    **input_options(run, is_training=False),
+  )
+  rows = predict(run, input_fn, texts.num_texts, checkpoint, texts.batch_size)
+  for row in itertools.islice(
+    tf_records.restore_input_order(rows), texts.num_texts
+  ):
+    yield row["vectors"]
+
+
+class DevSet(NamedTuple):
+  """The dev set, whose texts are written as records.
+
+  Attributes:
+    data: the dev set.
+    texts: its distinct texts; of a retrieval, the queries and the corpus.
+    positions: int [examples, texts], texts of each example; None for a
+      retrieval.
+    document_ids: ids of the corpus of a retrieval.
+  """
+
+  data: embedding_inputs.DevSet
+  texts: TextSet
+  positions: np.ndarray | None = None
+  document_ids: Sequence[str] = ()
+
+
+def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> DevSet:
+  """Writes the records of the texts of a dev set.
+
+  Examples without queries have the model's default prefix.
+  """
+  spec, retrieval = run.task.model_arguments["spec"], data.retrieval
+  batch_size = run.settings.run.eval_batch_size
+  if retrieval is None:
+    texts, positions = embedding_inputs.distinct_texts(data.examples)
+    prefixed = (spec.prompt(None) + text for text in texts)
+    text_set = write_texts(run, "eval", prefixed, batch_size)
+    return DevSet(data, text_set, positions)
+  document_ids = []
+
+  def documents():
+    for document_id, text in retrieval.corpus:
+      document_ids.append(document_id)
+      yield text
+
+  texts = with_prefixes(spec, retrieval.queries.values(), documents())
+  text_set = write_texts(run, "eval", texts, batch_size)
+  return DevSet(data, text_set, document_ids=document_ids)
+
+
+def with_prefixes(
+  spec: EmbeddingSpec, queries: Iterable[str], corpus: Iterable[str]
+) -> Iterator[str]:
+  """Yields queries, and then the texts of a corpus, with their prefixes."""
+  for text in queries:
+    yield spec.query_prefix + text
+  for text in corpus:
+    yield spec.passage_prefix + text
+
+
+def evaluate_dev_set(
+  run: Run, dev_set: DevSet, checkpoint: str | None
+) -> dict[str, Any]:
+  """Evaluates a checkpoint on the dev set.
+
+  Args:
+    run: the run.
+    dev_set: the dev set.
+    checkpoint: None for the model of --init_checkpoint.
+
+  Returns:
+    The metrics by name.
+  """
+  data, dims = dev_set.data, run.task.model_arguments["spec"].matryoshka_dims
+  vectors = encode(run, dev_set.texts, checkpoint)
+  if data.retrieval is None:
+    return embedding_evaluation.evaluate_examples(
+      data.kind, data.examples, np.stack(list(vectors)), dev_set.positions, dims
+    )
+  query_ids = list(data.retrieval.queries)
+  return embedding_evaluation.evaluate_retrieval(
+    query_ids,
+    take(vectors, len(query_ids)),
+    dev_set.document_ids,
+    vectors,
+    data.retrieval.relevance,
+    dims,
+  )
+
+
+def take(vectors: Iterator[np.ndarray], number: int) -> np.ndarray:
+  """The next vectors of an iterator: [D] each to [number, D]."""
+  return np.stack(list(itertools.islice(vectors, number)))
+
+
+def write_predictions(
+  run: Run, data: embedding_inputs.Data, checkpoint: str | None
+) -> None:
+  """Writes the vectors of --predict_file, and the results of a search."""
+  spec, settings = run.task.model_arguments["spec"], run.settings
+  batch_size = settings.run.predict_batch_size
+  if data.predict:
+    prefix = spec.prompt(settings.prompt)
+    texts = write_texts(
+      run, "predict", (prefix + text for text in data.predict), batch_size
+    )
+    name = result_files.name_with(settings.predict_file, "vectors")
+    result_files.write_vectors(
+      run.path(f"{name}.npy"), encode(run, texts, checkpoint), texts.num_texts
+    )
+  if data.queries:
+    texts = with_prefixes(spec, data.queries, data.corpus)
+    vectors = encode(
+      run, write_texts(run, "search", texts, batch_size), checkpoint
+    )
+    ((scores, lines),) = embedding_evaluation.search(
+      take(vectors, len(data.queries)), vectors, settings.top_k
+    )
+    name = result_files.name_with(settings.query_file, "results")
+    result_files.write_search_results(
+      run.path(f"{name}.jsonl"), data.queries, data.corpus, scores, lines
+    )
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,257 @@
+"""Tests of sentence embeddings, most of them of the command line."""
+
+import json
+import re
+import shutil
+
+import commands
+import numpy as np
+import pytest
+import run_outputs
+import tiny_embeddings
+import trained_models
+from tiny_embeddings import PAIRS, flags, training
+
+import run_embeddings
+from bertlib.checkpoints import rewrite
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+  """A folder with a small model's files and data."""
+  place = tmp_path_factory.mktemp("embeddings")
+  tiny_embeddings.write_data(place)
+  return place
+
+
+@pytest.fixture(scope="module")
+def trained(once, tmp_path_factory):
+  """A model trained for 40 steps."""
+  path = tmp_path_factory.mktemp("trained")
+  return trained_models.copy(once, "embeddings", path)
+
+
+@pytest.fixture(scope="module")
+def predictor(trained):
+  with run_embeddings.Predictor(str(trained.folder)) as predictor:
+    yield predictor
+
+
+def results(folder):
+  return {
+    name: float(value)
+    for name, value in run_outputs.read_results(
+      folder / "eval_results.txt"
+    ).items()
+  }
+
+
+# A trained model
+
+
+def test_it_learns_to_find_the_answer(trained):
+  scores = results(trained.folder)
+  assert scores["eval_ndcg@10"] > 0.95
+  assert scores["eval_ndcg@10_8"] > 0.8
+
+
+def test_the_score_reported_is_that_of_the_best_weights(trained):
+  with open(trained.folder / "dev_scores.jsonl") as file:
+    rows = list(map(json.loads, file))
+  assert [row["step"] for row in rows] == [20, 40]
+  best = max(row["ndcg@10"] for row in rows)
+  assert results(trained.folder)["eval_ndcg@10"] == pytest.approx(best)
+
+
+def test_the_vectors_written_are_those_of_the_predictor(trained, predictor):
+  vectors = np.load(trained.folder / "corpus_vectors.npy")
+  assert vectors.dtype == np.float32
+  expected = predictor.encode(text for _, text in PAIRS)
+  np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_vectors_of_any_width_have_length_one(predictor):
+  texts = [text for text, _ in PAIRS]
+  full, short = predictor.encode(texts), predictor.encode(texts, dim=8)
+  assert (full.shape, short.shape) == ((16, 16), (16, 8))
+  for vectors in (full, short):
+    norms = np.linalg.norm(vectors, axis=1)
+    np.testing.assert_allclose(norms, 1.0, rtol=1e-5)
+  cut = full[:, :8] / np.linalg.norm(full[:, :8], axis=1, keepdims=True)
+  np.testing.assert_allclose(short, cut, rtol=1e-5)
+
+
+def test_no_texts_have_no_vectors(predictor):
+  assert predictor.encode([]).shape[0] == 0
+
+
+def test_search_results_are_the_most_similar_lines(trained, predictor):
+  with open(trained.folder / "queries_results.jsonl") as file:
+    found = list(map(json.loads, file))
+  cosines = (
+    predictor.encode(query for query, _ in PAIRS)
+    @ predictor.encode(text for _, text in PAIRS).T
+  )
+  assert [row["query"] for row in found] == [query for query, _ in PAIRS]
+  for row, scores in zip(found, cosines):
+    lines = np.argsort(-scores)[:3]
+    assert [r["line"] for r in row["results"]] == [*(lines + 1)]
+    assert [r["text"] for r in row["results"]] == [PAIRS[i][1] for i in lines]
+    np.testing.assert_allclose(
+      [r["score"] for r in row["results"]], scores[lines], atol=1e-5
+    )
+
+
+def test_a_trained_model_needs_no_other_files(trained, place, tmp_path):
+  folder = shutil.copytree(trained.folder, tmp_path / "trained")
+  commands.succeed(
+    "run_embeddings.py",
+    f"--output_dir={folder}",
+    "--do_eval",
+    f"--dev_file={place / 'beir'}",
+  )
+  # The pairs in the layout of BEIR have the scores of the pairs.
+  for name, value in results(trained.folder).items():
+    assert results(folder)[name] == pytest.approx(value, abs=1e-6)
+
+
+# Losses and kinds of data
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "kind, loss, metric, low",
+  [
+    ("pairs", "infonce", "ndcg@10", 0.9),
+    ("triplets", "triplet", "ndcg@10", 0.6),
+    ("triplets", "infonce", "ndcg@10", 0.9),
+    ("scored", "cosent", "spearman", 0.9),
+    ("scored", "cosine", "spearman", 0.9),
+    ("matches", "cosent", "average_precision", 0.9),
+    ("labeled", "supervised_contrastive", "map", 0.9),
+  ],
+)
+def test_each_loss_learns(place, tmp_path, kind, loss, metric, low):
+  commands.succeed(
+    "run_embeddings.py",
+    *flags(place, *training(place, kind), output_dir=tmp_path),
+    f"--loss={loss}",
+    "--do_eval",
+    f"--dev_file={place / kind}.tsv",
+  )
+  assert results(tmp_path)[f"eval_{metric}"] > low
+
+
+@pytest.mark.train
+def test_a_student_learns_the_vectors_of_its_teacher(trained, place, tmp_path):
+  (tmp_path / "texts.tsv").write_text(
+    "text\n" + "".join(f"{text}\n" for pair in PAIRS for text in pair)
+  )
+  commands.succeed(
+    "run_embeddings.py",
+    *flags(place, *training(place), output_dir=tmp_path / "out"),
+    f"--train_file={tmp_path / 'texts.tsv'}",
+    "--text_columns=text",
+    "--loss=distillation",
+    f"--teacher={trained.folder}",
+    "--num_train_epochs=60",
+  )
+  texts = [text for pair in PAIRS for text in pair]
+  with run_embeddings.Predictor(str(tmp_path / "out")) as student:
+    learned = student.encode(texts)
+  with run_embeddings.Predictor(str(trained.folder)) as teacher:
+    cosines = np.sum(learned * teacher.encode(texts), axis=1)
+  assert cosines.mean() > 0.9
+
+
+@pytest.mark.train
+def test_a_dev_set_may_have_other_columns(place, tmp_path):
+  commands.succeed(
+    "run_embeddings.py",
+    *flags(place, *training(place), output_dir=tmp_path),
+    "--num_train_epochs=1",
+    "--do_eval",
+    f"--dev_file={place / 'scored.tsv'}",
+    "--dev_text_columns=first,second",
+    "--dev_score_column=score",
+    "--max_score=2",
+  )
+  assert {"eval_spearman", "eval_pearson"} == results(tmp_path).keys()
+
+
+@pytest.mark.train
+def test_prefixes_are_those_of_the_model(place, tmp_path):
+  commands.succeed(
+    "run_embeddings.py",
+    *flags(place, *training(place), output_dir=tmp_path),
+    "--num_train_epochs=1",
+    "--query_prefix=query : ",
+    "--pooling=cls",
+    "--nonormalize",
+    "--projection_dim=12",
+    "--projection_activation=tanh",
+  )
+  with run_embeddings.Predictor(str(tmp_path)) as predictor:
+    query = predictor.encode(["ann went"], prompt="query")
+    text = predictor.encode(["query : ann went"])
+  np.testing.assert_allclose(query, text, rtol=1e-6)
+  assert query.shape == (1, 12)
+  assert abs(np.linalg.norm(query) - 1) > 1e-3
+
+
+# Resuming
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_resumed_run_ends_with_the_same_weights(
+  place, tmp_path, micro_batches
+):
+  run = [
+    "run_embeddings.py",
+    *flags(place, *training(place), output_dir=tmp_path),
+    "--num_train_epochs=2",
+    "--save_checkpoints_steps=2",
+    f"--gradient_accumulation_steps={micro_batches}",
+  ]
+  commands.succeed(*run)
+  expected = rewrite.read_weights(str(tmp_path / "model.ckpt-4"))
+  for path in tmp_path.glob("model.ckpt-4.*"):
+    path.unlink()
+  (tmp_path / "checkpoint").write_text(
+    'model_checkpoint_path: "model.ckpt-2"\n'
+  )
+  commands.succeed(*run)
+  run_outputs.assert_same_bits(
+    rewrite.read_weights(str(tmp_path / "model.ckpt-4")), expected
+  )
+
+
+# Wrong input
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+  "more, message",
+  [
+    (["--loss=cosent"], "--loss=cosent: .* has pairs"),
+    (["--matryoshka_dims=8"], "the largest must be 16"),
+    (["--matryoshka_dims=16,8,8"], "give each width once"),
+    (["--matryoshka_dims=16,8", "--matryoshka_weights=1"], "one weight"),
+    (["--teacher=x.npy"], "--teacher and --loss=distillation"),
+    (["--do_predict"], "--do_predict: name --predict_file"),
+    (["--do_predict", "--query_file=a"], "--corpus_file is needed"),
+    (["--min_score=2"], "must be less than --max_score=1"),
+    (["--text_columns=question,reply"], "reply"),
+  ],
+)
+def test_what_does_not_fit_is_refused(place, tmp_path, more, message):
+  line = commands.fail(
+    "run_embeddings.py",
+    *flags(place, *training(place), output_dir=tmp_path / "out"),
+    *more,
+  )
+  assert not (tmp_path / "out").exists()
+  assert re.search(message, line)

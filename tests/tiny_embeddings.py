@@ -1,0 +1,130 @@
+"""A tiny model of sentence vectors, and the texts that it is trained on."""
+
+import json
+
+import commands
+
+import modeling
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+NAMES = ["ann", "bob", "cat", "dan"]
+CITIES = ["paris", "rome", "oslo", "lima"]
+WORDS = ["who", "went", "to", "is", "in", "?", ".", ":", "query"]
+VOCAB = [*SPECIAL, *NAMES, *CITIES, *WORDS]
+CONFIG = modeling.BertConfig(
+  vocab_size=len(VOCAB),
+  hidden_size=16,
+  num_hidden_layers=1,
+  num_attention_heads=2,
+  intermediate_size=32,
+  max_position_embeddings=32,
+  type_vocab_size=2,
+)
+PAIRS = [
+  (f"{name} went to {city}", f"{name} is in {city} .")
+  for name in NAMES
+  for city in CITIES
+]
+
+
+def write_data(folder):
+  """Writes a small model's files and data into a folder."""
+  (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+  (folder / "bert_config.json").write_text(CONFIG.to_json_string())
+  write_table(folder / "pairs.tsv", ["question", "answer"], PAIRS)
+  triplets = [(*PAIRS[i], PAIRS[i - 1][1]) for i in range(len(PAIRS))]
+  write_table(
+    folder / "triplets.tsv", ["question", "answer", "other"], triplets
+  )
+  scored = [
+    (a, b, len({*a.split()} & {*b.split()}))
+    for a, _ in PAIRS[:4]
+    for _, b in PAIRS[:8]
+  ]
+  write_table(folder / "scored.tsv", ["first", "second", "score"], scored)
+  labeled = [(a, b, int(score == 2)) for a, b, score in scored]
+  write_table(folder / "matches.tsv", ["first", "second", "label"], labeled)
+  texts = [(a, a.split()[0]) for a, _ in PAIRS]
+  write_table(folder / "labeled.tsv", ["text", "label"], texts)
+  (folder / "queries.txt").write_text("".join(f"{a}\n" for a, _ in PAIRS))
+  (folder / "corpus.txt").write_text("".join(f"{b}\n" for _, b in PAIRS))
+  write_beir(folder / "beir")
+
+
+def write_table(path, header, rows):
+  lines = ["\t".join(map(str, row)) for row in [header, *rows]]
+  path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_beir(folder):
+  """Writes the pairs in the layout of BEIR."""
+  (folder / "qrels").mkdir(parents=True)
+  with open(folder / "corpus.jsonl", "w") as file:
+    for number, (_, text) in enumerate(PAIRS):
+      row = {"_id": f"d{number}", "title": "", "text": text}
+      file.write(json.dumps(row) + "\n")
+  with open(folder / "queries.jsonl", "w") as file:
+    for number, (text, _) in enumerate(PAIRS):
+      file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
+  judgements = [(f"q{i}", f"d{i}", 1) for i in range(len(PAIRS))]
+  write_table(
+    folder / "qrels" / "test.tsv",
+    ["query-id", "corpus-id", "score"],
+    judgements,
+  )
+
+
+# Columns of each kind of data, by file.
+COLUMNS = {
+  "pairs": ["--text_columns=question,answer"],
+  "triplets": ["--text_columns=question,answer,other"],
+  "scored": [
+    "--text_columns=first,second",
+    "--score_column=score",
+    "--max_score=2",
+  ],
+  "matches": ["--text_columns=first,second", "--label_column=label"],
+  "labeled": ["--text_columns=text", "--label_column=label"],
+}
+
+
+def flags(folder, *more, output_dir=None):
+  return [
+    f"--vocab_file={folder / 'vocab.txt'}",
+    f"--bert_config_file={folder / 'bert_config.json'}",
+    f"--output_dir={output_dir or folder / 'out'}",
+    "--max_seq_length=16",
+    *more,
+  ]
+
+
+def training(folder, kind="pairs"):
+  return [
+    "--do_train",
+    f"--train_file={folder / kind}.tsv",
+    *COLUMNS[kind],
+    "--train_batch_size=8",
+    "--num_train_epochs=20",
+    "--learning_rate=3e-3",
+    "--bias_correction",
+    "--xla=off",
+  ]
+
+
+def train(folder):
+  """Trains for 40 steps, evaluates, encodes and searches."""
+  return commands.succeed(
+    "run_embeddings.py",
+    *flags(folder, *training(folder), output_dir=folder / "trained"),
+    "--do_eval",
+    f"--dev_file={folder / 'pairs.tsv'}",
+    "--do_predict",
+    f"--predict_file={folder / 'corpus.txt'}",
+    f"--corpus_file={folder / 'corpus.txt'}",
+    f"--query_file={folder / 'queries.txt'}",
+    "--top_k=3",
+    "--matryoshka_dims=16,8",
+    "--gradient_accumulation_steps=2",
+    "--eval_steps=20",
+    own_process=True,
+  )
