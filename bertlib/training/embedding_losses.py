@@ -18,6 +18,9 @@ from bertlib import pooling
 
 MISSING = -1  # text id of a missing hard negative
 
+# Features of a batch that losses take.
+FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
+
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions:
@@ -80,6 +83,11 @@ def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
     return tf.add_n(losses)
 
   return loss_fn
+
+
+def compares_examples(options: LossOptions) -> bool:
+  """True if the loss is no mean over examples, each on its own."""
+  return LOSSES[options.name] in (_infonce, _cosent, _supervised_contrastive)
 
 
 def _outputs(vectors, dim: int | None, options: LossOptions):
@@ -156,8 +164,8 @@ def _ranking_loss(
 def _triplet(vectors, features, options: LossOptions):
   """Triplet loss with Euclidean distances (Reimers and Gurevych 2019).
 
-  The mean over all hard negatives; missing ones, and copies of their anchor or
-  positive, do not count.
+  The loss of an example is the mean over its hard negatives. Missing ones, and
+  copies of the anchor or the positive, do not count.
   """
   text_ids = features["text_ids"]
   distances = _distance(vectors[:, :1], vectors[:, 1:])  # [B, G - 1]
@@ -168,7 +176,7 @@ def _triplet(vectors, features, options: LossOptions):
     | tf.equal(negative_ids, text_ids[:, :1])
     | tf.equal(negative_ids, text_ids[:, 1:2])
   )
-  return _mean(losses, ~is_masked)
+  return tf.reduce_mean(_mean(losses, ~is_masked))
 
 
 def _cosine(vectors, features, options: LossOptions):
@@ -223,8 +231,8 @@ def _supervised_contrastive(vectors, features, options: LossOptions):
 def _distillation(vectors, features, options: LossOptions):
   """Mean squared error of a teacher's vectors (Reimers and Gurevych 2020).
 
-  The squared Euclidean distance, averaged over texts. Both vectors are
-  normalized if those of the model are, or at each of several widths.
+  The squared Euclidean distance, averaged over the texts of an example. Both
+  vectors are normalized if those of the model are, or with Matryoshka widths.
 
   Features: `teacher_vectors` float32 [B, G, T], where T is the output width.
   """
@@ -232,7 +240,8 @@ def _distillation(vectors, features, options: LossOptions):
   if options.normalize or options.dims:
     teacher = pooling.normalize(teacher, vectors.shape[-1])
   losses = tf.reduce_sum(tf.square(vectors - teacher), axis=-1)  # [B, G]
-  return _mean(losses, tf.not_equal(features["text_ids"], MISSING))
+  is_text = tf.not_equal(features["text_ids"], MISSING)
+  return tf.reduce_mean(_mean(losses, is_text))
 
 
 LOSSES: dict[str, Callable] = {
@@ -258,10 +267,10 @@ def _masked(logits, is_masked):
 
 
 def _mean(losses, counts):
-  """Mean of the losses that count; 0 if there are none."""
+  """Mean of the losses that count, along the last axis; 0 without any."""
   counts = tf.cast(counts, tf.float32)
   return tf.math.divide_no_nan(
-    tf.reduce_sum(losses * counts), tf.reduce_sum(counts)
+    tf.reduce_sum(losses * counts, axis=-1), tf.reduce_sum(counts, axis=-1)
   )
 
 

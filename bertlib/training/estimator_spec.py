@@ -16,6 +16,7 @@ from bertlib.checkpoints import finding, initialize
 from bertlib.training import (
   checkpoint_hook,
   distribution,
+  gradient_caching,
   gradients,
   session_hooks,
 )
@@ -77,22 +78,21 @@ def train_spec(
     arguments: of the `model_fn_builder`.
     loss_fn: takes a batch or micro-batch and a `dropout_seed`, see
       `modeling.dropout`; returns the mean loss of its examples, float32 [], and
-      further means to report, float32 [] by name.
+      further means to report, float32 [] by name. Or a
+      `gradient_caching.BatchLoss`.
     batch: features by name.
     params: of the `model_fn`.
     run_config: the Estimator's `RunConfig`; None without an Estimator.
 
   Returns:
     A `TPUEstimatorSpec`.
+
+  Raises:
+    ValueError: a `BatchLoss` has micro-batches, but dropout has no seed.
   """
-  global_step = tf.train.get_or_create_global_step()
   loss_scale = gradients.LossScale() if arguments.scales_loss else None
-  accumulated = gradients.compute_gradients(
-    _with_dropout_seed(loss_fn, global_step, arguments, params),
-    batch,
-    arguments.step_options.num_micro_batches,
-    loss_scale,
-    arguments.step_options.frozen,
+  accumulated = _compute_gradients(
+    arguments, loss_fn, batch, params, loss_scale
   )
   model_dir = run_config and run_config.model_dir
   scaffold_fn = initialize.initialize_from_checkpoint(
@@ -136,19 +136,42 @@ def train_spec(
   )
 
 
-def _with_dropout_seed(
-  loss_fn, global_step, arguments: TrainingArguments, params: Mapping[str, Any]
-):
-  """`loss_fn` of a micro-batch and its number, see `compute_gradients`."""
-  if arguments.seed is None:
-    return lambda micro_batch, _: loss_fn(micro_batch, None)
+def _compute_gradients(
+  arguments: TrainingArguments,
+  loss_fn,
+  batch: Mapping[str, Any],
+  params: Mapping[str, Any],
+  loss_scale: gradients.LossScale | None,
+) -> optimization.Gradients:
+  """Gradients of a loss function or `BatchLoss`, see `train_spec`."""
+  options = arguments.step_options
   num_tpu_cores = 1
   if arguments.use_tpu and "context" in params:  # of TPUEstimator
     num_tpu_cores = params["context"].num_replicas
-  draw = gradients.dropout_draws(
-    global_step, arguments.step_options.num_micro_batches, num_tpu_cores
+  common = batch, options.num_micro_batches, loss_scale, options.frozen
+  if not isinstance(loss_fn, gradient_caching.BatchLoss):
+    seeded = _with_dropout_seed(loss_fn, arguments, num_tpu_cores)
+    return gradients.compute_gradients(seeded, *common)
+  if arguments.seed is None and options.num_micro_batches > 1:
+    raise ValueError("Gradient caching needs a seed: it repeats dropout masks")
+  seeded = _with_dropout_seed(loss_fn.encode_fn, arguments, num_tpu_cores)
+  return gradient_caching.compute_gradients(
+    loss_fn._replace(encode_fn=seeded), *common, num_tpu_cores
   )
-  return lambda micro_batch, index: loss_fn(
+
+
+def _with_dropout_seed(
+  function, arguments: TrainingArguments, num_tpu_cores: int
+):
+  """`function` of a micro-batch and its number, instead of a dropout seed."""
+  if arguments.seed is None:
+    return lambda micro_batch, _: function(micro_batch, None)
+  draw = gradients.dropout_draws(
+    tf.train.get_or_create_global_step(),
+    arguments.step_options.num_micro_batches,
+    num_tpu_cores,
+  )
+  return lambda micro_batch, index: function(
     micro_batch, (arguments.seed, draw(index))
   )
 

@@ -42,37 +42,65 @@ def compute_gradients(
     loss, scalars = loss_fn(dict(batch), tf.constant(0))
     return optimization.gradients_of(loss, scalars, factor, frozen)
 
-  micro_batches = {
+  micro_batch = micro_batches(batch, num_micro_batches)
+
+  def compute(index):
+    loss, scalars = loss_fn(micro_batch(index), index)
+    shares = {n: value / num_micro_batches for n, value in scalars.items()}
+    return optimization.gradients_of(
+      loss / num_micro_batches, shares, factor, frozen
+    )
+
+  # The first micro-batch, outside the loop, makes the variables and shows which
+  # gradients there are.
+  return accumulate(compute(tf.constant(0)), compute, num_micro_batches)
+
+
+def micro_batches(
+  batch: Mapping[str, Any], num_micro_batches: int
+) -> Callable[[Any], dict[str, Any]]:
+  """Divides a batch.
+
+  Args:
+    batch: features by name, each with the examples as first axis.
+    num_micro_batches: divides the number of examples.
+
+  Returns:
+    A function from the number of a micro-batch, int32 [], to its features.
+  """
+  if num_micro_batches == 1:
+    return lambda _: dict(batch)
+  divided = {
     name: tf.reshape(
       tensor,
       tf.concat([[num_micro_batches, -1], tf.shape(tensor)[1:]], axis=0),
     )
     for name, tensor in batch.items()
   }
-
-  def compute(index):
-    # Index, do not slice: a TPU needs a static size.
-    features = {name: tensor[index] for name, tensor in micro_batches.items()}
-    loss, scalars = loss_fn(features, index)
-    shares = {n: value / num_micro_batches for n, value in scalars.items()}
-    return optimization.gradients_of(
-      loss / num_micro_batches, shares, factor, frozen
-    )
-
-  return _accumulate(compute, num_micro_batches)
+  # Index, do not slice: a TPU needs a static size.
+  return lambda index: {name: t[index] for name, t in divided.items()}
 
 
-def _accumulate(
-  compute: Callable[[Any], Gradients], num_micro_batches: int
+def accumulate(
+  first: Gradients, compute: Callable[[Any], Gradients], num_micro_batches: int
 ) -> Gradients:
-  """Sums the gradients of micro-batches, computed by number, in a loop."""
-  # The first micro-batch, outside the loop, makes the variables and shows which
-  # gradients there are.
-  first = compute(tf.constant(0))
+  """Sums the gradients of micro-batches, computed one after the other.
+
+  Args:
+    first: those of micro-batch 0.
+    compute: takes the number of one of the others, int32 []; returns its
+      gradients. Its variables exist.
+    num_micro_batches: number of all micro-batches.
+  """
+  if num_micro_batches == 1:
+    return first
   sums, sparse = _split(first)
   rows = [_row_arrays(gradient, num_micro_batches) for gradient in sparse]
 
   def add(index, sums, rows):
+    # A micro-batch waits for the one before, so that only one has activations.
+    with tf.control_dependencies(tf.nest.flatten(sums)):
+      index = tf.identity(index)
     with tf.variable_scope(tf.get_variable_scope(), reuse=True):
       more, sparse = _split(compute(index))
     sums = tf.nest.map_structure(tf.add, sums, more)

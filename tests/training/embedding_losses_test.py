@@ -85,13 +85,16 @@ def infonce(vectors, features, symmetric=False):
 
 def triplet(vectors, features, normalized=True):
   vectors, ids = unit(vectors) if normalized else vectors, features["text_ids"]
-  losses = []
-  for row, row_ids in zip(vectors, ids):
-    for negative, negative_id in zip(row[2:], row_ids[2:]):
-      if negative_id not in (-1, row_ids[0], row_ids[1]):
-        near = np.linalg.norm(row[0] - row[1])
-        far = np.linalg.norm(row[0] - negative)
-        losses.append(max(0.0, near - far + MARGIN))
+  losses = np.zeros(len(vectors))
+  for i, (row, row_ids) in enumerate(zip(vectors, ids)):
+    far = [
+      np.linalg.norm(row[0] - negative)
+      for negative, negative_id in zip(row[2:], row_ids[2:])
+      if negative_id not in (-1, row_ids[0], row_ids[1])
+    ]
+    if far:
+      near = np.linalg.norm(row[0] - row[1])
+      losses[i] = np.mean(np.maximum(0.0, near - np.array(far) + MARGIN))
   return np.mean(losses)
 
 
@@ -134,7 +137,8 @@ def distillation(vectors, features, normalized=True):
   teacher, ids = features["teacher_vectors"], features["text_ids"]
   if normalized:
     vectors, teacher = unit(vectors), unit(teacher[..., : vectors.shape[-1]])
-  return np.mean(np.sum((vectors - teacher) ** 2, axis=-1)[ids >= 0])
+  squares = np.sum((vectors - teacher) ** 2, axis=-1)
+  return np.mean([np.mean(row[there]) for row, there in zip(squares, ids >= 0)])
 
 
 def features_for(name, features, seed=0):
@@ -283,7 +287,7 @@ def test_missing_texts_have_no_gradient(name):
 
 def test_triplet_leaves_out_copies_and_missing_negatives():
   vectors, _ = make_batch(6, 4, num_examples=3)
-  ids = np.array([[0, 1, -1, 2], [3, 4, 4, 3], [5, 6, 7, -1]], np.int32)
+  ids = np.array([[0, 1, 8, 2], [3, 4, 4, 3], [5, 6, 7, -1]], np.int32)
   assert_equal(
     LossOptions("triplet", margin=MARGIN), triplet, vectors, {"text_ids": ids}
   )
@@ -366,6 +370,25 @@ def test_cosent_is_finite_at_a_very_low_temperature():
   loss, gradient = evaluate(options, vectors, features)
   assert loss == pytest.approx(2.0 / 1e-3)
   assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_loss_that_compares_no_examples_is_their_mean(name):
+  _, num_texts = FORMULAS[name]
+  vectors, features = make_batch(12, num_texts, num_examples=6)
+  features["text_ids"][1, 2:] = embedding_losses.MISSING
+  features = features_for(name, features)
+  options = LossOptions(name)
+  losses = [
+    evaluate(
+      options,
+      vectors[rows],
+      {n: array[rows].astype(np.float32) for n, array in features.items()},
+    )[0]
+    for rows in (slice(6), slice(2), slice(2, 4), slice(4, 6))
+  ]
+  is_mean = losses[0] == pytest.approx(np.mean(losses[1:]), rel=1e-5)
+  assert is_mean != embedding_losses.compares_examples(options)
 
 
 def test_teacher_of_another_width_is_refused():

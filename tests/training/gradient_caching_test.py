@@ -1,0 +1,379 @@
+"""Tests of gradient caching, compared with the gradient of the whole batch."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import modeling
+import optimization
+from bertlib import pooling
+from bertlib.compute import FastCompute
+from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.training import (
+  distribution,
+  embedding_losses,
+  estimator_spec,
+  gradient_caching,
+  gradients,
+)
+from bertlib.training.embedding_losses import LossOptions
+from bertlib.training.gradient_caching import BatchLoss
+from optimization import Frozen, StepOptions
+
+pytestmark = pytest.mark.graph
+
+SIZES = {
+  "vocab_size": 100,
+  "hidden_size": 32,
+  "num_hidden_layers": 1,
+  "num_attention_heads": 4,
+  "intermediate_size": 64,
+  "max_position_embeddings": 16,
+  "type_vocab_size": 2,
+}
+PLAIN = modeling.BertConfig(
+  **SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+)
+DROPOUT = modeling.BertConfig(**SIZES)  # 0.1
+SPEC = EmbeddingSpec(projection_dim=24)
+NUM_EXAMPLES, LENGTH, SEED = 8, 12, 7
+
+LOSSES = {
+  "infonce": LossOptions("infonce", symmetric=True, dims=(24, 8)),
+  "cosent": LossOptions("cosent"),
+  "supervised_contrastive": LossOptions("supervised_contrastive"),
+}
+
+
+def make_batch(name):
+  """Texts of different lengths, with what the loss needs."""
+  draw = np.random.default_rng(0)
+  num_texts = {"infonce": 3, "cosent": 2, "supervised_contrastive": 1}[name]
+  shape = [NUM_EXAMPLES, num_texts]
+  lengths = draw.integers(1, LENGTH + 1, [*shape, 1])
+  mask = (np.arange(LENGTH) < lengths).astype(np.int32)
+  ids = draw.integers(1, 20, mask.shape, np.int32) * mask
+  # Distinct, also where float32 has only even numbers.
+  text_ids = np.arange(num_texts * NUM_EXAMPLES, dtype=np.int32) + 2**24
+  text_ids = text_ids.reshape(shape)
+  text_ids[5, 0] = text_ids[1, 0]
+  text_ids[6, 2:] = embedding_losses.MISSING
+  return {
+    "input_ids": ids,
+    "input_mask": mask,
+    "text_ids": text_ids,
+    "scores": draw.integers(0, 4, NUM_EXAMPLES).astype(np.float32),
+    "label_ids": draw.integers(0, 3, NUM_EXAMPLES).astype(np.int32),
+  }
+
+
+def of_unknown_size(batch):
+  return {
+    name: tf.placeholder_with_default(
+      tf.constant(array), [None, *array.shape[1:-1], None][: array.ndim]
+    )
+    for name, array in batch.items()
+  }
+
+
+def encoder(config=PLAIN, compute=None):
+  """Encodes texts in groups."""
+
+  def encode_fn(batch, dropout_seed):
+    num_examples, num_texts, length = modeling.get_shape_list(
+      batch["input_ids"]
+    )
+    mask = tf.reshape(batch["input_mask"], [-1, length])
+    model = modeling.BertModel(
+      config,
+      is_training=True,
+      input_ids=tf.reshape(batch["input_ids"], [-1, length]),
+      input_mask=mask,
+      compute=compute,
+      dropout_seed=dropout_seed,
+    )
+    vectors = pooling.sentence_vectors(model.get_sequence_output(), mask, SPEC)
+    return tf.reshape(vectors, [num_examples, num_texts, vectors.shape[-1]])
+
+  return encode_fn
+
+
+def batch_loss(name, encode_fn):
+  return BatchLoss(
+    encode_fn,
+    embedding_losses.make_loss(LOSSES[name]),
+    embedding_losses.FEATURES,
+  )
+
+
+def seeded(encode_fn):
+  """An encoder that takes the number of a micro-batch."""
+  return lambda batch, index: encode_fn(
+    batch, (SEED, tf.cast(index, tf.int64) + 10)
+  )
+
+
+def draw_weights(session):
+  """Initializes all variables with the same weights in every graph."""
+  session.run(tf.global_variables_initializer())
+  draw = np.random.default_rng(1)
+  for variable in sorted(tf.trainable_variables(), key=optimization.name_of):
+    mean = float(variable.name.endswith("gamma:0"))
+    value = draw.normal(mean, 0.1, variable.shape)
+    for copy in getattr(variable, "values", [variable]):  # of each replica
+      copy.load(value.astype(np.float32), session)
+
+
+def run(found):
+  """Loss and dense gradients by name."""
+  config = tf.ConfigProto(device_count={"CPU": 2})
+  with tf.Session(config=config) as session:
+    draw_weights(session)
+    loss, values = session.run(
+      [
+        found.loss,
+        {
+          optimization.name_of(variable): tf.convert_to_tensor(gradient)
+          for variable, gradient in zip(found.variables, found.gradients)
+          if gradient is not None
+        },
+      ]
+    )
+  return loss, values
+
+
+def plain_gradients(name, encode_fn, num_micro_batches=1):
+  """Of the loss of all vectors, which are encoded side by side."""
+  with tf.Graph().as_default():
+    batch = {n: tf.constant(a) for n, a in make_batch(name).items()}
+    parts = {n: tf.split(t, num_micro_batches) for n, t in batch.items()}
+    vectors = []
+    for index in range(num_micro_batches):
+      with tf.variable_scope("", reuse=index > 0):
+        part = {n: tensors[index] for n, tensors in parts.items()}
+        vectors.append(encode_fn(part, tf.constant(index)))
+    loss_fn = embedding_losses.make_loss(LOSSES[name])
+    loss = loss_fn(tf.concat(vectors, axis=0), batch)
+    return run(optimization.gradients_of(loss))
+
+
+def cached_gradients(name, encode_fn, num_micro_batches, **options):
+  with tf.Graph().as_default():
+    found = gradient_caching.compute_gradients(
+      batch_loss(name, encode_fn),
+      of_unknown_size(make_batch(name)),
+      num_micro_batches,
+      **options,
+    )
+    sparse = {
+      optimization.name_of(variable)
+      for variable, gradient in zip(found.variables, found.gradients)
+      if isinstance(gradient, tf.IndexedSlices)
+    }
+    return *run(found), sparse
+
+
+def assert_same_gradients(found, expected, tolerance=1e-5):
+  assert found.keys() == expected.keys()
+  for name, gradient in expected.items():
+    # The gradient of a key bias is 0: softmax does not see it. What is computed
+    # is rounding noise.
+    is_zero = name.endswith("key/bias")
+    scale = 0.01 if is_zero else np.abs(gradient).max()
+    np.testing.assert_allclose(
+      found[name], gradient, rtol=0, atol=tolerance * scale, err_msg=name
+    )
+    assert is_zero or scale > 0.0, name
+
+
+@pytest.fixture(scope="module")
+def whole():
+  """Loss and gradients of the whole batch, for each loss."""
+  return {name: plain_gradients(name, seeded(encoder())) for name in LOSSES}
+
+
+@pytest.mark.parametrize(
+  ("name", "num_micro_batches"),
+  [("infonce", 1), *((name, count) for name in LOSSES for count in (2, 4))],
+)
+def test_micro_batches_give_the_gradient_of_the_whole_batch(
+  whole, name, num_micro_batches
+):
+  loss, found, sparse = cached_gradients(
+    name, seeded(encoder()), num_micro_batches
+  )
+  assert loss == pytest.approx(whole[name][0], rel=1e-6)
+  assert_same_gradients(found, whole[name][1])
+  assert sparse == {"bert/embeddings/word_embeddings"}
+
+
+def test_options_of_computation_give_the_gradient_of_the_whole_batch(whole):
+  compute = FastCompute(unpad=True, jit_compile=True, recompute=True)
+  loss, found, _ = cached_gradients(
+    "infonce", seeded(encoder(compute=compute)), 4
+  )
+  assert loss == pytest.approx(whole["infonce"][0], rel=1e-6)
+  assert_same_gradients(found, whole["infonce"][1])
+
+
+@pytest.mark.parametrize(
+  "compute",
+  [
+    FastCompute(),
+    FastCompute(unpad=True, jit_compile=True, recompute=True),
+  ],
+)
+def test_both_passes_of_a_micro_batch_drop_the_same_elements(compute):
+  encode_fn = seeded(encoder(DROPOUT, compute))
+  expected_loss, expected = plain_gradients("infonce", encode_fn, 4)
+  loss, found, _ = cached_gradients("infonce", encode_fn, 4)
+  assert loss == pytest.approx(expected_loss, rel=1e-6)
+  assert_same_gradients(found, expected)
+
+
+def test_frozen_weights_have_no_gradient(whole):
+  _, found, _ = cached_gradients(
+    "infonce", seeded(encoder()), 2, frozen=Frozen(embeddings=True)
+  )
+  trained = {
+    name: gradient
+    for name, gradient in whole["infonce"][1].items()
+    if not name.startswith("bert/embeddings/")
+  }
+  assert_same_gradients(found, trained)
+
+
+def test_loss_scale_scales_the_gradients_but_not_the_loss(whole):
+  with tf.Graph().as_default():
+    scaled = gradient_caching.compute_gradients(
+      batch_loss("infonce", seeded(encoder())),
+      of_unknown_size(make_batch("infonce")),
+      2,
+      gradients.LossScale(initial=1024.0),
+    )
+    loss, found = run(scaled)
+  assert loss == pytest.approx(whole["infonce"][0], rel=1e-6)
+  assert_same_gradients(
+    {name: value / 1024.0 for name, value in found.items()},
+    whole["infonce"][1],
+  )
+
+
+# Replicas
+
+
+@pytest.mark.parametrize(
+  ("name", "num_micro_batches"),
+  [("infonce", 1), ("infonce", 2), ("cosent", 2)],
+)
+def test_replicas_give_the_gradient_of_the_global_batch(
+  whole, name, num_micro_batches
+):
+  means = []
+
+  def build():
+    number = gradients.replica_number()
+    batch = {
+      n: tf.constant(array.reshape(2, NUM_EXAMPLES // 2, *array.shape[1:]))
+      for n, array in make_batch(name).items()
+    }
+    local = gradient_caching.compute_gradients(
+      batch_loss(name, seeded(encoder())),
+      {n: tensor[number] for n, tensor in batch.items()},
+      num_micro_batches,
+    )
+    means.append(optimization.mean_over_replicas(local)[0])
+
+  with tf.Graph().as_default():
+    strategy = distribution._local_strategy(2)
+    with strategy.scope():
+      strategy.run(tf.autograph.experimental.do_not_convert(build))
+    loss, found = run(means[0])
+  assert loss == pytest.approx(whole[name][0], rel=1e-6)
+  assert_same_gradients(found, whole[name][1])
+
+
+# Memory
+
+
+def test_only_one_micro_batch_has_activations_at_a_time():
+  events = []
+
+  def recorded(event, tensor, index):
+    """The tensor; the event is recorded when it is computed."""
+
+    def record(values, index):
+      events.append(f"{event} {index}")
+      return values
+
+    result = tf.numpy_function(record, [tensor, index], tensor.dtype)
+    return tf.ensure_shape(result, tensor.shape)
+
+  def encode_fn(batch, index):
+    weight = tf.get_variable("w", [], initializer=tf.ones_initializer())
+
+    @tf.custom_gradient
+    def layer(values, weight):
+      output = recorded("encoded", weight * values, index)
+
+      def backward(upstream):
+        # The activation `output` is needed until here.
+        by_weight = tf.reduce_sum(upstream * output / weight)
+        return None, recorded("propagated", by_weight, index)
+
+      return output, backward
+
+    return layer(batch["x"], weight)
+
+  with tf.Graph().as_default(), tf.Session() as session:
+    found = gradient_caching.compute_gradients(
+      BatchLoss(encode_fn, lambda vectors, _: tf.reduce_sum(vectors**2), ()),
+      {"x": tf.range(8.0)},
+      4,
+    )
+    session.run(tf.global_variables_initializer())
+    loss, gradient = session.run([found.loss, found.gradients])
+  assert loss == 140.0 and gradient == [280.0]
+  first_pass, second_pass = events[:4], events[4:]
+  assert sorted(first_pass) == [f"encoded {number}" for number in range(4)]
+  assert second_pass == [
+    "propagated 0",
+    *("encoded 1", "propagated 1"),
+    *("encoded 2", "propagated 2"),
+    *("encoded 3", "propagated 3"),
+  ]
+
+
+# Training steps
+
+
+def train_spec(seed=SEED, **options):
+  return estimator_spec.train_spec(
+    estimator_spec.TrainingArguments(
+      None,
+      learning_rate=1e-3,
+      num_train_steps=10,
+      num_warmup_steps=0,
+      use_tpu=False,
+      seed=seed,
+      options=StepOptions(num_micro_batches=2, **options),
+    ),
+    batch_loss("infonce", encoder(DROPOUT)),
+    of_unknown_size(make_batch("infonce")),
+    {"batch_size": NUM_EXAMPLES},
+    None,
+  )
+
+
+def test_training_steps_lower_the_loss():
+  with tf.Graph().as_default(), tf.Session() as session:
+    spec = train_spec()
+    draw_weights(session)
+    losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(4)]
+  assert losses[3] < losses[0]
+
+
+def test_micro_batches_with_random_dropout_are_refused():
+  refused = pytest.raises(ValueError, match="needs a seed")
+  with tf.Graph().as_default(), refused:
+    train_spec(seed=None)
