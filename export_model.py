@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -48,6 +48,7 @@ from bertlib.errors import InputError
 from bertlib.export import exported_model, signatures, tf1_module
 from bertlib.files import atomic_folder, atomic_write
 from bertlib.settings import option
+from bertlib.settings.common import QuantizationSettings
 from bertlib.settings.export import ExportSettings
 from bertlib.training import resolve
 
@@ -77,18 +78,6 @@ class Source(NamedTuple):
   checkpoint: str
   vocab_file: str | None
   model_dir: str | None = None
-
-
-class Int8Options(NamedTuple):
-  """Options of dense layers in 8 bits.
-
-  Attributes:
-    calibration_file: see `--calibration_file`.
-    skip_layers: see `--int8_skip_layers`.
-  """
-
-  calibration_file: str | None = None
-  skip_layers: Sequence[str] = ()
 
 
 def find_source(
@@ -220,45 +209,41 @@ def read_weights(
 
 
 def int8_weight_getter(
-  source: Source, tokenizer, options: Int8Options, attention_dtype
+  source: Source, tokenizer, settings: QuantizationSettings, attention_dtype
 ) -> Callable:
-  """See `quantization.weight_getter`; calibrates if necessary.
+  """A custom getter of variables that returns the encoder's kernels in 8 bits.
 
   Args:
     source: parts of the model.
     tokenizer: tokenizer of the model; None without a vocabulary.
-    options: calibration, and layers to keep in higher precision.
+    settings: calibration, and layers to keep in higher precision.
     attention_dtype: float32 or bfloat16.
 
   Raises:
-    InputError: there are neither calibrated ranges nor texts to calibrate with,
-      or this TensorFlow has no kernels for 8 bits.
+    InputError: there are neither calibrated ranges nor texts to calibrate with;
+      this TensorFlow has no kernels for 8 bits; see also
+      `quantization.weight_getter`.
   """
   if not onednn.has_int8_matmul():
     raise InputError(
       f"--quantize=int8: {onednn.missing_int8()}, or export in float32"
     )
 
-  def batches():
-    if not options.calibration_file or not tokenizer:
-      raise InputError(
-        "--quantize=int8: the ranges of the layers are not known. Name a"
-        " --calibration_file with texts of the task, and the vocabulary; or run"
-        " the training script once with --do_eval --precision=int8"
-      )
-    return quantization.text_batches(
-      options.calibration_file, tokenizer, source.description["max_seq_length"]
+  def refuse():
+    raise InputError(
+      "--quantize=int8: the ranges of the layers are not known. Name a"
+      " --calibration_file with texts of the task; or run the training script"
+      " once with --do_eval --precision=int8"
     )
 
-  if source.model_dir:
-    ranges = quantization.find(
-      source.model_dir, source.checkpoint, source.config, batches
-    )
-  else:
-    ranges = quantization.calibrate(source.config, source.checkpoint, batches())
-  return quantization.weight_getter(
-    source.checkpoint, ranges, options.skip_layers, attention_dtype
+  encoder = quantization.TrainedEncoder(
+    source.config,
+    source.checkpoint,
+    source.model_dir,
+    tokenizer,
+    source.description["max_seq_length"],
   )
+  return quantization.weight_getter(encoder, settings, refuse, attention_dtype)
 
 
 def activation_dtype(precision: str, is_int8: bool):
@@ -386,7 +371,7 @@ def export(
   encoder: bool = False,
   seq_length: int | None = None,
   precision: str = "auto",
-  int8: Int8Options | None = None,
+  int8: QuantizationSettings | None = None,
 ) -> signatures.SignatureModel:
   """Writes a model as a SavedModel.
 
@@ -396,7 +381,7 @@ def export(
     encoder: whether to export only the encoder.
     seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
-    int8: options of dense layers in 8 bits; None for a model without.
+    int8: settings of dense layers in 8 bits; None for a model without.
 
   Returns:
     The exported model.
@@ -421,14 +406,13 @@ def export(
   if getter:
     model.freeze(getter)
     weights = {}
+  number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   with (
     atomic_folder(export_dir) as temporary_dir,
     tempfile.TemporaryDirectory() as own,
   ):
     write_assets(source, own)
-    exported_model.write_format(
-      own, dtype.name, onednn.max_kernel_value() if int8 else None
-    )
+    exported_model.write_format(own, *number_formats)
     saved_object, callables = saved_model_object(model, weights, own)
     with _quiet():
       tf.saved_model.save(saved_object, temporary_dir, callables)
@@ -441,6 +425,9 @@ def export(
     source.checkpoint,
     ", ".join(name for name in callables if name != "serving_default"),
     model.main if model.main in callables else "ids",
+  )
+  logging.info(
+    "%s: %s", export_dir, exported_model.requirements(*number_formats)
   )
   return model
 
@@ -527,9 +514,7 @@ def main(_) -> None:
   if settings.quantize == "dynamic_int8":
     export_quantized(*options)
     return
-  int8 = None
-  if settings.quantize == "int8":
-    int8 = Int8Options(settings.calibration_file, settings.int8_skip_layers)
+  int8 = settings.quantization if settings.quantize == "int8" else None
   export(*options, settings.precision, int8)
 
 

@@ -29,7 +29,7 @@ from absl import flags, logging
 import modeling
 import tokenization
 from bertlib import app, estimator_api, files, folder_lock, text_files
-from bertlib.checkpoints import finding, initialize, loading
+from bertlib.checkpoints import finding, initialize, loading, quantization
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.errors import InputError
@@ -476,14 +476,15 @@ def main(_) -> None:
         settings.pooling,
         step_plan.read_compute(settings),
       ),
-      settings.compute,
-      config,
-      settings.model.init_checkpoint,
-      folder,
-      tokenizer,
-      settings.model.max_seq_length,
-      input_fn,
-      settings.batch_size,
+      settings,
+      quantization.TrainedEncoder(
+        config,
+        settings.model.init_checkpoint,
+        None,
+        tokenizer,
+        settings.model.max_seq_length,
+      ),
+      lambda: quantization.input_batches(input_fn, settings.batch_size),
     )
     estimator = estimators.build(
       settings,

@@ -777,6 +777,8 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
     run.output_dir,
     checkpoint or settings.model.init_checkpoint,
     precision=settings.compute.precision,
+    calibration_file=settings.quantization.calibration_file,
+    int8_skip_layers=settings.quantization.int8_skip_layers,
   ) as predictor:
     lines = text_files.decode_lines(
       sys.stdin.buffer,

@@ -135,13 +135,11 @@ def calibrate(
   tokenizer = vocabulary.load_tokenizer(
     os.path.join(folder, loading.VOCAB_FILE), True, config.vocab_size
   )
+  length = description["max_seq_length"]
   quantization.find(
-    folder,
-    checkpoint,
-    config,
-    lambda: quantization.text_batches(
-      path, tokenizer, description["max_seq_length"]
-    ),
+    quantization.TrainedEncoder(config, checkpoint, folder, tokenizer, length),
+    path,
+    list,
   )
 
 

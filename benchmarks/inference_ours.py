@@ -51,7 +51,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   import run_classifier
   import tokenization
   from bertlib import estimator_api
-  from bertlib.checkpoints import loading
+  from bertlib.checkpoints import loading, quantization
   from bertlib.data import classification_records, tf_records
   from bertlib.training import inference, step_plan
 
@@ -75,14 +75,9 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   )
   model_fn = inference.model_fn_for_inference(
     model_fn,
-    own.compute,
-    config,
-    checkpoint,
-    folder,  # has been calibrated
-    tokenizer,
-    length,
-    input_fn=None,
-    batch_size=0,
+    own,
+    quantization.TrainedEncoder(config, checkpoint, folder, tokenizer, length),
+    list,  # the folder has ranges
   )
   model = estimator_api.TPUEstimator(
     model_fn,
@@ -120,12 +115,13 @@ def saved_model(settings: SimpleNamespace) -> Iterator[Answer]:
   import tensorflow as tf
 
   import export_model
+  from bertlib.settings.common import QuantizationSettings
 
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "exported")
     precision, int8 = settings.precision, None
     if precision == "int8":
-      precision, int8 = "auto", export_model.Int8Options()
+      precision, int8 = "auto", QuantizationSettings()
     export_model.export(
       source_of(settings), path, precision=precision, int8=int8
     )

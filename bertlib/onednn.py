@@ -33,6 +33,7 @@ INT8_RELEASES = {
   20: True,
   21: True,
 }
+FIRST_INT8_RELEASE = f"2.{min(x for x, has in INT8_RELEASES.items() if has)}"
 
 # Largest magnitude of an 8-bit value: -128 is not used.
 MAX_INT8 = 127
@@ -249,10 +250,9 @@ def has_int8_matmul() -> bool:
 
 def missing_int8() -> str:
   """Start of an error message where there is no `int8_matmul`."""
-  first = min(minor for minor, has_it in INT8_RELEASES.items() if has_it)
   return (
     f"TensorFlow {tf.__version__} on this processor has no 8-bit matrix"
-    f" products. Install TensorFlow 2.{first} or newer for x86"
+    f" products. Install TensorFlow {FIRST_INT8_RELEASE} or newer for x86"
   )
 
 

@@ -1,5 +1,6 @@
 """Tests of inference in 8 bits: products, calibration, commands."""
 
+import dataclasses
 import json
 
 import commands
@@ -185,7 +186,7 @@ def ranges(checkpoint):
 
 
 def _in_int8(checkpoint, ranges, *skipped):
-  getter = quantization.weight_getter(
+  getter = quantization.kernel_getter(
     checkpoint, ranges, skipped, attention_dtype=tf.float32
   )
   compute = FastCompute(unpad=True, use_onednn=True)
@@ -218,19 +219,62 @@ def test_layer_before_a_skipped_one_returns_floats(checkpoint, ranges):
 
 
 @pytest.mark.graph
-def test_ranges_are_calibrated_once_per_checkpoint(checkpoint, tmp_path):
-  found = quantization.find(str(tmp_path), checkpoint, CONFIG, _batches)
+def test_a_layer_to_skip_that_does_not_exist_is_refused(checkpoint, ranges):
+  for part in ("2", "0/outputs", "encoder"):
+    with pytest.raises(InputError, match=f"--int8_skip_layers={part}: "):
+      _in_int8(checkpoint, ranges, "0", part)
 
-  def refuse():
-    raise AssertionError("calibrated again")
 
-  again = quantization.find(str(tmp_path), checkpoint, CONFIG, refuse)
-  assert again == found
+def _tokenizer(folder, words):
+  path = folder / "vocab.txt"
+  path.write_text("\n".join([*tiny_classifier.SPECIAL, *words]))
+  return tokenization.FullTokenizer(str(path))
+
+
+@pytest.fixture
+def encoder(checkpoint, tmp_path):
+  return quantization.TrainedEncoder(
+    CONFIG, checkpoint, str(tmp_path), _tokenizer(tmp_path, ["a", "b"]), 8
+  )
+
+
+def _refuse():
+  raise AssertionError("calibrated again")
+
+
+@pytest.mark.graph
+def test_ranges_are_calibrated_once_per_checkpoint(encoder, tmp_path):
+  found = quantization.find(encoder, None, _batches)
+  assert quantization.find(encoder, None, _refuse) == found
   path = tmp_path / quantization.FILE
   content = json.loads(path.read_text())
   path.write_text(json.dumps(content | {"checkpoint_sha256": "of another"}))
   with pytest.raises(AssertionError, match="calibrated again"):
-    quantization.find(str(tmp_path), checkpoint, CONFIG, refuse)
+    quantization.find(encoder, None, _refuse)
+
+
+@pytest.mark.graph
+def test_a_calibration_file_replaces_ranges_of_other_texts(
+  encoder, tmp_path, monkeypatch
+):
+  others = quantization.find(encoder, None, _batches)
+  texts = tmp_path / "texts.txt"
+  texts.write_text("a\nb a\n")
+  found = quantization.find(encoder, str(texts), _refuse)
+  assert found != others
+  assert quantization.find(encoder, None, _refuse) == found
+  monkeypatch.setattr(quantization, "calibrate", lambda *unused: _refuse())
+  assert quantization.find(encoder, str(texts), _refuse) == found
+  texts.write_text("b\nb a\n")
+  with pytest.raises(AssertionError, match="calibrated again"):
+    quantization.find(encoder, str(texts), _refuse)
+
+
+@pytest.mark.unit
+def test_a_calibration_file_needs_a_vocabulary(encoder):
+  encoder = dataclasses.replace(encoder, tokenizer=None)
+  with pytest.raises(InputError, match="Name a --vocab_file"):
+    quantization.find(encoder, "texts.txt", _refuse)
 
 
 @pytest.mark.unit
@@ -238,9 +282,7 @@ def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
   path = tmp_path / "texts.txt"
   words = [f"w{i}" for i in range(300)]
   path.write_text("\n".join(words))
-  vocabulary = tmp_path / "vocab.txt"
-  vocabulary.write_text("\n".join([*tiny_classifier.SPECIAL, *words]))
-  tokenizer = tokenization.FullTokenizer(str(vocabulary))
+  tokenizer = _tokenizer(tmp_path, words)
   first, second = (
     np.concatenate(
       [

@@ -26,6 +26,7 @@ from bertlib.data import model_inputs, vocabulary
 from bertlib.data.read_ahead import blocks, read_ahead
 from bertlib.errors import InputError
 from bertlib.precision import hidden_dtype
+from bertlib.settings.common import QuantizationSettings
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -72,27 +73,14 @@ class LoadedModel:
       num_threads: threads that compute on the CPU; None for one per core. All
         sessions of a process share their threads: the first one counts.
       calibration_file: texts for the ranges of "int8", see
-        `--calibration_file`; None if the folder has `quantization.json`.
+        `--calibration_file`; None for those of `quantization.json`.
       int8_skip_layers: see `--int8_skip_layers`.
 
     Raises:
       InputError: the folder is missing, or contains no model of `script`; or
-        8-bit ranges are needed and there are none.
+        there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
-    if not tf.gfile.IsDirectory(model_dir):
-      raise InputError(f"{model_dir}: no such folder")
-    self.description = model_json.load_description(model_dir)
-    if checkpoint:
-      checkpoint = finding.find_checkpoint(checkpoint)
-      checkpoint_files.check(checkpoint)
-    else:
-      checkpoint = finding.trained_checkpoint(model_dir)
-    if self.description.get("script") != self.script or not checkpoint:
-      raise InputError(
-        f"{model_dir}: holds no model that {self.purpose}; name the"
-        f" --output_dir of a run of {self.script}.py"
-      )
-    model_json.check_description(model_dir, self.description)
+    self.description, checkpoint = self._find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, loading.CONFIG_FILE))
     self.tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, loading.VOCAB_FILE),
@@ -108,35 +96,65 @@ class LoadedModel:
       intra_op_parallelism_threads=num_threads or 0,
       inter_op_parallelism_threads=-1,
     )
-    getter = None
-    if precision == "int8":
-      onednn.check_int8()
-      ranges = quantization.find(
-        model_dir,
-        checkpoint,
-        config,
-        lambda: self._calibration_batches(model_dir, calibration_file),
-      )
-      getter = quantization.weight_getter(checkpoint, ranges, int8_skip_layers)
-    elif precision != "float32" and loading.num_weights(config) < 2**29:
-      # A graph holds at most 2 GB of constants.
-      getter = frozen_weights.weight_getter(checkpoint)
+    encoder = quantization.TrainedEncoder(
+      config,
+      checkpoint,
+      model_dir,
+      self.tokenizer,
+      self.description["max_seq_length"],
+    )
+    getter = self._weight_getter(
+      encoder,
+      precision,
+      QuantizationSettings(calibration_file, int8_skip_layers),
+    )
     compute = FastCompute(
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
     self._load(config, checkpoint, compute, getter)
 
-  def _calibration_batches(self, model_dir: str, calibration_file: str | None):
-    """Texts to calibrate 8-bit layers with."""
-    if not calibration_file:
+  def _find_model(
+    self, model_dir: str, checkpoint: str | None
+  ) -> tuple[dict[str, Any], str]:
+    """The description of a model, and the path of its checkpoint."""
+    if not tf.gfile.IsDirectory(model_dir):
+      raise InputError(f"{model_dir}: no such folder")
+    description = model_json.load_description(model_dir)
+    if checkpoint:
+      checkpoint = finding.find_checkpoint(checkpoint)
+      checkpoint_files.check(checkpoint)
+    else:
+      checkpoint = finding.trained_checkpoint(model_dir)
+    if description.get("script") != self.script or not checkpoint:
       raise InputError(
-        f"{model_dir}: has no {quantization.FILE}, which"
-        f" 8-bit inference needs. Run {self.script}.py once with --do_eval"
-        " --precision=int8, or name a --calibration_file"
+        f"{model_dir}: holds no model that {self.purpose}; name the"
+        f" --output_dir of a run of {self.script}.py"
       )
-    return quantization.text_batches(
-      calibration_file, self.tokenizer, self.description["max_seq_length"]
-    )
+    model_json.check_description(model_dir, description)
+    return description, checkpoint
+
+  def _weight_getter(
+    self,
+    encoder: quantization.TrainedEncoder,
+    precision: str,
+    settings: QuantizationSettings,
+  ) -> Callable | None:
+    """A custom getter of constant weights; None for variables."""
+    if precision == "int8":
+      onednn.check_int8()
+
+      def refuse():
+        raise InputError(
+          f"{encoder.folder}: has no {quantization.FILE}, which 8-bit inference"
+          f" needs. Run {self.script}.py once with --do_eval --precision=int8,"
+          " or name a --calibration_file"
+        )
+
+      return quantization.weight_getter(encoder, settings, refuse)
+    # A graph holds at most 2 GB of constants.
+    if precision != "float32" and loading.num_weights(encoder.config) < 2**29:
+      return frozen_weights.weight_getter(encoder.checkpoint)
+    return None
 
   def _load(
     self,

@@ -2,13 +2,14 @@
 
 Dense layers in 8 bits clip their inputs to a range. The ranges come from some
 examples of the task, computed once in higher precision. The file has them with
-the hash of the checkpoint that they belong to.
+the hashes of the checkpoint and of the examples.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -20,11 +21,13 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
+import tokenization
 from bertlib import files, int8, json_files, onednn, precision
 from bertlib.checkpoints import frozen_weights
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
+from bertlib.settings.common import QuantizationSettings
 
 FILE = "quantization.json"
 
@@ -35,20 +38,113 @@ _SEED = 12345
 _BATCH_SIZE = 32
 
 Ranges = Mapping[str, int8.Observation]  # by layer
+Batch = Mapping[str, np.ndarray]  # `model_inputs.TOKEN_FEATURES`, int32 [B, S]
 
 
-def text_batches(
-  path: str, tokenizer, max_seq_length: int
-) -> Iterator[dict[str, np.ndarray]]:
+@dataclasses.dataclass(frozen=True)
+class TrainedEncoder:
+  """An encoder whose dense layers are to be computed in 8 bits.
+
+  Attributes:
+    config: config of the encoder.
+    checkpoint: path of its weights; None without any.
+    folder: folder of `quantization.json`; None to keep no ranges.
+    tokenizer: its tokenizer; None if it is unknown.
+    max_seq_length: longer texts of a calibration file are truncated.
+  """
+
+  config: modeling.BertConfig
+  checkpoint: str | None
+  folder: str | None
+  tokenizer: tokenization.FullTokenizer | None
+  max_seq_length: int
+
+
+def weight_getter(
+  encoder: TrainedEncoder,
+  settings: QuantizationSettings,
+  default_batches: Callable[[], Iterable[Batch]],
+  attention_dtype=None,
+) -> Callable:
+  """A custom getter of variables that returns the encoder's kernels in 8 bits.
+
+  Calibrates if necessary.
+
+  Args:
+    encoder: the encoder.
+    settings: calibration, and layers to keep in higher precision.
+    default_batches: makes batches to calibrate with if there are neither ranges
+      nor a calibration file.
+    attention_dtype: see `kernel_getter`.
+
+  Raises:
+    InputError: there is no checkpoint; a file is invalid; there is no such
+      layer.
+  """
+  return kernel_getter(
+    encoder.checkpoint,
+    find(encoder, settings.calibration_file, default_batches),
+    settings.int8_skip_layers,
+    attention_dtype,
+  )
+
+
+def find(
+  encoder: TrainedEncoder,
+  calibration_file: str | None,
+  default_batches: Callable[[], Iterable[Batch]],
+) -> Ranges:
+  """Ranges of an encoder: those of its folder, or measured and written there.
+
+  Args:
+    encoder: the encoder.
+    calibration_file: texts that the ranges have to be of; None for any.
+    default_batches: see `weight_getter`.
+
+  Raises:
+    InputError: there is no checkpoint, or a file is invalid.
+  """
+  if not encoder.checkpoint:
+    raise InputError(
+      "--precision=int8: needs trained weights. Name an --init_checkpoint, or"
+      " train first"
+    )
+  batches = None
+  if calibration_file:
+    if not encoder.tokenizer:
+      raise InputError(
+        f"{calibration_file}: cannot be tokenized without the model's"
+        " vocabulary. Name a --vocab_file"
+      )
+    batches = list(
+      text_batches(calibration_file, encoder.tokenizer, encoder.max_seq_length)
+    )
+  ranges = encoder.folder and load(encoder.folder, encoder.checkpoint, batches)
+  if ranges:
+    return ranges
+  batches = batches or list(default_batches())
+  ranges = calibrate(encoder.config, encoder.checkpoint, batches)
+  logging.info(
+    "8-bit ranges of %d layers, of %d examples%s",
+    len(ranges),
+    sum(len(batch["input_ids"]) for batch in batches),
+    f" of {calibration_file}" if calibration_file else "",
+  )
+  if encoder.folder:
+    save(encoder.folder, encoder.checkpoint, batches, ranges)
+  return ranges
+
+
+# Examples to calibrate with
+
+
+def text_batches(path: str, tokenizer, max_seq_length: int) -> Iterator[Batch]:
   """Model inputs of a sample of texts, to calibrate with.
 
   Args:
     path: file with one text or pair per line, see --calibration_file.
     tokenizer: tokenizer of the model.
     max_seq_length: longer texts are truncated.
-
-  Yields:
-    Batches of `model_inputs.TOKEN_FEATURES`, int32 [B, S].
 
   Raises:
     InputError: the file cannot be read, or has no lines.
@@ -70,16 +166,13 @@ def text_batches(
     }
 
 
-def input_batches(input_fn, batch_size: int) -> list[dict[str, np.ndarray]]:
+def input_batches(input_fn, batch_size: int) -> list[Batch]:
   """A sample of the batches of an `input_fn`, to calibrate with.
 
   Args:
     input_fn: makes a dataset that ends, of features with `input_ids`,
       `input_mask` and `segment_ids` or `input_type_ids`, all [..., S].
     batch_size: B of its batches.
-
-  Returns:
-    See `text_batches`.
   """
   batches = []
   with tf.Graph().as_default(), tf.Session() as session:
@@ -106,17 +199,18 @@ def _sample(items: Sequence[Any], count: int) -> list[Any]:
   return [items[index] for index in sorted(chosen)]
 
 
+# Calibration
+
+
 def calibrate(
-  config: modeling.BertConfig,
-  checkpoint: str,
-  batches: Iterable[Mapping[str, np.ndarray]],
+  config: modeling.BertConfig, checkpoint: str, batches: Iterable[Batch]
 ) -> Ranges:
   """Observes the inputs of the encoder's dense layers.
 
   Args:
     config: config of the encoder.
     checkpoint: its weights.
-    batches: int32 [B, S] of each of `model_inputs.TOKEN_FEATURES`.
+    batches: examples.
 
   Returns:
     The extremes of the inputs of each layer.
@@ -173,7 +267,10 @@ def _layer_of(name: str) -> str | None:
   return layer if variable == "kernel" and "/layer_" in layer else None
 
 
-def weight_getter(
+# Kernels
+
+
+def kernel_getter(
   checkpoint: str,
   ranges: Ranges,
   skip_layers: Sequence[str] = (),
@@ -187,8 +284,12 @@ def weight_getter(
     skip_layers: layers to keep in higher precision, see --int8_skip_layers.
     attention_dtype: dtype of queries, keys and values; None for bfloat16 where
       the processor has instructions for it, else float32.
+
+  Raises:
+    InputError: there is no such layer.
   """
   attention_dtype = attention_dtype or best_attention_dtype()
+  _check_skipped(skip_layers, ranges)
   ranges = {
     layer: value
     for layer, value in ranges.items()
@@ -220,18 +321,40 @@ def weight_getter(
   return frozen_weights.weight_getter(checkpoint, converted)
 
 
+def _check_skipped(skip_layers: Sequence[str], ranges: Ranges) -> None:
+  """Refuses names of --int8_skip_layers that no layer has."""
+  for part in skip_layers:
+    if not any(f"/layer_{part}/" in f"{layer}/" for layer in ranges):
+      parts = {layer.partition("/layer_")[2] for layer in ranges}
+      last = max(int(part.partition("/")[0]) for part in parts)
+      raise InputError(
+        f"--int8_skip_layers={part}: there is no such layer. Give numbers from"
+        f" 0 to {last}, or parts such as {last}/output"
+      )
+
+
 def best_attention_dtype():
   """Dtype of attention beside 8-bit layers on this processor."""
   has_bfloat16 = "bfloat16" in precision.supported_dtypes()
   return tf.bfloat16 if has_bfloat16 else tf.float32
 
 
-def load(folder: str, checkpoint: str) -> Ranges | None:
+# Ranges in a file
+
+
+def load(
+  folder: str, checkpoint: str, batches: Iterable[Batch] | None = None
+) -> Ranges | None:
   """Ranges of a checkpoint from the `quantization.json` of a folder.
+
+  Args:
+    folder: the folder.
+    checkpoint: path of the checkpoint.
+    batches: examples that the ranges have to be of; None for any.
 
   Returns:
     See `calibrate`; None without the file, or if it belongs to another
-    checkpoint.
+    checkpoint or to other examples.
 
   Raises:
     InputError: the file is invalid.
@@ -239,10 +362,13 @@ def load(folder: str, checkpoint: str) -> Ranges | None:
   path = os.path.join(folder, FILE)
   if not tf.gfile.Exists(path):
     return None
-  schema = {"checkpoint_sha256": str, "ranges": dict}
+  schema = {"checkpoint_sha256": str, "examples_sha256?": str, "ranges": dict}
   content = json_files.read(path, schema, "Delete it to calibrate again")
   if content["checkpoint_sha256"] != _hash(checkpoint):
     logging.info("%s: belongs to another checkpoint; not used", path)
+    return None
+  if batches and content.get("examples_sha256") != _hash_of_examples(batches):
+    logging.info("%s: is of other examples; not used", path)
     return None
   logging.info("8-bit ranges: %s", path)
   return {
@@ -251,40 +377,31 @@ def load(folder: str, checkpoint: str) -> Ranges | None:
   }
 
 
-def find(
-  folder: str,
-  checkpoint: str | None,
-  config: modeling.BertConfig,
-  make_batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
-) -> Ranges:
-  """Ranges of a checkpoint: those of a folder, or measured and written there.
-
-  Args:
-    folder: folder of `quantization.json`.
-    checkpoint: path of the checkpoint; None without one.
-    config: config of the model.
-    make_batches: makes batches to calibrate with, see `calibrate`.
-
-  Raises:
-    InputError: there is no checkpoint.
-  """
-  if not checkpoint:
-    raise InputError(
-      "--precision=int8: needs trained weights. Name an --init_checkpoint, or"
-      " train first"
-    )
-  ranges = load(folder, checkpoint)
-  if not ranges:
-    ranges = calibrate(config, checkpoint, make_batches())
-    path = os.path.join(folder, FILE)
-    content = {"checkpoint_sha256": _hash(checkpoint), "ranges": ranges}
-    with files.atomic_write(path) as file:
-      file.write(json.dumps(content) + "\n")
-    logging.info("8-bit ranges of %d layers: %s", len(ranges), path)
-  return ranges
+def save(
+  folder: str, checkpoint: str, batches: Iterable[Batch], ranges: Ranges
+) -> None:
+  """Writes `quantization.json`, see `load`."""
+  content = {
+    "checkpoint_sha256": _hash(checkpoint),
+    "examples_sha256": _hash_of_examples(batches),
+    "ranges": ranges,
+  }
+  path = os.path.join(folder, FILE)
+  with files.atomic_write(path) as file:
+    file.write(json.dumps(content) + "\n")
+  logging.info("8-bit ranges are kept in %s", path)
 
 
 def _hash(checkpoint: str) -> str:
   """Hash of a checkpoint's index, which has checksums of all weights."""
   with tf.gfile.GFile(f"{checkpoint}.index", "rb") as file:
     return hashlib.sha256(file.read()).hexdigest()
+
+
+def _hash_of_examples(batches: Iterable[Batch]) -> str:
+  """Hash of the ids of all batches."""
+  digest = hashlib.sha256()
+  for batch in batches:
+    for name in model_inputs.TOKEN_FEATURES:
+      digest.update(np.ascontiguousarray(batch[name], "<i4").tobytes())
+  return digest.hexdigest()

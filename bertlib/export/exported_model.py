@@ -74,17 +74,33 @@ class ExportedModel:
         f"{self._folder}: signature {signature!r} takes the inputs"
         f" {', '.join(self.signatures[signature])}, not {', '.join(inputs)}"
       )
-    specs = self._specs(signature)
-    tensors = {}
-    for name, value in inputs.items():
-      tensors[name] = tf.convert_to_tensor(value, specs[name].dtype)
-      if not specs[name].shape.is_compatible_with(tensors[name].shape):
-        raise InputError(
-          f"{name}: has shape {tensors[name].shape}, but signature"
-          f" {signature!r} takes {specs[name].shape}"
-        )
+    tensors = {
+      name: self._tensor(signature, name, value)
+      for name, value in inputs.items()
+    }
+    sizes = {name: len(tensor) for name, tensor in tensors.items()}
+    if len(set(sizes.values())) > 1:
+      counts = (f"{size} in {name}" for name, size in sizes.items())
+      raise InputError(
+        f"{self._folder}: inputs have different numbers of rows:"
+        f" {', '.join(counts)}"
+      )
     outputs = self._model.signatures[signature](**tensors)
     return {name: _array(tensor) for name, tensor in outputs.items()}
+
+  def _tensor(self, signature: str, name: str, value: Any):
+    """A value as the input `name` of a signature."""
+    spec = self._specs(signature)[name]
+    try:
+      tensor = tf.convert_to_tensor(value, spec.dtype)
+    except (TypeError, ValueError) as error:
+      raise InputError(f"{name}: {error}") from error
+    if not spec.shape.is_compatible_with(tensor.shape):
+      raise InputError(
+        f"{name}: has shape {tensor.shape}, but signature {signature!r} takes"
+        f" {spec.shape}"
+      )
+    return tensor
 
   def _specs(self, signature: str) -> dict[str, tf.TensorSpec]:
     return self._model.signatures[signature].structured_input_signature[1]
@@ -112,6 +128,26 @@ def write_format(
   content = {"precision": precision, "max_kernel_value": max_kernel_value}
   with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
     json.dump(content, file)
+
+
+def requirements(precision: str, max_kernel_value: int | None = None) -> str:
+  """What an export needs of TensorFlow and processors; a clause for the log.
+
+  Args:
+    precision: see `write_format`.
+    max_kernel_value: see `write_format`.
+  """
+  in_16_bits = precision != "float32"
+  if not max_kernel_value:
+    if in_16_bits:
+      return f"is faster than in float32 on processors with {precision} only"
+    return "runs on every processor"
+  needed = f"needs TensorFlow {onednn.FIRST_INT8_RELEASE} or newer on x86"
+  if in_16_bits:
+    needed += f", AVX-512 for attention in {precision}"
+  if max_kernel_value == onednn.MAX_INT8:
+    needed += ", and VNNI or AMX for exact sums"
+  return needed
 
 
 def check_format(folder: str) -> None:

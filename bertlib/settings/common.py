@@ -117,18 +117,6 @@ class ComputeSettings:
     " reuse it.",
     basic=True,
   )
-  calibration_file: str | None = option.path(
-    None,
-    "With --precision=int8: text file, one text or pair 'A ||| B' per line, of"
-    " which 256 are used to measure the ranges of the 8-bit layers. If not"
-    " given, the examples to evaluate or predict. The ranges are kept in"
-    " quantization.json in --output_dir.",
-  )
-  int8_skip_layers: Sequence[str] = option.text_list(
-    [],
-    "With --precision=int8: layers to keep in higher precision, such as 11, or"
-    " parts of them such as 11/output.",
-  )
   xla: str = option.choice(
     "auto",
     ["auto", *CHOICES["xla"]],
@@ -168,6 +156,26 @@ class ComputeSettings:
   def choices(self) -> dict[str, str]:
     """Values of the flags that accept "auto", by name."""
     return {name: getattr(self, name) for name in CHOICES}
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizationSettings:
+  """Dense layers in 8 bits."""
+
+  SECTION: ClassVar[str] = "devices"
+
+  calibration_file: str | None = option.path(
+    None,
+    "With int8: text file, one text or pair 'A ||| B' per line, of which 256"
+    " are used to measure the ranges of the 8-bit layers. The ranges are kept"
+    " in quantization.json in --output_dir. If not given, those in that file,"
+    " or else of the examples to evaluate or predict.",
+  )
+  int8_skip_layers: Sequence[str] = option.text_list(
+    [],
+    "With int8: layers to keep in higher precision, such as 11, or parts of"
+    " them such as 11/output.",
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -499,5 +507,6 @@ class TrainingSettings:
   run: RunSettings = option.group(RunSettings)
   optimizer: OptimizerSettings = option.group(OptimizerSettings)
   compute: ComputeSettings = option.group(ComputeSettings)
+  quantization: QuantizationSettings = option.group(QuantizationSettings)
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from bertlib.settings import option
-from bertlib.settings.common import ModelSettings
+from bertlib.settings.common import ModelSettings, QuantizationSettings
 from bertlib.settings.ranges import SEQ_LENGTH
 
 
@@ -59,16 +59,16 @@ class ExportSettings:
     " texts or pairs.",
     basic=True,
   )
-  calibration_file: str | None = option.path(
-    None,
-    "With --quantize=int8: text file, one text or pair 'A ||| B' per line, of"
-    " which 256 are used to measure the ranges of the 8-bit layers. Not needed"
-    " if --model_dir contains quantization.json, where they are kept.",
-  )
-  int8_skip_layers: Sequence[str] = option.text_list(
-    [],
-    "With --quantize=int8: layers to keep in higher precision, such as 11, or"
-    " parts of them such as 11/output.",
+  quantization: QuantizationSettings = option.group(
+    QuantizationSettings,
+    calibration_file={
+      "help": "With int8: text file, one text or pair 'A ||| B' per line, of"
+      " which 256 are used to measure the ranges of the 8-bit layers. The"
+      " ranges are kept in quantization.json in --model_dir. Not needed if it"
+      " is there.",
+      "section": "output",
+    },
+    int8_skip_layers={"section": "output"},
   )
   model: ModelSettings = option.group(
     ModelSettings,

@@ -11,6 +11,7 @@ from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
   ModelSettings,
+  QuantizationSettings,
   ReceiptSettings,
   TextSettings,
 )
@@ -111,6 +112,14 @@ class FeatureSettings:
       "help": "Use XLA to fuse the operations between matrix products."
       " Compilation takes about a second per batch shape. auto is on where"
       " there is no GPU."
+    },
+  )
+  quantization: QuantizationSettings = option.group(
+    QuantizationSettings,
+    calibration_file={
+      "help": "With int8: text file, one text or pair 'A ||| B' per line, of"
+      " which 256 are used to measure the ranges of the 8-bit layers. If not"
+      " given, those of --input_file."
     },
   )
   devices: DeviceSettings = option.group(DeviceSettings)

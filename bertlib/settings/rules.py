@@ -90,7 +90,12 @@ def _check_tpu(values: flags.FlagValues) -> None:
 
 def _check_int8(values: flags.FlagValues) -> None:
   """Refuses training in 8 bits, and 8 bits on a TPU."""
-  if _value(values, "precision") != "int8":
+  precision, quantize = _value(values, "precision"), _value(values, "quantize")
+  if "int8" not in (precision, quantize):
+    for name in ("calibration_file", "int8_skip_layers"):
+      if _value(values, name):
+        logging.warning("--%s: has no effect without int8", name)
+  if precision != "int8":
     return
   if _value(values, "do_train"):
     raise InputError(

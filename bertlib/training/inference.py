@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 import tensorflow.compat.v1 as tf
 
-import modeling
-import tokenization
 from bertlib.checkpoints import quantization
-from bertlib.settings.common import ComputeSettings
+from bertlib.settings.common import TrainingSettings
 
 
 def model_fn_for_inference(
-  model_fn,
-  compute: ComputeSettings,
-  config: modeling.BertConfig,
-  checkpoint: str | None,
-  folder: str,
-  tokenizer: tokenization.FullTokenizer,
-  max_seq_length: int,
-  input_fn,
-  batch_size: int,
-):
+  model_fn: Callable,
+  settings: TrainingSettings,
+  encoder: quantization.TrainedEncoder,
+  default_batches: Callable,
+) -> Callable:
   """Wraps a `model_fn` for --precision=int8; returns it for any other.
 
   With int8 the dense layers of the encoder are in 8 bits. The weights are
@@ -28,32 +23,17 @@ def model_fn_for_inference(
 
   Args:
     model_fn: builds the graph of a model.
-    compute: precision and calibration.
-    config: config of the encoder.
-    checkpoint: path of the weights; None without any.
-    folder: `quantization.json` is read from it, or written to it.
-    tokenizer: tokenizer of the model.
-    max_seq_length: longer texts of --calibration_file are truncated.
-    input_fn: batches to calibrate with, without --calibration_file.
-    batch_size: rows of these batches.
+    settings: settings of the command.
+    encoder: the model's encoder.
+    default_batches: see `quantization.weight_getter`.
 
   Raises:
-    InputError: there is no checkpoint, or `quantization.json` is invalid.
+    InputError: see `quantization.weight_getter`.
   """
-  if compute.precision != "int8":
+  if settings.compute.precision != "int8":
     return model_fn
-
-  def make_batches():
-    if compute.calibration_file:
-      return quantization.text_batches(
-        compute.calibration_file, tokenizer, max_seq_length
-      )
-    return quantization.input_batches(input_fn, batch_size)
-
   getter = quantization.weight_getter(
-    checkpoint,
-    quantization.find(folder, checkpoint, config, make_batches),
-    compute.int8_skip_layers,
+    encoder, settings.quantization, default_batches
   )
 
   def int8_model_fn(features, labels, mode, params, config=None):

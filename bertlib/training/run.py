@@ -17,7 +17,7 @@ from absl import logging
 
 import optimization
 from bertlib import files, folder_lock
-from bertlib.checkpoints import finding, model_json
+from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
 from bertlib.errors import InputError
@@ -284,14 +284,15 @@ def make_inference_model_fn(
   settings = run.settings
   return inference.model_fn_for_inference(
     make_model_fn(run),
-    settings.compute,
-    run.config,
-    checkpoint or settings.model.init_checkpoint,
-    run.output_dir,
-    run.tokenizer,
-    settings.model.max_seq_length,
-    input_fn,
-    batch_size,
+    settings,
+    quantization.TrainedEncoder(
+      run.config,
+      checkpoint or settings.model.init_checkpoint,
+      run.output_dir,
+      run.tokenizer,
+      settings.model.max_seq_length,
+    ),
+    lambda: quantization.input_batches(input_fn, batch_size),
   )
 
 

@@ -58,6 +58,8 @@ def test_signatures_are_called_by_name(model):
     (lambda model: model("texts", text_a=TEXTS), "no signature 'texts'"),
     (lambda model: model(text=TEXTS), "takes the inputs text_a, text_b"),
     (lambda model: model("text", text_a="a cat"), r"text_a: has shape \(\)"),
+    (lambda model: model("text", text_a=[1]), "text_a: Cannot convert"),
+    (lambda model: model(text_a=["a", "b"], text_b=["c"]), "2 in text_a, 1 in"),
   ],
 )
 def test_a_wrong_call_is_refused(model, call, message):
@@ -114,3 +116,20 @@ def test_sums_that_may_overflow_are_reported(formats, monkeypatch, caplog):
   assert not caplog.messages
   exported_model.check_format(formats("float32", 127))
   assert "sums overflow" in caplog.text
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("number_formats", "needed"),
+  [
+    (("float32", None), "runs on every processor"),
+    (("float32", 63), "needs TensorFlow 2.17 or newer on x86"),
+    (
+      ("bfloat16", 127),
+      "needs TensorFlow 2.17 or newer on x86, AVX-512 for attention in"
+      " bfloat16, and VNNI or AMX for exact sums",
+    ),
+  ],
+)
+def test_needs_of_an_export_are_named(number_formats, needed):
+  assert exported_model.requirements(*number_formats) == needed
