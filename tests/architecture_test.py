@@ -380,6 +380,7 @@ def test_doctor_makes_all_checks_of_setup():
   [
     "extract_features",
     "run_classifier",
+    "run_embeddings",
     "run_ner",
     "run_pretraining",
     "run_squad",

@@ -15,6 +15,7 @@ from absl.testing import flagsaver
 
 import extract_features
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
@@ -63,7 +64,14 @@ def test_code_on_the_page_runs_in_one_program(tmp_path):
 
 @pytest.mark.parametrize(
   "script",
-  [run_classifier, run_squad, run_ner, run_pretraining, extract_features],
+  [
+    run_classifier,
+    run_squad,
+    run_ner,
+    run_embeddings,
+    run_pretraining,
+    extract_features,
+  ],
 )
 def test_other_programs_need_no_flags_of_a_script(script):
   lengths = []

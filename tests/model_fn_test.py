@@ -8,11 +8,14 @@ import extract_features
 import modeling
 import optimization
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
 from bertlib import estimator_api
 from bertlib.compute import FastCompute
+from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.training import embedding_losses
 
 pytestmark = pytest.mark.graph
 
@@ -53,6 +56,17 @@ def features(**more):
     **more,
   }
   return {name: tf.constant(a, tf.int32) for name, a in arrays.items()}
+
+
+def groups():
+  """More features: two groups of an anchor and its positive."""
+  ids = [[[5, 9, 3, 7, 8, 2], [4, 6, 2, 0, 0, 0]], [[4, 7, 2, 0, 0, 0]] * 2]
+  return {
+    "input_ids": ids,
+    "input_mask": np.sign(ids),
+    "segment_ids": np.zeros_like(ids),
+    "text_ids": [[0, 1], [2, 3]],
+  }
 
 
 def run_mode(model_fn, batch, mode):
@@ -98,6 +112,16 @@ CASES = {
     },
     {"unique_ids", "probabilities"},
   ),
+  "embeddings": (
+    run_embeddings.model_fn_builder(
+      CONFIG,
+      EmbeddingSpec(projection_dim=4),
+      embedding_losses.LossOptions("infonce"),
+      **LEARNS,
+    ),
+    groups(),
+    {"vectors"},
+  ),
   "pretraining": (
     run_pretraining.model_fn_builder(CONFIG, **LEARNS),
     {
@@ -140,7 +164,7 @@ def test_fast_compute_of_a_command_trains():
 def test_model_fn_evaluates_and_predicts(script):
   model_fn, more, predicted = CASES[script]
   batch = features(**more)
-  if script not in ("squad", "ner"):  # which have no evaluation of their own
+  if script in ("classifier", "pretraining"):  # others evaluate predictions
     assert np.isfinite(run_mode(model_fn, batch, Modes.EVAL)["loss"])
   if predicted:
     with tf.Graph().as_default():

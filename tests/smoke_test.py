@@ -51,6 +51,18 @@ def run(world, tmp_path):
       ["eval_results.txt", "ner_predictions.conll", "ner_predictions.jsonl"],
     ),
     (
+      "run_embeddings",
+      [
+        "--do_eval",
+        "--dev_file={world}/beir",
+        "--do_predict",
+        "--predict_file={world}/lines.txt",
+        "--corpus_file={world}/lines.txt",
+        "--query_file={world}/lines.txt",
+      ],
+      ["eval_results.txt", "lines_vectors.npy", "lines_results.jsonl"],
+    ),
+    (
       "run_pretraining",
       ["--do_eval", "--num_train_steps=1"],
       ["eval_results.txt"],

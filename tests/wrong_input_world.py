@@ -9,9 +9,12 @@
   pairs.tsv                                     pairs of sentences
   mrpc/, cola/                                  data of these tasks
   squad.json, ner.conll, corpus.txt, lines.txt
+  questions.tsv, scored.tsv, beir/              pairs; pairs with a score; the
+                                                pairs in the layout of BEIR
   records.tfrecord                              pretraining data of corpus.txt
   trained, trained_mrpc, trained_squad,         folders of trained models
-  trained_ner, trained_pretraining
+  trained_ner, trained_embeddings,
+  trained_pretraining
   original                                      one as the original leaves it
 """
 
@@ -46,6 +49,12 @@ TRAIN = [("the cat sat", "yes"), ("the dog ran", "no")] * 4
 PAIRS = [(text, "ann went home", label) for text, label in TRAIN]
 CORPUS = "the cat sat .\nthe dog ran home .\n\nann went to rome .\nbob sat .\n"
 NER = "ann B-PER\nwent O\nto O\nrome B-LOC\n\nbob B-PER\nsat O\n\n"
+QUESTIONS = [
+  ("who went to rome ?", "ann went to rome ."),
+  ("who sat ?", "the cat sat ."),
+  ("who ran home ?", "the dog ran home ."),
+  ("is bob good ?", "bob is good ."),
+]
 SQUAD = {
   "version": "1.1",
   "data": [
@@ -103,6 +112,12 @@ COMMANDS = {
     "--dev_file={world}/ner.conll",
     "--predict_file={world}/ner.conll",
     "--train_batch_size=2",
+    "--do_train",
+  ),
+  "run_embeddings": (
+    *_TRAINING,
+    "--train_file={world}/questions.tsv",
+    "--text_columns=question,answer",
     "--do_train",
   ),
   "run_pretraining": (
@@ -223,6 +238,16 @@ _OF_NER = {
   "max_seq_length": 16,
   "do_lower_case": True,
 }
+_OF_EMBEDDINGS = {
+  "script": "run_embeddings",
+  "embedding": {
+    "pooling": "mean",
+    "normalize": True,
+    "prompts": {"query": "who : "},
+  },
+  "max_seq_length": 16,
+  "do_lower_case": True,
+}
 _OF_PRETRAINING = {
   "script": "run_pretraining",
   "max_seq_length": 16,
@@ -239,6 +264,7 @@ _TRAINED = {
     {"cls/squad/output_weights": [2, _HIDDEN], "cls/squad/output_bias": [2]},
   ),
   "trained_ner": (_OF_NER, _head(5)),
+  "trained_embeddings": (_OF_EMBEDDINGS, {}),
   "trained_pretraining": (_OF_PRETRAINING, PRETRAINING_HEADS),
 }
 
@@ -261,6 +287,11 @@ def make(folder: str, in_process) -> None:
     "squad.json": json.dumps(SQUAD),
     "answers.json": json.dumps({str(number): "rome" for number in range(4)}),
     "ner.conll": NER * 4,
+    "questions.tsv": table(QUESTIONS, ["question", "answer"]),
+    "scored.tsv": table(
+      [(*pair, str(score)) for score, pair in enumerate(QUESTIONS)],
+      ["question", "answer", "score"],
+    ),
     "corpus.txt": CORPUS * 4,
     "lines.txt": "the cat sat\nann went ||| to rome\n",
   }
@@ -272,6 +303,7 @@ def make(folder: str, in_process) -> None:
   for split in ("train", "dev"):
     texts[f"cola/{split}.tsv"] = table([["x", "1", "", "the cat sat"]] * 4)
   texts["cola/test.tsv"] = table([["0", "the cat sat"]] * 4, header[::-1])
+  texts |= {f"beir/{name}": text for name, text in beir().items()}
   for name, text in texts.items():
     write(os.path.join(folder, name), text)
   checkpoint_writer.write_variables(
@@ -297,6 +329,25 @@ def make(folder: str, in_process) -> None:
         for argument in COMMANDS["create_pretraining_data"]
       )
     )
+
+
+def beir() -> dict[str, str]:
+  """Texts of the files of `QUESTIONS` in the layout of BEIR, by name."""
+
+  def lines(prefix, texts):
+    return "".join(
+      json.dumps({"_id": f"{prefix}{number}", "text": text}) + "\n"
+      for number, text in enumerate(texts)
+    )
+
+  queries, documents = zip(*QUESTIONS)
+  header = ("query-id", "corpus-id", "score")
+  judgements = [(f"q{i}", f"d{i}", "1") for i in range(len(QUESTIONS))]
+  return {
+    "corpus.jsonl": lines("d", documents),
+    "queries.jsonl": lines("q", queries),
+    "qrels/test.tsv": table(judgements, header),
+  }
 
 
 def write_trained(folder: str, description, heads, sizes=None) -> None:

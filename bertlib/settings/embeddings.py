@@ -140,12 +140,15 @@ class EmbeddingSettings(TrainingSettings):
     },
     bert_config_file={
       "help": "JSON file with the sizes of the model. If not given, the one"
-      " beside the checkpoint."
+      " beside the checkpoint.",
+      "basic": False,
     },
     vocab_file={
       "help": "Vocabulary file with one WordPiece per line. If not given, the"
-      " one beside the checkpoint."
+      " one beside the checkpoint.",
+      "basic": False,
     },
+    do_lower_case={"basic": False},
   )
   vectors: VectorSettings = option.group(VectorSettings)
   objective: LossSettings = option.group(LossSettings)
@@ -242,5 +245,5 @@ class EmbeddingSettings(TrainingSettings):
     basic=True,
   )
   top_k: int = option.integer(
-    10, "Number of lines to find for each query.", AT_LEAST_1, basic=True
+    10, "Number of lines to find for each query.", AT_LEAST_1
   )
