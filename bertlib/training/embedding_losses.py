@@ -109,12 +109,12 @@ def _infonce(vectors, features, options: LossOptions):
   The symmetric loss is the mean of this one and the same loss of each positive,
   which ranks its anchor among all anchors (Radford et al. 2021).
   """
-  width, text_ids = vectors.shape[-1], features["text_ids"]
+  text_ids = features["text_ids"]
   anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
   positives, positive_ids = vectors[:, 1], text_ids[:, 1]
   # By column of texts, so that candidate i is the positive of example i.
-  candidates = tf.reshape(tf.transpose(vectors[:, 1:], [1, 0, 2]), [-1, width])
-  candidate_ids = tf.reshape(tf.transpose(text_ids[:, 1:]), [-1])
+  candidates = tf.concat(tf.unstack(vectors[:, 1:], axis=1), axis=0)
+  candidate_ids = tf.concat(tf.unstack(text_ids[:, 1:], axis=1), axis=0)
   loss = _ranking_loss(
     anchors, anchor_ids, candidates, candidate_ids, options.temperature
   )
