@@ -109,25 +109,29 @@ def _infonce(vectors, features, options: LossOptions):
   The symmetric loss is the mean of this one and the same loss of each positive,
   which ranks its anchor among all anchors (Radford et al. 2021).
   """
-  text_ids = features["text_ids"]
+  width, text_ids = vectors.shape[-1], features["text_ids"]
   anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
   positives, positive_ids = vectors[:, 1], text_ids[:, 1]
-  # By column of texts, so that candidate i is the positive of example i.
-  candidates = tf.concat(tf.unstack(vectors[:, 1:], axis=1), axis=0)
-  candidate_ids = tf.concat(tf.unstack(text_ids[:, 1:], axis=1), axis=0)
+  batch_size, num_texts = modeling.get_shape_list(text_ids)
+  number = tf.range(batch_size)
   loss = _ranking_loss(
-    anchors, anchor_ids, candidates, candidate_ids, options.temperature
+    anchors,
+    anchor_ids,
+    tf.reshape(vectors[:, 1:], [-1, width]),
+    tf.reshape(text_ids[:, 1:], [-1]),
+    number * (num_texts - 1),
+    options.temperature,
   )
   if not options.symmetric:
     return loss
   reverse = _ranking_loss(
-    positives, positive_ids, anchors, anchor_ids, options.temperature
+    positives, positive_ids, anchors, anchor_ids, number, options.temperature
   )
   return (loss + reverse) / 2.0
 
 
 def _ranking_loss(
-  queries, query_ids, candidates, candidate_ids, temperature: float
+  queries, query_ids, candidates, candidate_ids, right, temperature: float
 ):
   """Mean cross-entropy of the right candidate of each query.
 
@@ -138,21 +142,21 @@ def _ranking_loss(
   Args:
     queries: float32 [B, D].
     query_ids: int [B], their text ids.
-    candidates: float32 [C, D]; number i is the right one of query i.
+    candidates: float32 [C, D].
     candidate_ids: int [C], their text ids.
+    right: int32 [B], index of the right candidate of each query.
     temperature: divisor of the cosines.
   """
-  num_queries = modeling.get_shape_list(query_ids)[0]
-  num_candidates = modeling.get_shape_list(candidate_ids)[0]
+  right_ids = tf.gather(candidate_ids, right)
   is_copy = _are_equal(query_ids, query_ids)  # [B, B]
-  is_found = _are_equal(candidate_ids[:num_queries], candidate_ids)  # [B, C]
+  is_found = _are_equal(right_ids, candidate_ids)  # [B, C]
   num_found = tf.matmul(*(tf.cast(m, tf.float32) for m in (is_copy, is_found)))
   is_masked = (
     tf.equal(candidate_ids, MISSING)
     | _are_equal(query_ids, candidate_ids)
     | (num_found > 0.0)
   )
-  right = tf.range(num_queries)
+  num_candidates = modeling.get_shape_list(candidate_ids)[0]
   is_right = _are_equal(right, tf.range(num_candidates))
   cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, C]
   logits = _masked(cosines / temperature, is_masked & ~is_right)

@@ -15,8 +15,8 @@ TEMPERATURE, MARGIN = 0.3, 0.4
 def evaluate(options, vectors, features):
   """A loss, and its gradient w.r.t. the vectors."""
   with tf.Graph().as_default(), tf.Session() as session:
-    # A batch whose size is not fixed.
-    placeholder = tf.placeholder(tf.float32, [None, *vectors.shape[1:]])
+    # Unknown shapes, as those of a batch whose size is not fixed.
+    placeholder = tf.placeholder(tf.float32, [None, None, vectors.shape[-1]])
     features = {name: tf.constant(array) for name, array in features.items()}
     loss = embedding_losses.make_loss(options)(placeholder, features)
     gradient = tf.gradients(loss, placeholder)[0]
