@@ -28,11 +28,12 @@ def pool(states, input_mask, pooling: str):
     pooled = states[:, 0]
   elif pooling == "mean":
     weights = tf.cast(is_token, states.dtype)
-    pooled = tf.reduce_sum(states * weights, axis=1)
-    pooled /= tf.reduce_sum(weights, axis=1)
+    # Without `keepdims` gradients copy a shape from the GPU.
+    pooled = tf.reduce_sum(states * weights, axis=1, keepdims=True)
+    pooled /= tf.reduce_sum(weights, axis=1, keepdims=True)
   else:
     states = tf.where_v2(is_token, states, states.dtype.min)
-    pooled = tf.reduce_max(states, axis=1)
+    pooled = tf.reduce_max(states, axis=1, keepdims=True)
   return tf.reshape(pooled, [batch_size, num_layers * width])
 
 

@@ -34,6 +34,9 @@ TASKS = (
   "multiple_choice",
   "squad",
   "ner",
+  "embeddings triplets",
+  "embeddings scored_pairs",
+  "embeddings labeled_texts",
   "pretraining",
 )
 PRECISIONS = ("float32", "bfloat16", "float16")

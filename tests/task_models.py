@@ -8,16 +8,19 @@ from absl import flags
 
 import modeling
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
 from bertlib.data.classification import Problem
+from bertlib.data.embedding_examples import Example
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.settings.ner import NerSettings
 from bertlib.settings.pretraining import PretrainingSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import devices, run
+from bertlib.training import devices, embedding_inputs, run
 from bertlib.training.task import Run
 
 VOCAB_SIZE = 23
@@ -70,6 +73,17 @@ def run_of(name, *arguments):
       *arguments,
     )
     task = run_pretraining.make_task(settings)
+  elif name.startswith("embeddings "):
+    settings = settings_of(
+      EmbeddingSettings, "--warmup_proportion=0", *arguments
+    )
+    kind = name.partition(" ")[2]
+    texts = LABELS[: {"triplets": 3, "labeled_texts": 1}.get(kind, 2)]
+    train_set = [Example(list(texts))]
+    task = run_embeddings.make_task(
+      settings,
+      embedding_inputs.Data(kind, train_set, None, (), (), ()),
+    )
   else:
     settings = settings_of(
       ClassifierSettings, "--warmup_proportion=0", *arguments
@@ -103,6 +117,7 @@ def random_batch(layout, batch_size=BATCH_SIZE):
     "label_ids": len(LABELS),
     "start_positions": LENGTH,
     "end_positions": LENGTH,
+    "text_ids": 1000,
   }
   batch = {}
   for name, (shape, is_float, *_) in layout.items():

@@ -228,7 +228,7 @@ def _supervised_contrastive(vectors, features, options: LossOptions):
   )
   is_partner = tf.cast(is_same_label & ~is_itself, tf.float32)
   num_partners = tf.reduce_sum(is_partner, axis=1)
-  losses = -tf.reduce_sum(log_probs * is_partner, axis=1)
+  losses = -_sum(log_probs * is_partner)
   return _mean(tf.math.divide_no_nan(losses, num_partners), num_partners > 0.0)
 
 
@@ -243,7 +243,7 @@ def _distillation(vectors, features, options: LossOptions):
   teacher = features["teacher_vectors"]
   if options.normalize or options.dims:
     teacher = pooling.normalize(teacher, vectors.shape[-1])
-  losses = tf.reduce_sum(tf.square(vectors - teacher), axis=-1)  # [B, G]
+  losses = _sum(tf.square(vectors - teacher))  # [B, G]
   is_text = tf.not_equal(features["text_ids"], MISSING)
   return tf.reduce_mean(_mean(losses, is_text))
 
@@ -273,17 +273,21 @@ def _masked(logits, is_masked):
 def _mean(losses, counts):
   """Mean of the losses that count, along the last axis; 0 without any."""
   counts = tf.cast(counts, tf.float32)
-  return tf.math.divide_no_nan(
-    tf.reduce_sum(losses * counts, axis=-1), tf.reduce_sum(counts, axis=-1)
-  )
+  return tf.math.divide_no_nan(_sum(losses * counts), _sum(counts))
+
+
+def _sum(tensor):
+  """Sum along the last axis."""
+  # Without `keepdims` the gradient copies a shape from the GPU.
+  return tf.squeeze(tf.reduce_sum(tensor, axis=-1, keepdims=True), axis=-1)
 
 
 def _pair_cosines(vectors):
   """Cosine of the two texts of each example: [B, 2, D] to [B]."""
-  return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], axis=-1)
+  return _sum(vectors[:, 0] * vectors[:, 1])
 
 
 def _distance(vectors, others):
   """Euclidean distance along the last axis, with a gradient of 0 at 0."""
-  squares = tf.reduce_sum(tf.square(vectors - others), axis=-1)
+  squares = _sum(tf.square(vectors - others))
   return tf.sqrt(tf.maximum(squares, 1e-12))

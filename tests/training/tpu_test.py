@@ -80,6 +80,7 @@ def no_dropout(monkeypatch):
     ("pretraining", 4),
     ("squad", None),
     ("ner", None),
+    ("embeddings triplets", None),
   ],
 )
 def test_memory_plan_counts_the_output_positions_of_the_last_layer(
@@ -155,6 +156,9 @@ def losses_of(model_fn, batch):
     ("multiple_choice", "--recompute_activations"),
     ("squad", "--version_2_with_negative"),
     ("ner", "--gradient_accumulation_steps=2"),
+    ("embeddings triplets", "--symmetric", "--gradient_accumulation_steps=2"),
+    ("embeddings scored_pairs", "--projection_dim=4", "--temperature=1"),
+    ("embeddings labeled_texts", "--pooling=max"),
     ("pretraining", "--optimizer=lamb"),
   ],
   ids=" ".join,
@@ -187,6 +191,7 @@ def test_training_with_dropout_compiles(one_core):
   "case",
   [
     ("ner", "--gradient_accumulation_steps=2", "--recompute_activations"),
+    ("embeddings triplets", "--gradient_accumulation_steps=2"),
     ("pretraining", "--precision=bfloat16", "--gradient_accumulation_steps=2"),
   ],
   ids=" ".join,
