@@ -50,6 +50,7 @@ from bertlib.reporting import (
   task_checks,
   training_checks,
 )
+from bertlib.reporting.doctor import SKIPPED
 from bertlib.settings import option
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.training import (
@@ -354,7 +355,7 @@ def open_teacher(
   path = settings.objective.teacher
   if not path or not train_set:
     return None
-  if path.endswith(".npy"):
+  if embedding_inputs.is_vector_file(path):
     vectors = embedding_inputs.read_vectors(path, len(train_set))
     return Teacher(vectors.shape[1], lambda texts: vectors)
   if published_models.is_name(path):
@@ -433,20 +434,23 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)
-  found = check("model", embedding_inputs.find_model, settings)
-  settings = (
-    doctor.unless_skipped(found, lambda value: value, found) or settings
-  )
+  found = check("files", embedding_inputs.find_model, settings)
   data = check(
     "texts", embedding_inputs.read_data, settings, after=flags_are_right
   )
   train_set = doctor.unless_skipped(data, lambda value: value.train, data)
   teacher = check("teacher", open_teacher, settings, train_set)
-  task = doctor.unless_skipped(data, make_task, settings, data, teacher)
-  run = training_checks.check_setup(doctor, settings, task)
-  check("vectors", check_vectors, run, teacher, after=run.config)
+  if found is SKIPPED:  # everything else needs the model
+    return
+  task = check("task", make_task, found, data, teacher)
+  run = training_checks.check_setup(doctor, found, task)
+  check("vectors", check_vectors, run, teacher, after=(run.config, task))
   lengths = check(
-    "tokens", task_checks.check_text_groups, run, data, after=run.tokenizer
+    "tokens",
+    task_checks.check_text_groups,
+    run,
+    data,
+    after=(run.tokenizer, task),
   )
   training_checks.check_training(doctor, run, lengths)
 
@@ -529,7 +533,11 @@ def write_texts(
   """
   path = run.path(f"{name}.tf_record")
   num_texts = embedding_records.write_texts(
-    path, texts, run.tokenizer, run.settings.model.max_seq_length
+    path,
+    texts,
+    run.tokenizer,
+    run.settings.model.max_seq_length,
+    multiple_of=batch_size if run.on_tpu else 1,
   )
   return TextSet(path, num_texts, batch_size)
 

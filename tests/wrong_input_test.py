@@ -16,6 +16,7 @@ import sys
 
 import commands
 import pytest
+import wrong_input_embeddings
 import wrong_input_files
 import wrong_input_flags
 import wrong_input_text
@@ -31,6 +32,7 @@ ROWS = [
   *wrong_input_text.ROWS,
   *wrong_input_files.ROWS,
   *wrong_input_flags.ROWS,
+  *wrong_input_embeddings.ROWS,
 ]
 
 

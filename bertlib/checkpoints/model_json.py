@@ -128,8 +128,11 @@ def check(
     return
   shapes = dict(tf.train.list_variables(checkpoint))
   description = load_description(output_dir)
-  stored = {key: description[key] for key in keys if key in description}
-  wanted = {key: model[key] for key in stored}
+  stored, wanted = (
+    _flatten({key: entries[key] for key in keys if key in description})
+    for entries in (description, model)
+  )
+  stored = {key: value for key, value in stored.items() if key in wanted}
   config_file = os.path.join(output_dir, loading.CONFIG_FILE)
   if tf.gfile.Exists(config_file):
     stored_config = vars(loading.load_config(config_file))
@@ -152,6 +155,17 @@ def check(
         f" {wanted[key]!r}. Use the settings that it was trained with, or"
         " another --output_dir, with this model as --init_checkpoint"
       )
+
+
+def _flatten(entries: Mapping[str, Any]) -> dict[str, Any]:
+  """Entries, with those of an entry {name: value} as "entry name"."""
+  flat: dict[str, Any] = {}
+  for key, value in entries.items():
+    is_group = isinstance(value, Mapping)
+    flat |= (
+      {f"{key} {k}": v for k, v in value.items()} if is_group else {key: value}
+    )
+  return flat
 
 
 def load_description(model_dir: str) -> dict[str, Any]:

@@ -83,6 +83,12 @@ def _find_folder(path: str, split: str) -> tuple[str, str]:
   return path, os.path.join(path, _QRELS, f"{split}.tsv")
 
 
+def data_files(path: str, split: str = "test") -> list[str]:
+  """Paths of the files that `read` reads."""
+  folder, qrels = _find_folder(path, split)
+  return [os.path.join(folder, _CORPUS), os.path.join(folder, _QUERIES), qrels]
+
+
 def read(path: str, split: str = "test") -> Retrieval:
   """Reads queries and judgements, and checks the corpus.
 

@@ -64,6 +64,11 @@ def kind_of(columns: Columns) -> str:
   Raises:
     InputError: the columns do not go together, or one is named twice.
   """
+  if not columns.texts:
+    raise InputError(
+      "--text_columns must be given: the columns of the texts, such as"
+      " question,answer"
+    )
   value = f"--text_columns={','.join(columns.texts)}"
   if not all(columns.texts) or len(set(columns.texts)) < len(columns.texts):
     raise InputError(

@@ -6,6 +6,7 @@ texts of a scored or labeled pair; or a single text. Imports no TensorFlow.
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -217,6 +218,7 @@ def write_texts(
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
   prefix: str = "",
+  multiple_of: int = 1,
 ) -> int:
   """Encodes single texts and writes them to a TFRecord file.
 
@@ -228,6 +230,8 @@ def write_texts(
     tokenizer: a WordPiece tokenizer.
     max_seq_length: S, tokens per text.
     prefix: prefix of every text.
+    multiple_of: the last text is repeated until the number of records is a
+      multiple of this one.
 
   Returns:
     The number of texts.
@@ -240,20 +244,21 @@ def write_texts(
 
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
+    record: dict[str, Any] = {}
     for number, text in enumerate(texts):
       pair = model_inputs.encode_pair(
         tokenizer, prefix + text, None, max_seq_length
       )
       num_cut.append(pair.num_cut)
       num_empty += pair.num_tokens + pair.num_cut == 2
-      yield pair._asdict() | {"unique_ids": number}
+      record = pair._asdict() | {"unique_ids": number}
+      yield record
+    yield from itertools.repeat(record, -len(num_cut) % multiple_of)
 
-  num_texts = tf_records.write_records(
-    path, records(), text_layout(max_seq_length)
-  )
-  logging.info("%d texts written to %s", num_texts, path)
+  tf_records.write_records(path, records(), text_layout(max_seq_length))
+  logging.info("%d texts written to %s", len(num_cut), path)
   _log_faults(num_cut, num_empty, max_seq_length)
-  return num_texts
+  return len(num_cut)
 
 
 def token_rows(

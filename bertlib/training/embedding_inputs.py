@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from bertlib.data.embedding_examples import Columns, Example
 from bertlib.embedding_spec import EmbeddingSpec
 from bertlib.errors import InputError
 from bertlib.files import exists, open_any
+from bertlib.settings.common import RunSettings
 from bertlib.settings.embeddings import EmbeddingSettings
-from bertlib.training import resolve
+from bertlib.training import resolve, step_plan
 from bertlib.training.embedding_losses import LossOptions
 
 # Losses that a kind of data can train; the first is the default.
@@ -85,6 +86,9 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
 
   Args:
     settings: of `find_model`.
+
+  Raises:
+    InputError: --prompt is none of its prompts.
   """
   flags = settings.vectors
   folder = _model_folder(settings, settings.model.init_checkpoint)
@@ -111,7 +115,10 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   if flags.matryoshka_dims:
     dims = sorted(map(int, flags.matryoshka_dims), reverse=True)
     given["matryoshka_dims"] = dims
-  return dataclasses.replace(spec, **given, prompts={**spec.prompts, **prompts})
+  prompts = {**spec.prompts, **prompts}
+  spec = dataclasses.replace(spec, **given, prompts=prompts)
+  spec.prompt(settings.prompt)
+  return spec
 
 
 def prefixes(spec: EmbeddingSpec, kind: str) -> tuple[str, str]:
@@ -146,6 +153,11 @@ def check_widths(
       f"--teacher: its vectors have {teacher_width} values, but those of the"
       f" model {width}. Give --projection_dim={teacher_width}"
     )
+
+
+def is_vector_file(teacher: str) -> bool:
+  """Whether --teacher is a file of vectors, and not a model."""
+  return teacher.endswith(".npy")
 
 
 def read_vectors(path: str, num_vectors: int) -> np.ndarray:
@@ -299,9 +311,11 @@ def dev_columns(settings: EmbeddingSettings) -> Columns:
 def check_flags(settings: EmbeddingSettings) -> None:
   """Refuses flags that do not go together."""
   run = settings.run
-  for flag, action in (("train_file", run.do_train), ("dev_file", run.do_eval)):
-    if action and not getattr(settings, flag):
-      raise InputError(f"--{flag} is needed with --do_{flag[:-5]}")
+  if run.do_train and not settings.train_file:
+    raise InputError("--train_file is needed with --do_train")
+  if _evaluates(run) and not settings.dev_file:
+    flag = "do_eval" if run.do_eval else "eval_steps"
+    raise InputError(f"--dev_file is needed with --{flag}")
   searches = bool(settings.corpus_file)
   if searches != bool(settings.query_file):
     missing = "query_file" if searches else "corpus_file"
@@ -334,6 +348,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
     columns = train_columns(settings)
     kind = embedding_examples.kind_of(columns)
     train = _read_examples(settings, settings.train_file, columns)
+    step_plan.count_steps(settings.run, len(train), "examples")
   return Data(
     kind,
     train,
@@ -347,8 +362,8 @@ def read_data(settings: EmbeddingSettings) -> Data:
 
 def read_dev_set(settings: EmbeddingSettings) -> DevSet | None:
   """Reads --dev_file, if the run evaluates."""
-  run, path = settings.run, settings.dev_file
-  if not (run.do_eval or (run.do_train and run.eval_steps)):
+  path = settings.dev_file
+  if not _evaluates(settings.run):
     return None
   if beir.is_beir(path):
     return DevSet("retrieval", (), beir.read(path, settings.beir_split))
@@ -382,12 +397,19 @@ def _read_texts(settings: EmbeddingSettings, flag: str) -> Sequence[str]:
 
 def data_files(settings: EmbeddingSettings) -> list[str]:
   """Paths of the data files of the run."""
-  run = settings.run
-  paths: Mapping[str | None, bool] = {
-    settings.train_file: run.do_train,
-    settings.dev_file: run.do_eval or bool(run.eval_steps),
-    settings.predict_file: run.do_predict,
-    settings.corpus_file: run.do_predict,
-    settings.query_file: run.do_predict,
-  }
-  return [path for path, used in paths.items() if path and used]
+  run, teacher = settings.run, settings.objective.teacher or ""
+  paths: list[str | None] = []
+  if run.do_train:
+    paths += [settings.train_file, teacher if is_vector_file(teacher) else None]
+  if _evaluates(run):
+    path = settings.dev_file
+    is_beir = path and beir.is_beir(path)
+    paths += beir.data_files(path, settings.beir_split) if is_beir else [path]
+  if run.do_predict:
+    paths += [settings.predict_file, settings.corpus_file, settings.query_file]
+  return [path for path in paths if path]
+
+
+def _evaluates(run: RunSettings) -> bool:
+  """Whether the run needs a dev set."""
+  return run.do_eval or bool(run.do_train and run.eval_steps)

@@ -61,7 +61,6 @@ def test_columns_decide_the_kind(columns, kind):
 @pytest.mark.parametrize(
   "columns",
   [
-    Columns([]),
     Columns(["a", ""]),
     Columns(["a", "b", "a"]),
     Columns(["a"], score="s"),
@@ -73,6 +72,11 @@ def test_columns_decide_the_kind(columns, kind):
 def test_columns_that_do_not_go_together_are_refused(columns):
   message = refusal(embedding_examples.kind_of, columns)
   assert message.startswith(f"--text_columns={','.join(columns.texts)}")
+
+
+def test_columns_of_texts_are_needed():
+  message = refusal(embedding_examples.kind_of, Columns([]))
+  assert message.startswith("--text_columns must be given")
 
 
 # Formats

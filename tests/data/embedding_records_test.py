@@ -298,3 +298,16 @@ def test_texts_have_a_prefix(tmp_path, tokenizer):
   tokens = tokenizer.convert_ids_to_tokens(row["input_ids"][:5])
   assert tokens == ["[CLS]", "query", ":", "a", "[SEP]"]
   assert batch["input_ids"].dtype == tf.int32
+
+
+@pytest.mark.graph
+def test_the_last_text_fills_the_last_batch(tmp_path, tokenizer):
+  path = str(tmp_path / "texts.tf_record")
+  texts = iter(["a", "b", "c"])
+  count = embedding_records.write_texts(
+    path, texts, tokenizer, 6, multiple_of=2
+  )
+  assert count == 3
+  features = embedding_records.text_layout(6)
+  (batch,) = input_pipeline.record_batches(path, features, 9, False, False)
+  assert batch["unique_ids"].numpy().tolist() == [0, 1, 2, 2]

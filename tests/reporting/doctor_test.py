@@ -19,6 +19,7 @@ import create_pretraining_data
 import extract_features
 import modeling
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
@@ -149,6 +150,11 @@ def write_texts():
   write("dev.conll", "the\tO\nmat\tB-THING\n")
   write("mixed.conll", "the\tO\ncat\n")
   write("untagged.conll", "the\ncat\n")
+  pairs = ["who sat\tthe cat sat", "who ran\tthe dog ran"] * 4
+  write("pairs.tsv", "\n".join(["question\tanswer", *pairs]))
+  write("no_answer.tsv", "question\tanswer\nwho sat\t\n")
+  write("scored.tsv", "question\tanswer\tscore\nwho sat\tthe cat\t5\n")
+  np.save("vectors.npy", np.zeros([3, 8], np.float32))
   write("text.txt", "the cat sat\na dog ran\n\nit is good\nthe mat is bad\n")
   write("blank.txt", "\n \n")
   packed = gzip.compress(b"the cat sat on the mat\n" * 99)
@@ -209,6 +215,15 @@ FLAGS = {
     "max_query_length": 6,
     "train_batch_size": 1,
     "num_workers": 1,
+  },
+  run_embeddings: TRAINING
+  | {
+    "train_file": "pairs.tsv",
+    "dev_file": "pairs.tsv",
+    "text_columns": "question,answer",
+    "train_batch_size": 4,
+    "do_eval": True,
+    "xla": "off",
   },
   run_ner: TRAINING | {"train_file": "train.conll", "train_batch_size": 4},
   run_pretraining: TRAINING
@@ -408,6 +423,35 @@ BAD = [
     "'THING' (at 'mat') is not an entity",
   ),
   (run_ner, {"output_dir": "trained"}, "folder", "with script 'run_class"),
+  (
+    run_embeddings,
+    {"train_file": "no_answer.tsv"},
+    "texts",
+    "no_answer.tsv, row 2: 'answer' is empty",
+  ),
+  (
+    run_embeddings,
+    {"dev_file": "scored.tsv", "dev_score_column": "score"},
+    "texts",
+    "scored.tsv, row 2: the score 5 is not between 0 and 1",
+  ),
+  (run_embeddings, {"dev_file": "trained"}, "texts", "trained"),
+  (
+    run_embeddings,
+    {"text_columns": "question", "loss": "distillation"}
+    | {"teacher": "vectors.npy", "dev_text_columns": "question,answer"},
+    "teacher",
+    "vectors.npy: has 3 vectors, but --train_file has 8 texts",
+  ),
+  (run_embeddings, {"loss": "cosent"}, "task", "has pairs"),
+  (run_embeddings, {"matryoshka_dims": "9"}, "vectors", "must be 8"),
+  (
+    run_embeddings,
+    {"bert_config_file": None},
+    "files",
+    "--bert_config_file must be given",
+  ),
+  (run_embeddings, {"output_dir": "trained"}, "folder", "'run_classifier'"),
   (
     run_pretraining,
     {"input_file": "cut.tf_record"},
