@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_classifier
+import tiny_embeddings
+import trained_models
 
 import modeling
 import run_classifier
+import run_embeddings
 import tokenization
 from bertlib import int8, onednn
 from bertlib.checkpoints import quantization
@@ -277,6 +280,22 @@ def test_a_calibration_file_needs_a_vocabulary(encoder):
     quantization.find(encoder, "texts.txt", _refuse)
 
 
+@pytest.mark.graph
+def test_calibration_samples_a_long_input():
+  """Each batch is kept as often as any other, and not all of them."""
+
+  def input_fn(params):
+    ids = tf.data.Dataset.range(500, output_type=tf.int32)
+    rows = ids.map(lambda i: {n: [i] for n in model_inputs.TOKEN_FEATURES})
+    return rows.batch(params["batch_size"])
+
+  first, second = (quantization.input_batches(input_fn, 2) for _ in range(2))
+  ids = [int(batch["input_ids"][0, 0]) for batch in first]
+  assert len(set(ids)) == quantization.NUM_EXAMPLES // 2
+  assert 200 < np.mean(ids) < 300 and max(ids) > 400
+  assert ids == [int(batch["input_ids"][0, 0]) for batch in second]
+
+
 @pytest.mark.unit
 def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
   path = tmp_path / "texts.txt"
@@ -361,3 +380,27 @@ def test_features_are_extracted_in_8_bits(folder, tmp_path):
     )
     vectors[precision] = np.load(output)["vectors"].ravel()
   assert np.corrcoef(*vectors.values())[0, 1] > 0.99
+
+
+@pytest.mark.process
+def test_sentences_are_encoded_in_8_bits(once, tmp_path):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  texts = [text for _, text in tiny_embeddings.PAIRS]
+  with run_embeddings.Predictor(str(trained.folder)) as predictor:
+    expected = predictor.encode(texts)
+  done = commands.succeed(
+    "run_embeddings.py",
+    f"--output_dir={trained.folder}",
+    *("--do_eval", "--do_predict", "--precision=int8"),
+    f"--dev_file={tmp_path / 'beir'}",
+    f"--predict_file={tmp_path / 'corpus.txt'}",
+  )
+  assert "8-bit ranges of 6 layers, of 32 examples" in done.stderr
+  with run_embeddings.Predictor(
+    str(trained.folder), precision="int8"
+  ) as predictor:
+    vectors = predictor.encode(texts)
+  written = np.load(trained.folder / "corpus_vectors.npy")
+  np.testing.assert_allclose(written, vectors, atol=0.02)
+  assert np.abs(vectors - expected).max() > 1e-5
+  assert np.sum(vectors * expected, axis=1).min() > 0.98

@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -174,7 +175,9 @@ def input_batches(input_fn, batch_size: int) -> list[Batch]:
       `input_mask` and `segment_ids` or `input_type_ids`, all [..., S].
     batch_size: B of its batches.
   """
-  batches = []
+  batches: list[Any] = []
+  count = -(-NUM_EXAMPLES // batch_size)
+  generator = np.random.RandomState(_SEED)
   with tf.Graph().as_default(), tf.Session() as session:
     dataset = input_fn({"batch_size": batch_size})
     features = tf.data.make_one_shot_iterator(dataset).get_next()
@@ -182,12 +185,13 @@ def input_batches(input_fn, batch_size: int) -> list[Batch]:
     ids = features["input_ids"], features["input_mask"], segments
     rows = [tf.reshape(t, [-1, tf.shape(t)[-1]]) for t in ids]
     with contextlib.suppress(tf.errors.OutOfRangeError):
-      while True:
-        batches.append(session.run(rows))
-  return [
-    dict(zip(model_inputs.TOKEN_FEATURES, batch))
-    for batch in _sample(batches, -(-NUM_EXAMPLES // batch_size))
-  ]
+      for number in itertools.count():
+        batch = session.run(rows)
+        # Each batch so far is kept with the same probability.
+        index = number if number < count else generator.randint(number + 1)
+        if index < count:
+          batches[index : index + 1] = [batch]
+  return [dict(zip(model_inputs.TOKEN_FEATURES, batch)) for batch in batches]
 
 
 def _sample(items: Sequence[Any], count: int) -> list[Any]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 import export_model
 import modeling
 import run_classifier
+import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
@@ -67,6 +68,7 @@ LIMITS = {"squad_1": {"n_best_size": 3, "max_answer_length": 4}}
 SAVED = ("classification", "ner", "squad_2", "pretraining")
 PREDICTORS = {
   "run_classifier": run_classifier.Predictor,
+  "run_embeddings": run_embeddings.Predictor,
   "run_ner": run_ner.Predictor,
   "run_squad": run_squad.Predictor,
 }
