@@ -58,7 +58,6 @@ from bertlib.training import (
   embedding_inputs,
   embedding_losses,
   estimator_spec,
-  gradient_caching,
   step_plan,
 )
 from bertlib.training.run import (
@@ -176,13 +175,11 @@ def model_fn_builder(
       )
 
     if mode == estimator_api.ModeKeys.TRAIN:
-      batch_loss = gradient_caching.BatchLoss(
-        lambda batch, seed: build(batch, True, seed),
-        embedding_losses.make_loss(loss),
-        embedding_losses.FEATURES,
+      loss_fn = embedding_losses.training_loss(
+        loss, lambda batch, seed: build(batch, True, seed)
       )
       return estimator_spec.train_spec(
-        arguments, batch_loss, features, params, config
+        arguments, loss_fn, features, params, config
       )
     vectors = build(features, False)
     if spec.normalize:

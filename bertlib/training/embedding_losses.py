@@ -15,11 +15,11 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import pooling
+from bertlib.training.gradient_caching import BatchLoss
 
 MISSING = -1  # text id of a missing hard negative
 
-# Features of a batch that losses take.
-FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
+_FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,29 @@ class LossOptions:
   dims: tuple[int, ...] = ()
   weights: tuple[float, ...] = ()
   normalize: bool = True
+
+
+def training_loss(
+  options: LossOptions, encode_fn: Callable[[Mapping[str, Any], Any], Any]
+):
+  """Loss of a model, for `estimator_spec.train_spec`.
+
+  A loss that compares examples with each other needs the vectors of the whole
+  batch. Others are means over examples, and may see one micro-batch at a time.
+
+  Args:
+    options: the loss and its hyperparameters.
+    encode_fn: takes a batch or micro-batch and a `dropout_seed`, see
+      `modeling.dropout`; returns vectors before normalization, float32
+      [B, G, D].
+
+  Returns:
+    A `BatchLoss`, or a function of a batch and a `dropout_seed`.
+  """
+  loss_fn = make_loss(options)
+  if LOSSES[options.name] in (_infonce, _cosent, _supervised_contrastive):
+    return BatchLoss(encode_fn, loss_fn, _FEATURES)
+  return lambda batch, seed: (loss_fn(encode_fn(batch, seed), batch), {})
 
 
 def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
@@ -85,11 +108,6 @@ def make_loss(options: LossOptions) -> Callable[[Any, Mapping[str, Any]], Any]:
   return loss_fn
 
 
-def compares_examples(options: LossOptions) -> bool:
-  """True if the loss is no mean over examples, each on its own."""
-  return LOSSES[options.name] in (_infonce, _cosent, _supervised_contrastive)
-
-
 def _outputs(vectors, dim: int | None, options: LossOptions):
   """The vectors that a loss compares: of width `dim`, mostly normalized."""
   compares_by_cosine = LOSSES[options.name] not in (_triplet, _distillation)
@@ -112,14 +130,14 @@ def _infonce(vectors, features, options: LossOptions):
   width, text_ids = vectors.shape[-1], features["text_ids"]
   anchors, anchor_ids = vectors[:, 0], text_ids[:, 0]
   positives, positive_ids = vectors[:, 1], text_ids[:, 1]
-  batch_size, num_texts = modeling.get_shape_list(text_ids)
-  number = tf.range(batch_size)
+  num_candidates = modeling.get_shape_list(text_ids)[1] - 1  # per example
+  number = _numbers(text_ids)
   loss = _ranking_loss(
     anchors,
     anchor_ids,
     tf.reshape(vectors[:, 1:], [-1, width]),
     tf.reshape(text_ids[:, 1:], [-1]),
-    number * (num_texts - 1),
+    number * num_candidates,
     options.temperature,
   )
   if not options.symmetric:
@@ -156,8 +174,7 @@ def _ranking_loss(
     | _are_equal(query_ids, candidate_ids)
     | (num_found > 0.0)
   )
-  num_candidates = modeling.get_shape_list(candidate_ids)[0]
-  is_right = _are_equal(right, tf.range(num_candidates))
+  is_right = _are_equal(right, _numbers(candidate_ids))
   cosines = tf.matmul(queries, candidates, transpose_b=True)  # [B, C]
   logits = _masked(cosines / temperature, is_masked & ~is_right)
   return tf.reduce_mean(
@@ -220,7 +237,7 @@ def _supervised_contrastive(vectors, features, options: LossOptions):
   vectors, text_ids = vectors[:, 0], features["text_ids"][:, 0]
   is_same_label = _are_equal(features["label_ids"], features["label_ids"])
   is_copy = _are_equal(text_ids, text_ids)
-  number = tf.range(modeling.get_shape_list(text_ids)[0])
+  number = _numbers(text_ids)
   is_itself = _are_equal(number, number)
   logits = tf.matmul(vectors, vectors, transpose_b=True) / options.temperature
   log_probs = tf.nn.log_softmax(
@@ -261,8 +278,15 @@ LOSSES: dict[str, Callable] = {
 
 
 def _are_equal(rows, columns):
-  """Compares all pairs of numbers: [B] and [C] to bool [B, C]."""
+  """Compares all pairs of integers: [B] and [C] to bool [B, C]."""
+  # A GPU compares in int64; int32 would be compared on the host.
+  rows, columns = (tf.cast(ids, tf.int64) for ids in (rows, columns))
   return tf.equal(rows[:, tf.newaxis], columns)
+
+
+def _numbers(tensor):
+  """Number of each row of a tensor, from 0: int32 [B]."""
+  return tf.range(modeling.get_shape_list(tensor)[0])
 
 
 def _masked(logits, is_masked):

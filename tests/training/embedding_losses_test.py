@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 
 from bertlib.training import embedding_losses
 from bertlib.training.embedding_losses import LossOptions
+from bertlib.training.gradient_caching import BatchLoss
 
 pytestmark = pytest.mark.graph
 
@@ -373,22 +374,29 @@ def test_cosent_is_finite_at_a_very_low_temperature():
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-def test_loss_that_compares_no_examples_is_their_mean(name):
+def test_only_means_over_examples_see_one_micro_batch_at_a_time(name):
   _, num_texts = FORMULAS[name]
   vectors, features = make_batch(12, num_texts, num_examples=6)
   features["text_ids"][1, 2:] = embedding_losses.MISSING
-  features = features_for(name, features)
-  options = LossOptions(name)
-  losses = [
-    evaluate(
-      options,
-      vectors[rows],
-      {n: array[rows].astype(np.float32) for n, array in features.items()},
-    )[0]
-    for rows in (slice(6), slice(2), slice(2, 4), slice(4, 6))
-  ]
-  is_mean = losses[0] == pytest.approx(np.mean(losses[1:]), rel=1e-5)
-  assert is_mean != embedding_losses.compares_examples(options)
+  features = features_for(name, features) | {"vectors": vectors}
+  batch = {n: array.astype(np.float32) for n, array in features.items()}
+  with tf.Graph().as_default(), tf.Session() as session:
+    loss = embedding_losses.training_loss(
+      LossOptions(name), lambda batch, _: batch["vectors"]
+    )
+    sees_whole_batch = isinstance(loss, BatchLoss)
+
+    def loss_of(rows):
+      part = {n: tf.constant(array[rows]) for n, array in batch.items()}
+      if sees_whole_batch:
+        return loss.loss_fn(part["vectors"], part)
+      return loss(part, None)[0]
+
+    whole, *parts = session.run(
+      [loss_of(rows) for rows in (slice(6), slice(3), slice(3, 6))]
+    )
+  is_mean = whole == pytest.approx(np.mean(parts), rel=1e-5)
+  assert is_mean != sees_whole_batch
 
 
 def test_teacher_of_another_width_is_refused():

@@ -99,11 +99,7 @@ def encoder(config=PLAIN, compute=None):
 
 
 def batch_loss(name, encode_fn):
-  return BatchLoss(
-    encode_fn,
-    embedding_losses.make_loss(LOSSES[name]),
-    embedding_losses.FEATURES,
-  )
+  return embedding_losses.training_loss(LOSSES[name], encode_fn)
 
 
 def seeded(encode_fn):
