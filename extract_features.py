@@ -28,15 +28,30 @@ from absl import flags, logging
 
 import modeling
 import tokenization
-from bertlib import app, estimator_api, files, folder_lock, text_files
-from bertlib.checkpoints import finding, initialize, loading, quantization
+from bertlib import (
+  app,
+  embedding_spec,
+  estimator_api,
+  files,
+  folder_lock,
+  text_files,
+)
+from bertlib.checkpoints import (
+  finding,
+  initialize,
+  loading,
+  model_json,
+  quantization,
+)
 from bertlib.data import input_pipeline, model_inputs, tf_records
 from bertlib.data.model_inputs import _truncate_seq_pair
+from bertlib.embedding_spec import EmbeddingSpec
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
-from bertlib.pooling import pool
+from bertlib.pooling import normalize, pool, sentence_vectors
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
+from bertlib.settings.common import ModelSettings
 from bertlib.settings.feature_extraction import FeatureSettings
 from bertlib.training import (
   devices,
@@ -258,6 +273,7 @@ def model_fn_builder(
   use_one_hot_embeddings: bool,
   pooling: str | None = None,
   compute: modeling.Compute | None = None,
+  embedding: EmbeddingSpec | None = None,
 ):
   """Creates a `model_fn` of the encoder, to predict with TPUEstimator.
 
@@ -269,14 +285,26 @@ def model_fn_builder(
     use_one_hot_embeddings: see `modeling.BertModel`.
     pooling: see `pool`; None for the hidden states of all tokens.
     compute: None for `modeling.Compute()`.
+    embedding: sentence vectors of the model, instead of `layer_indexes` and
+      `pooling`.
 
   Returns:
     A function of features, labels, mode, params and config. The features are
     those of `input_fn_builder`. The predictions are the features, `unique_id`
     [B], and float32 `layer_output_0` [B, S, H] for the first of
     `layer_indexes`, `layer_output_1` for the second and so on; or with pooling
-    `vectors` [B, num_layers * H].
+    `vectors` [B, num_layers * H]; or with embedding `vectors` [B, D].
   """
+
+  def layer_outputs(model, input_mask):
+    all_layers = model.get_all_encoder_layers()
+    layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]
+    if pooling:
+      states = tf.stack(layers, axis=2)
+      return {"vectors": pool(states, input_mask, pooling)}
+    return {
+      f"layer_output_{number}": layer for number, layer in enumerate(layers)
+    }
 
   def model_fn(features, labels, mode, params, config=None):
     del labels, params, config
@@ -289,15 +317,15 @@ def model_fn_builder(
       use_one_hot_embeddings=use_one_hot_embeddings,
       compute=compute,
     )
-    all_layers = model.get_all_encoder_layers()
-    layers = [tf.cast(all_layers[i], tf.float32) for i in layer_indexes]
-    if pooling:
-      states = tf.stack(layers, axis=2)
-      outputs = {"vectors": pool(states, features["input_mask"], pooling)}
-    else:
+    if embedding:
+      vectors = sentence_vectors(
+        model.get_sequence_output(), features["input_mask"], embedding
+      )
       outputs = {
-        f"layer_output_{number}": layer for number, layer in enumerate(layers)
+        "vectors": normalize(vectors) if embedding.normalize else vectors
       }
+    else:
+      outputs = layer_outputs(model, features["input_mask"])
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
       predictions=features | {"unique_id": features["unique_ids"]} | outputs,
@@ -414,6 +442,33 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
   )
 
 
+class Vectors(NamedTuple):
+  """What is written of each text.
+
+  Attributes:
+    layer_indexes: see `model_fn_builder`.
+    pooling: see `model_fn_builder`.
+    embedding: see `model_fn_builder`.
+    prefix: put before each text.
+  """
+
+  layer_indexes: Sequence[int]
+  pooling: str | None
+  embedding: EmbeddingSpec | None
+  prefix: str
+
+  @property
+  def is_per_text(self) -> bool:
+    """Whether there is one vector per text, and not one per token."""
+    return bool(self.pooling or self.embedding)
+
+  def width(self, hidden_size: int) -> int:
+    """Numbers of a text or of a token."""
+    if self.embedding:
+      return self.embedding.projection_dim or hidden_size
+    return len(self.layer_indexes) * hidden_size
+
+
 def main(_) -> None:
   """Writes the features of every line of --input_file to --output_file."""
   settings = option.from_flags(FeatureSettings)
@@ -421,86 +476,21 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_flags(settings)
-  model = resolve.fetch_model(settings.model)
+  model = find_model(settings)
   found = resolve.find_devices(settings)
   settings = resolve.resolved(settings, model, found)
   config = resolve.load_config(model)
   check_output(settings)
   tokenizer = resolve.load_tokenizer(model, config)
   finding.check_checkpoint(model.init_checkpoint)
-  layer_indexes = find_layers(settings, config)
+  vectors = find_vectors(settings, config)
   receipt.start(settings, [settings.input_file])
   devices.log_devices(settings.devices, settings.compute)
-  is_npz = settings.output_format == "npz"
-  layout = record_layout(settings.model.max_seq_length)
-
   with (
     folder_lock.lock_files([settings.output_file]),
-    atomic_write(settings.output_file, "wb" if is_npz else "w") as output,
     tempfile.TemporaryDirectory() as folder,
   ):
-    records = os.path.join(folder, "input.tf_record")
-    examples = validate_pairs(
-      settings,
-      stream_examples(
-        settings.input_file, text_files.encoding_of(settings.text)
-      ),
-      config,
-    )
-    num_texts = tf_records.write_records(
-      records,
-      encode_examples(examples, tokenizer, settings.model.max_seq_length),
-      layout,
-    )
-    if not num_texts:
-      raise InputError(f"{settings.input_file}: has no lines")
-
-    def input_fn(params):
-      return input_pipeline.record_batches(
-        records,
-        layout,
-        params["batch_size"],
-        drop_remainder=False,
-        trim=not settings.devices.on_tpu,
-        by_length=not settings.devices.on_tpu,
-      )
-
-    model_fn = inference.model_fn_for_inference(
-      model_fn_builder(
-        config,
-        settings.model.init_checkpoint,
-        layer_indexes,
-        settings.devices.on_tpu,
-        settings.use_one_hot_embeddings,
-        settings.pooling,
-        step_plan.read_compute(settings),
-      ),
-      settings,
-      quantization.TrainedEncoder(
-        config,
-        settings.model.init_checkpoint,
-        None,
-        tokenizer,
-        settings.model.max_seq_length,
-      ),
-      lambda: quantization.input_batches(input_fn, settings.batch_size),
-    )
-    estimator = estimators.build(
-      settings,
-      model_fn,
-      model_dir=folder,  # empty: a checkpoint in it would take precedence
-      predict_batch_size=settings.batch_size,
-    )
-    rows = estimator.predict(input_fn)
-    rows = tf_records.restore_input_order(
-      session_hooks.follow(rows, num_texts, "texts")
-    )
-    if is_npz:
-      width = len(layer_indexes) * config.hidden_size
-      write_npz(output, rows, num_texts, width)
-    else:
-      write_jsonl(output, rows, layer_indexes, tokenizer)
+    num_texts = write_features(settings, config, tokenizer, vectors, folder)
   logging.info("Features of %d texts in %s", num_texts, settings.output_file)
   receipt.finish(
     {
@@ -510,32 +500,177 @@ def main(_) -> None:
   )
 
 
+def write_features(
+  settings: FeatureSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  vectors: Vectors,
+  folder: str,
+) -> int:
+  """Writes the features of all texts; returns the number of texts.
+
+  Args:
+    settings: with the model and the devices that were found.
+    config: config of the model.
+    tokenizer: tokenizer of the model.
+    vectors: what is written.
+    folder: for temporary files; empty.
+  """
+  is_npz = settings.output_format == "npz"
+  with atomic_write(settings.output_file, "wb" if is_npz else "w") as output:
+    records = os.path.join(folder, "input.tf_record")
+    num_texts = tf_records.write_records(
+      records,
+      encode_examples(
+        read_texts(settings, config, vectors),
+        tokenizer,
+        settings.model.max_seq_length,
+      ),
+      record_layout(settings.model.max_seq_length),
+    )
+    if not num_texts:
+      raise InputError(f"{settings.input_file}: has no lines")
+    rows = predict(settings, config, tokenizer, vectors, records, folder)
+    rows = tf_records.restore_input_order(
+      session_hooks.follow(rows, num_texts, "texts")
+    )
+    if is_npz:
+      write_npz(output, rows, num_texts, vectors.width(config.hidden_size))
+    else:
+      write_jsonl(output, rows, vectors.layer_indexes, tokenizer)
+  return num_texts
+
+
+def read_texts(
+  settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
+) -> Iterator[InputExample]:
+  """Reads the texts of --input_file, with the prefix of the prompt."""
+  examples = stream_examples(
+    settings.input_file, text_files.encoding_of(settings.text)
+  )
+  for example in validate_pairs(settings, examples, config):
+    yield example._replace(text_a=vectors.prefix + example.text_a)
+
+
+def predict(
+  settings: FeatureSettings,
+  config: modeling.BertConfig,
+  tokenizer: tokenization.FullTokenizer,
+  vectors: Vectors,
+  records: str,
+  folder: str,
+) -> Iterator[Mapping[str, np.ndarray]]:
+  """Computes the features of records, in batches of similar length."""
+  layout = record_layout(settings.model.max_seq_length)
+
+  def input_fn(params):
+    return input_pipeline.record_batches(
+      records,
+      layout,
+      params["batch_size"],
+      drop_remainder=False,
+      trim=not settings.devices.on_tpu,
+      by_length=not settings.devices.on_tpu,
+    )
+
+  model_fn = inference.model_fn_for_inference(
+    model_fn_builder(
+      config,
+      settings.model.init_checkpoint,
+      vectors.layer_indexes,
+      settings.devices.on_tpu,
+      settings.use_one_hot_embeddings,
+      vectors.pooling,
+      step_plan.read_compute(settings),
+      vectors.embedding,
+    ),
+    settings,
+    quantization.TrainedEncoder(
+      config,
+      settings.model.init_checkpoint,
+      None,
+      tokenizer,
+      settings.model.max_seq_length,
+    ),
+    lambda: quantization.input_batches(input_fn, settings.batch_size),
+  )
+  estimator = estimators.build(
+    settings,
+    model_fn,
+    model_dir=folder,  # empty: a checkpoint in it would take precedence
+    predict_batch_size=settings.batch_size,
+  )
+  return estimator.predict(input_fn)
+
+
 # Checks
 
 
 def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
-  check("flags", check_flags, settings)
-  model = check("model", resolve.fetch_model, settings.model)
+  model = check("model", find_model, settings)
   found = check("devices", resolve.find_devices, settings)
   settings = resolve.resolved(settings, model, found)
   config = check("config", resolve.load_config, model)
   check("output", check_output, settings, after=config)
   tokenizer = check("vocabulary", resolve.load_tokenizer, model, config)
   check("checkpoint", finding.check_checkpoint, settings.model.init_checkpoint)
-  layer_indexes = check("layers", find_layers, settings, config)
-  check("weights", check_weights, settings, config, layer_indexes)
-  lengths = check("texts", check_texts, settings, config, tokenizer)
-  check("disk", check_disk, settings, config, layer_indexes, lengths)
+  vectors = check("layers", find_vectors, settings, config)
+  check("weights", check_weights, settings, config, vectors)
+  lengths = check("texts", check_texts, settings, config, tokenizer, vectors)
+  check("disk", check_disk, settings, config, vectors, lengths)
 
 
-def check_flags(settings: FeatureSettings) -> None:
-  """Refuses flags that do not go together."""
+def find_model(settings: FeatureSettings) -> ModelSettings:
+  """Fetches the model; its maximum length is that of its sentence vectors."""
+  model = resolve.fetch_model(settings.model)
+  description = load_description(model)
+  if "embedding" in description and "max_seq_length" not in model.given:
+    max_seq_length = description["max_seq_length"]
+    return dataclasses.replace(model, max_seq_length=max_seq_length)
+  return model
+
+
+def load_description(model: ModelSettings) -> dict[str, Any]:
+  """`model.json` beside the checkpoint; {} if there is none."""
+  folder = os.path.dirname(model.init_checkpoint or "")
+  description = model_json.load_description(folder)
+  model_json.check_description(folder, description)
+  return description
+
+
+def find_vectors(
+  settings: FeatureSettings, config: modeling.BertConfig
+) -> Vectors:
+  """What the flags ask for, or else what the model was trained for.
+
+  Raises:
+    InputError: see `parse_layers`; or the flags do not go together, or do not
+      fit the model.
+  """
+  description = load_description(settings.model)
+  spec = None
+  if "embedding" in description:
+    spec = embedding_spec.from_json(description["embedding"])
+  elif settings.prompt:
+    raise InputError(
+      f"--prompt={settings.prompt}: {settings.model.init_checkpoint} is not a"
+      " model of sentence vectors, and has no prompts. Put the text before each"
+      " line of --input_file"
+    )
+  if spec and not {"pooling", "layers"} & settings.given:
+    return Vectors([-1], None, spec, spec.prompt(settings.prompt))
   if settings.output_format == "npz" and not settings.pooling:
     raise InputError(
       "--output_format=npz holds one vector per text: select it with --pooling"
     )
+  use_last_layer = settings.pooling and "layers" not in settings.given
+  layer_indexes = parse_layers(
+    "-1" if use_last_layer else settings.layers, config.num_hidden_layers
+  )
+  prefix = spec.prompt(settings.prompt) if settings.prompt else ""
+  return Vectors(layer_indexes, settings.pooling, None, prefix)
 
 
 def check_output(settings: FeatureSettings) -> None:
@@ -551,20 +686,8 @@ def check_output(settings: FeatureSettings) -> None:
   )
 
 
-def find_layers(
-  settings: FeatureSettings, config: modeling.BertConfig
-) -> list[int]:
-  """Layer indexes selected by the flags, see `parse_layers`."""
-  use_last_layer = settings.pooling and "layers" not in settings.given
-  return parse_layers(
-    "-1" if use_last_layer else settings.layers, config.num_hidden_layers
-  )
-
-
 def check_weights(
-  settings: FeatureSettings,
-  config: modeling.BertConfig,
-  layer_indexes: Sequence[int],
+  settings: FeatureSettings, config: modeling.BertConfig, vectors: Vectors
 ) -> None:
   """Refuses a checkpoint that is corrupt or of another model."""
   weight_check.check(
@@ -572,10 +695,11 @@ def check_weights(
     model_fn_builder(
       config,
       settings.model.init_checkpoint,
-      layer_indexes,
+      vectors.layer_indexes,
       False,
       False,
-      settings.pooling,
+      vectors.pooling,
+      embedding=vectors.embedding,
     ),
     record_layout(settings.model.max_seq_length),
     None,
@@ -586,17 +710,10 @@ def check_texts(
   settings: FeatureSettings,
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
+  vectors: Vectors,
 ) -> doctor.Lengths:
   """Encodes a sample of the texts; warns if many are truncated."""
-  examples = list(
-    validate_pairs(
-      settings,
-      stream_examples(
-        settings.input_file, text_files.encoding_of(settings.text)
-      ),
-      config,
-    )
-  )
+  examples = list(read_texts(settings, config, vectors))
   if not examples:
     raise InputError(f"{settings.input_file}: has no lines")
   encoded = (
@@ -616,12 +733,12 @@ def check_texts(
 def check_disk(
   settings: FeatureSettings,
   config: modeling.BertConfig,
-  layer_indexes: Sequence[int],
+  vectors: Vectors,
   lengths: doctor.Lengths,
 ) -> None:
   """Refuses an output folder with too little disk space."""
-  numbers = lengths.num_examples * len(layer_indexes) * config.hidden_size
-  if not settings.pooling:
+  numbers = lengths.num_examples * vectors.width(config.hidden_size)
+  if not vectors.is_per_text:
     numbers *= lengths.num_tokens
   # A number in JSON takes about ten characters and a separator.
   size = 4 if settings.output_format == "npz" else 11

@@ -12,11 +12,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference_data
+import run_outputs
 import tensorflow.compat.v1 as tf
 
 import extract_features
 import modeling
 import tokenization
+from bertlib.checkpoints import checkpoint_writer
 from bertlib.errors import InputError
 from bertlib.files import open_any
 
@@ -348,7 +350,141 @@ def test_both_formats_contain_the_same_vectors(tmp_path, scheme):
   ]
 
 
+# Models of sentence vectors
+
+
+def sentence_model(target, folder, **embedding):
+  """Copies the model to a folder with `model.json` and a projection."""
+  target.mkdir(parents=True)
+  for name in ("vocab.txt", "bert_config.json"):
+    shutil.copy(folder / name, target)
+  rng = np.random.default_rng(1)
+  variables = run_outputs.read_variables(folder / "model.ckpt") | {
+    "sentence_projection/kernel": rng.normal(size=(8, 5)).astype(np.float32),
+    "sentence_projection/bias": rng.normal(size=5).astype(np.float32),
+  }
+  checkpoint_writer.write_variables(str(target / "bert_model.ckpt"), variables)
+  description = {
+    "script": "run_embeddings",
+    "max_seq_length": 12,
+    "do_lower_case": True,
+    "embedding": {
+      "pooling": "cls",
+      "normalize": True,
+      "projection_dim": 5,
+      "projection_activation": "tanh",
+      "prompts": {"query": "the cat ", "passage": "the dog "},
+      **embedding,
+    },
+  }
+  (target / "model.json").write_text(json.dumps(description))
+  return target, variables
+
+
+@pytest.fixture
+def vectors_of(folder, tmp_path):
+  """Runs the command with npz output on lines of text; returns vectors."""
+
+  def vectors_of(lines, **changed):
+    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines))
+    values = {
+      "input_file": tmp_path / "lines.txt",
+      "output_file": tmp_path / "vectors.npz",
+      "output_format": "npz",
+      **dict.fromkeys(("vocab_file", "bert_config_file", "max_seq_length")),
+    }
+    commands.succeed("extract_features.py", *flags(folder, **values | changed))
+    return np.load(tmp_path / "vectors.npz")["vectors"]
+
+  return vectors_of
+
+
+LINES = ["the cat sat", "", "dogs ran on the mat ." * 5]
+
+
+def test_a_sentence_model_writes_the_vectors_it_was_trained_for(
+  folder, tmp_path, vectors_of
+):
+  model, variables = sentence_model(tmp_path / "model", folder)
+  files = {name: folder / name for name in ("vocab.txt", "bert_config.json")}
+  states = vectors_of(
+    LINES,
+    vocab_file=files["vocab.txt"],
+    bert_config_file=files["bert_config.json"],
+    max_seq_length=12,
+    pooling="cls",
+  )
+  expected = np.tanh(
+    states @ variables["sentence_projection/kernel"]
+    + variables["sentence_projection/bias"]
+  )
+  expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+  vectors = vectors_of(LINES, init_checkpoint=model)
+  np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+def test_a_prompt_is_put_before_each_line(folder, tmp_path, vectors_of):
+  model, _ = sentence_model(tmp_path / "model", folder)
+  np.testing.assert_allclose(
+    vectors_of(LINES, init_checkpoint=model, prompt="query"),
+    vectors_of([f"the cat {line}" for line in LINES], init_checkpoint=model),
+    rtol=0,
+    atol=1e-6,
+  )
+
+
+def test_the_default_prompt_is_used_without_another(
+  folder, tmp_path, vectors_of
+):
+  model, _ = sentence_model(
+    tmp_path / "model", folder, default_prompt="passage"
+  )
+  np.testing.assert_allclose(
+    vectors_of(LINES, init_checkpoint=model),
+    vectors_of(LINES, init_checkpoint=model, prompt="passage"),
+    rtol=0,
+    atol=1e-6,
+  )
+
+
+def test_pooling_of_the_flags_leaves_projection_and_prompt_out(
+  folder, tmp_path, vectors_of
+):
+  model, _ = sentence_model(tmp_path / "a", folder, default_prompt="query")
+  given = {"max_seq_length": 12, "pooling": "mean"}
+  vectors = vectors_of(LINES, init_checkpoint=model, **given)
+  plain = {
+    "vocab_file": folder / "vocab.txt",
+    "bert_config_file": folder / "bert_config.json",
+  }
+  expected = vectors_of(LINES, **plain, **given)
+  np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+
+
+def test_a_sentence_model_is_found_by_its_published_name(
+  folder, tmp_path, vectors_of, monkeypatch
+):
+  model, _ = sentence_model(tmp_path / "cache" / "gte-small", folder)
+  monkeypatch.setenv("BERT_CACHE_DIR", str(tmp_path / "cache"))
+  np.testing.assert_array_equal(
+    vectors_of(LINES, init_checkpoint="gte-small", prompt="query"),
+    vectors_of(LINES, init_checkpoint=model, prompt="query"),
+  )
+
+
 # Errors
+
+
+def test_a_prompt_of_a_model_without_prompts_is_refused(refuse, folder):
+  line = refuse(prompt="query")
+  assert "--prompt=query" in line and "not a model of sentence vect" in line
+
+
+def test_an_unknown_prompt_is_refused(refuse, folder, tmp_path_factory):
+  target = tmp_path_factory.mktemp("sentences") / "model"
+  model, _ = sentence_model(target, folder)
+  line = refuse(prompt="question", init_checkpoint=model)
+  assert "--prompt=question: the model has passage, query" in line
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ class FeatureSettings:
     "jsonl",
     ["jsonl", "npz"],
     "jsonl writes one JSON object per line of input. npz, which needs"
-    " --pooling, writes the NumPy array vectors with one row per line of"
-    " input.",
+    " --pooling or a model of sentence vectors, writes the NumPy array vectors"
+    " with one row per line of input.",
     basic=True,
   )
   layers: str = option.text(
@@ -65,7 +65,15 @@ class FeatureSettings:
     None,
     ["mean", "cls", "max"],
     "Write one vector per text instead of one per token: the mean or maximum"
-    " over its tokens, or the vector of [CLS].",
+    " over its tokens, or the vector of [CLS]. A model of sentence vectors does"
+    " that as it was trained, unless --pooling or --layers is given.",
+    basic=True,
+  )
+  prompt: str | None = option.text(
+    None,
+    "Name of the prompt of a model of sentence vectors that is put before each"
+    " line, such as query or passage. If not given, the model's default prompt,"
+    " or else none.",
     basic=True,
   )
   batch_size: int = option.integer(
@@ -85,8 +93,8 @@ class FeatureSettings:
     ModelSettings,
     init_checkpoint={
       "help": "Checkpoint of the model: its path without .index, or the name"
-      " of a published model (see download_model.py --list), which brings its"
-      " config and vocabulary."
+      " of a published model (see download_model.py --list) or the folder of a"
+      " model, which bring config and vocabulary."
     },
     bert_hub_module_handle={
       "help": "Folder or URL of a TensorFlow Hub encoder to use instead of"

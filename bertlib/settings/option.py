@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, TypeVar
 
 from absl import flags
 
-from bertlib import published_models
+from bertlib import files, published_models
 from bertlib.errors import english_list
 from bertlib.settings import rules
 from bertlib.settings.ranges import Range
@@ -204,9 +205,18 @@ def define(
     _require(settings, values)
 
 
-# Required flags that a published model or a TensorFlow Hub module replaces.
+# Required flags that a published model, a TensorFlow Hub module or a model's
+# folder replaces.
 _MODEL_FILES = ("bert_config_file", "vocab_file", "init_checkpoint")
 _MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
+
+
+def is_model_folder(path: str) -> bool:
+  """True for a folder with the config and the vocabulary of a model."""
+  return bool(path) and all(
+    files.exists(os.path.join(path, name))
+    for name in ("bert_config.json", "vocab.txt")
+  )
 
 
 def _require(settings: type, values: flags.FlagValues) -> None:
@@ -219,20 +229,21 @@ def _require(settings: type, values: flags.FlagValues) -> None:
     missing = [name for name in settings.REQUIRED if found[name] is None]
     if not missing:
       return True
-    is_named = found.get("bert_hub_module_handle") or (
-      published_models.is_name(found.get("init_checkpoint") or "")
+    model = found.get("init_checkpoint") or ""
+    has_files = found.get("bert_hub_module_handle") or (
+      published_models.is_name(model) or is_model_folder(model)
     )
-    if is_named:
+    if has_files:
       missing = [name for name in missing if name not in _MODEL_FILES]
     if not missing:
       return True
     names = english_list(f"--{name}" for name in missing)
-    model = any(name in _MODEL_FILES for name in missing)
+    is_of_model = any(name in _MODEL_FILES for name in missing)
     raise flags.ValidationError(
       f"{names} must be given"
       + (
         ", unless --init_checkpoint names a published model"
-        if model and "init_checkpoint" in found
+        if is_of_model and "init_checkpoint" in found
         else ""
       )
       + f". For example: {settings.EXAMPLE}"

@@ -13,6 +13,7 @@ from bertlib import published_models
 from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
+from bertlib.settings import option
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
@@ -25,7 +26,8 @@ from bertlib.training import devices
 def fetch_model(model: ModelSettings) -> ModelSettings:
   """Downloads a model that the flags name, and finds its files.
 
-  Flags of the command line take precedence over the files of the model.
+  The folder of a model brings its files if no flag names any of them. Flags of
+  the command line take precedence over the files of the model.
 
   Args:
     model: flags of the model.
@@ -42,9 +44,10 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
   elif checkpoint and published_models.is_name(checkpoint):
     brought = zoo.flags_for(checkpoint)
   elif checkpoint:
-    return dataclasses.replace(
+    found = dataclasses.replace(
       model, init_checkpoint=find_init_checkpoint(checkpoint)
     )
+    return _add_files_beside(found, checkpoint)
   else:
     return model
   model = dataclasses.replace(
@@ -58,6 +61,22 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
   if not model.vocab_file:
     raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")
   return model
+
+
+def _add_files_beside(model: ModelSettings, folder: str) -> ModelSettings:
+  """Settings with the files of a model's folder, if no flag names any."""
+  if {"bert_config_file", "vocab_file"} & model.given:
+    return model
+  if not option.is_model_folder(folder):
+    return model
+  brought = {
+    "bert_config_file": os.path.join(folder, loading.CONFIG_FILE),
+    "vocab_file": os.path.join(folder, loading.VOCAB_FILE),
+  }
+  description = model_json.load_description(folder)
+  if "do_lower_case" in description and "do_lower_case" not in model.given:
+    brought["do_lower_case"] = description["do_lower_case"]
+  return dataclasses.replace(model, **brought)
 
 
 def find_init_checkpoint(value: str) -> str:

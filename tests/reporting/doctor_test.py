@@ -501,7 +501,7 @@ BAD = [
   (extract_features, {"input_file": "gone"}, "texts", "No such file"),
   (extract_features, {"input_file": "empty.tsv"}, "texts", "has no lines"),
   (extract_features, {"layers": -2}, "layers", "the model has 1 layers"),
-  (extract_features, {"output_format": "npz"}, "flags", "--pooling"),
+  (extract_features, {"output_format": "npz"}, "layers", "--pooling"),
   (extract_features, {"output_file": "gone/x"}, "disk", "No such file"),
   (extract_features, {"init_checkpoint": "x"}, "checkpoint", "no such check"),
   (create_pretraining_data, {"input_file": "gone*"}, "input", "no such file"),
