@@ -265,12 +265,19 @@ def training_session(
   return session, features, spec.train_op
 
 
-def torch_step(model: Any, num_micro_batches: int = 1) -> Callable:
+def torch_step(
+  model: Any,
+  num_micro_batches: int = 1,
+  compiles: bool = False,
+  device: str = "cpu",
+) -> Callable:
   """Makes a training step of a PyTorch model.
 
   Args:
     model: a model of transformers, trained with clipping and AdamW.
     num_micro_batches: micro-batches per step.
+    compiles: whether `torch.compile` compiles the model.
+    device: "cpu" or "cuda".
 
   Returns:
     A function of a batch and a precision.
@@ -288,14 +295,15 @@ def torch_step(model: Any, num_micro_batches: int = 1) -> Callable:
     fused=True,
   )
   model.train()
+  forward = torch.compile(model) if compiles else model
 
   def step(batch, precision):
     chunks = [tensor.chunk(num_micro_batches) for tensor in batch.values()]
     for micro_batch in zip(*chunks):
       with torch.autocast(
-        "cpu", torch.bfloat16, enabled=precision == "bfloat16"
+        device, torch.bfloat16, enabled=precision == "bfloat16"
       ):
-        loss = model(**dict(zip(batch, micro_batch))).loss / num_micro_batches
+        loss = forward(**dict(zip(batch, micro_batch))).loss / num_micro_batches
       loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

@@ -12,11 +12,10 @@ import pathlib
 import re
 
 import pytest
-import task_models
 import tensorflow.compat.v1 as tf
-from task_models import BATCH_SIZE
 
-from benchmarks import gpu_placement
+from benchmarks import gpu_placement, task_models
+from benchmarks.task_models import BATCH_SIZE
 from bertlib import estimator_api
 from bertlib.data import input_pipeline
 from bertlib.training import run, step_plan

@@ -14,9 +14,12 @@ import types
 import commands
 import numpy as np
 import pytest
-import task_models
 import tensorflow.compat.v1 as tf
-from task_models import (
+
+import modeling
+import run_classifier
+from benchmarks import task_models
+from benchmarks.task_models import (
   BATCH_SIZE,
   CONFIG,
   LABELS,
@@ -24,9 +27,6 @@ from task_models import (
   VOCAB_SIZE,
   random_batch,
 )
-
-import modeling
-import run_classifier
 from bertlib import estimator_api
 from bertlib.checkpoints import model_json
 from bertlib.data import (

@@ -1,7 +1,14 @@
-"""Models of the training scripts, of a tiny size, for tests of their graphs."""
+"""Models of all training scripts on random examples, for checks of graphs.
+
+The tests use them at the size of `CONFIG`; `benchmarks.gpu` also larger ones.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -12,6 +19,7 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
+from bertlib.data import tf_records
 from bertlib.data.classification import Problem
 from bertlib.data.embedding_examples import Example
 from bertlib.settings import option
@@ -38,8 +46,13 @@ LENGTH, BATCH_SIZE = 10, 4
 LABELS = ("a", "b", "c")
 
 
-def settings_of(command, *arguments):
-  """Settings of a command, without looking for devices."""
+def settings_of(command, *arguments: str):
+  """Settings of a command, without looking for devices.
+
+  Args:
+    command: class of the settings.
+    *arguments: flags, which come after those of a tiny run.
+  """
   values = flags.FlagValues()
   option.define(command, values, required=False)
   values(
@@ -57,8 +70,17 @@ def settings_of(command, *arguments):
   return dataclasses.replace(settings, compute=chosen)
 
 
-def run_of(name, *arguments):
-  """A run of a task, without loading anything."""
+def run_of(
+  name: str, *arguments: str, config: modeling.BertConfig = CONFIG
+) -> Run:
+  """A run of a task, without loading anything.
+
+  Args:
+    name: "squad", "ner", "pretraining", "embeddings " and a kind of data, or a
+      kind of classification, which may be followed by " weighted".
+    *arguments: flags of the run.
+    config: config of the encoder.
+  """
   if name == "squad":
     settings = settings_of(SquadSettings, "--warmup_proportion=0", *arguments)
     task = run_squad.make_task(settings)
@@ -98,33 +120,48 @@ def run_of(name, *arguments):
       weights = {"label_weights": [0.5, 1.0, 2.0]}
       arguments = {**task.model_arguments, **weights}
       task = dataclasses.replace(task, model_arguments=arguments)
-  return Run(settings, task, CONFIG, None, None, None)
+  return Run(settings, task, config, None, None, None)
 
 
-def model_of(name, *arguments):
-  """A task's `model_fn` and the layout of its features."""
+def model_of(name: str, *arguments: str):
+  """A task's `model_fn` and the layout of its features, see `run_of`."""
   made = run_of(name, *arguments)
   return run.make_model_fn(made, num_train_steps=50), made.task.features
 
 
-def random_batch(layout, batch_size=BATCH_SIZE):
-  """Examples with some padding, and targets in range."""
+def random_batch(
+  layout: tf_records.Layout,
+  batch_size: int = BATCH_SIZE,
+  vocab_size: int = VOCAB_SIZE,
+) -> Mapping[str, Any]:
+  """Examples with some padding, and targets in range.
+
+  Args:
+    layout: layout of the records.
+    batch_size: number of examples.
+    vocab_size: exclusive limit of the ids.
+
+  Returns:
+    int32 or float32 arrays [batch_size, ...] by feature name.
+  """
   random = np.random.default_rng(0)
+  length = layout["input_ids"].shape[-1]
   limits = {
-    "input_ids": VOCAB_SIZE,
-    "masked_lm_ids": VOCAB_SIZE,
-    "masked_lm_positions": LENGTH,
+    "input_ids": vocab_size,
+    "masked_lm_ids": vocab_size,
+    "masked_lm_positions": length,
     "label_ids": len(LABELS),
-    "start_positions": LENGTH,
-    "end_positions": LENGTH,
+    "start_positions": length,
+    "end_positions": length,
     "text_ids": 1000,
   }
   batch = {}
   for name, (shape, is_float, *_) in layout.items():
     values = random.integers(0, limits.get(name, 2), [batch_size, *shape])
     batch[name] = values.astype(np.float32 if is_float else np.int32)
-  mask = np.arange(LENGTH) < random.integers(4, LENGTH, [batch_size, 1])
+  lengths = random.integers(length * 4 // 10, length, [batch_size, 1])
+  mask = np.arange(length) < lengths
   shape = batch["input_mask"].shape
-  mask = mask.reshape(batch_size, *[1] * (len(shape) - 2), LENGTH)
+  mask = mask.reshape(batch_size, *[1] * (len(shape) - 2), length)
   batch["input_mask"] = np.broadcast_to(mask, shape).astype(np.int32)
   return batch

@@ -1,0 +1,338 @@
+"""Checks of `benchmarks.gpu`: a GPU computes what a CPU computes.
+
+A check is a side of `side_by_side` that answers once: `description` says what
+was seen; `passed` is True or False, or None if it needs a GPU and there is
+none.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import modeling
+from benchmarks import gpu_placement, task_models
+from benchmarks.side_by_side import Answer, timed
+from bertlib import estimator_api, precision
+from bertlib.training import memory_plan, run
+
+TASKS = ("classification", "squad", "ner", "pretraining")
+# Flags of a step that computes padding too, for which there is no flag.
+_PADDED = ["--xla=off"]
+
+_LISTS = os.path.join("tests", "golden", "gpu_kernels")
+
+
+class Trained(NamedTuple):
+  """Some steps of training.
+
+  Attributes:
+    losses: loss of each step.
+    seconds: fastest step.
+    peak_bytes: peak memory of the GPU; 0 without one.
+    loss_scale: at the end; None without one.
+  """
+
+  losses: list[float]
+  seconds: float
+  peak_bytes: int
+  loss_scale: float | None
+
+
+def has_gpu() -> bool:
+  """True if TensorFlow finds a GPU."""
+  return bool(tf.config.list_physical_devices("GPU"))
+
+
+# The checks, in order
+
+
+def graph_tests(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The graph tests of modeling and optimization, in float32 without TF32."""
+  names = ["tests/modeling_test.py", "tests/optimization_test.py"]
+  chosen = ["-m", "graph"]
+  if settings.toy:
+    names, chosen = names[:1], ["-k", "gelu"]
+  done = subprocess.run(
+    [sys.executable, "-m", "pytest", "-q", *chosen, *names],
+    env={**os.environ, "NVIDIA_TF32_OVERRIDE": "0"},
+    capture_output=True,
+    text=True,
+  )
+  last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+  yield _answer(done.returncode == 0, last)
+
+
+def placement(settings: SimpleNamespace) -> Iterator[Answer]:
+  """TensorFlow places operations where `gpu_placement` says."""
+  if not has_gpu():
+    yield _answer(None, "no GPU")
+    return
+  kernels = gpu_placement.read_kernels(
+    os.path.join(_LISTS, f"tensorflow-{_release()}.json")
+  )
+  found = tf.RunMetadata()
+  with tf.Graph().as_default() as graph:
+    outputs = _training_step(settings, "classification", [])
+    nodes = gpu_placement.place(graph, outputs, kernels)
+    options = tf.RunOptions(output_partition_graphs=True)
+    config = tf.ConfigProto(allow_soft_placement=True)
+    rewrites = config.graph_options.rewrite_options
+    rewrites.disable_meta_optimizer = True
+    with tf.Session(config=config) as session:
+      _initialize(session)
+      session.run(outputs, None, options, found)
+  elsewhere = [
+    node.name
+    for part in found.partition_graphs
+    for node in part.node
+    if node.name in nodes
+    and bool(nodes[node.name].why_on_cpu) != ("CPU" in node.device)
+  ]
+  yield _answer(
+    not elsewhere,
+    f"{len(nodes)} operations, {len(elsewhere)} elsewhere than predicted"
+    + "".join(f"; {name}" for name in elsewhere[:5]),
+  )
+
+
+def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Losses of 20 steps of each script: relative 1e-4 to those of the CPU."""
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  differences = {}
+  for task in TASKS[:1] if settings.toy else TASKS:
+    on_cpu = _train(settings, task, ["--xla=off"], device="/cpu:0")
+    on_gpu = _train(settings, task, ["--xla=off"])
+    differences[task] = _difference(on_gpu.losses, on_cpu.losses)
+  shown = ", ".join(f"{n} {value:.1g}" for n, value in differences.items())
+  shown += "" if has_gpu() else " (no GPU: the CPU with itself)"
+  yield _answer(max(differences.values()) < 1e-4, shown)
+
+
+def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
+  """--precision=auto takes the dtype of the fastest products."""
+  del settings
+  dtypes = precision.supported_dtypes()
+  rates = precision.product_rates(dtypes, rows=8192 if has_gpu() else 512)
+  chosen = precision.fastest_dtype()
+  shown = ", ".join(f"{n} {r / 1e12:.3g} TFLOP/s" for n, r in rates.items())
+  passed = rates[chosen] >= max(rates.values()) / 1.5
+  yield _answer(passed, f"{chosen}; {shown}")
+
+
+def xla(settings: SimpleNamespace) -> Iterator[Answer]:
+  """--xla=off, then on: the same losses without dropout."""
+  yield _same_losses(settings, ["--xla=off"], ["--xla=on"])
+
+
+def unpadding(settings: SimpleNamespace) -> Iterator[Answer]:
+  """With padding, then without: the same losses without dropout."""
+  yield _same_losses(settings, _PADDED, ["--xla=off"])
+
+
+def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
+  """Peak memory is within 10% of what `memory_plan` estimates."""
+  shown, passed = [], True
+  if has_gpu() and not settings.toy:
+    base = {"check_layers": 12, "check_hidden": 768, "check_heads": 12}
+    settings = SimpleNamespace(**{**vars(settings), **base})
+  for more in ([], ["--recompute_activations"]):
+    trained = _train(
+      settings, "classification", ["--precision=float32", *more], num_steps=3
+    )
+    estimate = memory_plan.step_bytes(
+      _config(settings),
+      settings.check_batch_size,
+      settings.check_length,
+      recompute=bool(more),
+      num_output_positions=1,
+    )
+    passed &= abs(trained.peak_bytes / estimate - 1) < 0.1
+    shown.append(
+      f"{' '.join(more) or 'plain'}: {trained.peak_bytes / 1e9:.2f} GB,"
+      f" estimate {estimate / 1e9:.2f} GB"
+    )
+  yield _answer(passed if has_gpu() else None, "; ".join(shown))
+
+
+def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
+  """--optimizer_on_cpu: the same losses with less memory of the GPU."""
+  plain = _train(settings, "classification", ["--xla=off"])
+  on_cpu = _train(
+    settings, "classification", ["--xla=off", "--optimizer_on_cpu"]
+  )
+  difference = _difference(on_cpu.losses, plain.losses)
+  passed = difference < 1e-4
+  if has_gpu():
+    passed &= on_cpu.peak_bytes < plain.peak_bytes
+  yield _answer(
+    passed,
+    f"losses differ by {difference:.1g}; {plain.peak_bytes / 1e9:.2f} GB,"
+    f" on the CPU {on_cpu.peak_bytes / 1e9:.2f} GB; a step takes"
+    f" {on_cpu.seconds / plain.seconds:.1f} times as long",
+  )
+
+
+def float16_run(settings: SimpleNamespace) -> Iterator[Answer]:
+  """200 steps in float16 with a loss scale: finite, and the loss falls."""
+  num_steps = 5 if settings.toy else 200
+  trained = _train(
+    settings, "classification", ["--precision=float16"], num_steps=num_steps
+  )
+  tenth = max(num_steps // 10, 1)
+  first, last = (
+    float(np.mean(part))
+    for part in (trained.losses[:tenth], trained.losses[-tenth:])
+  )
+  passed = bool(np.isfinite(trained.losses).all()) and last < first
+  yield _answer(
+    passed,
+    f"loss from {first:.3f} to {last:.3f} in {num_steps} steps, scale"
+    f" {trained.loss_scale:g} at the end",
+  )
+
+
+CHECKS = (
+  graph_tests,
+  placement,
+  cpu_numbers,
+  precision_auto,
+  xla,
+  unpadding,
+  planned_memory,
+  optimizer_on_cpu,
+  float16_run,
+)
+
+
+# Helpers
+
+
+def _answer(passed: bool | None, description: str) -> Answer:
+  passed = None if passed is None else bool(passed)
+  return {"passed": passed, "description": description}
+
+
+def _release() -> str:
+  return ".".join(tf.__version__.split(".")[:2])
+
+
+def _same_losses(
+  settings: SimpleNamespace, first: list[str], second: list[str]
+) -> Answer:
+  """Trains in two ways without dropout, and compares losses and times."""
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  one, other = (
+    _train(settings, "classification", flags, dropout=False)
+    for flags in (first, second)
+  )
+  difference = _difference(one.losses, other.losses)
+  ratio = other.seconds / one.seconds
+  return _answer(
+    difference < 1e-4,
+    f"losses differ by {difference:.1g}; the second takes {ratio:.2f} of the"
+    " time of the first",
+  )
+
+
+def _difference(some: Sequence[float], others: Sequence[float]) -> float:
+  """Largest relative difference."""
+  return float(np.max(np.abs(np.divide(some, others) - 1)))
+
+
+def _config(settings: SimpleNamespace) -> modeling.BertConfig:
+  return modeling.BertConfig(
+    vocab_size=100 if settings.toy else 30522,
+    hidden_size=settings.check_hidden,
+    num_hidden_layers=settings.check_layers,
+    num_attention_heads=settings.check_heads,
+    intermediate_size=4 * settings.check_hidden,
+    type_vocab_size=2,
+  )
+
+
+def _training_step(
+  settings: SimpleNamespace, task: str, flags: list[str], dropout: bool = True
+) -> list[Any]:
+  """Builds a training step; returns its loss and its op."""
+  config = copy.copy(_config(settings))
+  if not dropout:
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+  length, batch_size = settings.check_length, settings.check_batch_size
+  made = task_models.run_of(
+    task,
+    f"--max_seq_length={length}",
+    f"--train_batch_size={batch_size}",
+    "--learning_rate=1e-4",
+    *flags,
+    config=config,
+  )
+  if flags is _PADDED:
+    made = dataclasses.replace(
+      made, task=dataclasses.replace(made.task, masks_padding=False)
+    )
+  with tf.device("/cpu:0"):
+    examples = task_models.random_batch(
+      made.task.features, 4 * batch_size, config.vocab_size
+    )
+    rows = tf.data.Dataset.from_tensor_slices(examples).repeat()
+    batches = rows.batch(batch_size, drop_remainder=True).prefetch(1)
+  iterator = tf.data.make_initializable_iterator(batches)
+  tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+  model_fn = run.make_model_fn(made, num_train_steps=1000)
+  mode = estimator_api.ModeKeys.TRAIN
+  params = {"batch_size": batch_size}
+  spec = model_fn(iterator.get_next(), None, mode, params)
+  return [spec.loss, spec.train_op]
+
+
+def _initialize(session: tf.Session) -> None:
+  """Initializes variables; weights with the same values on each device."""
+  session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+  for number, variable in enumerate(tf.trainable_variables()):
+    if re.search(r"kernel|embeddings$|weights$", variable.op.name):
+      random = np.random.default_rng(number)
+      values = 0.02 * random.standard_normal(variable.shape.as_list())
+      variable.load(values.astype(np.float32), session)
+
+
+def _train(
+  settings: SimpleNamespace,
+  task: str,
+  flags: list[str],
+  num_steps: int | None = None,
+  device: str | None = None,
+  dropout: bool = True,
+) -> Trained:
+  """Trains a new model for some steps."""
+  num_steps = num_steps or (3 if settings.toy else 20)
+  if has_gpu():
+    tf.config.experimental.reset_memory_stats("GPU:0")
+  with tf.Graph().as_default(), tf.device(device):
+    step = _training_step(settings, task, flags, dropout)
+    scales = [
+      v for v in tf.global_variables() if v.op.name == "loss_scale/scale"
+    ]
+    losses, seconds = [], []
+    config = tf.ConfigProto(allow_soft_placement=True)
+    with tf.Session(config=config) as session:
+      _initialize(session)
+      for _ in range(num_steps):
+        seconds.append(
+          timed(lambda: losses.append(float(session.run(step)[0])))
+        )
+      scale = float(session.run(scales[0])) if scales else None
+  peak = 0
+  if has_gpu():
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+  return Trained(losses, min(seconds), peak, scale)
