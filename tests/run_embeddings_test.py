@@ -65,6 +65,10 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
   assert results(trained.folder)["eval_ndcg@10"] == pytest.approx(best)
 
 
+def test_the_report_shows_the_worst_errors(trained):
+  assert "<h2>Worst errors</h2>" in (trained.folder / "report.html").read_text()
+
+
 def test_the_vectors_written_are_those_of_the_predictor(trained, predictor):
   vectors = np.load(trained.folder / "corpus_vectors.npy")
   assert vectors.dtype == np.float32
