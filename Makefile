@@ -88,7 +88,7 @@ peers = .venv-bench-peers
 $(peers)/installed:
 	$(PYTHON) -m venv --clear --upgrade-deps $(peers)
 	$(peers)/bin/python -m pip install absl-py numpy torch==2.13.0 transformers \
-	  onnx onnxruntime onnxscript
+	  onnx onnxruntime onnxscript 'sentence-transformers[train]'
 	touch $@
 
 # Tasks

@@ -46,7 +46,6 @@ from bertlib.metrics import (
 from bertlib.reporting import (
   doctor,
   receipts,
-  report_sections,
   run_report,
   task_checks,
   training_checks,
@@ -315,16 +314,15 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    evaluation = embedding_evaluation.Evaluation({})
+    results: dict[str, Any] = {}
     if settings.run.do_eval:
-      evaluation = evaluate_dev_set(run, dev_set, checkpoint)
-      write_metrics(run, evaluation.results, checkpoint)
+      results = evaluate_dev_set(run, dev_set, checkpoint)
+      write_metrics(run, results, checkpoint)
     if settings.run.do_predict:
       write_predictions(run, data, checkpoint)
     if settings.run.do_train:
-      sections = report_sections.embedding_sections(data.dev, evaluation)
-      run_report.write_report(run, evaluation.results, sections, lengths)
-    receipt.finish(evaluation.results, checkpoint)
+      run_report.write_report(run, results, lengths=lengths)
+    receipt.finish(results, checkpoint)
 
 
 # Before the run
@@ -499,7 +497,7 @@ def train_embeddings(
     ),
     step_plan.count_steps(settings.run, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
-    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
+    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint),
     functools.partial(record_check.find, [path], run.task.features),
   )
   return lengths
@@ -620,13 +618,16 @@ def with_prefixes(
 
 def evaluate_dev_set(
   run: Run, dev_set: DevSet, checkpoint: str | None
-) -> embedding_evaluation.Evaluation:
+) -> dict[str, Any]:
   """Evaluates a checkpoint on the dev set.
 
   Args:
     run: the run.
     dev_set: the dev set.
     checkpoint: None for the model of --init_checkpoint.
+
+  Returns:
+    The metrics by name.
   """
   data, dims = dev_set.data, run.task.model_arguments["spec"].matryoshka_dims
   vectors = encode(run, dev_set.texts, checkpoint)

@@ -1,10 +1,11 @@
 """Benchmark of inference: throughput of many texts, latency of one.
 
-From texts to probabilities or answers, including tokenization. This project
-(`Predictor`, SavedModel, `estimator.predict`, TensorFlow Lite) in float32,
-bfloat16 and int8, beside transformers with PyTorch, ONNX Runtime and, with
-`--reference`, the original. All have the same weights, and their outputs are
-compared before they are timed.
+From texts to probabilities, answers or sentence vectors, including
+tokenization. This project (`Predictor`, SavedModel, `estimator.predict`,
+TensorFlow Lite) in float32, bfloat16 and int8, beside transformers and
+sentence-transformers with PyTorch, ONNX Runtime and, with `--reference`, the
+original. All have the same weights, and their outputs are compared before they
+are timed.
 
     python -m benchmarks.inference --minilm=DIR --glue_dir=glue \
         --squad_file=squad/dev-v1.1.json
@@ -80,6 +81,10 @@ SIDES = {
   **_sides(True, inference_ours.estimator, *_THREE),
   **_sides(True, inference_ours.tensorflow_lite, "int8"),
   **_sides(False, inference_peers.transformers, *_THREE),
+  **_sides(False, inference_peers.sentence_transformers, *_THREE),
+  **_sides(
+    False, inference_peers.sentence_transformers_onnx, "float32", "int8"
+  ),
   **_sides(
     False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
   ),
@@ -132,6 +137,7 @@ def define_flags() -> None:
   )
   flags.DEFINE_string("glue_dir", None, "Folder of MRPC and SST-2.")
   flags.DEFINE_string("squad_file", None, "SQuAD's dev-v1.1.json.")
+  flags.DEFINE_string("text_file", None, "Lines to encode as vectors.")
   flags.DEFINE_integer(
     "max_texts",
     256,
@@ -174,6 +180,7 @@ def chosen_works() -> list[str]:
     "mrpc": os.path.isdir(os.path.join(glue_dir, "MRPC")),
     "sst2": os.path.isdir(os.path.join(glue_dir, "SST-2")),
     "squad": FLAGS.squad_file,
+    "lines": FLAGS.text_file,
     "tokens": True,
   }
   return FLAGS.works or [

@@ -19,7 +19,7 @@ SIZES = {
 
 
 def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
-  """Writes a model with a random head, for ours and for transformers.
+  """Writes a model, its head random, for ours and for transformers.
 
   Args:
     settings: the flags, and `model`, `task` and `folder`. In `folder`, `ours`
@@ -84,7 +84,7 @@ def write_checkpoint(
   encoder: str | None,
   checkpoint: str,
 ) -> None:
-  """Writes a checkpoint of an encoder and a random head.
+  """Writes a checkpoint of an encoder and, if it has one, a random head.
 
   Args:
     settings: the flags, and what `make_model` gets.
@@ -111,9 +111,11 @@ def write_checkpoint(
       initialize.initialize_from_checkpoint(encoder)
     session.run(tf.global_variables_initializer())
     variables = {v.op.name: v for v in tf.trainable_variables()}
-    head = variables[TASKS[settings.task].head + "weights"]
-    random = np.random.RandomState(1)
-    session.run(head.assign(random.normal(scale=0.2, size=head.shape)))
+    scope = TASKS[settings.task].head
+    if scope:
+      head = variables[scope + "weights"]
+      random = np.random.RandomState(1)
+      session.run(head.assign(random.normal(scale=0.2, size=head.shape)))
     tf.train.Saver().save(session, checkpoint)
 
 
@@ -146,6 +148,11 @@ def calibrate(
 def predictor_class(task: str):
   """The `Predictor` of a task."""
   import run_classifier
+  import run_embeddings
   import run_squad
 
-  return {"labels": run_classifier, "answers": run_squad}[task].Predictor
+  return {
+    "labels": run_classifier,
+    "answers": run_squad,
+    "vectors": run_embeddings,
+  }[task].Predictor

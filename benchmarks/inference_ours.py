@@ -15,16 +15,17 @@ from benchmarks import training_step
 from benchmarks.inference_models import predictor_class
 from benchmarks.inference_works import (
   TASKS,
+  checksums,
   in_folder,
   in_sorted_batches,
-  require_labels,
+  require_task,
   serve,
 )
 from benchmarks.side_by_side import Answer
 
 
 def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
-  """The `Predictor` of run_classifier or run_squad."""
+  """The `Predictor` of run_classifier, run_squad or run_embeddings."""
   model = predictor_class(settings.task)(
     in_folder(settings, "ours"),
     batch_size=settings.batch_size,
@@ -39,10 +40,13 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
   def answers(texts):
     return [found[0].text if found else "" for found in model.predict(texts)]
 
+  def vectors(texts):
+    return checksums(model.encode(text for (text,) in texts))
+
   return serve(
     settings,
     "in a session",
-    {"labels": labels, "answers": answers}[settings.task],
+    {"labels": labels, "answers": answers, "vectors": vectors}[settings.task],
   )
 
 
@@ -55,7 +59,7 @@ def estimator(settings: SimpleNamespace) -> Iterator[Answer]:
   from bertlib.data import classification_records, tf_records
   from bertlib.training import inference, step_plan
 
-  require_labels(settings)
+  require_task(settings, "labels")
   folder = in_folder(settings, "ours")
   checkpoint = in_folder(settings, "ours", "model.ckpt")
   config = loading.load_config(in_folder(settings, "ours", "bert_config.json"))
@@ -132,11 +136,14 @@ def saved_model(settings: SimpleNamespace) -> Iterator[Answer]:
       ("labels", 1): ("text", ["text_a"], "probabilities"),
       ("labels", 2): ("pair", ["text_a", "text_b"], "probabilities"),
       ("answers", 2): ("text", ["question", "passage"], "answer"),
+      ("vectors", 1): ("embed", ["text"], "vectors"),
     }[settings.task, len(batch[0])]
     texts = dict(zip(names, map(tf.constant, zip(*batch))))
     outputs = exported.signatures[signature](**texts)[output].numpy()
     if settings.task == "answers":
       return [answer.decode() for answer in outputs]
+    if settings.task == "vectors":
+      return checksums(outputs)
     return outputs[:, 1].tolist()
 
   def predict_sorted(texts):
@@ -156,7 +163,7 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
   import export_model
   from bertlib.data import model_inputs, vocabulary
 
-  require_labels(settings)
+  require_task(settings, "labels")
   source = source_of(settings)
   tokenizer = vocabulary.load_tokenizer(
     source.vocab_file, True, source.config.vocab_size
@@ -207,7 +214,7 @@ def reference(settings: SimpleNamespace) -> Iterator[Answer]:
   import run_classifier
   import tokenization
 
-  require_labels(settings)
+  require_task(settings, "labels")
   length = TASKS[settings.task].description["max_seq_length"]
   tokenizer = tokenization.FullTokenizer(
     in_folder(settings, "ours", "vocab.txt")

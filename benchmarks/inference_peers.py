@@ -1,4 +1,6 @@
-"""Sides of `inference` that are other code: transformers and ONNX Runtime.
+"""Sides of `inference` that are other code.
+
+transformers, sentence-transformers and ONNX Runtime.
 
 Each is a function of the flags and of `model`, `task`, `precision` and
 `folder`, see `inference_models.make_model`. This module runs in the Python of
@@ -17,9 +19,11 @@ from typing import Any, Callable
 from benchmarks import mrpc_epoch
 from benchmarks.inference_works import (
   TASKS,
+  checksums,
   in_folder,
   in_sorted_batches,
   read_texts,
+  require_task,
   serve,
 )
 from benchmarks.side_by_side import Answer, timed
@@ -50,8 +54,82 @@ def transformers(settings: SimpleNamespace) -> Iterator[Answer]:
       {torch.nn.Linear: torch.ao.quantization.per_channel_dynamic_qconfig},
     )
     candidates["dynamic, per channel"] = torch_runner(settings, model)
-  description, run = fastest(settings, candidates)
+  description, run = fastest(candidates, example_batch(settings))
   return serve(settings, description, peer_predictor(settings, run))
+
+
+def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model in sentence-transformers, with PyTorch."""
+  import torch
+
+  require_task(settings, "vectors")
+  models = {}
+  if settings.precision == "float32":
+    models["sdpa"] = load_sentence_transformer(settings)
+  elif settings.precision == "bfloat16":
+    models["weights in bfloat16"] = load_sentence_transformer(settings).to(
+      torch.bfloat16
+    )
+  else:
+    torch.backends.quantized.engine = "onednn"
+    models["dynamic"] = torch.ao.quantization.quantize_dynamic(
+      load_sentence_transformer(settings), {torch.nn.Linear}, torch.qint8
+    )
+  return serve_sentence_transformers(settings, models)
+
+
+def sentence_transformers_onnx(settings: SimpleNamespace) -> Iterator[Answer]:
+  """The model in sentence-transformers, with its ONNX backend."""
+  import sentence_transformers as library
+
+  require_task(settings, "vectors")
+  model = load_sentence_transformer(settings, backend="onnx")
+  if settings.precision == "float32":
+    return serve_sentence_transformers(settings, {"as exported": model})
+  models = {}
+  with tempfile.TemporaryDirectory() as folder:
+    model.save_pretrained(folder)
+    for name in ("avx2", "avx512_vnni"):
+      library.export_dynamic_quantized_onnx_model(model, name, folder)
+      models[name] = library.SentenceTransformer(
+        folder,
+        backend="onnx",
+        model_kwargs={"file_name": f"onnx/model_qint8_{name}.onnx"},
+      )
+  return serve_sentence_transformers(settings, models)
+
+
+def load_sentence_transformer(settings: SimpleNamespace, **options: Any) -> Any:
+  """The model in sentence-transformers: mean pooling, normalized."""
+  import sentence_transformers as library
+  from sentence_transformers.sentence_transformer import modules
+
+  encoder = modules.Transformer(in_folder(settings, "hugging_face"), **options)
+  encoder.max_seq_length = TASKS["vectors"].description["max_seq_length"]
+  pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
+  return library.SentenceTransformer(
+    modules=[encoder, pooling, modules.Normalize()], device="cpu"
+  )
+
+
+def serve_sentence_transformers(
+  settings: SimpleNamespace, models: dict[str, Any]
+) -> Iterator[Answer]:
+  """Serves the fastest of some models and batch sizes."""
+
+  def runner(model, size):
+    return lambda texts: checksums(
+      model.encode([text for (text,) in texts], batch_size=size)
+    )
+
+  sizes = [settings.batch_size] if settings.batch_size else [8, 32, 128]
+  candidates = {
+    f"{name}, batches of {size}": runner(model, size)
+    for name, model in models.items()
+    for size in sizes
+  }
+  trial = read_texts(settings, "calibration")
+  return serve(settings, *fastest(candidates, trial))
 
 
 def torch_runner(
@@ -94,7 +172,7 @@ def onnx_runtime(settings: SimpleNamespace) -> Iterator[Answer]:
   with tempfile.TemporaryDirectory() as folder:
     paths = write_onnx_models(settings, folder)
     candidates = {name: runner(path) for name, path in paths.items()}
-  description, run = fastest(settings, candidates)
+  description, run = fastest(candidates, example_batch(settings))
   return serve(settings, description, peer_predictor(settings, run))
 
 
@@ -216,12 +294,11 @@ def calibration_reader(settings: SimpleNamespace):
 
 
 def fastest(
-  settings: SimpleNamespace, candidates: dict[str, Callable]
+  candidates: dict[str, Callable], batch: Any
 ) -> tuple[str, Callable]:
   """The fastest of some functions of a batch, and how it was found."""
   if len(candidates) == 1:
     return next(iter(candidates.items()))
-  batch = example_batch(settings)
   seconds = {name: [] for name in candidates}
   for _ in range(6):
     for name, run in candidates.items():
@@ -250,9 +327,32 @@ def load_peer(settings: SimpleNamespace, **options: Any) -> Any:
   import transformers
 
   model_class = getattr(transformers, TASKS[settings.task].architecture)
-  return model_class.from_pretrained(
+  model = model_class.from_pretrained(
     in_folder(settings, "hugging_face"), dtype=torch.float32, **options
-  ).eval()
+  )
+  if settings.task == "vectors":
+    model = sentence_encoder(model)
+  return model.eval()
+
+
+def sentence_encoder(model: Any) -> Any:
+  """A module from a padded batch to vectors [B, H]: mean, normalized."""
+  import torch
+
+  class Encoder(torch.nn.Module):
+    """Mean of the hidden states of the tokens, of length 1."""
+
+    def __init__(self):
+      super().__init__()
+      self.model, self.config = model, model.config
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+      states = self.model(input_ids, attention_mask, token_type_ids)[0]
+      weights = attention_mask.unsqueeze(-1).to(states.dtype)
+      sums = (states * weights).sum(1)  # a mean, but for its length
+      return {"vectors": torch.nn.functional.normalize(sums.float())}
+
+  return Encoder()
 
 
 def load_tokenizer(settings: SimpleNamespace) -> Any:
@@ -272,7 +372,7 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
   Args:
     settings: see the module.
     run: function of a batch, tensors by name, to a list of float tensors:
-      logits [B, 2], or start and end logits [B, S].
+      logits [B, 2], start and end logits [B, S], or vectors [B, H].
   """
   import torch
 
@@ -315,7 +415,15 @@ def peer_predictor(settings: SimpleNamespace, run: Callable) -> Callable:
         best[question] = score, texts[question][1][start:end]
     return [best[question][1] for question in range(len(texts))]
 
-  return {"labels": labels, "answers": answers}[settings.task]
+  def vectors(texts):
+    encoded = tokenizer(
+      [text for (text,) in texts], truncation=True, max_length=length
+    )
+    return batches(encoded, lambda _, out: checksums(out[0]))
+
+  return {"labels": labels, "answers": answers, "vectors": vectors}[
+    settings.task
+  ]
 
 
 def best_spans(

@@ -25,12 +25,12 @@ class Task(NamedTuple):
 
   Attributes:
     architecture: class of transformers.
-    head: scope of its output layer in our checkpoints.
+    head: scope of its output layer in our checkpoints; None without one.
     description: contents of `model.json`.
   """
 
   architecture: str
-  head: str
+  head: str | None
   description: dict[str, Any]
 
 
@@ -49,6 +49,15 @@ TASKS = {
       "doc_stride": 128,
       "max_query_length": 64,
       "version_2_with_negative": False,
+    },
+  ),
+  "vectors": Task(
+    "BertModel",
+    None,
+    {
+      "script": "run_embeddings",
+      "max_seq_length": 256,
+      "embedding": {"pooling": "mean", "normalize": True},
     },
   ),
 }
@@ -76,6 +85,8 @@ WORKS = {
   "tokens": Work("labels", "tokens", False),
   "tokens-one": Work("labels", "tokens", True),
   "squad": Work("answers", "squad", False),
+  "lines": Work("vectors", "lines", False),
+  "lines-one": Work("vectors", "lines", True),
 }
 
 
@@ -88,7 +99,8 @@ def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
   Args:
     settings: the flags, and what `make_model` gets.
     name: "mrpc" or "sst2" (test sets); "squad" (dev set); "tokens" (texts of
-      128 tokens); or "calibration" (256 texts of the task).
+      128 tokens); "lines" (of --text_file); or "calibration" (256 texts of the
+      task).
 
   Returns:
     Tuples of one text, of a pair, or of a question and its passage.
@@ -97,11 +109,16 @@ def read_texts(settings: SimpleNamespace, name: str) -> list[tuple[str, ...]]:
   if name == "calibration":
     count = 256
     labels = "mrpc-train" if settings.glue_dir else "tokens"
-    name = {"answers": "squad", "labels": labels}[settings.task]
+    name = {"answers": "squad", "labels": labels, "vectors": "lines"}[
+      settings.task
+    ]
   if name == "squad":
     texts = list(squad_questions(settings.squad_file))
   elif name == "tokens":
     texts = full_texts(in_folder(settings, "ours", "vocab.txt"), count)
+  elif name == "lines":
+    with open(settings.text_file, encoding="utf-8") as file:
+      texts = [(line.strip(),) for line in file if line.strip()]
   else:
     texts = list(glue_texts(settings.glue_dir, name))
   count = min(len(texts), count)
@@ -151,8 +168,8 @@ def serve(
   Args:
     settings: the flags, and what `make_model` gets.
     description: how this side computes, to print.
-    predict: maps texts to outputs: the probability of the second label, or the
-      answer, of each.
+    predict: maps texts to outputs: the probability of the second label, the
+      answer, or the `checksums`, of each.
 
   Yields:
     The description and versions; then, per request, the outputs, or seconds per
@@ -181,9 +198,23 @@ def serve(
       answer["batches"] = sum(seconds) / num_texts
 
 
+def checksums(vectors: Any) -> list[float]:
+  """A number for each vector, float [N, D], to compare sides by."""
+  import numpy as np
+
+  vectors = np.asarray(vectors, np.float32)
+  return (vectors @ np.cos(np.arange(vectors.shape[1]))).tolist()
+
+
 def versions() -> str:
   """Versions of Python and of the libraries that are loaded."""
-  names = ["tensorflow", "torch", "transformers", "onnxruntime"]
+  names = [
+    "tensorflow",
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "onnxruntime",
+  ]
   loaded = [name for name in names if name in sys.modules]
   return ", ".join(
     [
@@ -198,10 +229,10 @@ def in_folder(settings: SimpleNamespace, *names: str) -> str:
   return os.path.join(settings.folder, *names)
 
 
-def require_labels(settings: SimpleNamespace) -> None:
-  """Ends a side that cannot answer questions."""
-  if settings.task != "labels":
-    raise NotImplementedError("does not answer questions from text")
+def require_task(settings: SimpleNamespace, task: str) -> None:
+  """Ends a side that does only one task."""
+  if settings.task != task:
+    raise NotImplementedError(f"does not do the task {settings.task}")
 
 
 def in_sorted_batches(

@@ -133,7 +133,8 @@ def chosen(sides: list[Callable]) -> list[tuple[str, Callable, str]]:
   """Name, function and Python of the sides whose Python the flags name."""
   python_of = {
     "ours": sys.executable,
-    "reference": FLAGS.get_flag_value("reference", None)
+    "reference": "reference" in FLAGS
+    and FLAGS.reference
     and FLAGS.reference_python,
   }
   named = [

@@ -1,0 +1,215 @@
+"""Trains sentence embeddings with sentence-transformers, as a baseline.
+
+The settings are those of `run_embeddings.py` with `--bias_correction`: number
+of steps, learning rate of each step, weight decay and its exceptions, clipping,
+dropout. torch.compile takes longer: it compiles each shape of a batch.
+`benchmarks/embeddings.py` runs both in turns.
+
+    python benchmarks/finetune_sentence_transformers.py --model_dir=DIR \
+        --train_file=glue/STS-B/train.tsv --dev_file=glue/STS-B/dev.tsv \
+        --text_columns=sentence1,sentence2 --score_column=score --max_score=5
+
+Runs on the CPU. Needs sentence-transformers with its requirements for training.
+Progress goes to standard error, one JSON line with the metrics to standard
+output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+import tempfile
+from typing import Any, Callable
+
+import datasets
+import sentence_transformers
+import torch
+import transformers
+from sentence_transformers.sentence_transformer import evaluation, losses
+
+Row = dict[str, Any]
+
+LOSSES = {
+  "cosent": losses.CoSENTLoss,
+  "cosine": losses.CosineSimilarityLoss,
+  "infonce": losses.MultipleNegativesRankingLoss,
+}
+
+
+# Names of metrics in sentence-transformers and in run_embeddings.py.
+METRICS = {
+  "spearman_cosine": "spearman",
+  "pearson_cosine": "pearson",
+  "cosine_ndcg@10": "ndcg@10",
+  "cosine_mrr@10": "mrr@10",
+  "cosine_recall@10": "recall@10",
+}
+
+
+def parse_args() -> argparse.Namespace:
+  """Parses the command line; names as in run_embeddings.py."""
+  parser = argparse.ArgumentParser(
+    description=__doc__.splitlines()[0],
+    formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+  )
+  add = parser.add_argument
+  add("--model_dir", required=True, help="folder of sentence-transformers")
+  add("--train_file", help=".tsv with a header or .jsonl; default: no training")
+  add(
+    "--dev_file",
+    required=True,
+    help="the same, or a folder in the layout of BEIR",
+  )
+  add("--text_columns", default="anchor,positive")
+  add("--score_column", help="scores of pairs; default: pairs have none")
+  add("--max_score", type=float, default=1.0)
+  add("--loss", choices=LOSSES, default="cosent")
+  add("--train_batch_size", type=int, default=32)
+  add("--learning_rate", type=float, default=5e-5, help="its peak")
+  add("--num_train_epochs", type=float, default=3.0)
+  add("--max_seq_length", type=int, default=128)
+  add("--seed", type=int, default=1, help="of order and dropout")
+  add("--precision", choices=("float32", "bfloat16"), default="float32")
+  return parser.parse_args()
+
+
+def read_rows(path: str) -> list[Row]:
+  """Rows of a .tsv file without quoting, or of a .jsonl file."""
+  with open(path, encoding="utf-8", newline="") as file:
+    if path.endswith(".jsonl"):
+      return [json.loads(line) for line in file]
+    return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def read_pairs(args: argparse.Namespace, path: str) -> datasets.Dataset:
+  """Texts of the pairs of a file, and their scores from 0 to 1."""
+  rows = read_rows(path)
+  columns = {
+    column: [row[column] for row in rows]
+    for column in args.text_columns.split(",")
+  }
+  if args.score_column:
+    columns["score"] = [
+      float(row[args.score_column]) / args.max_score for row in rows
+    ]
+  return datasets.Dataset.from_dict(columns)
+
+
+def make_evaluator(args: argparse.Namespace) -> Callable:
+  """A function from a model to its metrics by name."""
+  if not os.path.isdir(args.dev_file):
+    anchors, others, scores = read_pairs(args, args.dev_file).to_dict().values()
+    return evaluation.EmbeddingSimilarityEvaluator(anchors, others, scores)
+  corpus, queries = (
+    {
+      row["_id"]: row["text"]
+      for row in read_rows(os.path.join(args.dev_file, name))
+    }
+    for name in ("corpus.jsonl", "queries.jsonl")
+  )
+  relevant: dict[str, set[str]] = {}
+  for row in read_rows(os.path.join(args.dev_file, "qrels", "test.tsv")):
+    relevant.setdefault(row["query-id"], set()).add(row["corpus-id"])
+  return evaluation.InformationRetrievalEvaluator(queries, corpus, relevant)
+
+
+def evaluate(args: argparse.Namespace, model: Any) -> dict[str, float]:
+  """Metrics of the model, by the names of run_embeddings.py."""
+  found = make_evaluator(args)(model)
+  return {
+    METRICS[name]: float(found[name]) for name in METRICS if name in found
+  }
+
+
+class Progress(transformers.TrainerCallback):
+  """Prints the first step, each twentieth, and the last."""
+
+  def on_step_end(self, args, state, control, **kwargs):
+    """See base class."""
+    del args, control, kwargs
+    step, last = state.global_step, state.max_steps
+    if step == 1 or step % 20 == 0 or step == last:
+      print(f"step {step} of {last}", file=sys.stderr, flush=True)
+
+
+def train(args: argparse.Namespace, model: Any) -> None:
+  """Trains the model in place."""
+  dataset = read_pairs(args, args.train_file)
+  num_steps = int(len(dataset) / args.train_batch_size * args.num_train_epochs)
+  optimizer, schedule = make_optimizer(model, args.learning_rate, num_steps)
+  samplers = sentence_transformers.base.sampler.BatchSamplers
+  with tempfile.TemporaryDirectory() as folder:
+    settings = sentence_transformers.SentenceTransformerTrainingArguments(
+      folder,
+      use_cpu=True,
+      bf16=args.precision == "bfloat16",
+      per_device_train_batch_size=args.train_batch_size,
+      max_steps=num_steps,
+      max_grad_norm=1.0,
+      seed=args.seed,
+      # Duplicates would be negatives of themselves.
+      batch_sampler=samplers.NO_DUPLICATES
+      if args.loss == "infonce"
+      else samplers.BATCH_SAMPLER,
+      dataloader_drop_last=True,
+      save_strategy="no",
+      eval_strategy="no",
+      logging_strategy="no",
+      report_to="none",
+      disable_tqdm=True,
+    )
+    sentence_transformers.SentenceTransformerTrainer(
+      model,
+      settings,
+      dataset,
+      loss=LOSSES[args.loss](model),
+      optimizers=(optimizer, schedule),
+      callbacks=[Progress()],
+    ).train()
+
+
+def make_optimizer(
+  model: torch.nn.Module, learning_rate: float, num_steps: int
+) -> tuple[Any, Any]:
+  """AdamW and a learning rate that rises for a tenth of the steps."""
+  decayed, free = [], []
+  for name, weight in model.named_parameters():
+    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
+  optimizer = torch.optim.AdamW(
+    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
+    lr=learning_rate,
+    eps=1e-6,
+    weight_decay=0.01,
+    fused=True,
+  )
+  num_warmup_steps = int(0.1 * num_steps)
+  schedule = torch.optim.lr_scheduler.LambdaLR(
+    optimizer,
+    # Decay is counted from step 0: after warm-up the rate is 0.9 of the peak.
+    lambda step: (
+      step / num_warmup_steps
+      if step < num_warmup_steps
+      else 1 - step / num_steps
+    ),
+  )
+  return optimizer, schedule
+
+
+def main() -> None:
+  """Trains, evaluates and prints the metrics."""
+  args = parse_args()
+  torch.manual_seed(args.seed)
+  model = sentence_transformers.SentenceTransformer(
+    args.model_dir, device="cpu"
+  )
+  model.max_seq_length = args.max_seq_length
+  if args.train_file:
+    train(args, model)
+  print(json.dumps(evaluate(args, model)))
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,81 @@
+"""Tests of the benchmark of sentence embeddings: its files and a small run."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import reference_data
+from safetensors.numpy import load_file
+
+from benchmarks import embeddings
+
+
+@pytest.fixture
+def published():
+  """A small folder of sentence-transformers."""
+  return os.path.dirname(
+    reference_data.golden("sentence_transformers", "6.2.0", "modules.json")
+  )
+
+
+@pytest.mark.unit
+def test_documents_of_several_queries_are_written_once(tmp_path):
+  pairs = [("who ?", "one"), ("what ?", "two"), ("where ?", "one")]
+  embeddings.write_retrieval(str(tmp_path), pairs)
+  corpus, queries = (
+    {row["_id"]: row["text"] for row in map(json.loads, path.open())}
+    for path in (tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl")
+  )
+  assert sorted(corpus.values()) == ["one", "two"]
+  header, *rows = (tmp_path / "qrels" / "test.tsv").read_text().splitlines()
+  assert header.split("\t") == ["query-id", "corpus-id", "score"]
+  found = [row.split("\t") for row in rows]
+  assert [(queries[q], corpus[d]) for q, d, _ in found] == pairs
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("num_layers", [0, 1])
+def test_only_the_upper_layers_become_random(published, tmp_path, num_layers):
+  embeddings.reinitialize(published, str(tmp_path / "a"), num_layers)
+  embeddings.reinitialize(published, str(tmp_path / "b"), num_layers)
+  before, a, b = (
+    load_file(os.path.join(folder, "model.safetensors"))
+    for folder in (published, tmp_path / "a", tmp_path / "b")
+  )
+  assert a.keys() == before.keys()
+  with open(os.path.join(published, "config.json")) as file:
+    total = json.load(file)["num_hidden_layers"]
+  scopes = {f"encoder.layer.{total - n}." for n in range(1, num_layers + 1)}
+  for name, tensor in a.items():
+    np.testing.assert_array_equal(tensor, b[name])  # the same seed
+    if tensor.ndim == 2:
+      is_kept = not any(scope in name for scope in scopes)
+      assert np.array_equal(tensor, before[name]) == is_kept, name
+
+
+@pytest.mark.process
+def test_a_small_model_is_trained(published, tmp_path):
+  lines = ["sentence1\tsentence2\tscore"]
+  lines += [f"text {a}\ttext {b}\t{a % 6}" for a in range(8) for b in range(2)]
+  for name in ("train.tsv", "dev.tsv"):
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+  json_file = tmp_path / "results.jsonl"
+  process = subprocess.run(
+    [
+      *[sys.executable, "-m", "benchmarks.embeddings", "--peer_python="],
+      f"--sentence_transformers_dir={published}",
+      *[f"--stsb_dir={tmp_path}", "--reinitialize_layers=1", "--passes=1"],
+      *["--train_batch_size=4", "--num_train_epochs=1", "--max_seq_length=16"],
+      *["--precision=float32", f"--json_file={json_file}"],
+    ],
+    capture_output=True,
+    text=True,
+  )
+  assert process.returncode == 0, process.stderr
+  assert "before training: spearman" in process.stdout
+  (row,) = map(json.loads, json_file.read_text().splitlines())
+  for name in ("training", "whole command", "spearman"):
+    assert len(row["values"][name]["ours"]) == 1
