@@ -246,6 +246,21 @@ def int8_weight_getter(
   return quantization.weight_getter(encoder, settings, refuse, attention_dtype)
 
 
+def constant_getter(
+  model: signatures.SignatureModel, weights: Mapping[str, np.ndarray], dtype
+) -> Callable | None:
+  """See `tf1_module.constant_getter`; None for weights that stay variables.
+
+  Variables can be fine-tuned, but are cast to a 16-bit precision in every call.
+  A graph holds at most 2 GB of constants.
+  """
+  size = sum(value.nbytes for value in weights.values())
+  can_be_trained = isinstance(model, signatures.Encoder)
+  if dtype == tf.float32 or can_be_trained or size >= 2**31:
+    return None
+  return tf1_module.constant_getter(weights, dtype.as_numpy_dtype)
+
+
 def activation_dtype(precision: str, is_int8: bool):
   """Dtype of `--precision`: of activations; with 8-bit layers, of attention.
 
@@ -394,15 +409,11 @@ def export(
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
   weights = read_weights(model, source.checkpoint)
   size = sum(value.nbytes for value in weights.values())
-  # Variables can be fine-tuned, but are cast to a 16-bit precision in every
-  # call. A graph holds at most 2 GB of constants.
-  can_be_trained = isinstance(model, signatures.Encoder)
-  getter = None
   if int8:
     model.compute = dataclasses.replace(model.compute, use_onednn=True)
     getter = int8_weight_getter(source, model.tokenizer, int8, dtype)
-  elif dtype != tf.float32 and not can_be_trained and size < 2**31:
-    getter = tf1_module.constant_getter(weights, dtype.as_numpy_dtype)
+  else:
+    getter = constant_getter(model, weights, dtype)
   if getter:
     model.freeze(getter)
     weights = {}
