@@ -46,6 +46,7 @@ from bertlib.metrics import (
 from bertlib.reporting import (
   doctor,
   receipts,
+  report_sections,
   run_report,
   task_checks,
   training_checks,
@@ -314,15 +315,16 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    results: dict[str, Any] = {}
+    evaluation = embedding_evaluation.Evaluation({})
     if settings.run.do_eval:
-      results = evaluate_dev_set(run, dev_set, checkpoint)
-      write_metrics(run, results, checkpoint)
+      evaluation = evaluate_dev_set(run, dev_set, checkpoint)
+      write_metrics(run, evaluation.results, checkpoint)
     if settings.run.do_predict:
       write_predictions(run, data, checkpoint)
     if settings.run.do_train:
-      run_report.write_report(run, results, lengths=lengths)
-    receipt.finish(results, checkpoint)
+      sections = report_sections.embedding_sections(data.dev, evaluation)
+      run_report.write_report(run, evaluation.results, sections, lengths)
+    receipt.finish(evaluation.results, checkpoint)
 
 
 # Before the run
@@ -497,7 +499,7 @@ def train_embeddings(
     ),
     step_plan.count_steps(settings.run, len(data.train), run.task.unit),
     f"{len(data.train)} {run.task.unit}",
-    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint),
+    lambda checkpoint: evaluate_dev_set(run, dev_set, checkpoint).results,
     functools.partial(record_check.find, [path], run.task.features),
   )
   return lengths
@@ -618,16 +620,13 @@ def with_prefixes(
 
 def evaluate_dev_set(
   run: Run, dev_set: DevSet, checkpoint: str | None
-) -> dict[str, Any]:
+) -> embedding_evaluation.Evaluation:
   """Evaluates a checkpoint on the dev set.
 
   Args:
     run: the run.
     dev_set: the dev set.
     checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The metrics by name.
   """
   data, dims = dev_set.data, run.task.model_arguments["spec"].matryoshka_dims
   vectors = encode(run, dev_set.texts, checkpoint)

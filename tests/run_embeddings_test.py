@@ -14,6 +14,7 @@ from tiny_embeddings import PAIRS, flags, training
 
 import run_embeddings
 from bertlib.checkpoints import rewrite
+from bertlib.reporting import html_report
 
 pytestmark = pytest.mark.process
 
@@ -63,6 +64,10 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
   assert [row["step"] for row in rows] == [20, 40]
   best = max(row["ndcg@10"] for row in rows)
   assert results(trained.folder)["eval_ndcg@10"] == pytest.approx(best)
+
+
+def test_the_report_shows_the_worst_errors(trained):
+  assert "<h2>Worst errors</h2>" in (trained.folder / "report.html").read_text()
 
 
 def test_the_vectors_written_are_those_of_the_predictor(trained, predictor):
@@ -227,6 +232,33 @@ def test_a_resumed_run_ends_with_the_same_weights(
   run_outputs.assert_same_bits(
     rewrite.read_weights(str(tmp_path / "model.ckpt-4")), expected
   )
+
+
+# Replicas
+
+
+@pytest.mark.train
+def test_replicas_share_their_negatives(place, tmp_path):
+  config = tiny_embeddings.CONFIG.to_dict() | {
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+  }
+  (tmp_path / "config.json").write_text(json.dumps(config))
+  losses = []
+  for count in (1, 2):
+    folder = tmp_path / f"replicas_{count}"
+    commands.succeed(
+      "run_embeddings.py",
+      *flags(place, *training(place, "triplets"), output_dir=folder),
+      f"--bert_config_file={tmp_path / 'config.json'}",
+      f"--num_replicas={count}",
+      "--num_train_epochs=2",
+      "--log_steps=1",
+    )
+    steps, values = zip(*html_report.read_scalars(str(folder))["loss"])
+    assert steps == (1, 2, 3, 4)
+    losses.append(values)
+  np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 # Wrong input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,21 @@ METRICS = {
   "labeled_texts": similarity_scores.LABELED_TEXTS,
   "retrieval": retrieval_scores.METRICS,
 }
+
+
+class Evaluation(NamedTuple):
+  """Metrics, and what those of the full width were computed from.
+
+  Attributes:
+    results: metrics by name.
+    cosines: float32 [N], of the pairs; None for other examples.
+    rankings: ids of the documents found for each query, the best first, by id
+      of query; None for examples.
+  """
+
+  results: dict[str, float]
+  cosines: np.ndarray | None = None
+  rankings: Mapping[str, Sequence[str]] | None = None
 
 
 def metric_names(kind: str, dims: Sequence[int]) -> list[str]:
@@ -47,8 +62,8 @@ def evaluate_examples(
   vectors: np.ndarray,
   positions: np.ndarray,
   dims: Sequence[int],
-) -> dict[str, Any]:
-  """Metrics of pairs or texts with scores or labels.
+) -> Evaluation:
+  """Evaluates pairs or texts with scores or labels.
 
   Args:
     kind: kind of the examples, a key of `METRICS`.
@@ -64,19 +79,30 @@ def evaluate_examples(
       return similarity_scores.labeled_texts(
         vectors[positions[:, 0]], labels, dim
       )
-    unit = similarity_scores.unit_vectors(vectors, dim)
-    cosines = np.sum(unit[positions[:, 0]] * unit[positions[:, 1]], axis=1)
+    cosines = _pair_cosines(vectors, positions, dim)
     if kind == "scored_pairs":
       gold = np.array([example.score for example in examples])
       return similarity_scores.scored_pairs(cosines, gold)
     gold = np.array([int(example.label) for example in examples])
     return similarity_scores.labeled_pairs(cosines, gold)
 
-  return {
+  results = {
     f"eval_{name}{suffix}": value
     for suffix, dim in _suffixes(dims).items()
     for name, value in scores(dim).items()
   }
+  is_pair = positions.shape[1] == 2
+  return Evaluation(
+    results, cosines=_pair_cosines(vectors, positions) if is_pair else None
+  )
+
+
+def _pair_cosines(
+  vectors: np.ndarray, positions: np.ndarray, dim: int | None = None
+) -> np.ndarray:
+  """Cosines of the first `dim` values of the vectors of each pair."""
+  unit = similarity_scores.unit_vectors(vectors, dim)
+  return np.sum(unit[positions[:, 0]] * unit[positions[:, 1]], axis=1)
 
 
 def evaluate_retrieval(
@@ -86,8 +112,8 @@ def evaluate_retrieval(
   document_vectors: Iterable[np.ndarray],
   relevance: Mapping[str, Mapping[str, int]],
   dims: Sequence[int],
-) -> dict[str, Any]:
-  """Metrics of a search by cosine similarity in a corpus.
+) -> Evaluation:
+  """Evaluates a search by cosine similarity in a corpus.
 
   A document with the id of the query is left out, as BEIR does.
 
@@ -103,7 +129,8 @@ def evaluate_retrieval(
   found = search(
     query_vectors, document_vectors, _MAX_RANK + 1, widths.values()
   )
-  results = {}
+  results: dict[str, float] = {}
+  by_width = []
   for suffix, (_, indices) in zip(widths, found):
     rankings = {
       query: [document_ids[i] for i in row if document_ids[i] != query]
@@ -112,7 +139,8 @@ def evaluate_retrieval(
     rankings = {query: ids[:_MAX_RANK] for query, ids in rankings.items()}
     scores = retrieval_scores.evaluate(relevance, rankings)
     results |= {f"eval_{name}{suffix}": v for name, v in scores.items()}
-  return results
+    by_width.append(rankings)
+  return Evaluation(results, rankings=by_width[0])
 
 
 def search(

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bertlib.data import squad_files
+from bertlib.data import beir, squad_files
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
+from bertlib.data.embedding_examples import Example
 from bertlib.data.ner import Sentence
 from bertlib.metrics import classification_scores, ner_decoding, squad_scores
+from bertlib.metrics.embedding_evaluation import Evaluation
 from bertlib.reporting import html_report
 from bertlib.settings.squad import SquadSettings
+from bertlib.training import embedding_inputs
 
 
 def classification_sections(
@@ -210,3 +214,101 @@ def squad_sections(
     html_report.calibration(confidences, correct),
     html_report.errors(errors[:num_errors]),
   ]
+
+
+def embedding_sections(
+  dev_set: embedding_inputs.DevSet | None,
+  evaluation: Evaluation,
+  num_errors: int = 30,
+) -> list[str]:
+  """Sections on sentence embeddings.
+
+  Args:
+    dev_set: the dev set; None without one.
+    evaluation: its evaluation, empty without one.
+    num_errors: number of worst errors to show.
+
+  Returns:
+    Sections for `html_report.write`; none for labeled texts.
+  """
+  if dev_set and evaluation.rankings:
+    return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
+  if dev_set is None or evaluation.cosines is None:
+    return []
+  find_errors = _rank_errors
+  if dev_set.kind == "labeled_pairs":
+    find_errors = _order_errors
+  errors = find_errors(dev_set.examples, evaluation.cosines)
+  worst = np.argsort(-errors, kind="stable")[:num_errors]
+  rows = []
+  for index in worst[errors[worst] > 0]:
+    example = dev_set.examples[index]
+    rows.append(
+      {
+        "gold": example.label if example.score is None else example.score,
+        "cosine": float(evaluation.cosines[index]),
+        "error": float(errors[index]),
+        "text": "\n".join(example.texts),
+      }
+    )
+  return [html_report.errors(rows)]
+
+
+def _rank_errors(
+  examples: Sequence[Example], cosines: np.ndarray
+) -> np.ndarray:
+  """Differences between ranks by cosine and by score, from 0 to 1: [N]."""
+  from scipy import stats
+
+  scores = [example.score for example in examples]
+  difference = stats.rankdata(cosines) - stats.rankdata(scores)
+  return np.abs(difference) / max(len(examples) - 1, 1)
+
+
+def _order_errors(
+  examples: Sequence[Example], cosines: np.ndarray
+) -> np.ndarray:
+  """Share of the pairs with the other label on the wrong side: [N].
+
+  Above a pair with label 1 there should be no cosine of one with label 0, and
+  below the latter none of the former.
+  """
+  is_match = np.array([example.label == "1" for example in examples])
+  matches, others = np.sort(cosines[is_match]), np.sort(cosines[~is_match])
+  num_above = len(others) - np.searchsorted(others, cosines, "right")
+  num_below = np.searchsorted(matches, cosines, "left")
+  return np.where(
+    is_match,
+    num_above / max(len(others), 1),
+    num_below / max(len(matches), 1),
+  )
+
+
+def _search_errors(
+  retrieval: beir.Retrieval,
+  rankings: Mapping[str, Sequence[str]],
+  num_errors: int,
+) -> str:
+  """Section on the queries whose right document is ranked lowest."""
+  lowest = []
+  for query, found in rankings.items():
+    relevant = retrieval.relevance[query]
+    rank, right = next(
+      ((rank, id_) for rank, id_ in enumerate(found, 1) if id_ in relevant),
+      (len(found) + 1, next(iter(relevant))),
+    )
+    if rank > 1 and found:
+      lowest.append((rank, query, found[0], right))
+  lowest = sorted(lowest, key=lambda error: -error[0])[:num_errors]
+  needed = {id_ for _, _, *ids in lowest for id_ in ids}
+  texts = {id_: text for id_, text in retrieval.corpus if id_ in needed}
+  rows: list[dict[str, Any]] = [
+    {
+      "rank": rank if rank <= len(rankings[query]) else f"over {rank - 1}",
+      "query": retrieval.queries[query],
+      "found first": texts[found],
+      "right": texts[right],
+    }
+    for rank, query, found, right in lowest
+  ]
+  return html_report.errors(rows)

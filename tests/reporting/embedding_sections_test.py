@@ -1,0 +1,91 @@
+"""Tests of the report's sections on sentence embeddings."""
+
+import re
+
+import numpy as np
+import pytest
+
+from bertlib.data import beir
+from bertlib.data.embedding_examples import Example
+from bertlib.metrics.embedding_evaluation import Evaluation
+from bertlib.reporting import report_sections
+from bertlib.training.embedding_inputs import DevSet
+
+pytestmark = pytest.mark.unit
+
+
+def rows_of(dev_set, evaluation, **options):
+  """Cells of the table of worst errors, and its heads."""
+  (section,) = report_sections.embedding_sections(
+    dev_set, evaluation, **options
+  )
+  heads, *rows = [
+    re.findall(r"<t[hd][^>]*>(?:<div[^>]*>)?([^<]*)", row)
+    for row in re.findall(r"<tr>(.*?)</tr>", section, re.DOTALL)
+  ]
+  return heads, rows
+
+
+def test_scored_pairs_are_listed_by_difference_of_ranks():
+  examples = [
+    Example([f"a{i}", f"b{i}"], score=score)
+    for i, score in enumerate([0.0, 0.2, 0.4, 0.6, 1.0])
+  ]
+  cosines = np.array([0.9, 0.2, 0.3, 0.4, 0.8], np.float32)
+  heads, rows = rows_of(
+    DevSet("scored_pairs", examples, None), Evaluation({}, cosines)
+  )
+  assert heads == ["gold", "cosine", "error", "text"]
+  # Ranks by cosine are 5 1 2 3 4, those by score 1 2 3 4 5.
+  assert [row[-1].split() for row in rows] == [
+    [f"a{i}", f"b{i}"] for i in range(5)
+  ]
+  assert [float(row[2]) for row in rows] == [1.0, 0.25, 0.25, 0.25, 0.25]
+
+
+def test_pairs_on_the_wrong_side_are_listed():
+  labels = ["1", "1", "1", "0", "0"]
+  examples = [
+    Example([f"a{i}", f"b{i}"], label=label) for i, label in enumerate(labels)
+  ]
+  cosines = np.array([0.9, 0.1, 0.7, 0.8, 0.0], np.float32)
+  _, rows = rows_of(
+    DevSet("labeled_pairs", examples, None), Evaluation({}, cosines)
+  )
+  found = [(row[0], row[-1].split()[0], float(row[2])) for row in rows]
+  assert found == [
+    ("0", "a3", pytest.approx(2 / 3, abs=1e-4)),
+    ("1", "a1", 0.5),
+    ("1", "a2", 0.5),
+  ]
+
+
+@pytest.fixture
+def search():
+  queries = {name: f"query {name}" for name in "qrs"}
+  corpus = [(str(number), f"text {number}") for number in range(9)]
+  relevance = {"q": {"1": 1}, "r": {"2": 1, "3": 2}, "s": {"8": 1}}
+  rankings = {
+    "q": ["1", "2", "3"],  # no error
+    "r": ["0", "4", "3", "2"],
+    "s": ["5", "6", "7"],
+  }
+  retrieval = beir.Retrieval(queries, corpus, relevance)
+  return DevSet("retrieval", (), retrieval), Evaluation({}, rankings=rankings)
+
+
+def test_queries_whose_answer_is_ranked_low_are_listed(search):
+  heads, rows = rows_of(*search)
+  assert heads == ["rank", "query", "found first", "right"]
+  assert rows == [
+    ["over 3", "query s", "text 5", "text 8"],
+    ["3", "query r", "text 0", "text 3"],
+  ]
+  assert rows_of(*search, num_errors=1)[1] == rows[:1]
+
+
+def test_without_pairs_or_queries_there_is_no_section():
+  texts = DevSet("labeled_texts", [Example(["a"], label="x")], None)
+  evaluation = Evaluation({"eval_map": 1.0})
+  assert report_sections.embedding_sections(texts, evaluation) == []
+  assert report_sections.embedding_sections(None, Evaluation({})) == []
