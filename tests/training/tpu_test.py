@@ -156,7 +156,12 @@ def losses_of(model_fn, batch):
     ("multiple_choice", "--recompute_activations"),
     ("squad", "--version_2_with_negative"),
     ("ner", "--gradient_accumulation_steps=2"),
-    ("embeddings triplets", "--symmetric", "--gradient_accumulation_steps=2"),
+    (
+      "embeddings triplets",
+      "--symmetric",
+      "--temperature=1",
+      "--gradient_accumulation_steps=2",
+    ),
     ("embeddings scored_pairs", "--projection_dim=4", "--temperature=1"),
     ("embeddings labeled_texts", "--pooling=max"),
     ("pretraining", "--optimizer=lamb"),
