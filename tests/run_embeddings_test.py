@@ -1,8 +1,11 @@
 """Tests of sentence embeddings, most of them of the command line."""
 
+import itertools
 import json
+import os
 import re
 import shutil
+import signal
 
 import commands
 import numpy as np
@@ -15,6 +18,7 @@ from tiny_embeddings import PAIRS, flags, training
 import run_embeddings
 from bertlib.checkpoints import rewrite
 from bertlib.reporting import html_report
+from bertlib.training import session_hooks
 
 pytestmark = pytest.mark.process
 
@@ -232,6 +236,39 @@ def test_a_resumed_run_ends_with_the_same_weights(
   run_outputs.assert_same_bits(
     rewrite.read_weights(str(tmp_path / "model.ckpt-4")), expected
   )
+
+
+@pytest.mark.train
+def test_a_run_stopped_by_a_signal_ends_with_the_same_weights(
+  place, tmp_path, monkeypatch
+):
+  def run(folder):
+    return commands.run(
+      "run_embeddings.py",
+      *flags(place, *training(place), output_dir=folder),
+      "--num_train_epochs=3",
+      "--gradient_accumulation_steps=2",
+    ).returncode
+
+  assert run(tmp_path / "straight") == 0
+  steps = itertools.count(1)
+  after_run = session_hooks.ProgressHook.after_run
+
+  def stop_at_step_3(*args):
+    if next(steps) == 3:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return after_run(*args)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(session_hooks.ProgressHook, "after_run", stop_at_step_3)
+    assert run(tmp_path / "stopped") == 128 + signal.SIGTERM
+  assert not (tmp_path / "stopped" / "model.ckpt-6.index").exists()
+  assert run(tmp_path / "stopped") == 0
+  found, expected = (
+    rewrite.read_weights(str(tmp_path / name / "model.ckpt-6"))
+    for name in ("stopped", "straight")
+  )
+  run_outputs.assert_same_bits(found, expected)
 
 
 # Replicas
