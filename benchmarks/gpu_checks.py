@@ -27,9 +27,6 @@ from bertlib import estimator_api, precision
 from bertlib.training import memory_plan, run
 
 TASKS = ("classification", "squad", "ner", "pretraining")
-# Flags of a step that computes padding too, for which there is no flag.
-_PADDED = ["--xla=off"]
-
 _LISTS = os.path.join("tests", "golden", "gpu_kernels")
 
 
@@ -83,7 +80,7 @@ def placement(settings: SimpleNamespace) -> Iterator[Answer]:
   )
   found = tf.RunMetadata()
   with tf.Graph().as_default() as graph:
-    outputs = _training_step(settings, "classification", [])
+    outputs = _training_step(settings, "classification")
     nodes = gpu_placement.place(graph, outputs, kernels)
     options = tf.RunOptions(output_partition_graphs=True)
     config = tf.ConfigProto(allow_soft_placement=True)
@@ -111,8 +108,8 @@ def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:
   tf.config.experimental.enable_tensor_float_32_execution(False)
   differences = {}
   for task in TASKS[:1] if settings.toy else TASKS:
-    on_cpu = _train(settings, task, ["--xla=off"], device="/cpu:0")
-    on_gpu = _train(settings, task, ["--xla=off"])
+    on_cpu = _train(settings, task, device="/cpu:0")
+    on_gpu = _train(settings, task)
     differences[task] = _difference(on_gpu.losses, on_cpu.losses)
   shown = ", ".join(f"{n} {value:.1g}" for n, value in differences.items())
   shown += "" if has_gpu() else " (no GPU: the CPU with itself)"
@@ -132,12 +129,14 @@ def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def xla(settings: SimpleNamespace) -> Iterator[Answer]:
   """--xla=off, then on: the same losses without dropout."""
-  yield _same_losses(settings, ["--xla=off"], ["--xla=on"])
+  yield _same_losses(
+    settings, {"flags": ["--xla=off"]}, {"flags": ["--xla=on"]}
+  )
 
 
 def unpadding(settings: SimpleNamespace) -> Iterator[Answer]:
   """With padding, then without: the same losses without dropout."""
-  yield _same_losses(settings, _PADDED, ["--xla=off"])
+  yield _same_losses(settings, {"unpads": False}, {"unpads": True})
 
 
 def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -147,9 +146,8 @@ def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
     base = {"check_layers": 12, "check_hidden": 768, "check_heads": 12}
     settings = SimpleNamespace(**{**vars(settings), **base})
   for more in ([], ["--recompute_activations"]):
-    trained = _train(
-      settings, "classification", ["--precision=float32", *more], num_steps=3
-    )
+    flags = ["--xla=off", "--precision=float32", *more]
+    trained = _train(settings, "classification", num_steps=3, flags=flags)
     estimate = memory_plan.step_bytes(
       _config(settings),
       settings.check_batch_size,
@@ -167,10 +165,9 @@ def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
   """--optimizer_on_cpu: the same losses with less memory of the GPU."""
-  plain = _train(settings, "classification", ["--xla=off"])
-  on_cpu = _train(
-    settings, "classification", ["--xla=off", "--optimizer_on_cpu"]
-  )
+  plain = _train(settings, "classification")
+  flags = ["--xla=off", "--optimizer_on_cpu"]
+  on_cpu = _train(settings, "classification", flags=flags)
   difference = _difference(on_cpu.losses, plain.losses)
   passed = difference < 1e-4
   if has_gpu():
@@ -186,9 +183,8 @@ def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
 def float16_run(settings: SimpleNamespace) -> Iterator[Answer]:
   """200 steps in float16 with a loss scale: finite, and the loss falls."""
   num_steps = 5 if settings.toy else 200
-  trained = _train(
-    settings, "classification", ["--precision=float16"], num_steps=num_steps
-  )
+  flags = ["--xla=off", "--precision=float16"]
+  trained = _train(settings, "classification", num_steps=num_steps, flags=flags)
   tenth = max(num_steps // 10, 1)
   first, last = (
     float(np.mean(part))
@@ -228,13 +224,16 @@ def _release() -> str:
 
 
 def _same_losses(
-  settings: SimpleNamespace, first: list[str], second: list[str]
+  settings: SimpleNamespace, first: dict[str, Any], second: dict[str, Any]
 ) -> Answer:
-  """Trains in two ways without dropout, and compares losses and times."""
+  """Trains in two ways without dropout, and compares losses and times.
+
+  `first` and `second` are arguments of `_training_step`.
+  """
   tf.config.experimental.enable_tensor_float_32_execution(False)
   one, other = (
-    _train(settings, "classification", flags, dropout=False)
-    for flags in (first, second)
+    _train(settings, "classification", dropout=False, **arguments)
+    for arguments in (first, second)
   )
   difference = _difference(one.losses, other.losses)
   ratio = other.seconds / one.seconds
@@ -262,7 +261,11 @@ def _config(settings: SimpleNamespace) -> modeling.BertConfig:
 
 
 def _training_step(
-  settings: SimpleNamespace, task: str, flags: list[str], dropout: bool = True
+  settings: SimpleNamespace,
+  task: str,
+  flags: Sequence[str] = ("--xla=off",),
+  dropout: bool = True,
+  unpads: bool = True,
 ) -> list[Any]:
   """Builds a training step; returns its loss and its op."""
   config = copy.copy(_config(settings))
@@ -277,10 +280,9 @@ def _training_step(
     *flags,
     config=config,
   )
-  if flags is _PADDED:
-    made = dataclasses.replace(
-      made, task=dataclasses.replace(made.task, masks_padding=False)
-    )
+  if not unpads:
+    padded = dataclasses.replace(made.task, masks_padding=False)
+    made = dataclasses.replace(made, task=padded)
   with tf.device("/cpu:0"):
     examples = task_models.random_batch(
       made.task.features, 4 * batch_size, config.vocab_size
@@ -309,17 +311,16 @@ def _initialize(session: tf.Session) -> None:
 def _train(
   settings: SimpleNamespace,
   task: str,
-  flags: list[str],
   num_steps: int | None = None,
   device: str | None = None,
-  dropout: bool = True,
+  **arguments: Any,
 ) -> Trained:
-  """Trains a new model for some steps."""
+  """Trains a new model for some steps, see `_training_step`."""
   num_steps = num_steps or (3 if settings.toy else 20)
   if has_gpu():
     tf.config.experimental.reset_memory_stats("GPU:0")
   with tf.Graph().as_default(), tf.device(device):
-    step = _training_step(settings, task, flags, dropout)
+    step = _training_step(settings, task, **arguments)
     scales = [
       v for v in tf.global_variables() if v.op.name == "loss_scale/scale"
     ]

@@ -69,8 +69,7 @@ def test_command_checks_measures_and_writes_json(tmp_path):
   done = subprocess.run(
     [
       *(sys.executable, "-m", "benchmarks.gpu", "--toy", f"--json_file={path}"),
-      *("--checks=placement", "--checks=precision_auto"),
-      *("--passes=1", "--steps=1", "--peer_python="),
+      *("--checks=placement", "--passes=1", "--steps=1", "--peer_python="),
     ],
     capture_output=True,
     text=True,
@@ -79,7 +78,7 @@ def test_command_checks_measures_and_writes_json(tmp_path):
   assert "not run placement" in done.stdout
   results = json.loads(path.read_text())
   checks = {row["check"]: row["passed"] for row in results["checks"]}
-  assert checks == {"placement": None, "precision_auto": True}
+  assert checks == {"placement": None}
   (row,) = results["speed"]
   assert row["model"] == "toy"
   assert row["sequences_per_second"] > 0
