@@ -223,8 +223,8 @@ _OUTPUTS = [
 ]  # fmt: skip
 
 _FLAGS = [
-  embedding(flag, *arguments.split(), error=flag)
-  for arguments in (
+  embedding(argument, argument, error=argument.partition("=")[0])
+  for argument in (
     "--temperature=0",
     "--temperature=nan",
     "--margin=-1",
@@ -239,7 +239,6 @@ _FLAGS = [
     "--freeze_layers=3",
     "--best_metric=beauty",
   )
-  for flag in [arguments.partition("=")[0]]
 ]
 
 ROWS = [*_TEXTS, *_SEARCHES, *_MODELS, *_OUTPUTS, *_FLAGS]
