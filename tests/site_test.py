@@ -1,25 +1,28 @@
 """Tests of the site of the documentation."""
 
-import importlib.util
 import re
 import urllib.parse
 
 import pytest
 
-pytestmark = [
-  pytest.mark.process,
-  pytest.mark.skipif(
-    importlib.util.find_spec("zensical") is None,
-    reason="pip install -e .[docs]",
-  ),
-]
+from bertlib.settings import option
+from website import build, layers, reference
+
+pytestmark = pytest.mark.process
+
+
+def test_the_picture_of_folders_is_that_of_their_imports():
+  # If this fails: python -m website.layers
+  assert layers.PICTURE.read_text("utf-8") == layers.picture()
+  rows = list(layers.ROWS)
+  for row, targets in layers.imports().items():
+    assert all(rows.index(target) > rows.index(row) for target in targets)
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
   """Folder of the site; building it fails on a broken link between pages."""
-  from website import build
-
+  pytest.importorskip("zensical", reason="pip install -e .[docs]")
   folder = tmp_path_factory.mktemp("site") / "site"
   build.build(folder)
   return folder
@@ -61,8 +64,7 @@ def test_links_of_the_site_lead_to_files_and_anchors(site):
 
 
 def test_a_broken_link_fails_the_build(tmp_path, monkeypatch):
-  from website import build
-
+  pytest.importorskip("zensical", reason="pip install -e .[docs]")
   page = tmp_path / "broken.md"
   page.write_text("# Broken\n\n[nothing](nothing.md)\n")
   monkeypatch.setitem(build.OTHER_PAGES, "about/broken.md", page)
@@ -71,9 +73,6 @@ def test_a_broken_link_fails_the_build(tmp_path, monkeypatch):
 
 
 def test_every_flag_of_a_command_is_on_its_page(site):
-  from bertlib.settings import option
-  from website import reference
-
   for command, _, settings in reference.commands():
     html = (site / "reference" / "flags" / f"{command}.html").read_text("utf-8")
     shown = set(re.findall(r'<h3 id="?([^\s">]+)', html))

@@ -10,6 +10,7 @@ renders them, and a broken link is an error.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OTHER_PAGES = {
   "about/changelog.md": "CHANGELOG.md",
   "about/contributing.md": "CONTRIBUTING.md",
+  "about/security.md": "SECURITY.md",
   "about/benchmarks.md": "benchmarks/README.md",
 }
 
@@ -65,7 +67,7 @@ def write_pages(folder: pathlib.Path) -> None:
     (folder / page).write_text(text, encoding="utf-8")
   for page, text in reference.pages().items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
-    (folder / page).write_text(text, encoding="utf-8")
+    (folder / page).write_text(text(), encoding="utf-8")
   for name in ("style.css", "file_worker.js"):
     shutil.copy(ROOT / "website" / name, folder)
 
@@ -94,11 +96,10 @@ def build(output: pathlib.Path) -> None:
       for path in (project / "pages").rglob("*.md")
     }
     settings = (ROOT / "website" / "zensical.toml").read_text(encoding="utf-8")
-    (project / "zensical.toml").write_text(
-      settings.replace(
-        "[project]\n", f"[project]\n{navigation.as_toml(pages)}\n", 1
-      )
-    )
+    settings = settings.replace('"ROOT"', json.dumps(str(ROOT)))
+    nav = navigation.as_toml(pages)
+    settings = settings.replace("[project]\n", f"[project]\n{nav}\n", 1)
+    (project / "zensical.toml").write_text(settings, encoding="utf-8")
     done = subprocess.run(
       [sys.executable, "-m", "zensical", "build", "--strict"],
       cwd=project,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import pathlib
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bertlib.settings import help_text, option
 from bertlib.settings.option import Flag
+from website import compatibility, record_features, signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -52,13 +54,25 @@ def _is_parse_flags(function: ast.expr) -> bool:
   return isinstance(function, ast.Attribute) and function.attr == "parse_flags"
 
 
-def pages() -> dict[str, str]:
-  """Text of each generated page, by its path in the site."""
-  found, users = {}, defaultdict(lambda: defaultdict(list))
-  for command, summary, settings in commands():
-    found[f"reference/flags/{command}.md"] = _command_page(
-      command, summary, settings
-    )
+def pages() -> dict[str, Callable[[], str]]:
+  """A function that gives the text, for each generated page of the site."""
+  return {
+    "reference/flags.md": _all_flags,
+    **{
+      f"reference/flags/{command}.md": functools.partial(
+        _command_page, command, summary, settings
+      )
+      for command, summary, settings in commands()
+    },
+    "reference/record_features.md": record_features.page,
+    "reference/signatures.md": signatures.page,
+    "reference/compatibility.md": compatibility.page,
+  }
+
+
+def _all_flags() -> str:
+  users = defaultdict(lambda: defaultdict(list))
+  for command, _, settings in commands():
     for name, flag in option.declarations(settings):
       users[name][_default(flag.default)].append(
         f"[{command}](flags/{command}.md#{name})"
@@ -68,8 +82,7 @@ def pages() -> dict[str, str]:
     for name, by_default in sorted(users.items())
     for default, links in by_default.items()
   ]
-  found["reference/flags.md"] = _INTRODUCTION + "".join(rows)
-  return found
+  return _INTRODUCTION + "".join(rows)
 
 
 def _command_page(command: str, summary: str, settings: type) -> str:

@@ -1,0 +1,78 @@
+"""Every tutorial runs as it is written, with a tiny encoder and few steps."""
+
+import json
+import string
+
+import pytest
+import readme_test
+import tensorflow.compat.v1 as tf
+
+import modeling
+
+pytestmark = pytest.mark.process
+
+# Files of the checkout that the tutorials use.
+USED = ("*.py", "bertlib", "demo", "sample_text.txt", "website")
+
+# Tutorials that continue others.
+AFTER = {"serve_raw_text": ["classify_your_texts"]}
+
+TUTORIALS = sorted(
+  path.stem
+  for path in readme_test.ROOT.glob("docs/tutorials/*.md")
+  if not any(path.stem in earlier for earlier in AFTER.values())
+)
+
+
+def write_encoder(folder):
+  """A model with random weights that knows all letters, in lower case."""
+  folder.mkdir(parents=True)
+  signs = string.ascii_lowercase + string.digits + string.punctuation
+  vocabulary = [
+    "[PAD]",
+    *(f"[unused{number}]" for number in range(99)),
+    *("[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *signs,
+    *(f"##{sign}" for sign in signs),
+  ]
+  (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+  config = modeling.BertConfig(
+    vocab_size=len(vocabulary),
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+  )
+  (folder / "bert_config.json").write_text(json.dumps(config.to_dict()))
+  with tf.Graph().as_default(), tf.Session() as session:
+    modeling.BertModel(config, False, tf.zeros([1, 4], tf.int32))
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+
+
+def write_environment(folder):
+  """What `make` would have made; packages are installed already."""
+  (folder / "bin").mkdir(parents=True)
+  pip = folder / "bin" / "pip"
+  pip.write_text("#!/bin/sh\n")
+  pip.chmod(0o755)
+  (folder / "bin" / "activate").write_text(f"PATH={folder / 'bin'}:$PATH\n")
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS)
+def test_a_tutorial_runs_as_it_is_written(tutorial, tmp_path):
+  checkout, data = tmp_path / "checkout", tmp_path / "data"
+  checkout.mkdir()
+  data.mkdir()
+  for pattern in USED:
+    for path in readme_test.ROOT.glob(pattern):
+      (checkout / path.name).symlink_to(path)
+  readme_test.write_data(data)
+  write_encoder(checkout / "output" / "minilm")
+  write_environment(checkout / ".venv")
+  for name in [*AFTER.get(tutorial, []), tutorial]:
+    page = readme_test.ROOT / "docs" / "tutorials" / f"{name}.md"
+    for block in readme_test.blocks_of(page):
+      if block.language and not block.remark.startswith("not tested"):
+        done = readme_test.paste(block, checkout, data)
+        assert done.returncode == 0, f"{block.location}\n{done.stdout[-4000:]}"
