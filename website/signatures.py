@@ -14,7 +14,7 @@ Inputs and outputs of the signatures that
 [`export_model.py`](../how_to/export_and_serving.md) writes, by the script that
 has trained the model. The default signature is in bold. H is the hidden size, V
 the size of the vocabulary, L the number of labels or choices; `?` is any size,
-the first one that of the batch. `text` and `pair` tokenize; `ids` takes the
+the first one that of the batch. Prompts are those of the model. `text` and `pair` tokenize; `ids` takes the
 output of `tokenize`.
 """
 
@@ -56,6 +56,14 @@ _MODELS = {
     "max_query_length": 8,
   },
   "run_ner.py": {"script": "run_ner", "labels": ["O", "B-a", "I-a"]},
+  "run_embeddings.py": {
+    "script": "run_embeddings",
+    "embedding": {
+      "pooling": "mean",
+      "normalize": True,
+      "prompts": {"query": "query: ", "passage": "passage: "},
+    },
+  },
   "run_pretraining.py": {"script": "run_pretraining"},
   "--encoder": {},
 }
