@@ -14,8 +14,8 @@ Inputs and outputs of the signatures that
 [`export_model.py`](../how_to/export_and_serving.md) writes, by the script that
 has trained the model. The default signature is in bold. H is the hidden size, V
 the size of the vocabulary, L the number of labels or choices; `?` is any size,
-the first one that of the batch. Prompts are those of the model. `text` and `pair` tokenize; `ids` takes the
-output of `tokenize`.
+the first one that of the batch. Prompts are those of the model. `text` and
+`pair` tokenize; `ids` takes the output of `tokenize`.
 """
 
 # Sizes that stand for a letter.
