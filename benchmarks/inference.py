@@ -82,9 +82,7 @@ SIDES = {
   **_sides(True, inference_ours.tensorflow_lite, "int8"),
   **_sides(False, inference_peers.transformers, *_THREE),
   **_sides(False, inference_peers.sentence_transformers, *_THREE),
-  **_sides(
-    False, inference_peers.sentence_transformers_onnx, "float32", "int8"
-  ),
+  **_sides(False, inference_peers.sentence_transformers_onnx, "float32"),
   **_sides(
     False, inference_peers.onnx_runtime, "float32", "int8", "static_int8"
   ),

@@ -80,23 +80,9 @@ def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def sentence_transformers_onnx(settings: SimpleNamespace) -> Iterator[Answer]:
   """The model in sentence-transformers, with its ONNX backend."""
-  import sentence_transformers as library
-
   require_task(settings, "vectors")
   model = load_sentence_transformer(settings, backend="onnx")
-  if settings.precision == "float32":
-    return serve_sentence_transformers(settings, {"as exported": model})
-  models = {}
-  with tempfile.TemporaryDirectory() as folder:
-    model.save_pretrained(folder)
-    for name in ("avx2", "avx512_vnni"):
-      library.export_dynamic_quantized_onnx_model(model, name, folder)
-      models[name] = library.SentenceTransformer(
-        folder,
-        backend="onnx",
-        model_kwargs={"file_name": f"onnx/model_qint8_{name}.onnx"},
-      )
-  return serve_sentence_transformers(settings, models)
+  return serve_sentence_transformers(settings, {"as exported": model})
 
 
 def load_sentence_transformer(settings: SimpleNamespace, **options: Any) -> Any:
