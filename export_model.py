@@ -92,7 +92,7 @@ def find_source(
 
   Args:
     model_dir: output folder of training, with defaults for the others; or None.
-    checkpoint: None for the folder's `trained_checkpoint`.
+    checkpoint: None for the folder's `model_checkpoint`.
     config_file: `bert_config.json`; None for the folder's.
     vocab_file: None for the folder's.
     do_lower_case: casing if there is no `model_dir`.
@@ -105,7 +105,7 @@ def find_source(
   if model_dir:
     description |= model_json.load_description(model_dir)
     model_json.check_description(model_dir, description)
-    checkpoint = checkpoint or finding.trained_checkpoint(model_dir)
+    checkpoint = checkpoint or finding.model_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
     config_file = config_file or os.path.join(model_dir, loading.CONFIG_FILE)

@@ -92,6 +92,19 @@ def test_vectors_of_any_width_have_length_one(predictor):
   np.testing.assert_allclose(short, cut, rtol=1e-5)
 
 
+def test_a_folder_with_a_released_checkpoint_is_a_model(
+  trained, predictor, tmp_path
+):
+  best = next((trained.folder / "best").glob("model.ckpt-*.index")).stem
+  for path in (trained.folder / "best").glob(f"{best}.*"):
+    shutil.copy(path, tmp_path / f"bert_model.ckpt{path.name[len(best) :]}")
+  for name in ("model.json", "bert_config.json", "vocab.txt"):
+    shutil.copy(trained.folder / name, tmp_path)
+  with run_embeddings.Predictor(str(tmp_path)) as published:
+    vectors = published.encode(["ann went to rome"])
+  np.testing.assert_array_equal(vectors, predictor.encode(["ann went to rome"]))
+
+
 def test_no_texts_have_no_vectors(predictor):
   assert predictor.encode([]).shape[0] == 0
 

@@ -97,6 +97,17 @@ def trained_checkpoint(model_dir: str | None) -> str | None:
   return best or last_checkpoint(model_dir)
 
 
+def model_checkpoint(folder: str) -> str | None:
+  """The `trained_checkpoint` of a folder, or else its `bert_model.ckpt`.
+
+  The latter is what convert_checkpoint.py writes, and the cache of published
+  models has. None if there is neither.
+  """
+  released = os.path.join(folder, RELEASED)
+  has_released = checkpoint_files.exists(released)
+  return trained_checkpoint(folder) or (released if has_released else None)
+
+
 def last_checkpoint(folder: str) -> str | None:
   """Last usable checkpoint of a folder.
 

@@ -65,9 +65,10 @@ class LoadedModel:
     """Loads a model.
 
     Args:
-      model_dir: the `--output_dir` of a training run.
+      model_dir: the `--output_dir` of a training run, or the folder of a
+        converted or published model.
       checkpoint: path of a checkpoint; None for the folder's
-        `trained_checkpoint`.
+        `model_checkpoint`.
       batch_size: rows per batch; None for about 2048 tokens per batch.
       precision: "float32", "bfloat16", "float16" or "int8", see `--precision`.
       num_threads: threads that compute on the CPU; None for one per core. All
@@ -124,7 +125,7 @@ class LoadedModel:
       checkpoint = finding.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)
     else:
-      checkpoint = finding.trained_checkpoint(model_dir)
+      checkpoint = finding.model_checkpoint(model_dir)
     if description.get("script") != self.script or not checkpoint:
       raise InputError(
         f"{model_dir}: holds no model that {self.purpose}; name the"
