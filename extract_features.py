@@ -48,7 +48,8 @@ from bertlib.data.model_inputs import _truncate_seq_pair
 from bertlib.embedding_spec import EmbeddingSpec
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
-from bertlib.pooling import normalize, pool, sentence_vectors
+from bertlib.metrics import result_files
+from bertlib.pooling import output_vectors, pool, sentence_vectors
 from bertlib.reporting import doctor, receipts
 from bertlib.settings import option
 from bertlib.settings.common import ModelSettings
@@ -321,9 +322,7 @@ def model_fn_builder(
       vectors = sentence_vectors(
         model.get_sequence_output(), features["input_mask"], embedding
       )
-      outputs = {
-        "vectors": normalize(vectors) if embedding.normalize else vectors
-      }
+      outputs = {"vectors": output_vectors(vectors, embedding)}
     else:
       outputs = layer_outputs(model, features["input_mask"])
     return estimator_api.TPUEstimatorSpec(
@@ -405,14 +404,8 @@ def write_npz(
     zipfile.ZipFile(forward, "w") as archive,
     archive.open("vectors.npy", "w", force_zip64=True) as member,
   ):
-    header = {
-      "descr": "<f4",
-      "fortran_order": False,
-      "shape": (num_rows, width),
-    }
-    np.lib.format.write_array_header_1_0(member, header)
-    for row in rows:
-      member.write(row["vectors"].astype("<f4").tobytes())
+    vectors = (row["vectors"] for row in rows)
+    result_files.write_array(member, vectors, num_rows, width)
 
 
 # Command line
@@ -459,7 +452,7 @@ class Vectors(NamedTuple):
 
   @property
   def is_per_text(self) -> bool:
-    """Whether there is one vector per text, and not one per token."""
+    """True for one vector per text, false for one per token."""
     return bool(self.pooling or self.embedding)
 
   def width(self, hidden_size: int) -> int:

@@ -182,9 +182,7 @@ def model_fn_builder(
       return estimator_spec.train_spec(
         arguments, loss_fn, features, params, config
       )
-    vectors = build(features, False)
-    if spec.normalize:
-      vectors = pooling.normalize(vectors)
+    vectors = pooling.output_vectors(build(features, False), spec)
     predictions = {"vectors": vectors}
     if "input_index" in features:
       predictions["input_index"] = features["input_index"]
@@ -231,7 +229,7 @@ class Predictor(predictor.LoadedModel):
       use_one_hot_embeddings=False,
       compute=compute,
     )
-    return pooling.normalize(vectors) if spec.normalize else vectors
+    return pooling.output_vectors(vectors, spec)
 
   def encode(
     self,

@@ -68,6 +68,19 @@ def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
   return tf.tanh(vectors) if spec.projection_activation == "tanh" else vectors
 
 
+def output_vectors(vectors, spec: EmbeddingSpec):
+  """The vectors of `sentence_vectors` as the model returns them.
+
+  Args:
+    vectors: float32 [..., D].
+    spec: whether they have length 1.
+
+  Returns:
+    float32 [..., D].
+  """
+  return normalize(vectors) if spec.normalize else vectors
+
+
 def normalize(vectors, dim: int | None = None):
   """Vectors of length 1, from their first `dim` values.
 

@@ -1,4 +1,4 @@
-"""Every tutorial runs as it is written, with a tiny encoder and few steps."""
+"""Tests that every tutorial runs, with a tiny encoder and few steps."""
 
 import json
 import string
@@ -51,7 +51,7 @@ def write_encoder(folder):
 
 
 def write_environment(folder):
-  """What `make` would have made; packages are installed already."""
+  """Writes a stand-in for the environment that `make` makes."""
   (folder / "bin").mkdir(parents=True)
   pip = folder / "bin" / "pip"
   pip.write_text("#!/bin/sh\n")

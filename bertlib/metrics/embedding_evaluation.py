@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from bertlib.data.embedding_examples import Example
+from bertlib.data.read_ahead import blocks
 from bertlib.metrics import retrieval_scores, similarity_scores
 from bertlib.metrics.nearest_neighbors import TopK
 
@@ -73,13 +73,17 @@ def evaluate_examples(
     dims: see `metric_names`.
   """
 
+  def pair_cosines(dim: int | None = None) -> np.ndarray:
+    first, second = (vectors[column] for column in positions.T)
+    return similarity_scores.cosine_similarities(first, second, dim)
+
   def scores(dim: int | None) -> dict[str, float]:
     if kind == "labeled_texts":
       labels = np.array([example.label for example in examples])
       return similarity_scores.labeled_texts(
         vectors[positions[:, 0]], labels, dim
       )
-    cosines = _pair_cosines(vectors, positions, dim)
+    cosines = pair_cosines(dim)
     if kind == "scored_pairs":
       gold = np.array([example.score for example in examples])
       return similarity_scores.scored_pairs(cosines, gold)
@@ -92,17 +96,7 @@ def evaluate_examples(
     for name, value in scores(dim).items()
   }
   is_pair = positions.shape[1] == 2
-  return Evaluation(
-    results, cosines=_pair_cosines(vectors, positions) if is_pair else None
-  )
-
-
-def _pair_cosines(
-  vectors: np.ndarray, positions: np.ndarray, dim: int | None = None
-) -> np.ndarray:
-  """Cosines of the first `dim` values of the vectors of each pair."""
-  unit = similarity_scores.unit_vectors(vectors, dim)
-  return np.sum(unit[positions[:, 0]] * unit[positions[:, 1]], axis=1)
+  return Evaluation(results, cosines=pair_cosines() if is_pair else None)
 
 
 def evaluate_retrieval(
@@ -166,15 +160,8 @@ def search(
     for dim in dims
   }
   first = 0
-  for block in blocks(document_vectors):
+  for block in map(np.stack, blocks(document_vectors, _BLOCK_SIZE)):
     for dim, found in searches.items():
       found.add(similarity_scores.unit_vectors(block, dim), first)
     first += len(block)
   return [found.results() for found in searches.values()]
-
-
-def blocks(vectors: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-  """Joins vectors [D] to blocks [N, D]."""
-  vectors = iter(vectors)
-  while block := list(itertools.islice(vectors, _BLOCK_SIZE)):
-    yield np.stack(block)

@@ -6,8 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from absl import logging
@@ -80,18 +79,31 @@ def write_vectors(
   """
   vectors = iter(vectors)
   first = next(vectors)
+  with atomic_write(path, "wb") as file:
+    rows = itertools.chain([first], vectors)
+    write_array(file, rows, num_vectors, len(first))
+  logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
+
+
+def write_array(
+  file: IO[bytes], rows: Iterable[np.ndarray], num_rows: int, width: int
+) -> None:
+  """Writes an array in the format .npy, row by row.
+
+  Args:
+    file: binary file, open for writing.
+    rows: float32 [width] each.
+    num_rows: number of rows, needed for the header.
+    width: length of a row.
+  """
   header = {
     "descr": "<f4",
     "fortran_order": False,
-    "shape": (num_vectors, len(first)),
+    "shape": (num_rows, width),
   }
-  with atomic_write(path, "wb") as file:
-    # TensorFlow's files return None from `write`.
-    forward = SimpleNamespace(write=file.write)
-    np.lib.format.write_array_header_1_0(forward, header)
-    for vector in itertools.chain([first], vectors):
-      file.write(vector.astype("<f4").tobytes())
-  logging.info("%d vectors, %d wide: %s", num_vectors, len(first), path)
+  np.lib.format.write_array_header_1_0(file, header)
+  for row in rows:
+    file.write(row.astype("<f4").tobytes())
 
 
 def write_search_results(

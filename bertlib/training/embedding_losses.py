@@ -15,9 +15,8 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import pooling
+from bertlib.data.embedding_records import MISSING
 from bertlib.training.gradient_caching import BatchLoss
-
-MISSING = -1  # text id of a missing hard negative
 
 _FEATURES = ("text_ids", "scores", "label_ids", "teacher_vectors")
 

@@ -139,7 +139,7 @@ def run(found):
 
 
 def plain_gradients(name, encode_fn, num_micro_batches=1):
-  """Of the loss of all vectors, which are encoded side by side."""
+  """Gradients of the loss of all vectors, encoded side by side."""
   with tf.Graph().as_default():
     batch = {n: tf.constant(a) for n, a in make_batch(name).items()}
     parts = {n: tf.split(t, num_micro_batches) for n, t in batch.items()}
