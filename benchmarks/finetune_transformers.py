@@ -38,29 +38,29 @@ class Task(NamedTuple):
   has_header: bool
   label_column: int
   text_columns: tuple[int, ...]
-  num_labels: int  # 1: regression
+  labels: tuple[str, ...]  # in the order of their ids; none: regression
   scores: dict[str, Callable]  # name -> function of labels and predictions
 
 
+BINARY = ("0", "1")
+ACCURACY = {"accuracy": metrics.accuracy_score}
+
 TASKS = {
-  "CoLA": Task(False, 1, (3,), 2, {"matthews": metrics.matthews_corrcoef}),
-  "MRPC": Task(
-    True,
-    0,
-    (3, 4),
-    2,
-    {"accuracy": metrics.accuracy_score, "f1": metrics.f1_score},
-  ),
+  "CoLA": Task(False, 1, (3,), BINARY, {"matthews": metrics.matthews_corrcoef}),
+  "SST-2": Task(True, 1, (0,), BINARY, ACCURACY),
+  "MRPC": Task(True, 0, (3, 4), BINARY, {**ACCURACY, "f1": metrics.f1_score}),
   "STS-B": Task(
     True,
     9,
     (7, 8),
-    1,
+    (),
     {
       "pearson": lambda *pair: stats.pearsonr(*pair)[0],
       "spearman": lambda *pair: stats.spearmanr(*pair)[0],
     },
   ),
+  "RTE": Task(True, 3, (1, 2), ("entailment", "not_entailment"), ACCURACY),
+  "WNLI": Task(True, 3, (1, 2), BINARY, ACCURACY),
 }
 
 
@@ -74,15 +74,22 @@ def parse_args() -> argparse.Namespace:
   add("--task", required=True, choices=TASKS)
   add("--data_dir", required=True, help="folder of train.tsv and dev.tsv")
   add("--model_dir", required=True, help="Hugging Face BERT directory")
-  add("--epochs", type=float, default=3.0, help="passes over train.tsv")
-  add("--batch_size", type=int, default=32, help="examples per step")
-  add("--learning_rate", type=float, default=5e-5, help="its peak")
+  add_training_flags(parser, "examples")
   add(
     "--max_seq_length",
     type=int,
     default=128,
     help="tokens; the longer text is truncated first",
   )
+  return parser.parse_args()
+
+
+def add_training_flags(parser: argparse.ArgumentParser, unit: str) -> None:
+  """Adds the flags of training; a step takes a batch of `unit`."""
+  add = parser.add_argument
+  add("--epochs", type=float, default=3.0, help="passes over the training set")
+  add("--batch_size", type=int, default=32, help=f"{unit} per step")
+  add("--learning_rate", type=float, default=5e-5, help="its peak")
   add(
     "--max_steps",
     type=int,
@@ -96,7 +103,6 @@ def parse_args() -> argparse.Namespace:
   )
   add("--threads", type=int, default=1, help="threads per operation")
   add("--precision", choices=("float32", "bfloat16"), default="float32")
-  return parser.parse_args()
 
 
 def read_examples(
@@ -110,7 +116,7 @@ def read_examples(
   features = tokenizer(
     *texts, truncation="longest_first", max_length=max_seq_length
   )
-  to_number = float if task.num_labels == 1 else int
+  to_number = task.labels.index if task.labels else float
   features["label"] = [to_number(row[task.label_column]) for row in rows]
   return [dict(zip(features, values)) for values in zip(*features.values())]
 
@@ -191,7 +197,7 @@ def main() -> None:
     for name in ("train.tsv", "dev.tsv")
   )
   model = transformers.BertForSequenceClassification.from_pretrained(
-    args.model_dir, num_labels=task.num_labels, dtype=torch.float32
+    args.model_dir, num_labels=len(task.labels) or 1, dtype=torch.float32
   )
 
   steps = shuffled_batches(len(train_examples), args.batch_size, args.epochs)
