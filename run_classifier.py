@@ -62,6 +62,7 @@ from bertlib.metrics.classification_scores import Prediction, prediction
 from bertlib.reporting import (
   doctor,
   receipts,
+  report_scores,
   report_sections,
   run_report,
   task_checks,
@@ -443,16 +444,17 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    results, sections, warnings = {}, [], []
+    found = run_report.Findings()
     if settings.run.do_eval:
-      results, sections, warnings = evaluate_sets(
-        run, processor, dev_sets, checkpoint
-      )
+      found = evaluate_sets(run, processor, dev_sets, checkpoint)
     if settings.run.do_predict:
-      warnings += predict_sets(run, processor, examples, checkpoint)
+      found.warnings += predict_sets(run, processor, examples, checkpoint)
+    receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
-      run_report.write_report(run, results, sections, lengths, warnings)
-    receipt.finish(results, checkpoint)
+      counts = {"training examples": len(examples.train)}
+      for ending, dev_set in dev_sets.items():
+        counts[f"dev examples{ending}"] = len(dev_set.examples)
+      run_report.write_report(run, found, lengths, counts)
 
 
 # Before the run
@@ -617,7 +619,7 @@ def evaluate_sets(
   processor: DataProcessor,
   dev_sets: Mapping[str, classifier_inputs.DevSet],
   checkpoint: str | None,
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> run_report.Findings:
   """Evaluates a checkpoint on all dev sets, and writes the metrics.
 
   Args:
@@ -627,34 +629,34 @@ def evaluate_sets(
     checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The metrics of all dev sets by name, the report's sections about the first
-    one, and warnings for the report.
+    The metrics of all dev sets, and what the report says about the first one.
   """
-  problem = processor.problem
-  all_results: dict[str, Any] = {}
-  sections: list[str] = []
-  warnings: list[str] = []
+  problem, found = processor.problem, run_report.Findings()
   for ending, dev_set in dev_sets.items():
     results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
     if arrays and not ending:
+      thresholds = None
       if problem.kind == "multi_label":
         thresholds, tuned = classification_results.tune_thresholds(
           problem, **arrays
         )
         model_json.add_to_description(run.output_dir, thresholds=thresholds)
         results |= tuned
-      sections = report_sections.classification_sections(
-        problem, dev_set.examples, **arrays
+      found.sections = report_sections.classification_sections(
+        problem, dev_set.examples, **arrays, thresholds=thresholds
+      )
+      found.estimates = report_scores.of_classification(
+        problem, **arrays, names=processor.metrics
       )
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
-      warnings += run_report.collapse_warning(
+      found.warnings += run_report.collapse_warning(
         classification_scores.predicted_labels(problem, rows),
         classification_scores.gold_labels(dev_set.examples),
       )
     write_metrics(run, results, checkpoint, ending)
-    all_results |= {f"{name}{ending}": v for name, v in results.items()}
-  return all_results, sections, warnings
+    found.results |= {f"{name}{ending}": v for name, v in results.items()}
+  return found
 
 
 def predict_sets(

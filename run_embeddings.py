@@ -46,6 +46,7 @@ from bertlib.metrics import (
 from bertlib.reporting import (
   doctor,
   receipts,
+  report_scores,
   report_sections,
   run_report,
   task_checks,
@@ -319,10 +320,15 @@ def main(_) -> None:
       write_metrics(run, evaluation.results, checkpoint)
     if settings.run.do_predict:
       write_predictions(run, data, checkpoint)
-    if settings.run.do_train:
-      sections = report_sections.embedding_sections(data.dev, evaluation)
-      run_report.write_report(run, evaluation.results, sections, lengths)
     receipt.finish(evaluation.results, checkpoint)
+    if settings.run.do_train:
+      found = run_report.Findings(
+        evaluation.results,
+        report_sections.embedding_sections(data.dev, evaluation),
+        estimates=report_scores.of_embeddings(data.dev, evaluation),
+      )
+      counts = {"training examples": len(data.train)}
+      run_report.write_report(run, found, lengths, counts)
 
 
 # Before the run

@@ -36,6 +36,7 @@ from bertlib.metrics import ner_decoding, ner_scores, result_files
 from bertlib.reporting import (
   doctor,
   receipts,
+  report_scores,
   report_sections,
   run_report,
   task_checks,
@@ -300,16 +301,18 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    results, sections, warnings = {}, [], []
+    found = run_report.Findings()
     if settings.run.do_eval:
-      results, sections, warnings = evaluate_dev_set(
-        run, dev_set, labels, checkpoint
-      )
+      found = evaluate_dev_set(run, dev_set, labels, checkpoint)
     if settings.run.do_predict:
-      warnings += tag_file(run, data.predict, labels, checkpoint)
+      found.warnings += tag_file(run, data.predict, labels, checkpoint)
+    receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
-      run_report.write_report(run, results, sections, lengths, warnings)
-    receipt.finish(results, checkpoint)
+      counts = {
+        "training sentences": len(data.train),
+        "dev sentences": len(data.dev),
+      }
+      run_report.write_report(run, found, lengths, counts)
 
 
 # Before the run
@@ -516,7 +519,7 @@ def evaluate_dev_set(
   dev_set: WindowSet,
   labels: Sequence[str],
   checkpoint: str | None,
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> run_report.Findings:
   """Evaluates a checkpoint on the dev set, and writes the metrics.
 
   Args:
@@ -524,19 +527,20 @@ def evaluate_dev_set(
     dev_set: the sentences.
     labels: the tags.
     checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The metrics by name, sections of the report, and warnings for it.
   """
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
   write_metrics(run, results, checkpoint)
-  sections = report_sections.ner_sections(dev_set.sentences, predicted, results)
-  warnings = run_report.collapse_warning(
-    ner_decoding.tag_texts(tags for tags, _ in predicted),
-    ner_decoding.tag_texts(sentence.tags for sentence in dev_set.sentences),
+  sentences = dev_set.sentences
+  return run_report.Findings(
+    results,
+    report_sections.ner_sections(sentences, predicted, results),
+    run_report.collapse_warning(
+      ner_decoding.tag_texts(tags for tags, _ in predicted),
+      ner_decoding.tag_texts(sentence.tags for sentence in sentences),
+    ),
+    report_scores.of_tags(sentences, predicted),
   )
-  return results, sections, warnings
 
 
 def tag_file(

@@ -573,11 +573,16 @@ def main(_) -> None:
     if settings.run.do_eval:
       results = evaluate_records(run, data, checkpoint)
       write_metrics(run, results, checkpoint)
-    if settings.run.do_train:
-      run_report.write_report(run, results)
     if settings.run.do_predict:
       fill_masks(run, data.lines, checkpoint)
     receipt.finish(results, checkpoint)
+    if settings.run.do_train:
+      counts = {"training records": data.count(data.train_files)}
+      if settings.run.do_eval:
+        counts["dev records"] = data.count(data.eval_files)
+      run_report.write_report(
+        run, run_report.Findings(results), num_examples=counts
+      )
 
 
 # Phases
@@ -733,7 +738,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
       settings.num_warmup_steps,
       settings.num_train_steps,
     )
-  total = sum(data.num_records[path] for path in files)
+  total = data.count(files)
   masking = None
   if settings.remask:
     masking = dynamic_masking.Masking(
@@ -775,7 +780,7 @@ def evaluate_records(
     The metrics by name.
   """
   settings, files = run.settings, data.eval_files
-  total = sum(data.num_records[path] for path in files)
+  total = data.count(files)
   batch_size = settings.run.eval_batch_size
   num_steps, num_passes = plan_evaluation(
     total,

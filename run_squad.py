@@ -66,6 +66,7 @@ from bertlib.reporting import (
   conversation,
   doctor,
   receipts,
+  report_scores,
   report_sections,
   run_report,
   task_checks,
@@ -439,17 +440,19 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    results, sections, warnings = {}, [], []
+    found = run_report.Findings()
     if settings.answers_questions:
       if logits is None:
         logits = predict_logits(run, windows, len(data.predict), checkpoint)
       squad_inputs.save_logits(settings, logits)
-      results, sections, warnings = answer_questions(
-        run, data, windows, logits, checkpoint
-      )
+      found = answer_questions(run, data, windows, logits, checkpoint)
+    receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
-      run_report.write_report(run, results, sections, lengths, warnings)
-    receipt.finish(results, checkpoint)
+      counts = {
+        "training questions": len(data.train),
+        "dev questions": len(data.predict),
+      }
+      run_report.write_report(run, found, lengths, counts)
     if settings.interactive:
       answer_interactively(run, checkpoint)
 
@@ -744,7 +747,7 @@ def answer_questions(
   windows: Sequence[squad_features.Window],
   logits: np.ndarray,
   checkpoint: str | None,
-) -> tuple[dict[str, Any], list[str], list[str]]:
+) -> run_report.Findings:
   """Writes answers and, with --do_eval, their metrics.
 
   Args:
@@ -753,21 +756,24 @@ def answer_questions(
     windows: windows of the questions.
     logits: result of `predict_logits`.
     checkpoint: None for the model of --init_checkpoint.
-
-  Returns:
-    The metrics by name, sections of the report, and warnings for it.
   """
-  sections = []
-  results = squad_results.decode(
-    run.settings, data.predict, windows, logits, data.questions
+  found, settings = run_report.Findings(), run.settings
+  found.results = squad_results.decode(
+    settings, data.predict, windows, logits, data.questions
   )
-  if run.settings.run.do_eval:
-    write_metrics(run, results, checkpoint)
-    sections = report_sections.squad_sections(run.settings, data.questions)
-  warnings = run_report.collapse_warning(
+  if settings.run.do_eval:
+    write_metrics(run, found.results, checkpoint)
+    answered = report_sections.read_answers(settings, data.questions)
+    found.sections = report_sections.squad_sections(
+      answered, found.results, settings.null_score_diff_threshold
+    )
+    found.estimates = report_scores.of_answers(
+      [answer.score for answer in answered], found.results
+    )
+  found.warnings = run_report.collapse_warning(
     *squad_results.answers_to_compare(run.output_dir, data.questions)
   )
-  return results, sections, warnings
+  return found
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:

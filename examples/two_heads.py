@@ -290,9 +290,9 @@ def main(_) -> None:
     if settings.run.do_eval:
       results = evaluate_fn(checkpoint)
       write_metrics(run, results, checkpoint)
-    if settings.run.do_train:
-      run_report.write_report(run, results)
     receipt.finish(results, checkpoint)
+    if settings.run.do_train:
+      run_report.write_report(run, run_report.Findings(results))
 
 
 if __name__ == "__main__":

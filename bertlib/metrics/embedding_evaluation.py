@@ -33,11 +33,13 @@ class Evaluation(NamedTuple):
     cosines: float32 [N], of the pairs; None for other examples.
     rankings: ids of the documents found for each query, the best first, by id
       of query; None for examples.
+    neighbors: of texts with labels; None for others.
   """
 
   results: dict[str, float]
   cosines: np.ndarray | None = None
   rankings: Mapping[str, Sequence[str]] | None = None
+  neighbors: similarity_scores.Neighbors | None = None
 
 
 def metric_names(kind: str, dims: Sequence[int]) -> list[str]:
@@ -72,31 +74,37 @@ def evaluate_examples(
     positions: int [examples, texts], rows of `vectors`.
     dims: see `metric_names`.
   """
+  gold = gold_values(kind, examples)
 
-  def pair_cosines(dim: int | None = None) -> np.ndarray:
-    first, second = (vectors[column] for column in positions.T)
-    return similarity_scores.cosine_similarities(first, second, dim)
-
-  def scores(dim: int | None) -> dict[str, float]:
+  def evaluate(dim: int | None) -> Evaluation:
     if kind == "labeled_texts":
-      labels = np.array([example.label for example in examples])
-      return similarity_scores.labeled_texts(
-        vectors[positions[:, 0]], labels, dim
+      found = similarity_scores.find_neighbors(
+        vectors[positions[:, 0]], gold, dim
       )
-    cosines = pair_cosines(dim)
+      scores = similarity_scores.labeled_texts(found)
+      return Evaluation(scores, neighbors=found)
+    first, second = (vectors[column] for column in positions.T)
+    cosines = similarity_scores.cosine_similarities(first, second, dim)
+    score = similarity_scores.labeled_pairs
     if kind == "scored_pairs":
-      gold = np.array([example.score for example in examples])
-      return similarity_scores.scored_pairs(cosines, gold)
-    gold = np.array([int(example.label) for example in examples])
-    return similarity_scores.labeled_pairs(cosines, gold)
+      score = similarity_scores.scored_pairs
+    return Evaluation(score(cosines, gold), cosines=cosines)
 
+  by_suffix = {suffix: evaluate(dim) for suffix, dim in _suffixes(dims).items()}
   results = {
     f"eval_{name}{suffix}": value
-    for suffix, dim in _suffixes(dims).items()
-    for name, value in scores(dim).items()
+    for suffix, evaluation in by_suffix.items()
+    for name, value in evaluation.results.items()
   }
-  is_pair = positions.shape[1] == 2
-  return Evaluation(results, cosines=pair_cosines() if is_pair else None)
+  return by_suffix[""]._replace(results=results)
+
+
+def gold_values(kind: str, examples: Sequence[Example]) -> np.ndarray:
+  """Scores of pairs, labels of pairs (1 or 0), or labels of texts: [N]."""
+  if kind == "scored_pairs":
+    return np.array([example.score for example in examples])
+  labels = np.array([example.label for example in examples])
+  return labels.astype(int) if kind == "labeled_pairs" else labels
 
 
 def evaluate_retrieval(

@@ -32,13 +32,26 @@ def evaluate(
     the whole ranking, for which a relevant document that is not in it has
     precision 0. NaN if no query has a relevant document.
   """
+  rows = evaluate_queries(relevance, rankings)
+  means = rows.mean(axis=0) if len(rows) else [float("nan")] * len(METRICS)
+  return dict(zip(METRICS, map(float, means)))
+
+
+def evaluate_queries(
+  relevance: Mapping[str, Mapping[str, int]],
+  rankings: Mapping[str, Sequence[str]],
+) -> np.ndarray:
+  """Metrics of each query, see `evaluate`.
+
+  Returns:
+    float64 [Q, M], `METRICS` of each query that has a relevant document.
+  """
   rows = [
     _metrics_of_query(gains, rankings.get(query, ()))
     for query, judgments in relevance.items()
     if (gains := {doc: r for doc, r in judgments.items() if r > 0})
   ]
-  means = np.mean(rows, axis=0) if rows else [float("nan")] * len(METRICS)
-  return dict(zip(METRICS, map(float, means)))
+  return np.array(rows, np.float64).reshape(len(rows), len(METRICS))
 
 
 def _metrics_of_query(

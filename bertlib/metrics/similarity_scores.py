@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bertlib.metrics import nearest_neighbors
@@ -132,23 +134,53 @@ def _best(values, thresholds, name: str) -> dict[str, float]:
   }
 
 
-def labeled_texts(
-  vectors: np.ndarray, labels: np.ndarray, dim: int | None = None
-) -> dict[str, float]:
+class Neighbors(NamedTuple):
+  """Texts ranked by their similarity to a text with a label.
+
+  A text whose label no other text has is only among those ranked.
+
+  Attributes:
+    queries: int [Q], the other texts.
+    precisions: float64 [Q], average precision of ranking all other texts, those
+      of the same label being right.
+    nearest: int [Q], the most similar other text.
+    cosines: float32 [Q], its cosine similarity.
+    is_right: bool [Q], whether it has the same label.
+  """
+
+  queries: np.ndarray
+  precisions: np.ndarray
+  nearest: np.ndarray
+  cosines: np.ndarray
+  is_right: np.ndarray
+
+
+def labeled_texts(neighbors: Neighbors) -> dict[str, float]:
   """Retrieval of the texts that have the same label, for each text.
-
-  A text whose label no other text has is only among those searched.
-
-  Args:
-    vectors: float [N, D].
-    labels: int [N].
-    dim: number of leading values to use; None for D.
 
   Returns:
     `map`, the mean average precision of ranking all other texts by cosine
     similarity, the earlier one first where it is equal; `neighbor_accuracy`,
     the fraction of texts whose most similar other text has the same label. NaN
     if no two texts have the same label.
+  """
+  if not len(neighbors.queries):
+    return dict.fromkeys(LABELED_TEXTS, float("nan"))
+  return {
+    "map": float(neighbors.precisions.mean()),
+    "neighbor_accuracy": float(neighbors.is_right.mean()),
+  }
+
+
+def find_neighbors(
+  vectors: np.ndarray, labels: np.ndarray, dim: int | None = None
+) -> Neighbors:
+  """Ranks all other texts by cosine similarity, for each text.
+
+  Args:
+    vectors: float [N, D].
+    labels: int [N].
+    dim: number of leading values to use; None for D.
 
   Raises:
     InputError: a vector contains NaN or Inf.
@@ -158,10 +190,8 @@ def labeled_texts(
     labels, return_inverse=True, return_counts=True
   )
   (queries,) = np.nonzero(counts[numbers] > 1)
-  if not len(queries):
-    return dict.fromkeys(LABELED_TEXTS, float("nan"))
-  precisions, are_right = [], []
-  num_rows = max(1, _NUM_SIMILARITIES // len(vectors))
+  blocks = []
+  num_rows = max(1, _NUM_SIMILARITIES // max(1, len(vectors)))
   for start in range(0, len(queries), num_rows):
     rows = queries[start : start + num_rows]
     similarities = vectors[rows] @ vectors.T
@@ -170,11 +200,16 @@ def labeled_texts(
     found = numbers[order] == numbers[rows, np.newaxis]
     row, rank = np.nonzero(found)
     precision = found.cumsum(axis=1)[row, rank] / (rank + 1)
-    precisions.append(
-      np.bincount(row, precision) / np.count_nonzero(found, axis=1)
+    nearest = order[:, 0]
+    blocks.append(
+      Neighbors(
+        queries=rows,
+        precisions=np.bincount(row, precision) / found.sum(axis=1),
+        nearest=nearest,
+        cosines=similarities[np.arange(len(rows)), nearest],
+        is_right=found[:, 0],
+      )
     )
-    are_right.append(found[:, 0])
-  return {
-    "map": float(np.concatenate(precisions).mean()),
-    "neighbor_accuracy": float(np.concatenate(are_right).mean()),
-  }
+  if not blocks:
+    return Neighbors(queries, *np.empty([4, 0]))
+  return Neighbors(*map(np.concatenate, zip(*blocks)))

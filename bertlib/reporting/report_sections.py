@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +13,14 @@ from bertlib.data import beir, squad_files
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.data.embedding_examples import Example
 from bertlib.data.ner import Sentence
-from bertlib.metrics import classification_scores, ner_decoding, squad_scores
+from bertlib.metrics import (
+  classification_scores,
+  ner_decoding,
+  similarity_scores,
+  squad_scores,
+)
 from bertlib.metrics.embedding_evaluation import Evaluation
-from bertlib.reporting import html_report
+from bertlib.reporting import html_report, report_page
 from bertlib.settings.squad import SquadSettings
 from bertlib.training import embedding_inputs
 
@@ -25,6 +31,7 @@ def classification_sections(
   label_ids: np.ndarray,
   logits: np.ndarray,
   num_errors: int = 30,
+  thresholds: Mapping[str, float] | None = None,
 ) -> list[str]:
   """Sections on the predictions of a classifier.
 
@@ -34,6 +41,7 @@ def classification_sections(
     label_ids: gold labels, see `classification_scores.evaluate`.
     logits: float [num_examples, num_labels].
     num_errors: number of worst errors to show.
+    thresholds: tuned thresholds by label, for a multi-label problem.
 
   Returns:
     Sections for `html_report.write`.
@@ -46,16 +54,13 @@ def classification_sections(
     gold = label_ids > 0
     correct = (predicted >= 0.5) == gold
     confidence = np.maximum(predicted, 1 - predicted)
-    rows = [
-      {
-        "label": label,
-        **_precision_and_recall(gold[:, i], predicted[:, i] >= 0.5),
-      }
-      for i, label in enumerate(problem.labels)
-    ]
     error = np.where(correct, 0.0, confidence).max(axis=1)
+    tables = [_label_table("Labels (threshold 0.5)", problem, gold, predicted)]
+    if thresholds:
+      title = "Labels (tuned thresholds)"
+      tables.append(_label_table(title, problem, gold, predicted, thresholds))
     return [
-      html_report.table("Labels (threshold 0.5)", rows),
+      *tables,
       html_report.calibration(confidence.ravel(), correct.ravel()),
       _errors(problem, examples, predicted, error, num_errors),
     ]
@@ -75,6 +80,25 @@ def classification_sections(
       num_errors,
     ),
   ]
+
+
+def _label_table(
+  title: str,
+  problem: Problem,
+  gold: np.ndarray,
+  predicted: np.ndarray,
+  thresholds: Mapping[str, float] | None = None,
+) -> str:
+  """Section with the metrics of each label of a multi-label problem."""
+  rows = []
+  for index, label in enumerate(problem.labels):
+    row: dict[str, Any] = {"label": label}
+    threshold = 0.5
+    if thresholds:
+      threshold = row["threshold"] = thresholds[label]
+    is_predicted = predicted[:, index] >= threshold
+    rows.append(row | _precision_and_recall(gold[:, index], is_predicted))
+  return html_report.table(title, rows)
 
 
 def _precision_and_recall(gold, predicted) -> dict[str, float]:
@@ -167,27 +191,38 @@ def ner_sections(
   ]
 
 
-def squad_sections(
-  settings: SquadSettings,
-  questions: Sequence[squad_files.Question],
-  num_errors: int = 30,
-) -> list[str]:
-  """Sections on the predictions and most confident errors in --output_dir."""
-  predictions = squad_files.read_json(
-    os.path.join(settings.run.output_dir, "predictions.json")
-  )
-  nbest = squad_files.read_json(
-    os.path.join(settings.run.output_dir, "nbest_predictions.json")
+class AnsweredQuestion(NamedTuple):
+  """A question with its predicted answer.
+
+  Attributes:
+    question: the question with its gold answers.
+    predicted: the predicted answer; "" for no answer.
+    probability: its probability; 0 if it is not among the best answers.
+    score: exact match and F1.
+  """
+
+  question: squad_files.Question
+  predicted: str
+  probability: float
+  score: squad_scores.Score
+
+
+def read_answers(
+  settings: SquadSettings, questions: Sequence[squad_files.Question]
+) -> list[AnsweredQuestion]:
+  """Reads the answers in --output_dir."""
+  predictions, nbest = (
+    squad_files.read_json(os.path.join(settings.run.output_dir, name))
+    for name in ("predictions.json", "nbest_predictions.json")
   )
   score_one = squad_scores.score_v1
   if settings.version_2_with_negative:
     score_one = squad_scores.score_v2
   elif settings.eval_metric == "chinese":
     score_one = squad_scores.score_chinese
-  confidences, correct, errors = [], [], []
+  answered = []
   for question in questions:
     predicted = predictions[question.id]
-    gold = [answer.text for answer in question.answers]
     probability = next(
       (
         answer["probability"]
@@ -196,24 +231,96 @@ def squad_sections(
       ),
       0.0,
     )
-    score = score_one(predicted, gold)
-    confidences.append(probability)
-    correct.append(score.exact == 1)
-    if score.f1 < 0.5:
-      errors.append(
-        {
-          "question": question.text,
-          "gold": " / ".join(dict.fromkeys(gold)) or "no answer",
-          "predicted": predicted or "no answer",
-          "probability": probability,
-          "text": question.context,
-        }
-      )
-  errors.sort(key=lambda error: -error["probability"])
-  return [
-    html_report.calibration(confidences, correct),
-    html_report.errors(errors[:num_errors]),
+    score = score_one(predicted, [answer.text for answer in question.answers])
+    answered.append(AnsweredQuestion(question, predicted, probability, score))
+  return answered
+
+
+def squad_sections(
+  answered: Sequence[AnsweredQuestion],
+  results: Mapping[str, float],
+  threshold: float,
+  num_errors: int = 30,
+) -> list[str]:
+  """Sections on answers to questions.
+
+  Args:
+    answered: the questions with their answers.
+    results: metrics by name.
+    threshold: --null_score_diff_threshold.
+    num_errors: number of most confident errors to show.
+
+  Returns:
+    Sections for `html_report.write`.
+  """
+  sections = [
+    html_report.calibration(
+      [answer.probability for answer in answered],
+      [answer.score.exact == 1 for answer in answered],
+    )
   ]
+  if "best_f1_thresh" in results:
+    sections.insert(0, _threshold_table(results, threshold))
+  errors = [answer for answer in answered if answer.score.f1 < 0.5]
+  errors.sort(key=lambda answer: -answer.probability)
+  rows = [
+    {
+      "question": answer.question.text,
+      "gold": " / ".join(dict.fromkeys(a.text for a in answer.question.answers))
+      or "no answer",
+      "predicted": answer.predicted or "no answer",
+      "probability": answer.probability,
+      "text": report_page.marked_text(
+        answer.question.context, find_spans(answer.question, answer.predicted)
+      ),
+    }
+    for answer in errors[:num_errors]
+  ]
+  return [*sections, html_report.errors(rows, shows_spans=True)]
+
+
+def _threshold_table(results: Mapping[str, float], threshold: float) -> str:
+  """Section on the tuned thresholds of SQuAD 2.0."""
+  rows = [
+    {"threshold": threshold, "exact": results["exact"], "F1": results["f1"]},
+    {"threshold": results["best_exact_thresh"], "exact": results["best_exact"]},
+    {"threshold": results["best_f1_thresh"], "F1": results["best_f1"]},
+  ]
+  kinds = ("of this run", "best exact match", "best F1")
+  return html_report.table(
+    "Tuned --null_score_diff_threshold",
+    [{"": kind, **row} for kind, row in zip(kinds, rows)],
+  )
+
+
+# Most places in which the text of a predicted answer is marked.
+_MAX_PLACES = 5
+
+
+def find_spans(
+  question: squad_files.Question, predicted: str
+) -> list[tuple[int, int, str]]:
+  """Spans of the gold answers and of a predicted one in the context.
+
+  The file of predictions has no positions: of a predicted answer, the first
+  places of its text are found.
+
+  Returns:
+    Start, end and kind of each span, see `report_page.marked_text`.
+  """
+  context = question.context
+  spans = set()
+  for text, start in question.answers:
+    end = start + len(text)
+    if context[start:end] == text and text:
+      spans.add((start, end, "gold"))
+  words = r"\s+".join(map(re.escape, predicted.split()))
+  places: list[re.Match] = []
+  if words:
+    places = [*re.finditer(rf"(?<!\w){words}(?!\w)", context)]
+    places = places or [*re.finditer(words, context)]
+  spans |= {(*place.span(), "predicted") for place in places[:_MAX_PLACES]}
+  return sorted(spans)
 
 
 def embedding_sections(
@@ -229,10 +336,14 @@ def embedding_sections(
     num_errors: number of worst errors to show.
 
   Returns:
-    Sections for `html_report.write`; none for labeled texts.
+    Sections for `html_report.write`.
   """
   if dev_set and evaluation.rankings:
     return [_search_errors(dev_set.retrieval, evaluation.rankings, num_errors)]
+  if dev_set and evaluation.neighbors:
+    return [
+      _neighbor_errors(dev_set.examples, evaluation.neighbors, num_errors)
+    ]
   if dev_set is None or evaluation.cosines is None:
     return []
   find_errors = _rank_errors
@@ -282,6 +393,32 @@ def _order_errors(
     num_above / max(len(others), 1),
     num_below / max(len(matches), 1),
   )
+
+
+def _neighbor_errors(
+  examples: Sequence[Example],
+  neighbors: similarity_scores.Neighbors,
+  num_errors: int,
+) -> str:
+  """Section on the texts that are most similar to one with another label."""
+  (wrong,) = np.nonzero(~neighbors.is_right.astype(bool))
+  order = np.argsort(-neighbors.cosines[wrong], kind="stable")[:num_errors]
+  rows = []
+  for index in wrong[order]:
+    text, other = (
+      examples[int(numbers[index])]
+      for numbers in (neighbors.queries, neighbors.nearest)
+    )
+    rows.append(
+      {
+        "label": text.label,
+        "label of neighbor": other.label,
+        "cosine": float(neighbors.cosines[index]),
+        "text": text.texts[0],
+        "nearest text": other.texts[0],
+      }
+    )
+  return html_report.errors(rows)
 
 
 def _search_errors(

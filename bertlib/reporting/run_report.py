@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -11,88 +14,222 @@ from absl import logging
 
 from bertlib import json_files
 from bertlib.data import model_inputs
-from bertlib.reporting import html_report
+from bertlib.reporting import html_report, predict_commands, receipts
+from bertlib.reporting.report_scores import Estimates
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
 
+# Versions shown, by their names in the receipt.
+_VERSIONS = {
+  "tensorflow": "TensorFlow",
+  "tensorflow-cpu": "TensorFlow",
+  "python": "Python",
+  "project": "version",
+  "commit": "commit",
+}
+
+
+@dataclasses.dataclass
+class Findings:
+  """Result of the evaluation of a run.
+
+  Attributes:
+    results: metrics by name, as in `eval_results.txt`.
+    sections: sections of the report, see `report_sections`.
+    warnings: sections of `collapse_warning`.
+    estimates: intervals and baselines of the metrics.
+  """
+
+  results: dict[str, Any] = dataclasses.field(default_factory=dict)
+  sections: list[str] = dataclasses.field(default_factory=list)
+  warnings: list[str] = dataclasses.field(default_factory=list)
+  estimates: Estimates = dataclasses.field(default_factory=Estimates)
+
 
 def write_report(
   run: Run,
-  results: Mapping[str, Any],
-  sections: Sequence[str] = (),
+  found: Findings,
   lengths: model_inputs.Lengths | None = None,
-  warnings: Sequence[str] = (),
+  num_examples: Mapping[str, int] | None = None,
 ) -> None:
   """Writes the `report.html` of a training run.
 
+  Device, versions, date and duration come from the receipt in --output_dir, so
+  `Receipt.finish` is called before.
+
   Args:
     run: the run.
-    results: evaluation results of the trained model, by name.
-    sections: the task's sections, see `report_sections`.
+    found: evaluation of the trained model; warnings come first.
     lengths: lengths of the training examples, if known.
-    warnings: sections of `collapse_warning`; they come first.
+    num_examples: number of examples by name of the data set.
   """
-  settings, selection = run.settings, run.selection
-  scores = model_selection.DevScores(run.output_dir, selection)
-  best = scores.best
-  marked = best and (best["step"], f"best {selection.metric}")
-  parts = list(warnings)
-  scalars = html_report.read_scalars(settings.run.output_dir)
-  if scalars:
-    parts.append(html_report.curves("Training", scalars, marked))
-  if scores.rows:
-    parts.append(html_report.curves("Dev scores", scores.by_name(), marked))
-  parts += _seeds_section(settings)
-  parts += sections
+  seeds = None
+  if run.seeds:
+    seeds = multi_run.read_statistics(run.output_dir)
+  scores = model_selection.plain_scores(found.results)
+  receipt = _read_receipt(run.settings)
+  parts = [*found.warnings, *([html_report.seeds(seeds)] if seeds else [])]
+  parts += [*_curves(run), *found.sections]
   if lengths:
     parts.append(html_report.lengths(lengths))
-  parts.append(html_report.table("Settings", _settings(settings)))
-  path = os.path.join(settings.run.output_dir, "report.html")
-  folder = os.path.basename(os.path.abspath(settings.run.output_dir))
-  html_report.write(path, folder, model_selection.plain_scores(results), parts)
+  intervals = found.estimates.intervals
+  predict = predict_commands.blocks(run)
+  if predict:
+    parts.append(html_report.commands("Predict with this model", *predict))
+  parts.append(html_report.table("Settings", _settings(run.settings)))
+  path = os.path.join(run.output_dir, "report.html")
+  html_report.write(
+    path,
+    os.path.basename(os.path.abspath(run.output_dir)),
+    {
+      name: html_report.with_interval(value, intervals.get(name))
+      for name, value in scores.items()
+    },
+    parts,
+    subtitle=_subtitle(run, receipt),
+    headline=_headline(run, scores, found.estimates, seeds),
+    details=_details(run, receipt, num_examples or {}),
+  )
   logging.info("Report of the run: %s", path)
 
 
-def _seeds_section(settings: TrainingSettings) -> list[str]:
-  """Section on the runs of --seeds; empty without them."""
-  path = os.path.join(settings.run.output_dir, multi_run.SEEDS_FILE)
-  if not (settings.run.seeds and tf.gfile.Exists(path)):
-    return []
-  found = json_files.read(
-    path,
-    {
-      "metric": str,
-      "seeds": [int],
-      "scores": [float],
-      "best_seed": int,
-      "collapsed": [int],
-      "confidence_interval": [float],
-    },
-    "Remove it, or repeat the run",
+# The top of the page
+
+
+def _read_receipt(settings: TrainingSettings) -> dict[str, Any]:
+  """The receipt of the run; empty if there is none."""
+  path = receipts.receipt_path(settings)
+  if not tf.gfile.Exists(path):
+    return {}
+  schema = {
+    "script": str,
+    "started": str,
+    "ended?": str,
+    "device": dict,
+    "versions": dict,
+  }
+  return json_files.read(path, schema, "Remove it, or repeat the run")
+
+
+def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
+  """Script, task and date."""
+  script = receipt.get("script", f"{run.task.name}.py")
+  task = run.task.description.get("task")
+  date = receipt.get("started", "")[:10]
+  return " · ".join(filter(None, [script, task, date]))
+
+
+def _headline(
+  run: Run,
+  scores: Mapping[str, float],
+  estimates: Estimates,
+  seeds: Mapping[str, Any] | None,
+) -> str:
+  """The primary metric; empty without evaluation.
+
+  A loss says little to a reader, and what begins with "best_" is at a threshold
+  that was tuned on the same examples: the next metric is shown instead.
+  """
+  metric = next(
+    (
+      name
+      for name in (run.selection.metric, *run.task.metrics)
+      if name in scores and not name.endswith("loss")
+      if not name.startswith("best_")
+    ),
+    None,
   )
-  rows = [
-    {
-      "seed": seed,
-      found["metric"]: score,
-      "note": ", ".join(
-        note
-        for note, applies in (
-          ("kept as the best", seed == found["best_seed"]),
-          ("collapsed", seed in found["collapsed"]),
-        )
-        if applies
-      ),
-    }
-    for seed, score in zip(found["seeds"], found["scores"])
-  ]
-  low, high = found["confidence_interval"]
-  for name in ("median", "mean", "standard_deviation"):
-    shown = name.replace("_", " ")
-    rows.append({"seed": shown, found["metric"]: found[name], "note": ""})
-  rows[-2]["note"] = f"95% confidence interval {low:.4f} to {high:.4f}"
-  return [html_report.table("Seeds", rows)]
+  if metric is None:
+    return ""
+  notes = []
+  if seeds:
+    low, high = seeds["confidence_interval"]
+    notes = [
+      f"Best of {len(seeds['seeds'])} seeds, by {seeds['metric']}: mean"
+      f" {seeds['mean']:.4f}, 95% confidence interval of the mean {low:.4f} to"
+      f" {high:.4f}"
+    ]
+  return html_report.headline(
+    metric,
+    scores[metric],
+    estimates.count,
+    estimates.intervals.get(metric),
+    estimates.baselines.get(metric),
+    notes,
+  )
+
+
+def _details(
+  run: Run, receipt: Mapping[str, Any], num_examples: Mapping[str, int]
+) -> dict[str, str]:
+  """What the run was made with and on, by name."""
+  settings = run.settings
+  details = {}
+  if receipt:
+    details["started"] = receipt["started"].replace("T", " ")
+    if "ended" in receipt:
+      times = (receipt["ended"], receipt["started"])
+      end, start = map(datetime.datetime.fromisoformat, times)
+      details["duration"] = _format_duration(end - start)
+    device = _describe_device(receipt["device"])
+    details["device"] = "TPU" if run.on_tpu else device
+  details["precision"] = settings.compute.precision
+  numbers = run.seeds or [settings.run.seed]
+  name = "seed" if len(numbers) == 1 else "seeds"
+  details[name] = ", ".join(map(str, numbers))
+  details |= {name: f"{n:,}" for name, n in num_examples.items() if n}
+  versions = receipt.get("versions", {})
+  for key, name in _VERSIONS.items():
+    if versions.get(key):
+      details[name] = versions[key][:12]  # of a commit
+  return details
+
+
+def _describe_device(device: Mapping[str, Any]) -> str:
+  """GPUs, or the processor and its cores."""
+  gpus = collections.Counter(device.get("gpus", ()))
+  if gpus:
+    return ", ".join(
+      name if number == 1 else f"{number} × {name}"
+      for name, number in gpus.items()
+    )
+  cores = device.get("cores")
+  return f"{device.get('cpu') or 'CPU'}, {cores} core{'s' * (cores != 1)}"
+
+
+def _format_duration(duration: datetime.timedelta) -> str:
+  """Hours, minutes and seconds, such as "1 h 02 min 03 s"."""
+  minutes, seconds = divmod(round(duration.total_seconds()), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours} h {minutes:02} min {seconds:02} s"
+  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
+# Sections
+
+
+def _curves(run: Run) -> list[str]:
+  """Sections with losses, and then the other curves."""
+  dev_scores = model_selection.DevScores(run.output_dir, run.selection)
+  best = dev_scores.best
+  marked = best and (best["step"], f"best {run.selection.metric}")
+  training = html_report.read_scalars(run.output_dir)
+  dev = dev_scores.by_name()
+  shown = dict(dev)
+  if training and not dev:  # the evaluation at the end
+    dev = html_report.read_scalars(run.path("dev"))
+  parts = []
+  losses = training.pop("loss", []), dev.get("loss", [])
+  shown.pop("loss", None)
+  if any(losses):
+    parts.append(html_report.losses(*losses, marked))
+  for title, named in (("Training", training), ("Dev scores", shown)):
+    if named:
+      parts.append(html_report.curves(title, named, marked))
+  return parts
 
 
 def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from absl import logging
 
+from bertlib import files, json_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -112,6 +113,32 @@ def summarize_seeds(
     "collapsed": [seed for seed in results if has_collapsed(results[seed])],
     "best_seed": list(results)[best],
   }
+
+
+def read_statistics(output_dir: str) -> dict[str, Any] | None:
+  """Reads the statistics that `train_seeds` wrote; None if there are none.
+
+  Raises:
+    InputError: the file is invalid.
+  """
+  path = os.path.join(output_dir, SEEDS_FILE)
+  if not files.exists(path):
+    return None
+  return json_files.read(
+    path,
+    {
+      "metric": str,
+      "seeds": [int],
+      "scores": [float],
+      "median": float,
+      "mean": float,
+      "standard_deviation": float,
+      "confidence_interval": [float],
+      "collapsed": [int],
+      "best_seed": int,
+    },
+    "Remove it, or repeat the run",
+  )
 
 
 def has_collapsed(results: Mapping[str, Any]) -> bool:

@@ -49,6 +49,10 @@ class Data(NamedTuple):
   lines: Sequence[fill_mask.Line]
   num_records: Mapping[str, int]
 
+  def count(self, paths: Sequence[str]) -> int:
+    """Number of records in some of the files."""
+    return sum(self.num_records[path] for path in paths)
+
 
 def bad_record_finder(
   run: Run, files: Sequence[str]

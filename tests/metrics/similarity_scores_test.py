@@ -145,7 +145,8 @@ def test_retrieval_of_a_label_equals_sklearn(
   monkeypatch.setattr(similarity_scores, "_NUM_SIMILARITIES", num_similarities)
   vectors = random_vectors(30, 6)
   labels = np.append(np.random.default_rng(1).integers(0, 4, 29), 99)
-  actual = similarity_scores.labeled_texts(vectors, labels, dim)
+  found = similarity_scores.find_neighbors(vectors, labels, dim)
+  actual = similarity_scores.labeled_texts(found)
   cosines = metrics.pairwise.cosine_similarity(vectors[:, :dim])
   precisions, are_right = [], []
   for text in range(29):  # the last one's label is the only one of its kind
@@ -157,11 +158,18 @@ def test_retrieval_of_a_label_equals_sklearn(
     "map": pytest.approx(np.mean(precisions)),
     "neighbor_accuracy": pytest.approx(np.mean(are_right)),
   }
+  np.testing.assert_allclose(found.precisions, precisions)
+  np.fill_diagonal(cosines, -1)
+  assert found.queries.tolist() == list(range(29))
+  assert found.nearest.tolist() == cosines[:29].argmax(axis=1).tolist()
+  np.testing.assert_allclose(found.cosines, cosines[:29].max(axis=1), rtol=1e-5)
 
 
 def test_copies_of_a_text_do_not_find_themselves():
   vectors, labels = np.float32([[1, 0]] * 4), np.array([0, 1, 0, 1])
-  actual = similarity_scores.labeled_texts(vectors, labels)
+  actual = similarity_scores.labeled_texts(
+    similarity_scores.find_neighbors(vectors, labels)
+  )
   # The first finds texts 1, 2, 3; the second 0, 2, 3; and so on.
   expected = {"map": (1 / 2 + 1 / 3 + 1 + 1 / 2) / 4, "neighbor_accuracy": 0.25}
   assert actual == pytest.approx(expected)
@@ -170,6 +178,8 @@ def test_copies_of_a_text_do_not_find_themselves():
 @pytest.mark.parametrize("labels", [[], [0], [0, 1, 2]])
 def test_metrics_are_nan_if_no_label_occurs_twice(labels):
   vectors = random_vectors(len(labels), 2)
-  actual = similarity_scores.labeled_texts(vectors, np.array(labels))
+  actual = similarity_scores.labeled_texts(
+    similarity_scores.find_neighbors(vectors, np.array(labels))
+  )
   assert list(actual) == ["map", "neighbor_accuracy"]
   assert all(map(math.isnan, actual.values()))

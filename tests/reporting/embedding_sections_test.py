@@ -7,6 +7,7 @@ import pytest
 
 from bertlib.data import beir
 from bertlib.data.embedding_examples import Example
+from bertlib.metrics import embedding_evaluation
 from bertlib.metrics.embedding_evaluation import Evaluation
 from bertlib.reporting import report_sections
 from bertlib.training.embedding_inputs import DevSet
@@ -84,8 +85,27 @@ def test_queries_whose_answer_is_ranked_low_are_listed(search):
   assert rows_of(*search, num_errors=1)[1] == rows[:1]
 
 
-def test_without_pairs_or_queries_there_is_no_section():
-  texts = DevSet("labeled_texts", [Example(["a"], label="x")], None)
-  evaluation = Evaluation({"eval_map": 1.0})
-  assert report_sections.embedding_sections(texts, evaluation) == []
+def test_texts_whose_neighbor_has_another_label_are_listed():
+  labels = ["x", "x", "y", "y", "z"]
+  examples = [
+    Example([f"text {i}"], label=label) for i, label in enumerate(labels)
+  ]
+  vectors = np.float32([[1, 0], [0.6, 0.8], [0, 1], [0.1, 1], [1, 0]])
+  evaluation = embedding_evaluation.evaluate_examples(
+    "labeled_texts", examples, vectors, np.arange(5)[:, np.newaxis], ()
+  )
+  dev_set = DevSet("labeled_texts", examples, None)
+  heads, rows = rows_of(dev_set, evaluation)
+  assert heads == [
+    *("label", "label of neighbor", "cosine", "text", "nearest text")
+  ]
+  # The last text is no error: no other text has its label.
+  assert rows == [
+    ["x", "z", "1.0000", "text 0", "text 4"],
+    ["x", "y", "0.8557", "text 1", "text 3"],
+  ]
+  assert rows_of(dev_set, evaluation, num_errors=1)[1] == rows[:1]
+
+
+def test_without_a_dev_set_there_is_no_section():
   assert report_sections.embedding_sections(None, Evaluation({})) == []

@@ -18,7 +18,8 @@ import tensorflow.compat.v2 as tf2
 from matplotlib.figure import Figure
 
 from bertlib.data.model_inputs import Lengths
-from bertlib.reporting import html_report
+from bertlib.metrics.confidence_intervals import Interval
+from bertlib.reporting import html_report, report_charts, report_page
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +39,7 @@ class Page(html.parser.HTMLParser):
       texts, `<code>` is replaced by the character that it escapes.
   """
 
-  VOID = ("meta",)
+  VOID = ("meta", "br")
 
   def __init__(self, page):
     super().__init__()
@@ -109,6 +110,8 @@ def sections(text="some"):
       Lengths(draw.integers(1, 300, 80).tolist(), 128, [0] * 40 + [25] * 40)
     ),
     html_report.errors([{"text": text, "label": text, "confidence": 0.9}]),
+    html_report.commands(text, (text, text)),
+    html_report.warning(text),
   ]
 
 
@@ -128,7 +131,7 @@ def drawn(monkeypatch):
     draw(axes[-1])
     return caption
 
-  monkeypatch.setattr(html_report, "_picture", keep)
+  monkeypatch.setattr(report_charts, "picture", keep)
   return axes
 
 
@@ -298,6 +301,7 @@ def test_any_text_is_escaped_everywhere(tmp_path, drawn, text):
   assert page.texts("h2")[:2] == [text] * 2
   assert page.texts("b")[0] == page.texts("bdi")[0] == text
   assert page.texts("td")[0] == page.texts("td")[-3] == text
+  assert page.texts("pre") == [text]
   assert f"{text}2" in page.texts("th")
   assert f"{text}29" in page.texts("td")
 
@@ -318,6 +322,62 @@ def test_invisible_characters_are_escaped(text):
     flags=re.DOTALL,
   )
   assert all(char.isprintable() or char == "\n" for char in cell)
+
+
+# The top of the page
+
+
+def top_of(tmp_path, **top):
+  path = tmp_path / "report.html"
+  html_report.write(str(path), "A run", {"f1": 0.5}, sections(), **top)
+  return path.read_text()
+
+
+def test_parts_of_the_page_are_in_order(tmp_path):
+  page = top_of(
+    tmp_path,
+    subtitle="a <script>",
+    headline=html_report.headline("accuracy", 0.75),
+    details={"seed": 7},
+  )
+  parts = ["<h1>", "a &lt;script&gt;", "0.7500", "<nav>", ">f1<", ">seed<"]
+  places = [page.index(part) for part in [*parts, "<h2>"]]
+  assert places == sorted(places)
+  Page(page)
+
+
+def test_primary_metric_has_interval_baseline_and_number_of_examples():
+  page = html_report.headline(
+    "accuracy",
+    0.8456,
+    "408 examples",
+    Interval(0.80741, 0.8775, "Wilson"),
+    ("always <1>", 0.68),
+    ["Best of 5 seeds"],
+  )
+  text = Page(f"<html>{page}</html>").texts("html")[0]
+  lines = [
+    "95% confidence interval 0.8074 to 0.8775 (Wilson)",
+    "Baseline 0.6800: always <1>",
+    "408 examples",
+    "Best of 5 seeds",
+  ]
+  assert text.split() == ["0.8456accuracy", *"".join(lines).split()]
+
+
+def test_numbers_in_percent_have_two_decimals():
+  page = html_report.headline("f1", 84.5612, "", Interval(80.0, 88.333, ""))
+  assert "84.56<" in page and "80.00 to 88.33" in page
+
+
+def test_metrics_at_the_top_have_their_intervals(tmp_path):
+  interval = Interval(0.4, 0.61, "bootstrap")
+  facts = {
+    "f1": html_report.with_interval(0.5, interval),
+    "loss": html_report.with_interval(0.5, None),
+  }
+  page = Page(written(tmp_path, "A run", facts, []))
+  assert page.texts("dd") == ["0.5000 (0.4000 to 0.6100)", "0.5"]
 
 
 # Tables
@@ -358,6 +418,60 @@ def test_numbers_are_aligned_right():
   page = html_report.table("", [{"a": 1, "b": "1", "c": None}, {"a": 0.5}])
   kinds = [a["class"] for tag, a, _ in Page(page).elements if tag == "th"]
   assert kinds == ["number", "short", "number"]
+
+
+def test_values_of_an_error_have_labels_for_narrow_screens():
+  page = html_report.errors([{'a "b" \u200b': "x", "c": 1}])
+  labels = [a["data-label"] for tag, a, _ in Page(page).elements if tag == "td"]
+  assert labels == ['a "b" \\u200b', "c"]
+  assert "data-label" not in html_report.table("", [{"a": 1}])
+
+
+# Marked spans
+
+
+def test_spans_are_marked_and_may_overlap():
+  spans = [(4, 9, "gold"), (6, 12, "predicted")]
+  shown = report_page.marked_text("0123456789 <b> abc", spans)
+  assert shown == (
+    '0123<mark class="gold">45</mark><mark class="gold predicted">678</mark>'
+    '<mark class="predicted">9 &lt;</mark>b&gt; abc'
+  )
+
+
+def plain_parts(content, spans, margin):
+  """The parts of a text that are shown."""
+  shown = Page(f"<p>{report_page.marked_text(content, spans, margin)}</p>")
+  return re.split("… | …\\n| …$", shown.texts("p")[0])
+
+
+def test_text_far_from_all_spans_is_left_out():
+  words = [f"word{i}" for i in range(300)]
+  content = " ".join(words)
+  spans = [
+    (start, start + len(word), "gold")
+    for word in ("word100", "word200")
+    for start in [content.index(word)]
+  ]
+  parts = [part.split() for part in plain_parts(content, spans, 20) if part]
+  assert parts == [words[98:103], words[198:203]]
+
+
+@FEW
+@hypothesis.given(
+  TEXTS, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 30)), max_size=4)
+)
+def test_marked_spans_are_shown_whole(text, places):
+  spans = [
+    (start, min(start + size, len(text)), "gold")
+    for start, size in places
+    if start < len(text)
+  ]
+  shown = report_page.marked_text(text, spans, margin=3)
+  page = Page(f"<p>{shown}</p>")
+  marked = "".join(t for tag, _, t in page.elements if tag == "mark")
+  inside = sorted({i for start, end, _ in spans for i in range(start, end)})
+  assert marked == "".join(text[i] for i in inside)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +659,7 @@ def test_long_curve_shows_mean_minimum_and_maximum(drawn):
 
 @hypothesis.given(st.integers(1, 2000))
 def test_groups_of_neighboring_points_have_equal_sizes(num_points):
-  drawn_at = html_report._thinned(points(range(num_points)))[0]
+  drawn_at = report_charts.thin_out(points(range(num_points)))[0]
   assert len(drawn_at) <= 200
   sizes = np.diff(drawn_at)
   assert len(sizes) == 0 or sizes.max() - sizes.min() <= 1
@@ -567,6 +681,59 @@ def test_marked_step_is_in_every_panel(drawn):
     assert axes.lines[-1].get_xdata()[0] == 1200
     assert axes.get_xlim()[1] > 1200
   assert "best</bdi>, step 1,200." in page
+
+
+def test_losses_of_both_sets_are_in_one_panel(drawn):
+  page = html_report.losses(points([3.0, 2.0]), [(1, 2.5)], (1, "best f1"))
+  (axes,) = drawn
+  training, dev, marked = axes.lines
+  assert list(zip(*training.get_data())) == [(0, 3.0), (1, 2.0)]
+  assert list(zip(*dev.get_data())) == [(1, 2.5)]
+  assert marked.get_xdata()[0] == 1
+  assert training.get_linestyle() != dev.get_linestyle()
+  assert "training, last 2" in page and "dev set, last 2.5" in page
+
+
+@pytest.mark.parametrize("losses", [([], [(5, 1.0)]), ([(5, 1.0)], [])])
+def test_one_of_the_losses_may_be_missing(drawn, losses):
+  page = html_report.losses(*losses)
+  assert len(drawn[0].lines) == 1
+  assert ("dev set" in page) == bool(losses[1])
+
+
+STATISTICS = {
+  "metric": "f1",
+  "seeds": [3, 4, 5],
+  "scores": [0.5, 0.75, 0.25],
+  "median": 0.5,
+  "mean": 0.5,
+  "standard_deviation": 0.25,
+  "confidence_interval": [-0.121, 1.121],
+  "collapsed": [5],
+  "best_seed": 4,
+}
+
+
+def test_seeds_are_dots_over_their_mean_and_its_interval(drawn):
+  page = html_report.seeds(STATISTICS)
+  (axes,) = drawn
+  mean, dots = axes.lines
+  assert mean.get_xdata()[0] == 0.5
+  assert dots.get_xdata().tolist() == [0.5, 0.75, 0.25]
+  labels = [label.get_text() for label in axes.get_yticklabels()]
+  assert labels == ["seed 3", "seed 4", "seed 5"]
+  assert [row[0] for row in rows_of(page)[1:]] == [
+    *("3", "4", "5", "median", "mean", "standard deviation")
+  ]
+  assert rows_of(page)[2] == ["4", "0.7500", "kept as the best"]
+  assert rows_of(page)[3] == ["5", "0.2500", "collapsed"]
+  assert rows_of(page)[5][2] == "95% confidence interval -0.1210 to 1.1210"
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_seeds_are_drawn_without_a_warning():
+  nothing = {"scores": [0.5] * 3, "confidence_interval": [math.nan] * 2}
+  Page(html_report.seeds(STATISTICS | nothing))
 
 
 @pytest.mark.parametrize("named", [{}, {"loss": []}])

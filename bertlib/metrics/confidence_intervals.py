@@ -1,0 +1,222 @@
+"""95% confidence intervals of metrics over the examples of a data set.
+
+A function returns None where it has no interval worth showing: for too few
+examples, or for a metric that is the same in every resample.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, NamedTuple
+
+import numpy as np
+
+LEVEL = 0.95
+
+# Examples that a bootstrap needs; resamples of fewer are too much alike.
+_MIN_EXAMPLES = 10
+# Resamples of a bootstrap, fewer for large data sets, so that it takes seconds.
+_MAX_RESAMPLES, _MIN_RESAMPLES = 1000, 200
+_NUM_DRAWN = 2 * 10**7
+_SEED = 1
+
+
+class Interval(NamedTuple):
+  """A confidence interval.
+
+  Attributes:
+    low: its lower end.
+    high: its upper end.
+    method: name of the method, for reports.
+  """
+
+  low: float
+  high: float
+  method: str
+
+
+def of_fraction(num_correct: int, num_examples: int) -> Interval | None:
+  """Interval of a fraction of examples, such as accuracy (Wilson 1927)."""
+  from scipy import stats
+
+  if not num_examples:
+    return None
+  found = stats.binomtest(num_correct, num_examples)
+  low, high = found.proportion_ci(LEVEL, method="wilson")
+  return Interval(float(low), float(high), "Wilson")
+
+
+def of_correlation(name: str, x: np.ndarray, y: np.ndarray) -> Interval | None:
+  """Interval of a correlation by Fisher's z transformation.
+
+  Args:
+    name: "pearson" or "spearman"; the variance of the latter is that of Bonett
+      and Wright (2000).
+    x: float [N].
+    y: float [N].
+  """
+  from scipy import stats
+
+  if len(x) < _MIN_EXAMPLES or not (np.ptp(x) and np.ptp(y)):
+    return None
+  function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[name]
+  value = float(function(x, y)[0])
+  if not abs(value) < 1:
+    return None
+  variance = 1 + value**2 / 2 if name == "spearman" else 1.0
+  margin = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(variance / (len(x) - 3))
+  low, high = np.tanh(math.atanh(value) + np.array([-margin, margin]))
+  return Interval(float(low), float(high), "Fisher z")
+
+
+def of_labels(
+  name: str, gold: np.ndarray, predicted: np.ndarray
+) -> Interval | None:
+  """Interval of a metric of predicted labels.
+
+  Args:
+    name: "accuracy", or a key of `LABEL_METRICS`; others have no interval.
+    gold: int [N], labels; or bool [N, L], whether an example has a label.
+    predicted: the same for predictions.
+  """
+  if gold.ndim == 2 and gold.shape[1] == 1:  # as scikit-learn reads it
+    gold, predicted = gold[:, 0], predicted[:, 0]
+  if name == "accuracy":
+    is_right = np.reshape(gold == predicted, [len(gold), -1]).all(axis=1)
+    return of_fraction(int(is_right.sum()), len(gold))
+  if name not in LABEL_METRICS:
+    return None
+  rows = np.column_stack([gold, predicted]).astype(int)
+  num_labels = int(rows.max(initial=1)) + 1 if gold.ndim == 1 else None
+
+  def metric(rows, counts):
+    found = count_labels(*np.split(rows, 2, axis=1), counts, num_labels)
+    return LABEL_METRICS[name](found)
+
+  return bootstrap(metric, rows)
+
+
+class LabelCounts(NamedTuple):
+  """Number of examples by label, float64 [L] each.
+
+  Attributes:
+    right: with this label predicted rightly.
+    predicted: with this label predicted.
+    gold: with this gold label.
+    is_of_data: bool [L], whether macro F1 includes the label.
+  """
+
+  right: np.ndarray
+  predicted: np.ndarray
+  gold: np.ndarray
+  is_of_data: np.ndarray
+
+
+def count_labels(
+  gold: np.ndarray,
+  predicted: np.ndarray,
+  counts: np.ndarray,
+  num_labels: int | None = None,
+) -> LabelCounts:
+  """Counts the labels of rows.
+
+  Args:
+    gold: int [R, L], 1 for each label of a row; or [R, 1], labels.
+    predicted: the same for predictions.
+    counts: int [R], number of times each row occurs.
+    num_labels: None, or for a label per row L: then only labels that occur are
+      of the data, as in scikit-learn.
+  """
+  if num_labels is None:
+    found = [counts @ rows for rows in (gold * predicted, predicted, gold)]
+    return LabelCounts(*found, np.full(gold.shape[1], True))
+  is_right = counts * (gold == predicted)[:, 0]
+  rows = ((gold, is_right), (predicted, counts), (gold, counts))
+  found = [np.bincount(ids[:, 0], n, num_labels) for ids, n in rows]
+  return LabelCounts(*found, found[1] + found[2] > 0)
+
+
+def _f1(counts: LabelCounts) -> float:
+  """F1 of label 1."""
+  return _ratio(2 * counts.right[1], counts.predicted[1] + counts.gold[1])
+
+
+def _macro_f1(counts: LabelCounts) -> float:
+  """Mean F1 of the labels; 0 for one that does not occur."""
+  total = np.maximum(counts.predicted + counts.gold, 1)
+  return (2 * counts.right / total)[counts.is_of_data].mean()
+
+
+def _micro_f1(counts: LabelCounts) -> float:
+  """F1 over all labels."""
+  return _ratio(
+    2 * counts.right.sum(), counts.predicted.sum() + counts.gold.sum()
+  )
+
+
+def _matthews(counts: LabelCounts) -> float:
+  """Matthews correlation of any number of labels (Gorodkin 2004)."""
+  right, predicted, gold, _ = counts
+  total = gold.sum()
+  covariance = right.sum() * total - predicted @ gold
+  variances = (total**2 - x @ x for x in (predicted, gold))
+  return _ratio(covariance, math.sqrt(math.prod(variances)))
+
+
+def _ratio(part: float, whole: float) -> float:
+  """A quotient; 0 where scikit-learn has 0 for a quotient by 0."""
+  return part / whole if whole else 0.0
+
+
+# Those of `classification_scores` that are no fractions of examples, from
+# counts: for a thousand resamples scikit-learn takes several seconds.
+LABEL_METRICS = {
+  "f1": _f1,
+  "macro_f1": _macro_f1,
+  "micro_f1": _micro_f1,
+  "matthews": _matthews,
+}
+
+
+def of_mean(values: np.ndarray) -> Interval | None:
+  """Interval of a mean over examples by bootstrap.
+
+  Args:
+    values: float [N], one per example.
+  """
+  return bootstrap(
+    lambda rows, counts: counts @ rows[:, 0] / counts.sum(),
+    np.asarray(values, np.float64)[:, np.newaxis],
+  )
+
+
+def bootstrap(
+  metric: Callable[[np.ndarray, np.ndarray], float], rows: np.ndarray
+) -> Interval | None:
+  """Percentile bootstrap over examples (Efron 1979), with a fixed seed.
+
+  Args:
+    metric: takes distinct rows [R, K], and how often each one occurs, int [R];
+      returns the metric of these examples.
+    rows: [N, K], all that the metric depends on, for each example.
+  """
+  num_examples = len(rows)
+  if num_examples < _MIN_EXAMPLES:
+    return None
+  distinct, groups = np.unique(rows, axis=0, return_inverse=True)
+  groups = groups.reshape(-1)  # 2-dimensional in NumPy 2.0
+  size = num_examples + distinct.size
+  num_resamples = min(_MAX_RESAMPLES, max(_MIN_RESAMPLES, _NUM_DRAWN // size))
+  draw = np.random.default_rng(_SEED)
+  values = np.empty(num_resamples)
+  for index in range(num_resamples):
+    drawn = groups[draw.integers(num_examples, size=num_examples)]
+    counts = np.bincount(drawn, minlength=len(distinct))
+    occurs = counts > 0
+    values[index] = metric(distinct[occurs], counts[occurs])
+  values = values[np.isfinite(values)]
+  if len(values) < 0.9 * num_resamples or not np.ptp(values):
+    return None
+  tail = 100 * (1 - LEVEL) / 2
+  low, high = np.percentile(values, [tail, 100 - tail])
+  return Interval(float(low), float(high), "bootstrap")

@@ -1,0 +1,260 @@
+"""Confidence intervals and trivial baselines of the metrics of each task."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from bertlib.data import ner
+from bertlib.data.classification import Problem
+from bertlib.data.ner import Sentence
+from bertlib.metrics import (
+  classification_scores,
+  confidence_intervals,
+  embedding_evaluation,
+  retrieval_scores,
+)
+from bertlib.metrics.confidence_intervals import Interval
+from bertlib.metrics.embedding_evaluation import Evaluation
+from bertlib.metrics.squad_scores import Score
+from bertlib.training import embedding_inputs
+
+# Labels of the largest constant prediction that is tried as a baseline.
+_MAX_CONSTANT = 20
+
+
+class Estimates(NamedTuple):
+  """What a report says about metrics, beside their values.
+
+  Names of metrics are without `eval_`.
+
+  Attributes:
+    count: number of evaluated examples, with a noun.
+    intervals: confidence intervals; None for a metric without one.
+    baselines: a trivial prediction, and the metric of it.
+  """
+
+  count: str = ""
+  intervals: Mapping[str, Interval | None] = {}
+  baselines: Mapping[str, tuple[str, float]] = {}
+
+
+def of_classification(
+  problem: Problem,
+  label_ids: np.ndarray,
+  logits: np.ndarray,
+  names: Sequence[str],
+) -> Estimates:
+  """Estimates for a classifier.
+
+  Args:
+    problem: labels and kind of the task.
+    label_ids: gold labels, see `classification_scores.evaluate`.
+    logits: float [num_examples, num_labels].
+    names: metrics, of which those in `classification_scores.METRICS` are used.
+  """
+  count = f"{len(label_ids):,} examples"
+  names = [name for name in names if name in classification_scores.METRICS]
+  if problem.kind == "regression":
+    values = logits[:, 0]
+    find = confidence_intervals.of_correlation
+    return Estimates(count, {n: find(n, label_ids, values) for n in names})
+  if problem.kind == "multi_label":
+    gold = label_ids > 0
+    predicted = classification_scores.probabilities(problem, logits) >= 0.5
+  else:
+    gold, predicted = label_ids, logits.argmax(axis=-1)
+  return Estimates(
+    count,
+    {
+      name: confidence_intervals.of_labels(name, gold, predicted)
+      for name in names
+    },
+    {name: _constant_baseline(name, problem, gold) for name in names},
+  )
+
+
+def _constant_baseline(
+  name: str, problem: Problem, gold: np.ndarray
+) -> tuple[str, float]:
+  """The best metric of predicting the same for all examples.
+
+  It predicts the most frequent label or the second one, which may be the one
+  that F1 is about; for a multi-label problem the k most frequent labels.
+  """
+  if problem.kind == "multi_label":
+    order = np.argsort(-gold.sum(axis=0), kind="stable")
+    choices = {}
+    for number in range(1, min(len(order), _MAX_CONSTANT) + 1):
+      labels = np.zeros(len(order), bool)
+      labels[order[:number]] = True
+      noun = f"the {number} most frequent labels"
+      if number == 1:
+        noun = str(problem.labels[order[0]])
+      choices[f"always {noun}"] = np.tile(labels, [len(gold), 1])
+  else:
+    counts = np.bincount(gold, minlength=problem.num_labels)
+    order = np.argsort(-counts, kind="stable")[:2]
+    choices = {
+      f"always {problem.labels[i]}": np.full_like(gold, i) for i in order
+    }
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # no label but one is predicted
+    metric = classification_scores.METRICS[name]
+    scores = {text: metric(gold, labels) for text, labels in choices.items()}
+  best = max(scores, key=scores.__getitem__)
+  return best, scores[best]
+
+
+def of_tags(
+  sentences: Sequence[Sentence],
+  predicted: Sequence[tuple[Sequence[str], Sequence[float]]],
+) -> Estimates:
+  """Estimates for a tagger, over sentences.
+
+  Args:
+    sentences: sentences with gold tags.
+    predicted: predicted tags and their probabilities, by sentence.
+  """
+  rows, num_outside = [], 0
+  for sentence, (tags, _) in zip(sentences, predicted):
+    gold, found = (set(ner.tags_to_entities(t)) for t in (sentence.tags, tags))
+    num_right = sum(a == b for a, b in zip(sentence.tags, tags))
+    rows.append(
+      [len(gold & found), len(found), len(gold), num_right, len(tags)]
+    )
+    num_outside += sum(tag == "O" for tag in sentence.tags)
+  counts = np.array(rows, np.int64).reshape(len(rows), 5)
+
+  def ratio(part, *wholes):
+    def metric(rows, repeats):
+      sums = repeats @ rows
+      whole = sum(sums[index] for index in wholes) / len(wholes)
+      return sums[part] / whole if whole else np.nan
+
+    return confidence_intervals.bootstrap(metric, counts)
+
+  return Estimates(
+    f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
+    {
+      "f1": ratio(0, 1, 2),
+      "precision": ratio(0, 1),
+      "recall": ratio(0, 2),
+      "accuracy": ratio(3, 4),
+    },
+    {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
+  )
+
+
+def of_answers(
+  scores: Sequence[Score], results: Mapping[str, float]
+) -> Estimates:
+  """Estimates for answers to questions.
+
+  Args:
+    scores: of each question.
+    results: metrics of the run, in percent.
+  """
+  exact = "exact" if "exact" in results else "exact_match"
+  values = 100 * np.array(scores, np.float64).reshape(len(scores), 2)
+  baselines = {}
+  if "total" in results:
+    share = 100 * results.get("NoAns_total", 0) / results["total"]
+    baselines = dict.fromkeys((exact, "f1"), ("never answering", share))
+  return Estimates(
+    f"{len(scores):,} questions",
+    {
+      name: confidence_intervals.of_mean(values[:, column])
+      for column, name in enumerate((exact, "f1"))
+    },
+    baselines,
+  )
+
+
+def of_embeddings(
+  dev_set: embedding_inputs.DevSet | None, evaluation: Evaluation
+) -> Estimates:
+  """Estimates for sentence embeddings, at the full width.
+
+  Args:
+    dev_set: the dev set; None without one.
+    evaluation: its evaluation, empty without one.
+  """
+  if dev_set is None:
+    return Estimates()
+  of_mean = confidence_intervals.of_mean
+  if evaluation.rankings is not None:
+    values = retrieval_scores.evaluate_queries(
+      dev_set.retrieval.relevance, evaluation.rankings
+    )
+    return Estimates(
+      f"{len(values):,} queries",
+      {
+        name: of_mean(values[:, column])
+        for column, name in enumerate(retrieval_scores.METRICS)
+      },
+    )
+  if evaluation.neighbors is not None:
+    return _of_neighbors(dev_set, evaluation)
+  count = f"{len(dev_set.examples):,} pairs"
+  if evaluation.cosines is None or not len(evaluation.cosines):
+    return Estimates(count)
+  gold = embedding_evaluation.gold_values(dev_set.kind, dev_set.examples)
+  if dev_set.kind == "scored_pairs":
+    find = functools.partial(
+      confidence_intervals.of_correlation, x=evaluation.cosines, y=gold
+    )
+    return Estimates(count, {n: find(n) for n in ("spearman", "pearson")})
+  return Estimates(
+    count,
+    {"average_precision": _precision_interval(gold, evaluation.cosines)},
+    {"average_precision": ("random order", float(gold.mean()))},
+  )
+
+
+def _of_neighbors(
+  dev_set: embedding_inputs.DevSet, evaluation: Evaluation
+) -> Estimates:
+  """Estimates for texts with labels."""
+  found = evaluation.neighbors
+  labels = [example.label for example in dev_set.examples]
+  _, numbers, counts = np.unique(
+    labels, return_inverse=True, return_counts=True
+  )
+  num_same = counts[numbers][found.queries.astype(int)] - 1
+  baselines = {}
+  if len(num_same):
+    chance = float(num_same.mean()) / (len(labels) - 1)
+    baselines["neighbor_accuracy"] = ("any other text", chance)
+  return Estimates(
+    f"{len(found.queries):,} texts",
+    {
+      "map": confidence_intervals.of_mean(found.precisions),
+      "neighbor_accuracy": confidence_intervals.of_fraction(
+        int(found.is_right.sum()), len(found.queries)
+      ),
+    },
+    baselines,
+  )
+
+
+def _precision_interval(
+  gold: np.ndarray, cosines: np.ndarray
+) -> Interval | None:
+  """Interval of the average precision of pairs."""
+  from sklearn import metrics
+
+  def metric(rows, counts):
+    if not rows[:, 0].any():
+      return np.nan
+    return metrics.average_precision_score(
+      rows[:, 0], rows[:, 1], sample_weight=counts
+    )
+
+  return confidence_intervals.bootstrap(
+    metric, np.column_stack([gold, cosines])
+  )

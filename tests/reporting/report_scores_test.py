@@ -1,0 +1,195 @@
+"""Tests of the intervals and baselines in reports."""
+
+import numpy as np
+import pytest
+
+from bertlib.data import beir, ner
+from bertlib.data.classification import Problem
+from bertlib.data.embedding_examples import Example
+from bertlib.metrics import (
+  classification_scores,
+  embedding_evaluation,
+  ner_decoding,
+)
+from bertlib.metrics.squad_scores import Score
+from bertlib.reporting import report_scores
+from bertlib.training.embedding_inputs import DevSet
+
+pytestmark = pytest.mark.unit
+
+NUM_EXAMPLES = 60
+
+
+@pytest.fixture
+def draw():
+  return np.random.default_rng(0)
+
+
+def check_intervals(estimates, scores, names):
+  """Each of the metrics is in its interval."""
+  assert set(estimates.intervals) == set(names)
+  for name, interval in estimates.intervals.items():
+    assert interval.low < scores[name] < interval.high, name
+
+
+def test_a_classifier_has_intervals_and_the_majority_baseline(draw):
+  problem = Problem("classification", ["no", "yes"])
+  gold = np.array([1] * 40 + [0] * 20, np.int32)
+  logits = draw.normal(size=[NUM_EXAMPLES, 2]) + np.eye(2)[gold]
+  names = ("accuracy", "f1", "matthews", "macro_f1")
+  found = report_scores.of_classification(
+    problem, gold, logits, [*names, "loss", "of_a_processor"]
+  )
+  scores = classification_scores.evaluate(names, gold, logits, problem)
+  check_intervals(found, scores, names)
+  assert found.count == "60 examples"
+  assert found.baselines == {
+    "accuracy": ("always yes", pytest.approx(2 / 3)),
+    "f1": ("always yes", pytest.approx(0.8)),
+    "matthews": ("always yes", 0.0),
+    "macro_f1": ("always yes", pytest.approx(0.4)),
+  }
+
+
+def test_f1_of_a_rare_label_has_the_baseline_of_predicting_it(draw):
+  problem = Problem("classification", ["no", "yes"])
+  gold = np.array([1] * 10 + [0] * 50)
+  logits = draw.normal(size=[NUM_EXAMPLES, 2])
+  found = report_scores.of_classification(problem, gold, logits, ["f1"])
+  assert found.baselines["f1"] == ("always yes", pytest.approx(20 / 70))
+
+
+def test_several_labels_have_intervals_and_a_constant_baseline(draw):
+  problem = Problem("multi_label", ["a", "b", "c"])
+  gold = np.float32(draw.random([NUM_EXAMPLES, 3]) < [0.8, 0.6, 0.05])
+  logits = draw.normal(size=gold.shape) + 2 * gold - 1
+  names = ("micro_f1", "macro_f1")
+  found = report_scores.of_classification(problem, gold, logits, names)
+  scores = classification_scores.evaluate(names, gold, logits, problem)
+  check_intervals(found, scores, names)
+  text, value = found.baselines["micro_f1"]
+  assert text == "always the 2 most frequent labels"
+  right = gold[:, :2].sum()
+  assert value == pytest.approx(2 * right / (2 * NUM_EXAMPLES + gold.sum()))
+
+
+def test_regression_has_intervals_of_correlations(draw):
+  gold = draw.random(NUM_EXAMPLES)
+  logits = (gold + 0.1 * draw.normal(size=NUM_EXAMPLES))[:, np.newaxis]
+  problem = Problem("regression", [])
+  names = ("pearson", "spearman")
+  found = report_scores.of_classification(problem, gold, logits, names)
+  scores = classification_scores.evaluate(names, gold, logits, problem)
+  check_intervals(found, scores, names)
+  assert not found.baselines
+
+
+def test_a_tagger_has_intervals_over_sentences(draw):
+  sentences = [ner.from_text("Ann met Bob") for _ in range(NUM_EXAMPLES)]
+  tags = ["B-PER", "O", "O", "B-LOC"]
+  sentences = [
+    sentence._replace(tags=list(draw.choice(tags, 3))) for sentence in sentences
+  ]
+  predicted = [
+    ([t if draw.random() < 0.7 else "O" for t in s.tags], [1.0] * 3)
+    for s in sentences
+  ]
+  results = ner_decoding.evaluate_tags(sentences, predicted)
+  scores = {name.removeprefix("eval_"): v for name, v in results.items()}
+  found = report_scores.of_tags(sentences, predicted)
+  # No entity is predicted that is not there: precision is 1 in all resamples.
+  assert found.intervals["precision"] is None and scores["precision"] == 1
+  names = ("f1", "recall", "accuracy")
+  check_intervals(
+    found._replace(intervals={n: found.intervals[n] for n in names}),
+    scores,
+    names,
+  )
+  num_entities = sum(v for n, v in scores.items() if n.startswith("entities"))
+  assert found.count == f"60 sentences with {num_entities} entities"
+  outside = np.mean([tag == "O" for s in sentences for tag in s.tags])
+  assert found.baselines == {"accuracy": ("always O", pytest.approx(outside))}
+
+
+@pytest.mark.parametrize("exact", ["exact", "exact_match"])
+def test_answers_have_intervals_in_percent(draw, exact):
+  scores = [Score(float(f > 0.6), f) for f in draw.random(NUM_EXAMPLES)]
+  results = {
+    exact: 100 * np.mean([s.exact for s in scores]),
+    "f1": 100 * np.mean([s.f1 for s in scores]),
+  }
+  check_intervals(
+    report_scores.of_answers(scores, results), results, (exact, "f1")
+  )
+
+
+def test_baseline_of_squad_2_is_to_answer_nothing():
+  results = {"exact": 50.0, "f1": 50.0, "total": 8, "NoAns_total": 2}
+  found = report_scores.of_answers([Score(1.0, 1.0)] * 8, results)
+  never = ("never answering", 25.0)
+  assert found.baselines == {"exact": never, "f1": never}
+  results.pop("NoAns_total")  # every question has an answer
+  found = report_scores.of_answers([Score(1.0, 1.0)] * 8, results)
+  assert found.baselines["f1"] == ("never answering", 0.0)
+
+
+def embeddings(kind, examples, vectors):
+  positions = np.arange(len(vectors)).reshape(len(examples), -1)
+  evaluation = embedding_evaluation.evaluate_examples(
+    kind, examples, vectors, positions, ()
+  )
+  scores = {n.removeprefix("eval_"): v for n, v in evaluation.results.items()}
+  dev_set = DevSet(kind, examples, None)
+  return report_scores.of_embeddings(dev_set, evaluation), scores
+
+
+def test_scored_pairs_have_intervals(draw):
+  examples = [Example(["a", "b"], score=s) for s in draw.random(NUM_EXAMPLES)]
+  found, scores = embeddings(
+    "scored_pairs", examples, np.float32(draw.normal(size=[120, 4]))
+  )
+  check_intervals(found, scores, ("spearman", "pearson"))
+
+
+def test_labeled_pairs_have_the_baseline_of_a_random_order(draw):
+  labels = ["1"] * 15 + ["0"] * 45
+  examples = [Example(["a", "b"], label=label) for label in labels]
+  found, scores = embeddings(
+    "labeled_pairs", examples, np.float32(draw.normal(size=[120, 4]))
+  )
+  check_intervals(found, scores, ["average_precision"])
+  assert found.baselines == {"average_precision": ("random order", 0.25)}
+
+
+def test_labeled_texts_have_intervals(draw):
+  labels = ["x"] * 30 + ["y"] * 29 + ["only one"]
+  examples = [Example(["a"], label=label) for label in labels]
+  found, scores = embeddings(
+    "labeled_texts", examples, np.float32(draw.normal(size=[60, 4]))
+  )
+  check_intervals(found, scores, ("map", "neighbor_accuracy"))
+  assert found.count == "59 texts"
+  chance = (30 * 29 + 29 * 28) / 59 / 59
+  baseline = found.baselines["neighbor_accuracy"]
+  assert baseline == ("any other text", pytest.approx(chance))
+
+
+def test_a_search_has_intervals_over_queries(draw):
+  relevance = {str(i): {str(i): 1, "other": 0} for i in range(20)}
+  relevance["no answer"] = {"1": 0}
+  rankings = {
+    query: [str(i) for i in draw.permutation(20)] for query in relevance
+  }
+  retrieval = beir.Retrieval({}, (), relevance)
+  evaluation = embedding_evaluation.Evaluation({}, rankings=rankings)
+  found = report_scores.of_embeddings(
+    DevSet("retrieval", (), retrieval), evaluation
+  )
+  assert found.count == "20 queries"
+  assert found.intervals["ndcg@10"].low < found.intervals["ndcg@10"].high
+  assert found.intervals["recall@100"] is None  # all is found
+
+
+def test_without_a_dev_set_there_are_no_estimates():
+  found = report_scores.of_embeddings(None, embedding_evaluation.Evaluation({}))
+  assert found == report_scores.Estimates()

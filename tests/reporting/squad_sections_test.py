@@ -1,0 +1,130 @@
+"""Tests of the report's sections on answers to questions."""
+
+import json
+import math
+import re
+
+import pytest
+
+from bertlib.data.squad_files import Answer, Question
+from bertlib.metrics.squad_scores import Score
+from bertlib.reporting import report_sections
+from bertlib.reporting.report_sections import AnsweredQuestion
+from bertlib.settings import option
+from bertlib.settings.squad import SquadSettings
+
+pytestmark = pytest.mark.unit
+
+CONTEXT = "Ann left Rome in May. Bob left in June, and Ann came back."
+
+
+def question(*answers, context=CONTEXT, name="q"):
+  found = [Answer(text, context.find(text)) for text in answers]
+  return Question(name, "Who left?", context, tuple(found), not answers)
+
+
+def test_spans_of_gold_and_predicted_answers_are_found():
+  spans = report_sections.find_spans(question("Bob", "in June"), "Bob left")
+  assert [(CONTEXT[a:b], kind) for a, b, kind in spans] == [
+    ("Bob", "gold"),
+    ("Bob left", "predicted"),
+    ("in June", "gold"),
+  ]
+
+
+def test_each_place_of_a_predicted_answer_is_marked():
+  spans = report_sections.find_spans(question("Bob"), "Ann")
+  assert [a for a, _, kind in spans if kind == "predicted"] == [0, 44]
+
+
+def test_white_space_of_the_context_may_differ():
+  context = "the  tall\nman and the tall mane"
+  spans = report_sections.find_spans(
+    question("man", context=context), "tall man"
+  )
+  marked = [context[a:b] for a, b, kind in spans if kind == "predicted"]
+  assert marked == ["tall\nman"]
+
+
+def test_text_without_spaces_is_marked_inside_of_words():
+  context = "他在一九九八年去世"
+  spans = report_sections.find_spans(question(context=context), "一九九八年")
+  assert spans == [(2, 7, "predicted")]
+
+
+@pytest.mark.parametrize("predicted", ["", "not in the text"])
+def test_an_answer_that_is_not_in_the_context_has_no_span(predicted):
+  assert report_sections.find_spans(question(), predicted) == []
+
+
+def test_a_gold_answer_with_a_wrong_position_is_not_marked():
+  wrong = question()._replace(answers=(Answer("Bob", 3), Answer("May", -1)))
+  assert report_sections.find_spans(wrong, "") == []
+
+
+def test_answers_are_read_with_their_scores(tmp_path):
+  texts = {"right": "Bob", "half": "Bob left", "unlikely": "Rome"}
+  nbest = {
+    name: [{"text": text, "probability": 0.75}, {"text": "x"}]
+    for name, text in texts.items()
+  }
+  nbest["unlikely"] = [{"text": "x", "probability": 0.5}]
+  for name, content in (("predictions", texts), ("nbest_predictions", nbest)):
+    (tmp_path / f"{name}.json").write_text(json.dumps(content))
+  settings = option.make(SquadSettings, output_dir=str(tmp_path))
+  questions = [question("Bob", name=name) for name in texts]
+  found = report_sections.read_answers(settings, questions)
+  assert [answer[:3] for answer in found] == [
+    (questions[0], "Bob", 0.75),
+    (questions[1], "Bob left", 0.75),
+    (questions[2], "Rome", 0.0),
+  ]
+  assert [answer.score for answer in found] == [
+    Score(1.0, 1.0),
+    Score(0.0, pytest.approx(2 / 3)),
+    Score(0.0, 0.0),
+  ]
+
+
+def answered(predicted, probability, f1):
+  return AnsweredQuestion(
+    question("Bob"), predicted, probability, Score(float(f1 == 1), f1)
+  )
+
+
+def test_confident_errors_come_first():
+  *_, errors = report_sections.squad_sections(
+    [
+      answered("Ann", 0.3, 0.0),
+      answered("Bob", 0.99, 1.0),
+      answered("June", 0.9, 0.0),
+    ],
+    {"exact_match": 33.3, "f1": 33.3},
+    0.0,
+  )
+  predicted = re.findall('data-label="predicted"><div[^>]*>(.*?)</div>', errors)
+  assert predicted == ["June", "Ann"]
+  assert '<mark class="gold">Bob</mark>' in errors
+  assert '<mark class="predicted">June</mark>' in errors
+
+
+def test_squad_2_shows_the_thresholds():
+  results = {
+    "exact": 50.0,
+    "f1": 55.5,
+    "best_exact": 60.0,
+    "best_exact_thresh": -1.5,
+    "best_f1": 65.0,
+    "best_f1_thresh": -math.inf,
+  }
+  page, *_ = report_sections.squad_sections([], results, 0.25)
+  assert "Tuned --null_score_diff_threshold" in page
+  rows = [
+    re.findall("<div[^>]*>(.*?)</div>", row)
+    for row in re.findall("<tr>(.*?)</tr>", page, re.DOTALL)[1:]
+  ]
+  assert rows == [
+    ["of this run", "0.250", "50.00", "55.50"],
+    ["best exact match", "-1.500", "60.00", "–"],
+    ["best F1", "-inf", "–", "65.00"],
+  ]
