@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import itertools
 import json
 import os
@@ -34,19 +35,13 @@ from typing import Any, Callable
 
 from absl import flags
 
-from benchmarks import inference_works, side_by_side
+from benchmarks import inference_works, results, side_by_side
 from benchmarks.side_by_side import Answer, Worker
 
 FLAGS = flags.FLAGS
 
-# How values are shown.
-TIMES = {
-  "training": lambda seconds: f"{1 / seconds:.1f} examples/s",
-  "whole command": "{:.1f} s".format,
-}
-METRICS = dict.fromkeys(
-  ["spearman", "pearson", "ndcg@10", "mrr@10", "recall@10"], "{:.4f}".format
-)
+TIMES = ["training", "whole command"]
+METRICS = [name for name, m in results.MEASURES.items() if m.is_metric]
 
 
 def define_flags() -> None:
@@ -79,36 +74,30 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "launcher", "", "Words before each command, such as 'taskset -c 0-3'."
   )
-  flags.DEFINE_string(
-    "json_file", None, "Append the results to this file, as JSON lines."
-  )
 
 
 def main(_: list[str]) -> None:
-  """Trains both sides in turns; prints metrics, and ratios of times."""
-  from benchmarks import inference
-
-  machine = inference.describe_machine()
-  for name, value in machine.items():
-    print(f"{name}: {value}")
+  """Trains both sides in turns; reports metrics, and ratios of times."""
+  model = os.path.basename(FLAGS.sentence_transformers_dir.rstrip("/"))
+  if FLAGS.reinitialize_layers:
+    model += f" with {FLAGS.reinitialize_layers} random layers"
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     model_dir = os.path.join(folder, "start")
     reinitialize(
       FLAGS.sentence_transformers_dir, model_dir, FLAGS.reinitialize_layers
     )
-    for data in write_data(folder):
+    for name, data in write_data(folder):
       workers = [
         stack.enter_context(Worker(*side, model_dir=model_dir, data=data))
         for side in side_by_side.chosen([ours, sentence_transformers])
       ]
       for worker in workers[1:]:
         side_by_side.print_difference(workers[0], worker)
-      values = side_by_side.alternate(workers, {**TIMES, **METRICS})
-      times = {name: values.pop(name) for name in TIMES}
-      side_by_side.print_ratios(times, TIMES)
-      print_metrics(values)
-      inference.save_results([{"values": {**times, **values}, **machine}])
+      values = side_by_side.alternate(workers)
+      answers = {worker.name: worker.first_answer for worker in workers}
+      side_by_side.report(f"{name}, {model}", answers, values)
+      print_metrics({name: values[name] for name in METRICS if name in values})
 
 
 # Models and data
@@ -140,10 +129,10 @@ def reinitialize(source: str, target: str, num_layers: int) -> None:
   safetensors.save_file(tensors, path, {"format": "pt"})
 
 
-def write_data(folder: str) -> Iterator[dict[str, str]]:
-  """Writes data sets; yields their flags, which are the same for both sides."""
+def write_data(folder: str) -> Iterator[tuple[str, dict[str, str]]]:
+  """Writes data sets; yields names and flags, the same for both sides."""
   if FLAGS.stsb_dir:
-    yield {
+    data = {
       "train_file": os.path.join(FLAGS.stsb_dir, "train.tsv"),
       "dev_file": os.path.join(FLAGS.stsb_dir, "dev.tsv"),
       "text_columns": "sentence1,sentence2",
@@ -151,6 +140,7 @@ def write_data(folder: str) -> Iterator[dict[str, str]]:
       "max_score": "5",
       "loss": FLAGS.loss,
     }
+    yield "STS-B", data
   if FLAGS.squad_train_file and FLAGS.squad_dev_file:
     train_file = os.path.join(folder, "train.jsonl")
     pairs = inference_works.squad_questions(FLAGS.squad_train_file)
@@ -159,12 +149,13 @@ def write_data(folder: str) -> Iterator[dict[str, str]]:
     pairs = inference_works.squad_questions(FLAGS.squad_dev_file)
     dev_dir = os.path.join(folder, "dev")
     write_retrieval(dev_dir, list(pairs))
-    yield {
+    data = {
       "train_file": train_file,
       "dev_file": dev_dir,
       "text_columns": ",".join(names),
       "loss": "infonce",
     }
+    yield "SQuAD questions and paragraphs", data
 
 
 def write_retrieval(folder: str, pairs: list[tuple[str, str]]) -> None:
@@ -229,7 +220,9 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
       shutil.rmtree(output_dir)
       return answer
 
-    yield from passes(settings, command, settings.precision, settings.precision)
+    yield from passes(
+      settings, command, settings.precision, settings.precision, libraries=[]
+    )
 
 
 def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -249,7 +242,8 @@ def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
     precision, description = side_by_side.best_precision(
       functools.partial(trial, settings, command), precision
     )
-  yield from passes(settings, command, precision, description)
+  libraries = ["sentence-transformers", "transformers", "torch"]
+  yield from passes(settings, command, precision, description, libraries)
 
 
 def trial(settings: SimpleNamespace, command: Callable, precision: str) -> None:
@@ -262,7 +256,11 @@ def trial(settings: SimpleNamespace, command: Callable, precision: str) -> None:
 
 
 def passes(
-  settings: SimpleNamespace, command: Callable, precision: str, description: str
+  settings: SimpleNamespace,
+  command: Callable,
+  precision: str,
+  description: str,
+  libraries: Iterable[str],
 ) -> Iterator[Answer]:
   """A side that trains once per pass.
 
@@ -272,11 +270,14 @@ def passes(
       times and metrics.
     precision: of training.
     description: to print.
+    libraries: those that the command runs on, but for ours.
 
   Yields:
     See `side_by_side`.
   """
-  first: Answer = {"description": description}
+  versions = side_by_side.versions()
+  versions |= {name: importlib.metadata.version(name) for name in libraries}
+  first: Answer = {"description": description, "versions": versions}
   if settings.evaluate_first:
     evaluation = {**settings.data, "max_seq_length": settings.max_seq_length}
     del evaluation["train_file"], evaluation["loss"]

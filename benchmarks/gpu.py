@@ -1,6 +1,6 @@
 """Checks this project on a GPU, and measures its speed there.
 
-    python -m benchmarks.gpu --json_file=output/gpu.json
+    python -m benchmarks.gpu --json_file=output/gpu.jsonl
 
 First the checks of `gpu_checks`: a GPU computes what a CPU computes, and the
 flags do what they say. Then sequences per second of BERT-Base and BERT-Large,
@@ -14,8 +14,6 @@ The exit status is 1 if a check fails.
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import statistics
 import sys
@@ -27,7 +25,6 @@ from absl import flags
 
 from benchmarks import gpu_checks, gpu_speed, side_by_side, training_step
 from benchmarks.side_by_side import Worker
-from bertlib import files
 from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -64,24 +61,23 @@ def define_flags() -> None:
   )
   flags.DEFINE_integer("steps", 20, "Steps per pass.", lower_bound=1)
   flags.DEFINE_bool("speed", True, "Whether to measure speed.")
-  flags.DEFINE_string("json_file", None, "Results, as JSON.")
   flags.DEFINE_bool("toy", False, "Tiny models and few steps.")
 
 
 def main(_: list[str]) -> None:
-  """Runs the checks, then measures speed; prints and writes the results."""
+  """Runs the checks, then measures speed; reports the results."""
   # Otherwise the first process would take all memory of the GPU.
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-  results: dict[str, Any] = {"machine": describe_machine()}
-  for name, value in results["machine"].items():
+  machine = describe_machine()
+  for name, value in machine.items():
     print(f"{name}: {value}")
-  results["checks"] = [run_check(name) for name in FLAGS.checks]
-  results["speed"] = list(measure_speed()) if FLAGS.speed else []
-  print_table(results)
-  if FLAGS.json_file:
-    with files.atomic_write(FLAGS.json_file) as file:
-      file.write(json.dumps(results, indent=2) + "\n")
-  failed = [c["check"] for c in results["checks"] if c["passed"] is False]
+  device = ", ".join(machine["gpus"] or [])
+  checks = [run_check(name) for name in FLAGS.checks]
+  found = {"checks": checks, "machine": machine}
+  side_by_side.report("checks", {}, {}, [], device=device, more=found)
+  speed = list(measure_speed(device)) if FLAGS.speed else []
+  print_table(checks, speed)
+  failed = [c["check"] for c in checks if c["passed"] is False]
   if failed:
     raise InputError(f"{', '.join(failed)}: failed. See the lines above")
 
@@ -94,11 +90,8 @@ def describe_machine() -> dict[str, Any]:
   details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
   build = tf.sysconfig.get_build_info()
   return {
-    "date": datetime.date.today().isoformat(),
     "gpus": [str(d.get("device_name", "GPU")) for d in details] or None,
     "compute capability": [d.get("compute_capability") for d in details],
-    "cpu cores": os.cpu_count(),
-    "tensorflow": tf.__version__,
     "cuda": build.get("cuda_version"),
     "cudnn": build.get("cudnn_version"),
   }
@@ -132,8 +125,12 @@ def run_check(name: str) -> dict[str, Any]:
 # Speed
 
 
-def measure_speed() -> Iterator[dict[str, Any]]:
-  """Yields the results of each model, length and kind of work."""
+def measure_speed(device: str) -> Iterator[dict[str, Any]]:
+  """Reports each model, length and kind of work on a device.
+
+  Yields:
+    What `print_table` shows.
+  """
   peak = measure_peak()
   models = {"toy": {"layers": 1, "hidden": 16, "heads": 2}}
   if not FLAGS.toy:
@@ -145,13 +142,21 @@ def measure_speed() -> Iterator[dict[str, Any]]:
         kind = "training" if is_training else "inference"
         print(f"{model}, length {seq_length}, {kind}")
         measured = time_in_turns(work)
-        yield {
+        row = {
           "model": model,
           "length": seq_length,
           "work": kind,
           **summary(work, measured, peak),
           "goal": GOALS.get((model, seq_length)) if is_training else None,
         }
+        side_by_side.report(
+          f"{kind} of {model}, {row['batch_size']} x {seq_length} tokens",
+          measured["sides"],
+          {"a step": measured["seconds"]},
+          device=device,
+          more=row,
+        )
+        yield row
 
 
 def measure_peak() -> float:
@@ -169,7 +174,8 @@ def time_in_turns(work: dict[str, Any]) -> dict[str, Any]:
   """Times ours and transformers with the largest batch that both can hold.
 
   Returns:
-    `batch_size`, and `seconds`: those of a step in each pass, by side.
+    `batch_size`, and by side `seconds`, those of a step in each pass, and
+    `sides`, the first answers.
   """
   tokens = 64 if FLAGS.toy else FLAGS.tokens_per_batch
   sides = [("ours", gpu_speed.ours, sys.executable)]
@@ -180,9 +186,10 @@ def time_in_turns(work: dict[str, Any]) -> dict[str, Any]:
     work = {**work, "batch_size": batch_size}
     try:
       seconds = {name: [] for name, *_ in sides}
+      answers = {}
       for _ in range(1 if FLAGS.toy else 2):  # sides of one process vary
-        time_sides(sides, work, seconds)
-      return {"batch_size": batch_size, "seconds": seconds}
+        answers = time_sides(sides, work, seconds)
+      return {"batch_size": batch_size, "seconds": seconds, "sides": answers}
     except InputError as error:
       is_memory = "ResourceExhausted" in str(error) or "OutOf" in str(error)
       if not is_memory or batch_size == 1:
@@ -191,16 +198,24 @@ def time_in_turns(work: dict[str, Any]) -> dict[str, Any]:
       print(f"out of memory: trying batches of {batch_size}")
 
 
-def time_sides(sides, work: dict[str, Any], seconds: dict[str, list]) -> None:
+def time_sides(
+  sides, work: dict[str, Any], seconds: dict[str, list]
+) -> dict[str, Any]:
   """Appends the seconds of each pass, one side after the other.
 
   Each side alone has the memory of the GPU; the order of sides alternates.
+
+  Returns:
+    First answer of each side.
   """
   is_second = any(seconds.values())
+  answers = dict.fromkeys(seconds)
   for name, side, python in sides[:: -1 if is_second else 1]:
     with Worker(name, side, python, **work) as worker:
+      answers[name] = worker.first_answer
       for _ in range(FLAGS.passes):
         seconds[name].append(worker.ask()["a step"])
+  return answers
 
 
 def summary(
@@ -233,7 +248,6 @@ def summary(
   }
   found = {
     "batch_size": batch_size,
-    "seconds": measured["seconds"],
     "sequences_per_second": batch_size / medians["ours"],
     "share_of_peak": flops / medians["ours"] / peak,
   }
@@ -245,12 +259,14 @@ def summary(
   return found
 
 
-def print_table(results: dict[str, Any]) -> None:
+def print_table(
+  checks: list[dict[str, Any]], speed: list[dict[str, Any]]
+) -> None:
   """Prints the checks, and the speeds as a table."""
   print()
-  for check in results["checks"]:
+  for check in checks:
     print(f"{_MARKS[check['passed']]:8}{check['check']}")
-  for row in results["speed"]:
+  for row in speed:
     line = (
       f"{row['model']:6} {row['length']:4} {row['work']:9} batch"
       f" {row['batch_size']:4}: {row['sequences_per_second']:8.1f} sequences/s,"

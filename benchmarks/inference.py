@@ -16,17 +16,13 @@ are timed.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
-import itertools
-import json
 import os
-import re
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 from absl import flags
 
@@ -35,6 +31,7 @@ from benchmarks import (
   inference_ours,
   inference_peers,
   inference_works,
+  results,
   side_by_side,
 )
 from benchmarks.inference_works import WORKS
@@ -90,17 +87,7 @@ SIDES = {
 }
 
 
-def milliseconds(seconds: float) -> str:
-  """Formats the time of a text."""
-  return f"{1000 * seconds:.2f} ms"
-
-
-SHOWN = {
-  "batches": lambda seconds: f"{1 / seconds:.1f} texts/s",
-  "median": milliseconds,
-  "99th percentile": milliseconds,
-  "processor time": milliseconds,
-}
+MODELS = {"minilm": "MiniLM", "bert-base": "BERT-Base", "tiny": "a tiny model"}
 
 
 def define_flags() -> None:
@@ -152,23 +139,17 @@ def define_flags() -> None:
     lower_bound=1,
   )
   flags.DEFINE_bool("torch_compile", False, "Compile models of transformers.")
-  flags.DEFINE_string(
-    "json_file", None, "Append the results to this file, as JSON lines."
-  )
 
 
 def main(_: list[str]) -> None:
   """Times all works with all sides, and prints ratios."""
   if not FLAGS.minilm and not FLAGS.vocab_file:
     raise InputError("--minilm or --vocab_file: not given. Name one")
-  machine = describe_machine()
-  for name, value in machine.items():
-    print(f"{name}: {value}")
   for model in FLAGS.models:
     for task in inference_works.TASKS:
       works = [work for work in chosen_works() if WORKS[work].task == task]
       if works:
-        compare(model, task, works, machine)
+        compare(model, task, works)
 
 
 def chosen_works() -> list[str]:
@@ -197,16 +178,13 @@ def chosen_sides() -> Iterator[tuple[str, Side, str]]:
       yield name, side, python
 
 
-def compare(
-  model: str, task: str, works: list[str], machine: dict[str, Any]
-) -> None:
-  """Compares and times the sides of a model; prints the results.
+def compare(model: str, task: str, works: list[str]) -> None:
+  """Compares and times the sides of a model; reports the results.
 
   Args:
     model: one of `--models`.
     task: one of `inference_works.TASKS`.
     works: names of works of that task.
-    machine: see `describe_machine`.
   """
   print(f"\n{model}, {task}")
   with contextlib.ExitStack() as stack:
@@ -222,12 +200,13 @@ def compare(
     for work in works:
       print(f"\n{model}, {work}")
       workers = compare_outputs(workers, work)
-      values = side_by_side.alternate(workers, SHOWN, f"time {work}")
-      for measure, by_side in values.items():
-        rows = list(results(by_side))
-        print_results(rows, SHOWN[measure], measure)
-        about = {"model": model, "work": work, "measure": measure}
-        save_results([{**about, **row, **machine} for row in rows])
+      values = side_by_side.alternate(workers, f"time {work}")
+      side_by_side.report(
+        f"{WORKS[work].description}, {MODELS[model]}",
+        {worker.name: worker.first_answer for worker in workers},
+        values,
+        list(pairs_of(values)),
+      )
 
 
 @contextlib.contextmanager
@@ -269,76 +248,21 @@ def compare_outputs(workers: list[Worker], work: str) -> list[Worker]:
 # Results
 
 
-def results(by_side: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
-  """Medians, and ratios to the others at their best.
+def pairs_of(values: results.Values) -> Iterator[tuple[str, str, str]]:
+  """Measure, side of ours, and each of the others at its best.
 
-  Args:
-    by_side: seconds of each pass, by side.
-
-  Yields:
-    A row per side and other: `side`, `precision`, `median`, `against`; and
-    `ratio`, `lowest` and `highest` of the other's time divided by the side's.
-    Without any other code, the first side is what others are compared with.
+  Without any other code, the first side is what others are compared with.
   """
-  medians = {name: statistics.median(times) for name, times in by_side.items()}
-  best: dict[str, str] = {}
-  for name in sorted(medians, key=medians.__getitem__):
-    if not SIDES[name].is_ours:
-      best.setdefault(SIDES[name].family, name)
-  for name, times in by_side.items():
-    for other in best.values() or [next(iter(by_side))]:
-      ratios = [b / a for a, b in zip(times, by_side[other])]
-      yield {
-        "side": SIDES[name].family,
-        "precision": SIDES[name].precision,
-        "median": medians[name],
-        "against": other,
-        "ratio": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
-      }
-
-
-def print_results(
-  rows: list[dict[str, Any]], shown: Callable, measure: str
-) -> None:
-  """Prints rows of `results`, a line per side."""
-  for (side, precision), group in itertools.groupby(
-    rows, lambda row: (row["side"], row["precision"])
-  ):
-    of_side = list(group)
-    ratios = "; ".join(
-      "{against} / this {ratio:.2f} ({lowest:.2f} to {highest:.2f})".format(
-        **row
-      )
-      for row in of_side
-    )
-    value = shown(of_side[0]["median"])
-    print(f"{measure}, {side}-{precision}: {value}; {ratios}", flush=True)
-
-
-def save_results(rows: list[dict[str, Any]]) -> None:
-  """Appends rows to `--json_file`."""
-  if FLAGS.json_file:
-    with open(FLAGS.json_file, "a") as file:
-      file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def describe_machine() -> dict[str, Any]:
-  """Date, processor, its instruction sets, and threads."""
-  try:
-    with open("/proc/cpuinfo") as file:
-      found = dict(re.findall(r"(?m)^([\w ]+?)\s*: (.*)", file.read()))
-  except OSError:  # not Linux
-    found = {}
-  names = found.get("flags", found.get("Features", "")).split()
-  is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
-  return {
-    "date": datetime.date.today().isoformat(),
-    "processor": found.get("model name", "unknown"),
-    "instruction sets": " ".join(filter(is_vector, names)),
-    "threads": FLAGS.num_threads or os.cpu_count(),
-  }
+  for measure, by_side in values.items():
+    medians = {name: statistics.median(s) for name, s in by_side.items()}
+    best: dict[str, str] = {}
+    for name in sorted(medians, key=medians.__getitem__):
+      if not SIDES[name].is_ours:
+        best.setdefault(SIDES[name].family, name)
+    for name in by_side:
+      if SIDES[name].is_ours:
+        for other in best.values() or [next(iter(by_side))]:
+          yield measure, name, other
 
 
 if __name__ == "__main__":

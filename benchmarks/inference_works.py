@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import platform
 import re
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -67,26 +65,28 @@ class Work(NamedTuple):
   """Texts to predict, and how.
 
   Attributes:
+    description: in words.
     task: one of `TASKS`.
     texts: name of the texts, see `read_texts`.
     alone: one text per call, else all in batches.
   """
 
+  description: str
   task: str
   texts: str
   alone: bool
 
 
 WORKS = {
-  "mrpc": Work("labels", "mrpc", False),
-  "mrpc-one": Work("labels", "mrpc", True),
-  "sst2": Work("labels", "sst2", False),
-  "sst2-one": Work("labels", "sst2", True),
-  "tokens": Work("labels", "tokens", False),
-  "tokens-one": Work("labels", "tokens", True),
-  "squad": Work("answers", "squad", False),
-  "lines": Work("vectors", "lines", False),
-  "lines-one": Work("vectors", "lines", True),
+  "mrpc": Work("MRPC pairs", "labels", "mrpc", False),
+  "mrpc-one": Work("one MRPC pair", "labels", "mrpc", True),
+  "sst2": Work("SST-2 sentences", "labels", "sst2", False),
+  "sst2-one": Work("one SST-2 sentence", "labels", "sst2", True),
+  "tokens": Work("texts of 128 tokens", "labels", "tokens", False),
+  "tokens-one": Work("one text of 128 tokens", "labels", "tokens", True),
+  "squad": Work("SQuAD questions", "answers", "squad", False),
+  "lines": Work("vectors of lines", "vectors", "lines", False),
+  "lines-one": Work("the vector of one line", "vectors", "lines", True),
 }
 
 
@@ -172,10 +172,10 @@ def serve(
       answer, or the `checksums`, of each.
 
   Yields:
-    The description and versions; then, per request, the outputs, or seconds per
-    text by measure.
+    The description; then, per request, the outputs, or seconds per text by
+    measure.
   """
-  answer: Answer = {"description": f"{description}; {versions()}"}
+  answer: Answer = {"description": description}
   while True:
     request = yield answer
     action, name = request.split()
@@ -204,24 +204,6 @@ def checksums(vectors: Any) -> list[float]:
 
   vectors = np.asarray(vectors, np.float32)
   return (vectors @ np.cos(np.arange(vectors.shape[1]))).tolist()
-
-
-def versions() -> str:
-  """Versions of Python and of the libraries that are loaded."""
-  names = [
-    "tensorflow",
-    "torch",
-    "transformers",
-    "sentence_transformers",
-    "onnxruntime",
-  ]
-  loaded = [name for name in names if name in sys.modules]
-  return ", ".join(
-    [
-      f"Python {platform.python_version()}",
-      *(f"{name} {sys.modules[name].__version__}" for name in loaded),
-    ]
-  )
 
 
 def in_folder(settings: SimpleNamespace, *names: str) -> str:

@@ -68,10 +68,11 @@ def define_encoder_flags() -> None:
 
 
 def main(_: list[str]) -> None:
-  """Times epochs and prints ratios."""
-  side_by_side.compare(
-    [ours, hugging_face, reference], {"an epoch": "{:.1f} s".format}
-  )
+  """Times epochs and reports ratios."""
+  work = f"MRPC, {os.path.basename(FLAGS.model_dir.rstrip('/'))}"
+  if FLAGS.max_steps:
+    work += f", {FLAGS.max_steps} steps"
+  side_by_side.compare([ours, hugging_face, reference], work)
 
 
 # Sides

@@ -19,10 +19,13 @@ from types import SimpleNamespace
 
 from absl import flags
 
-from benchmarks import side_by_side, training_step
+from benchmarks import results, side_by_side, training_step
 from benchmarks.side_by_side import Answer
 
 FLAGS = flags.FLAGS
+
+# Name of the estimate, which is compared as a side is.
+ESTIMATE = "estimate"
 
 
 def define_flags() -> None:
@@ -42,17 +45,24 @@ def define_flags() -> None:
 
 
 def main(_: list[str]) -> None:
-  """Measures peaks and prints ratios."""
+  """Measures peaks and reports ratios."""
   sides = [ours, *[hugging_face] * FLAGS.hugging_face, reference]
   sides = side_by_side.chosen(sides)
-  peaks = {}
-  for _ in range(FLAGS.passes):
+  answers: dict[str, Answer] = {}
+  peaks: dict[str, list[float]] = {}
+  for number in range(FLAGS.passes):
     for side in sides:
       with side_by_side.Worker(*side) as worker:
+        answers[worker.name] = worker.first_answer
         peaks.setdefault(worker.name, []).append(worker.ask()["peak"])
-  side_by_side.print_ratios(
-    {"peak": peaks}, {"peak": lambda peak: f"{peak / 1e9:.2f} GB"}
-  )
+    planned = answers["ours"]["estimate"]
+    peaks.setdefault(ESTIMATE, []).append(planned)
+    results.show_pass(number + 1, {"peak": peaks})
+  answers[ESTIMATE] = {"description": "of memory_plan", "versions": {}}
+  work = training_step.name_of_work()
+  if FLAGS.memory_gb:
+    work += f", --memory_gb={FLAGS.memory_gb:g}"
+  side_by_side.report(work, answers, {"peak": peaks})
 
 
 # Sides
@@ -73,10 +83,10 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     compute.dtype.size,
     num_output_positions=1,  # [CLS]
   )
-  description = (
-    f"{training_step.describe(keywords)}; estimate {planned / 1e9:.2f} GB"
-  )
-  yield from peaks(training_step.graph_side(settings, description, **keywords))
+  description = training_step.describe(keywords)
+  side = peaks(training_step.graph_side(settings, description, **keywords))
+  yield {**next(side), "estimate": planned}
+  yield from side
 
 
 def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:

@@ -16,7 +16,6 @@ less on other load of the machine; for two workers, wall-clock time.
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 from absl import flags
 
+from benchmarks import results, side_by_side
 from bertlib import app
 from bertlib.errors import InputError
 
@@ -39,11 +39,9 @@ def define_flags() -> None:
     "text_file", None, "Text file, one sentence per line.", required=True
   )
   flags.DEFINE_integer("dupe_factor", 5, "See create_pretraining_data.py.")
-  flags.DEFINE_string("reference", None, "Checkout of google-research/bert.")
-  flags.DEFINE_string(
-    "reference_python", "python3.7", "Python that runs the reference."
-  )
-  flags.DEFINE_integer("passes", 3, "Passes over all sides.", lower_bound=1)
+  side_by_side.define_run_flags(passes=3)
+  side_by_side.define_reference_flags()
+  flags.adopt_module_key_flags(side_by_side)
 
 
 class Seconds(NamedTuple):
@@ -54,7 +52,7 @@ class Seconds(NamedTuple):
 
 
 def main(_: list[str]) -> None:
-  """Times the commands and prints ratios."""
+  """Times the commands and reports ratios."""
   with tempfile.TemporaryDirectory() as folder:
     flag_values = [
       f"--input_file={FLAGS.text_file}",
@@ -66,43 +64,37 @@ def main(_: list[str]) -> None:
       output = f"--output_file={os.path.join(folder, name)}"
       return timed([*command, *flag_values, output, *more])
 
-    ratios: dict[str, list[float]] = {}
+    values: results.Values = {"whole command": {}, "its processor time": {}}
     for number in range(FLAGS.passes):
       seconds = {
         "ours": make(OURS, "ours"),
         "one worker": make(OURS, f"one-{number}", "--num_workers=1"),
         "two workers": make(OURS, f"two-{number}", "--num_workers=2"),
       }
-      found = {
-        "two workers against one, wall-clock": seconds["one worker"].clock
-        / seconds["two workers"].clock
-      }
       if FLAGS.reference:
         script = os.path.join(FLAGS.reference, "create_pretraining_data.py")
-        theirs = make([FLAGS.reference_python, script], "theirs")
-        seconds["reference"] = theirs
+        seconds["reference"] = make([FLAGS.reference_python, script], "theirs")
         if not number:
           check_equal(
             os.path.join(folder, "ours"), os.path.join(folder, "theirs")
           )
-        found |= {
-          "one process against the original, processor time": (
-            theirs.processor / seconds["ours"].processor
-          ),
-          "two workers against the original, wall-clock": theirs.clock
-          / seconds["two workers"].clock,
-        }
-      for name, (clock, processor) in seconds.items():
-        print(
-          f"pass {number + 1}: {name}: {clock:.1f} s, {processor:.1f} s CPU"
-        )
-      for name, ratio in found.items():
-        ratios.setdefault(name, []).append(ratio)
-  for name, values in ratios.items():
-    print(
-      f"{name}: median {statistics.median(values):.2f},"
-      f" from {min(values):.2f} to {max(values):.2f}"
-    )
+      for by_side, index in zip(values.values(), (0, 1)):
+        for name, times in seconds.items():
+          by_side.setdefault(name, []).append(times[index])
+      results.show_pass(number + 1, values)
+  pairs = [("whole command", "two workers", "one worker")]
+  if FLAGS.reference:
+    pairs += [
+      ("its processor time", "ours", "reference"),
+      ("whole command", "two workers", "reference"),
+    ]
+  side_by_side.report(
+    f"{os.path.basename(FLAGS.text_file)}, --dupe_factor={FLAGS.dupe_factor}",
+    {name: {"description": "", "versions": {}} for name in seconds},
+    values,
+    pairs,
+    threads=os.cpu_count(),
+  )
 
 
 def timed(command: list[str]) -> Seconds:

@@ -25,6 +25,7 @@ import numpy as np
 from absl import flags
 
 import modeling
+from benchmarks import results, side_by_side, training_step
 from bertlib.checkpoints import loading
 from bertlib.data import tf_records
 
@@ -49,12 +50,13 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     "steps", 12, "Steps per run; the first half is not timed."
   )
-  flags.DEFINE_integer("passes", 3, "Passes over all sides.")
+  side_by_side.define_run_flags(passes=3)
+  flags.adopt_module_key_flags(side_by_side)
   flags.DEFINE_string("precision", "float32", "See run_pretraining.py.")
 
 
 def main(_: list[str]) -> None:
-  """Trains in turns and prints the ratios."""
+  """Trains in turns and reports the ratios."""
   config = modeling.BertConfig(
     FLAGS.vocab_size,
     hidden_size=FLAGS.hidden,
@@ -64,21 +66,21 @@ def main(_: list[str]) -> None:
   )
   num_bytes = 4 * loading.num_weights(config)
   print(f"Gradients of a step: {num_bytes / 1e6:.0f} MB")
-  rates: dict[str, list[float]] = {name: [] for name in WAYS}
+  values: results.Values = {"training": {name: [] for name in WAYS}}
   with tempfile.TemporaryDirectory() as folder:
     make_data(folder, config)
-    for _ in range(FLAGS.passes):
+    for number in range(FLAGS.passes):
       for name, cores in WAYS.items():
-        rates[name].append(train(folder, cores))
-        print(f"  {name}: {rates[name][-1]:.2f} examples/s", flush=True)
-  first = next(iter(rates.values()))
-  for name, of_passes in rates.items():
-    ratios = [rate / base for rate, base in zip(of_passes, first)]
-    print(
-      f"{name}: {statistics.median(of_passes):.1f} examples/s;"
-      f" {statistics.median(ratios):.2f} times the first, from"
-      f" {min(ratios):.2f} to {max(ratios):.2f}"
-    )
+        values["training"][name].append(1 / train(folder, cores))
+      results.show_pass(number + 1, values)
+  first, *others = WAYS
+  side_by_side.report(
+    training_step.name_of_work(),
+    {name: {"description": FLAGS.precision, "versions": {}} for name in WAYS},
+    values,
+    [("training", other, first) for other in others],
+    threads=2,
+  )
 
 
 def make_data(folder: str, config: modeling.BertConfig) -> None:

@@ -2,14 +2,15 @@
 
 A side is a generator function. It takes the flags of the script, warms up, and
 first yields its `description` and optionally `outputs`, numbers that must agree
-among sides. Each further `next` does the work once and yields the value of each
-measure; lower is better. A side with several kinds of work gets the name of one
-by `send`.
+among sides, and `versions`, if they are not those of the libraries it loaded.
+Each further `next` does the work once and yields the value of each measure of
+`results.MEASURES`. A side with several kinds of work gets the name of one by
+`send`.
 
 Each side is a process with the Python of its own environment, started once and
 kept warm. Sides take turns, so that only one works at a time. Those Pythons
 have none of our packages, and the original's may be 3.7: scripts and this
-module import `bertlib.app` only in the driver.
+module import `bertlib` only in the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import contextlib
 import importlib
 import json
 import os
-import statistics
+import platform
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,9 @@ from types import SimpleNamespace
 from typing import Any, Callable
 
 from absl import flags
+
+from benchmarks import results
+from benchmarks.results import Values
 
 FLAGS = flags.FLAGS
 Answer = dict  # an answer of a side: values by name
@@ -41,11 +45,19 @@ _THREADS = [
 ]
 
 
-def define_flags(passes: int = 5) -> None:
+def define_run_flags(passes: int = 5) -> None:
   """Defines the flags that all benchmarks share."""
   flags.DEFINE_integer(
     "passes", passes, "Passes over all sides.", lower_bound=1
   )
+  flags.DEFINE_string(
+    "json_file", None, "Append the results to this file, as JSON lines."
+  )
+
+
+def define_flags(passes: int = 5) -> None:
+  """Defines the flags of benchmarks whose sides are processes."""
+  define_run_flags(passes)
   flags.DEFINE_integer(
     "num_threads",
     None,
@@ -86,47 +98,69 @@ def define_reference_flags() -> None:
 # The driver
 
 
-def compare(sides: list[Callable], shown: dict[str, Callable]) -> None:
-  """Runs the sides in turns, and prints ratios with their range.
+def compare(sides: list[Callable], work: str) -> None:
+  """Runs the sides in turns, and reports ratios with their range.
 
   Args:
     sides: generator functions of the script, ours first.
-    shown: functions that format the value of each measure.
+    work: what they do, in words.
   """
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(Worker(*side)) for side in chosen(sides)]
     for worker in workers[1:]:
       print_difference(workers[0], worker)
-    values = alternate(workers, shown)
-  print_ratios(values, shown)
+    values = alternate(workers)
+  report(work, {w.name: w.first_answer for w in workers}, values)
 
 
-def alternate(
-  workers: list[Worker], shown: dict[str, Callable], request: str = ""
-) -> dict[str, dict[str, list[float]]]:
+def alternate(workers: list[Worker], request: str = "") -> Values:
   """Lets workers do their work in turns; prints the values of each pass.
 
   Args:
     workers: warm, one per side.
-    shown: functions that format the value of each measure.
     request: names the work, for sides that have several.
 
   Returns:
     Value of each pass, by measure and side.
   """
-  values: dict[str, dict[str, list[float]]] = {}
+  values: Values = {}
   for number in range(FLAGS.passes):
     for worker in workers[:: -1 if number % 2 else 1]:
       for measure, value in worker.ask(request).items():
         by_side = values.setdefault(measure, {w.name: [] for w in workers})
         by_side[worker.name].append(value)
-    for measure, by_side in values.items():
-      last = ", ".join(
-        f"{name} {shown[measure](of_side[-1])}"
-        for name, of_side in by_side.items()
-      )
-      print(f"pass {number + 1}, {measure}: {last}", flush=True)
+    results.show_pass(number + 1, values)
   return values
+
+
+def report(
+  work: str,
+  sides: dict[str, Answer],
+  values: Values,
+  pairs: list[tuple[str, str, str]] | None = None,
+  threads: int | None = None,
+  **optional: Any,
+) -> None:
+  """Prints a result, and appends it to `--json_file`.
+
+  Args:
+    work: what was done, in words.
+    sides: first answers of the sides, ours first.
+    values: value of each pass, by measure and side.
+    pairs: measure, side and what it is compared with; default: ours and each
+      other side in all measures but metrics.
+    threads: number of threads of each side; default: that of the flags.
+    **optional: other fields of a `results.Result`.
+  """
+  if pairs is None:
+    pairs = results.pairs_with(next(iter(sides)), values)
+  if threads is None:
+    threads = FLAGS.num_threads or os.cpu_count()
+  ratios = results.compare(values, pairs)
+  result = results.make(work, sides, values, ratios, threads, **optional)
+  results.show(result)
+  if FLAGS.json_file:
+    results.append(FLAGS.json_file, result)
 
 
 def chosen(sides: list[Callable]) -> list[tuple[str, Callable, str]]:
@@ -159,35 +193,12 @@ def print_difference(ours: Worker, theirs: Worker) -> None:
     )
 
 
-def print_ratios(
-  values: dict[str, dict[str, list[float]]], shown: dict[str, Callable]
-) -> None:
-  """Prints medians, and ratios of the other sides to ours.
-
-  Args:
-    values: value of each pass, by measure and side.
-    shown: functions that format the value of each measure.
-  """
-  for measure, by_side in values.items():
-    for name, theirs in by_side.items():
-      middle = shown[measure](statistics.median(theirs))
-      if name == "ours":
-        print(f"{measure}, ours: {middle}")
-        continue
-      ratios = [b / a for a, b in zip(by_side["ours"], theirs)]
-      print(
-        f"{measure}, {name}: {middle}; {name} / ours: median"
-        f" {statistics.median(ratios):.2f}, from {min(ratios):.2f} to"
-        f" {max(ratios):.2f}"
-      )
-
-
 class Worker:
   """The process of a side, as a context manager.
 
   Attributes:
     name: name of the side.
-    first_answer: `description` and `outputs` of the side.
+    first_answer: `description`, `versions` and `outputs` of the side.
   """
 
   def __init__(self, name: str, side: Callable, python: str, **more: Any):
@@ -225,7 +236,12 @@ class Worker:
     except BaseException:
       self.__exit__()
       raise
-    print(f"{self.name}: {self.first_answer['description']}", flush=True)
+    found = self.first_answer["versions"].items()
+    print(
+      f"{self.name}: {self.first_answer['description']};"
+      f" {', '.join(' '.join(item) for item in found)}",
+      flush=True,
+    )
 
   def ask(self, request: str = "") -> Answer:
     """Does the work once; returns the value of each measure."""
@@ -271,12 +287,29 @@ def work(module: str, side: str, settings: str) -> None:
   function = getattr(importlib.import_module(module), side)
   running = function(SimpleNamespace(**json.loads(settings)))
   answer = next(running)
+  answer.setdefault("versions", versions())
   while True:
     print(json.dumps(answer), file=answers, flush=True)
     request = sys.stdin.readline()
     if not request:
       break
     answer = running.send(request.strip())
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of the libraries that are loaded."""
+  found = {"python": platform.python_version()}
+  for name in (
+    "tensorflow",
+    "torch",
+    "transformers",
+    "sentence_transformers",
+    "onnxruntime",
+    "tokenizers",
+  ):
+    if name in sys.modules:
+      found[name] = sys.modules[name].__version__
+  return found
 
 
 def timed(function: Callable, *args: Any) -> float:

@@ -17,7 +17,6 @@ import gzip
 import math
 import os
 import random
-import statistics
 import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -26,6 +25,7 @@ from typing import Any, Callable
 from absl import flags
 
 import tokenization
+from benchmarks import results, side_by_side
 from bertlib import app
 from bertlib.errors import InputError
 
@@ -42,31 +42,33 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
-  flags.DEFINE_integer("passes", 5, "Passes over the text.", lower_bound=1)
+  side_by_side.define_run_flags()
+  flags.adopt_module_key_flags(side_by_side)
 
 
 def main(_: list[str]) -> None:
   """Times both, compares their ids and measures the cache."""
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
   lines = read_lines(FLAGS.text_file)
-  ratios = []
+  values: dict[str, list[float]] = {"ours": [], "tokenizers": []}
   for number in range(FLAGS.passes):
-    peers_seconds, encodings = timed(peer().encode_batch, lines, False, False)
-    our_seconds, ids = timed(encode_each, ours(), lines)
+    theirs, encodings = timed(peer().encode_batch, lines, False, False)
+    own, ids = timed(encode_each, ours(), lines)
     for line, our_ids, encoding in zip(lines, ids, encodings):
       if our_ids != encoding.ids:
         raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
-    ratios.append(peers_seconds / our_seconds)
-    print(
-      f"pass {number + 1}: tokenizers {len(lines) / peers_seconds:8.0f} lines/s"
-      f", ours {len(lines) / our_seconds:8.0f} lines/s"
-      f", ratio {ratios[-1]:.2f}",
-      flush=True,
-    )
-  print(
-    f"ids of {len(lines)} lines equal; ratio: median"
-    f" {statistics.median(ratios):.2f},"
-    f" from {min(ratios):.2f} to {max(ratios):.2f}"
+    values["ours"].append(own / len(lines))
+    values["tokenizers"].append(theirs / len(lines))
+    results.show_pass(number + 1, {"tokenization": values})
+  print(f"ids of {len(lines)} lines equal")
+  side_by_side.report(
+    f"{len(lines):,} lines of {os.path.basename(FLAGS.text_file)}",
+    {
+      name: {"description": "", "versions": side_by_side.versions()}
+      for name in values
+    },
+    {"tokenization": values},
+    threads=1,
   )
   print(f"cache for this text: {cache_peak(lines)}")
   peak = cache_peak(shuffled(lines), most_chunks=300_000)

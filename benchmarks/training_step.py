@@ -52,10 +52,8 @@ def define_model_flags() -> None:
 
 
 def main(_: list[str]) -> None:
-  """Times steps and prints ratios."""
-  side_by_side.compare(
-    [ours, hugging_face, reference], {"a step": "{:.3f} s".format}
-  )
+  """Times steps and reports ratios."""
+  side_by_side.compare([ours, hugging_face, reference], name_of_work())
 
 
 # Sides
@@ -100,6 +98,14 @@ def hugging_face(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 # Helpers
+
+
+def name_of_work() -> str:
+  """Model and batch of the flags, in words."""
+  names = {(12, 768): "BERT-Base", (24, 1024): "BERT-Large"}
+  sizes = FLAGS.layers, FLAGS.hidden
+  model = names.get(sizes, "{} layers of {}".format(*sizes))
+  return f"{model}, {FLAGS.batch_size} x {FLAGS.seq_length} tokens"
 
 
 def sizes(settings: SimpleNamespace) -> dict[str, int]:

@@ -10,7 +10,7 @@ import pytest
 import reference_data
 from safetensors.numpy import load_file
 
-from benchmarks import embeddings
+from benchmarks import embeddings, results
 
 
 @pytest.fixture
@@ -76,6 +76,6 @@ def test_a_small_model_is_trained(published, tmp_path):
   )
   assert process.returncode == 0, process.stderr
   assert "before training: spearman" in process.stdout
-  (row,) = map(json.loads, json_file.read_text().splitlines())
+  (result,) = results.read(json_file)
   for name in ("training", "whole command", "spearman"):
-    assert len(row["values"][name]["ours"]) == 1
+    assert len(result.values[name]["ours"]) == 1

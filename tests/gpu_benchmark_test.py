@@ -1,13 +1,12 @@
 """Tests of `benchmarks.gpu` at toy size, on a CPU."""
 
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import gpu, gpu_checks
+from benchmarks import gpu, gpu_checks, results
 
 TOY = SimpleNamespace(
   toy=True,
@@ -65,7 +64,7 @@ def test_share_of_the_peak_is_that_of_the_products():
 
 @pytest.mark.process
 def test_command_checks_measures_and_writes_json(tmp_path):
-  path = tmp_path / "gpu.json"
+  path = tmp_path / "gpu.jsonl"
   done = subprocess.run(
     [
       *(sys.executable, "-m", "benchmarks.gpu", "--toy", f"--json_file={path}"),
@@ -76,10 +75,8 @@ def test_command_checks_measures_and_writes_json(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert "not run placement" in done.stdout
-  results = json.loads(path.read_text())
-  checks = {row["check"]: row["passed"] for row in results["checks"]}
-  assert checks == {"placement": None}
-  (row,) = results["speed"]
-  assert row["model"] == "toy"
-  assert row["sequences_per_second"] > 0
-  assert row["share_of_peak"] > 0
+  checks, speed = results.read(path)
+  assert [c["passed"] for c in checks.more["checks"]] == [None]
+  assert speed.values["a step"]["ours"][0] > 0
+  assert speed.more["model"] == "toy"
+  assert speed.more["share_of_peak"] > 0

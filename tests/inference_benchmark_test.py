@@ -1,6 +1,5 @@
 """Tests of the benchmark of inference: its texts, ratios and a small run."""
 
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import tokenization
-from benchmarks import inference, inference_works
+from benchmarks import inference, inference_works, results
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##s", "1", "one", "two"]
 
@@ -29,22 +28,24 @@ def test_texts_of_128_tokens_have_no_more_and_no_less(vocab_file):
 
 @pytest.mark.unit
 def test_ratios_are_to_each_peer_at_its_best():
-  rows = inference.results(
-    {
+  values = {
+    "batches": {
       "predictor-float32": [2.0, 2.0, 4.0],
       "transformers-float32": [9.0, 9.0, 9.0],
       "transformers-int8": [6.0, 4.0, 4.0],
     }
-  )
-  assert next(rows) == {
-    "side": "predictor",
-    "precision": "float32",
-    "median": 2.0,
-    "against": "transformers-int8",
-    "ratio": 2.0,
-    "lowest": 1.0,
-    "highest": 3.0,
   }
+  pairs = list(inference.pairs_of(values))
+  assert pairs == [("batches", "predictor-float32", "transformers-int8")]
+
+
+@pytest.mark.unit
+def test_without_peers_sides_are_compared_with_the_first():
+  values = {"median": {"predictor-int8": [2.0], "predictor-float32": [1.0]}}
+  assert list(inference.pairs_of(values)) == [
+    ("median", "predictor-int8", "predictor-int8"),
+    ("median", "predictor-float32", "predictor-int8"),
+  ]
 
 
 @pytest.mark.unit
@@ -78,10 +79,10 @@ def test_a_small_model_is_timed(vocab_file, tmp_path):
     text=True,
   )
   assert process.returncode == 0, process.stderr
-  rows = list(map(json.loads, json_file.read_text().splitlines()))
-  assert {(row["work"], row["measure"]) for row in rows} >= {
-    ("tokens", "batches"),
-    ("tokens-one", "median"),
-    ("tokens-one", "99th percentile"),
-  }
-  assert all(row["median"] > 0 for row in rows)
+  batches, alone = results.read(json_file)
+  assert set(batches.values) == {"batches", "processor time"}
+  assert set(alone.values) == {"median", "99th percentile", "processor time"}
+  for result in (batches, alone):
+    assert result.sides["predictor-float32"]["versions"]["tensorflow"]
+    for by_side in result.values.values():
+      assert by_side["predictor-float32"][0] > 0

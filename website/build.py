@@ -3,7 +3,7 @@
     python -m website.build --output=output/site
 
 Pages are the Markdown files of docs/ and those in `OTHER_PAGES`; the pages of
-the reference are generated from the code by `website.reference`. Zensical
+`website.reference` are generated from the code and from results. Zensical
 renders them, and a broken link is an error.
 """
 
@@ -56,7 +56,9 @@ def sources() -> dict[str, pathlib.Path]:
 def write_pages(folder: pathlib.Path) -> None:
   """Writes all pages, with links between them, to a folder."""
   files = sources()
+  generated = reference.pages()
   page_of = {path: page for page, path in files.items()}
+  page_of |= {ROOT / "docs" / page: page for page in generated}
   for page, path in files.items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
     if path.suffix != ".md":
@@ -65,7 +67,7 @@ def write_pages(folder: pathlib.Path) -> None:
 
     text = _links_within_site(path, page, page_of)
     (folder / page).write_text(text, encoding="utf-8")
-  for page, text in reference.pages().items():
+  for page, text in generated.items():
     (folder / page).parent.mkdir(parents=True, exist_ok=True)
     (folder / page).write_text(text(), encoding="utf-8")
   for name in ("style.css", "file_worker.js"):
@@ -79,7 +81,7 @@ def _links_within_site(
 
   def link(found):
     target = pathlib.Path(os.path.normpath(path.parent / found[1]))
-    if target not in page_of:  # a generated page, or broken
+    if target not in page_of:  # broken
       return found[1]
     return os.path.relpath(page_of[target], os.path.dirname(page))
 

@@ -1,4 +1,4 @@
-"""Pages of the reference that are generated from the code."""
+"""Pages of the site that are generated from the code and from results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from bertlib.settings import help_text, option
 from bertlib.settings.option import Flag
-from website import compatibility, record_features, signatures
+from website import compatibility, performance, record_features, signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -67,6 +67,7 @@ def pages() -> dict[str, Callable[[], str]]:
     "reference/record_features.md": record_features.page,
     "reference/signatures.md": signatures.page,
     "reference/compatibility.md": compatibility.page,
+    "results/performance.md": performance.page,
   }
 
 

@@ -1,0 +1,291 @@
+"""Results of benchmarks: their measures, and how they are printed and kept.
+
+A line of `--json_file` is a `Result`. The page on performance is made from the
+lines in docs/results/performance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import re
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, NamedTuple
+
+# Value of each pass, by measure and side.
+Values = dict
+
+
+class Measure(NamedTuple):
+  """What is measured.
+
+  Attributes:
+    show: formats a value.
+    is_metric: whether it is the quality of a model; of all others, such as
+      seconds and bytes, less is better.
+  """
+
+  show: Callable[[float], str]
+  is_metric: bool = False
+
+
+def _seconds(value: float) -> str:
+  return f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
+
+
+def _milliseconds(seconds: float) -> str:
+  return f"{1000 * seconds:.2f} ms"
+
+
+def _rate(unit: str) -> Callable[[float], str]:
+  """Formats the time of one as a number per second."""
+  return lambda seconds: f"{1 / seconds:,.4g} {unit}/s"
+
+
+def _gigabytes(value: float) -> str:
+  return f"{value / 1e9:.2f} GB"
+
+
+_METRIC = Measure("{:.4f}".format, is_metric=True)
+
+MEASURES = {
+  "a step": Measure(_seconds),
+  "an epoch": Measure(_seconds),
+  "batches": Measure(_rate("texts")),
+  "median": Measure(_milliseconds),
+  "99th percentile": Measure(_milliseconds),
+  "processor time": Measure(_milliseconds),
+  "training": Measure(_rate("examples")),
+  "whole command": Measure(_seconds),
+  "its processor time": Measure(_seconds),
+  "tokenization": Measure(_rate("lines")),
+  "peak": Measure(_gigabytes),
+  "spearman": _METRIC,
+  "pearson": _METRIC,
+  "ndcg@10": _METRIC,
+  "mrr@10": _METRIC,
+  "recall@10": _METRIC,
+}
+
+
+class Ratio(NamedTuple):
+  """How much more the other side takes: above 1, `side` takes less.
+
+  Attributes:
+    measure: one of `MEASURES`.
+    side: what is compared.
+    against: with what.
+    median: of the ratios in each pass.
+    lowest: of these ratios.
+    highest: of these ratios.
+  """
+
+  measure: str
+  side: str
+  against: str
+  median: float
+  lowest: float
+  highest: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """A work of one run.
+
+  Attributes:
+    benchmark: name of the script.
+    work: what was done, in words.
+    command: command line, with base names for paths.
+    date: of the run.
+    processor: its model.
+    instruction_sets: those for vectors and matrices, as Linux names them.
+    threads: number of threads of each side.
+    versions: of this project and of what it runs on.
+    sides: `description` and `versions` of each side.
+    values: value of each pass, by measure and side.
+    ratios: comparisons of sides.
+    device: the GPU, if one was used.
+    note: what else has to be known.
+    more: values that only this benchmark has, by name.
+  """
+
+  benchmark: str
+  work: str
+  command: str
+  date: str
+  processor: str
+  instruction_sets: str
+  threads: int
+  versions: dict[str, str]
+  sides: dict[str, dict[str, Any]]
+  values: dict[str, dict[str, list[float]]]
+  ratios: list[Ratio]
+  device: str = ""
+  note: str = ""
+  more: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def make(
+  work: str,
+  sides: Mapping[str, Mapping[str, Any]],
+  values: Values,
+  ratios: Iterable[Ratio],
+  threads: int,
+  **optional: Any,
+) -> Result:
+  """The result of the running benchmark.
+
+  Args:
+    work: what was done, in words.
+    sides: first answers of the sides, see `side_by_side`.
+    values: value of each pass, by measure and side.
+    ratios: comparisons of sides.
+    threads: number of threads of each side.
+    **optional: other fields.
+  """
+  from bertlib.reporting import receipts
+
+  return Result(
+    benchmark=_main_module().rpartition(".")[2],
+    work=work,
+    command=command_line(_main_module(), sys.argv[1:]),
+    date=datetime.date.today().isoformat(),
+    **processor(),
+    threads=threads,
+    versions=receipts.versions(),
+    sides={
+      name: {key: answer.get(key) for key in ("description", "versions")}
+      for name, answer in sides.items()
+    },
+    values=values,
+    ratios=list(ratios),
+    **optional,
+  )
+
+
+def _main_module() -> str:
+  return sys.modules["__main__"].__spec__.name
+
+
+def command_line(module: str, arguments: Iterable[str]) -> str:
+  """A command to repeat: without folders and the file of results."""
+  words = [re.sub(r"[^=,]*/(?=[^/])", "", word) for word in arguments]
+  words = [f"{n}={v}" for n, v in _variables()] + [
+    *("python", "-m", module),
+    *words,
+  ]
+  return re.sub(r" --?json_file[= ]\S+", "", shlex.join(words))
+
+
+def _variables() -> Iterable[tuple[str, str]]:
+  """Variables of the environment that change how TensorFlow computes."""
+  names = re.compile(r"(ONEDNN|OMP|TF_(ENABLE|NUM|XLA))_")
+  return [(n, v) for n, v in sorted(os.environ.items()) if names.match(n)]
+
+
+def processor() -> dict[str, str]:
+  """`processor` and `instruction_sets` of a `Result`."""
+  try:
+    with open("/proc/cpuinfo") as file:
+      found = dict(re.findall(r"(?m)^([\w ]+?)\s*: (.*)", file.read()))
+  except OSError:  # not Linux
+    found = {}
+  names = found.get("flags", found.get("Features", "")).split()
+  is_vector = re.compile("avx|vnni|amx|bf16|fp16|asimd|sve|i8mm").search
+  return {
+    "processor": found.get("model name", "unknown"),
+    "instruction_sets": " ".join(filter(is_vector, names)),
+  }
+
+
+def compare(
+  values: Values, pairs: Iterable[tuple[str, str, str]]
+) -> list[Ratio]:
+  """Compares sides pass by pass.
+
+  Args:
+    values: value of each pass, by measure and side.
+    pairs: measure, side and what it is compared with.
+  """
+  found = []
+  for measure, side, against in pairs:
+    by_side = values[measure]
+    ratios = [b / a for a, b in zip(by_side[side], by_side[against])]
+    found.append(
+      Ratio(
+        measure,
+        side,
+        against,
+        statistics.median(ratios),
+        min(ratios),
+        max(ratios),
+      )
+    )
+  return found
+
+
+def pairs_with(first: str, values: Values) -> list[tuple[str, str, str]]:
+  """Pairs of one side and each other, in all measures but metrics."""
+  return [
+    (measure, first, other)
+    for measure, by_side in values.items()
+    for other in by_side
+    if other != first and not MEASURES[measure].is_metric
+  ]
+
+
+# Printing and keeping
+
+
+def show_pass(number: int, values: Values) -> None:
+  """Prints the last value of each side, counting passes from 1."""
+  for measure, by_side in values.items():
+    last = ", ".join(
+      f"{name} {MEASURES[measure].show(of_side[-1])}"
+      for name, of_side in by_side.items()
+      if of_side
+    )
+    print(f"pass {number}, {measure}: {last}", flush=True)
+
+
+def show(result: Result) -> None:
+  """Prints medians and ratios."""
+  for measure, by_side in result.values.items():
+    for side, of_passes in by_side.items():
+      middle = MEASURES[measure].show(statistics.median(of_passes))
+      print(f"{measure}, {side}: {middle}")
+      for ratio in result.ratios:
+        if (ratio.measure, ratio.side) == (measure, side):
+          print(
+            f"  {ratio.against} / {side}: median {ratio.median:.2f},"
+            f" from {ratio.lowest:.2f} to {ratio.highest:.2f}"
+          )
+  print(end="", flush=True)
+
+
+def append(path: str, result: Result) -> None:
+  """Adds a line to a file of results."""
+  row = dataclasses.asdict(result)
+  row["ratios"] = [ratio._asdict() for ratio in result.ratios]
+  with open(path, "a", encoding="utf-8") as file:
+    file.write(json.dumps(row) + "\n")
+
+
+def read(path: str) -> list[Result]:
+  """Reads a file of results.
+
+  Raises:
+    TypeError: a line lacks a field, or has one that is not known.
+  """
+  found = []
+  with open(path, encoding="utf-8") as file:
+    for line in file:
+      row = json.loads(line)
+      ratios = [Ratio(**ratio) for ratio in row.pop("ratios")]
+      found.append(Result(**row, ratios=ratios))
+  return found
