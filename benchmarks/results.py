@@ -20,6 +20,10 @@ from typing import Any, Callable, NamedTuple
 # Value of each pass, by measure and side.
 Values = dict
 
+# Other work of the machine: processes that ran or waited, before the benchmark
+# added its own.
+_LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+
 
 class Measure(NamedTuple):
   """What is measured.
@@ -110,6 +114,7 @@ class Result:
     values: value of each pass, by measure and side.
     ratios: comparisons of sides.
     device: the GPU, if one was used.
+    load: load average of the machine at the start; None: unknown.
     note: what else has to be known.
     more: values that only this benchmark has, by name.
   """
@@ -126,6 +131,7 @@ class Result:
   values: dict[str, dict[str, list[float]]]
   ratios: list[Ratio]
   device: str = ""
+  load: float | None = None
   note: str = ""
   more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -164,6 +170,7 @@ def make(
     },
     values=values,
     ratios=list(ratios),
+    load=_LOAD,
     **optional,
   )
 

@@ -46,7 +46,7 @@ GOAL = {
 
 @each_kept
 def test_every_field_of_a_kept_result_is_given(result):
-  optional = {"device", "note", "more"}
+  optional = {"device", "load", "note", "more"}
   for field in dataclasses.fields(result):
     assert getattr(result, field.name) or field.name in optional, field.name
   assert re.fullmatch(r"\d{4}-\d\d-\d\d", result.date)
@@ -136,7 +136,7 @@ def test_a_row_has_its_goal(limit, shown):
 )
 def test_a_goal_of_something_else_is_listed_as_not_measured(other):
   page = performance.render([RESULT], [GOAL | {"ratio": 7.5} | other])
-  row, listed = page.split("## Goals without a measurement")
+  row, listed = page.split("## Goals that no run shows")
   assert "7.5" not in row
   assert "| 7.5 |" in listed
 

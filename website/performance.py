@@ -31,12 +31,20 @@ made from files that the [benchmarks](../about/benchmarks.md) wrote.
   the passes of a run; the lowest and the highest pass are in parentheses. If
   they lie on both sides of one, the row says "unclear".
 - **Values** are medians over the passes. They depend on the machine, and the
-  machines were shared with other work. Compare ratios, and no values of
-  different runs.
+  machines were shared with other work: each run has the load average at its
+  start. Compare ratios, and no values of different runs.
 - **Goals** are ratios to reach, or limits. Those that are missed stay here.
 - **The other code** runs in the precision and with the options that are fastest
   on the machine, as [described](../about/benchmarks.md#reading-the-output).
 - **To repeat a row**, follow the link to its run.
+"""
+
+
+_OPEN_GOALS = """\
+## Goals that no run shows
+
+Some were measured before results were kept, as
+[benchmarks](../about/benchmarks.md#goals-and-results) says.
 """
 
 
@@ -144,7 +152,7 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
       heads = ["work", "metric", "this project", "compared with", "difference"]
       parts.append(_table([*heads, "run"], metrics))
   open_goals = [
-    [goal["work"], goal["side"], goal.get("against", ""), _goal_text(goal)]
+    [goal["work"], *_sides_of(goal), _goal_text(goal)]
     for goal in all_goals
     if not any(
       _matches(goal, result, ratio)
@@ -153,7 +161,7 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
     )
   ]
   if open_goals:
-    parts.append("## Goals without a measurement\n")
+    parts.append(_OPEN_GOALS)
     heads = ["work", "this project", "compared with", "goal"]
     parts.append(_table(heads, open_goals))
   if runs:
@@ -284,7 +292,15 @@ def _comparisons(
     if (goal["benchmark"], goal["work"]) == (result.benchmark, result.work)
     and goal.get("against") in result.values.get(goal["measure"], {})
   }
-  return result.ratios + results.compare(result.values, sorted(named - known))
+  added = results.compare(result.values, sorted(named - known))
+  order = [
+    (measure, side)
+    for measure, by_side in result.values.items()
+    for side in by_side
+  ]
+  return sorted(
+    [*result.ratios, *added], key=lambda r: order.index((r.measure, r.side))
+  )
 
 
 def _matches(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> bool:
@@ -299,6 +315,14 @@ def _matches(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> bool:
     and against in (ratio.against, ratio.against.split("-")[0])
     and threads == result.threads
   )
+
+
+def _sides_of(goal: Mapping[str, Any]) -> tuple[str, str]:
+  """How this project computes, and what it is compared with."""
+  own = goal["side"].removeprefix("ours").removeprefix("predictor-")
+  family, _, precision = goal.get("against", "").partition("-")
+  other = _OTHERS.get(family, (family, ""))[0]
+  return own, ", ".join(filter(None, [other, precision]))
 
 
 def _goal_text(goal: Mapping[str, Any]) -> str:
@@ -345,6 +369,8 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
   facts = [first.date, f"{first.processor} ({_extensions(first)})"]
   facts += [first.device] if first.device else []
   facts.append(_threads(first))
+  if first.load is not None:
+    facts.append(f"load average {first.load:g} at the start")
   versions: dict[str, str] = {}
   for result in of_run:
     for side in result.sides.values():
