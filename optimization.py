@@ -24,7 +24,8 @@ class Gradients(NamedTuple):
     loss: float32 [], mean over the batch.
     scalars: further means over the batch, float32 [] by name.
     gradients: one per variable: a tensor, `tf.IndexedSlices`, or None; with
-      loss scaling, gradients of the scaled loss.
+      loss scaling, gradients of the scaled loss. Those of variables with a
+      16-bit copy, see `weight_copies`, have the dtype of the copy.
     variables: the trainable variables that are not frozen.
   """
 
@@ -192,9 +193,18 @@ def gradients_of(
   """
   variables = trained_variables(tf.trainable_variables(), frozen or Frozen())
   scaled = loss if factor is None else loss * factor
-  return Gradients(
-    loss, dict(scalars or {}), tf.gradients(scaled, variables), variables
+  copies = weight_copies()
+  gradients = tf.gradients(
+    scaled, [copies.get(name_of(v), v) for v in variables]
   )
+  return Gradients(loss, dict(scalars or {}), gradients, variables)
+
+
+def in_float32(gradient):
+  """A gradient that was computed in 16 bits, as float32."""
+  if gradient is None or gradient.dtype == tf.float32:
+    return gradient
+  return tf.cast(gradient, tf.float32)
 
 
 def _dense(gradient):
@@ -213,6 +223,41 @@ def _gradient_scale(norm, clip_norm, loss_scale):
   # The last term makes the factor NaN if the norm is NaN or Inf.
   scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm) + (norm - norm)
   return scale / loss_scale.value if loss_scale else scale
+
+
+# 16-bit copies of weights
+
+_COPIES = "weight_copies"
+
+
+def weight_copy(weight, dtype):
+  """A variable that is kept equal to a weight, rounded to a 16-bit dtype.
+
+  A model that multiplies by it casts no weight in its steps: the update writes
+  weight and copy in one pass. Checkpoints do not contain it.
+
+  Args:
+    weight: a float32 variable, whose updates are all those of
+      `AdamWeightDecayOptimizer`.
+    dtype: bfloat16 or float16.
+  """
+  name = f"{name_of(weight)}/{dtype.name}"
+  for copy in tf.get_collection(_COPIES):
+    if name_of(copy) == name:
+      return copy
+  with tf.name_scope(None):
+    return tf.Variable(
+      lambda: tf.cast(weight, dtype),
+      trainable=False,
+      name=name,
+      collections=[tf.GraphKeys.LOCAL_VARIABLES, _COPIES],
+    )
+
+
+def weight_copies() -> dict[str, Any]:
+  """The copies of `weight_copy` in this graph, by name of the weight."""
+  copies = tf.get_collection(_COPIES)
+  return {name_of(copy).rpartition("/")[0]: copy for copy in copies}
 
 
 # Replicas
@@ -270,7 +315,7 @@ def mean_over_replicas(
   """
   count = num_replicas(use_tpu)
   if not use_tpu and count == 1:
-    return local, tf.linalg.global_norm(local.gradients)
+    return local, tf.linalg.global_norm(list(map(in_float32, local.gradients)))
   present = [g for g in local.gradients if g is not None]
   is_sparse = [isinstance(g, tf.IndexedSlices) for g in present]
   means, squares = sum_over_replicas(
@@ -560,6 +605,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     if not pairs:
       return tf.no_op(name)
     constants = [self._constants(weight) for _, weight in pairs]
+    copies = weight_copies()
+    copies = [copies.get(name_of(weight)) for _, weight in pairs]
     with tf.device(self.device):
       inputs = [self._inputs(gradient, weight) for gradient, weight in pairs]
 
@@ -567,7 +614,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       is_finite, inputs = arguments
 
       def update_all():
-        return tf.group(*map(self._update, constants, inputs))
+        return tf.group(*map(self._update, constants, copies, inputs))
 
       if is_finite is None:
         return update_all()
@@ -621,18 +668,21 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
       "scales_by_norm": self.scales_by_norm and not self._is_excluded(name),
     }
 
-  def _update(self, constants: dict[str, Any], inputs):
-    """Op that applies `_updated` to the weight and its moments."""
+  def _update(self, constants: dict[str, Any], copy, inputs):
+    """Op that applies `_updated` to the weight, its copy and its moments."""
     # XLA updates variables in place through their handles; reference variables
     # have no handles.
     if self.jit_compile and all(hasattr(v, "handle") for v in inputs[:3]):
-      return _compiled_update(**constants)(*inputs)
+      return _compiled_update(**constants)(copy, *inputs)
     weight, m, v, *_ = inputs
     with tf.device(self.device):
       new_weight, new_m, new_v = _updated(*inputs, **constants)
       moments = m.assign(new_m), v.assign(new_v)
     # An assignment with a device would move the weight to that device.
-    return tf.group(weight.assign(new_weight), *moments)
+    update = tf.group(weight.assign(new_weight), *moments)
+    if copy is None:
+      return update
+    return tf.group(update, copy.assign(tf.cast(new_weight, copy.dtype)))
 
   def _is_excluded(self, param_name: str) -> bool:
     excluded = self.exclude_from_weight_decay or ()
@@ -654,6 +704,7 @@ def _updated(
   scales_by_norm: bool,
 ):
   """New values of a weight and its two moments, each of the weight's shape."""
+  gradient = in_float32(gradient)
   if gradient_scale is not None:
     gradient = gradient * gradient_scale
   m = beta_1 * m + (1.0 - beta_1) * gradient
@@ -679,14 +730,17 @@ def _compiled_update(**constants) -> Callable:
   # The function takes handles, not variables: a strategy's copy of a variable
   # would be replaced by the copy that the function was traced with.
   @tf.function(jit_compile=True, autograph=False)
-  def update(handles, *inputs):
+  def update(handles, copies, *inputs):
     read = tf.raw_ops.ReadVariableOp
     variables = [read(resource=handle, dtype=tf.float32) for handle in handles]
     values = _updated(*variables, *inputs, **constants)
-    for handle, value in zip(handles, values):
+    values += tuple(tf.cast(values[0], dtype) for _, dtype in copies)
+    for handle, value in zip([*handles, *(h for h, _ in copies)], values):
       tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return tf.constant(0)  # callers need an output to depend on
 
-  return lambda weight, m, v, *inputs: update(
-    [weight.handle, m.handle, v.handle], *inputs
+  return lambda copy, weight, m, v, *inputs: update(
+    [weight.handle, m.handle, v.handle],
+    [] if copy is None else [(copy.handle, copy.dtype)],
+    *inputs,
   )

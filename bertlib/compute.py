@@ -12,6 +12,8 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
 - `jit_compile`: XLA fuses the operations between matrix products. Overrides
   `dense`, `add_and_norm` and the attention of `UnpaddedCompute`; see
   `xla_fusion`.
+- `copy_weights`: the optimizer keeps 16-bit copies of the kernels. Overrides
+  `dense`.
 - `use_onednn`: kernels of oneDNN outside training. Overrides `add_and_norm`;
   `UnpaddedCompute` then calls `_attention_by_onednn`.
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
@@ -33,6 +35,7 @@ from typing import Any, Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
+import optimization
 from bertlib import int8, onednn, xla_fusion
 
 
@@ -51,6 +54,10 @@ class FastCompute(modeling.Compute):
       is compiled once. Not for a TPU, where the whole model is compiled anyway.
     recompute: in training, store only the input of each layer and recompute
       its activations for the gradient.
+    copy_weights: in training in 16 bits, multiply by copies of the kernels that
+      the weight update writes, see `optimization.weight_copy`: no kernel is
+      cast. Only for training by that optimizer, without `recompute`, on one
+      device.
     use_onednn: outside training, normalize layers by a kernel of oneDNN. For
       CPUs only.
     is_training: set by `BertModel`.
@@ -60,6 +67,7 @@ class FastCompute(modeling.Compute):
   unpad: bool = False
   jit_compile: bool = False
   recompute: bool = False
+  copy_weights: bool = False
   use_onednn: bool = False
   is_training: bool = True
 
@@ -73,7 +81,11 @@ class FastCompute(modeling.Compute):
   def for_inference(self) -> FastCompute:
     """See base class."""
     return dataclasses.replace(
-      self, jit_compile=False, recompute=False, is_training=False
+      self,
+      jit_compile=False,
+      recompute=False,
+      copy_weights=False,
+      is_training=False,
     )
 
   def for_batch(self, input_mask) -> FastCompute:
@@ -100,6 +112,8 @@ class FastCompute(modeling.Compute):
       return kernel.dense(inputs, bias, activation)
     if not self._fuses():
       return super().dense(inputs, kernel, bias, activation)
+    if self.copy_weights and inputs.dtype != tf.float32:
+      kernel = optimization.weight_copy(kernel, inputs.dtype)
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
     return xla_fusion.fused_dense(inputs, kernel, bias, activation)
 

@@ -160,6 +160,47 @@ def test_fast_compute_of_a_command_trains():
   assert len(run_mode(model_fn, features(**more), Modes.TRAIN)) > 20
 
 
+def trained_weights(copy_weights, num_micro_batches):
+  """Weights of a classifier after two steps in bfloat16, and its copies."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    model_fn = run_classifier.model_fn_builder(
+      CONFIG,
+      3,
+      **LEARNS,
+      seed=1,
+      compute=FastCompute(
+        tf.bfloat16, unpad=True, jit_compile=True, copy_weights=copy_weights
+      ),
+      options=optimization.StepOptions(
+        jit_compile=True, num_micro_batches=num_micro_batches
+      ),
+    )
+    _, more, _ = CASES["classifier"]
+    batch = features(**more)
+    spec = model_fn(batch, None, Modes.TRAIN, {"batch_size": 2})
+    weights = tf.trainable_variables()
+    session.run(tf.global_variables_initializer())
+    draw = np.random.default_rng(0)
+    for weight in weights:
+      weight.load(draw.normal(size=weight.shape), session)
+    session.run(tf.local_variables_initializer())
+    for _ in range(2):
+      session.run(spec.train_op)
+    return session.run([weights, optimization.weight_copies()])
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+def test_copies_of_weights_do_not_change_training(num_micro_batches, variables):
+  if variables == "reference":
+    pytest.skip("XLA fusion, and so the copies, need TensorFlow 2's variables")
+  expected, _ = trained_weights(False, num_micro_batches)
+  actual, copies = trained_weights(True, num_micro_batches)
+  assert len(copies) == 7  # six kernels of the layer, and the pooler's
+  for one, other in zip(actual, expected):
+    np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("script", CASES)
 def test_model_fn_evaluates_and_predicts(script):
   model_fn, more, predicted = CASES[script]

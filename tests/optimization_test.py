@@ -701,6 +701,70 @@ def test_compilation_and_bias_correction_combine():
   np.testing.assert_allclose(weights[True], [0.73, -1.73], rtol=0, atol=0.01)
 
 
+# 16-bit copies of weights
+
+
+def step_with_copy(copies_weight, jit_compile=True):
+  """A step of a model in bfloat16 that multiplies by a weight or its copy."""
+  draw = np.random.default_rng(0)
+  inputs = tf.constant(draw.normal(size=[4, 3]), tf.bfloat16)
+  start = tf.constant(draw.normal(size=[3, 2]), tf.float32)
+  weight = tf.get_variable("w", initializer=start)
+  if copies_weight:
+    kernel = optimization.weight_copy(weight, tf.bfloat16)
+  else:
+    kernel = tf.cast(weight, tf.bfloat16)
+  outputs = tf.cast(tf.matmul(inputs, kernel), tf.float32)
+  gradients = optimization.gradients_of(tf.reduce_mean(outputs**2))
+  options = StepOptions(jit_compile=jit_compile)
+  step = optimization.training_step(gradients, 0.1, 10, 0, options=options)
+  return weight, step.train_op
+
+
+def train_with_copy(num_steps, *args):
+  """The weight, and its copies, after some steps."""
+  with tf.Graph().as_default(), tf.Session() as session:
+    weight, train_op = step_with_copy(*args)
+    session.run(tf.global_variables_initializer())
+    session.run(tf.local_variables_initializer())
+    for _ in range(num_steps):
+      session.run(train_op)
+    return session.run([weight, list(optimization.weight_copies().values())])
+
+
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_training_with_a_copy_equals_casting_the_weight(jit_compile):
+  expected, none = train_with_copy(3, False, jit_compile)
+  actual, [copy] = train_with_copy(3, True, jit_compile)
+  assert not none
+  np.testing.assert_array_equal(actual, expected)
+  np.testing.assert_array_equal(copy, actual.astype(copy.dtype))
+
+
+def test_a_second_copy_of_a_weight_is_the_first():
+  weight = tf.get_variable("w", [3])
+  first = optimization.weight_copy(weight, tf.bfloat16)
+  assert optimization.weight_copy(weight, tf.bfloat16) is first
+  assert optimization.weight_copies() == {"w": first}
+
+
+def test_training_with_copies_resumes_from_a_checkpoint_without_them(tmp_path):
+  expected, _ = train_with_copy(4, True)
+  for _ in range(2):
+    with tf.Graph().as_default():
+      weight, train_op = step_with_copy(True)
+      with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=str(tmp_path), log_step_count_steps=None
+      ) as session:
+        for _ in range(2):
+          session.run(train_op)
+        actual = session.run(weight)
+  names = [name for name, _ in tf.train.list_variables(str(tmp_path))]
+  assert sorted(names) == ["global_step", "w", "w/adam_m", "w/adam_v"]
+  np.testing.assert_array_equal(actual, expected)
+
+
 # Host memory
 
 

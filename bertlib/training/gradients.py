@@ -123,7 +123,11 @@ def _split(gradients: Gradients):
   """Values that are summed, and the sparse gradients, whose rows are joined."""
   present = [g for g in gradients.gradients if g is not None]
   sparse = [g for g in present if isinstance(g, tf.IndexedSlices)]
-  dense = [g for g in present if not isinstance(g, tf.IndexedSlices)]
+  dense = [
+    optimization.in_float32(g)
+    for g in present
+    if not isinstance(g, tf.IndexedSlices)
+  ]
   return (gradients.loss, gradients.scalars, dense), sparse
 
 

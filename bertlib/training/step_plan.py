@@ -142,11 +142,16 @@ def plan_training(
       f" {config.num_hidden_layers} layers"
     )
   on_cpu = settings.compute.optimizer_on_cpu
+  has_fast_update = compute.jit_compile and not on_cpu
   return (
-    dataclasses.replace(compute, recompute=recompute),
+    dataclasses.replace(
+      compute,
+      recompute=recompute,
+      copy_weights=has_fast_update and not recompute and not replicas,
+    ),
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
-      jit_compile=compute.jit_compile and not on_cpu,
+      jit_compile=has_fast_update,
       on_cpu=on_cpu,
     ),
   )

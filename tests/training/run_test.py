@@ -307,6 +307,28 @@ def test_replicas_on_the_cpu_share_the_memory(flags):
   assert found[False].num_micro_batches > found[True].num_micro_batches
 
 
+@pytest.mark.parametrize(
+  ("settings", "expected"),
+  [
+    ({}, True),
+    ({"xla": "off"}, False),
+    ({"recompute_activations": True}, False),
+    ({"optimizer_on_cpu": True}, False),
+  ],
+)
+def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
+  flags, settings, expected
+):
+  flags.precision, flags.xla = "bfloat16", "on"
+  for name, value in settings.items():
+    setattr(flags, name, value)
+  found = settings_of(flags)
+  how, _ = step_plan.plan_training(
+    found, step_plan.read_compute(found), modeling.BertConfig(30522)
+  )
+  assert how.copy_weights == expected
+
+
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
   how, options = step_plan.plan_training(
