@@ -11,9 +11,9 @@ from typing import IO, Any
 import numpy as np
 from absl import logging
 
-from bertlib import files
+from bertlib import files, text_files
 from bertlib.errors import InputError
-from bertlib.files import atomic_write, open_any
+from bertlib.files import atomic_write
 
 
 def predictions_name(path: str) -> str:
@@ -52,18 +52,22 @@ def read_results(path: str) -> dict[str, Any]:
     Values by key; a value that is not JSON is text.
 
   Raises:
-    InputError: the file is missing.
+    InputError: the file is missing, or a line is malformed.
   """
   if not files.exists(path):
     raise InputError(f"{path}: is missing; add --do_eval")
   results: dict[str, Any] = {}
-  with open_any(path) as file:
-    for line in file:
-      key, text = line.rstrip("\n").split(" = ", 1)
-      try:
-        results[key] = json.loads(text)
-      except ValueError:
-        results[key] = text
+  for number, line in enumerate(text_files.read_lines(path), start=1):
+    key, separator, text = line.rstrip("\n").partition(" = ")
+    if not separator:
+      raise InputError(
+        f"{path}, line {number}: is not `name = value`. Evaluate again with"
+        " --do_eval"
+      )
+    try:
+      results[key] = json.loads(text)
+    except ValueError:
+      results[key] = text
   return results
 
 

@@ -57,6 +57,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   selection = check(
     "metric", run_skeleton.read_selection, settings.run, metrics
   )
+  settings = resolve.with_best_metric(settings, selection)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check("folder", run_skeleton.check_folder, run, after=(config, task))
   check("weights", run_skeleton.check_weights, run, after=(config, trained))

@@ -17,12 +17,14 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import json_files, text_files
 from bertlib.checkpoints import checkpoint_writer, finding
-from bertlib.errors import InputError
 from bertlib.files import atomic_write
-
-SCORES_FILE = "dev_scores.jsonl"
+from bertlib.metrics.dev_scores import (
+  SCORES_FILE,
+  best_row,
+  plain_scores,
+  read_scores,
+)
 
 # Fewer equal predictions than this may be chance.
 _MIN_PREDICTIONS = 20
@@ -44,43 +46,6 @@ class Selection(NamedTuple):
   eval_steps: int
   metric: str
   patience: int = 0
-
-
-def plain_name(metric: str) -> str:
-  """A metric's name without the prefix `eval_` of the results files."""
-  return metric.removeprefix("eval_")
-
-
-def is_better(metric: str, score: float, than: float | None) -> bool:
-  """Compares two scores of a metric: lower is better only for losses.
-
-  Args:
-    metric: name of the metric.
-    score: new score; NaN is never better.
-    than: earlier score; None or NaN for any number to be better.
-  """
-  if than is None or math.isnan(than):
-    return not math.isnan(score)
-  return score < than if metric.endswith("loss") else score > than
-
-
-def plain_scores(results: Mapping[str, Any]) -> dict[str, float]:
-  """Scores under the names used in logs, reports and TensorBoard.
-
-  Args:
-    results: contents of `eval_results.txt`.
-
-  Returns:
-    Numbers by `plain_name`, without `global_step`. `eval_loss` takes precedence
-    over Estimator's `loss`, which is a mean over batches.
-  """
-  return {
-    plain_name(name): float(f"{value:.7g}")
-    for name, value in results.items()
-    if not isinstance(value, (list, str))
-    and name != "global_step"
-    and f"eval_{name}" not in results
-  }
 
 
 def describe_collapse(
@@ -143,12 +108,7 @@ class DevScores:
   @property
   def best(self) -> dict[str, Any] | None:
     """The first row with the best score; None if there is none."""
-    metric, best = self._selection.metric, None
-    for row in self.rows:
-      score = row.get(metric, math.nan)
-      if is_better(metric, score, best and best[metric]):
-        best = row
-    return best
+    return best_row(self.rows, self._selection.metric)
 
   def by_name(self) -> dict[str, list[tuple[int, float]]]:
     """(step, value) pairs of each metric."""
@@ -202,25 +162,6 @@ class DevScores:
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
     folder = os.path.join(self._model_dir, "dev")
     write_events(folder, self.last_step, scores)
-
-
-def read_scores(path: str) -> list[dict[str, Any]]:
-  """Reads a `dev_scores.jsonl`.
-
-  Returns:
-    Its rows, each with a `step` and scores by name.
-
-  Raises:
-    InputError: a line is malformed.
-  """
-  rows = []
-  lines = text_files.read_lines(path)
-  fix = "Remove the line, or remove the file to evaluate again"
-  for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
-    if set(map(type, row.values())) - {int, float}:
-      raise InputError(f"{path}, line {number}: a score is not a number. {fix}")
-    rows.append(row)
-  return rows
 
 
 class EvaluationListener(tf.train.CheckpointSaverListener):

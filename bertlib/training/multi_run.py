@@ -13,8 +13,8 @@ from bertlib import files, json_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
-from bertlib.metrics import result_files
-from bertlib.training import child_run, model_selection
+from bertlib.metrics import dev_scores, result_files
+from bertlib.training import child_run
 
 SEEDS_FILE = "seeds.json"
 
@@ -88,7 +88,7 @@ def summarize_seeds(
   scores = []
   for seed, values in results.items():
     plain = {
-      model_selection.plain_name(name): value for name, value in values.items()
+      dev_scores.plain_name(name): value for name, value in values.items()
     }
     if metric not in plain:
       raise InputError(
@@ -100,7 +100,7 @@ def summarize_seeds(
   margin = stats.t.ppf(0.975, len(scores) - 1) * deviation / len(scores) ** 0.5
   best = 0
   for index, score in enumerate(scores):
-    if model_selection.is_better(metric, score, scores[best]):
+    if dev_scores.is_better(metric, score, scores[best]):
       best = index
   return {
     "metric": metric,

@@ -21,6 +21,7 @@ from bertlib.settings.common import (
   TrainingSettings,
 )
 from bertlib.training import devices
+from bertlib.training.model_selection import Selection
 
 
 def fetch_model(model: ModelSettings) -> ModelSettings:
@@ -149,6 +150,21 @@ def resolved(
     found, compute = decided
     settings = dataclasses.replace(settings, devices=found, compute=compute)
   return settings
+
+
+def with_best_metric(
+  settings: TrainingSettings, selection: Selection
+) -> TrainingSettings:
+  """Settings with the metric that is used as --best_metric.
+
+  Args:
+    settings: of the command.
+    selection: of `run.read_selection`; anything else where that has failed.
+  """
+  if not isinstance(selection, Selection):
+    return settings
+  run = dataclasses.replace(settings.run, best_metric=selection.metric)
+  return dataclasses.replace(settings, run=run)
 
 
 def load_config(model: ModelSettings, least: int = 3) -> modeling.BertConfig:

@@ -21,7 +21,7 @@ from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
 from bertlib.errors import InputError
-from bertlib.metrics import result_files
+from bertlib.metrics import dev_scores, result_files
 from bertlib.settings.common import RunSettings, TrainingSettings
 from bertlib.training import (
   checkpoint_hook,
@@ -126,6 +126,7 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
   )
   trained = find_trained(settings, task)
   selection = read_selection(settings.run, task.metrics)
+  settings = resolve.with_best_metric(settings, selection)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check_folder(run)
   return run
@@ -159,7 +160,7 @@ def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
   Raises:
     InputError: --best_metric is not among them.
   """
-  metric = model_selection.plain_name(run.best_metric or metrics[0])
+  metric = dev_scores.plain_name(run.best_metric or metrics[0])
   if metric not in metrics:
     raise InputError(
       f"--best_metric={run.best_metric}: there is no such score; there are"
@@ -583,6 +584,6 @@ def write_metrics(
     reader = tf.train.load_checkpoint(checkpoint)
     step = int(reader.get_tensor("global_step"))
   model_selection.write_events(
-    run.path(f"dev{ending}"), step, model_selection.plain_scores(results)
+    run.path(f"dev{ending}"), step, dev_scores.plain_scores(results)
   )
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)

@@ -8,7 +8,7 @@ import pytest
 import reference_data
 import tensorflow.compat.v1 as tf
 
-from bertlib.metrics import result_files, retrieval_scores
+from bertlib.metrics import dev_scores, result_files, retrieval_scores
 from bertlib.training import model_selection
 
 pytestmark = pytest.mark.unit
@@ -85,9 +85,9 @@ def test_names_pass_through_results_files_and_tensorboard(name, tmp_path):
   names = [f"eval_{name}", f"eval_{name}_64"]
   path = str(tmp_path / "eval_results.txt")
   result_files.write_results(path, dict.fromkeys(names, np.float64(0.5)))
-  plain = model_selection.plain_scores(result_files.read_results(path))
+  plain = dev_scores.plain_scores(result_files.read_results(path))
   assert plain == {name: 0.5, f"{name}_64": 0.5}
-  assert model_selection.plain_name(names[0]) == name
+  assert dev_scores.plain_name(names[0]) == name
   model_selection.write_events(str(tmp_path), 3, plain)
   (events,) = tmp_path.glob("events.out.tfevents.*")
   tags = {

@@ -27,28 +27,6 @@ pytestmark = pytest.mark.unit
 # Scores and their file
 
 
-@pytest.mark.parametrize(
-  ("metric", "score", "than", "better"),
-  [
-    ("f1", 0.5, None, True),
-    ("f1", 0.5, 0.4, True),
-    ("f1", 0.5, 0.5, False),
-    ("f1", 0.4, 0.5, False),
-    ("loss", 0.4, 0.5, True),
-    ("loss", 0.5, 0.5, False),
-    ("masked_lm_loss", 0.6, 0.5, False),
-    ("f1", math.nan, None, False),
-    ("f1", math.nan, 0.5, False),
-    ("loss", math.nan, 0.5, False),
-    ("f1", 0.0, math.nan, True),
-    ("loss", 9.0, math.nan, True),
-    ("f1", math.nan, math.nan, False),
-  ],
-)
-def test_higher_is_better_except_for_losses(metric, score, than, better):
-  assert model_selection.is_better(metric, score, than) == better
-
-
 def scores_of(folder, metric, *values, patience=0):
   """Dev scores of a run with these values at steps 1, 2, ..."""
   scores = DevScores(str(folder), Selection(1, metric, patience))
@@ -383,16 +361,6 @@ def test_equal_predictions_are_described(answers, gold, collapsed):
   text = model_selection.describe_collapse(answers, gold)
   assert bool(text) == collapsed
   assert not text or ("'yes'" in text and str(len(answers)) in text)
-
-
-def test_each_score_has_one_name():
-  results = {"eval_loss": 0.25, "loss": 0.5, "eval_f1": 1, "global_step": 3}
-  results |= {"confusion_matrix": [[1]], "labels": "[]", "exact_match": 50.0}
-  assert model_selection.plain_scores(results) == {
-    "loss": 0.25,
-    "f1": 1.0,
-    "exact_match": 50.0,
-  }
 
 
 # The classifier, trained
