@@ -47,6 +47,7 @@ WITHOUT_TENSORFLOW = (
   "create_pretraining_data",
   "create_vocab",
   "download_model",
+  "report",
   "squad_metrics",
   "tokenization",
   "bertlib.app",

@@ -542,6 +542,7 @@ PAGES = [
 
 # Pages whose commands read output of other pages; all read that of the README.
 NEEDS = {
+  "docs/how_to/comparing_runs.md": ["docs/how_to/early_stopping.md"],
   "docs/how_to/converting_checkpoints.md": [
     "docs/how_to/fine_tuning.md",
     "docs/tutorials/pretrain_on_your_text.md",

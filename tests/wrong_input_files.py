@@ -356,5 +356,50 @@ OWN_FILES += [
   }.items()
 ]
 
+_METRICS = {"run/eval_results.txt": "eval_f1 = 0.5\n"}
+RUNS = [
+  Row("runs", name, "report", arguments, error, files)
+  for name, arguments, error, files in [
+    ("a single run", [], "{world}/evaluated: ", {}),
+    ("a folder that is not there", ["{case}/run"], "{case}/run: ", {}),
+    ("a folder of data", ["{world}/mrpc"], "{world}/mrpc: ", {}),
+    ("a run twice", ["{world}/evaluated/"], "{world}/evaluated: ", {}),
+    (
+      "an output that exists",
+      ["{world}/evaluated_too", "--output_file={world}/lines.txt"],
+      "--output_file={world}/lines.txt: ",
+      {},
+    ),
+    (
+      "an output that is metrics of a run",
+      [
+        "{world}/evaluated_too",
+        "--output_file={world}/evaluated/eval_results.txt",
+        "--overwrite",
+      ],
+      "{world}/evaluated/eval_results.txt: ",
+      {},
+    ),
+    (
+      "metrics that are text",
+      ["{case}/run"],
+      "{case}/run/eval_results.txt, line 2: ",
+      {"run/eval_results.txt": "eval_f1 = 0.5\nall is well\n"},
+    ),
+    (
+      "truncated dev scores",
+      ["{case}/run"],
+      "{case}/run/dev_scores.jsonl, line 1: ",
+      _METRICS | {"run/dev_scores.jsonl": '{"step": 1, "f'},
+    ),
+    (
+      "a truncated receipt",
+      ["{case}/run"],
+      "{case}/run/run.json: ",
+      _METRICS | {"run/run.json": receipt()[:40]},
+    ),
+  ]
+]
 
-ROWS: list[Row] = [*CHECKPOINTS, *RECORDS, *OWN_FILES]
+
+ROWS: list[Row] = [*CHECKPOINTS, *RECORDS, *OWN_FILES, *RUNS]

@@ -9,6 +9,7 @@
   pairs.tsv                                     pairs of sentences
   mrpc/, cola/                                  data of these tasks
   squad.json, ner.conll, corpus.txt, lines.txt
+  evaluated, evaluated_too                      folders of runs, with metrics
   questions.tsv, scored.tsv, beir/              pairs; pairs with a score; the
                                                 pairs in the layout of BEIR
   records.tfrecord                              pretraining data of corpus.txt
@@ -157,6 +158,7 @@ COMMANDS = {
   "convert_checkpoint": ("--input={world}/model.ckpt", "--output={out}"),
   "squad_metrics": ("{world}/squad.json", "{world}/answers.json"),
   "download_model": ("--cache_dir={out}",),
+  "report": ("{world}/evaluated", "--output_file={out}.html"),
 }
 
 
@@ -294,6 +296,8 @@ def make(folder: str, in_process) -> None:
     ),
     "corpus.txt": CORPUS * 4,
     "lines.txt": "the cat sat\nann went ||| to rome\n",
+    "evaluated/eval_results.txt": "eval_f1 = 0.5\n",
+    "evaluated_too/eval_results.txt": "eval_f1 = 0.6\n",
   }
   mrpc = ["1", "12", "13", "the cat sat", "the dog ran"]
   for split in ("train", "dev", "test"):

@@ -31,6 +31,7 @@ SECTIONS = {
     "how_to/export_and_serving.md",
     "how_to/converting_checkpoints.md",
     "how_to/report_and_doctor.md",
+    "how_to/comparing_runs.md",
   ],
   "How-to": [
     "how_to/faq.md",

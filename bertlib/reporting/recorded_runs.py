@@ -1,0 +1,365 @@
+"""Reads what runs left in their folders: receipts, metrics and dev scores."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bertlib import app, files, text_files
+from bertlib.data import squad_files
+from bertlib.errors import InputError
+from bertlib.metrics import dev_scores, result_files, squad_scores
+from bertlib.reporting import receipts
+from bertlib.settings.common import CHOICES
+
+# Files of a run that are read.
+FILES = ("run.json", "eval_results.txt", dev_scores.SCORES_FILE, "checkpoint")
+
+# Primary metrics for receipts that do not name theirs, which are of an older
+# version; the first one that the run has.
+_PRIMARY_METRICS = {
+  "run_classifier.py": ("matthews", "pearson", "micro_f1", "accuracy"),
+  "run_ner.py": ("f1",),
+  "run_pretraining.py": ("masked_lm_loss",),
+  "run_squad.py": ("best_f1", "f1"),
+}
+
+TRAINING_DATA, DEV_DATA = "training data", "dev data"
+
+# Use of the files that a flag names; None for texts to predict.
+_USES = {
+  "train_file": TRAINING_DATA,
+  "input_file": TRAINING_DATA,
+  "teacher": "teacher",
+  "calibration_file": "calibration data",
+  "dev_file": DEV_DATA,
+  "eval_input_file": DEV_DATA,
+  "corpus_file": None,
+  "predict_file": None,
+  "query_file": None,
+  "test_file": None,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedRun:
+  """A run, as the files in its folder describe it.
+
+  Attributes:
+    name: short name, unique among the runs of a comparison.
+    folder: its --output_dir.
+    receipt: receipt of the training, see `receipts.Receipt`; of a run that did
+      not train, the last one; empty without any.
+    evaluation: receipt with the metrics, of the training or of a later
+      evaluation in the same folder; empty without any.
+    metrics: metrics on the dev set by plain name.
+    primary_metric: name of the primary one; None if it is not known.
+    dev_scores: rows of `dev_scores.jsonl`: step and metrics during training.
+    num_steps: steps of the training; None if they are not known.
+  """
+
+  name: str
+  folder: str
+  receipt: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  primary_metric: str | None = None
+  dev_scores: Sequence[Mapping[str, Any]] = ()
+  num_steps: int | None = None
+
+  @property
+  def script(self) -> str | None:
+    """File name of the script; None without a receipt."""
+    return self.receipt.get("script")
+
+  @functools.cached_property
+  def flags(self) -> dict[str, Any]:
+    """Values of the flags; for "auto", the value that was chosen."""
+    chosen = {n: self.receipt[n] for n in CHOICES if self.receipt.get(n)}
+    return {**self.receipt.get("flags", {}), **chosen}
+
+  @property
+  def given(self) -> set[str]:
+    """Names of the flags on the command line."""
+    names = {
+      argument.partition("=")[0].lstrip("-")
+      for argument in self.receipt.get("given", ())
+    }
+    return names | {name.removeprefix("no") for name in names}
+
+  @property
+  def best_step(self) -> int | None:
+    """Step of the best score during training; None without evaluation."""
+    if not self.primary_metric:
+      return None
+    best = dev_scores.best_row(self.dev_scores, self.primary_metric)
+    return best["step"] if best else None
+
+  @property
+  def duration(self) -> datetime.timedelta | None:
+    """Time of the last start of the run; None if it did not end."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+      started, ended = (
+        datetime.datetime.fromisoformat(self.receipt[name])
+        for name in ("started", "ended")
+      )
+      return ended - started
+    return None
+
+  @property
+  def note(self) -> str:
+    """What is unusual about the run; "" for nothing."""
+    if not self.receipt:
+      return "no run.json" if self.metrics else "not started"
+    if self.receipt["results"] is None:
+      return "not finished"
+    is_same = self.evaluation is self.receipt
+    return "" if is_same else "evaluated by a later command"
+
+  @functools.cached_property
+  def hashes(self) -> dict[str, str]:
+    """Beginning of the hash of the inputs by their use."""
+    return {
+      use: _together(file["sha256"] for file in used)
+      for use, used in self._inputs().items()
+    }
+
+  @property
+  def dev_data(self) -> str | None:
+    """Hash of the data that the metrics are of; None if it is not known."""
+    if self.script == "run_pretraining.py" and DEV_DATA not in self.hashes:
+      return self.hashes.get(TRAINING_DATA)
+    return self.hashes.get(DEV_DATA)
+
+  def hash_of_flag(self, flag: str) -> str | None:
+    """Hash of the files that a flag names; None if it names none."""
+    return _together(
+      file["sha256"]
+      for used in self._inputs().values()
+      for file in used
+      if flag in file["flags"]
+    )
+
+  def dev_files(self) -> list[Mapping[str, Any]]:
+    """Entries of the dev data in the receipt."""
+    return self._inputs().get(DEV_DATA, [])
+
+  def _inputs(self) -> dict[str, list[Mapping[str, Any]]]:
+    """Entries of files in the receipts by their use."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for is_dev, receipt in ((False, self.receipt), (True, self.evaluation)):
+      for file in receipt.get("files", ()):
+        use = _use(file, receipt)
+        if use and is_dev == (use == DEV_DATA):
+          found.setdefault(use, []).append(file)
+    return found
+
+
+def _together(hashes: Iterable[str]) -> str | None:
+  """Beginning of a hash of files, whatever their order; None for no files."""
+  hashes = sorted(hashes)
+  if len(hashes) > 1:
+    hashes = [hashlib.sha256("".join(hashes).encode()).hexdigest()]
+  return hashes[0][:8] if hashes else None
+
+
+def _use(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
+  """What a file was used for; None for texts to predict."""
+  if file["what"] != "data":
+    return file["what"]
+  if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
+    return DEV_DATA
+  for flag in file["flags"]:
+    if flag in _USES:
+      return _USES[flag]
+  # A file of a known data set, which its name describes.
+  folder = str(receipt.get("flags", {}).get("data_dir") or "")
+  name = file["path"].removeprefix(folder)
+  if "test" in name:
+    return None
+  return TRAINING_DATA if "train" in name else DEV_DATA
+
+
+# Reading
+
+
+def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
+  """Reads the runs in folders.
+
+  Args:
+    paths: output folders of runs, or their `run.json`. A folder of `--seeds`
+      stands for the run of each seed.
+
+  Raises:
+    InputError: a path is no run, or is given twice; a file is corrupt.
+  """
+  folders = [_folder(path) for path in paths]
+  runs = []
+  for name, folder in zip(_short_names(folders), folders):
+    seeds = _seeds(folder)
+    runs += [
+      _read_run(f"{name}/seed_{n}", os.path.join(folder, f"seed_{n}"), True)
+      for n in seeds
+    ] or [_read_run(name, folder)]
+  found = set()
+  for run in runs:
+    if run.folder in found:
+      raise InputError(f"{run.folder}: is given twice. Name each run once")
+    found.add(run.folder)
+  return runs
+
+
+def _folder(path: str) -> str:
+  """Folder of a run that is named by its folder or its `run.json`."""
+  if os.path.basename(path) == "run.json":
+    path = os.path.dirname(path) or "."
+  if not path or not files.exists(path):
+    raise InputError(f"{path}: no such folder. Name the --output_dir of a run")
+  return path if files.is_remote(path) else os.path.normpath(path)
+
+
+def _short_names(folders: Sequence[str]) -> list[str]:
+  """The shortest ends of the paths that differ from each other."""
+  parts = [
+    (f if files.is_remote(f) else os.path.abspath(f)).rstrip("/").split("/")
+    for f in folders
+  ]
+  for length in range(1, max(map(len, parts))):
+    names = ["/".join(path[-length:]) for path in parts]
+    if len(set(names)) == len(names):
+      return names
+  return [*folders]
+
+
+def _receipts(folder: str) -> Iterator[dict[str, Any]]:
+  """Yields the receipts in a folder, the last one first."""
+  paths = [os.path.join(folder, "run.json")]
+  while files.exists(path := os.path.join(folder, f"run-{len(paths)}.json")):
+    paths.insert(1, path)
+  for path in paths:
+    if files.exists(path):
+      yield app.read_receipt(path)
+
+
+def _trains(receipt: Mapping[str, Any]) -> bool:
+  return bool(receipt.get("flags", {}).get("do_train"))
+
+
+def _seeds(folder: str) -> list[int]:
+  """The seeds of a folder of --seeds; empty for that of a single run."""
+  flags = next(filter(_trains, _receipts(folder)), {}).get("flags", {})
+  return [flags["seed"] + index for index in range(flags.get("seeds") or 0)]
+
+
+def _read_run(
+  name: str, folder: str, may_be_missing: bool = False
+) -> RecordedRun:
+  """Reads the files in the folder of a run.
+
+  Raises:
+    InputError: it has neither receipt nor metrics, unless it may be missing.
+  """
+  found = []  # of the training, and of evaluations after it
+  for receipt in _receipts(folder):
+    found.append(receipt)
+    if _trains(receipt):
+      break
+  evaluation = next((r for r in found if r["results"]), {})
+  results = evaluation.get("results", {})
+  results_file = os.path.join(folder, "eval_results.txt")
+  if not found:
+    if files.exists(results_file):
+      results = result_files.read_results(results_file)
+    elif not may_be_missing:
+      raise InputError(
+        f"{folder}: is not the folder of a run, since it has neither run.json"
+        " nor eval_results.txt. Name the --output_dir of a run"
+      )
+  receipt = next(filter(_trains, found), found[0] if found else {})
+  numbers = {k: v for k, v in results.items() if type(v) in (int, float)}
+  metrics = dev_scores.plain_scores(numbers)
+  scores_file = os.path.join(folder, dev_scores.SCORES_FILE)
+  rows = []
+  if files.exists(scores_file):
+    rows = dev_scores.read_scores(scores_file)
+  primary = _primary_metric(receipt, metrics or (rows[-1] if rows else {}))
+  return RecordedRun(
+    name,
+    folder,
+    receipt,
+    evaluation or receipt,
+    {n: metrics[n] for n in sorted(metrics, key=lambda n: n != primary)},
+    primary,
+    rows,
+    _trained_steps(folder) or numbers.get("global_step"),
+  )
+
+
+def _primary_metric(
+  receipt: Mapping[str, Any], metrics: Mapping[str, float]
+) -> str | None:
+  """Name of the primary metric; None if there is no metric."""
+  named = receipt.get("flags", {}).get("best_metric")
+  known = _PRIMARY_METRICS.get(receipt.get("script"), ())
+  names = [dev_scores.plain_name(named)] if named else [*known, *metrics]
+  return next((n for n in names if n in metrics and n != "step"), None)
+
+
+def _trained_steps(folder: str) -> int | None:
+  """Step of the last checkpoint in a folder; None without one."""
+  path = os.path.join(folder, "checkpoint")
+  if not files.exists(path):
+    return None
+  last = re.search(
+    r'^model_checkpoint_path: ".*-(\d+)"$', text_files.read_text(path), re.M
+  )
+  return int(last[1]) if last else None
+
+
+# Predictions
+
+
+def exact_answers(run: RecordedRun) -> list[bool] | None:
+  """Whether each answer of a run of run_squad.py is an exact match.
+
+  Args:
+    run: the run.
+
+  Returns:
+    bool [questions], in the order of the dev set. None for other scripts, and
+    if data or answers are no longer those of the run.
+  """
+  entries = run.dev_files()
+  path = os.path.join(run.folder, "predictions.json")
+  if (
+    run.script != "run_squad.py" or len(entries) != 1 or not files.exists(path)
+  ):
+    return None
+  (entry,) = entries
+  if (
+    not files.exists(entry["path"])
+    or receipts.fingerprint(entry["path"])["sha256"] != entry["sha256"]
+  ):
+    return None
+  questions = squad_files.read_questions(entry["path"])
+  answers = squad_files.read_by_id(path, str)
+  flags = run.evaluation.get("flags", {})
+  score = squad_scores.score_v1
+  if flags.get("version_2_with_negative"):
+    score = squad_scores.score_v2
+  elif flags.get("eval_metric") == "chinese":
+    score = squad_scores.score_chinese
+  if any(question.id not in answers for question in questions):
+    return None
+  return [
+    score(answers[question.id], [gold.text for gold in question.answers]).exact
+    == 1
+    for question in questions
+  ]

@@ -1,0 +1,27 @@
+"""Settings of report.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from bertlib.settings import option
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportSettings:
+  """Flags of report.py."""
+
+  FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True
+
+  SECTION: ClassVar[str] = "output"
+  EXAMPLE: ClassVar[str] = (
+    "python report.py output/a output/b --output_file=output/comparison.html"
+  )
+
+  output_file: str = option.path(
+    "comparison.html", "HTML file to write.", basic=True
+  )
+  overwrite: bool = option.boolean(
+    False, "Replace --output_file if it exists.", basic=True
+  )

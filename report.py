@@ -1,0 +1,69 @@
+"""Compares runs: metrics, seeds, flags, inputs and learning curves.
+
+    python report.py output/a output/b --output_file=output/comparison.html
+
+Takes the output folders of two or more runs of any training script, or their
+`run.json`. A folder of `--seeds` stands for the run of each seed. Prints a
+table, and writes one HTML file.
+"""
+
+from __future__ import annotations
+
+if __name__ == "__main__":  # Check flags before slow imports.
+  from bertlib import app
+  from bertlib.settings.report import ReportSettings
+
+  app.parse_flags(ReportSettings)
+
+import os
+
+from absl import logging
+
+from bertlib import app, files, tensorflow_log
+from bertlib.errors import InputError
+from bertlib.reporting import comparison, comparison_page, recorded_runs
+from bertlib.settings import option
+from bertlib.settings.report import ReportSettings
+
+# The command line
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  option.define(ReportSettings)
+
+
+def main(argv: list[str]) -> None:
+  """Compares the runs in the folders that the arguments name."""
+  settings = option.from_flags(ReportSettings)
+  path = settings.output_file
+  if len(argv) < 2:
+    raise InputError("name the output folders of two or more runs")
+  if files.exists(path) and not settings.overwrite:
+    raise InputError(
+      f"--output_file={path}: exists already. Name another file or add"
+      " --overwrite"
+    )
+  runs = recorded_runs.find_runs(argv[1:])
+  if len(runs) < 2:
+    raise InputError(
+      f"{argv[1]}: is a single run, which its report.html describes. Name"
+      " another one to compare it with"
+    )
+  inputs = [
+    os.path.join(run.folder, name)
+    for run in runs
+    for name in recorded_runs.FILES
+  ]
+  files.check_outputs([path], inputs)
+  app.print_table(comparison.terminal_table(runs))
+  for warning in comparison.warnings(runs):
+    logging.warning("%s", warning)
+  if not option.value_of("tensorflow_log", False):
+    tensorflow_log.import_quietly()  # which event files need
+  comparison_page.write_page(path, runs)
+  logging.info("Comparison of %d runs: %s", len(runs), path)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,83 @@
+"""Tests of report.py."""
+
+import commands
+import pytest
+import run_folders
+import trained_models
+
+from bertlib.reporting import recorded_runs
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture
+def folders(tmp_path):
+  return [
+    run_folders.write_run(
+      tmp_path / name, results={"eval_accuracy": accuracy}, step=9
+    )
+    for name, accuracy in (("a", 0.5), ("b", 0.75))
+  ]
+
+
+def test_it_prints_a_table_and_writes_a_page(folders, tmp_path):
+  page = tmp_path / "page.html"
+  done = commands.succeed("report.py", *folders, f"--output_file={page}")
+  head, first, second = map(str.split, done.stdout.splitlines())
+  assert head == ["run", "accuracy", "steps", "duration"]
+  assert first == ["a", "0.5000", "9", "1:00:05"]
+  assert second == ["b", "0.7500*", "9", "1:00:05"]
+  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
+
+
+def test_an_existing_page_is_replaced_only_with_overwrite(folders, tmp_path):
+  page = tmp_path / "comparison.html"
+  page.write_text("mine")
+  last = commands.fail("report.py", *folders, cwd=tmp_path)
+  assert "--output_file=comparison.html: exists already" in last
+  assert page.read_text() == "mine"
+  commands.succeed("report.py", *folders, "--overwrite", cwd=tmp_path)
+  assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
+
+
+def test_without_arguments_folders_are_asked_for(tmp_path):
+  last = commands.fail("report.py", cwd=tmp_path)
+  assert "name the output folders" in last
+
+
+def test_a_warning_names_runs_on_other_data(folders, tmp_path):
+  other = {"train_file": "a" * 64, "dev_file": "f" * 64}
+  folder = run_folders.write_run(tmp_path / "other", data=other)
+  page = f"--output_file={tmp_path}/page.html"
+  done = commands.succeed("report.py", folders[0], folder, page)
+  assert "with other dev data than a: other" in done.stderr
+
+
+@pytest.mark.process
+def test_a_missing_folder_is_refused_before_tensorflow_is_imported(
+  tmp_path, monkeypatch
+):
+  (tmp_path / "tensorflow.py").write_text("raise RuntimeError")
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  last = commands.fail(
+    "report.py", tmp_path / "a", cwd=tmp_path, own_process=True
+  )
+  assert "/a: no such folder" in last
+
+
+@pytest.mark.parametrize(
+  ("name", "metric"),
+  [
+    ("classifier", "accuracy"),
+    ("squad", "best_f1"),
+    ("ner", "f1"),
+    ("embeddings", "ndcg@10"),
+    ("pretraining", "masked_lm_loss"),
+  ],
+)
+def test_runs_of_every_script_are_read(name, metric, once, tmp_path):
+  folder = trained_models.copy(once, name, tmp_path).folder
+  (run,) = recorded_runs.find_runs([str(folder)])
+  assert (run.note, run.primary_metric) == ("", metric)
+  assert run.flags["best_metric"] == metric
+  assert run.num_steps and run.duration and run.dev_data

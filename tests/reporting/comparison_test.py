@@ -1,0 +1,233 @@
+"""Tests of the comparison of runs."""
+
+import math
+import statistics
+
+import pytest
+import run_folders
+
+from bertlib.reporting import comparison, recorded_runs
+
+pytestmark = pytest.mark.unit
+
+
+def runs_of(tmp_path, **by_name):
+  """Runs with these changes of a receipt, see `run_folders.receipt`."""
+  folders = [
+    run_folders.write_run(tmp_path / name, **changed)
+    for name, changed in by_name.items()
+  ]
+  return recorded_runs.find_runs(folders)
+
+
+OTHER_DEV = {"train_file": "a" * 64, "dev_file": "f" * 64}
+
+
+def results(**metrics):
+  return {"results": {f"eval_{name}": value for name, value in metrics.items()}}
+
+
+# Metrics
+
+
+def test_best_values_are_highest_or_of_a_loss_lowest(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a=results(accuracy=0.5, loss=0.3, f1=0.2),
+    b=results(accuracy=0.7, loss=0.4, f1=0.2),
+    c=results(accuracy=0.7, loss=math.nan),
+  )
+  best = comparison.best_runs(runs)
+  assert best == {"accuracy": {"b", "c"}, "loss": {"a"}}
+
+
+def test_counts_and_thresholds_have_no_best_value(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a=results(total=3, best_f1_thresh=-1.0, entities_PER=5),
+    b=results(total=4, best_f1_thresh=-2.0, entities_PER=6),
+  )
+  assert comparison.best_runs(runs) == {}
+
+
+def test_runs_on_other_dev_data_are_named_and_not_compared(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a=results(accuracy=0.5),
+    b=results(accuracy=0.9) | {"data": OTHER_DEV},
+    c=results(accuracy=0.6),
+  )
+  (warning,) = comparison.warnings(runs)
+  assert warning.endswith("for runs with other dev data than a: b.")
+  assert comparison.best_runs(runs) == {"accuracy": {"c"}}
+  assert [row["run"] for row in comparison.difference_rows(runs)] == ["c"]
+
+
+def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a=results(accuracy=0.5),
+    b=results(accuracy=0.9) | {"script": "run_ner.py"},
+  )
+  assert "of another script than a: b" in comparison.warnings(runs)[0]
+  assert comparison.difference_rows(runs) == []
+
+
+def test_a_run_without_receipt_is_compared(tmp_path):
+  folder = run_folders.write_run(tmp_path / "a", **results(accuracy=0.5))
+  (tmp_path / "old").mkdir()
+  (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
+  runs = recorded_runs.find_runs([folder, str(tmp_path / "old")])
+  assert comparison.warnings(runs) == []
+  (row,) = comparison.difference_rows(runs)
+  assert row == {"run": "old", "accuracy": "-0.1000"}
+
+
+def test_the_table_begins_with_primary_metrics(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a=results(loss=0.25, accuracy=0.5),
+    b={"results": {"eval_f1": 0.5, "eval_loss": 0.5}}
+    | {"flags": {"best_metric": "f1"}},
+    c={"results": None},
+  )
+  rows = comparison.summary(runs)
+  assert list(rows[0]) == ["run", "accuracy", "f1", "loss", "duration", "note"]
+  assert rows[2] == {
+    "run": "c",
+    "accuracy": None,
+    "f1": None,
+    "loss": None,
+    "duration": "1:00:05",
+    "note": "not finished",
+  }
+
+
+def test_the_terminal_has_few_metrics_and_stars(tmp_path):
+  many = {f"m{n}": 0.5 for n in range(9)}
+  runs = runs_of(
+    tmp_path,
+    a=results(accuracy=0.5, **many),
+    b=results(accuracy=0.75, **many),
+  )
+  first, second = comparison.terminal_table(runs)
+  assert first["accuracy"] == "0.5000 "
+  assert second["accuracy"] == "0.7500*"
+  assert [name for name in first if name.startswith("m")] == [
+    "m0", "m1", "m2", "m3", "m4",
+  ]  # fmt: skip
+
+
+# Settings
+
+
+def test_flags_differ_by_value(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={"flags": {"learning_rate": 1e-4}},
+    b={"flags": {"learning_rate": 2e-4}},
+  )
+  assert comparison.differing(runs) == {"learning_rate": [1e-4, 2e-4]}
+
+
+def test_paths_of_equal_files_do_not_differ(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={"flags": {"train_file": "a.tsv", "dev_file": "a.tsv"}},
+    b={
+      "flags": {"train_file": "b.tsv", "dev_file": "b.tsv"},
+      "data": OTHER_DEV,
+    },
+  )
+  assert comparison.differing(runs) == {"dev_file": ["a.tsv", "b.tsv"]}
+
+
+def test_a_flag_that_one_script_lacks_differs_if_it_was_given(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={
+      "flags": {"task_name": "MRPC", "language": "zh"},
+      "given": ["task_name"],
+    },
+    b={},
+  )
+  assert comparison.differing(runs) == {"task_name": ["MRPC", None]}
+
+
+def test_runs_that_differ_in_their_seed_are_grouped(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={"flags": {"seed": 1}},
+    b={"flags": {"seed": 2}},
+    longer={"flags": {"seed": 2, "num_train_epochs": 9.0}},
+    other={"flags": {"seed": 3}, "data": OTHER_DEV},
+    ner={"script": "run_ner.py"},
+  )
+  groups = comparison.group_by_settings(runs)
+  assert [[run.name for run in group] for group in groups] == [
+    ["a", "b"],
+    ["longer"],
+    ["other"],
+    ["ner"],
+  ]
+
+
+def test_seeds_have_mean_and_standard_deviation(tmp_path):
+  scores = [0.5, 0.6, 0.9]
+  runs = runs_of(
+    tmp_path,
+    **{
+      f"run{seed}": results(accuracy=score) | {"flags": {"seed": seed}}
+      for seed, score in enumerate(scores)
+    },
+    unfinished={"results": None},
+  )
+  mean, deviation = statistics.mean(scores), statistics.stdev(scores)
+  assert comparison.seed_rows(runs) == [
+    {
+      "runs": "run0, run1, run2",
+      "seeds": "0, 1, 2",
+      "accuracy": f"{mean:.4f} ± {deviation:.4f}",
+    }
+  ]
+
+
+def test_inputs_and_versions_that_differ_are_listed(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={},
+    b={"versions": {"python": "3.12.1"}, "data": OTHER_DEV},
+  )
+  assert comparison.input_rows(runs) == [
+    {"run": "a", "dev data": "b" * 8, "python": "3.11.7"},
+    {"run": "b", "dev data": "f" * 8, "python": "3.12.1"},
+  ]
+
+
+def test_the_longer_side_of_a_table_goes_downwards(tmp_path):
+  runs = runs_of(
+    tmp_path,
+    a={"flags": {"x": 1, "y": 2, "z": 3}},
+    b={"flags": {"x": 4, "y": 5, "z": 6}},
+  )
+  assert comparison.flag_rows(runs) == [
+    {"flag": "--x", "a": 1, "b": 4},
+    {"flag": "--y", "a": 2, "b": 5},
+    {"flag": "--z", "a": 3, "b": 6},
+  ]
+
+
+# McNemar's test
+
+
+@pytest.mark.parametrize(
+  ("first_only", "other_only"), [(0, 0), (1, 0), (3, 9), (9, 3), (20, 20)]
+)
+def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
+  first = [True] * first_only + [False] * other_only + [True] * 50 + [False]
+  other = [False] * first_only + [True] * other_only + [True] * 50 + [False]
+  test = comparison.mcnemar(first, other)
+  assert (test.first_only, test.other_only) == (first_only, other_only)
+  total, fewer = first_only + other_only, min(first_only, other_only)
+  tail = sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total
+  assert test.p_value == pytest.approx(min(1.0, 2 * tail))

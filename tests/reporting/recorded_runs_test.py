@@ -1,0 +1,263 @@
+"""Tests of reading what runs left in their folders."""
+
+import datetime
+import hashlib
+import json
+
+import pytest
+import run_folders
+
+from bertlib.errors import InputError
+from bertlib.reporting import recorded_runs
+
+pytestmark = pytest.mark.unit
+
+
+def read(*folders):
+  return recorded_runs.find_runs([str(folder) for folder in folders])
+
+
+def test_a_finished_run_is_read(tmp_path):
+  run_folders.write_run(
+    tmp_path / "a",
+    results={"eval_loss": 0.25, "eval_accuracy": 0.5, "global_step": 20},
+    dev_scores=[{"step": 10, "accuracy": 0.5}, {"step": 20, "accuracy": 0.4}],
+    step=30,
+  )
+  (run,) = read(tmp_path / "a")
+  assert (run.name, run.script, run.note) == ("a", "run_classifier.py", "")
+  assert list(run.metrics.items()) == [("accuracy", 0.5), ("loss", 0.25)]
+  assert (run.num_steps, run.best_step) == (30, 10)
+  assert run.duration == datetime.timedelta(hours=1, seconds=5)
+
+
+def test_a_receipt_stands_for_its_folder(tmp_path):
+  folder = run_folders.write_run(tmp_path / "a")
+  (run,) = read(f"{folder}/run.json")
+  assert run.folder == folder
+
+
+@pytest.mark.parametrize(
+  ("folders", "names"),
+  [
+    (["x/a", "x/b"], ["a", "b"]),
+    (["x/a", "y/a"], ["x/a", "y/a"]),
+    (["x/a", "x/y/a"], ["x/a", "y/a"]),
+  ],
+)
+def test_names_are_the_shortest_that_differ(tmp_path, folders, names):
+  for folder in folders:
+    run_folders.write_run(tmp_path / folder)
+  runs = read(*(tmp_path / folder for folder in folders))
+  assert [run.name for run in runs] == names
+
+
+def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
+  run_folders.write_run(tmp_path / "a", results=None, ended=None, step=7)
+  (run,) = read(tmp_path / "a")
+  assert (run.note, run.metrics) == ("not finished", {})
+  assert (run.num_steps, run.duration) == (7, None)
+
+
+def test_metrics_without_a_receipt_are_read(tmp_path):
+  (tmp_path / "eval_results.txt").write_text(
+    'eval_f1 = 0.75\nglobal_step = 9\nlabels = ["a"]\n'
+  )
+  (run,) = read(tmp_path)
+  assert (run.note, run.metrics) == ("no run.json", {"f1": 0.75})
+  assert (run.script, run.num_steps, run.dev_data) == (None, 9, None)
+
+
+def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):
+  training = run_folders.receipt(tmp_path / "a", results={})
+  evaluation = run_folders.receipt(
+    tmp_path / "a",
+    flags={"do_train": False, "learning_rate": 9.0},
+    data={"dev_file": "d" * 64},
+    results={"eval_accuracy": 0.7},
+  )
+  run_folders.write(tmp_path / "a", evaluation, training)
+  (run,) = read(tmp_path / "a")
+  assert run.note == "evaluated by a later command"
+  assert run.metrics == {"accuracy": 0.7}
+  assert run.flags["learning_rate"] == 1e-4
+  assert run.hashes == {"training data": "a" * 8, "dev data": "d" * 8}
+
+
+def test_metrics_of_an_earlier_training_are_not_those_of_the_last(tmp_path):
+  first = run_folders.receipt(tmp_path / "a")
+  last = run_folders.receipt(tmp_path / "a", results=None)
+  run_folders.write(tmp_path / "a", last, first)
+  (run,) = read(tmp_path / "a")
+  assert (run.note, run.metrics) == ("not finished", {})
+
+
+def test_a_folder_of_seeds_stands_for_their_runs(tmp_path):
+  run_folders.write_run(tmp_path / "s", flags={"seeds": 3, "seed": 5})
+  for seed in (5, 6):
+    run_folders.write_run(tmp_path / "s" / f"seed_{seed}", flags={"seed": seed})
+  runs = read(tmp_path / "s")
+  assert [run.name for run in runs] == ["s/seed_5", "s/seed_6", "s/seed_7"]
+  assert [run.note for run in runs] == ["", "", "not started"]
+
+
+def test_a_run_of_a_folder_of_seeds_is_not_given_again(tmp_path):
+  run_folders.write_run(tmp_path / "s", flags={"seeds": 2, "seed": 5})
+  run_folders.write_run(tmp_path / "s" / "seed_5")
+  with pytest.raises(InputError, match="seed_5: is given twice"):
+    read(tmp_path / "s", tmp_path / "s" / "seed_5")
+
+
+@pytest.mark.parametrize(
+  ("script", "metrics", "primary"),
+  [
+    ("run_classifier.py", ["accuracy", "matthews"], "matthews"),
+    ("run_classifier.py", ["loss", "accuracy", "f1"], "accuracy"),
+    ("run_ner.py", ["precision", "f1"], "f1"),
+    ("run_squad.py", ["exact", "f1", "best_f1"], "best_f1"),
+    ("run_embeddings.py", ["spearman", "pearson"], "spearman"),
+    ("two_heads.py", ["sum", "product"], "sum"),
+  ],
+)
+def test_receipts_that_name_no_metric_have_that_of_the_script(
+  tmp_path, script, metrics, primary
+):
+  run_folders.write_run(
+    tmp_path / "a",
+    script=script,
+    flags={"best_metric": None},
+    results={f"eval_{name}": 0.5 for name in metrics},
+  )
+  (run,) = read(tmp_path / "a")
+  assert run.primary_metric == primary
+
+
+def test_what_auto_stood_for_is_the_value_of_a_flag(tmp_path):
+  run_folders.write_run(
+    tmp_path / "a", flags={"precision": "auto"}, precision="bfloat16"
+  )
+  (run,) = read(tmp_path / "a")
+  assert run.flags["precision"] == "bfloat16"
+
+
+# Inputs
+
+
+@pytest.mark.parametrize(
+  ("script", "flags", "name", "use"),
+  [
+    ("run_classifier.py", ["data_dir", "dev_file"], "dev.tsv", "dev data"),
+    ("run_classifier.py", ["data_dir"], "multinli.train.tsv", "training data"),
+    ("run_classifier.py", ["data_dir"], "xnli.dev.tsv", "dev data"),
+    ("run_classifier.py", ["data_dir"], "xnli.test.tsv", None),
+    ("run_ner.py", ["predict_file"], "a.conll", None),
+    ("run_squad.py", ["predict_file"], "dev-v1.1.json", "dev data"),
+    ("run_pretraining.py", ["eval_input_file"], "train.tfrecord", "dev data"),
+  ],
+)
+def test_use_of_data_follows_from_flags_and_names(
+  tmp_path, script, flags, name, use
+):
+  file = {
+    "what": "data",
+    "flags": flags,
+    "path": f"/a/training/set/{name}",
+    "bytes": 9,
+    "sha256": "e" * 64,
+  }
+  run_folders.write_run(
+    tmp_path / "a",
+    script=script,
+    flags={"data_dir": "/a/training/set"},
+    files=[file],
+  )
+  (run,) = read(tmp_path / "a")
+  assert run.hashes == ({use: "e" * 8} if use else {})
+
+
+def test_pretraining_without_held_out_data_evaluates_its_own(tmp_path):
+  run_folders.write_run(
+    tmp_path / "a", script="run_pretraining.py", data={"input_file": "a" * 64}
+  )
+  (run,) = read(tmp_path / "a")
+  assert run.dev_data == "a" * 8
+
+
+def test_the_order_of_files_does_not_change_their_hash(tmp_path):
+  for name, hashes in (("a", "12"), ("b", "21"), ("c", "13")):
+    files = [
+      {
+        "what": "data",
+        "flags": ["input_file"],
+        "path": f"{n}.tfrecord",
+        "bytes": 9,
+        "sha256": digit * 64,
+      }
+      for n, digit in enumerate(hashes)
+    ]
+    run_folders.write_run(tmp_path / name, files=files)
+  a, b, c = read(*(tmp_path / name for name in "abc"))
+  assert a.hashes == b.hashes != c.hashes
+
+
+# Answers
+
+QUESTIONS = {
+  "version": "1.1",
+  "data": [
+    {
+      "title": "t",
+      "paragraphs": [
+        {
+          "context": "Ann went to Rome.",
+          "qas": [
+            {
+              "id": name,
+              "question": "who?",
+              "answers": [{"text": "Ann", "answer_start": 0}],
+            }
+            for name in "xyz"
+          ],
+        }
+      ],
+    }
+  ],
+}
+
+
+def write_answers(folder, answers, flags=None):
+  """A run of run_squad.py with answers; returns the path of its questions."""
+  path = folder / "questions.json"
+  text = json.dumps(QUESTIONS)
+  entry = {
+    "what": "data",
+    "flags": ["predict_file"],
+    "path": str(path),
+    "bytes": len(text),
+    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+  }
+  run_folders.write_run(
+    folder, script="run_squad.py", flags=flags, files=[entry]
+  )
+  path.write_text(text)
+  (folder / "predictions.json").write_text(json.dumps(answers))
+  return path
+
+
+def test_answers_are_right_where_they_match(tmp_path):
+  write_answers(tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""})
+  (run,) = read(tmp_path / "a")
+  assert recorded_runs.exact_answers(run) == [True, False, False]
+
+
+def test_answers_are_not_known_if_the_questions_changed(tmp_path):
+  path = write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
+  path.write_text(json.dumps(QUESTIONS, indent=1))
+  (run,) = read(tmp_path / "a")
+  assert recorded_runs.exact_answers(run) is None
+
+
+def test_answers_to_other_questions_are_not_those_of_the_run(tmp_path):
+  write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
+  (run,) = read(tmp_path / "a")
+  assert recorded_runs.exact_answers(run) is None

@@ -1,0 +1,83 @@
+"""Output folders of runs, written by hand."""
+
+import json
+
+DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
+
+
+def receipt(folder, flags=None, given=None, data=None, **changed):
+  """A receipt as a run leaves it.
+
+  Args:
+    folder: folder of the run.
+    flags: flags that differ from those of the other receipts.
+    given: names of the flags on the command line; None for all in `flags`.
+    data: hashes of data files by flag; None for `DATA`.
+    **changed: entries to replace.
+  """
+  values = {
+    "do_train": True,
+    "seed": 1,
+    "seeds": 0,
+    "learning_rate": 1e-4,
+    "best_metric": "accuracy",
+    "output_dir": str(folder),
+    **dict.fromkeys(DATA if data is None else data, "data.tsv"),
+    **(flags or {}),
+  }
+  names = (flags or {}) if given is None else given
+  return {
+    "script": "run_classifier.py",
+    "path": f"{folder}/run.json",
+    "given": [f"--{name}={values[name]}" for name in names],
+    "started": "2026-01-31T23:00:00+00:00",
+    "ended": "2026-02-01T00:00:05+00:00",
+    "flags": values,
+    "versions": {"python": "3.11.7"},
+    "device": {"cpu": "a CPU", "gpus": []},
+    "code": {"all": "c" * 64},
+    "files": [
+      {
+        "what": "data",
+        "flags": [flag],
+        "path": f"data/{flag}.tsv",
+        "bytes": 9,
+        "sha256": sha256,
+      }
+      for flag, sha256 in (DATA if data is None else data).items()
+    ],
+    "results": {"eval_accuracy": 0.5},
+    **changed,
+  }
+
+
+def write(folder, *receipts, dev_scores=(), step=None):
+  """Writes a folder of a run.
+
+  Args:
+    folder: path of the folder.
+    *receipts: its receipts, the last one first.
+    dev_scores: rows of `dev_scores.jsonl`.
+    step: step of the last checkpoint, or None.
+
+  Returns:
+    The path of the folder as text.
+  """
+  folder.mkdir(parents=True)
+  names = ["run.json"]
+  names += [f"run-{n}.json" for n in range(len(receipts) - 1, 0, -1)]
+  for name, content in zip(names, receipts):
+    (folder / name).write_text(json.dumps(content))
+  if dev_scores:
+    lines = "".join(json.dumps(row) + "\n" for row in dev_scores)
+    (folder / "dev_scores.jsonl").write_text(lines)
+  if step is not None:
+    state = f'model_checkpoint_path: "model.ckpt-{step}"\n'
+    (folder / "checkpoint").write_text(state)
+  return str(folder)
+
+
+def write_run(folder, dev_scores=(), step=None, **changed):
+  """Writes the folder of one run; see `write` and `receipt`."""
+  one = receipt(folder, **changed)
+  return write(folder, one, dev_scores=dev_scores, step=step)
