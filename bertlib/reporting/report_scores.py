@@ -211,7 +211,11 @@ def of_embeddings(
     return Estimates(count, {n: find(n) for n in ("spearman", "pearson")})
   return Estimates(
     count,
-    {"average_precision": _precision_interval(gold, evaluation.cosines)},
+    {
+      "average_precision": confidence_intervals.of_average_precision(
+        gold, evaluation.cosines
+      )
+    },
     {"average_precision": ("random order", float(gold.mean()))},
   )
 
@@ -239,22 +243,4 @@ def _of_neighbors(
       ),
     },
     baselines,
-  )
-
-
-def _precision_interval(
-  gold: np.ndarray, cosines: np.ndarray
-) -> Interval | None:
-  """Interval of the average precision of pairs."""
-  from sklearn import metrics
-
-  def metric(rows, counts):
-    if not rows[:, 0].any():
-      return np.nan
-    return metrics.average_precision_score(
-      rows[:, 0], rows[:, 1], sample_weight=counts
-    )
-
-  return confidence_intervals.bootstrap(
-    metric, np.column_stack([gold, cosines])
   )

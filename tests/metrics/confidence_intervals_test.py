@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn import metrics
 
 from bertlib.metrics import classification_scores, confidence_intervals
 
@@ -140,6 +141,32 @@ def test_accuracy_of_several_labels_counts_equal_sets():
   predicted = np.array([[1, 0]] * 40) > 0
   found = confidence_intervals.of_labels("accuracy", gold, predicted)
   assert found == confidence_intervals.of_fraction(30, 40)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_average_precision_is_that_of_sklearn(seed):
+  draw = np.random.default_rng(seed)
+  rows = np.column_stack([draw.integers(0, 5, 20), draw.random(20) < 0.3])
+  rows[0, 1] = 1
+  rows = np.unique(rows, axis=0)
+  counts = draw.integers(1, 4, len(rows))
+  expected = metrics.average_precision_score(
+    np.repeat(rows[:, 1], counts), np.repeat(rows[:, 0], counts)
+  )
+  actual = confidence_intervals.average_precision(rows, counts)
+  assert actual == pytest.approx(expected)
+
+
+def test_average_precision_has_an_interval_around_it():
+  draw = np.random.default_rng(7)
+  gold = np.arange(100) % 4 == 0
+  scores = draw.normal(size=100) + gold
+  found = confidence_intervals.of_average_precision(gold, scores)
+  value = metrics.average_precision_score(gold, scores)
+  assert found.low < value < found.high
+  assert found.high - found.low < 0.4
+  nothing = np.zeros(100)
+  assert confidence_intervals.of_average_precision(nothing, scores) is None
 
 
 def test_one_column_of_labels_is_a_label_per_example():

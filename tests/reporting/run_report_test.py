@@ -1,0 +1,184 @@
+"""Tests of what the report of a run says at its top, and in which order."""
+
+import json
+import re
+import types
+
+import pytest
+
+from bertlib.metrics.confidence_intervals import Interval
+from bertlib.reporting import html_report, run_report
+from bertlib.reporting.report_scores import Estimates
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
+from bertlib.training.model_selection import Selection
+
+pytestmark = pytest.mark.graph
+
+RECEIPT = {
+  "script": "run_classifier.py",
+  "started": "2026-11-22T20:59:30+00:00",
+  "ended": "2026-11-22T22:01:33+00:00",
+  "device": {"cpu": "A processor", "cores": 2, "gpus": []},
+  "versions": {
+    "python": "3.11.7",
+    "tensorflow-cpu": "2.15.1",
+    "numpy": "1.26",
+    "project": "0.13.0",
+    "commit": "0123456789abcdef0123",
+  },
+}
+
+
+@pytest.fixture
+def make_run(tmp_path):
+  """Makes a run; `metrics` are those of its task, the primary one first."""
+
+  def make(metrics=("accuracy", "f1", "loss"), seeds=(), receipt=RECEIPT):
+    if receipt:
+      (tmp_path / "run.json").write_text(json.dumps(receipt))
+    return types.SimpleNamespace(
+      settings=option.make(
+        ClassifierSettings,
+        output_dir=str(tmp_path),
+        seed=12,
+        precision="bfloat16",
+      ),
+      seeds=list(seeds),
+      output_dir=str(tmp_path),
+      path=lambda name: str(tmp_path / name),
+      selection=Selection(0, metrics[0]),
+      on_tpu=False,
+      task=types.SimpleNamespace(
+        name="own", metrics=metrics, description={"task": "mrpc"}
+      ),
+    )
+
+  return make
+
+
+def report(run, found=None, **arguments):
+  found = found or run_report.Findings()
+  run_report.write_report(run, found, **arguments)
+  with open(run.path("report.html"), encoding="utf-8") as file:
+    return file.read()
+
+
+def facts(page):
+  return dict(re.findall("<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page))
+
+
+def headline(page):
+  return re.findall('class="value">(.*?)</span><br>(.*?)</p>', page)
+
+
+def test_the_top_says_what_the_run_was_made_with(make_run):
+  counts = {"training examples": 3668, "dev examples": 0}
+  page = report(make_run(), num_examples=counts)
+  assert "run_classifier.py · mrpc · 2026-11-22</p>" in page
+  assert facts(page) == {
+    "started": "2026-11-22 20:59:30+00:00",
+    "duration": "1 h 02 min 03 s",
+    "device": "A processor, 2 cores",
+    "precision": "bfloat16",
+    "seed": "12",
+    "training examples": "3,668",
+    "TensorFlow": "2.15.1",
+    "Python": "3.11.7",
+    "version": "0.13.0",
+    "commit": "0123456789ab",
+  }
+
+
+@pytest.mark.parametrize(
+  ("gpus", "text"),
+  [(["H200"], "H200"), (["A", "B", "A"], "2 × A, B")],
+)
+def test_gpus_are_the_device(make_run, gpus, text):
+  receipt = RECEIPT | {"device": {**RECEIPT["device"], "gpus": gpus}}
+  assert facts(report(make_run(receipt=receipt)))["device"] == text
+
+
+@pytest.mark.parametrize(
+  ("ended", "text"),
+  [
+    ("2026-11-22T20:59:31+00:00", "1 s"),
+    ("2026-11-22T22:01:30+01:00", "2 min 00 s"),
+  ],
+)
+def test_a_short_run_has_a_short_duration(make_run, ended, text):
+  page = report(make_run(receipt=RECEIPT | {"ended": ended}))
+  assert facts(page)["duration"] == text
+
+
+def test_without_a_receipt_the_settings_are_shown(make_run):
+  page = report(make_run(receipt=None))
+  assert facts(page) == {"precision": "bfloat16", "seed": "12"}
+  assert "own.py · mrpc</p>" in page
+
+
+@pytest.mark.parametrize(
+  ("metrics", "shown"),
+  [
+    (("accuracy", "f1", "loss"), "accuracy"),
+    (("f1", "accuracy"), "f1"),
+    (("loss", "f1"), "f1"),
+    (("best_f1", "accuracy"), "accuracy"),
+    (("not_computed", "f1"), "f1"),
+  ],
+)
+def test_the_primary_metric_comes_first(make_run, metrics, shown):
+  results = {"eval_accuracy": 0.75, "eval_f1": 0.5, "best_f1": 0.9, "loss": 1.0}
+  page = report(make_run(metrics), run_report.Findings(results))
+  value = {"accuracy": "0.7500", "f1": "0.5000"}[shown]
+  assert headline(page) == [(value, shown)]
+
+
+def test_without_evaluation_no_metric_comes_first(make_run):
+  page = report(make_run(), run_report.Findings({"loss": 1.0}))
+  assert headline(page) == []
+
+
+def test_intervals_and_baselines_are_those_of_the_estimates(make_run):
+  results = {"eval_accuracy": 0.75, "eval_f1": 0.5}
+  intervals = {
+    "accuracy": Interval(0.7, 0.8, "Wilson"),
+    "f1": Interval(0.4, 0.6, "bootstrap"),
+  }
+  baselines = {"accuracy": ("always yes", 0.625)}
+  estimates = Estimates("80 examples", intervals, baselines)
+  page = report(make_run(), run_report.Findings(results, estimates=estimates))
+  assert "0.7000 to 0.8000 (Wilson)" in page
+  assert "Baseline 0.6250: always yes<br>80 examples" in page
+  assert facts(page)["f1"] == "0.5000 <i>(0.4000 to 0.6000)</i>"
+
+
+def test_all_seeds_come_first_and_are_named(make_run, tmp_path):
+  statistics = {
+    "metric": "accuracy",
+    "seeds": [3, 4],
+    "scores": [0.5, 0.75],
+    "median": 0.625,
+    "mean": 0.625,
+    "standard_deviation": 0.176,
+    "confidence_interval": [-0.96, 2.21],
+    "collapsed": [],
+    "best_seed": 4,
+  }
+  (tmp_path / "seeds.json").write_text(json.dumps(statistics))
+  found = run_report.Findings(
+    {"eval_accuracy": 0.75},
+    [html_report.table("Of the task", [])],
+    [html_report.warning("Careful")],
+  )
+  page = report(make_run(seeds=[3, 4]), found)
+  assert facts(page)["seeds"] == "3, 4"
+  assert "Best of 2 seeds, by accuracy: mean 0.6250" in page
+  assert re.findall("<h2>(.*?)</h2>", page) == [
+    *("Warning", "Seeds", "Of the task", "Settings")
+  ]
+
+
+def test_equal_runs_have_equal_reports(make_run):
+  found = run_report.Findings({"eval_accuracy": 0.75})
+  assert report(make_run(), found) == report(make_run(), found)
