@@ -141,24 +141,30 @@ def losses(
     marked: see `curves`.
   """
   lines, shown = [], []
-  for name, symbol, line in (
-    ("training", "━", Line(training)),
-    ("dev set", "╍", Line(dev, "ink", (0, (4, 2)))),
+  for name, line in (
+    ("solid: training", Line(training)),
+    ("dashed: dev set", Line(dev, "ink", (0, (4, 2)))),
   ):
     if line.points:
       lines.append(line)
       last = report_page.format_value(float(line.points[-1][1]))
-      shown.append(f"<b>{symbol}</b> {name}, last {last}")
+      shown.append(f"<span>{name}, last {last}</span>")
   steps = [step for line in lines for step, _ in line.points]
   steps += [marked[0]] if marked else []
   picture = report_charts.panel(
     lines,
     (min(steps), max(steps)),
     marked and marked[0],
-    f"<span>{' &nbsp; '.join(shown)}</span>",
-    size=(7.4, 2.6),
+    "".join(shown),
+    size=(6.2, 2.5),
   )
-  return report_page.section("Loss", picture, *_curve_notes(lines, marked))
+  return report_page.section(
+    "Loss",
+    '<div class="single">',
+    picture,
+    "</div>",
+    *_curve_notes(lines, marked),
+  )
 
 
 def curves(

@@ -50,6 +50,7 @@ dl { margin: 0 0 1.6rem; columns: 2 24rem; column-gap: 3rem; }
 dl div { display: flex; justify-content: space-between; gap: 1.5rem;
   padding: .28rem 0; border-bottom: 1px solid var(--line);
   break-inside: avoid; }
+dt { flex: none; max-width: 60%; }
 dd { margin: 0; text-align: right; }
 dt, th, figcaption span, .note, td.edge, dd i { color: var(--quiet); }
 dd i { font-style: normal; }
@@ -62,6 +63,7 @@ td, th { padding: .32rem 1.6rem .32rem 0; vertical-align: top;
 td:last-child, th:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
 .short div { white-space: pre; }
+.cards td:last-child { width: 50%; }
 .long div { max-width: 42rem; max-height: 15rem; overflow: auto;
   white-space: pre-wrap; }
 .matrix { white-space: nowrap; }
@@ -82,7 +84,9 @@ td:last-child, th:last-child { padding-right: 0; }
   gap: 1rem 3rem; }
 .beside > * { flex: 1 1 20rem; min-width: 0; }
 figure { margin: 0; min-width: 0; }
-figcaption { display: flex; justify-content: space-between; gap: 1rem; }
+.single figure { max-width: 42rem; }
+figcaption { display: flex; flex-wrap: wrap; justify-content: space-between;
+  gap: 0 1rem; }
 figcaption span { white-space: nowrap; }
 .mark { color: var(--other); font-weight: 700; }
 mark { padding: .05em .1em; color: inherit; }
@@ -99,8 +103,9 @@ svg text { font-family: inherit !important; }
   .cards, .cards tbody, .cards tr, .cards td { display: block; }
   .cards tr:first-child { display: none; }
   .cards tr { padding: .7rem 0; border-bottom: 1px solid var(--line); }
-  .cards td { display: grid; grid-template-columns: 5.5rem minmax(0, 1fr);
-    gap: 0 1rem; padding: .1rem 0; border: 0; text-align: left; }
+  .cards td, .cards td:last-child { display: grid; width: auto;
+    grid-template-columns: 5.5rem minmax(0, 1fr); gap: 0 1rem;
+    padding: .1rem 0; border: 0; text-align: left; }
   .cards td::before { content: attr(data-label); color: var(--quiet); }
   .cards div { max-height: none; white-space: pre-wrap; }
 }

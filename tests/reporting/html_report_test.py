@@ -691,7 +691,9 @@ def test_losses_of_both_sets_are_in_one_panel(drawn):
   assert list(zip(*dev.get_data())) == [(1, 2.5)]
   assert marked.get_xdata()[0] == 1
   assert training.get_linestyle() != dev.get_linestyle()
-  assert "training, last 2" in page and "dev set, last 2.5" in page
+  assert (
+    "solid: training, last 2<" in page and "dashed: dev set, last 2.5<" in page
+  )
 
 
 @pytest.mark.parametrize("losses", [([], [(5, 1.0)]), ([(5, 1.0)], [])])
