@@ -30,6 +30,7 @@ def predictor(settings: SimpleNamespace) -> Iterator[Answer]:
     in_folder(settings, "ours"),
     batch_size=settings.batch_size,
     precision=settings.precision,
+    num_threads=settings.num_threads,
   )
 
   def labels(texts):

@@ -48,7 +48,12 @@ def _milliseconds(seconds: float) -> str:
 
 def _rate(unit: str) -> Callable[[float], str]:
   """Formats the time of one as a number per second."""
-  return lambda seconds: f"{1 / seconds:,.4g} {unit}/s"
+
+  def show(seconds):
+    value = 1 / seconds
+    return f"{value:,.0f} {unit}/s" if value > 1000 else f"{value:.4g} {unit}/s"
+
+  return show
 
 
 def _gigabytes(value: float) -> str:

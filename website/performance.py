@@ -33,7 +33,8 @@ made from files that the [benchmarks](../about/benchmarks.md) wrote.
 - **Values** are medians over the passes. They depend on the machine, and the
   machines were shared with other work: each run has the load average at its
   start. Compare ratios, and no values of different runs.
-- **Goals** are ratios to reach, or limits. Those that are missed stay here.
+- **Goals** are ratios to reach, or limits, and are compared with medians. Those
+  that are missed stay here.
 - **The other code** runs in the precision and with the options that are fastest
   on the machine, as [described](../about/benchmarks.md#reading-the-output).
 - **To repeat a row**, follow the link to its run.
@@ -237,7 +238,12 @@ def _metric_rows(
 
 def _value(result: Result, ratio: Ratio, side: str) -> str:
   of_passes = result.values[ratio.measure][side]
-  return MEASURES[ratio.measure].show(statistics.median(of_passes))
+  return _unbroken(MEASURES[ratio.measure].show(statistics.median(of_passes)))
+
+
+def _unbroken(text: str) -> str:
+  """The text on one line also in a narrow column."""
+  return text.replace(" ", "\u00a0")
 
 
 def _ratio_text(section: Section, ratio: Ratio) -> str:
@@ -248,7 +254,8 @@ def _ratio_text(section: Section, ratio: Ratio) -> str:
     word = section.words[1]
   text = f"**{ratio.median:.2f}** {word}"
   if ratio.lowest < ratio.highest:
-    text += f" ({ratio.lowest:.2f} to {ratio.highest:.2f})"
+    passes = f"({ratio.lowest:.2f} to {ratio.highest:.2f})"
+    text += f" {_unbroken(passes)}"
   return text
 
 
