@@ -81,6 +81,7 @@ def main(_: list[str]) -> None:
   model = os.path.basename(FLAGS.sentence_transformers_dir.rstrip("/"))
   if FLAGS.reinitialize_layers:
     model += f" with {FLAGS.reinitialize_layers} random layers"
+  settings = f"{model}, --num_train_epochs={FLAGS.num_train_epochs:g}"
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     model_dir = os.path.join(folder, "start")
@@ -96,7 +97,7 @@ def main(_: list[str]) -> None:
         side_by_side.print_difference(workers[0], worker)
       values = side_by_side.alternate(workers)
       answers = {worker.name: worker.first_answer for worker in workers}
-      side_by_side.report(f"{name}, {model}", answers, values)
+      side_by_side.report(f"{name}, {settings}", answers, values)
       print_metrics({name: values[name] for name in METRICS if name in values})
 
 
