@@ -81,7 +81,8 @@ def main(_: list[str]) -> None:
   model = os.path.basename(FLAGS.sentence_transformers_dir.rstrip("/"))
   if FLAGS.reinitialize_layers:
     model += f" with {FLAGS.reinitialize_layers} random layers"
-  settings = f"{model}, --num_train_epochs={FLAGS.num_train_epochs:g}"
+  epochs = FLAGS.num_train_epochs
+  settings = f"{model}, {epochs:g} epoch{'s' * (epochs != 1)}"
   with contextlib.ExitStack() as stack:
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     model_dir = os.path.join(folder, "start")

@@ -61,7 +61,7 @@ def main(_: list[str]) -> None:
   answers[ESTIMATE] = {"description": "of memory_plan", "versions": {}}
   work = training_step.name_of_work()
   if FLAGS.memory_gb:
-    work += f", --memory_gb={FLAGS.memory_gb:g}"
+    work += f", within {FLAGS.memory_gb:g} GB"
   side_by_side.report(work, answers, {"peak": peaks})
 
 

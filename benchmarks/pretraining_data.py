@@ -89,7 +89,7 @@ def main(_: list[str]) -> None:
       ("whole command", "two workers", "reference"),
     ]
   side_by_side.report(
-    f"{os.path.basename(FLAGS.text_file)}, --dupe_factor={FLAGS.dupe_factor}",
+    f"{os.path.basename(FLAGS.text_file)}, {FLAGS.dupe_factor} duplicates",
     {name: {"description": "", "versions": {}} for name in seconds},
     values,
     pairs,
