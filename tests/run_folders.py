@@ -1,6 +1,29 @@
 """Output folders of runs, written by hand."""
 
+import hashlib
 import json
+
+QUESTIONS = {
+  "version": "1.1",
+  "data": [
+    {
+      "title": "t",
+      "paragraphs": [
+        {
+          "context": "Ann went to Rome.",
+          "qas": [
+            {
+              "id": name,
+              "question": "who?",
+              "answers": [{"text": "Ann", "answer_start": 0}],
+            }
+            for name in "xyz"
+          ],
+        }
+      ],
+    }
+  ],
+}
 
 DATA = {"train_file": "a" * 64, "dev_file": "b" * 64}
 
@@ -81,3 +104,20 @@ def write_run(folder, dev_scores=(), step=None, **changed):
   """Writes the folder of one run; see `write` and `receipt`."""
   one = receipt(folder, **changed)
   return write(folder, one, dev_scores=dev_scores, step=step)
+
+
+def write_answers(folder, answers, flags=None):
+  """A run of run_squad.py with answers; returns the path of its questions."""
+  path = folder / "questions.json"
+  text = json.dumps(QUESTIONS)
+  entry = {
+    "what": "data",
+    "flags": ["predict_file"],
+    "path": str(path),
+    "bytes": len(text),
+    "sha256": hashlib.sha256(text.encode()).hexdigest(),
+  }
+  write_run(folder, script="run_squad.py", flags=flags, files=[entry])
+  path.write_text(text)
+  (folder / "predictions.json").write_text(json.dumps(answers))
+  return path

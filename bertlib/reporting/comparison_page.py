@@ -49,7 +49,9 @@ def write_page(path: str, runs: Sequence[RecordedRun]) -> None:
     note = ""
     if any("p-value" in row for row in differences):
       note = "p-value: McNemar's exact test on the exact match of answers."
-    sections.append(_table(f"Difference to {runs[0].name}", differences, note))
+    sections.append(
+      _table(f"Differences from {runs[0].name}", differences, note)
+    )
   sections.append(_curves_section(runs))
   for title, rows in (
     ("Flags that differ", comparison.flag_rows(runs)),

@@ -231,3 +231,14 @@ def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
   total, fewer = first_only + other_only, min(first_only, other_only)
   tail = sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total
   assert test.p_value == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
+  for name, answer in (("a", "Ann"), ("b", "Rome")):
+    run_folders.write_answers(
+      tmp_path / name, {"x": "Ann", "y": answer, "z": answer}
+    )
+  runs = recorded_runs.find_runs([str(tmp_path / name) for name in "ab"])
+  (row,) = comparison.difference_rows(runs)
+  assert row["right in one run only"] == "2 : 0"
+  assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side

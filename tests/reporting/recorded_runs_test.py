@@ -1,7 +1,6 @@
 """Tests of reading what runs left in their folders."""
 
 import datetime
-import hashlib
 import json
 
 import pytest
@@ -202,62 +201,23 @@ def test_the_order_of_files_does_not_change_their_hash(tmp_path):
 
 # Answers
 
-QUESTIONS = {
-  "version": "1.1",
-  "data": [
-    {
-      "title": "t",
-      "paragraphs": [
-        {
-          "context": "Ann went to Rome.",
-          "qas": [
-            {
-              "id": name,
-              "question": "who?",
-              "answers": [{"text": "Ann", "answer_start": 0}],
-            }
-            for name in "xyz"
-          ],
-        }
-      ],
-    }
-  ],
-}
-
-
-def write_answers(folder, answers, flags=None):
-  """A run of run_squad.py with answers; returns the path of its questions."""
-  path = folder / "questions.json"
-  text = json.dumps(QUESTIONS)
-  entry = {
-    "what": "data",
-    "flags": ["predict_file"],
-    "path": str(path),
-    "bytes": len(text),
-    "sha256": hashlib.sha256(text.encode()).hexdigest(),
-  }
-  run_folders.write_run(
-    folder, script="run_squad.py", flags=flags, files=[entry]
-  )
-  path.write_text(text)
-  (folder / "predictions.json").write_text(json.dumps(answers))
-  return path
-
 
 def test_answers_are_right_where_they_match(tmp_path):
-  write_answers(tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""})
+  run_folders.write_answers(
+    tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""}
+  )
   (run,) = read(tmp_path / "a")
   assert recorded_runs.exact_answers(run) == [True, False, False]
 
 
 def test_answers_are_not_known_if_the_questions_changed(tmp_path):
-  path = write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
-  path.write_text(json.dumps(QUESTIONS, indent=1))
+  path = run_folders.write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
+  path.write_text(json.dumps(run_folders.QUESTIONS, indent=1))
   (run,) = read(tmp_path / "a")
   assert recorded_runs.exact_answers(run) is None
 
 
 def test_answers_to_other_questions_are_not_those_of_the_run(tmp_path):
-  write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
+  run_folders.write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
   (run,) = read(tmp_path / "a")
   assert recorded_runs.exact_answers(run) is None
