@@ -34,7 +34,7 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app, onednn
+from bertlib import app, embedding_spec, onednn
 from bertlib.checkpoints import (
   finding,
   loading,
@@ -242,6 +242,7 @@ def int8_weight_getter(
     source.model_dir,
     tokenizer,
     source.description["max_seq_length"],
+    embedding_spec.default_prefix(source.description),
   )
   return quantization.weight_getter(encoder, settings, refuse, attention_dtype)
 

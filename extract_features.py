@@ -584,6 +584,7 @@ def predict(
       None,
       tokenizer,
       settings.model.max_seq_length,
+      vectors.prefix,
     ),
     lambda: quantization.input_batches(input_fn, settings.batch_size),
   )

@@ -69,6 +69,16 @@ class EmbeddingSpec:
     return self.prompts[name]
 
 
+def default_prefix(description: Mapping[str, Any]) -> str:
+  """Prefix of texts for which no prompt is named.
+
+  Args:
+    description: contents of `model.json`, of any model; one without sentence
+      vectors has no prefix.
+  """
+  return from_json(description.get("embedding", {})).prompt(None)
+
+
 def from_json(entry: Mapping[str, Any]) -> EmbeddingSpec:
   """Inverse of `EmbeddingSpec.as_json`; unknown keys are ignored."""
   names = [field.name for field in dataclasses.fields(EmbeddingSpec)]

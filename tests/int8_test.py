@@ -315,6 +315,20 @@ def test_calibration_takes_the_same_256_lines_every_time(tmp_path):
   np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.unit
+def test_calibration_texts_have_the_prefix_of_the_model(tmp_path):
+  paths = [tmp_path / name for name in ("plain.txt", "prefixed.txt")]
+  paths[0].write_text("a\nb ||| a\n")
+  paths[1].write_text("c a\nc b ||| a\n")
+  tokenizer = _tokenizer(tmp_path, ["a", "b", "c"])
+  for batch, expected in zip(
+    quantization.text_batches(str(paths[0]), tokenizer, 8, "c "),
+    quantization.text_batches(str(paths[1]), tokenizer, 8),
+  ):
+    for name in model_inputs.TOKEN_FEATURES:
+      np.testing.assert_array_equal(batch[name], expected[name])
+
+
 # Commands
 
 
@@ -404,3 +418,42 @@ def test_sentences_are_encoded_in_8_bits(once, tmp_path):
   np.testing.assert_allclose(written, vectors, atol=0.02)
   assert np.abs(vectors - expected).max() > 1e-5
   assert np.sum(vectors * expected, axis=1).min() > 0.98
+
+
+def _calibrate_by_predictor(model_dir, texts):
+  run_embeddings.Predictor(
+    model_dir, precision="int8", calibration_file=texts
+  ).close()
+
+
+def _calibrate_by_command(model_dir, texts):
+  commands.succeed(
+    "run_embeddings.py",
+    f"--output_dir={model_dir}",
+    *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
+    f"--calibration_file={texts}",
+  )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
+)
+def test_sentences_are_calibrated_with_the_default_prompt(
+  once, tmp_path, calibrate_by
+):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  ranges = []
+  for prompts, prefix in (({"query": "query : "}, ""), ({}, "query : ")):
+    path = trained.folder / "model.json"
+    content = json.loads(path.read_text())
+    content["embedding"]["prompts"] = prompts
+    content["embedding"]["default_prompt"] = next(iter(prompts), None)
+    path.write_text(json.dumps(content))
+    texts = tmp_path / "texts.txt"
+    texts.write_text(
+      "".join(f"{prefix}{a}\n" for a, _ in tiny_embeddings.PAIRS)
+    )
+    calibrate_by(str(trained.folder), str(texts))
+    ranges.append((trained.folder / quantization.FILE).read_text())
+  assert ranges[0] == ranges[1]

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import onednn
+from bertlib import embedding_spec, onednn
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -103,6 +103,7 @@ class LoadedModel:
       model_dir,
       self.tokenizer,
       self.description["max_seq_length"],
+      embedding_spec.default_prefix(self.description),
     )
     getter = self._weight_getter(
       encoder,

@@ -52,6 +52,7 @@ class TrainedEncoder:
     folder: folder of `quantization.json`; None to keep no ranges.
     tokenizer: its tokenizer; None if it is unknown.
     max_seq_length: longer texts of a calibration file are truncated.
+    prefix: prefix of the texts of a calibration file.
   """
 
   config: modeling.BertConfig
@@ -59,6 +60,7 @@ class TrainedEncoder:
   folder: str | None
   tokenizer: tokenization.FullTokenizer | None
   max_seq_length: int
+  prefix: str = ""
 
 
 def weight_getter(
@@ -118,7 +120,12 @@ def find(
         " vocabulary. Name a --vocab_file"
       )
     batches = list(
-      text_batches(calibration_file, encoder.tokenizer, encoder.max_seq_length)
+      text_batches(
+        calibration_file,
+        encoder.tokenizer,
+        encoder.max_seq_length,
+        encoder.prefix,
+      )
     )
   ranges = encoder.folder and load(encoder.folder, encoder.checkpoint, batches)
   if ranges:
@@ -139,13 +146,16 @@ def find(
 # Examples to calibrate with
 
 
-def text_batches(path: str, tokenizer, max_seq_length: int) -> Iterator[Batch]:
+def text_batches(
+  path: str, tokenizer, max_seq_length: int, prefix: str = ""
+) -> Iterator[Batch]:
   """Model inputs of a sample of texts, to calibrate with.
 
   Args:
     path: file with one text or pair per line, see --calibration_file.
     tokenizer: tokenizer of the model.
     max_seq_length: longer texts are truncated.
+    prefix: prefix of each text or pair.
 
   Raises:
     InputError: the file cannot be read, or has no lines.
@@ -154,8 +164,8 @@ def text_batches(path: str, tokenizer, max_seq_length: int) -> Iterator[Batch]:
   if not pairs:
     raise InputError(f"{path}: has no lines")
   rows = [
-    model_inputs.encode_pair(tokenizer, *pair, max_seq_length)
-    for pair in _sample(pairs, NUM_EXAMPLES)
+    model_inputs.encode_pair(tokenizer, prefix + first, second, max_seq_length)
+    for first, second in _sample(pairs, NUM_EXAMPLES)
   ]
   rows.sort(key=lambda row: row.num_tokens)
   for first in range(0, len(rows), _BATCH_SIZE):
