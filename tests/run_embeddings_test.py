@@ -11,6 +11,7 @@ import commands
 import numpy as np
 import pytest
 import run_outputs
+import tensorflow.compat.v1 as tf
 import tiny_embeddings
 import trained_models
 from tiny_embeddings import PAIRS, flags, training
@@ -103,6 +104,41 @@ def test_a_folder_with_a_released_checkpoint_is_a_model(
   with run_embeddings.Predictor(str(tmp_path)) as published:
     vectors = published.encode(["ann went to rome"])
   np.testing.assert_array_equal(vectors, predictor.encode(["ann went to rome"]))
+
+
+def test_vectors_need_no_pooler(trained, predictor, tmp_path):
+  weights = rewrite.read_weights(str(trained.folder / "best"))
+  with tf.Graph().as_default(), tf.Session() as session:
+    for name, value in weights.items():
+      if "/pooler/" not in name:
+        tf.get_variable(name, initializer=value)
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, str(tmp_path / "bert_model.ckpt"))
+  for name in ("model.json", "bert_config.json", "vocab.txt"):
+    shutil.copy(trained.folder / name, tmp_path)
+  texts = ["ann went to rome"]
+  expected = predictor.encode(texts)
+  with run_embeddings.Predictor(str(tmp_path)) as converted:
+    np.testing.assert_array_equal(converted.encode(texts), expected)
+  (tmp_path / "texts.txt").write_text(texts[0] + "\n")
+  commands.succeed(
+    "extract_features.py",
+    f"--init_checkpoint={tmp_path}",
+    f"--input_file={tmp_path / 'texts.txt'}",
+    f"--output_file={tmp_path / 'vectors.npz'}",
+    "--output_format=npz",
+  )
+  vectors = np.load(tmp_path / "vectors.npz")["vectors"]
+  np.testing.assert_allclose(vectors, expected, atol=1e-6)
+  commands.succeed(
+    "run_embeddings.py",
+    f"--init_checkpoint={tmp_path}",
+    f"--output_dir={tmp_path / 'out'}",
+    "--do_predict",
+    f"--predict_file={tmp_path / 'texts.txt'}",
+  )
+  vectors = np.load(tmp_path / "out" / "texts_vectors.npy")
+  np.testing.assert_allclose(vectors, expected, atol=1e-6)
 
 
 def test_no_texts_have_no_vectors(predictor):

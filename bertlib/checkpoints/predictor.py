@@ -177,7 +177,8 @@ class LoadedModel:
         )
       self._session = tf.Session(graph=graph, config=self._session_config)
       if not getter:
-        tf.train.Saver(tf.trainable_variables()).restore(
+        # A converted model may lack the pooler, which few outputs need.
+        tf.train.Saver(_weights_of(self._outputs)).restore(
           self._session, checkpoint
         )
       self._compute = self._session.make_callable(
@@ -313,3 +314,15 @@ class LoadedModel:
 
   def __exit__(self, *unused):
     self.close()
+
+
+def _weights_of(tensor) -> list[Any]:
+  """The trainable variables that a tensor is computed from."""
+  found = set()
+  open_ops = [tensor.op]
+  while open_ops:
+    op = open_ops.pop()
+    if op not in found:
+      found.add(op)
+      open_ops += [*(value.op for value in op.inputs), *op.control_inputs]
+  return [v for v in tf.trainable_variables() if v.op in found]
