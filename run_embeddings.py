@@ -560,7 +560,7 @@ def encode(
   """
   input_fn = input_pipeline.record_input_fn(
     texts.path,
-    embedding_records.text_layout(run.settings.model.max_seq_length),
+    tf_records.token_layout(run.settings.model.max_seq_length),
     by_length=not run.on_tpu,
     **input_options(run, is_training=False),
   )

@@ -205,22 +205,14 @@ class _GroupEncoder:
 # Texts to encode
 
 
-def text_layout(max_seq_length: int) -> tf_records.Layout:
-  """Layout of single texts: token features [S], and their `unique_ids`."""
-  return tf_records.token_layout(max_seq_length) | {
-    "unique_ids": tf_records.Feature()
-  }
-
-
 def write_texts(
   path: str,
   texts: Iterable[str],
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
-  prefix: str = "",
   multiple_of: int = 1,
 ) -> int:
-  """Encodes single texts and writes them to a TFRecord file.
+  """Encodes single texts as TFRecords of `tf_records.token_layout`.
 
   Logs how many are truncated or have no tokens.
 
@@ -229,7 +221,6 @@ def write_texts(
     texts: the texts; read once, and not kept in memory.
     tokenizer: a WordPiece tokenizer.
     max_seq_length: S, tokens per text.
-    prefix: prefix of every text.
     multiple_of: the last text is repeated until the number of records is a
       multiple of this one.
 
@@ -245,17 +236,17 @@ def write_texts(
   def records() -> Iterator[dict[str, Any]]:
     nonlocal num_empty
     record: dict[str, Any] = {}
-    for number, text in enumerate(texts):
-      pair = model_inputs.encode_pair(
-        tokenizer, prefix + text, None, max_seq_length
-      )
+    for text in texts:
+      pair = model_inputs.encode_pair(tokenizer, text, None, max_seq_length)
       num_cut.append(pair.num_cut)
       num_empty += pair.num_tokens + pair.num_cut == 2
-      record = pair._asdict() | {"unique_ids": number}
+      record = pair._asdict()
       yield record
     yield from itertools.repeat(record, -len(num_cut) % multiple_of)
 
-  tf_records.write_records(path, records(), text_layout(max_seq_length))
+  tf_records.write_records(
+    path, records(), tf_records.token_layout(max_seq_length)
+  )
   logging.info("%d texts written to %s", len(num_cut), path)
   _log_faults(num_cut, num_empty, max_seq_length)
   return len(num_cut)

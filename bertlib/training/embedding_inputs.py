@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bertlib.data import beir, embedding_examples
 from bertlib.data.embedding_examples import Columns, Example
 from bertlib.embedding_spec import EmbeddingSpec
 from bertlib.errors import InputError
-from bertlib.files import exists, open_any
+from bertlib.files import open_any
 from bertlib.settings.common import RunSettings
 from bertlib.settings.embeddings import EmbeddingSettings
 from bertlib.training import resolve, step_plan
@@ -53,24 +53,16 @@ def find_model(settings: EmbeddingSettings) -> EmbeddingSettings:
   """
   model = resolve.fetch_model(settings.model)
   folder = _model_folder(settings, model.init_checkpoint)
-  description = model_json.load_description(folder)
-  found: dict[str, Any] = {
-    name: description[name]
-    for name in ("do_lower_case", "max_seq_length")
-    if name in description and name not in model.given
-  }
+  model = resolve.complete_model(
+    model, folder, ("do_lower_case", "max_seq_length")
+  )
   for flag, name in (
     ("bert_config_file", loading.CONFIG_FILE),
     ("vocab_file", loading.VOCAB_FILE),
   ):
-    path = os.path.join(folder, name)
     if not getattr(model, flag):
-      if not exists(path):
-        raise InputError(f"--{flag} must be given: {folder} has no {name}")
-      found[flag] = path
-  return dataclasses.replace(
-    settings, model=dataclasses.replace(model, **found)
-  )
+      raise InputError(f"--{flag} must be given: {folder} has no {name}")
+  return dataclasses.replace(settings, model=model)
 
 
 def _model_folder(settings: EmbeddingSettings, checkpoint: str | None) -> str:

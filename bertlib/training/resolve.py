@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from absl import logging
 
@@ -13,7 +14,7 @@ from bertlib import published_models
 from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.files import exists
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
@@ -27,8 +28,8 @@ from bertlib.training.model_selection import Selection
 def fetch_model(model: ModelSettings) -> ModelSettings:
   """Downloads a model that the flags name, and finds its files.
 
-  The folder of a model brings its files if no flag names any of them. Flags of
-  the command line take precedence over the files of the model.
+  The folder of a model brings its files. Flags of the command line take
+  precedence over them.
 
   Args:
     model: flags of the model.
@@ -48,7 +49,7 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
     found = dataclasses.replace(
       model, init_checkpoint=find_init_checkpoint(checkpoint)
     )
-    return _add_files_beside(found, checkpoint)
+    return complete_model(found, checkpoint)
   else:
     return model
   model = dataclasses.replace(
@@ -64,19 +65,31 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
   return model
 
 
-def _add_files_beside(model: ModelSettings, folder: str) -> ModelSettings:
-  """Settings with the files of a model's folder, if no flag names any."""
-  if {"bert_config_file", "vocab_file"} & model.given:
-    return model
-  if not option.is_model_folder(folder):
-    return model
-  brought = {
-    "bert_config_file": os.path.join(folder, loading.CONFIG_FILE),
-    "vocab_file": os.path.join(folder, loading.VOCAB_FILE),
-  }
+def complete_model(
+  model: ModelSettings,
+  folder: str,
+  names: Sequence[str] = ("do_lower_case",),
+) -> ModelSettings:
+  """Settings completed from the folder of a model, with what it has.
+
+  Args:
+    model: flags of the model; those of the command line take precedence.
+    folder: may have a config, a vocabulary and a `model.json`.
+    names: flags that are entries of `model.json`.
+  """
   description = model_json.load_description(folder)
-  if "do_lower_case" in description and "do_lower_case" not in model.given:
-    brought["do_lower_case"] = description["do_lower_case"]
+  brought: dict[str, Any] = {
+    name: description[name]
+    for name in names
+    if name in description and name not in model.given
+  }
+  for flag, name in (
+    ("bert_config_file", loading.CONFIG_FILE),
+    ("vocab_file", loading.VOCAB_FILE),
+  ):
+    path = os.path.join(folder, name)
+    if not getattr(model, flag) and exists(path):
+      brought[flag] = path
   return dataclasses.replace(model, **brought)
 
 
