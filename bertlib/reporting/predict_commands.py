@@ -43,7 +43,10 @@ _FLAGS = {
 _INPUTS = {
   "run_classifier": ("texts.txt", "Labels of the lines of a file:"),
   "run_squad": ("questions.json", "Answers to the questions of a file:"),
-  "run_ner": ("sentences.txt", "Entities in the sentences of a file:"),
+  "run_ner": (
+    "sentences.txt",
+    "Entities in the sentences of a file, in columns like the training set:",
+  ),
   "run_embeddings": ("texts.txt", "Vectors of the lines of a file:"),
   "run_pretraining": (
     "lines.txt",
