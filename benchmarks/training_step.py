@@ -268,6 +268,7 @@ def training_session(
     spec = model_fn(features, None, "train", {"batch_size": batch_size})
     session = tf.Session()
     session.run(tf.global_variables_initializer())
+    session.run(tf.local_variables_initializer())  # copies of weights
   return session, features, spec.train_op
 
 
