@@ -136,6 +136,17 @@ def shuffled_batches(
   return order[: num_steps * batch_size].view(-1, batch_size).tolist()
 
 
+def use_precision(model: torch.nn.Module, precision: str) -> None:
+  """Computes in bfloat16 if asked for.
+
+  Each call has a context of its own: autocast keeps its casts of the weights as
+  long as the context is open, so that one around a training would never see
+  what the training changes.
+  """
+  if precision == "bfloat16":
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+
+
 def train(
   model: torch.nn.Module,
   batches: Iterable[Any],
@@ -209,13 +220,11 @@ def main() -> None:
   dev_batches = torch.utils.data.DataLoader(
     dev_examples, args.batch_size, collate_fn=pad_to_longest
   )
-  with torch.autocast(
-    "cpu", torch.bfloat16, enabled=args.precision == "bfloat16"
-  ):
-    started = time.perf_counter()
-    train(model, train_batches, len(steps), args.learning_rate)
-    seconds = time.perf_counter() - started
-    predictions = predict(model, dev_batches)
+  use_precision(model, args.precision)
+  started = time.perf_counter()
+  train(model, train_batches, len(steps), args.learning_rate)
+  seconds = time.perf_counter() - started
+  predictions = predict(model, dev_batches)
 
   labels = [example["label"] for example in dev_examples]
   scores = {

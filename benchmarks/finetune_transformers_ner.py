@@ -22,7 +22,12 @@ import torch
 import transformers
 from seqeval import metrics
 
-from benchmarks.finetune_transformers import predict, shuffled_batches, train
+from benchmarks.finetune_transformers import (
+  predict,
+  shuffled_batches,
+  train,
+  use_precision,
+)
 
 NO_TAG = -100  # ignored by torch's cross entropy
 
@@ -117,13 +122,11 @@ def main() -> None:
   batches = torch.utils.data.DataLoader(
     train_rows, batch_sampler=steps, collate_fn=collate
   )
-  with torch.autocast(
-    "cpu", torch.bfloat16, enabled=args.precision == "bfloat16"
-  ):
-    started = time.perf_counter()
-    train(model, batches, len(steps), args.learning_rate)
-    seconds = time.perf_counter() - started
-    predictions = [predict(model, [collate([row])])[0] for row in test_rows]
+  use_precision(model, args.precision)
+  started = time.perf_counter()
+  train(model, batches, len(steps), args.learning_rate)
+  seconds = time.perf_counter() - started
+  predictions = [predict(model, [collate([row])])[0] for row in test_rows]
 
   true_tags = [tags for _, tags in test_set]
   # Words of truncated sentences stay "O".

@@ -31,6 +31,7 @@ from benchmarks.finetune_transformers import (
   add_training_flags,
   shuffled_batches,
   train,
+  use_precision,
 )
 from bertlib.data import squad_files
 from bertlib.metrics import squad_scores
@@ -300,13 +301,11 @@ def main() -> None:
   windows = make_windows(
     questions, tokenizer, args.max_seq_length, args.doc_stride, False
   )
-  with torch.autocast(
-    "cpu", torch.bfloat16, enabled=args.precision == "bfloat16"
-  ):
-    started = time.perf_counter()
-    train(model, batches, len(steps), args.learning_rate)
-    seconds = time.perf_counter() - started
-    logits = predict_logits(model, windows, collate, args.batch_size)
+  use_precision(model, args.precision)
+  started = time.perf_counter()
+  train(model, batches, len(steps), args.learning_rate)
+  seconds = time.perf_counter() - started
+  logits = predict_logits(model, windows, collate, args.batch_size)
   answers, odds = find_answers(
     questions, windows, logits, args.n_best_size, args.max_answer_length
   )
