@@ -14,7 +14,13 @@ from typing import Any
 
 from bertlib.settings import help_text, option
 from bertlib.settings.option import Flag
-from website import compatibility, performance, record_features, signatures
+from website import (
+  compatibility,
+  fine_tuning,
+  performance,
+  record_features,
+  signatures,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -67,6 +73,7 @@ def pages() -> dict[str, Callable[[], str]]:
     "reference/record_features.md": record_features.page,
     "reference/signatures.md": signatures.page,
     "reference/compatibility.md": compatibility.page,
+    "results/fine_tuning.md": fine_tuning.page,
     "results/performance.md": performance.page,
   }
 

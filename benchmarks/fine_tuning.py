@@ -1,0 +1,407 @@
+"""Trains the models of the results page, and keeps a receipt per task.
+
+Each task is trained with several seeds: with this project, and with the same
+settings and precision by transformers or sentence-transformers. A receipt has
+commands, metrics, times, devices and versions of all trainings, and hashes of
+the data. It is written after each training; those that it has are not repeated.
+
+    python -m benchmarks.fine_tuning --data_dir=DATA --model_dir=output/minilm \
+        --hugging_face_dir=DIR_OF_THE_SAME_MODEL --tasks=MRPC,RTE
+
+`website.fine_tuning` makes the results page of the receipts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import shlex
+import string
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+from absl import flags
+
+from bertlib import app, files
+from bertlib.errors import InputError
+from bertlib.reporting import receipts
+
+FLAGS = flags.FLAGS
+_PEERS = ("torch", "transformers", "sentence-transformers")
+
+
+class Recipe(NamedTuple):
+  """A task of the results page.
+
+  Attributes:
+    metrics: names of metrics in our results, by name in the peer's.
+    commands: of this project, in order; the last one trains and evaluates.
+    peer: command of the peer; "" for none.
+    num_seeds: default number of seeds.
+  """
+
+  metrics: dict[str, str]
+  commands: tuple[str, ...]
+  peer: str = ""
+  num_seeds: int = 3
+
+
+_MODEL = (
+  " --vocab_file=$BERT_DIR/vocab.txt"
+  " --bert_config_file=$BERT_DIR/bert_config.json"
+  " --init_checkpoint=$BERT_DIR/bert_model.ckpt"
+  " --bias_correction --precision=auto --seed=$SEED --output_dir=$OUTPUT_DIR"
+)
+_PEER = " --model_dir=$HUGGING_FACE_DIR --precision=$PRECISION --seed=$SEED"
+
+
+def glue(
+  task: str, epochs: int = 3, num_seeds: int = 3, **metrics: str
+) -> Recipe:
+  """Recipe of a GLUE task; metrics as in `Recipe`."""
+  data = f" --data_dir=$DATA_DIR/glue/{task}"
+  return Recipe(
+    metrics,
+    (
+      f"run_classifier.py --do_train --do_eval --task_name={task}{data}"
+      " --max_seq_length=128 --train_batch_size=32 --learning_rate=5e-5"
+      f" --num_train_epochs={epochs}{_MODEL}",
+    ),
+    f"-m benchmarks.finetune_transformers --task={task}{data}"
+    f" --epochs={epochs} --threads=$THREADS{_PEER}",
+    num_seeds,
+  )
+
+
+def squad(train: str, dev: str, metrics: dict[str, str], more="") -> Recipe:
+  """Recipe of a version of SQuAD, with one seed."""
+  data = (
+    f" --train_file=$DATA_DIR/squad/{train}"
+    f" --predict_file=$DATA_DIR/squad/{dev}{more}"
+  )
+  return Recipe(
+    metrics,
+    (
+      f"run_squad.py --do_train --do_predict --do_eval --mask_padding{data}"
+      " --max_seq_length=384 --doc_stride=128 --train_batch_size=12"
+      f" --learning_rate=1e-4 --num_train_epochs=2{_MODEL}",
+    ),
+    f"-m benchmarks.finetune_transformers_squad{data} --batch_size=12"
+    f" --learning_rate=1e-4 --epochs=2 --threads=$THREADS{_PEER}",
+    num_seeds=1,
+  )
+
+
+def entities(train: str, test: str, epochs: int) -> Recipe:
+  """Recipe of a data set of named entities."""
+  train, test = f"$DATA_DIR/ner/{train}", f"$DATA_DIR/ner/{test}"
+  return Recipe(
+    {
+      "f1": "eval_f1",
+      "precision_score": "eval_precision",
+      "recall": "eval_recall",
+    },
+    (
+      f"run_ner.py --do_train --do_eval --train_file={train} --dev_file={test}"
+      " --max_seq_length=128 --train_batch_size=32 --learning_rate=1e-4"
+      f" --num_train_epochs={epochs}{_MODEL}",
+    ),
+    f"-m benchmarks.finetune_transformers_ner --train_file={train}"
+    f" --test_file={test} --learning_rate=1e-4 --epochs={epochs}"
+    f" --threads=$THREADS{_PEER}",
+  )
+
+
+def embeddings() -> Recipe:
+  """Recipe of sentence embeddings on STS-B."""
+  settings = (
+    " --train_file=$DATA_DIR/glue/STS-B/train.tsv"
+    " --dev_file=$DATA_DIR/glue/STS-B/dev.tsv"
+    " --text_columns=sentence1,sentence2 --score_column=score --max_score=5"
+    " --loss=cosent --max_seq_length=128 --train_batch_size=32"
+    " --learning_rate=5e-5 --num_train_epochs=1"
+  )
+  return Recipe(
+    {"spearman": "eval_spearman", "pearson": "eval_pearson"},
+    (f"run_embeddings.py --do_train --do_eval{settings}{_MODEL}",),
+    f"-m benchmarks.finetune_sentence_transformers{settings}{_PEER}",
+  )
+
+
+def pretraining() -> Recipe:
+  """Recipe of pretraining from random weights on four novels."""
+  records = " --max_seq_length=64 --max_predictions_per_seq=10"
+  vocabulary = " --vocab_file=$OUTPUT_DIR-data/vocab.txt"
+
+  def write(part: str, dupe_factor: int) -> str:
+    return (
+      f"create_pretraining_data.py --input_file=$TEXT_DIR/{part}.txt"
+      f" --output_file=$OUTPUT_DIR-data/{part}.tfrecord{vocabulary}{records}"
+      f" --dupe_factor={dupe_factor}"
+    )
+
+  return Recipe(
+    {
+      name: name
+      for name in (
+        "masked_lm_accuracy",
+        "masked_lm_loss",
+        "next_sentence_accuracy",
+      )
+    },
+    (
+      "create_vocab.py --input_file=$TEXT_DIR/train.txt"
+      " --output_file=$OUTPUT_DIR-data/vocab.txt --vocab_size=8000",
+      write("train", 5),
+      write("heldout", 1),
+      "run_pretraining.py --do_train --do_eval"
+      " --input_file=$OUTPUT_DIR-data/train.tfrecord"
+      " --eval_input_file=$OUTPUT_DIR-data/heldout.tfrecord"
+      " --eval_batch_size=32 --bert_config_file=$TEXT_DIR/bert_config.json"
+      f"{vocabulary}{records} --train_batch_size=32 --learning_rate=1e-3"
+      " --num_train_steps=3600 --num_warmup_steps=300 --bias_correction"
+      " --precision=auto --seed=$SEED --output_dir=$OUTPUT_DIR",
+    ),
+    num_seeds=1,
+  )
+
+
+RECIPES = {
+  "MRPC": glue("MRPC", accuracy="eval_accuracy", f1="eval_f1"),
+  "CoLA": glue("CoLA", matthews="eval_matthews"),
+  "SST-2": glue("SST-2", epochs=1, num_seeds=1, accuracy="eval_accuracy"),
+  "STS-B": glue("STS-B", pearson="eval_pearson", spearman="eval_spearman"),
+  "RTE": glue("RTE", accuracy="eval_accuracy"),
+  "WNLI": glue("WNLI", accuracy="eval_accuracy"),
+  "SQuAD-1.1": squad(
+    "train-v1.1.part.json",
+    "dev-v1.1.json",
+    {"exact_match": "exact_match", "f1": "f1"},
+  ),
+  "SQuAD-2.0": squad(
+    "train-v2.0.part.json",
+    "dev-v2.0.part.json",
+    {"best_f1": "best_f1", "best_exact": "best_exact"},
+    " --version_2_with_negative",
+  ),
+  "WNUT17": entities("wnut17/train.conll", "wnut17/test.conll", 5),
+  "NCBI-disease": entities(
+    "ncbi-disease/train.tsv", "ncbi-disease/test.tsv", 3
+  ),
+  "STS-B-embeddings": embeddings(),
+  "pretraining": pretraining(),
+}
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_list(
+    "tasks", list(RECIPES), f"Some of {', '.join(RECIPES)}.", required=False
+  )
+  flags.DEFINE_string("data_dir", None, "Folder of all data.", required=True)
+  flags.DEFINE_string(
+    "text_dir", None, "train.txt, heldout.txt, bert_config.json: pretraining."
+  )
+  flags.DEFINE_string(
+    "model_dir", None, "Encoder for this project.", required=True
+  )
+  flags.DEFINE_string(
+    "hugging_face_dir", None, "The same encoder for peers.", required=True
+  )
+  flags.DEFINE_string("model_name", "all-MiniLM-L6-v2", "Name of the encoder.")
+  flags.DEFINE_string("work_dir", "output/fine_tuning", "Trained models.")
+  flags.DEFINE_string(
+    "receipts", "docs/results/fine_tuning", "Folder of the receipts."
+  )
+  flags.DEFINE_integer(
+    "num_seeds", None, "Seeds 1, 2, ...; default: those of the task."
+  )
+  flags.DEFINE_string(
+    "peer_python",
+    ".venv-bench-peers/bin/python",
+    "Python with the peers; empty: run only ours.",
+  )
+
+
+def main(_: list[str]) -> None:
+  """Trains what the receipts lack."""
+  unknown = set(FLAGS.tasks) - set(RECIPES)
+  if unknown:
+    raise InputError(
+      f"--tasks={','.join(sorted(unknown))}: there is no such task. There are"
+      f" {', '.join(RECIPES)}"
+    )
+  for task in FLAGS.tasks:
+    recipe = RECIPES[task]
+    for seed in range(1, (FLAGS.num_seeds or recipe.num_seeds) + 1):
+      run_seed(task, recipe, seed)
+
+
+def run_seed(task: str, recipe: Recipe, seed: int) -> None:
+  """Trains both sides with a seed, and adds the results to the receipt."""
+  path = os.path.join(FLAGS.receipts, f"{task}.json")
+  receipt = read_receipt(path, task, recipe)
+  ours = find_run(receipt["ours"], seed)
+  if ours is None:
+    ours = train_ours(task, recipe, seed, receipt)
+    receipt["ours"]["runs"].append(ours)
+    write_receipt(path, receipt)
+  if not (recipe.peer and FLAGS.peer_python):
+    return
+  if find_run(receipt["peer"], seed) is None:
+    precision = ours["precision"]
+    receipt["peer"]["runs"].append(train_peer(recipe, seed, precision))
+    write_receipt(path, receipt)
+
+
+# Receipts
+
+
+def read_receipt(path: str, task: str, recipe: Recipe) -> dict[str, Any]:
+  """The receipt of a task, empty if there is none.
+
+  Raises:
+    InputError: it is of other commands.
+  """
+  commands = {
+    "ours": [f"python {command}" for command in recipe.commands],
+    "peer": [f"python {recipe.peer}"] if recipe.peer else [],
+  }
+  if not os.path.exists(path):
+    empty = {
+      side: {"commands": lines, "runs": []} for side, lines in commands.items()
+    }
+    return {"task": task, "model": FLAGS.model_name, "data": {}, **empty}
+  with open(path, encoding="utf-8") as file:
+    receipt = json.load(file)
+  if any(receipt[side]["commands"] != commands[side] for side in commands):
+    raise InputError(f"{path}: is of other commands. Remove it")
+  return receipt
+
+
+def write_receipt(path: str, receipt: dict[str, Any]) -> None:
+  """Writes the receipt of a task."""
+  os.makedirs(os.path.dirname(path), exist_ok=True)
+  with files.atomic_write(path) as file:
+    json.dump(receipt, file, indent=1)
+    file.write("\n")
+
+
+def find_run(side: dict[str, Any], seed: int) -> dict[str, Any] | None:
+  """The run with a seed, if there is one."""
+  return next((run for run in side["runs"] if run["seed"] == seed), None)
+
+
+# Trainings
+
+
+def train_ours(
+  task: str, recipe: Recipe, seed: int, receipt: dict[str, Any]
+) -> dict[str, Any]:
+  """Trains with this project; adds hashes of the data to the receipt."""
+  output_dir = os.path.join(FLAGS.work_dir, f"{task}-{seed}")
+  os.makedirs(f"{output_dir}-data", exist_ok=True)
+  values = {"SEED": str(seed), "OUTPUT_DIR": output_dir}
+  for command in recipe.commands[:-1]:
+    run(sys.executable, command, values)
+  _, seconds = run(sys.executable, recipe.commands[-1], values)
+  with open(os.path.join(output_dir, "run.json"), encoding="utf-8") as file:
+    own = json.load(file)
+  receipt["data"] = {
+    os.path.basename(entry["path"]): entry["sha256"]
+    for entry in own["files"]
+    if entry["what"] == "data"
+  }
+  return {
+    "seed": seed,
+    "date": own["ended"][:10],
+    "processor_seconds": round(seconds, 1),
+    "precision": own["precision"],
+    "device": device(),
+    "versions": own["versions"],
+    "metrics": {name: own["results"][name] for name in recipe.metrics.values()},
+  }
+
+
+def train_peer(recipe: Recipe, seed: int, precision: str) -> dict[str, Any]:
+  """Trains with the peer."""
+  values = {
+    "SEED": str(seed),
+    "PRECISION": precision,
+    "THREADS": str(num_cores()),
+  }
+  output, seconds = run(FLAGS.peer_python, recipe.peer, values)
+  found = json.loads(output.splitlines()[-1])
+  return {
+    "seed": seed,
+    "date": datetime.date.today().isoformat(),
+    "processor_seconds": round(seconds, 1),
+    "precision": precision,
+    "device": device(),
+    "versions": peer_versions(),
+    "metrics": {ours: found[name] for name, ours in recipe.metrics.items()},
+  }
+
+
+def num_cores() -> int:
+  """Cores that this process may use."""
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def device() -> dict[str, Any]:
+  """Device of the trainings."""
+  return {**receipts.device(), "cores": num_cores()}
+
+
+@functools.cache
+def peer_versions() -> dict[str, str]:
+  """Versions of Python and of the packages of the peers."""
+  code = (
+    "import importlib.metadata as m, json, platform\n"
+    "found = {d.metadata['Name']: d.version for d in m.distributions()}\n"
+    f"names = {_PEERS!r}\n"
+    "print(json.dumps({'python': platform.python_version()}"
+    " | {n: found[n] for n in names if n in found}))"
+  )
+  output = subprocess.run(
+    [FLAGS.peer_python, "-c", code], stdout=subprocess.PIPE, check=True
+  ).stdout
+  return json.loads(output)
+
+
+def run(python: str, command: str, values: dict[str, str]) -> tuple[str, float]:
+  """Runs a command; returns its output, and the processor's seconds."""
+  folders = {
+    "DATA_DIR": FLAGS.data_dir,
+    "TEXT_DIR": FLAGS.text_dir,
+    "BERT_DIR": FLAGS.model_dir,
+    "HUGGING_FACE_DIR": FLAGS.hugging_face_dir,
+  }
+  words = [
+    string.Template(word).substitute(folders, **values)
+    for word in shlex.split(command)
+  ]
+  print("$", "python", *words, flush=True)
+  start = os.times()
+  done = subprocess.run(
+    [python, *words], stdout=subprocess.PIPE, text=True, check=False
+  )
+  end = os.times()
+  if done.returncode:
+    raise InputError(f"{words[0]}: failed, see its messages above")
+  print(done.stdout, flush=True)
+  user, system = end.children_user, end.children_system
+  return (
+    done.stdout,
+    user + system - start.children_user - start.children_system,
+  )
+
+
+if __name__ == "__main__":
+  define_flags()
+  app.run(main)

@@ -1,0 +1,98 @@
+"""The page of results says what the receipts say."""
+
+import json
+
+import pytest
+
+from website import fine_tuning
+
+RUN = {
+  "seed": 1,
+  "date": "2026-01-02",
+  "processor_seconds": 75.4,
+  "precision": "bfloat16",
+  "device": {"cpu": "Example CPU", "cores": 2, "gpus": []},
+  "versions": {"python": "3.11.7", "commit": "0123456789abcdef"},
+  "metrics": {"eval_accuracy": 0.75},
+}
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+  """Makes the page of a receipt of MRPC."""
+
+  def make(ours, peer=()):
+    (tmp_path / "fine_tuning").mkdir()
+    receipt = {
+      "task": "MRPC",
+      "model": "some-encoder",
+      "data": {},
+      "ours": {"commands": ["python run.py --flag"], "runs": ours},
+      "peer": {
+        "commands": ["python -m benchmarks.finetune_transformers"],
+        "runs": list(peer),
+      },
+    }
+    path = tmp_path / "fine_tuning" / "MRPC.json"
+    path.write_text(json.dumps(receipt))
+    published = {
+      "sources": {"paper": {"text": "A paper", "url": "https://example.org"}},
+      "tasks": {"MRPC": {"source": "paper", "eval_accuracy": 84.07}},
+    }
+    (tmp_path / "published.json").write_text(json.dumps(published))
+    monkeypatch.setattr(fine_tuning, "FOLDER", tmp_path)
+    return fine_tuning.page()
+
+  return make
+
+
+def with_accuracy(value, **more):
+  return {**RUN, "metrics": {"eval_accuracy": value}, **more}
+
+
+@pytest.mark.unit
+def test_score_is_mean_and_deviation_over_seeds(page):
+  found = page([with_accuracy(0.8), with_accuracy(0.9)])
+  assert "**85.00 ± 7.07 (2 seeds)**" in found
+
+
+@pytest.mark.unit
+def test_score_of_one_seed_has_no_deviation(page):
+  assert "**75.00 (1 seed)**" in page([RUN])
+
+
+@pytest.mark.unit
+def test_other_library_is_named_with_its_version(page):
+  found = page([RUN], [with_accuracy(0.7, versions={"transformers": "5.0"})])
+  assert "| transformers | 1 | 70.00 | 1 min 15 s |" in found
+  assert "- transformers: transformers 5.0; Example CPU, 2 cores" in found
+
+
+@pytest.mark.unit
+def test_published_figure_has_its_source(page):
+  found = page([RUN])
+  assert "[84.07](https://example.org)" in found
+  assert "- [A paper](https://example.org)" in found
+
+
+@pytest.mark.unit
+def test_commands_of_both_sides_are_shown(page):
+  found = page([RUN])
+  commands = "python run.py --flag\npython -m benchmarks.finetune_transformers"
+  assert commands in found
+
+
+@pytest.mark.unit
+def test_kept_receipts_name_no_machine():
+  folder = fine_tuning.FOLDER / "fine_tuning"
+  texts = [path.read_text() for path in folder.glob("*.json")]
+  assert texts
+  assert not [text for text in texts if "/home/" in text or "/tmp/" in text]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", fine_tuning.SUMMARIES)
+def test_short_table_is_that_of_the_receipts(name):
+  # If this fails: python -m website.fine_tuning
+  text = (fine_tuning.ROOT / name).read_text(encoding="utf-8")
+  assert text == fine_tuning.with_summary(text)
