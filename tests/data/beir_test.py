@@ -52,7 +52,7 @@ def refusal(action, *arguments):
 
 def test_queries_with_relevant_documents_are_read(tmp_path, caplog):
   folder = write(tmp_path)
-  with caplog.at_level(logging.INFO):
+  with caplog.at_level(logging.INFO, logger="absl"):
     queries, corpus, relevance = beir.read(folder)
   assert queries == {"q1": "who purrs?", "q2": "who barks?"}
   assert relevance == {"q2": {"d2": 2}, "q1": {"d1": 1}}

@@ -171,7 +171,7 @@ def test_vectors_of_a_teacher_are_kept(tmp_path, tokenizer):
 def test_lengths_and_faults_are_logged(tmp_path, tokenizer, caplog):
   texts = [["a b c d e", "\u200b"], ["A b c d e", "a b", "c", "d"]]
   features = embedding_records.layout("triplets", 3, 5)
-  with caplog.at_level(logging.INFO):
+  with caplog.at_level(logging.INFO, logger="absl"):
     _, lengths = write(tmp_path, map_examples(texts), features, tokenizer)
   assert list(lengths.num_tokens) == [7, 2, 7, 4, 3]
   assert list(lengths.num_cut) == [2, 0, 2, 0, 0]
@@ -270,7 +270,7 @@ def test_vectors_and_scores_are_not_trimmed(tmp_path, tokenizer):
 def test_texts_are_written_in_order(tmp_path, tokenizer, caplog):
   path = str(tmp_path / "texts.tf_record")
   texts = ["a b", "w250 c d e a b c", "\u200b"]
-  with caplog.at_level(logging.INFO):
+  with caplog.at_level(logging.INFO, logger="absl"):
     count = embedding_records.write_texts(path, iter(texts), tokenizer, 6)
   assert count == 3
   assert caplog.messages == [
