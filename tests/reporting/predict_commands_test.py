@@ -77,7 +77,7 @@ def test_flags_of_the_data_are_repeated(tmp_path):
   assert "--nodo_lower_case" in flags
 
 
-@pytest.mark.parametrize("script", set(SETTINGS) - {"run_pretraining"})
+@pytest.mark.parametrize("script", sorted(set(SETTINGS) - {"run_pretraining"}))
 def test_python_code_is_valid(script):
   folder = 'a "model\'s" folder\\'
   code = predict_commands.python_code(script, folder, {})
