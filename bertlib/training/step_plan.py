@@ -147,7 +147,12 @@ def plan_training(
     dataclasses.replace(
       compute,
       recompute=recompute,
-      copy_weights=has_fast_update and not recompute and not replicas,
+      copy_weights=(
+        has_fast_update
+        and compute.dtype.size == 2
+        and not recompute
+        and not replicas
+      ),
     ),
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
