@@ -53,12 +53,12 @@ def with_accuracy(value, **more):
 @pytest.mark.unit
 def test_score_is_mean_and_deviation_over_seeds(page):
   found = page([with_accuracy(0.8), with_accuracy(0.9)])
-  assert "**85.00 ± 7.07 (2 seeds)**" in found
+  assert "| accuracy | 85.00 ± 7.07 | – | 2 / 0 |" in found
 
 
 @pytest.mark.unit
 def test_score_of_one_seed_has_no_deviation(page):
-  assert "**75.00 (1 seed)**" in page([RUN])
+  assert "| accuracy | 75.00 | – | 1 / 0 |" in page([RUN])
 
 
 @pytest.mark.unit

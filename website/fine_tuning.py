@@ -79,14 +79,16 @@ layers and hidden size 384. **It is not BERT-Base**; the last column has
 published figures of BERT-Base, which was not run here.
 
 Scores are in percent, losses in nat. With several seeds, the score is the mean
-± the standard deviation over seeds. Processor time is that of the whole
+± the standard deviation over seeds; the table has the number of seeds here and
+of the other library. A single seed says little about small dev
+sets such as those of RTE and WNLI. Processor time is that of the whole
 command, with start and evaluation, on a machine that was shared with other
 work; [Performance](performance.md) compares times. `benchmarks/fine_tuning.py`
 runs the trainings and writes a receipt for each task; this page is generated
 from the receipts.
 
-| task | metric | here | other library | BERT-Base, published, not run here |
-| --- | --- | --- | --- | --- |
+| task | metric | here | other library | seeds | BERT-Base, not run here |
+| --- | --- | --- | --- | --- | --- |
 """
 
 _FORMAT_CHECKS = """\
@@ -140,12 +142,14 @@ def summary() -> str:
   rows = []
   for task, receipt in receipts().items():
     metric = next(iter(receipt["ours"]["runs"][0]["metrics"]))
-    peer = _score(receipt["peer"], metric)
-    if receipt["peer"]["runs"]:
-      peer = f"{_library(receipt['peer'])}: {peer}"
+    ours, peer = receipt["ours"], receipt["peer"]
+    other = _score(peer, metric)
+    if peer["runs"]:
+      other = f"{_library(peer)}: {other}"
     title, _ = TASKS[task]
-    rows.append([title, METRICS[metric], _score(receipt["ours"], metric), peer])
-  return _table(["task", "metric", "here", "other library"], rows)
+    seeds = f"{len(ours['runs'])} / {len(peer['runs'])}"
+    rows.append([title, METRICS[metric], _score(ours, metric), other, seeds])
+  return _table(["task", "metric", "here", "other library", "seeds"], rows)
 
 
 def with_summary(text: str) -> str:
@@ -165,7 +169,8 @@ def main() -> None:
 
 def _rows(task: str, receipt: Json, published: Json) -> Iterator[str]:
   """Rows of the first table: one per metric."""
-  title, about = TASKS[task]
+  title, _ = TASKS[task]
+  sides = receipt["ours"], receipt["peer"]
   figures = published["tasks"].get(task, {})
   for metric in receipt["ours"]["runs"][0]["metrics"]:
     figure = "–"
@@ -173,10 +178,10 @@ def _rows(task: str, receipt: Json, published: Json) -> Iterator[str]:
       source = published["sources"][figures["source"]]
       figure = f"[{figures[metric]:g}]({source['url']})"
     cells = [
-      f"[{title}](#{task.lower().replace('.', '')}): {about}",
+      f"[{title}](#{task.lower().replace('.', '')})",
       METRICS[metric],
-      f"**{_score(receipt['ours'], metric)}**",
-      _score(receipt["peer"], metric),
+      *(_score(side, metric) for side in sides),
+      " / ".join(str(len(side["runs"])) for side in sides),
       figure,
     ]
     yield f"| {' | '.join(cells)} |\n"
@@ -191,14 +196,13 @@ def _sources(published: Json) -> str:
 
 
 def _score(side: Json, metric: str) -> str:
-  """Mean and deviation of a metric, and the number of seeds."""
+  """Mean and standard deviation of a metric over seeds."""
   values = [_scaled(metric, run["metrics"][metric]) for run in side["runs"]]
   if not values:
     return "–"
   if len(values) == 1:
-    return f"{values[0]:.2f} (1 seed)"
-  mean, deviation = statistics.fmean(values), statistics.stdev(values)
-  return f"{mean:.2f} ± {deviation:.2f} ({len(values)} seeds)"
+    return f"{values[0]:.2f}"
+  return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def _scaled(metric: str, value: float) -> float:
@@ -207,7 +211,7 @@ def _scaled(metric: str, value: float) -> float:
 
 def _details(task: str, receipt: Json) -> str:
   """Section of a task: commands, and a row per training."""
-  title, _ = TASKS[task]
+  title, about = TASKS[task]
   metrics = list(receipt["ours"]["runs"][0]["metrics"])
   heads = ["trained by", "seed", *(METRICS[name] for name in metrics)]
   heads += ["processor time", "precision", "date"]
@@ -234,7 +238,8 @@ def _details(task: str, receipt: Json) -> str:
   ]
   return (
     f"## {title} {{ #{task.lower().replace('.', '')} }}\n\n"
-    f"{_table(heads, rows)}\n```shell\n{commands}\n```\n\n"
+    f"{about[0].upper()}{about[1:]}.\n\n{_table(heads, rows)}\n"
+    f"```shell\n{commands}\n```\n\n"
     f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json), with hashes of the"
     " data\n"
   )
