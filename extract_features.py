@@ -436,7 +436,7 @@ def parse_layers(layers: str, num_hidden_layers: int) -> list[int]:
 
 
 class Vectors(NamedTuple):
-  """What is written of each text.
+  """Choice of the features to write per text.
 
   Attributes:
     layer_indexes: see `model_fn_builder`.
@@ -637,7 +637,7 @@ def load_description(model: ModelSettings) -> dict[str, Any]:
 def find_vectors(
   settings: FeatureSettings, config: modeling.BertConfig
 ) -> Vectors:
-  """What the flags ask for, or else what the model was trained for.
+  """Features that the flags name, or else those that the model was trained for.
 
   Raises:
     InputError: see `parse_layers`; or the flags do not go together, or do not

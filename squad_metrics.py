@@ -61,11 +61,7 @@ def main(argv: list[str]) -> None:
       questions, predictions, na_probs, settings.na_prob_thresh
     )
   else:
-    score = (
-      squad_scores.score_chinese
-      if metric == "chinese"
-      else squad_scores.score_v1
-    )
+    score = squad_scores.scorer(metric)
     results = squad_scores.evaluate_v1(questions, predictions, score)
   line = json.dumps(results, indent=indent)
   if settings.out_file:

@@ -198,9 +198,7 @@ RECIPES = {
 
 def define_flags() -> None:
   """Defines the flags."""
-  flags.DEFINE_list(
-    "tasks", list(RECIPES), f"Some of {', '.join(RECIPES)}.", required=False
-  )
+  flags.DEFINE_list("tasks", list(RECIPES), f"Some of {', '.join(RECIPES)}.")
   flags.DEFINE_string("data_dir", None, "Folder of all data.", required=True)
   flags.DEFINE_string(
     "text_dir", None, "train.txt, heldout.txt, bert_config.json: pretraining."

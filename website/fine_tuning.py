@@ -14,8 +14,10 @@ import json
 import pathlib
 import statistics
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "results"
@@ -149,7 +151,9 @@ def summary() -> str:
     title, _ = TASKS[task]
     seeds = f"{len(ours['runs'])} / {len(peer['runs'])}"
     rows.append([title, METRICS[metric], _score(ours, metric), other, seeds])
-  return _table(["task", "metric", "here", "other library", "seeds"], rows)
+  return markdown.table(
+    ["task", "metric", "here", "other library", "seeds"], rows
+  )
 
 
 def with_summary(text: str) -> str:
@@ -238,7 +242,7 @@ def _details(task: str, receipt: Json) -> str:
   ]
   return (
     f"## {title} {{ #{task.lower().replace('.', '')} }}\n\n"
-    f"{about[0].upper()}{about[1:]}.\n\n{_table(heads, rows)}\n"
+    f"{about[0].upper()}{about[1:]}.\n\n{markdown.table(heads, rows)}\n"
     f"```shell\n{commands}\n```\n\n"
     f"{''.join(facts)}- [Receipt](fine_tuning/{task}.json), with hashes of the"
     " data\n"
@@ -291,11 +295,6 @@ def _wrapped(command: str) -> str:
     break_on_hyphens=False,
   )
   return " \\\n".join(lines)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  lines = [heads, ["---"] * len(heads), *rows]
-  return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import results
 from benchmarks.results import MEASURES, Ratio, Result
+from website import markdown
 
 FOLDER = (
   pathlib.Path(__file__).resolve().parent.parent
@@ -144,14 +145,14 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
     rows = list(_rows(section, found, runs, all_goals))
     if rows:
       parts.append(f"## {section.title}\n")
-      parts.append(_table(_heads(section), rows))
+      parts.append(markdown.table(_heads(section), rows))
     metrics = list(_metric_rows(section, found, runs))
     if metrics:
       parts.append(
         "Metrics of the models of these runs, means of all passes:\n"
       )
       heads = ["work", "metric", "this project", "compared with", "difference"]
-      parts.append(_table([*heads, "run"], metrics))
+      parts.append(markdown.table([*heads, "run"], metrics))
   open_goals = [
     [goal["work"], *_sides_of(goal), _goal_text(goal)]
     for goal in all_goals
@@ -164,7 +165,7 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
   if open_goals:
     parts.append(_OPEN_GOALS)
     heads = ["work", "this project", "compared with", "goal"]
-    parts.append(_table(heads, open_goals))
+    parts.append(markdown.table(heads, open_goals))
   if runs:
     parts.append("## Runs\n")
   for number, run in enumerate(runs, 1):
@@ -260,7 +261,7 @@ def _ratio_text(section: Section, ratio: Ratio) -> str:
 
 
 def _own_name(result: Result, side: str) -> str:
-  """How this project computed, to stand before a value."""
+  """Precision and options of this project, as a prefix of a value."""
   if "-" in side:  # predictor-int8
     family, precision = side.split("-")
     names = [precision] if family == "predictor" else [family, precision]
@@ -311,7 +312,7 @@ def _comparisons(
 
 
 def _matches(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> bool:
-  """Whether a comparison shows if a goal is reached."""
+  """True if a goal is about this comparison."""
   threads = goal.get("threads", result.threads)
   against = goal.get("against", ratio.against)
   return (
@@ -325,7 +326,7 @@ def _matches(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> bool:
 
 
 def _sides_of(goal: Mapping[str, Any]) -> tuple[str, str]:
-  """How this project computes, and what it is compared with."""
+  """Names of both sides of a goal: this project, and the other code."""
   own = goal["side"].removeprefix("ours").removeprefix("predictor-")
   family, _, precision = goal.get("against", "").partition("-")
   other = _OTHERS.get(family, (family, ""))[0]
@@ -351,7 +352,7 @@ def _judgement(goal: Mapping[str, Any], result: Result, ratio: Ratio) -> str:
 
 
 def _run(result: Result) -> tuple:
-  """What results of the same run have in common."""
+  """Key of a run, the same for all of its results."""
   return result.command, result.date, result.processor, result.threads
 
 
@@ -404,8 +405,3 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
     f" Versions: {libraries}.\n{notes}\n"
     f"```shell\n{first.command}\n```\n"
   )
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  lines = [heads, ["---"] * len(heads), *rows]
-  return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

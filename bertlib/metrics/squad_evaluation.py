@@ -96,10 +96,8 @@ def evaluate_answers(
     return squad_scores.evaluate_v2(
       questions, answers, odds, threshold, answer_nothing=-math.inf
     )
-  score_one = squad_scores.score_v1
-  if settings.eval_metric == "chinese":
-    score_one = squad_scores.score_chinese
-  return squad_scores.evaluate_v1(questions, answers, score_one)
+  score = squad_scores.scorer(settings.eval_metric)
+  return squad_scores.evaluate_v1(questions, answers, score)
 
 
 def sweep(

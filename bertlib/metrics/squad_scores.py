@@ -62,6 +62,20 @@ def score_v1(prediction: str, answers: Sequence[str]) -> Score:
   return _best(scores)
 
 
+def scorer(
+  metric: str | None, has_negatives: bool = False
+) -> Callable[[str, Sequence[str]], Score]:
+  """The function that scores an answer.
+
+  Args:
+    metric: "chinese" for `score_chinese`; any other for SQuAD's.
+    has_negatives: whether questions may have no answer, as in SQuAD 2.0.
+  """
+  if has_negatives:
+    return score_v2
+  return score_chinese if metric == "chinese" else score_v1
+
+
 def score_v2(prediction: str, answers: Sequence[str]) -> Score:
   """Score of an answer in SQuAD 2.0 (Rajpurkar et al. 2018).
 

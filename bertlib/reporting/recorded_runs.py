@@ -1,4 +1,4 @@
-"""Reads what runs left in their folders: receipts, metrics and dev scores."""
+"""Reads the folders of runs: receipts, metrics and dev scores."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class RecordedRun:
 
   @property
   def note(self) -> str:
-    """What is unusual about the run; "" for nothing."""
+    """Remark on an unusual run; "" for none."""
     if not self.receipt:
       return "no run.json" if self.metrics else "not started"
     if self.receipt["results"] is None:
@@ -171,7 +171,7 @@ def _together(hashes: Iterable[str]) -> str | None:
 
 
 def _use(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
-  """What a file was used for; None for texts to predict."""
+  """Use of a file; None for texts to predict."""
   if file["what"] != "data":
     return file["what"]
   if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
@@ -327,7 +327,7 @@ def _trained_steps(folder: str) -> int | None:
 
 
 def exact_answers(run: RecordedRun) -> list[bool] | None:
-  """Whether each answer of a run of run_squad.py is an exact match.
+  """Exact matches among the answers of a run of run_squad.py.
 
   Args:
     run: the run.
@@ -351,11 +351,9 @@ def exact_answers(run: RecordedRun) -> list[bool] | None:
   questions = squad_files.read_questions(entry["path"])
   answers = squad_files.read_by_id(path, str)
   flags = run.evaluation.get("flags", {})
-  score = squad_scores.score_v1
-  if flags.get("version_2_with_negative"):
-    score = squad_scores.score_v2
-  elif flags.get("eval_metric") == "chinese":
-    score = squad_scores.score_chinese
+  score = squad_scores.scorer(
+    flags.get("eval_metric"), flags.get("version_2_with_negative", False)
+  )
   if any(question.id not in answers for question in questions):
     return None
   return [

@@ -215,11 +215,9 @@ def read_answers(
     squad_files.read_json(os.path.join(settings.run.output_dir, name))
     for name in ("predictions.json", "nbest_predictions.json")
   )
-  score_one = squad_scores.score_v1
-  if settings.version_2_with_negative:
-    score_one = squad_scores.score_v2
-  elif settings.eval_metric == "chinese":
-    score_one = squad_scores.score_chinese
+  score_one = squad_scores.scorer(
+    settings.eval_metric, settings.version_2_with_negative
+  )
   answered = []
   for question in questions:
     predicted = predictions[question.id]
