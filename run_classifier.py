@@ -600,7 +600,10 @@ def evaluate_set(
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
   results, arrays = evaluate(run, dev_set.input_fn, num_steps, checkpoint)
   if not arrays:
-    logging.info("On a TPU only loss and accuracy are computed")
+    logging.info(
+      "On a TPU only loss and accuracy are computed, and no predictions of the"
+      " dev set are kept"
+    )
     return Evaluation(results, arrays)
   scores = classification_scores.evaluate(
     processor.metrics, arrays["label_ids"], arrays["logits"], processor.problem
@@ -620,7 +623,7 @@ def evaluate_sets(
   dev_sets: Mapping[str, classifier_inputs.DevSet],
   checkpoint: str | None,
 ) -> run_report.Findings:
-  """Evaluates a checkpoint on all dev sets, and writes the metrics.
+  """Evaluates a checkpoint on all dev sets; writes metrics and predictions.
 
   Args:
     run: the run.
@@ -648,13 +651,17 @@ def evaluate_sets(
       found.estimates = report_scores.of_classification(
         problem, **arrays, names=processor.metrics
       )
+    predictions = None
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
+      predictions = classification_results.dev_predictions(
+        problem, dev_set.examples, rows
+      )
       found.warnings += run_report.collapse_warning(
         classification_scores.predicted_labels(problem, rows),
         classification_scores.gold_labels(dev_set.examples),
       )
-    write_metrics(run, results, checkpoint, ending)
+    write_metrics(run, results, checkpoint, ending, predictions)
     found.results |= {f"{name}{ending}": v for name, v in results.items()}
   return found
 

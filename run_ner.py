@@ -520,7 +520,7 @@ def evaluate_dev_set(
   labels: Sequence[str],
   checkpoint: str | None,
 ) -> run_report.Findings:
-  """Evaluates a checkpoint on the dev set, and writes the metrics.
+  """Evaluates a checkpoint on the dev set; writes metrics and predictions.
 
   Args:
     run: the run.
@@ -530,8 +530,13 @@ def evaluate_dev_set(
   """
   predicted = predict_tags(run, dev_set, labels, checkpoint)
   results = ner_decoding.evaluate_tags(dev_set.sentences, predicted)
-  write_metrics(run, results, checkpoint)
   sentences = dev_set.sentences
+  write_metrics(
+    run,
+    results,
+    checkpoint,
+    predictions=ner_decoding.dev_predictions(sentences, predicted),
+  )
   return run_report.Findings(
     results,
     report_sections.ner_sections(sentences, predicted, results),

@@ -182,6 +182,17 @@ def test_tuned_thresholds_beat_a_half(topics):
   assert model["kind"] == "multi_label"
 
 
+def test_dev_predictions_have_the_labels_of_the_metrics(topics):
+  results = result_files.read_results(str(topics / "eval_results.txt"))
+  lines = reference_data.read_jsonl(str(topics / "eval_predictions.jsonl"))
+  gold, said = (
+    np.array([[topic in line[name] for topic in TOPICS] for line in lines])
+    for name in ("gold", "predicted")
+  )
+  np.testing.assert_array_equal(gold, TRUTH)
+  assert results["eval_micro_f1"] == pytest.approx(f1(gold, said))
+
+
 def test_predictions_obey_the_thresholds(topics):
   results = result_files.read_results(str(topics / "eval_results.txt"))
   table, lines = read_outputs(topics)
@@ -433,6 +444,14 @@ def test_choosing_is_learned(swag):
   matrix = np.array(results["confusion_matrix"])
   assert matrix.shape == (4, 4) and matrix.sum() == 13
   assert np.trace(matrix) / 13 == pytest.approx(results["eval_accuracy"])
+
+
+def test_dev_predictions_of_choices_are_those_of_the_results(swag):
+  results = result_files.read_results(str(swag / "eval_results.txt"))
+  lines = reference_data.read_jsonl(str(swag / "eval_predictions.jsonl"))
+  right = [line["gold"] == line["predicted"] for line in lines]
+  assert len(right) == 13
+  assert results["eval_accuracy"] == pytest.approx(np.mean(right))
 
 
 def test_a_model_that_chooses_scores_each_choice_by_itself(swag):

@@ -92,6 +92,18 @@ def test_results_have_the_reference_keys_and_the_task_scores(trained):
   assert "eval_f1" in results
 
 
+def test_dev_predictions_are_those_of_the_results(trained):
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
+  lines = reference_data.read_jsonl(
+    str(trained.folder / "eval_predictions.jsonl")
+  )
+  assert [line["guid"] for line in lines] == ["dev-1", "dev-2", "dev-3"]
+  pairs = [("01".index(x["gold"]), "01".index(x["predicted"])) for x in lines]
+  matrix = np.zeros([2, 2], int)
+  np.add.at(matrix, tuple(zip(*pairs)), 1)
+  assert json.loads(results["confusion_matrix"]) == matrix.tolist()
+
+
 def test_predictions_agree_in_both_files_and_with_the_predictor(trained):
   output_dir = trained.folder
   table = np.loadtxt(output_dir / "test_results.tsv", delimiter="\t")
@@ -311,6 +323,11 @@ def test_regression_gives_numbers_and_correlations(place, own_data):
   results = run_outputs.read_results(output_dir / "eval_results.txt")
   assert {"eval_pearson", "eval_spearman", "eval_loss"} < set(results)
   assert "eval_accuracy" not in results
+  lines = reference_data.read_jsonl(str(output_dir / "eval_predictions.jsonl"))
+  gold, predicted = ([x[name] for x in lines] for name in ("gold", "predicted"))
+  assert gold == [len(a) / 8 for a, _, _ in SENTENCES * 4]
+  pearson = np.corrcoef(gold, predicted)[0, 1]
+  assert float(results["eval_pearson"]) == pytest.approx(pearson, abs=1e-5)
   numbers = np.loadtxt(output_dir / "test_results.tsv")
   with run_classifier.Predictor(str(output_dir)) as predictor:
     said = predictor.predict([(a, b) for a, b, _ in SENTENCES * 4])

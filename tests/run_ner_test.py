@@ -52,6 +52,20 @@ def test_the_score_reported_is_that_of_the_best_weights(trained):
   assert float(results(trained)["eval_f1"]) == pytest.approx(best)
 
 
+def test_dev_predictions_are_those_of_the_results(trained):
+  with open(trained.folder / "eval_predictions.jsonl") as file:
+    lines = list(map(json.loads, file))
+  assert [line["guid"] for line in lines] == [
+    f"dev-{n + 1}" for n in range(len(lines))
+  ]
+  scores = ner_scores.entity_metrics(
+    [line["gold"] for line in lines], [line["predicted"] for line in lines]
+  )
+  for name, value in results(trained).items():
+    if name.startswith("eval_"):
+      assert float(value) == scores[name.removeprefix("eval_")], name
+
+
 def test_the_report_has_entities_and_lengths(trained):
   page = (trained.folder / "report.html").read_text()
   for heading in ("Dev scores", "Entities", "Calibration"):

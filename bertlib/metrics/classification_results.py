@@ -14,6 +14,7 @@ from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.files import atomic_write
 from bertlib.metrics import classification_scores
 from bertlib.metrics.classification_scores import Prediction, prediction
+from bertlib.metrics.result_files import DevPrediction
 
 
 def tune_thresholds(
@@ -41,6 +42,29 @@ def tune_thresholds(
   by_label = dict(zip(problem.labels, map(float, thresholds)))
   results["thresholds"] = json.dumps(by_label, ensure_ascii=False)
   return by_label, results
+
+
+def dev_predictions(
+  problem: Problem,
+  examples: Iterable[InputExample | ChoiceExample],
+  rows: Iterable[np.ndarray],
+) -> list[DevPrediction]:
+  """Gold and predicted labels of a dev set.
+
+  Args:
+    problem: the classification problem.
+    examples: the dev set.
+    rows: output of the model per example; the labels of a multi-label problem
+      are those with a probability of at least 0.5.
+  """
+  return [
+    DevPrediction(
+      example.guid,
+      float(example.label) if problem.kind == "regression" else example.label,
+      prediction(problem, row).label,
+    )
+    for example, row in zip(examples, rows)
+  ]
 
 
 def label_columns(predicted: Prediction) -> list[str]:

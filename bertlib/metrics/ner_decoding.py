@@ -13,6 +13,7 @@ from bertlib.data import ner
 from bertlib.data.ner import Sentence
 from bertlib.files import atomic_write
 from bertlib.metrics import ner_scores
+from bertlib.metrics.result_files import DevPrediction
 
 
 class EntityPrediction(NamedTuple):
@@ -91,6 +92,17 @@ def evaluate_tags(
     [s.tags for s in sentences], [tags for tags, _ in predicted]
   )
   return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def dev_predictions(
+  sentences: Iterable[Sentence],
+  predicted: Iterable[tuple[Sequence[str], Sequence[float]]],
+) -> list[DevPrediction]:
+  """Gold and predicted tags of a dev set."""
+  return [
+    DevPrediction(f"dev-{number}", sentence.tags, tags)
+    for number, (sentence, (tags, _)) in enumerate(zip(sentences, predicted), 1)
+  ]
 
 
 def tag_texts(tagged: Iterable[Sequence[str]]) -> list[str]:

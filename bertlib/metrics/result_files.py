@@ -1,4 +1,4 @@
-"""`eval_results.txt` and the names of prediction files."""
+"""Files with metrics, predictions and vectors of a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,29 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
-from bertlib import files, text_files
+from bertlib import files, json_files, text_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
+
+
+class DevPrediction(NamedTuple):
+  """Prediction for an example of the dev set.
+
+  Attributes:
+    guid: id of the example, unique in the dev set.
+    gold: gold label; for regression, a number; for a multi-label problem, a
+      list of labels; for a tagger, a list with the tag of each word.
+    predicted: the same for the prediction.
+  """
+
+  guid: str
+  gold: str | float | Sequence[str]
+  predicted: str | float | Sequence[str]
 
 
 def predictions_name(path: str) -> str:
@@ -69,6 +84,33 @@ def read_results(path: str) -> dict[str, Any]:
     except ValueError:
       results[key] = text
   return results
+
+
+def write_dev_predictions(
+  path: str, predictions: Iterable[DevPrediction]
+) -> None:
+  """Writes an `eval_predictions.jsonl`: a JSON object per example."""
+  with atomic_write(path) as file:
+    for prediction in predictions:
+      line = json.dumps(prediction._asdict(), ensure_ascii=False)
+      file.write(line + "\n")
+
+
+def read_dev_predictions(path: str) -> list[DevPrediction]:
+  """Reads an `eval_predictions.jsonl`.
+
+  Raises:
+    InputError: a line is malformed.
+  """
+  value = (str, float, list)
+  schema = {"guid": str, "gold": value, "predicted": value}
+  lines = json_files.parse_lines(
+    text_files.read_lines(path), path, schema, "Evaluate again with --do_eval"
+  )
+  return [
+    DevPrediction(*(row[name] for name in DevPrediction._fields))
+    for _, row in lines
+  ]
 
 
 def write_vectors(

@@ -43,6 +43,7 @@ _RUN_FILES = (
   "*.ckpt-*",
   "checkpoint",
   "dev_scores.jsonl",
+  "eval_predictions*.jsonl",
   "eval_results*.txt",
   "events.*",
   "graph.pbtxt",
@@ -571,6 +572,7 @@ def write_metrics(
   results: Mapping[str, Any],
   checkpoint: str | None,
   ending: str = "",
+  predictions: Iterable[result_files.DevPrediction] | None = None,
 ) -> None:
   """Writes metrics of a dev set to `eval_results.txt` and for TensorBoard.
 
@@ -579,6 +581,8 @@ def write_metrics(
     results: metrics by name.
     checkpoint: the evaluated checkpoint; None for --init_checkpoint.
     ending: suffix of the file names, for a second dev set.
+    predictions: content of `eval_predictions.jsonl`; None to remove the file,
+      which is of an earlier evaluation.
   """
   step = 0
   if checkpoint:
@@ -587,4 +591,9 @@ def write_metrics(
   model_selection.write_events(
     run.path(f"dev{ending}"), step, dev_scores.plain_scores(results)
   )
+  path = run.path(f"eval_predictions{ending}.jsonl")
+  if predictions is not None:
+    result_files.write_dev_predictions(path, predictions)
+  elif files.exists(path):
+    files.remove_file(path)
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)

@@ -1,10 +1,11 @@
-"""Tests of `eval_results.txt`."""
+"""Tests of `eval_results.txt` and `eval_predictions.jsonl`."""
 
 import numpy as np
 import pytest
 
 from bertlib.errors import InputError
 from bertlib.metrics import result_files
+from bertlib.metrics.result_files import DevPrediction
 
 pytestmark = pytest.mark.unit
 
@@ -32,3 +33,21 @@ def test_results_round_trip_through_the_file(tmp_path):
 def test_missing_results_are_refused(tmp_path):
   with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
     result_files.read_results(str(tmp_path / "none.txt"))
+
+
+def test_dev_predictions_round_trip_through_the_file(tmp_path):
+  predictions = [
+    DevPrediction("a", "yes\tor\nno", "\u00fc"),
+    DevPrediction("b", 2.5, 1 / 3),
+    DevPrediction("c", ["B-PER", "O"], []),
+  ]
+  path = str(tmp_path / "eval_predictions.jsonl")
+  result_files.write_dev_predictions(path, predictions)
+  assert result_files.read_dev_predictions(path) == predictions
+
+
+def test_a_prediction_without_gold_label_is_refused(tmp_path):
+  path = tmp_path / "eval_predictions.jsonl"
+  path.write_text('{"guid": "a", "predicted": "yes"}\n')
+  with pytest.raises(InputError, match=r"jsonl, line 1: has no gold\. Eval"):
+    result_files.read_dev_predictions(str(path))

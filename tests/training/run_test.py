@@ -475,3 +475,13 @@ def test_results_have_the_form_of_the_reference(tmp_path, log):
     path.read_text() == "a = [[1, 2]]\neval_accuracy = 1\nloss = 0.6666667\n"
   )
   assert [line.strip() for line in log] == path.read_text().splitlines()
+
+
+def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
+  this_run = types.SimpleNamespace(path=lambda name: str(tmp_path / name))
+  earlier = [result_files.DevPrediction("dev-1", "yes", "no")]
+  for predictions in (earlier, None):  # as on a TPU
+    run.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
+    path = tmp_path / "eval_predictions.jsonl"
+    assert path.exists() == bool(predictions)
+  assert (tmp_path / "eval_results.txt").read_text() == "a = 1\n"
