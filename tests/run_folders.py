@@ -74,7 +74,7 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
   }
 
 
-def write(folder, *receipts, dev_scores=(), step=None):
+def write(folder, *receipts, dev_scores=(), step=None, predictions=()):
   """Writes a folder of a run.
 
   Args:
@@ -82,6 +82,7 @@ def write(folder, *receipts, dev_scores=(), step=None):
     *receipts: its receipts, the last one first.
     dev_scores: rows of `dev_scores.jsonl`.
     step: step of the last checkpoint, or None.
+    predictions: rows of `eval_predictions.jsonl`.
 
   Returns:
     The path of the folder as text.
@@ -91,19 +92,25 @@ def write(folder, *receipts, dev_scores=(), step=None):
   names += [f"run-{n}.json" for n in range(len(receipts) - 1, 0, -1)]
   for name, content in zip(names, receipts):
     (folder / name).write_text(json.dumps(content))
-  if dev_scores:
-    lines = "".join(json.dumps(row) + "\n" for row in dev_scores)
-    (folder / "dev_scores.jsonl").write_text(lines)
+  for name, rows in (
+    ("dev_scores.jsonl", dev_scores),
+    ("eval_predictions.jsonl", predictions),
+  ):
+    if rows:
+      lines = "".join(json.dumps(row) + "\n" for row in rows)
+      (folder / name).write_text(lines)
   if step is not None:
     state = f'model_checkpoint_path: "model.ckpt-{step}"\n'
     (folder / "checkpoint").write_text(state)
   return str(folder)
 
 
-def write_run(folder, dev_scores=(), step=None, **changed):
+def write_run(folder, dev_scores=(), step=None, predictions=(), **changed):
   """Writes the folder of one run; see `write` and `receipt`."""
   one = receipt(folder, **changed)
-  return write(folder, one, dev_scores=dev_scores, step=step)
+  return write(
+    folder, one, dev_scores=dev_scores, step=step, predictions=predictions
+  )
 
 
 def write_answers(folder, answers, flags=None):

@@ -1,7 +1,8 @@
 """95% confidence intervals of metrics over the examples of a data set.
 
-A function returns None where it has no interval worth showing: for too few
-examples, or for a metric that is the same in every resample.
+Also of the difference between two models on the same examples. A function
+returns None where it has no interval worth showing: for too few examples, or
+for a metric that is the same in every resample.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import math
 from typing import Callable, NamedTuple
 
 import numpy as np
+
+# A metric for `bootstrap`: takes distinct rows [R, K], which have all that it
+# depends on, and how often each one occurs, int [R].
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 LEVEL = 0.95
 
@@ -88,12 +93,22 @@ def of_labels(
     return None
   rows = np.column_stack([gold, predicted]).astype(int)
   num_labels = int(rows.max(initial=1)) + 1 if gold.ndim == 1 else None
+  return bootstrap(label_metric(name, num_labels), rows)
+
+
+def label_metric(name: str, num_labels: int | None) -> Metric:
+  """A metric of rows with gold labels and then as many predicted labels.
+
+  Args:
+    name: key of `LABEL_METRICS`.
+    num_labels: see `count_labels`.
+  """
 
   def metric(rows, counts):
     found = count_labels(*np.split(rows, 2, axis=1), counts, num_labels)
     return LABEL_METRICS[name](found)
 
-  return bootstrap(metric, rows)
+  return metric
 
 
 class LabelCounts(NamedTuple):
@@ -212,20 +227,40 @@ def of_mean(values: np.ndarray) -> Interval | None:
   Args:
     values: float [N], one per example.
   """
-  return bootstrap(
-    lambda rows, counts: counts @ rows[:, 0] / counts.sum(),
-    np.asarray(values, np.float64)[:, np.newaxis],
-  )
+  return bootstrap(mean, np.asarray(values, np.float64)[:, np.newaxis])
 
 
-def bootstrap(
-  metric: Callable[[np.ndarray, np.ndarray], float], rows: np.ndarray
+def mean(rows: np.ndarray, counts: np.ndarray) -> float:
+  """Mean of rows [R, 1], a `Metric`."""
+  return counts @ rows[:, 0] / counts.sum()
+
+
+def of_difference(
+  metric: Metric, first: np.ndarray, other: np.ndarray
 ) -> Interval | None:
+  """Interval of a metric of one model minus that of the first, by bootstrap.
+
+  Examples are drawn with the predictions of both models (paired bootstrap).
+
+  Args:
+    metric: the metric; its rows need be neither distinct nor sorted.
+    first: [N, K], all that the metric of the first model depends on, for each
+      example.
+    other: the same for the other model.
+  """
+
+  def difference(rows, counts):
+    rows, other_rows = np.split(rows, 2, axis=1)
+    return metric(other_rows, counts) - metric(rows, counts)
+
+  return bootstrap(difference, np.column_stack([first, other]))
+
+
+def bootstrap(metric: Metric, rows: np.ndarray) -> Interval | None:
   """Percentile bootstrap over examples (Efron 1979), with a fixed seed.
 
   Args:
-    metric: takes distinct rows [R, K], and how often each one occurs, int [R];
-      returns the metric of these examples.
+    metric: the metric.
     rows: [N, K], all that the metric depends on, for each example.
   """
   num_examples = len(rows)

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from bertlib.data import ner
 from bertlib.errors import InputError
+from bertlib.metrics.confidence_intervals import Metric
 
 # Metrics over all entities; `entity_metrics` adds those of each type.
 METRICS = ("f1", "precision", "recall", "accuracy")
+
+# Each metric as a quotient of columns of `count_entities`: the part, and the
+# wholes, of which the mean is taken.
+_QUOTIENTS = {
+  "f1": (0, [1, 2]),
+  "precision": (0, [1]),
+  "recall": (0, [2]),
+  "accuracy": (3, [4]),
+}
 
 
 def entity_metrics(
@@ -42,6 +56,44 @@ def entity_metrics(
         scores[f"{name}_{label}"] = float(row[key])
       scores[f"entities_{label}"] = int(row["support"])
   return scores
+
+
+def count_entities(
+  gold_tags: Sequence[Sequence[str]], predicted_tags: Sequence[Sequence[str]]
+) -> np.ndarray:
+  """Counts the entities and tags of each sentence.
+
+  Args:
+    gold_tags: see `entity_metrics`.
+    predicted_tags: see `entity_metrics`.
+
+  Returns:
+    int64 [num_sentences, 5]: number of entities that are predicted rightly, of
+    predicted and of gold entities, of tags that are predicted rightly, and of
+    tags.
+  """
+  rows = []
+  for gold, predicted in zip(gold_tags, predicted_tags):
+    entities, found = (
+      set(ner.tags_to_entities(tags)) for tags in (gold, predicted)
+    )
+    num_right = sum(a == b for a, b in zip(gold, predicted))
+    rows.append(
+      [len(entities & found), len(found), len(entities), num_right, len(gold)]
+    )
+  return np.array(rows, np.int64).reshape(len(rows), 5)
+
+
+def metric(name: str) -> Metric:
+  """One of `METRICS` from rows of `count_entities`; NaN for 0 of nothing."""
+  part, wholes = _QUOTIENTS[name]
+
+  def quotient(rows, counts):
+    sums = counts @ rows
+    whole = sums[wholes].mean()
+    return float(sums[part] / whole) if whole else math.nan
+
+  return quotient
 
 
 def import_seqeval():

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertlib.errors import english_list
-from bertlib.metrics import dev_scores
-from bertlib.reporting import recorded_runs
+from bertlib.metrics import dev_scores, paired_tests
+from bertlib.metrics.paired_tests import Comparison
 from bertlib.reporting.recorded_runs import RecordedRun
 
 # Flags that do not change a result.
@@ -134,36 +134,34 @@ def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:
   return groups
 
 
-class PairedTest(NamedTuple):
-  """McNemar's exact test.
+def compare_predictions(first: RecordedRun, other: RecordedRun) -> Comparison:
+  """Compares the predictions of two runs; empty if they are not known.
 
-  Attributes:
-    first_only: examples that only the first model predicts right.
-    other_only: examples that only the other one predicts right.
-    p_value: probability, if both models were equally good, of numbers that
-      differ at least as much.
+  Metrics are those of both runs. Examples and gold labels have to be the same.
   """
-
-  first_only: int
-  other_only: int
-  p_value: float
-
-
-def mcnemar(first: Sequence[bool], other: Sequence[bool]) -> PairedTest:
-  """McNemar's exact test (McNemar 1947) of two models on the same examples.
-
-  Args:
-    first: bool [N], whether each prediction of the first model is right.
-    other: bool [N], the same for the other model.
-  """
-  from scipy import stats
-
-  right, other_right = np.asarray(first, bool), np.asarray(other, bool)
-  first_only = int((right & ~other_right).sum())
-  other_only = int((other_right & ~right).sum())
-  total = first_only + other_only
-  p_value = stats.binomtest(first_only, total).pvalue if total else 1.0
-  return PairedTest(first_only, other_only, float(p_value))
+  if first.answer_scores and other.answer_scores:
+    if first.dev_data != other.dev_data:
+      return Comparison()
+    return paired_tests.compare_answers(
+      first.answer_scores, other.answer_scores
+    )
+  examples, others = (
+    [(example.guid, example.gold) for example in run.dev_predictions]
+    for run in (first, other)
+  )
+  if not examples or examples != others:
+    return Comparison()
+  names = [name for name in first.metrics if name in other.metrics]
+  gold = [example.gold for example in first.dev_predictions]
+  predicted = (
+    [example.predicted for example in run.dev_predictions]
+    for run in (first, other)
+  )
+  if first.script == "run_ner.py":
+    return paired_tests.compare_tags(names, gold, *predicted)
+  if isinstance(gold[0], float):
+    return paired_tests.compare_values(names, gold, *predicted)
+  return paired_tests.compare_labels(names, first.labels, gold, *predicted)
 
 
 # Tables: rows of values by column
@@ -237,9 +235,11 @@ def seed_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
 
 
 def difference_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-  """Rows with the differences of each metric to the first run."""
+  """Rows with the differences of each metric to the first run.
+
+  In parentheses is the interval of a difference.
+  """
   first, *others = runs
-  right = recorded_runs.exact_answers(first)
   rows = []
   for run in others:
     names = [
@@ -249,16 +249,39 @@ def difference_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     ]
     if not names or not is_comparable(first, run):
       continue
+    found = compare_predictions(first, run)
     row = {"run": run.name}
     for name in names:
       row[name] = f"{run.metrics[name] - first.metrics[name]:+.4f}"
-    other_right = recorded_runs.exact_answers(run) if right else None
-    if right and other_right and first.dev_data == run.dev_data:
-      test = mcnemar(right, other_right)
-      row["right in one run only"] = f"{test.first_only} : {test.other_only}"
-      row["p-value"] = test.p_value
+      interval = found.intervals.get(name)
+      if interval:
+        row[name] += f" ({interval.low:+.4f} to {interval.high:+.4f})"
+    if found.test:
+      first_only, other_only, p_value = found.test
+      row["right in one run only"] = f"{first_only} : {other_only}"
+      row["p-value"] = p_value
     rows.append(row)
   return rows
+
+
+def explain_differences(rows: Sequence[Mapping[str, Any]]) -> str:
+  """Explains the intervals and tests in `difference_rows`; "" without any."""
+  notes = []
+  if any(
+    " to " in str(value)
+    for row in rows
+    for name, value in row.items()
+    if name != "run"
+  ):
+    notes.append(
+      "In parentheses: 95% interval of the difference, by a paired bootstrap"
+      " over the examples of the dev set."
+    )
+  if any("p-value" in row for row in rows):
+    notes.append(
+      "p-value: McNemar's exact test on examples that are predicted right."
+    )
+  return " ".join(notes)
 
 
 def flag_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:

@@ -46,11 +46,12 @@ def write_page(path: str, runs: Sequence[RecordedRun]) -> None:
     sections.append(_table("Several seeds", seeds, note))
   differences = comparison.difference_rows(runs)
   if differences:
-    note = ""
-    if any("p-value" in row for row in differences):
-      note = "p-value: McNemar's exact test on the exact match of answers."
     sections.append(
-      _table(f"Differences from {runs[0].name}", differences, note)
+      _table(
+        f"Differences from {runs[0].name}",
+        differences,
+        comparison.explain_differences(differences),
+      )
     )
   sections.append(_curves_section(runs))
   for title, rows in (

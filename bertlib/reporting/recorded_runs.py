@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import functools
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,11 +17,19 @@ from bertlib import app, files, text_files
 from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.metrics import dev_scores, result_files, squad_scores
+from bertlib.metrics.result_files import DevPrediction
+from bertlib.metrics.squad_scores import Score
 from bertlib.reporting import receipts
 from bertlib.settings.common import CHOICES
 
 # Files of a run that are read.
-FILES = ("run.json", "eval_results.txt", dev_scores.SCORES_FILE, "checkpoint")
+FILES = (
+  "run.json",
+  "eval_results.txt",
+  "eval_predictions.jsonl",
+  dev_scores.SCORES_FILE,
+  "checkpoint",
+)
 
 # Primary metrics for receipts that do not name theirs, which are of an older
 # version; the first one that the run has.
@@ -150,6 +159,27 @@ class RecordedRun:
   def dev_files(self) -> list[Mapping[str, Any]]:
     """Entries of the dev data in the receipt."""
     return self._inputs().get(DEV_DATA, [])
+
+  @property
+  def labels(self) -> list[str]:
+    """Label set of a classifier, in the order of its outputs; may be empty."""
+    results = self.evaluation.get("results") or {}
+    # The thresholds of a model of several labels are by label.
+    text = results.get("labels") or results.get("thresholds") or "[]"
+    return [*json.loads(text)]
+
+  @functools.cached_property
+  def dev_predictions(self) -> list[DevPrediction]:
+    """Predictions that the metrics are of; empty if they are not known."""
+    path = os.path.join(self.folder, "eval_predictions.jsonl")
+    if not (self.script and files.exists(path)):
+      return []
+    return result_files.read_dev_predictions(path)
+
+  @functools.cached_property
+  def answer_scores(self) -> list[Score]:
+    """Scores of the answers of a run of run_squad.py; empty if not known."""
+    return _answer_scores(self) if self.script == "run_squad.py" else []
 
   def _inputs(self) -> dict[str, list[Mapping[str, Any]]]:
     """Entries of files in the receipts by their use."""
@@ -323,31 +353,24 @@ def _trained_steps(folder: str) -> int | None:
   return int(last[1]) if last else None
 
 
-# Predictions
+# Answers
 
 
-def exact_answers(run: RecordedRun) -> list[bool] | None:
-  """Exact matches among the answers of a run of run_squad.py.
+def _answer_scores(run: RecordedRun) -> list[Score]:
+  """Scores of answers, in the order of the dev set.
 
-  Args:
-    run: the run.
-
-  Returns:
-    bool [questions], in the order of the dev set. None for other scripts, and
-    if data or answers are no longer those of the run.
+  Empty if data or answers are no longer those of the run.
   """
   entries = run.dev_files()
   path = os.path.join(run.folder, "predictions.json")
-  if (
-    run.script != "run_squad.py" or len(entries) != 1 or not files.exists(path)
-  ):
-    return None
+  if len(entries) != 1 or not files.exists(path):
+    return []
   (entry,) = entries
   if (
     not files.exists(entry["path"])
     or receipts.fingerprint(entry["path"])["sha256"] != entry["sha256"]
   ):
-    return None
+    return []
   questions = squad_files.read_questions(entry["path"])
   answers = squad_files.read_by_id(path, str)
   flags = run.evaluation.get("flags", {})
@@ -355,9 +378,8 @@ def exact_answers(run: RecordedRun) -> list[bool] | None:
     flags.get("eval_metric"), flags.get("version_2_with_negative", False)
   )
   if any(question.id not in answers for question in questions):
-    return None
+    return []
   return [
-    score(answers[question.id], [gold.text for gold in question.answers]).exact
-    == 1
+    score(answers[question.id], [gold.text for gold in question.answers])
     for question in questions
   ]

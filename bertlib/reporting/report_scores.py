@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.data import ner
 from bertlib.data.classification import Problem
 from bertlib.data.ner import Sentence
 from bertlib.metrics import (
   classification_scores,
   confidence_intervals,
   embedding_evaluation,
+  ner_scores,
   retrieval_scores,
 )
 from bertlib.metrics.confidence_intervals import Interval
@@ -120,31 +120,14 @@ def of_tags(
     sentences: sentences with gold tags.
     predicted: predicted tags and their probabilities, by sentence.
   """
-  rows, num_outside = [], 0
-  for sentence, (tags, _) in zip(sentences, predicted):
-    gold, found = (set(ner.tags_to_entities(t)) for t in (sentence.tags, tags))
-    num_right = sum(a == b for a, b in zip(sentence.tags, tags))
-    rows.append(
-      [len(gold & found), len(found), len(gold), num_right, len(tags)]
-    )
-    num_outside += sum(tag == "O" for tag in sentence.tags)
-  counts = np.array(rows, np.int64).reshape(len(rows), 5)
-
-  def ratio(part, *wholes):
-    def metric(rows, repeats):
-      sums = repeats @ rows
-      whole = sum(sums[index] for index in wholes) / len(wholes)
-      return sums[part] / whole if whole else np.nan
-
-    return confidence_intervals.bootstrap(metric, counts)
-
+  gold = [sentence.tags for sentence in sentences]
+  counts = ner_scores.count_entities(gold, [tags for tags, _ in predicted])
+  num_outside = sum(tag == "O" for tags in gold for tag in tags)
   return Estimates(
     f"{len(sentences):,} sentences with {counts[:, 2].sum():,} entities",
     {
-      "f1": ratio(0, 1, 2),
-      "precision": ratio(0, 1),
-      "recall": ratio(0, 2),
-      "accuracy": ratio(3, 4),
+      name: confidence_intervals.bootstrap(ner_scores.metric(name), counts)
+      for name in ner_scores.METRICS
     },
     {"accuracy": ("always O", num_outside / max(counts[:, 4].sum(), 1))},
   )

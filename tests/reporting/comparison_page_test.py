@@ -90,3 +90,26 @@ def test_without_events_no_curve_is_drawn(tmp_path):
   write_pair(tmp_path)
   assert "Nothing was recorded." in page_of(tmp_path, "a", "b<i>")
   assert html_report.read_scalars(str(tmp_path / "a")) == {}
+
+
+@pytest.mark.parametrize(
+  ("predicted", "has_test"),
+  [([["yes", "no"] * 10, ["no"] * 20], True), ([], False)],
+)
+def test_tests_and_intervals_are_explained(tmp_path, predicted, has_test):
+  for name, labels in zip("ab", predicted or [(), ()]):
+    run_folders.write_run(
+      tmp_path / name,
+      results={"eval_macro_f1": 0.5, "labels": '["no", "yes"]'},
+      predictions=[
+        {
+          "guid": f"dev-{n}",
+          "gold": ["no", "yes"][n % 3 == 0],
+          "predicted": label,
+        }
+        for n, label in enumerate(labels)
+      ],
+    )
+  page = page_of(tmp_path, "a", "b")
+  assert ("McNemar" in page) == has_test
+  assert ("paired bootstrap" in page) == has_test

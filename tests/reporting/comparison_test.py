@@ -1,6 +1,7 @@
 """Tests of the comparison of runs."""
 
 import math
+import re
 import statistics
 
 import pytest
@@ -217,20 +218,17 @@ def test_the_longer_side_of_a_table_goes_downwards(tmp_path):
   ]
 
 
-# McNemar's test
+# Predictions
 
 
-@pytest.mark.parametrize(
-  ("first_only", "other_only"), [(0, 0), (1, 0), (3, 9), (9, 3), (20, 20)]
-)
-def test_p_value_is_that_of_a_fair_coin(first_only, other_only):
-  first = [True] * first_only + [False] * other_only + [True] * 50 + [False]
-  other = [False] * first_only + [True] * other_only + [True] * 50 + [False]
-  test = comparison.mcnemar(first, other)
-  assert (test.first_only, test.other_only) == (first_only, other_only)
-  total, fewer = first_only + other_only, min(first_only, other_only)
-  tail = sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total
-  assert test.p_value == pytest.approx(min(1.0, 2 * tail))
+def predictions(gold, predicted):
+  """A run with predictions, see `run_folders.write_run`."""
+  return {
+    "predictions": [
+      {"guid": f"dev-{n}", "gold": a, "predicted": b}
+      for n, (a, b) in enumerate(zip(gold, predicted))
+    ]
+  }
 
 
 def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
@@ -242,3 +240,60 @@ def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
   (row,) = comparison.difference_rows(runs)
   assert row["right in one run only"] == "2 : 0"
   assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side
+
+
+def test_labels_of_two_runs_are_tested(tmp_path):
+  gold = ["no", "yes"] * 10
+  of_run = results(accuracy=0.5, f1=0.5)
+  of_run["results"]["labels"] = '["no", "yes"]'
+  runs = runs_of(
+    tmp_path,
+    a=of_run | predictions(gold, gold[:17] + ["no"] * 3),
+    b=of_run | predictions(gold, ["no"] * 5 + gold[5:]),
+  )
+  (row,) = comparison.difference_rows(runs)
+  assert row["right in one run only"] == "2 : 2"
+  assert row["p-value"] == 1
+  assert re.fullmatch(r"\+0\.0000 \(-0\.\d+ to \+0\.\d+\)", row["f1"])
+  assert row["accuracy"] == "+0.0000"
+
+
+def test_values_of_two_runs_have_an_interval(tmp_path):
+  gold = [n / 4 for n in range(20)]
+  runs = runs_of(
+    tmp_path,
+    a=results(pearson=0.5, loss=1.0) | predictions(gold, gold[::-1]),
+    b=results(pearson=0.75, loss=0.5) | predictions(gold, gold[1:] + gold[:1]),
+  )
+  (row,) = comparison.difference_rows(runs)
+  assert row["pearson"].startswith("+0.2500 (+1.")
+  assert list(row) == ["run", "pearson", "loss"]
+
+
+def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
+  gold = [["B-PER", "O"], ["O", "O", "B-LOC"]] * 10
+  of_run = results(f1=0.5, f1_PER=0.5) | {"script": "run_ner.py"}
+  runs = runs_of(
+    tmp_path,
+    a=of_run | predictions(gold, gold),
+    b=of_run | predictions(gold, [["B-PER", "O"], ["O"] * 3] * 10),
+  )
+  (row,) = comparison.difference_rows(runs)
+  assert list(row) == ["run", "f1", "f1_PER"]
+  assert row["f1"].startswith("+0.0000 (-0.")
+  assert row["f1_PER"] == "+0.0000"
+
+
+@pytest.mark.parametrize(
+  "gold", [["a"] * 19, ["a"] * 19 + ["b"]], ids=["fewer", "other"]
+)
+def test_predictions_of_other_examples_are_not_compared(tmp_path, gold):
+  of_run = results(accuracy=0.5)
+  runs = runs_of(
+    tmp_path,
+    a=of_run | predictions(["a"] * 20, ["a"] * 20),
+    b=of_run | predictions(gold, gold),
+    without_predictions=of_run,
+  )
+  for row in comparison.difference_rows(runs):
+    assert list(row) == ["run", "accuracy"]

@@ -207,17 +207,17 @@ def test_answers_are_right_where_they_match(tmp_path):
     tmp_path / "a", {"x": "the Ann", "y": "Rome", "z": ""}
   )
   (run,) = read(tmp_path / "a")
-  assert recorded_runs.exact_answers(run) == [True, False, False]
+  assert [score.exact for score in run.answer_scores] == [1, 0, 0]
 
 
 def test_answers_are_not_known_if_the_questions_changed(tmp_path):
   path = run_folders.write_answers(tmp_path / "a", dict.fromkeys("xyz", "Ann"))
   path.write_text(json.dumps(run_folders.QUESTIONS, indent=1))
   (run,) = read(tmp_path / "a")
-  assert recorded_runs.exact_answers(run) is None
+  assert run.answer_scores == []
 
 
 def test_answers_to_other_questions_are_not_those_of_the_run(tmp_path):
   run_folders.write_answers(tmp_path / "a", {"x": "Ann", "y": "Ann"})
   (run,) = read(tmp_path / "a")
-  assert recorded_runs.exact_answers(run) is None
+  assert run.answer_scores == []
