@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
@@ -370,17 +370,6 @@ def write_assets(source: Source, folder: str) -> None:
       file.write("".join(f"{label}\n" for label in labels))
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-  """Suppresses TensorFlow's log while saving."""
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)
-  try:
-    yield
-  finally:
-    logging.set_verbosity(verbosity)
-
-
 def export(
   source: Source,
   export_dir: str,
@@ -426,7 +415,7 @@ def export(
     write_assets(source, own)
     exported_model.write_format(own, *number_formats)
     saved_object, callables = saved_model_object(model, weights, own)
-    with _quiet():
+    with app.quiet(logging.ERROR):  # TensorFlow logs much here
       tf.saved_model.save(saved_object, temporary_dir, callables)
   logging.info(
     "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
@@ -487,7 +476,7 @@ def export_quantized(
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
   with atomic_folder(export_dir) as temporary_dir:
-    with _quiet():
+    with app.quiet(logging.ERROR):  # TensorFlow logs much here
       tflite_model = converter.convert()
     tf.io.gfile.makedirs(temporary_dir)
     write_assets(source, temporary_dir)

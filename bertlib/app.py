@@ -249,6 +249,26 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     print("  ".join(map(str.rjust, row, widths)))
 
 
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+  """Logs nothing below a level of absl within its block.
+
+  The logger is as before afterwards, also in programs that set it up without
+  absl. `logging.set_verbosity` could only give it a level of its own.
+
+  Args:
+    level: such as `logging.WARNING`.
+  """
+  logger = logging.get_absl_logger()
+  before = logger.level
+  lowest = logging.converter.absl_to_standard(level)
+  logger.setLevel(max(logger.getEffectiveLevel(), lowest))
+  try:
+    yield
+  finally:
+    logger.setLevel(before)
+
+
 class _LogFormatter(Formatter):
   """Formats a record as one line, and a traceback on the lines after it."""
 

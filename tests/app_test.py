@@ -1,16 +1,18 @@
 """Tests of what all commands share: errors, flags, output files, progress."""
 
 import errno
+import logging as python_logging
 import os
 import re
 import subprocess
 import sys
 import threading
+import types
 
 import commands
 import pytest
 import tensorflow as tf
-from absl import flags
+from absl import flags, logging
 from tensorflow.io import gfile
 
 from bertlib import app, errors, files
@@ -75,6 +77,40 @@ def test_verbosity_1_prints_the_traceback(script):
   assert "Traceback" in done.stderr
   assert "in main\n" in done.stderr
   assert done.stderr.endswith("script.py: error: fix it\n")
+
+
+# Log
+
+
+def test_a_quiet_block_leaves_the_log_as_it_was(caplog):
+  caplog.set_level("INFO")
+  caplog.set_level("NOTSET", logger="absl")
+  with app.quiet(logging.WARNING):
+    logging.info("left out")
+    logging.warning("a warning")
+  logging.info("after the block")
+  assert caplog.messages == ["a warning", "after the block"]
+
+
+def test_a_quiet_block_logs_no_more_than_its_surroundings(caplog):
+  caplog.set_level("ERROR", logger="absl")
+  with app.quiet(logging.WARNING):
+    logging.warning("left out")
+  assert not caplog.messages
+
+
+def test_commands_of_a_test_leave_the_log_to_the_next(script, caplog):
+  caplog.set_level("NOTSET", logger="absl")
+  loggers = python_logging.getLogger(), logging.get_absl_logger()
+  before = [logger.level for logger in loggers]
+  commands.succeed(script("pass"))
+  assert [logger.level for logger in loggers] == before
+  command = types.SimpleNamespace(
+    __file__="script.py", define_flags=lambda: None, main=lambda _: None
+  )
+  with commands.in_process(command) as run:
+    run()
+  assert [logger.level for logger in loggers] == before
 
 
 # Flags

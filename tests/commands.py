@@ -12,6 +12,7 @@ and whose exceptions arrive as they are.
 
 import contextlib
 import io
+import logging
 import os
 import resource
 import runpy
@@ -112,6 +113,7 @@ def _run_here(argv, input=None, cwd=None):
   stream, sigint = handler.stream, signal.getsignal(signal.SIGINT)
   code = 0
   with (
+    _own_log_levels(),
     _without_flags(),
     mock.patch.object(app, "_arguments", []),
     mock.patch.multiple(sys, argv=argv, stdin=stdin),
@@ -143,6 +145,18 @@ def _in_folder(path):
     yield
   finally:
     os.chdir(before)
+
+
+@contextlib.contextmanager
+def _own_log_levels():
+  """Undoes what --verbosity changes of Python's loggers."""
+  loggers = logging.getLogger(), absl.logging.get_absl_logger()
+  levels = [logger.level for logger in loggers]
+  try:
+    yield
+  finally:
+    for logger, level in zip(loggers, levels):
+      logger.setLevel(level)
 
 
 @contextlib.contextmanager
@@ -204,7 +218,7 @@ def in_process(script):
   script.define_flags()
 
   def main(*arguments):
-    with flagsaver.flagsaver():
+    with _own_log_levels(), flagsaver.flagsaver():
       # Log at the level of a command.
       argv = flags([script.__file__, "--verbosity=0", *map(str, arguments)])
       rules.check(flags)

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib import embedding_spec, files, folder_lock
+from bertlib import app, embedding_spec, files, folder_lock
 from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
@@ -218,22 +218,11 @@ def check_start(run: Run) -> None:
   Raises:
     InputError: devices, batches or weights are not as the run needs them.
   """
-  with _warnings_only():  # training logs the rest again
+  with app.quiet(logging.WARNING):  # training logs the rest again
     if run.settings.run.do_train:
       plan_training(run)
     if run.trained or run.settings.model.init_checkpoint:
       check_weights(run)
-
-
-@contextlib.contextmanager
-def _warnings_only() -> Iterator[None]:
-  """Logs nothing below warnings in its block."""
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(min(verbosity, logging.WARNING))
-  try:
-    yield
-  finally:
-    logging.set_verbosity(verbosity)
 
 
 # The model

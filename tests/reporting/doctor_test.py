@@ -625,11 +625,11 @@ def test_too_little_memory_is_a_warning(workspace, capsys, monkeypatch):
 
 
 @pytest.fixture
-def a_doctor():
+def a_doctor(caplog):
+  caplog.set_level(python_logging.INFO, logger="absl")
   lines = []
   a_doctor = doctor.Doctor(lines.append)
   a_doctor.lines = lines
-  logging.set_verbosity(logging.INFO)
   return a_doctor
 
 
