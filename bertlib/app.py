@@ -30,6 +30,7 @@ _RECEIPT = {
   "files": [_FILE],
   "code": dict,
   "versions": dict,
+  "earlier_starts?": [{"started": str, "ended": str}],
   "flags?": dict,
   "results": (dict, type(None)),
   "checkpoint?": (dict, type(None)),

@@ -47,6 +47,7 @@ def _file_system(path: str) -> Any:
       replace=os.replace,
       rmtree=shutil.rmtree,
       state=_state_of_local,
+      changed=os.path.getmtime,
     )
   from tensorflow.io import gfile
 
@@ -60,6 +61,7 @@ def _file_system(path: str) -> Any:
     replace=functools.partial(gfile.rename, overwrite=True),
     rmtree=gfile.rmtree,
     state=lambda path: (gfile.stat(path).length, 0),
+    changed=lambda path: gfile.stat(path).mtime_nsec / 1e9,
   )
 
 
@@ -295,6 +297,11 @@ def remove_file(path: str) -> None:
 def file_state(path: str) -> tuple[int, int]:
   """Size of a file in bytes and, if it is local, its modification time."""
   return _file_system(path).state(path)
+
+
+def modification_time(path: str) -> float:
+  """Seconds since 1970 of the last change of a file, local or remote."""
+  return _file_system(path).changed(path)
 
 
 def make_folder(path: str) -> None:

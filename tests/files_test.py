@@ -113,3 +113,10 @@ def test_file_state_contains_the_size(folders):
   folder, path = folders
   (folder / "a").write_text("12345")
   assert files.file_state(f"{path}/a")[0] == 5
+
+
+def test_modification_time_is_in_seconds(folders):
+  folder, path = folders
+  (folder / "a").touch()
+  os.utime(folder / "a", (0, 1_800_000_000))
+  assert files.modification_time(f"{path}/a") == 1_800_000_000

@@ -25,8 +25,9 @@ def test_it_prints_a_table_and_writes_a_page(folders, tmp_path):
   done = commands.succeed("report.py", *folders, f"--output_file={page}")
   head, first, second = map(str.split, done.stdout.splitlines())
   assert head == ["run", "accuracy", "steps", "duration"]
-  assert first == ["a", "0.5000", "9", "1:00:05"]
-  assert second == ["b", "0.7500*", "9", "1:00:05"]
+  duration = ["1", "h", "00", "min", "05", "s"]
+  assert first == ["a", "0.5000", "9", *duration]
+  assert second == ["b", "0.7500*", "9", *duration]
   assert "Comparison of 2 runs" in page.read_text(encoding="utf-8")
 
 

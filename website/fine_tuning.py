@@ -17,6 +17,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bertlib.reporting import report_page
 from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -281,8 +282,7 @@ def _environment(run: Json) -> str:
 def _duration(seconds: float | None) -> str:
   if seconds is None:  # not measured
     return "–"
-  minutes, rest = divmod(round(seconds), 60)
-  return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+  return report_page.format_duration(seconds)
 
 
 def _wrapped(command: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from bertlib.errors import english_list
 from bertlib.metrics import dev_scores, paired_tests
 from bertlib.metrics.paired_tests import Comparison
+from bertlib.reporting import report_page
 from bertlib.reporting.recorded_runs import RecordedRun
 
 # Flags that do not change a result.
@@ -184,7 +185,7 @@ def summary(
     },
     "steps": lambda run: run.num_steps,
     "best step": lambda run: run.best_step,
-    "duration": lambda run: run.duration and str(run.duration),
+    "duration": _duration,
     "note": lambda run: run.note,
   }
   filled = {
@@ -195,6 +196,13 @@ def summary(
   return [
     {name: value_of(run) for name, value_of in filled.items()} for run in runs
   ]
+
+
+def _duration(run: RecordedRun) -> str | None:
+  """Duration of a run as text; None if it is not known."""
+  if run.duration is None:
+    return None
+  return report_page.format_duration(run.duration.total_seconds())
 
 
 def terminal_table(runs: Sequence[RecordedRun]) -> list[dict[str, str]]:

@@ -26,6 +26,7 @@ from bertlib import app, files
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.settings import option
+from bertlib.settings.common import RunSettings
 
 ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -50,7 +51,8 @@ class Receipt:
   For a run with --output_dir it is written at the start, so that a killed run
   has one too, and again at the end; otherwise at the end, next to the output
   file. The receipt of another run in the same folder is kept as `run-1.json`
-  and so on, unless it has the same flags: then this run resumes that one.
+  and so on, unless it has the same flags: then this run resumes that one, and
+  the receipt has its earlier starts.
   """
 
   def __init__(self, script: str, settings: Any, file_system: Any = files):
@@ -111,7 +113,7 @@ class Receipt:
       "results": None,
     }
     if has_folder:
-      self._keep_earlier()
+      self._keep_earlier(settings.run)
       self._write()
 
   def finish(
@@ -134,15 +136,18 @@ class Receipt:
     if self._repeated:
       log_differences(self._repeated, self._content)
 
-  def _keep_earlier(self) -> None:
-    """Renames the receipt of another run."""
+  def _keep_earlier(self, run: RunSettings) -> None:
+    """Renames the receipt of another run; takes over the starts of this one."""
     if not self._files.exists(self._path):
       return
     with self._files.open_any(self._path) as file:
       earlier = file.read()
     with contextlib.suppress(ValueError, KeyError, TypeError):
-      if json.loads(earlier)["given"] == self._content["given"]:
-        return  # a malformed receipt is kept too
+      receipt = json.loads(earlier)  # a malformed one is kept too
+      if receipt["given"] == self._content["given"]:
+        if run.do_train:
+          self._content["earlier_starts"] = _starts_of(receipt, run.output_dir)
+        return
     stem, number = self._path.removesuffix(".json"), 1
     while self._files.exists(f"{stem}-{number}.json"):
       number += 1
@@ -153,6 +158,61 @@ class Receipt:
     with self._files.atomic_write(self._path) as file:
       json.dump(self._content, file, indent=1, ensure_ascii=False)
       file.write("\n")
+
+
+def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """Starts of a run, the last one being that of its receipt.
+
+  Each has the time when it `started`, and all but the last the time when it
+  `ended`; one that was interrupted did so with its last checkpoint.
+  """
+  return [*receipt.get("earlier_starts", ()), receipt]
+
+
+def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
+  """Time of a run, over all its starts; None if the last one did not end."""
+  total = datetime.timedelta()
+  with contextlib.suppress(KeyError, TypeError, ValueError):
+    for start in starts(receipt):
+      started, ended = map(
+        datetime.datetime.fromisoformat, (start["started"], start["ended"])
+      )
+      total += ended - started
+    return total
+  return None
+
+
+def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
+  """Starts of a training that is about to be resumed; see `starts`.
+
+  Without a checkpoint nothing is left of them, and there are none.
+
+  Args:
+    receipt: receipt of the last one.
+    folder: the --output_dir.
+  """
+  saved = _last_save(folder)
+  if not saved:
+    return []
+  last = {
+    "started": receipt["started"],
+    "ended": receipt.get("ended", saved.isoformat(timespec="seconds")),
+  }
+  earlier = receipt.get("earlier_starts", [])
+  is_saved = datetime.datetime.fromisoformat(last["started"]) < saved
+  return [*earlier, last] if is_saved else earlier
+
+
+def _last_save(folder: str) -> datetime.datetime | None:
+  """Time of the last checkpoint of a run, or of those for seeds or phases."""
+  times = []
+  for name in ("checkpoint", "seed_*/checkpoint", "phase_*/checkpoint"):
+    with contextlib.suppress(InputError):  # there is none
+      found = files.find_files([os.path.join(glob.escape(folder), name)])
+      times += map(files.modification_time, found)
+  if not times:
+    return None
+  return datetime.datetime.fromtimestamp(max(times)).astimezone()
 
 
 def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:

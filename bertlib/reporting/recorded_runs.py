@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import functools
@@ -113,14 +112,8 @@ class RecordedRun:
 
   @property
   def duration(self) -> datetime.timedelta | None:
-    """Time of the last start of the run; None if it did not end."""
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-      started, ended = (
-        datetime.datetime.fromisoformat(self.receipt[name])
-        for name in ("started", "ended")
-      )
-      return ended - started
-    return None
+    """See `receipts.duration`."""
+    return receipts.duration(self.receipt)
 
   @property
   def note(self) -> str:

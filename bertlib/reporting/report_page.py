@@ -315,6 +315,15 @@ def _is_float(value: Any) -> bool:
   return isinstance(value, (float, np.floating))
 
 
+def format_duration(seconds: float) -> str:
+  """Hours, minutes and seconds, such as "1 h 02 min 03 s"."""
+  minutes, seconds = divmod(round(seconds), 60)
+  hours, minutes = divmod(minutes, 60)
+  if hours:
+    return f"{hours} h {minutes:02} min {seconds:02} s"
+  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+
+
 def percent(part: int, whole: int) -> str:
   """A fraction in percent."""
   return f"{part / whole:.1%}" if whole else "–"

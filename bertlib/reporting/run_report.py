@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +13,12 @@ from absl import logging
 
 from bertlib import json_files
 from bertlib.data import model_inputs
-from bertlib.reporting import html_report, predict_commands, receipts
+from bertlib.reporting import (
+  html_report,
+  predict_commands,
+  receipts,
+  report_page,
+)
 from bertlib.reporting.report_scores import Estimates
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
@@ -107,6 +111,7 @@ def _read_receipt(settings: TrainingSettings) -> dict[str, Any]:
     "script": str,
     "started": str,
     "ended?": str,
+    "earlier_starts?": [{"started": str, "ended": str}],
     "device": dict,
     "versions": dict,
   }
@@ -117,7 +122,7 @@ def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
   """Script, task and date."""
   script = receipt.get("script", f"{run.task.name}.py")
   task = run.task.description.get("task")
-  date = receipt.get("started", "")[:10]
+  date = receipts.starts(receipt)[0]["started"][:10] if receipt else None
   return " · ".join(filter(None, [script, task, date]))
 
 
@@ -168,11 +173,13 @@ def _details(
   settings = run.settings
   details = {}
   if receipt:
-    details["started"] = receipt["started"].replace("T", " ")
-    if "ended" in receipt:
-      times = (receipt["ended"], receipt["started"])
-      end, start = map(datetime.datetime.fromisoformat, times)
-      details["duration"] = _format_duration(end - start)
+    starts = receipts.starts(receipt)
+    details["started"] = starts[0]["started"].replace("T", " ")
+    duration = receipts.duration(receipt)
+    if duration is not None:
+      text = report_page.format_duration(duration.total_seconds())
+      of_several = f" in {len(starts)} starts" if len(starts) > 1 else ""
+      details["duration"] = text + of_several
     device = _describe_device(receipt["device"])
     details["device"] = "TPU" if run.on_tpu else device
   details["precision"] = settings.compute.precision
@@ -197,15 +204,6 @@ def _describe_device(device: Mapping[str, Any]) -> str:
     )
   cores = device.get("cores")
   return f"{device.get('cpu') or 'CPU'}, {cores} core{'s' * (cores != 1)}"
-
-
-def _format_duration(duration: datetime.timedelta) -> str:
-  """Hours, minutes and seconds, such as "1 h 02 min 03 s"."""
-  minutes, seconds = divmod(round(duration.total_seconds()), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours} h {minutes:02} min {seconds:02} s"
-  return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
 
 
 # Sections

@@ -99,7 +99,7 @@ def test_the_table_begins_with_primary_metrics(tmp_path):
     "accuracy": None,
     "f1": None,
     "loss": None,
-    "duration": "1:00:05",
+    "duration": "1 h 00 min 05 s",
     "note": "not finished",
   }
 

@@ -111,6 +111,19 @@ def test_a_short_run_has_a_short_duration(make_run, ended, text):
   assert facts(page)["duration"] == text
 
 
+def test_a_resumed_run_has_the_duration_of_all_starts(make_run):
+  starts = [
+    {
+      "started": "2026-11-20T10:00:00+00:00",
+      "ended": "2026-11-20T12:00:00+00:00",
+    }
+  ]
+  page = report(make_run(receipt=RECEIPT | {"earlier_starts": starts}))
+  assert facts(page)["duration"] == "3 h 02 min 03 s in 2 starts"
+  assert facts(page)["started"] == "2026-11-20 10:00:00+00:00"
+  assert "mrpc · 2026-11-20</p>" in page
+
+
 def test_without_a_receipt_the_settings_are_shown(make_run):
   page = report(make_run(receipt=None))
   assert facts(page) == {"precision": "bfloat16", "seed": "12"}
