@@ -560,6 +560,7 @@ class OwnDataProcessor(SplitProcessor):
     self._delimiter = label_delimiter
     self.labels = list(labels or ())
     self.kind = kind
+    self._train_examples: list[InputExample] = []
 
   @property
   def metrics(self) -> tuple[str, ...]:
@@ -576,13 +577,17 @@ class OwnDataProcessor(SplitProcessor):
 
   def read_labels(self, data_dir: str) -> None:
     """Sets the label set to the sorted labels of the training file."""
-    examples = self._read(data_dir, "train")
+    examples = self._train_examples = self._read(data_dir, "train")
     if self.kind == "multi_label":
       self.labels = sorted({label for e in examples for label in e.label})
       if not self.labels:
         raise InputError(f"{self._files['train']}: no example has a label")
     else:
       self.labels = sorted({e.label for e in examples})
+
+  def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class; `read_labels` has read them, if it was called."""
+    return self._train_examples or super().get_train_examples(data_dir)
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])

@@ -49,41 +49,17 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   """Makes the processor of --task_name.
 
   Raises:
-    InputError: there is no such task, or a flag that it needs is missing.
+    InputError: there is no such task, or a flag that it needs is missing; or a
+      file with the labels is missing or malformed.
   """
-  task = task_name(settings)
-  encoding = text_files.encoding_of(settings.text)
   if settings.data_dir and not tf.gfile.IsDirectory(settings.data_dir):
     raise InputError(
       f"--data_dir={settings.data_dir}: no such folder. Give the folder of the"
       " data"
     )
+  task = task_name(settings)
   if task == "tsv":
-    check_label_set(settings.labels, settings.problem_type)
-    if not settings.label_delimiter:
-      raise InputError(
-        "--label_delimiter: is empty. Give the character between labels"
-      )
-    processor = classification.OwnDataProcessor(
-      {
-        "train": settings.train_file,
-        "dev": settings.dev_file,
-        "test": settings.test_file,
-      },
-      settings.text_a_column,
-      settings.text_b_column,
-      settings.label_column,
-      settings.labels,
-      settings.problem_type,
-      settings.label_delimiter,
-    )
-    processor.encoding = encoding
-    if not settings.labels and not settings.run.do_train:
-      # The labels are stored with the trained model.
-      trained = model_json.load_description(settings.run.output_dir)
-      processor.labels = trained.get("labels", [])
-    if not processor.labels and processor.kind != "regression":
-      processor.read_labels(settings.data_dir)
+    processor = _own_data_processor(settings)
   elif task not in classification.PROCESSORS:
     raise InputError(
       f"--task_name={settings.task_name}: there is no such task. Give"
@@ -98,8 +74,45 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
   else:
     processor = classification.PROCESSORS[task]()
   processor.skip_bad_rows = settings.bad_rows == "skip"
-  processor.encoding = encoding
+  processor.encoding = text_files.encoding_of(settings.text)
+  if task == "tsv":
+    _find_labels(settings, processor)
   return processor
+
+
+def _own_data_processor(
+  settings: ClassifierSettings,
+) -> classification.OwnDataProcessor:
+  check_label_set(settings.labels, settings.problem_type)
+  if not settings.label_delimiter:
+    raise InputError(
+      "--label_delimiter: is empty. Give the character between labels"
+    )
+  return classification.OwnDataProcessor(
+    {
+      "train": settings.train_file,
+      "dev": settings.dev_file,
+      "test": settings.test_file,
+    },
+    settings.text_a_column,
+    settings.text_b_column,
+    settings.label_column,
+    settings.labels,
+    settings.problem_type,
+    settings.label_delimiter,
+  )
+
+
+def _find_labels(
+  settings: ClassifierSettings, processor: classification.OwnDataProcessor
+) -> None:
+  """Sets the labels that --labels does not give."""
+  if not settings.labels and not settings.run.do_train:
+    # The labels are stored with the trained model.
+    trained = model_json.load_description(settings.run.output_dir)
+    processor.labels = trained.get("labels", [])
+  if not processor.labels and processor.kind != "regression":
+    processor.read_labels(settings.data_dir)
 
 
 def check_label_set(labels: Sequence[str] | None, kind: str) -> None:
