@@ -39,17 +39,31 @@ def read_training_set(settings: NerSettings) -> list[Sentence]:
 
 
 def columns(settings: NerSettings) -> ner.Columns:
-  """The column settings of the flags."""
+  """The column settings of the flags.
 
-  def character(text):
-    return text and text.encode().decode("unicode_escape")
-
+  Raises:
+    InputError: an escape sequence of a delimiter is incomplete.
+  """
   return ner.Columns(
     settings.word_column,
     settings.tag_column,
-    character(settings.delimiter),
-    character(settings.item_delimiter),
+    _unescape("delimiter", settings.delimiter),
+    _unescape("item_delimiter", settings.item_delimiter),
   )
+
+
+def _unescape(flag: str, text: str | None) -> str | None:
+  """Replaces escape sequences, such as \\t, in the value of a flag."""
+  if not text:
+    return text
+  try:
+    # The codec reads bytes as Latin-1; other characters become escapes.
+    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+  except UnicodeDecodeError as error:
+    raise InputError(
+      f"--{flag}={text}: {error.reason}. Give \\t for a tab, \\x02 for that"
+      " character, \\\\ for a backslash"
+    ) from error
 
 
 def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
