@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import flags
 
 import tokenization
-from bertlib import app, files
+from bertlib import app, text_files
 from bertlib.reporting import html_report
 
 FLAGS = flags.FLAGS
@@ -57,7 +57,7 @@ def unigram_loss() -> float:
   """
   tokenizer = tokenization.FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case)
   counts = np.ones(max(tokenizer.vocab.values()) + 1)
-  for line in files.read_lines(FLAGS.train_text):
+  for line in text_files.read_lines(FLAGS.train_text):
     np.add.at(counts, tokenizer.encode(line), 1)
   losses = -np.log(counts / counts.sum())
   masked = []

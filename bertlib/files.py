@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-import gzip
 import json
 import os
 import re
@@ -17,7 +16,6 @@ import shutil
 import socket
 import stat
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import IO, Any, Callable
@@ -472,30 +470,3 @@ def find_files(
       raise InputError(f"{pattern}: no such file")
     found += sorted(names)
   return found
-
-
-def read_lines(path: str, open_file=open_any) -> Iterator[bytes]:
-  """Reads the lines of a file, decompressed if its name ends in .gz.
-
-  Args:
-    path: the file.
-    open_file: opens it, given the path and "rb".
-
-  Yields:
-    Lines with their line ends.
-
-  Raises:
-    InputError: the file is not a complete gzip file.
-  """
-  with open_file(path, "rb") as file:
-    if not path.endswith(".gz"):
-      yield from file
-      return
-    try:
-      with gzip.open(file) as unpacked:
-        yield from unpacked
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-      raise InputError(
-        f"{path}: not a complete gzip file ({error}). Download or compress it"
-        " again"
-      ) from error
