@@ -360,10 +360,7 @@ def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:
 
   Each sentence makes one window or more.
   """
-  settings = run.settings.run
-  if (
-    0 < len(data.train) * settings.num_train_epochs < settings.train_batch_size
-  ):
+  if step_plan.may_be_too_few(run.settings.run, len(data.train)):
     windows = ner.make_windows(
       data.train, run.tokenizer, run.settings.model.max_seq_length
     )
