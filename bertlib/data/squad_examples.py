@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -69,9 +69,26 @@ def read_squad_examples(
   """
   if version_2_with_negative is None:
     version_2_with_negative = option.value_of("version_2_with_negative", False)
+  return make_examples(
+    squad_files.read_questions(input_file),
+    input_file,
+    is_training,
+    version_2_with_negative,
+    unaligned,
+  )
+
+
+def make_examples(
+  questions: Iterable[squad_files.Question],
+  input_file: str,
+  is_training: bool,
+  version_2_with_negative: bool,
+  unaligned: list[dict[str, Any]] | None = None,
+) -> list[SquadExample]:
+  """Makes examples of the questions of a file; see `read_squad_examples`."""
   examples, skipped = [], []
   context, words, starts = None, [], []
-  for question in squad_files.read_questions(input_file):
+  for question in questions:
     where = f"{input_file}, question {question.id}"
     if question.is_impossible and not version_2_with_negative:
       raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -32,23 +32,21 @@ class SquadData(NamedTuple):
   unaligned: Sequence[Mapping[str, Any]]
 
 
-def read_answered_questions(
-  settings: SquadSettings,
-) -> list[squad_files.Question]:
-  """Reads the questions of --predict_file with their gold answers.
+def check_answers(
+  settings: SquadSettings, questions: Iterable[squad_files.Question]
+) -> None:
+  """Refuses to evaluate questions of --predict_file without gold answers.
 
   Raises:
     InputError: a question has no answer and --version_2_with_negative is not
       given.
   """
-  questions = squad_files.read_questions(settings.predict_file)
   for question in questions:
     if not question.answers and not settings.version_2_with_negative:
       raise InputError(
         f"{settings.predict_file}, question {question.id}: has no gold"
         " answer. Leave out --do_eval, or give --version_2_with_negative"
       )
-  return questions
 
 
 def write_unaligned(

@@ -11,11 +11,16 @@ import tokenization
 from bertlib.checkpoints import loading
 from bertlib.data import (
   squad_features,
+  squad_files,
   squad_questions,
   squad_windows,
   vocabulary,
 )
-from bertlib.data.squad_examples import SquadExample, read_squad_examples
+from bertlib.data.squad_examples import (
+  SquadExample,
+  make_examples,
+  read_squad_examples,
+)
 from bertlib.errors import InputError
 from bertlib.metrics import squad_decoding
 from bertlib.settings.squad import SquadSettings
@@ -42,14 +47,17 @@ def read_data(run: Run) -> squad_questions.SquadData:
     )
     data = data._replace(train=train)
   if settings.answers_questions or eval_steps:
-    predict = read_squad_examples(
-      settings.predict_file, False, settings.version_2_with_negative
+    questions = squad_files.read_questions(settings.predict_file)
+    predict = make_examples(
+      questions,
+      settings.predict_file,
+      False,
+      settings.version_2_with_negative,
     )
     data = data._replace(predict=predict)
-  if settings.run.do_eval or eval_steps or settings.sweeps:
-    data = data._replace(
-      questions=squad_questions.read_answered_questions(settings)
-    )
+    if settings.run.do_eval or eval_steps or settings.sweeps:
+      squad_questions.check_answers(settings, questions)
+      data = data._replace(questions=questions)
   return data
 
 
