@@ -100,6 +100,7 @@ def test_a_quiet_block_logs_no_more_than_its_surroundings(caplog):
 
 
 def test_commands_of_a_test_leave_the_log_to_the_next(script, caplog):
+  caplog.set_level("INFO")
   caplog.set_level("NOTSET", logger="absl")
   loggers = python_logging.getLogger(), logging.get_absl_logger()
   before = [logger.level for logger in loggers]
