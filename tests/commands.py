@@ -149,7 +149,7 @@ def _in_folder(path):
 
 @contextlib.contextmanager
 def _own_log_levels():
-  """Undoes what --verbosity changes of Python's loggers."""
+  """Undoes what a change of --verbosity does to Python's loggers."""
   loggers = logging.getLogger(), absl.logging.get_absl_logger()
   levels = [logger.level for logger in loggers]
   try:
@@ -232,4 +232,5 @@ def in_process(script):
       if name == flags[name].name:  # which brings the short name with it
         defined[name] = flags[name]
     flags.remove_flag_values(defined)
-    flags.unparse_flags()
+    with _own_log_levels():
+      flags.unparse_flags()
