@@ -51,13 +51,13 @@ _MAX_CHUNKS = 2**17
 
 
 def read_text(
-  files: Sequence[str], encoding: text_files.Encoding = text_files.UTF8
+  files: Sequence[str], encoding: text_files.Encoding | None = None
 ) -> Iterator[str]:
   """Reads text line by line, with a progress bar.
 
   Args:
     files: text files, decompressed if the name ends in `.gz`.
-    encoding: encoding of the files.
+    encoding: encoding of the files; None for UTF-8.
 
   Yields:
     The lines, without line ends.

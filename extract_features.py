@@ -585,6 +585,7 @@ def predict(
       tokenizer,
       settings.model.max_seq_length,
       vectors.prefix,
+      text_files.encoding_of(settings.text),
     ),
     lambda: quantization.input_batches(input_fn, settings.batch_size),
   )

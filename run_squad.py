@@ -784,6 +784,7 @@ def answer_interactively(run: Run, checkpoint: str | None) -> None:
     checkpoint or settings.model.init_checkpoint,
     precision=settings.compute.precision,
     calibration_file=settings.quantization.calibration_file,
+    encoding=text_files.encoding_of(settings.text),
     int8_skip_layers=settings.quantization.int8_skip_layers,
   ) as predictor:
     lines = text_files.decode_lines(

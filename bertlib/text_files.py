@@ -60,14 +60,15 @@ def encoding_of(settings: TextSettings) -> Encoding:
 
 
 def read_lines(
-  path: str, encoding: Encoding = UTF8, open_file=open_any
+  path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[str]:
   """Reads the lines of a text file.
 
   Args:
     path: the file, decompressed if its name ends in .gz; "-" for standard
       input.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8, in a command without
+      --encoding or regardless of it.
     open_file: opens it, given the path and "rb".
 
   Yields:
@@ -83,7 +84,7 @@ def read_lines(
 
 
 def read_utf8_lines(
-  path: str, encoding: Encoding = UTF8, open_file=open_any
+  path: str, encoding: Encoding | None = None, open_file=open_any
 ) -> Iterator[bytes]:
   """Reads lines like `read_lines`, each encoded as UTF-8."""
   for chunk in _read_chunks(path, encoding, open_file, unpacks=True):
@@ -91,14 +92,14 @@ def read_utf8_lines(
 
 
 def decode_lines(
-  lines: Iterable[bytes], name: str, encoding: Encoding = UTF8
+  lines: Iterable[bytes], name: str, encoding: Encoding | None = None
 ) -> Iterator[str]:
   """Decodes lines as they arrive, for interactive use; see `read_lines`.
 
   Args:
     lines: bytes, for example from a pipe.
     name: name of the source, for errors.
-    encoding: encoding of the lines.
+    encoding: encoding of the lines; None for UTF-8.
 
   Yields:
     Lines with their line ends.
@@ -120,8 +121,7 @@ def read_text(path: str, encoding: Encoding | None = None) -> str:
 
   Args:
     path: the file.
-    encoding: encoding of the file; None if it must be UTF-8, regardless of
-      --encoding.
+    encoding: encoding of the file; None for UTF-8.
   """
   return "".join(_read_chunks(path, encoding))
 

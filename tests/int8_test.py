@@ -20,6 +20,7 @@ from bertlib.checkpoints import quantization
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
+from bertlib.text_files import Encoding
 
 
 def _runs_int8():
@@ -329,6 +330,16 @@ def test_calibration_texts_have_the_prefix_of_the_model(tmp_path):
       np.testing.assert_array_equal(batch[name], expected[name])
 
 
+@pytest.mark.unit
+def test_a_calibration_file_in_latin_1_is_to_be_converted(encoder, tmp_path):
+  """The error of a command without --encoding does not advise that flag."""
+  texts = tmp_path / "texts.txt"
+  texts.write_bytes("a é".encode("latin-1"))
+  with pytest.raises(InputError) as refused:
+    quantization.find(encoder, str(texts), _refuse)
+  assert str(refused.value).endswith("Convert it from latin-1 to UTF-8")
+
+
 # Commands
 
 
@@ -420,18 +431,21 @@ def test_sentences_are_encoded_in_8_bits(once, tmp_path):
   assert np.sum(vectors * expected, axis=1).min() > 0.98
 
 
-def _calibrate_by_predictor(model_dir, texts):
+def _calibrate_by_predictor(model_dir, texts, encoding="utf-8"):
   run_embeddings.Predictor(
-    model_dir, precision="int8", calibration_file=texts
+    model_dir,
+    precision="int8",
+    calibration_file=texts,
+    encoding=Encoding(encoding),
   ).close()
 
 
-def _calibrate_by_command(model_dir, texts):
+def _calibrate_by_command(model_dir, texts, encoding="utf-8"):
   commands.succeed(
     "run_embeddings.py",
     f"--output_dir={model_dir}",
     *("--do_predict", "--precision=int8", f"--predict_file={texts}"),
-    f"--calibration_file={texts}",
+    *(f"--calibration_file={texts}", f"--encoding={encoding}"),
   )
 
 
@@ -456,4 +470,25 @@ def test_sentences_are_calibrated_with_the_default_prompt(
     )
     calibrate_by(str(trained.folder), str(texts))
     ranges.append((trained.folder / quantization.FILE).read_text())
+  assert ranges[0] == ranges[1]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "calibrate_by", [_calibrate_by_predictor, _calibrate_by_command]
+)
+def test_a_calibration_file_may_have_another_encoding(
+  once, tmp_path, calibrate_by
+):
+  trained = trained_models.copy(once, "embeddings", tmp_path)
+  ranges = []
+  for encoding in ("utf-8", "latin-1"):
+    texts = tmp_path / "texts.txt"
+    texts.write_text(
+      "".join(f"{a} é\n" for a, _ in tiny_embeddings.PAIRS), encoding
+    )
+    calibrate_by(str(trained.folder), str(texts), encoding)
+    path = trained.folder / quantization.FILE
+    ranges.append(path.read_text())
+    path.unlink()
   assert ranges[0] == ranges[1]

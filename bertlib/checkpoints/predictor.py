@@ -27,6 +27,7 @@ from bertlib.data.read_ahead import blocks, read_ahead
 from bertlib.errors import InputError
 from bertlib.precision import hidden_dtype
 from bertlib.settings.common import QuantizationSettings
+from bertlib.text_files import Encoding
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -61,6 +62,7 @@ class LoadedModel:
     num_threads: int | None = None,
     calibration_file: str | None = None,
     int8_skip_layers: Sequence[str] = (),
+    encoding: Encoding | None = None,
   ):
     """Loads a model.
 
@@ -76,6 +78,7 @@ class LoadedModel:
       calibration_file: texts for the ranges of "int8", see
         `--calibration_file`; None for those of `quantization.json`.
       int8_skip_layers: see `--int8_skip_layers`.
+      encoding: encoding of `calibration_file`; None for UTF-8.
 
     Raises:
       InputError: the folder is missing, or contains no model of `script`; or
@@ -104,6 +107,7 @@ class LoadedModel:
       self.tokenizer,
       self.description["max_seq_length"],
       embedding_spec.default_prefix(self.description),
+      encoding,
     )
     getter = self._weight_getter(
       encoder,

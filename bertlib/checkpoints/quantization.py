@@ -29,6 +29,7 @@ from bertlib.compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
 from bertlib.settings.common import QuantizationSettings
+from bertlib.text_files import Encoding
 
 FILE = "quantization.json"
 
@@ -53,6 +54,7 @@ class TrainedEncoder:
     tokenizer: its tokenizer; None if it is unknown.
     max_seq_length: longer texts of a calibration file are truncated.
     prefix: prefix of the texts of a calibration file.
+    encoding: encoding of a calibration file; None for UTF-8.
   """
 
   config: modeling.BertConfig
@@ -61,6 +63,7 @@ class TrainedEncoder:
   tokenizer: tokenization.FullTokenizer | None
   max_seq_length: int
   prefix: str = ""
+  encoding: Encoding | None = None
 
 
 def weight_getter(
@@ -125,6 +128,7 @@ def find(
         encoder.tokenizer,
         encoder.max_seq_length,
         encoder.prefix,
+        encoder.encoding,
       )
     )
   ranges = encoder.folder and load(encoder.folder, encoder.checkpoint, batches)
@@ -147,7 +151,11 @@ def find(
 
 
 def text_batches(
-  path: str, tokenizer, max_seq_length: int, prefix: str = ""
+  path: str,
+  tokenizer,
+  max_seq_length: int,
+  prefix: str = "",
+  encoding: Encoding | None = None,
 ) -> Iterator[Batch]:
   """Model inputs of a sample of texts, to calibrate with.
 
@@ -156,11 +164,12 @@ def text_batches(
     tokenizer: tokenizer of the model.
     max_seq_length: longer texts are truncated.
     prefix: prefix of each text or pair.
+    encoding: encoding of the file; None for UTF-8.
 
   Raises:
     InputError: the file cannot be read, or has no lines.
   """
-  pairs = list(model_inputs.read_pairs(path))
+  pairs = list(model_inputs.read_pairs(path, encoding))
   if not pairs:
     raise InputError(f"{path}: has no lines")
   rows = [

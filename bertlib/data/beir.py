@@ -162,7 +162,7 @@ class _Judgement(NamedTuple):
 def _read_judgements(path: str) -> list[_Judgement]:
   """Reads all judgements, those of irrelevant documents too."""
   table = tables.read_table(
-    path, [("the judgements", name) for name in _COLUMNS], text_files.UTF8
+    path, [("the judgements", name) for name in _COLUMNS], encoding=None
   )
   judgements: dict[tuple[str, str], _Judgement] = {}
   for row in table.rows:

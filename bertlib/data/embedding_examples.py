@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bertlib import text_files
 from bertlib.data import tables
 from bertlib.data.tables import FIX_ROW, Row
 from bertlib.errors import InputError
@@ -98,7 +97,7 @@ def read_examples(
   columns: Columns,
   min_score: float = 0.0,
   max_score: float = 1.0,
-  encoding: Encoding = text_files.UTF8,
+  encoding: Encoding | None = None,
   skip_bad_rows: bool = False,
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file.
@@ -111,7 +110,7 @@ def read_examples(
     columns: its columns, which also decide what its rows are, see `kind_of`.
     min_score: score of two texts that have nothing in common.
     max_score: score of two texts that mean the same.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
     skip_bad_rows: whether to skip and count rows that cannot be used.
 
   Returns:
@@ -228,13 +227,13 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
     )
 
 
-def read_texts(path: str, encoding: Encoding = text_files.UTF8) -> list[str]:
+def read_texts(path: str, encoding: Encoding | None = None) -> list[str]:
   """Reads texts, one per line, without white space around them.
 
   Args:
     path: the file, or "-" for standard input. Blank lines at its end do not
       count.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Raises:
     InputError: the file is missing or empty, or a line is blank.

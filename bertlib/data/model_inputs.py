@@ -25,14 +25,14 @@ SEPARATOR = " ||| "
 
 
 def read_pairs(
-  path: str, encoding: text_files.Encoding = text_files.UTF8
+  path: str, encoding: text_files.Encoding | None = None
 ) -> Iterator[tuple[str, str | None]]:
   """Reads texts and pairs of texts, one per line.
 
   Args:
     path: the file, decompressed if its name ends in .gz; "-" for standard
       input.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Yields:
     (text_a, text_b) of every line, blank ones included; see `split_pair`.

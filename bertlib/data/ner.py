@@ -75,7 +75,7 @@ class Columns(NamedTuple):
 
 
 def read_sentences(
-  path: str, columns: Columns, encoding: Encoding = text_files.UTF8
+  path: str, columns: Columns, encoding: Encoding | None = None
 ) -> list[Sentence]:
   """Reads a file of tagged sentences.
 
@@ -85,7 +85,7 @@ def read_sentences(
       columns. A byte-order mark, CRLF and `-DOCSTART-` lines are ignored, `.gz`
       is decompressed.
     columns: format of a file of columns; `tag` None ignores tags in any file.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Returns:
     The sentences.

@@ -92,12 +92,12 @@ class Row(Sequence):
 # Tables
 
 
-def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+def read_tsv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   """Reads a tab-separated file; quotes have no meaning.
 
   Args:
     path: the file; may have a byte-order mark and CRLF line ends.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Yields:
     One row per line.
@@ -109,12 +109,12 @@ def read_tsv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
     yield Row(path, number, line.split("\t"))
 
 
-def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   """Reads a comma-separated file; quoted fields may contain line breaks.
 
   Args:
     path: the file; may have a byte-order mark and CRLF line ends.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Yields:
     The rows; blank lines are skipped.
@@ -135,12 +135,12 @@ def read_csv(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
     raise InputError(f"{path}, row {number + 1}: {error}") from error
 
 
-def read_jsonl(path: str, encoding: Encoding = LENIENT) -> Iterator[Row]:
+def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   """Reads a JSON Lines file as a table whose header is the first keys.
 
   Args:
     path: the file; blank lines are skipped.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Yields:
     The keys of the first object; then the values of each object, which are
@@ -207,7 +207,7 @@ class Table(NamedTuple):
 def read_table(
   path: str,
   columns: Sequence[tuple[str, str | None]],
-  encoding: Encoding = LENIENT,
+  encoding: Encoding | None = LENIENT,
   optional: Collection[str] = (),
 ) -> Table:
   """Reads a table in the format of its file name, TSV if that is unknown.
@@ -216,7 +216,7 @@ def read_table(
     path: the file.
     columns: flag and value for each column that is needed: its name, or its
       number from 1; None if the flag is not given.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
     optional: flags whose columns may be missing.
 
   Raises:
@@ -309,7 +309,7 @@ def strip_label(label: str) -> str:
   return _WHITE_SPACE_AROUND.sub("", label)
 
 
-def read_lines(path: str, encoding: Encoding) -> Iterator[str]:
+def read_lines(path: str, encoding: Encoding | None) -> Iterator[str]:
   """Lines of a file without line ends and without trailing blank lines.
 
   Raises:

@@ -42,7 +42,7 @@ def read_lines(
   path: str,
   tokenizer: tokenization.FullTokenizer,
   max_seq_length: int,
-  encoding: text_files.Encoding = text_files.UTF8,
+  encoding: text_files.Encoding | None = None,
 ) -> list[Line]:
   """Reads and encodes texts, one per line; " ||| " separates a pair.
 
@@ -51,7 +51,7 @@ def read_lines(
     tokenizer: must not split [MASK].
     max_seq_length: maximum number of tokens; longer texts are truncated, and a
       warning is logged.
-    encoding: encoding of the file.
+    encoding: encoding of the file; None for UTF-8.
 
   Returns:
     The lines, including blank ones.

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib import app, embedding_spec, files, folder_lock
+from bertlib import app, embedding_spec, files, folder_lock, text_files
 from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
@@ -283,6 +283,7 @@ def make_inference_model_fn(
       run.tokenizer,
       settings.model.max_seq_length,
       embedding_spec.default_prefix(run.task.description),
+      text_files.encoding_of(settings.text),
     ),
     lambda: quantization.input_batches(input_fn, batch_size),
   )
