@@ -21,7 +21,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib import app, text_files
+from bertlib import app, files, text_files
 from bertlib.checkpoints import compare, convert, finding, rewrite
 from bertlib.errors import InputError
 from bertlib.settings import option
@@ -89,7 +89,7 @@ def _given_or_beside(
   if given is not None:
     return given
   path = os.path.join(os.path.dirname(checkpoint), name)
-  if not os.path.exists(path):
+  if not files.exists(path):
     raise InputError(f"{path}: no such file. Name the file with --{flag}")
   return path
 

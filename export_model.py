@@ -146,10 +146,15 @@ def signature_model(
     precision: see `--precision`.
 
   Raises:
-    InputError: the vocabulary does not match the model, or `seq_length` is out
-      of range.
+    InputError: the vocabulary does not match the model, `seq_length` is out of
+      range, or the model is one of an unknown script.
   """
   script = None if encoder else source.description.get("script")
+  if script and script not in EXPORTED_MODELS:
+    raise InputError(
+      f"--model_dir: is a model of {script}, whose output layers cannot be"
+      " exported. Give --encoder to export its encoder"
+    )
   model_class, build_model = EXPORTED_MODELS.get(
     script, (signatures.Encoder, None)
   )

@@ -1084,8 +1084,8 @@ def weighted_mean(losses, weights, total_weight=None):
 
   Args:
     losses: float32 [num_examples].
-    weights: float [num_examples], from 0 to 1; padding has 0.
-    total_weight: float [], the divisor; None for the sum of the weights.
+    weights: float [num_examples], at least 0; padding has 0.
+    total_weight: float [], the divisor; None for the sum of `weights`.
 
   Returns:
     float32 []. As in google-research/bert, 1e-5 is added to the divisor.

@@ -104,9 +104,24 @@ class TrainingStep(NamedTuple):
 
 
 def create_optimizer(
-  loss, init_lr: float, num_train_steps: int, num_warmup_steps: int, use_tpu
+  loss,
+  init_lr: float,
+  num_train_steps: int,
+  num_warmup_steps: int | None,
+  use_tpu: bool,
 ):
-  """Op that makes one `training_step` to minimize `loss`, float []."""
+  """Builds the op of one step that minimizes a loss, see `training_step`.
+
+  Args:
+    loss: float [], mean over the replica's batch.
+    init_lr: peak learning rate.
+    num_train_steps: steps until the learning rate is 0.
+    num_warmup_steps: steps of linear warm-up; None or 0 for none.
+    use_tpu: whether the replicas are TPU cores.
+
+  Returns:
+    The op.
+  """
   return training_step(
     gradients_of(loss), init_lr, num_train_steps, num_warmup_steps, use_tpu
   ).train_op
@@ -396,10 +411,15 @@ def rate_factors(
 
   Returns:
     Factors by variable name.
+
+  Raises:
+    ValueError: no variable belongs to an encoder.
   """
   layers = {name_of(v): _layer(v) for v in variables}
   encoder = [layer for layer in layers.values() if layer is not None]
-  num_layers = 1 + max(encoder, default=_EMBEDDINGS)
+  if not encoder:
+    raise ValueError(f"layer_decay {layer_decay}: the model has no layers")
+  num_layers = 1 + max(encoder)
   return {
     name: 1.0 if layer is None else layer_decay ** (num_layers - layer)
     for name, layer in layers.items()

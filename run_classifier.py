@@ -53,6 +53,7 @@ from bertlib.data.classification_records import (  # noqa: F401
   input_fn_builder,
 )
 from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
+from bertlib.errors import InputError
 from bertlib.metrics import (
   classification_results,
   classification_scores,
@@ -372,6 +373,9 @@ class Predictor(predictor.LoadedModel):
 
     Returns:
       A prediction for each, in order.
+
+    Raises:
+      InputError: a question has another number of choices than the model.
     """
     return self.predict_blocks(texts, self._encode, self._decode)
 
@@ -379,6 +383,12 @@ class Predictor(predictor.LoadedModel):
     """The number of texts, and the rows of all their pairs."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
+      for index, choices in enumerate(texts):
+        if len(choices) != self.problem.num_labels:
+          raise InputError(
+            f"texts[{index}]: has {len(choices)} choices, but the model has"
+            f" {self.problem.num_labels}. Give as many"
+          )
       pairs = itertools.chain.from_iterable(texts)
     length = self.description["max_seq_length"]
     rows = [

@@ -69,6 +69,7 @@ from bertlib.training.run import (
   input_options,
   lock_output_dir,
   predict,
+  records_path,
   select_checkpoint,
   setup,
   train,
@@ -340,10 +341,12 @@ class Teacher(NamedTuple):
   Attributes:
     width: T, width of its vectors.
     encode: takes N texts; returns their vectors, float32 [N, T].
+    close: frees the model; there is nothing to encode after training begins.
   """
 
   width: int
   encode: Callable[[Sequence[str]], np.ndarray]
+  close: Callable[[], None] = lambda: None
 
 
 def open_teacher(
@@ -364,7 +367,7 @@ def open_teacher(
   if published_models.is_name(path):
     path = zoo.fetch(path)
   model = Predictor(path)
-  return Teacher(model.width, model.encode)
+  return Teacher(model.width, model.encode, model.close)
 
 
 def make_task(
@@ -485,6 +488,7 @@ def train_embeddings(
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
+    teacher.close()
   lengths = embedding_records.write_records(
     path,
     data.train,
@@ -530,11 +534,11 @@ def write_texts(
 
   Args:
     run: the run.
-    name: name of the file in --output_dir, without `.tf_record`.
+    name: name of the file, see `run.records_path`.
     texts: the texts, with their prefixes.
     batch_size: texts of a batch, all of which are full on a TPU.
   """
-  path = run.path(f"{name}.tf_record")
+  path = records_path(run, name)
   num_texts = embedding_records.write_texts(
     path,
     texts,

@@ -53,6 +53,7 @@ from bertlib.training.run import (
   input_options,
   lock_output_dir,
   predict,
+  records_path,
   select_checkpoint,
   setup,
   train,
@@ -416,14 +417,14 @@ def write_windows(
 
   Args:
     run: the run.
-    name: name of the file in --output_dir, without `.tf_record`.
+    name: name of the file, see `run.records_path`.
     sentences: the sentences.
     labels: the tags.
     batch_size: windows of a batch, all of which are full on a TPU.
   """
   max_seq_length = run.settings.model.max_seq_length
   windows = list(ner.make_windows(sentences, run.tokenizer, max_seq_length))
-  path = run.path(f"{name}.tf_record")
+  path = records_path(run, name)
   records = ner.window_records(sentences, windows, max_seq_length, labels)
   if name != "train":
     records = fill_last_batch(run, records, batch_size)

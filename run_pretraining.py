@@ -104,7 +104,7 @@ def input_fn_builder(
     is_training: whether records are shuffled and repeated.
     num_cpu_threads: not used; tf.data chooses the number of threads.
     drop_remainder: whether a last, smaller batch is dropped.
-    trim: whether padding common to a batch is cut off; not for a TPU.
+    trim: whether padding common to a batch is removed; not for a TPU.
     seed: of the shuffling.
     first_step: training step of the first batch, to resume.
     masking: how training draws new masks; None for those of the records.
@@ -677,8 +677,8 @@ def check_flags(settings: PretrainingSettings) -> None:
   check_actions(settings.run)
   if settings.do_whole_word_mask and not settings.remask:
     raise InputError(
-      "--do_whole_word_mask is about new masks: add --remask, or give it to"
-      " create_pretraining_data.py"
+      "--do_whole_word_mask applies only to new masks: add --remask, or give it"
+      " to create_pretraining_data.py"
     )
 
 

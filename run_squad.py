@@ -83,6 +83,7 @@ from bertlib.training.run import (
   input_options,
   lock_output_dir,
   predict,
+  records_path,
   select_checkpoint,
   setup,
   train,
@@ -529,7 +530,7 @@ def check_flags(settings: SquadSettings) -> None:
   if (
     settings.run.do_eval or settings.sweeps
   ) and not settings.answers_questions:
-    raise InputError("there are no answers to score; add --do_predict")
+    raise InputError("there are no answers to evaluate; add --do_predict")
   if settings.interactive and settings.passage_file:
     find_files([settings.passage_file])
   folder = os.path.dirname(settings.save_logits or "")
@@ -686,8 +687,8 @@ def write_windows(
   windows: Iterable[squad_features.Window],
   is_training: bool,
 ) -> str:
-  """Writes windows as TFRecords to --output_dir; returns the path."""
-  path = run.path(f"{name}.tf_record")
+  """Writes windows as TFRecords, see `run.records_path`; returns the path."""
+  path = records_path(run, name)
   with FeatureWriter(path, is_training) as writer:
     for window in windows:
       writer.process_feature(window)
@@ -725,12 +726,12 @@ def predict_logits(
     by_length=options["trim"],
     **options,
   )
-  start = time.time()
+  start = time.monotonic()
   for row in predict(run, input_fn, len(rows), checkpoint):
     index = row["unique_ids"] - squad_features.FIRST_UNIQUE_ID
     for kind, name in enumerate(("start_logits", "end_logits")):
       logits[kind, index, : len(row[name])] = row[name]
-  seconds = time.time() - start
+  seconds = time.monotonic() - start
   logging.info(
     "%d windows of %d questions in %.1f s: %.1f questions/s",
     len(windows),

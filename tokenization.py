@@ -427,7 +427,8 @@ class FullTokenizer:
       surrounds them. A word that is not in the vocabulary becomes [UNK].
 
   Raises:
-    ValueError: a word of `never_split` is empty or contains white space.
+    ValueError: a word of `never_split` is empty or contains white space; see
+      also `load_vocab`.
   """
 
   # Defaults for subclasses that do not call `__init__`.
@@ -436,7 +437,7 @@ class FullTokenizer:
 
   def __init__(
     self,
-    vocab_file: str | os.PathLike[str],
+    vocab_file: str | os.PathLike[str] | Mapping[str, int],
     do_lower_case: bool = True,
     never_split: Iterable[str] = (),
   ):

@@ -19,9 +19,9 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
-`for_inference` turns off `jit_compile` and `recompute`, which only training
-needs. Kernels may be those of `int8`, which bring their own product. Shapes are
-those of `modeling`.
+`for_inference` turns off `jit_compile`, `recompute` and `copy_weights`, which
+only training needs. Kernels may be those of `int8`, which bring their own
+product. Shapes are those of `modeling`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FastCompute(modeling.Compute):
       device.
     use_onednn: outside training, normalize layers by a kernel of oneDNN. For
       CPUs only.
-    is_training: set by `BertModel`.
+    is_training: False in evaluation and prediction, see `for_inference`.
   """
 
   dtype: Any = tf.float32

@@ -335,6 +335,12 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
       )
 
 
+def matching(folder: str, pattern: str) -> list[str]:
+  """Sorted paths in a folder, local or remote, that match a glob pattern."""
+  path = os.path.join(glob.escape(folder), pattern)
+  return sorted(_file_system(folder).glob(path))
+
+
 def check_output_dir(
   folder: str, names: Iterable[str], inputs: Iterable[str | None]
 ) -> None:
@@ -348,20 +354,19 @@ def check_output_dir(
   Raises:
     InputError: an input is such a file, or a link to one.
   """
-  find = _file_system(folder).glob
   for name in names:
-    check_outputs(find(os.path.join(glob.escape(folder), name)), inputs)
+    check_outputs(matching(folder, name), inputs)
 
 
 def checkpoint_files(prefix: str | None) -> list[str]:
   """Files of the checkpoint with this prefix; none for None."""
   if not prefix:
     return []
-  find = _file_system(prefix).glob
+  folder, name = os.path.split(prefix)
   return [
     path
     for ending in (".index", ".data-*")
-    for path in find(glob.escape(prefix) + ending)
+    for path in matching(folder, glob.escape(name) + ending)
   ]
 
 

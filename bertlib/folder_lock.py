@@ -64,6 +64,18 @@ def lock_folder(folder: str) -> Iterator[None]:
     yield
 
 
+def is_locked(folder: str) -> bool:
+  """True if a process holds the lock of an output folder."""
+  if fcntl is None or files.is_remote(folder):
+    return False
+  try:
+    with open(os.path.join(folder, LOCK_FILE)) as file:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+  except OSError as error:
+    return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+  return False
+
+
 @contextlib.contextmanager
 def lock_files(paths: Iterable[str]) -> Iterator[None]:
   """Holds the locks of output files within the block.

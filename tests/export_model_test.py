@@ -599,6 +599,14 @@ def test_a_folder_without_a_model_is_refused(refuse, tmp_path):
   )
 
 
+def test_a_model_of_an_unknown_script_is_refused(refuse, model_dir, tmp_path):
+  shutil.copytree(model_dir, tmp_path / "model")
+  file = tmp_path / "model" / "model.json"
+  description = json.loads(file.read_text()) | {"script": "two_heads"}
+  file.write_text(json.dumps(description))
+  assert "is a model of two_heads" in refuse(f"--model_dir={file.parent}")
+
+
 def test_an_existing_export_dir_is_refused(main, model_dir, tmp_path):
   with pytest.raises(InputError, match="exists already"):
     main(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")

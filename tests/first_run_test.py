@@ -13,7 +13,7 @@ from absl import logging
 import modeling
 import run_classifier
 import run_pretraining
-from bertlib import app, precision
+from bertlib import app, folder_lock, precision
 from bertlib.checkpoints import finding
 from bertlib.data import squad_files
 from bertlib.errors import InputError
@@ -118,6 +118,19 @@ def test_later_runs_take_the_recorded_format(
     run_outputs.read_json(place / "again" / "model.json")["precision"]
     == "bfloat16"
   )
+
+
+# Two commands in one folder
+
+
+def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
+  records = trained / "eval.tf_record"
+  before = records.read_bytes()
+  with folder_lock.lock_folder(str(trained)):
+    classify(trained, "--do_eval", "--max_seq_length=5")
+  assert records.read_bytes() == before
+  results = result_files.read_results(str(trained / "eval_results.txt"))
+  assert np.sum(results["confusion_matrix"]) == 12
 
 
 # Scalars

@@ -65,6 +65,13 @@ def test_second_writer_is_refused_until_the_first_is_killed(tmp_path):
   assert os.listdir(folder) == []
 
 
+def test_a_folder_is_locked_while_a_writer_holds_its_lock(tmp_path):
+  assert not folder_lock.is_locked(str(tmp_path))
+  with folder_lock.lock_folder(str(tmp_path)):
+    assert folder_lock.is_locked(str(tmp_path))
+  assert not folder_lock.is_locked(str(tmp_path))
+
+
 def test_files_in_a_folder_are_locked_separately(tmp_path):
   one, other = str(tmp_path / "one"), str(tmp_path / "other")
   with holder("lock_files", [one]) as process:

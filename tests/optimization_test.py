@@ -573,6 +573,11 @@ def test_layers_are_ordered_by_number_not_alphabetically():
   assert factors == {name: 0.5 ** (12 - i) for i, name in enumerate(names)}
 
 
+def test_layer_decay_needs_layers():
+  with pytest.raises(ValueError, match="no layers"):
+    optimization.rate_factors([tf.get_variable("output_bias", [1])], 0.5)
+
+
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("frozen", [Frozen(), Frozen(3)])
 def test_each_weight_is_updated_at_the_rate_of_its_layer(frozen, jit_compile):

@@ -478,6 +478,19 @@ def test_the_predictor_chooses_as_the_command(swag):
     )
 
 
+def test_the_predictor_refuses_another_number_of_choices(swag):
+  questions = [[("a", "b")] * 3, [("a", "b")] * 5]
+  refused = pytest.raises(InputError, match="3 choices, but the model has 4")
+  with run_classifier.Predictor(str(swag)) as predictor, refused:
+    predictor.predict(questions)
+
+
+def test_the_predictor_refuses_a_text_for_a_list(swag):
+  refused = pytest.raises(TypeError, match="list of texts")
+  with run_classifier.Predictor(str(swag)) as predictor, refused:
+    predictor.predict("a film")
+
+
 def test_texts_without_choices_are_refused(swag, classify):
   with pytest.raises(
     InputError, match="--predict_file: this task needs choices"

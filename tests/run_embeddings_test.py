@@ -18,6 +18,7 @@ from tiny_embeddings import PAIRS, flags, training
 
 import run_embeddings
 from bertlib.checkpoints import rewrite
+from bertlib.errors import InputError
 from bertlib.reporting import html_report
 from bertlib.training import session_hooks
 
@@ -222,6 +223,33 @@ def test_a_student_learns_the_vectors_of_its_teacher(trained, place, tmp_path):
   with run_embeddings.Predictor(str(trained.folder)) as teacher:
     cosines = np.sum(learned * teacher.encode(texts), axis=1)
   assert cosines.mean() > 0.9
+
+
+@pytest.mark.train
+def test_a_teacher_is_closed_before_training(
+  trained, place, tmp_path, monkeypatch
+):
+  events = []
+  (tmp_path / "texts.tsv").write_text("text\na\nb\n")
+  monkeypatch.setattr(
+    run_embeddings.Predictor, "close", lambda _: events.append("closed")
+  )
+
+  def train(*_):
+    events.append("trains")
+    raise InputError("stop here")
+
+  monkeypatch.setattr(run_embeddings, "train", train)
+  stopped = pytest.raises(InputError, match="stop here")
+  with commands.in_process(run_embeddings) as main, stopped:
+    main(
+      *flags(place, *training(place), output_dir=tmp_path / "out"),
+      f"--train_file={tmp_path / 'texts.tsv'}",
+      "--text_columns=text",
+      "--loss=distillation",
+      f"--teacher={trained.folder}",
+    )
+  assert events == ["closed", "trains"]
 
 
 @pytest.mark.train

@@ -533,7 +533,7 @@ def test_nothing_to_do(refuse):
 @pytest.mark.graph
 def test_flags_that_need_others(refuse):
   line = refuse("--do_train", "--do_eval")
-  assert "no answers to score; add --do_predict" in line
+  assert "no answers to evaluate; add --do_predict" in line
   line = refuse("--do_predict", predict_file=None)
   assert "--predict_file is needed with --do_predict" in line
   line = refuse("--do_predict", sweep_n_best_size="5,many")

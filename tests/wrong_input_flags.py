@@ -99,6 +99,13 @@ _OUT_OF_RANGE = [
 _AT_THE_EDGE = [
   Row(
     "flags",
+    "a folder that TensorFlow takes for a pattern",
+    "run_classifier",
+    ["--output_dir={out}/rate[2e-5]"],
+    "--output_dir=",
+  ),
+  Row(
+    "flags",
     "training in 8 bits",
     "run_classifier",
     ["--do_train", "--precision=int8"],

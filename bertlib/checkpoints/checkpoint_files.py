@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib import files
 from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 
@@ -50,7 +52,40 @@ def _index_of(checkpoint: str) -> str | None:
 
 def data_files(checkpoint: str) -> list[str]:
   """Paths of a checkpoint's data files."""
-  return sorted(tf.gfile.Glob(f"{checkpoint}.data-*"))
+  return _files_of(checkpoint, ".data-*")
+
+
+def _files_of(checkpoint: str, endings: str) -> list[str]:
+  """Files of a checkpoint whose endings match a glob pattern."""
+  folder, name = os.path.split(checkpoint)
+  return files.matching(folder, glob.escape(name) + endings)
+
+
+class SavedFile(NamedTuple):
+  """File of a checkpoint that training saves.
+
+  Attributes:
+    path: the file.
+    checkpoint: the checkpoint's path, without `.index`.
+    is_temporary: whether the file was being written.
+  """
+
+  path: str
+  checkpoint: str
+  is_temporary: bool
+
+
+def saved_files(folder: str) -> list[SavedFile]:
+  """Files in a folder that training saved; the user's own are left out."""
+  matches = [
+    checkpoint_names.SAVED_FILE.fullmatch(path)
+    for path in files.matching(folder, "*.ckpt-*")
+  ]
+  return [
+    SavedFile(match[0], match["checkpoint"], bool(match["temporary"]))
+    for match in matches
+    if match and not tf.gfile.IsDirectory(match[0])
+  ]
 
 
 @contextlib.contextmanager
@@ -154,7 +189,7 @@ def why_incomplete(checkpoint: str) -> str | None:
     return f"{checkpoint}: there is no such checkpoint"
   has_data_files = index != checkpoint  # not in the V1 format
   if has_data_files:
-    names = map(os.path.basename, tf.gfile.Glob(f"{checkpoint}.*"))
+    names = map(os.path.basename, _files_of(checkpoint, ".*"))
     missing = checkpoint_names.missing_files(
       os.path.basename(checkpoint), set(names)
     )
@@ -175,11 +210,11 @@ def _missing_bytes(checkpoint: str, reader: Any) -> str | None:
     int(np.prod(shape, dtype=np.int64)) * dtypes[name].size
     for name, shape in reader.get_variable_to_shape_map().items()
   )
-  files = data_files(checkpoint)
-  found = sum(tf.gfile.Stat(path).length for path in files)
+  paths = data_files(checkpoint)
+  found = sum(tf.gfile.Stat(path).length for path in paths)
   if found >= expected:
     return None
-  path = files[0] if len(files) == 1 else f"{checkpoint}.data-*"
+  path = paths[0] if len(paths) == 1 else f"{checkpoint}.data-*"
   return f"{path}: is incomplete, has {found} of {expected} bytes"
 
 

@@ -17,6 +17,16 @@ FILE = re.compile(
   re.ASCII,
 )
 
+# File of a checkpoint that training saves, or its temporary form.
+SAVED_FILE = re.compile(
+  r"(?P<checkpoint>.+\.ckpt-\d+)\.(index|meta|data-\d{5}-of-\d{5})"
+  r"(?P<temporary>\.tempstate\d+|\.tmp[0-9a-f]+)?",
+  re.ASCII,
+)
+
+# Folder in which TensorFlow collects the parts of such a checkpoint.
+TEMPORARY_FOLDER = re.compile(r".+\.ckpt-\d+_temp(_[0-9a-f]+)?", re.ASCII)
+
 
 def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:
   """Names of the missing files of a checkpoint.

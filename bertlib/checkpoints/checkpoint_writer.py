@@ -8,7 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from bertlib.checkpoints import finding, loading, model_json
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  loading,
+  model_json,
+)
 
 
 def write_variables(prefix: str, variables: Mapping[str, np.ndarray]) -> None:
@@ -54,8 +59,8 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   write_variables(path, weights)
   # The state file switches to the new checkpoint atomically.
   finding.write_state_file(best_dir, path)
-  for file in tf.gfile.Glob(os.path.join(best_dir, "*.ckpt-*")):
-    if not file.startswith(f"{path}."):
+  for file, saved, _ in checkpoint_files.saved_files(best_dir):
+    if saved != path:
       tf.gfile.Remove(file)
   return path
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib.checkpoints import checkpoint_files
+from bertlib import files
+from bertlib.checkpoints import checkpoint_files, checkpoint_names
 from bertlib.errors import InputError
-from bertlib.files import atomic_write
 
 # Name of a released checkpoint in its folder.
 RELEASED = "bert_model.ckpt"
@@ -48,8 +48,8 @@ def find_checkpoint(path: str) -> str:
   trained = trained_checkpoint(path)
   if trained:
     return trained
-  indexes = tf.gfile.Glob(os.path.join(path, "*.index"))
-  found = sorted(index.removesuffix(".index") for index in indexes)
+  indexes = files.matching(path, "*.index")
+  found = [index.removesuffix(".index") for index in indexes]
   released = [name for name in found if os.path.basename(name) == RELEASED]
   if len(released or found) == 1:
     return (released or found)[0]
@@ -202,18 +202,19 @@ def remove_incomplete(folder: str) -> None:
       kept.
   """
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
-  for path in tf.gfile.Glob(os.path.join(folder, f"{STATE_FILE}.tmp*")):
+  for path in files.matching(folder, f"{STATE_FILE}.tmp*"):
     tf.gfile.Remove(path)
-  files: dict[str, list[str]] = {}
-  for path in tf.gfile.Glob(os.path.join(folder, "*.ckpt-*")):
-    checkpoint, ending = re.fullmatch(r"(.*\.ckpt-\d*)(.*)", path).groups()
-    if tf.gfile.IsDirectory(path):  # model.ckpt-7_temp
+  for path in files.matching(folder, "*.ckpt-*_temp*"):
+    is_temporary = checkpoint_names.TEMPORARY_FOLDER.fullmatch(path)
+    if is_temporary and tf.gfile.IsDirectory(path):
       tf.gfile.DeleteRecursively(path)
-    elif re.search(r"\.(tempstate\d+|tmp[0-9a-f]+)$", ending):
+  saved: dict[str, list[str]] = {}
+  for path, checkpoint, is_temporary in checkpoint_files.saved_files(folder):
+    if is_temporary:
       tf.gfile.Remove(path)
     elif os.path.basename(checkpoint) != named:
-      files.setdefault(checkpoint, []).append(path)
-  for checkpoint, paths in files.items():
+      saved.setdefault(checkpoint, []).append(path)
+  for checkpoint, paths in saved.items():
     if checkpoint_files.why_incomplete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
@@ -240,15 +241,17 @@ def write_state_file(
   """
   names = [os.path.basename(checkpoint) for checkpoint in (*before, last)]
   lines = [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
-  with atomic_write(os.path.join(folder, STATE_FILE)) as file:
+  with files.atomic_write(os.path.join(folder, STATE_FILE)) as file:
     file.writelines([f'model_checkpoint_path: "{names[-1]}"\n', *lines])
 
 
 def _checkpoints_in(folder: str) -> list[str]:
   """All training checkpoints in a folder, complete or not."""
-  indexes = tf.gfile.Glob(os.path.join(folder, "*.ckpt-*.index"))
-  names = [index.removesuffix(".index") for index in indexes]
-  return [name for name in names if re.search(r"\.ckpt-\d+$", name)]
+  return [
+    checkpoint
+    for path, checkpoint, _ in checkpoint_files.saved_files(folder)
+    if path == f"{checkpoint}.index"
+  ]
 
 
 def _step_of(checkpoint: str) -> int:

@@ -30,7 +30,8 @@ _EMBEDDING = {
   "matryoshka_dims?": [int],
 }
 
-# Allowed keys of a description, and required keys per script.
+# Types of the known keys of a description, and required keys per script.
+# Others are allowed.
 _DESCRIPTION = {
   "script?": str,
   "task?": str,
@@ -43,6 +44,9 @@ _DESCRIPTION = {
   "doc_stride?": int,
   "max_query_length?": int,
   "embedding?": _EMBEDDING,
+  "thresholds?": dict,
+  "precision?": str,
+  "xla?": str,
 }
 _ENCODED = {"do_lower_case": bool, "max_seq_length": int}
 _REQUIRED = {
@@ -206,7 +210,7 @@ def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
 def add_to_description(model_dir: str, **values: Any) -> None:
   """Adds keys to `model.json` of a model and of its best checkpoint."""
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
-    if tf.gfile.Exists(folder):
+    if tf.gfile.Exists(os.path.join(folder, MODEL_FILE)):
       with atomic_write(os.path.join(folder, MODEL_FILE)) as file:
         file.write(_as_json(load_description(folder) | values))
 

@@ -230,7 +230,12 @@ class LoadedModel:
 
     Returns:
       The predictions, in order.
+
+    Raises:
+      TypeError: `texts` is one text.
     """
+    if isinstance(texts, str):
+      raise TypeError("predict: takes a list of texts, not one text")
 
     def compute(encoded):
       context, rows = encoded

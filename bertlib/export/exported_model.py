@@ -162,7 +162,8 @@ def check_format(folder: str) -> None:
   if not tf.io.gfile.exists(path):  # of an older version
     return
   schema = {"precision": str, "max_kernel_value": (int, json_files.NULL)}
-  precision, max_kernel_value = json_files.read(path, schema).values()
+  found = json_files.read(path, schema)
+  precision, max_kernel_value = found["precision"], found["max_kernel_value"]
   if max_kernel_value:
     _check_int8(folder, precision, max_kernel_value)
   elif precision not in supported_dtypes():

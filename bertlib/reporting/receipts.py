@@ -207,9 +207,8 @@ def _last_save(folder: str) -> datetime.datetime | None:
   """Time of the last checkpoint of a run, or of those for seeds or phases."""
   times = []
   for name in ("checkpoint", "seed_*/checkpoint", "phase_*/checkpoint"):
-    with contextlib.suppress(InputError):  # there is none
-      found = files.find_files([os.path.join(glob.escape(folder), name)])
-      times += map(files.modification_time, found)
+    found = files.matching(folder, name)
+    times += map(files.modification_time, found)
   if not times:
     return None
   return datetime.datetime.fromtimestamp(max(times)).astimezone()

@@ -29,6 +29,7 @@ def check(values: flags.FlagValues) -> None:
       _check_range(values[name], allowed)
   if "encoding" in values:
     _check_encoding(values["encoding"].value)
+  _check_output_dir(values)
   _check_initial_model(values)
   _check_tpu(values)
   _check_int8(values)
@@ -77,6 +78,17 @@ def _check_encoding(name: str) -> None:
       f"--encoding={name}: not a text encoding that Python supports. Give one"
       " such as utf-8, latin-1, cp1252, utf-16 or gb18030"
     ) from error
+
+
+def _check_output_dir(values: flags.FlagValues) -> None:
+  """Refuses a folder whose checkpoints TensorFlow would not find."""
+  folder = _value(values, "output_dir") or ""
+  special = sorted(set(folder) & set("*?[\\"))
+  if special:
+    raise InputError(
+      f"--output_dir={folder}: TensorFlow takes it for a pattern and would find"
+      f" no checkpoint in it. Give a name without {special[0]}"
+    )
 
 
 def _check_tpu(values: flags.FlagValues) -> None:

@@ -25,7 +25,7 @@ from bertlib.data.classification_records import (
 from bertlib.errors import InputError
 from bertlib.settings.classifier import TASKS, ClassifierSettings
 from bertlib.training import step_plan
-from bertlib.training.run import fill_last_batch, input_options
+from bertlib.training.run import fill_last_batch, input_options, records_path
 from bertlib.training.task import Run
 
 
@@ -246,7 +246,7 @@ def write_records(
   examples: Sequence[InputExample | ChoiceExample],
   batch_size: int = 1,
 ) -> tuple[str, model_inputs.Lengths]:
-  """Writes the records of examples to --output_dir.
+  """Writes the records of examples, see `run.records_path`.
 
   Args:
     run: the run.
@@ -258,7 +258,7 @@ def write_records(
   Returns:
     The path of the file, and the lengths of the examples.
   """
-  path = run.path(f"{name}.tf_record")
+  path = records_path(run, name)
   lengths = file_based_convert_examples_to_features(
     fill_last_batch(run, examples, batch_size, PaddingInputExample()),
     processor.problem.labels,

@@ -6,8 +6,10 @@ flags name; its `Run` is the first argument of the other functions.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -184,7 +186,7 @@ def describe_model(run: Run) -> dict[str, Any]:
 
 
 def check_folder(run: Run) -> None:
-  """Refuses an --output_dir of another model, or one against --resume.
+  """Refuses an --output_dir of another model, or that contradicts --resume.
 
   Raises:
     InputError: the folder holds another model; or a checkpoint, or none,
@@ -312,7 +314,7 @@ def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
 def input_options(run: Run, is_training: bool) -> dict[str, Any]:
   """Arguments of an `input_fn_builder` that follow from the run.
 
-  Training continues after the last checkpoint in --output_dir. A TPU gets full
+  Training resumes after the last checkpoint in --output_dir. A TPU gets full
   batches with all their padding.
 
   Args:
@@ -353,18 +355,37 @@ def lock_output_dir(
 ) -> contextlib.AbstractContextManager[None]:
   """Holds the lock of --output_dir in its block, if this process trains there.
 
-  Evaluation and prediction need no lock, and of several workers the chief
-  writes alone.
+  Evaluation and prediction need no lock, see `records_path`, and of several
+  workers the chief writes alone.
   """
   if settings.run.do_train and settings.devices.is_chief:
     return folder_lock.lock_folder(settings.run.output_dir)
   return contextlib.nullcontext()
 
 
+def records_path(run: Run, name: str) -> str:
+  """Path to write the records NAME.tf_record to.
+
+  It is in --output_dir. If another process trains there, which may read its own
+  file of this name, it is a temporary file.
+  """
+  path = run.path(f"{name}.tf_record")
+  if run.settings.run.do_train or not folder_lock.is_locked(run.output_dir):
+    return path
+  path = files.temporary_name(path)
+  atexit.register(_remove, path)
+  return path
+
+
+def _remove(path: str) -> None:
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(path)
+
+
 def write_model_files(run: Run, **description: Any) -> None:
   """Writes `model.json`, config and vocabulary to --output_dir.
 
-  Files that are there are replaced in training alone.
+  Existing files are replaced only by training.
 
   Args:
     run: the run.
@@ -402,7 +423,7 @@ def train(
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
 ) -> None:
-  """Trains to the last step, or continues where training was stopped.
+  """Trains to the last step, or resumes where training was stopped.
 
   Args:
     run: the run.

@@ -59,7 +59,7 @@ class ProgressHook(tf.train.SessionRunHook):
 
   def before_run(self, run_context):
     del run_context
-    self._began = time.time()
+    self._began = time.monotonic()
     step = self._step + 1
     due = step % self._log_steps == 0 or step == self._num_train_steps
     due |= self._start is None
@@ -68,7 +68,7 @@ class ProgressHook(tf.train.SessionRunHook):
   def after_run(self, run_context, run_values):
     del run_context
     self._step += 1
-    self._seconds.append(time.time() - self._began)
+    self._seconds.append(time.monotonic() - self._began)
     if self._bar is not None:
       self._bar.update()
     if self._start is None:
@@ -89,7 +89,7 @@ class ProgressHook(tf.train.SessionRunHook):
         ", ".join(f"{name} {value}" for name, value in shown.items()),
         sum(self._seconds),
       )
-    self._start, self._seconds = (time.time(), self._step), []
+    self._start, self._seconds = (time.monotonic(), self._step), []
 
   def _show(self, values: Mapping[str, float]) -> None:
     examples_per_second = self._batch_size / max(self._typical_seconds(), 1e-9)
@@ -106,7 +106,7 @@ class ProgressHook(tf.train.SessionRunHook):
       self._bar.set_postfix(shown)
       return
     then, first_step = self._start
-    seconds = (time.time() - then) / (self._step - first_step)
+    seconds = (time.monotonic() - then) / (self._step - first_step)
     left = round((self._num_train_steps - self._step) * seconds)
     logging.info(
       "step %d of %d: %s, %s left",

@@ -37,11 +37,13 @@ class Task:
       None for all.
     num_warmup_steps: steps until the peak learning rate; None for
       --warmup_proportion of training.
-    min_seq_length: lowest sensible --max_seq_length.
-    masks_padding: whether padding is masked, and so may be left out.
+    min_seq_length: lowest --max_seq_length that leaves room for text.
+    masks_padding: whether attention masks padding. Only then may batches be
+      trimmed and unpadded.
     never_split: tokens that the tokenizer leaves whole.
     needs_vocabulary: whether it does nothing without a vocabulary.
-    may_be_new: whether a run without training does without trained weights.
+    may_be_new: whether evaluation and prediction may use a new model, without
+      trained weights.
   """
 
   name: str

@@ -19,7 +19,7 @@ def check(
   layout: tf_records.Layout,
   model_dir: str | None,
 ) -> None:
-  """Refuses a checkpoint that is damaged, or of another model.
+  """Refuses a checkpoint that is corrupt, or of another model.
 
   Builds the graph of a prediction, which logs what would be restored.
 
@@ -30,7 +30,7 @@ def check(
     model_dir: folder whose checkpoint goes first, if it has one.
 
   Raises:
-    InputError: the checkpoint is damaged, or its shapes are not the model's.
+    InputError: the checkpoint is corrupt, or its shapes are not the model's.
   """
   if checkpoint:
     checkpoint_files.check(checkpoint)

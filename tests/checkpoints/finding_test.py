@@ -11,6 +11,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
+from bertlib import files
 from bertlib.checkpoints import (
   checkpoint_writer,
   finding,
@@ -409,6 +410,26 @@ def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == kept
 
 
+@pytest.mark.parametrize(
+  "name",
+  [
+    "model.ckpt-9-hf/config.json",
+    "model.ckpt-9_results.json",
+    "notes.ckpt-9.txt",
+    "model.ckpt-old.index",
+  ],
+)
+def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):
+  best = tmp_path / "best"
+  for folder in (tmp_path, best):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("kept")
+  checkpoint_writer.save_best(str(tmp_path), checkpoint)
+  finding.prepare_resume(str(tmp_path))
+  for folder in (tmp_path, best):
+    assert (folder / name).read_text() == "kept"
+
+
 def test_a_truncated_best_checkpoint_is_an_error(checkpoint, tmp_path):
   best = checkpoint_writer.save_best(str(tmp_path), checkpoint)
   truncate(best, DATA, 5)
@@ -503,7 +524,7 @@ def test_the_old_best_stays_until_the_new_one_is_complete(
   old = checkpoint_writer.save_best(str(tmp_path), checkpoint)
   for module, name in (
     (checkpoint_writer, "write_variables"),
-    (finding, "atomic_write"),
+    (files, "atomic_write"),
   ):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
       patch.setattr(module, name, killed)

@@ -613,6 +613,18 @@ def test_checkpoint_bytes_count_the_checkpoints_kept():
     assert num_bytes == number * 12 * 100
 
 
+@pytest.mark.unit
+def test_checkpoint_bytes_count_checkpoints_between_evaluations():
+  settings = option.make(
+    ClassifierSettings,
+    save_checkpoints_steps=10,
+    eval_steps=100,
+    keep_checkpoint_max=7,
+  )
+  num_bytes = training_checks.checkpoint_bytes(settings, 100, 1000)
+  assert num_bytes == (8 * 12 + 2 * 4) * 100
+
+
 @pytest.mark.graph
 def test_too_little_memory_is_a_warning(workspace, capsys, monkeypatch):
   monkeypatch.setattr(training_checks, "available_memory", lambda: 5 * 10**8)
