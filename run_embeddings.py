@@ -383,10 +383,13 @@ def make_task(
     teacher: None without distillation.
   """
   spec = embedding_inputs.find_spec(settings)
-  loss, num_texts = None, 1
+  loss, num_texts, loss_bytes = None, 1, 0
   if data.train:
     loss = embedding_inputs.make_loss(settings, spec, data.kind)
     num_texts = max(len(example.texts) for example in data.train)
+    loss_bytes = embedding_losses.num_bytes(
+      loss, settings.run.train_batch_size, num_texts
+    )
   heads = {}
   if spec.projection_dim:
     heads[f"{pooling.SCOPE}/kernel"] = (
@@ -405,6 +408,7 @@ def make_task(
     metrics=embedding_evaluation.metric_names(
       data.dev.kind if data.dev else "retrieval", spec.matryoshka_dims
     ),
+    loss_bytes=loss_bytes,
     description={"embedding": spec.as_json()},
     must_agree=["embedding", "do_lower_case"],
     heads=heads,

@@ -391,6 +391,11 @@ def test_replicas_share_their_negatives(place, tmp_path):
     (["--do_predict", "--query_file=a"], "--corpus_file is needed"),
     (["--min_score=2"], "must be less than --max_score=1"),
     (["--text_columns=question,reply"], "reply"),
+    (
+      ["--train_batch_size=20000", "--num_train_epochs=1250", "--memory_gb=9"],
+      r"^run_embeddings.py: error: --memory_gb=9: the loss .* 12\.8 GB .*"
+      "--train_batch_size",
+    ),
   ],
 )
 def test_what_does_not_fit_is_refused(place, tmp_path, more, message):

@@ -64,12 +64,15 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   return run
 
 
-def check_memory(num_bytes: int, available: int | None) -> None:
+def check_memory(
+  num_bytes: int, available: int | None, loss_bytes: int = 0
+) -> None:
   """Warns if training may need more memory than is available.
 
   Args:
     num_bytes: upper estimate of the memory needed.
     available: free memory in bytes; None if unknown.
+    loss_bytes: share of a loss over the batch, see `task.Task`.
   """
   if available is None:
     logging.info("needs up to %s", size_in_words(num_bytes))
@@ -80,12 +83,17 @@ def check_memory(num_bytes: int, available: int | None) -> None:
       size_in_words(available),
     )
   else:
+    advice = (
+      f". Give --memory_gb={available // 10**9}, which lowers the memory use by"
+      " micro-batches and recomputation"
+    )
+    if loss_bytes > available:
+      advice = f": {memory_plan.loss_too_large(loss_bytes)}"
     logging.warning(
-      "needs up to %s, only %s free. Give --memory_gb=%.0f, which lowers the"
-      " memory use by micro-batches and recomputation",
+      "needs up to %s, only %s free%s",
       size_in_words(num_bytes),
       size_in_words(available),
-      available // 10**9,
+      advice,
     )
 
 
@@ -208,9 +216,12 @@ def _check_memory(run: Run, plan, lengths: Lengths) -> None:
     compute.dtype.size,
     run.task.num_predictions,
     run.task.num_output_positions,
+    run.task.loss_bytes,
   )
   num_sharing = memory_plan.replicas_per_memory(settings.devices)
-  check_memory(num_sharing * needed, available_memory())
+  check_memory(
+    num_sharing * needed, available_memory(), num_sharing * run.task.loss_bytes
+  )
 
 
 def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:

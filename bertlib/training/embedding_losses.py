@@ -66,7 +66,7 @@ def training_loss(
     A `BatchLoss`, or a function of a batch and a `dropout_seed`.
   """
   loss_fn = make_loss(options)
-  if LOSSES[options.name] in (_infonce, _cosent, _supervised_contrastive):
+  if options.name in _NUM_MATRICES:
     return BatchLoss(encode_fn, loss_fn, _FEATURES)
   return lambda batch, seed: (loss_fn(encode_fn(batch, seed), batch), {})
 
@@ -272,6 +272,33 @@ LOSSES: dict[str, Callable] = {
   "supervised_contrastive": _supervised_contrastive,
   "distillation": _distillation,
 }
+
+# Losses that compare the examples of a batch with each other, and the float32
+# matrices [B, B] that each holds at a time, for pairs and a single width. These
+# numbers, and those in `num_bytes`, are measured.
+_NUM_MATRICES = {"infonce": 8, "cosent": 4, "supervised_contrastive": 8}
+
+
+def num_bytes(options: LossOptions, batch_size: int, num_texts: int) -> int:
+  """Memory in which a loss compares the examples of a batch with each other.
+
+  Args:
+    options: the loss and its hyperparameters.
+    batch_size: B, examples of the global batch.
+    num_texts: G, texts per example.
+
+  Returns:
+    Upper bound of the bytes that each replica takes; 0 for a loss that is a
+    mean over examples.
+  """
+  if options.name not in _NUM_MATRICES:
+    return 0
+  num_matrices = _NUM_MATRICES[options.name]
+  num_matrices += 3 * max(len(options.dims) - 1, 0)
+  if options.name == "infonce":
+    num_matrices += 5 * (num_texts - 2) + 6 * options.symmetric
+  return 4 * num_matrices * batch_size**2
+
 
 # Arithmetic
 

@@ -32,6 +32,7 @@ def fit(
   num_predictions: int = 0,
   num_output_positions: int | None = None,
   num_rows: int = 1,
+  loss_bytes: int = 0,
 ) -> Plan | None:
   """Finds the fastest plan of a training step within a memory limit.
 
@@ -47,6 +48,7 @@ def fit(
     num_predictions: see `step_bytes`.
     num_output_positions: see `step_bytes`.
     num_rows: sequences per example.
+    loss_bytes: see `step_bytes`.
 
   Returns:
     The plan; None if nothing fits.
@@ -63,6 +65,7 @@ def fit(
         dtype_size,
         num_predictions,
         num_output_positions,
+        loss_bytes,
       )
       if needed <= num_bytes:
         return Plan(num_micro_batches, recompute, needed)
@@ -78,6 +81,7 @@ def step_bytes(
   dtype_size: int = 4,
   num_predictions: int = 0,
   num_output_positions: int | None = None,
+  loss_bytes: int = 0,
 ) -> int:
   """Upper bound of the bytes that one replica takes in a step on the CPU.
 
@@ -95,6 +99,7 @@ def step_bytes(
     num_predictions: P, masked positions per sequence.
     num_output_positions: positions per sequence that the last layer computes,
       see `modeling.BertModel`; None for all.
+    loss_bytes: see `task.Task`.
 
   Returns:
     The number.
@@ -125,8 +130,16 @@ def step_bytes(
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
     head = 1.5 * head + 4 * config.vocab_size * width * 4
-  return int(
-    0.9e9 + of_weight * loading.num_weights(config) + 1.3 * (layers + head)
+  encoder = of_weight * loading.num_weights(config) + 1.3 * (layers + head)
+  return int(0.9e9 + encoder + loss_bytes)
+
+
+def loss_too_large(loss_bytes: int) -> str:
+  """Why a loss over the batch does not fit, and what helps."""
+  return (
+    "the loss compares all examples of the batch with each other, which takes"
+    f" {loss_bytes / 10**9:.1f} GB and no less with micro-batches. Give a"
+    " smaller --train_batch_size, or a --loss without comparisons"
   )
 
 

@@ -305,6 +305,7 @@ def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
     run.task.num_predictions,
     run.task.num_output_positions,
     run.task.num_rows,
+    run.task.loss_bytes,
   )
 
 

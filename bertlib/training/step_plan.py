@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 from absl import logging
@@ -90,6 +91,7 @@ def plan_training(
   num_predictions: int = 0,
   num_output_positions: int | None = None,
   num_rows: int = 1,
+  loss_bytes: int = 0,
 ) -> tuple[FastCompute, optimization.StepOptions]:
   """Computation and options of a training step, from the flags.
 
@@ -100,6 +102,7 @@ def plan_training(
     num_predictions: see `memory_plan.step_bytes`.
     num_output_positions: see `memory_plan.step_bytes`.
     num_rows: see `memory_plan.fit`.
+    loss_bytes: see `task.Task`.
 
   Returns:
     `compute`, which may recompute now, and the options of the step.
@@ -125,6 +128,7 @@ def plan_training(
     num_predictions,
     num_output_positions,
     num_rows,
+    loss_bytes,
   )
   if batch_size % num_micro_batches:
     shared_by = ""
@@ -170,6 +174,7 @@ def plan_memory(
   num_predictions: int,
   num_output_positions: int | None,
   num_rows: int,
+  loss_bytes: int,
 ) -> tuple[int, bool]:
   """The number of micro-batches, and whether activations are recomputed.
 
@@ -181,15 +186,17 @@ def plan_memory(
     num_predictions: see `memory_plan.step_bytes`.
     num_output_positions: see `memory_plan.step_bytes`.
     num_rows: see `memory_plan.fit`.
+    loss_bytes: see `task.Task`.
 
   Raises:
-    InputError: not even one sequence fits into --memory_gb.
+    InputError: not even one sequence fits into --memory_gb, or not the loss.
   """
   asked = settings.compute
   if asked.memory_gb is None:
     return asked.gradient_accumulation_steps, asked.recompute_activations
   num_sharing = memory_plan.replicas_per_memory(settings.devices)
-  plan = memory_plan.fit(
+  fit = functools.partial(
+    memory_plan.fit,
     config,
     batch_size,
     settings.model.max_seq_length,
@@ -199,6 +206,12 @@ def plan_memory(
     num_output_positions,
     num_rows,
   )
+  plan = fit(loss_bytes=loss_bytes)
+  if plan is None and fit():
+    raise InputError(
+      f"--memory_gb={asked.memory_gb:g}:"
+      f" {memory_plan.loss_too_large(num_sharing * loss_bytes)}"
+    )
   if plan is None:
     raise InputError(
       f"--memory_gb={asked.memory_gb:g}: not even one sequence of"

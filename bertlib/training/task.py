@@ -35,6 +35,8 @@ class Task:
     num_predictions: P, masked positions of a sequence.
     num_output_positions: positions of a sequence that the last layer computes;
       None for all.
+    loss_bytes: memory in which a loss over the batch compares its examples with
+      each other, on each replica and however the batch is divided.
     num_warmup_steps: steps until the peak learning rate; None for
       --warmup_proportion of training.
     min_seq_length: lowest --max_seq_length that leaves room for text.
@@ -58,6 +60,7 @@ class Task:
   unit: str = "examples"
   num_predictions: int = 0
   num_output_positions: int | None = None
+  loss_bytes: int = 0
   num_warmup_steps: int | None = None
   min_seq_length: int = 3
   masks_padding: bool = True

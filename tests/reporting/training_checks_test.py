@@ -46,12 +46,29 @@ def test_memory_check_uses_the_batch_of_a_replica(
     ClassifierSettings, do_train=True, train_batch_size=64, max_seq_length=128
   )
   settings = dataclasses.replace(settings, devices=DeviceSettings(**devices))
-  task = Task("a_script", None, {}, ["loss"], num_output_positions=1)
+  task = Task(
+    "a_script", None, {}, ["loss"], num_output_positions=1, loss_bytes=10**8
+  )
   run = Run(settings, task, CONFIG, None, None, None)
   checked = []
+  monkeypatch.setattr(training_checks, "available_memory", lambda: 10**10)
   monkeypatch.setattr(
-    training_checks, "check_memory", lambda size, _: checked.append(size)
+    training_checks, "check_memory", lambda *sizes: checked.append(sizes)
   )
   training_checks.check_training(MemoryOnly(), run, Lengths(100, 50.0))
   one = memory_plan.step_bytes(CONFIG, batch_size, 128, num_output_positions=1)
-  assert checked == [num_sharing * one]
+  assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
+
+
+@pytest.mark.parametrize(
+  ("loss_bytes", "advice"),
+  [
+    (10**9, ". Give --memory_gb=4,"),
+    (5 * 10**9, "Give a smaller --train_batch"),
+  ],
+)
+def test_too_little_memory_names_what_helps(caplog, loss_bytes, advice):
+  training_checks.check_memory(6 * 10**9, 4 * 10**9, loss_bytes)
+  (message,) = caplog.messages
+  assert message.startswith("needs up to 6.0 GB, only 4.0 GB free")
+  assert advice in message

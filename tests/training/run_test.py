@@ -345,6 +345,32 @@ def test_too_little_memory_is_refused(flags):
     step_plan.plan_training(settings_of(flags), FastCompute(), LARGE)
 
 
+def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
+  config = modeling.BertConfig(30522)
+  whole = memory_plan.step_bytes(config, 24, 384) / 1e9
+  flags.memory_gb = whole + 1
+  settings = settings_of(flags)
+  found = []
+  for loss_bytes in (0, 10**9, 2 * 10**9):
+    _, options = step_plan.plan_training(
+      settings, FastCompute(), config, loss_bytes=loss_bytes
+    )
+    found.append(options.num_micro_batches)
+  assert found == [1, 1, 2]
+
+
+def test_a_loss_that_alone_is_too_large_is_refused(flags):
+  flags.memory_gb = 12.0
+  settings = settings_of(flags)
+  with pytest.raises(
+    InputError,
+    match=r"--memory_gb=12: the loss .* takes 13\.5 GB .*--train_batch_size",
+  ):
+    step_plan.plan_training(
+      settings, FastCompute(), LARGE, loss_bytes=int(13.5e9)
+    )
+
+
 # Hooks and results
 
 
