@@ -399,7 +399,7 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
 
 def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
   times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
-  clock = types.SimpleNamespace(time=lambda: next(times))
+  clock = types.SimpleNamespace(monotonic=lambda: next(times))
   monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
   hook = session_hooks.ProgressHook({}, 4, batch_size=6, log_steps=4)
   hook._start, hook._seconds, hook._step = (0, 0), [], 0
@@ -413,7 +413,7 @@ def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
 def test_the_time_left_leaves_compilation_out(monkeypatch, log):
   # Seconds at which each step begins and ends, and each line is logged.
   times = iter([0, 900, 900, 900, 901, 901, 902, 902])
-  clock = types.SimpleNamespace(time=lambda: next(times))
+  clock = types.SimpleNamespace(monotonic=lambda: next(times))
   monkeypatch.setattr(session_hooks, "time", clock)  # of no other module
   hook = session_hooks.ProgressHook({}, 12, batch_size=6, log_steps=3)
   hook._start, hook._seconds, hook._step = None, [], 0
