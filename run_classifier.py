@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags, logging
 
 import modeling
-from bertlib import app, estimator_api, files
+from bertlib import app, estimator_api
 from bertlib.checkpoints import model_json, predictor
 from bertlib.data import (
   class_weights,
@@ -431,15 +431,13 @@ def main(_) -> None:
   processor = classifier_inputs.make_processor(settings)
   run = setup(settings, make_task(settings, processor))
   settings = run.settings
-  with files.files_read() as data_files:
-    examples = classifier_inputs.read_examples(settings, processor)
-  check_output(settings, data_files)
-  classifier_inputs.check_encoding(processor, data_files)
+  examples = classifier_inputs.read_examples(settings, processor)
+  check_output(settings, processor)
   classifier_inputs.check_pairs(run, examples)
   run = with_class_weights(run, processor, examples)
   check_start(run)
   with lock_output_dir(settings):
-    receipt.start(settings, data_files)
+    receipt.start(settings, classifier_inputs.data_files(settings, processor))
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train:
       write_model_files(
@@ -493,13 +491,13 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
 
 
 def check_output(
-  settings: ClassifierSettings, data_files: Iterable[str]
+  settings: ClassifierSettings, processor: DataProcessor
 ) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings,
     ["*.tf_record", "predictions*", "test_results*"],
-    [*data_files, settings.predict_file],
+    [*processor.files_read, settings.predict_file],
   )
 
 
@@ -520,18 +518,8 @@ def doctor_checks(settings: ClassifierSettings, doctor: doctor.Doctor) -> None:
   processor = check("task", classifier_inputs.make_processor, settings)
   task = doctor.unless_skipped(processor, make_task, settings, processor)
   run = training_checks.check_setup(doctor, settings, task)
-  with files.files_read() as data_files:
-    examples = check(
-      "data", classifier_inputs.read_examples, settings, processor
-    )
-  check("output", check_output, settings, data_files, after=examples)
-  check(
-    "encoding",
-    classifier_inputs.check_encoding,
-    processor,
-    data_files,
-    after=examples,
-  )
+  examples = check("data", classifier_inputs.read_examples, settings, processor)
+  check("output", check_output, settings, processor, after=examples)
   check("texts", classifier_inputs.check_pairs, run, examples, after=run.config)
   if settings.class_weights:
     check("classes", with_class_weights, run, processor, examples)

@@ -23,9 +23,6 @@ from typing import IO, Any, Callable
 from bertlib import errors
 from bertlib.errors import InputError
 
-# Files read so far, one dictionary per open `files_read` block.
-_watchers: list[dict[str, None]] = []
-
 
 def is_remote(path: str) -> bool:
   """True for a path with a scheme, such as `gs://bucket/file`."""
@@ -258,28 +255,7 @@ def open_any(path: str, mode: str = "r") -> IO[Any]:
     path: the file.
     mode: as for `open`.
   """
-  if "r" in mode:
-    for paths in _watchers:
-      paths[path] = None
   return _file_system(path).open(path, mode)
-
-
-@contextlib.contextmanager
-def files_read() -> Iterator[dict[str, None]]:
-  """Records the files that `open_any` opens for reading within the block.
-
-  User-defined processors thus need not list their data files.
-
-  Yields:
-    A dictionary whose keys are the paths, in the order of first reading; it
-    grows as files are opened.
-  """
-  paths: dict[str, None] = {}
-  _watchers.append(paths)
-  try:
-    yield paths
-  finally:
-    _watchers.pop()
 
 
 def exists(path: str) -> bool:

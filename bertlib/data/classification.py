@@ -6,11 +6,13 @@ one is a subclass of `TableProcessor` with its `Columns`.
 
 from __future__ import annotations
 
+import functools
 import glob
 import itertools
 import json
 import math
 import os
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -107,6 +109,14 @@ class Columns(NamedTuple):
   guid: int | None = None
 
 
+class _ClassOrObjectMethod(classmethod):
+  """A class method that gets the object instead, if it is called on one."""
+
+  def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    owner = owner if instance is None else instance
+    return types.MethodType(self.__func__, owner)
+
+
 class DataProcessor:
   """Reader of a data set; base class of all processors."""
 
@@ -121,6 +131,11 @@ class DataProcessor:
   encoding = tables.LENIENT
   # Task whose models predict this set (MNLI for AX); None for its own.
   model_task: str | None = None
+
+  @functools.cached_property
+  def files_read(self) -> list[str]:
+    """Paths of the files read so far; a subclass adds those that it opens."""
+    return []
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
     """The training set."""
@@ -151,11 +166,15 @@ class DataProcessor:
       return {"": self.get_dev_examples(data_dir)}
     return {"": self.get_test_examples(data_dir)}
 
-  @classmethod
+  @_ClassOrObjectMethod
   def _read_tsv(cls, input_file: str, quotechar=None) -> list[list[str]]:
     """The rows of a tab-separated file; for processors of other projects."""
     del quotechar  # unused in the original too
-    return [row.texts for row in tables.read_tsv(input_file)]
+    processor = cls if isinstance(cls, DataProcessor) else DataProcessor()
+    processor.files_read.append(input_file)
+    return [
+      row.texts for row in tables.read_tsv(input_file, processor.encoding)
+    ]
 
 
 class TableProcessor(DataProcessor):
@@ -215,6 +234,7 @@ class TableProcessor(DataProcessor):
         f"{type(self).__name__}: this task has no {set_type} set"
       )
     path = os.path.join(data_dir, file or columns.file)
+    self.files_read.append(path)
     return self._create_examples(
       list(tables.read_tsv(path, self.encoding)), set_type
     )
@@ -450,6 +470,7 @@ class SwagProcessor(SplitProcessor):
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     split = "val" if split == "dev" else split
     path = os.path.join(data_dir, f"{split}.csv")
+    self.files_read.append(path)
     rows = tables.read_csv(path, self.encoding)
     header = next(rows)
     endings = [f"ending{label}" for label in self.labels]
@@ -491,6 +512,7 @@ class RaceProcessor(SplitProcessor):
 
   def _article(self, path: str, split: str) -> Iterator[ChoiceExample]:
     """Reads the questions of an article, a file with one JSON object."""
+    self.files_read.append(path)
     values = tables.json_object(
       "\n".join(tables.read_lines(path, self.encoding))
     )
@@ -591,6 +613,7 @@ class OwnDataProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
+    self.files_read.append(path)
     table = tables.read_table(
       path,
       [(f"--{role}_column", name) for role, name in self._columns.items()],

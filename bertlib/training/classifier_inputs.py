@@ -153,17 +153,6 @@ class Examples(NamedTuple):
   predict_sets: Mapping[str, Sequence[InputExample | ChoiceExample]]
 
 
-def check_encoding(processor: DataProcessor, data_files: Iterable[str]) -> None:
-  """Refuses files that are not UTF-8 if the processor is a user's own.
-
-  `DataProcessor._read_tsv`, which it may call, drops such bytes, as in the
-  original.
-  """
-  if type(processor).__module__ != classification.__name__:
-    for path in data_files:
-      text_files.read_text(path)
-
-
 def has_pairs(examples: Iterable[InputExample | ChoiceExample]) -> bool:
   """True if any example is a pair of texts."""
   return any(getattr(example, "text_b", None) for example in examples)
@@ -308,3 +297,11 @@ def read_examples(
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)
+
+
+def data_files(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> list[str]:
+  """Paths of the files that were read."""
+  predicts = settings.run.do_predict and settings.predict_file
+  return [*processor.files_read, *([settings.predict_file] if predicts else [])]

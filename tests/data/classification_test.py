@@ -255,6 +255,62 @@ def test_processors_of_other_projects_can_call_read_tsv(tmp_path):
   assert rows == [["a", '"b'], [], ["c", 'd"', "e"]]
 
 
+class ReviewProcessor(classification.DataProcessor):
+  """A processor of another project."""
+
+  def get_dev_examples(self, data_dir):
+    return self._read_tsv(f"{data_dir}/dev.tsv")
+
+
+def test_read_tsv_of_a_processor_reads_in_its_encoding(tmp_path):
+  (tmp_path / "dev.tsv").write_bytes(b"a\t\xe9\n")
+  processor = ReviewProcessor()
+  assert read(processor, tmp_path, "dev") == [["a", ""]]
+  processor.encoding = Encoding("latin-1")
+  assert read(processor, tmp_path, "dev") == [["a", "é"]]
+  processor.encoding = Encoding()
+  assert "0xE9 is not UTF-8" in refusal(read, processor, tmp_path, "dev")
+
+
+def write_own_files(folder):
+  for split in SPLITS:
+    write_table(folder / f"{split}.tsv", ["text", "label"], [["a", "x"]])
+  return OwnDataProcessor(
+    {split: f"{split}.tsv" for split in SPLITS}, "text", None, "label"
+  )
+
+
+def test_a_processor_lists_the_files_that_it_read(tmp_path):
+  own = write_own_files(tmp_path)
+  own.read_labels(str(tmp_path))
+  for split in SPLITS:
+    read(own, tmp_path, split)
+  write_race(tmp_path, "dev/high/1.txt", "dev/middle/1.txt")
+  write_swag(tmp_path / "val.csv")
+  processors = [PROCESSORS["race"](), PROCESSORS["swag"](), ReviewProcessor()]
+  for processor in processors:
+    read(processor, tmp_path, "dev")
+  assert [
+    [path.removeprefix(f"{tmp_path}/") for path in processor.files_read]
+    for processor in [own, *processors]
+  ] == [
+    ["train.tsv", "dev.tsv", "test.tsv"],
+    ["dev/high/1.txt", "dev/middle/1.txt"],
+    ["val.csv"],
+    ["dev.tsv"],
+  ]
+
+
+def test_mnli_lists_both_dev_sets():
+  folder = reference_data.data("own", "MNLI")
+  processor = PROCESSORS["mnli"]()
+  processor.read_sets(folder, "dev")
+  assert processor.files_read == [
+    f"{folder}/dev_matched.tsv",
+    f"{folder}/dev_mismatched.tsv",
+  ]
+
+
 @pytest.mark.parametrize(
   ("task", "set_type", "lines", "expected"),
   [
