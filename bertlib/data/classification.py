@@ -7,7 +7,6 @@ one is a subclass of `TableProcessor` with its `Columns`.
 from __future__ import annotations
 
 import functools
-import glob
 import itertools
 import json
 import math
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
+from bertlib import files
 from bertlib.data import tables
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
@@ -364,7 +364,7 @@ class MnliProcessor(TableProcessor):
     sets = super().read_sets(data_dir, split)
     mismatched = f"{split}_mismatched"
     file = f"{mismatched}.tsv"
-    if os.path.exists(os.path.join(data_dir, file)):
+    if files.exists(os.path.join(data_dir, file)):
       sets["_mismatched"] = self.read(data_dir, mismatched, file)
     else:
       logging.warning("There is no %s in %s", file, data_dir)
@@ -503,9 +503,8 @@ class RaceProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     folder = os.path.join(data_dir, split)
-    paths = sorted(
-      glob.glob(os.path.join(folder, "**", "*.txt"), recursive=True)
-    )
+    paths = files.matching(folder, "*.txt")
+    paths += files.matching(folder, "*/*.txt")
     if not paths:
       raise InputError(f"{folder}: has no RACE articles (*.txt)")
     return [example for path in paths for example in self._article(path, split)]

@@ -226,6 +226,12 @@ def test_mnli_has_a_mismatched_set(tmp_path, split, num_labels):
   }
 
 
+def test_mnli_has_a_mismatched_set_in_a_remote_folder():
+  folder = f"file://{reference_data.data('own', 'MNLI')}"
+  sets = PROCESSORS["mnli"]().read_sets(folder, "dev")
+  assert list(sets) == ["", "_mismatched"]
+
+
 def test_mnli_without_a_mismatched_set_warns(tmp_path, caplog):
   folder = reference_data.data("own", "MNLI")
   shutil.copy(f"{folder}/dev_matched.tsv", tmp_path)
@@ -487,6 +493,20 @@ def test_race_answers_are_letters(tmp_path):
   write_race(tmp_path, "train/high/1.txt", answers=["B", "E"])
   message = refusal(read, PROCESSORS["race"](), tmp_path, "train")
   assert "high/1.txt, row 1: unknown label 'E'; the labels are A, B," in message
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_race_is_read_from_a_remote_folder_and_one_with_brackets(
+  tmp_path, scheme
+):
+  folder = tmp_path / "race [1]"
+  write_race(folder, "dev/high/1.txt", "dev/middle/1.txt", "dev/7.txt")
+  processor = PROCESSORS["race"]()
+  assert len(read(processor, f"{scheme}{folder}", "dev")) == 6
+  assert processor.files_read == [
+    f"{scheme}{folder}/dev/{name}"
+    for name in ("7.txt", "high/1.txt", "middle/1.txt")
+  ]
 
 
 def test_race_without_articles_is_refused(tmp_path):
