@@ -9,11 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertlib.metrics import (
-  classification_scores,
-  confidence_intervals,
-  ner_scores,
-)
+from bertlib.metrics import confidence_intervals, ner_scores
 from bertlib.metrics.confidence_intervals import Interval, Metric
 from bertlib.metrics.squad_scores import Score
 
@@ -124,15 +120,12 @@ def compare_values(
     first: float [N], predictions of the first model.
     other: float [N], those of the other model.
   """
-  if not all(np.ptp(values) for values in (gold, first, other)):
-    return Comparison()  # a constant has no correlation
   metrics = {
-    name: _of_repeated(classification_scores.METRICS[name])
-    for name in names
-    if name in ("pearson", "spearman")
+    name: _CORRELATIONS[name] for name in names if name in _CORRELATIONS
   }
   rows = [np.column_stack([gold, values]) for values in (first, other)]
-  return Comparison(None, _differences(metrics, *rows))
+  with np.errstate(invalid="ignore"):  # a constant has no correlation
+    return Comparison(None, _differences(metrics, *rows))
 
 
 def compare_tags(
@@ -176,9 +169,22 @@ def compare_answers(
   )
 
 
-def _of_repeated(function) -> Metric:
-  """A metric of gold and predicted values, as a function of distinct rows."""
-  return lambda rows, counts: function(*np.repeat(rows, counts, axis=0).T)
+def _pearson(rows: np.ndarray, counts: np.ndarray) -> float:
+  """Pearson correlation, a `Metric` of rows of gold and predicted values."""
+  return np.corrcoef(*np.repeat(rows, counts, axis=0).T)[0, 1]
+
+
+def _spearman(rows: np.ndarray, counts: np.ndarray) -> float:
+  """Spearman correlation, likewise."""
+  from scipy import stats
+
+  ranks = stats.rankdata(np.repeat(rows, counts, axis=0), axis=0)
+  return np.corrcoef(*ranks.T)[0, 1]
+
+
+# For a thousand resamples `scipy.stats.pearsonr` and `spearmanr`, which also
+# compute p-values, take several times as long.
+_CORRELATIONS = {"pearson": _pearson, "spearman": _spearman}
 
 
 def _differences(
