@@ -1,14 +1,14 @@
-#   make demo    fine-tunes a small pretrained BERT, scores it, labels some texts
+#   make demo    fine-tunes a small pretrained BERT, evaluates it, labels texts
 #   make test    runs the quick tests; TESTS=tests/run_ner_test.py some of them
 #   make test-all  adds training, processes and faults, in a quarter of an hour
-#   make coverage  tells how many lines the quick tests run
+#   make coverage  reports how many lines the quick tests run
 #   make docs    builds the site of the documentation in output/site
-#   make bench   sets it beside other code; MRPC=FOLDER for what needs that task
+#   make bench   compares it with other code; MRPC=FOLDER adds MRPC
 #   make snapshots  renews tests/snapshots: help and error messages
 #   make lint    checks style and layout
 #   make clean   removes the environments and what the demo wrote
 #
-# The first that needs .venv makes it. PYTHON=python3.12 says with which Python.
+# The first that needs .venv makes it. PYTHON=python3.12 selects the Python.
 # TENSORFLOW=tensorflow==2.15 takes another release, TENSORFLOW=tensorflow-cpu a
 # smaller download without CUDA, TENSORFLOW='tensorflow[and-cuda]' CUDA with it.
 
