@@ -41,8 +41,9 @@ _OUTPUT_FLAGS = ("output_dir", "output_file", "cache_dir")
 # Flags that provide vocabulary, config and weights together.
 _MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
 
-# Of files above _LARGE bytes, only _PART bytes at both ends are hashed.
-_LARGE, _PART = 10**9, 2**20
+# Of files above _LARGE bytes, and of data files after the first _LARGE_SET
+# bytes, only _PART bytes at both ends are hashed.
+_LARGE, _LARGE_SET, _PART = 10**9, 4 * 10**9, 2**20
 
 
 class Receipt:
@@ -264,8 +265,7 @@ def check_rerun(settings: Any, file_system: Any = files) -> None:
       changed.append(file)
       logging.warning("%s %s: no longer exists", file["what"], file["path"])
       continue
-    found = fingerprint(file["path"], file_system.open_any)
-    if any(value != file[name] for name, value in found.items()):
+    if not is_unchanged(file, file_system.open_any):
       changed.append(file)
       logging.warning("%s %s: has changed since", file["what"], file["path"])
   code = _differences(before["code"], code_hashes())
@@ -316,8 +316,15 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     )
 
 
-def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
-  """Size and hash of a file, opened by `open_file(path, "rb")`.
+def fingerprint(
+  path: str, open_file=open_any, ends_only: bool = False
+) -> dict[str, Any]:
+  """Size and hash of a file.
+
+  Args:
+    path: the file.
+    open_file: opens it, called as `open_file(path, "rb")`.
+    ends_only: whether to hash both ends of the file alone, as of a large one.
 
   Returns:
     Its `path`, size in `bytes`, `sha256`, and in `hashed` the part that was
@@ -327,7 +334,8 @@ def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
   with open_file(path, "rb") as file:
     size = file.seek(0, 2) or file.tell()
     file.seek(0)
-    if size > _LARGE:
+    ends_only = size > (2 * _PART if ends_only else _LARGE)
+    if ends_only:
       digest.update(b"%d" % size + file.read(_PART))
       file.seek(size - _PART)
     while block := file.read(_PART):
@@ -336,8 +344,15 @@ def fingerprint(path: str, open_file=open_any) -> dict[str, Any]:
     "path": path,
     "bytes": size,
     "sha256": digest.hexdigest(),
-    "hashed": "size, first and last MiB" if size > _LARGE else "all",
+    "hashed": "size, first and last MiB" if ends_only else "all",
   }
+
+
+def is_unchanged(file: Mapping[str, Any], open_file=open_any) -> bool:
+  """True if a file still has the size and hash of its earlier `fingerprint`."""
+  ends_only = file["hashed"] != "all"
+  found = fingerprint(file["path"], open_file, ends_only)
+  return all(file[name] == value for name, value in found.items())
 
 
 def versions() -> dict[str, str]:
@@ -427,15 +442,14 @@ def _data_files(
   paths: Iterable[str], values: Mapping[str, Any], open_file
 ) -> list[dict[str, Any]]:
   """Fingerprints of data files, with the flags that name them."""
-  return [
-    {
-      "what": "data",
-      "flags": _flags_naming(path, values),
-      **fingerprint(path, open_file),
-    }
-    for path in dict.fromkeys(paths)
-    if files.is_remote(path) or os.path.isfile(path)
-  ]
+  found, num_bytes = [], 0
+  for path in dict.fromkeys(paths):
+    if files.is_remote(path) or os.path.isfile(path):
+      hashes = fingerprint(path, open_file, num_bytes > _LARGE_SET)
+      flags = _flags_naming(path, values)
+      found.append({"what": "data", "flags": flags, **hashes})
+      num_bytes += hashes["bytes"]
+  return found
 
 
 def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:

@@ -359,10 +359,7 @@ def _answer_scores(run: RecordedRun) -> list[Score]:
   if len(entries) != 1 or not files.exists(path):
     return []
   (entry,) = entries
-  if (
-    not files.exists(entry["path"])
-    or receipts.fingerprint(entry["path"])["sha256"] != entry["sha256"]
-  ):
+  if not files.exists(entry["path"]) or not receipts.is_unchanged(entry):
     return []
   questions = squad_files.read_questions(entry["path"])
   answers = squad_files.read_by_id(path, str)

@@ -1007,6 +1007,25 @@ def test_fingerprint_of_a_large_file_covers_its_ends(tmp_path, monkeypatch):
     assert found["bytes"] == 10**7 + 1 and found["hashed"] != "all"
     return found["sha256"]
 
-  first = receipts.fingerprint(path)["sha256"]
+  first = receipts.fingerprint(path)
   middle = hash_with(5 * 10**6)
-  assert first == middle and len({middle, hash_with(0), hash_with(10**7)}) == 3
+  assert receipts.is_unchanged(first)
+  assert len({middle, hash_with(0), hash_with(10**7)}) == 3
+  assert not receipts.is_unchanged(first)
+
+
+@pytest.mark.graph
+def test_of_a_large_data_set_the_ends_of_later_files_are_hashed(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(receipts, "_LARGE_SET", 10**6)
+  paths = [str(tmp_path / name) for name in "abc"]
+  for path, size in zip(paths, (3 * 10**6, 3 * 10**6, 10**6)):
+    with open(path, "wb") as file:
+      file.truncate(size)
+  settings = option.make(ClassifierSettings, output_dir=str(tmp_path / "out"))
+  receipt = receipts.Receipt("run_classifier.py", settings)
+  receipt.start(settings, paths)
+  found = run_outputs.read_json(tmp_path / "out" / "run.json")["files"]
+  assert [file["hashed"] == "all" for file in found] == [True, False, True]
+  assert all(map(receipts.is_unchanged, found))
