@@ -471,7 +471,7 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
 def train_embeddings(
   run: Run,
   data: embedding_inputs.Data,
-  dev_set: DevSet | None,
+  dev_set: EncodedDevSet | None,
   teacher: Teacher | None,
 ) -> model_inputs.Lengths:
   """Trains on groups of texts.
@@ -579,7 +579,7 @@ def encode(
     yield row["vectors"]
 
 
-class DevSet(NamedTuple):
+class EncodedDevSet(NamedTuple):
   """The dev set, whose texts are written as records.
 
   Attributes:
@@ -596,7 +596,7 @@ class DevSet(NamedTuple):
   document_ids: Sequence[str] = ()
 
 
-def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> DevSet:
+def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> EncodedDevSet:
   """Writes the records of the texts of a dev set.
 
   Examples without queries have the model's default prefix.
@@ -607,7 +607,7 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> DevSet:
     texts, positions = embedding_inputs.distinct_texts(data.examples)
     prefixed = (spec.prompt(None) + text for text in texts)
     text_set = write_texts(run, "eval", prefixed, batch_size)
-    return DevSet(data, text_set, positions)
+    return EncodedDevSet(data, text_set, positions)
   document_ids = []
 
   def documents():
@@ -617,7 +617,7 @@ def write_dev_set(run: Run, data: embedding_inputs.DevSet) -> DevSet:
 
   texts = with_prefixes(spec, retrieval.queries.values(), documents())
   text_set = write_texts(run, "eval", texts, batch_size)
-  return DevSet(data, text_set, document_ids=document_ids)
+  return EncodedDevSet(data, text_set, document_ids=document_ids)
 
 
 def with_prefixes(
@@ -631,7 +631,7 @@ def with_prefixes(
 
 
 def evaluate_dev_set(
-  run: Run, dev_set: DevSet, checkpoint: str | None
+  run: Run, dev_set: EncodedDevSet, checkpoint: str | None
 ) -> embedding_evaluation.Evaluation:
   """Evaluates a checkpoint on the dev set.
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from bertlib.training.tpu import op_defs_of
+
 # Kernels that wait for a number from the GPU, for the shape of their output.
 _WAITING = {"DynamicPartition", "Unique", "UniqueV2", "Where"}
 
@@ -177,7 +179,7 @@ class _Flattener:
     self._main = graph_def.node
     self._functions = {f.signature.name: f for f in graph_def.library.function}
     bodies = [self._main, *(f.node_def for f in self._functions.values())]
-    self._op_defs = _op_defs({node.op for body in bodies for node in body})
+    self._op_defs = op_defs_of({node.op for body in bodies for node in body})
     self._nodes = []
 
   def nodes(self) -> list[Node]:
@@ -322,11 +324,3 @@ class _Flattener:
 def _is_cluster(node) -> bool:
   """True for the call of a function that XLA compiles."""
   return node.attr["_XlaMustCompile"].b
-
-
-def _op_defs(names: Iterable[str]) -> dict[str, Any]:
-  """TensorFlow's `OpDef` of each operation type."""
-  nodes = [tf.NodeDef(name=name, op=name) for name in names]
-  with tf.Graph().as_default():  # not available in eager mode
-    exported = tf.train.export_meta_graph(graph_def=tf.GraphDef(node=nodes))
-  return {op.name: op for op in exported.meta_info_def.stripped_op_list.op}

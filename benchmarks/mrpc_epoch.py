@@ -231,7 +231,6 @@ def graph_side(
 
   import run_classifier
   import tokenization
-  from bertlib.data import classification_records
 
   processor = run_classifier.MrpcProcessor()
   examples = processor.get_train_examples(settings.data_dir)
@@ -240,14 +239,14 @@ def graph_side(
   )
   with tempfile.TemporaryDirectory() as folder:
     records = os.path.join(folder, "train.tf_record")
-    classification_records.file_based_convert_examples_to_features(
+    run_classifier.file_based_convert_examples_to_features(
       examples,
       processor.get_labels(),
       settings.max_seq_length,
       tokenizer,
       records,
     )
-    input_fn = classification_records.file_based_input_fn_builder(
+    input_fn = run_classifier.file_based_input_fn_builder(
       records, settings.max_seq_length, True, True, **input_options
     )
 

@@ -123,6 +123,7 @@ def write_answers(folder, answers, flags=None):
     "path": str(path),
     "bytes": len(text),
     "sha256": hashlib.sha256(text.encode()).hexdigest(),
+    "hashed": "all",
   }
   write_run(folder, script="run_squad.py", flags=flags, files=[entry])
   path.write_text(text)

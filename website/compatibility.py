@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 import re
 
+from website import markdown
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 _PAGE = """\
@@ -15,7 +17,6 @@ for which TensorFlow has packages, and which `make` installs; **tested** is one
 on which the automatic tests run.
 
 {table}
-
 The tests run on Linux and x86-64:
 
 {runs}
@@ -30,21 +31,23 @@ def page() -> str:
   releases = _releases()
   tested = _tested(releases)
   columns = sorted({r for found in releases.values() for r in found})
-  lines = [
-    f"| Python | {' | '.join(columns)} |",
-    "| --- |" + " --- |" * len(columns),
-  ]
-  for python, found in releases.items():
-    cells = [
-      "**tested**" if (python, r) in tested else "yes" if r in found else ""
-      for r in columns
+  rows = [
+    [
+      python,
+      *(
+        "**tested**" if (python, r) in tested else "yes" if r in found else ""
+        for r in columns
+      ),
     ]
-    lines.append(f"| {python} | {' | '.join(cells)} |")
+    for python, found in releases.items()
+  ]
   runs = "\n".join(
     f"- Python {python}, TensorFlow {release}: {', '.join(targets)}"
     for (python, release), targets in tested.items()
   )
-  return _PAGE.format(table="\n".join(lines), runs=runs)
+  return _PAGE.format(
+    table=markdown.table(["Python", *columns], rows), runs=runs
+  )
 
 
 def _releases() -> dict[str, list[str]]:

@@ -90,9 +90,16 @@ work; [Performance](performance.md) compares times. `benchmarks/fine_tuning.py`
 runs the trainings and writes a receipt for each task; this page is generated
 from the receipts.
 
-| task | metric | here | other library | seeds | BERT-Base, not run here |
-| --- | --- | --- | --- | --- | --- |
 """
+
+_HEADS = (
+  "task",
+  "metric",
+  "here",
+  "other library",
+  "seeds",
+  "BERT-Base, not run here",
+)
 
 _FORMAT_CHECKS = """\
 ## Format checks, without scores
@@ -123,10 +130,13 @@ def page() -> str:
   models = dict.fromkeys(receipt["model"] for receipt in kept.values())
   parts = [
     _INTRODUCTION.format(model=", ".join(models))
-    + "".join(
-      row
-      for task, receipt in kept.items()
-      for row in _rows(task, receipt, published)
+    + markdown.table(
+      _HEADS,
+      (
+        row
+        for task, receipt in kept.items()
+        for row in _rows(task, receipt, published)
+      ),
     ),
     _sources(published),
     *(_details(task, receipt) for task, receipt in kept.items()),
@@ -172,7 +182,7 @@ def main() -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _rows(task: str, receipt: Json, published: Json) -> Iterator[str]:
+def _rows(task: str, receipt: Json, published: Json) -> Iterator[list[str]]:
   """Rows of the first table: one per metric."""
   title, _ = TASKS[task]
   sides = receipt["ours"], receipt["peer"]
@@ -182,14 +192,13 @@ def _rows(task: str, receipt: Json, published: Json) -> Iterator[str]:
     if metric in figures:
       source = published["sources"][figures["source"]]
       figure = f"[{figures[metric]:g}]({source['url']})"
-    cells = [
+    yield [
       f"[{title}](#{task.lower().replace('.', '')})",
       METRICS[metric],
       *(_score(side, metric) for side in sides),
       " / ".join(str(len(side["runs"])) for side in sides),
       figure,
     ]
-    yield f"| {' | '.join(cells)} |\n"
 
 
 def _sources(published: Json) -> str:

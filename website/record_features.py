@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertlib.data import tf_records
+from website import markdown
 
 _INTRODUCTION = """\
 # Record features
@@ -72,13 +73,10 @@ def page() -> str:
 
 
 def _table(layout: Mapping[str, tf_records.Feature]) -> str:
-  rows = [
-    "| feature | type | shape | if missing |",
-    "| --- | --- | --- | --- |",
-  ]
+  rows = []
   for name, feature in layout.items():
     shape = ", ".join(_LETTERS.get(size, str(size)) for size in feature.shape)
     dtype = "float32" if feature.is_float else "int64"
     missing = "error" if feature.default is None else f"{feature.default:g}"
-    rows.append(f"| `{name}` | {dtype} | [{shape}] | {missing} |")
-  return "\n".join(rows) + "\n"
+    rows.append((f"`{name}`", dtype, f"[{shape}]", missing))
+  return markdown.table(("feature", "type", "shape", "if missing"), rows)

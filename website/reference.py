@@ -17,6 +17,7 @@ from bertlib.settings.option import Flag
 from website import (
   compatibility,
   fine_tuning,
+  markdown,
   performance,
   record_features,
   signatures,
@@ -34,8 +35,6 @@ describes them; `--help` prints the basic ones, `--helpfull` all.
 `--flagfile=PATH` reads flags from a file, one per line. `--undefok=LIST`
 ignores flags that the command does not have.
 
-| flag | default | commands |
-| --- | --- | --- |
 """
 
 
@@ -86,11 +85,12 @@ def _all_flags() -> str:
         f"[{command}](flags/{command}.md#{name})"
       )
   rows = [
-    f"| `--{name}` | {default} | {', '.join(links)} |\n"
+    (f"`--{name}`", default, ", ".join(links))
     for name, by_default in sorted(users.items())
     for default, links in by_default.items()
   ]
-  return _INTRODUCTION + "".join(rows)
+  heads = ("flag", "default", "commands")
+  return _INTRODUCTION + markdown.table(heads, rows)
 
 
 def _command_page(command: str, summary: str, settings: type) -> str:

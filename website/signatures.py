@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from website import markdown
+
 _INTRODUCTION = """\
 # SavedModel signatures
 
@@ -100,12 +102,15 @@ def page() -> str:
 
 
 def _table(model) -> str:
-  rows = ["| signature | inputs | outputs |", "| --- | --- | --- |"]
-  for name, signature in model.signatures().items():
-    shown = f"**`{name}`**" if name == model.main else f"`{name}`"
-    outputs = _specs(_outputs(signature))
-    rows.append(f"| {shown} | {_specs(signature.inputs)} | {outputs} |")
-  return "\n".join(rows) + "\n"
+  rows = [
+    (
+      f"**`{name}`**" if name == model.main else f"`{name}`",
+      _specs(signature.inputs),
+      _specs(_outputs(signature)),
+    )
+    for name, signature in model.signatures().items()
+  ]
+  return markdown.table(("signature", "inputs", "outputs"), rows)
 
 
 def _outputs(signature) -> Mapping[str, Any]:

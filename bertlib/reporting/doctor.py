@@ -152,7 +152,7 @@ def check_labels(
       )
 
 
-class Lengths(NamedTuple):
+class LengthSummary(NamedTuple):
   """Number and length of the training examples.
 
   Attributes:
@@ -182,7 +182,7 @@ class Encoded(NamedTuple):
 
 def check_encoded(
   examples: Iterable[Encoded], vocab_size: int, num_examples: int
-) -> Lengths:
+) -> LengthSummary:
   """Checks a sample of the `num_examples`; warns if many are truncated.
 
   Returns:
@@ -214,7 +214,7 @@ def check_encoded(
       100 * cut,
       sum(num_cut) / (cut * count),
     )
-  return Lengths(num_examples, mean)
+  return LengthSummary(num_examples, mean)
 
 
 def check_ids(ids: Iterable[int], vocab_size: int, where: str) -> None:

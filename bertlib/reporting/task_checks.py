@@ -30,7 +30,7 @@ from bertlib.training.task import Run
 
 def check_questions(
   run: Run, data: squad_questions.SquadData
-) -> doctor.Lengths:
+) -> doctor.LengthSummary:
   """Encodes a sample of questions; warns if many lose text or answers."""
   questions = data.train or data.predict
   sample = doctor.sample(questions)
@@ -89,7 +89,7 @@ def check_texts(
   run: Run,
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
-) -> doctor.Lengths:
+) -> doctor.LengthSummary:
   """Encodes a sample of the examples; warns if many are truncated."""
   others = [*examples.eval_sets.values(), *examples.predict_sets.values()]
   found = examples.train or list(itertools.chain.from_iterable(others))
@@ -119,7 +119,7 @@ def check_texts(
 
 def check_pretraining_records(
   run: Run, data: pretraining_inputs.Data, number: int = 2000
-) -> doctor.Lengths:
+) -> doctor.LengthSummary:
   """Checks `number` of the pretraining records, from all files.
 
   Returns:
@@ -172,7 +172,7 @@ def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
   )
 
 
-def check_sentences(run: Run, data: ner_inputs.Data) -> doctor.Lengths:
+def check_sentences(run: Run, data: ner_inputs.Data) -> doctor.LengthSummary:
   """Makes windows of some of the sentences."""
   sentences = data.train or data.dev or data.predict
   some = doctor.sample(sentences)
@@ -186,7 +186,9 @@ def check_sentences(run: Run, data: ner_inputs.Data) -> doctor.Lengths:
   )
 
 
-def check_text_groups(run: Run, data: embedding_inputs.Data) -> doctor.Lengths:
+def check_text_groups(
+  run: Run, data: embedding_inputs.Data
+) -> doctor.LengthSummary:
   """Encodes the texts of some of the examples, or some of the texts."""
   groups = [example.texts for example in data.train]
   if not groups and data.dev:

@@ -20,7 +20,7 @@ from bertlib.checkpoints import loading
 from bertlib.reporting.doctor import (
   SKIPPED,
   Doctor,
-  Lengths,
+  LengthSummary,
   check_disk,
   size_in_words,
 )
@@ -134,7 +134,7 @@ def estimate_duration(num_flops: float, rate: float) -> None:
 def check_training(
   doctor: Doctor,
   run: Run,
-  lengths: Lengths,
+  lengths: LengthSummary,
   count_steps: Callable[[int], int] | None = None,
   writes_records: bool = True,
 ) -> None:
@@ -168,7 +168,7 @@ def check_training(
   )
 
 
-def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
+def _count_steps(run: Run, lengths: LengthSummary, count_steps) -> int:
   """Counts the training steps and logs them."""
   if count_steps:
     num_steps = count_steps(lengths.num_examples)
@@ -186,7 +186,7 @@ def _count_steps(run: Run, lengths: Lengths, count_steps) -> int:
 
 
 def _check_disk(
-  run: Run, num_steps: int, lengths: Lengths, writes_records: bool
+  run: Run, num_steps: int, lengths: LengthSummary, writes_records: bool
 ) -> None:
   """Checks that --output_dir has enough free space for the run."""
   settings, num_bytes = run.settings, 0
@@ -200,7 +200,7 @@ def _check_disk(
   check_disk(run.output_dir, num_bytes)
 
 
-def _check_memory(run: Run, plan, lengths: Lengths) -> None:
+def _check_memory(run: Run, plan, lengths: LengthSummary) -> None:
   """Warns if a training step may need more memory than is available."""
   compute, options = plan
   settings = run.settings
@@ -224,7 +224,9 @@ def _check_memory(run: Run, plan, lengths: Lengths) -> None:
   )
 
 
-def _estimate_time(run: Run, plan, num_steps: int, lengths: Lengths) -> None:
+def _estimate_time(
+  run: Run, plan, num_steps: int, lengths: LengthSummary
+) -> None:
   """Logs an estimate of the training time."""
   compute, _ = plan
   batch_size = run.settings.run.train_batch_size * lengths.num_rows

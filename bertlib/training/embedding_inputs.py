@@ -22,7 +22,7 @@ from bertlib.training import resolve, step_plan
 from bertlib.training.embedding_losses import LossOptions
 
 # Losses that a kind of data can train; the first is the default.
-LOSSES = {
+LOSSES_OF_KIND = {
   "pairs": ("infonce",),
   "triplets": ("infonce", "triplet"),
   "scored_pairs": ("cosent", "cosine"),
@@ -191,19 +191,20 @@ def make_loss(
   Args:
     settings: settings of the command.
     spec: of the model.
-    kind: kind of the training data, a key of `LOSSES`.
+    kind: kind of the training data, a key of `LOSSES_OF_KIND`.
 
   Raises:
     InputError: the data cannot train the loss, or the weights of the widths are
       not one per width.
   """
   flags = settings.objective
-  name = flags.loss or LOSSES[kind][0]
-  if name not in LOSSES[kind]:
+  name = flags.loss or LOSSES_OF_KIND[kind][0]
+  if name not in LOSSES_OF_KIND[kind]:
     words = kind.replace("_", " ")
     raise InputError(
       f"--loss={name}: {settings.train_file} has {words}, which train"
-      f" {' or '.join(LOSSES[kind])}. Name other columns, or another loss"
+      f" {' or '.join(LOSSES_OF_KIND[kind])}. Name other columns, or another"
+      " loss"
     )
   margin = flags.margin
   if margin is None:

@@ -161,7 +161,7 @@ def check(graph, outputs: Iterable[Any] = ()) -> None:
   nodes = [n for n in graph_def.node if _ON_TPU in n.attr] or graph_def.node
   functions = {f.signature.name: f.node_def for f in graph_def.library.function}
   bodies = list(_bodies(nodes, functions))
-  op_defs = _op_defs({node.op for body in bodies for node in body})
+  op_defs = op_defs_of({node.op for body in bodies for node in body})
   for body in bodies:
     _check_nodes(body, op_defs)
 
@@ -182,7 +182,7 @@ def _bodies(nodes, functions: Mapping[str, Any]) -> Iterator[list[Any]]:
     seen |= called
 
 
-def _op_defs(names: Iterable[str]) -> dict[str, Any]:
+def op_defs_of(names: Iterable[str]) -> dict[str, Any]:
   """TensorFlow's `OpDef` of each operation type."""
   nodes = [tf.NodeDef(name=name, op=name) for name in names]
   with tf.Graph().as_default():  # not available in eager mode
