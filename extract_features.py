@@ -224,7 +224,7 @@ def encode_examples(
 
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of records with `max_seq_length` tokens."""
-  tokens = tf_records.Feature((max_seq_length,))
+  tokens = tf_records.Feature((max_seq_length,), per_token=True)
   return {
     "unique_ids": tf_records.Feature(),
     "input_ids": tokens,

@@ -69,11 +69,10 @@ def record_layout(
     problem: the task; None for classification.
   """
   problem = problem or Problem()
-  tokens = tf_records.token_layout(max_seq_length)
-  if problem.kind == "multiple_choice":
-    shape = (problem.num_labels, max_seq_length)
-    tokens = {name: tf_records.Feature(shape) for name in tokens}
-  return tokens | {
+  has_choices = problem.kind == "multiple_choice"
+  return tf_records.token_layout(
+    max_seq_length, problem.num_labels if has_choices else None
+  ) | {
     "label_ids": tf_records.Feature(
       (problem.num_labels,) if problem.kind == "multi_label" else (),
       is_float=problem.kind in ("regression", "multi_label"),

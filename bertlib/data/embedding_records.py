@@ -40,10 +40,7 @@ def layout(
     max_seq_length: S, tokens per text.
     teacher_width: T; None without a teacher.
   """
-  features = {
-    name: tf_records.Feature((num_texts, max_seq_length))
-    for name in model_inputs.TOKEN_FEATURES
-  }
+  features = tf_records.token_layout(max_seq_length, num_texts)
   features["text_ids"] = tf_records.Feature((num_texts,))
   if kind in ("scored_pairs", "labeled_pairs"):
     features["scores"] = tf_records.Feature(is_float=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -394,7 +394,11 @@ def _batches(
     batches = batches.flat_map(split_by_replica)
   batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
   if trim:
-    batches = batches.map(trim_padding, num_parallel_calls=tf.data.AUTOTUNE)
+    per_token = [name for name, feature in layout.items() if feature.per_token]
+    batches = batches.map(
+      functools.partial(trim_padding, names=per_token),
+      num_parallel_calls=tf.data.AUTOTUNE,
+    )
   return batches.prefetch(tf.data.AUTOTUNE)
 
 
@@ -534,7 +538,11 @@ def stream_epochs(
   return epochs.flat_map(read_epoch).skip(done_in_block)
 
 
-def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
+def trim_padding(
+  features: dict[str, Any],
+  multiple: int = 8,
+  names: Iterable[str] = model_inputs.TOKEN_FEATURES,
+) -> dict[str, Any]:
   """Removes the padding that all rows of a batch have in common.
 
   This does not change the outputs at tokens. Lengths are rounded up to limit
@@ -544,10 +552,10 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
     features: with `input_mask` int32 [B, S], or [B, texts, S] with the choices
       or the group of texts of each example.
     multiple: the new length S' is a multiple of this number, but at most S.
+    names: features with a value per token, all [..., S].
 
   Returns:
-    The features, with `TOKEN_FEATURES`, `input_type_ids` (the segment ids of
-    extract_features.py) and per-token `label_ids` as [..., S'].
+    The features, with those of `names` as [..., S'].
   """
   mask = features["input_mask"]
   rows = tf.reshape(mask, [-1, tf.shape(mask)[-1]])
@@ -555,12 +563,4 @@ def trim_padding(features: dict[str, Any], multiple: int = 8) -> dict[str, Any]:
   used = tf.where(tf.reduce_any(rows > 0, axis=0))[:, 0]
   length = tf.reduce_max(tf.concat([used, [0]], axis=0)) + 1
   length = (length + multiple - 1) // multiple * multiple
-  names = [
-    name
-    for name in (*model_inputs.TOKEN_FEATURES, "input_type_ids")
-    if name in features
-  ]
-  labels = features.get("label_ids")
-  if labels is not None and labels.shape.rank == 2 and labels.dtype.is_integer:
-    names.append("label_ids")
   return features | {name: features[name][..., :length] for name in names}

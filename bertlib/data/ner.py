@@ -480,7 +480,7 @@ def window_lengths(
 def record_layout(max_seq_length: int) -> tf_records.Layout:
   """Layout of the records of windows."""
   return tf_records.token_layout(max_seq_length) | {
-    "label_ids": tf_records.Feature((max_seq_length,)),
+    "label_ids": tf_records.Feature((max_seq_length,), per_token=True),
     "unique_ids": tf_records.Feature(),
   }
 

@@ -26,23 +26,36 @@ class Feature(NamedTuple):
     default: value of a record without this feature; None if it is required.
     limit: integers must be in [0, limit); None for no limit. Checked only by
       `record_check` and `input_pipeline.nan_if_out_of_range`.
+    per_token: whether the last axis has a value per token, so that
+      `input_pipeline` may remove those of common padding.
   """
 
   shape: tuple[int, ...] = ()
   is_float: bool = False
   default: float | None = None
   limit: int | None = None
+  per_token: bool = False
 
 
 # Layout of records: features by name.
 Layout = Mapping[str, Feature]
 
 
-def token_layout(max_seq_length: int) -> dict[str, Feature]:
-  """Layout of `TOKEN_FEATURES`, each of `max_seq_length` values."""
-  return {
-    name: Feature((max_seq_length,)) for name in model_inputs.TOKEN_FEATURES
-  }
+def token_layout(
+  max_seq_length: int, num_texts: int | None = None
+) -> dict[str, Feature]:
+  """Layout of `TOKEN_FEATURES`.
+
+  Args:
+    max_seq_length: S, tokens per text.
+    num_texts: texts per example, for the shape [num_texts, S]; None for [S].
+  """
+  shape = (max_seq_length,)
+  if num_texts is not None:
+    shape = (num_texts, *shape)
+  return dict.fromkeys(
+    model_inputs.TOKEN_FEATURES, Feature(shape, per_token=True)
+  )
 
 
 def pretraining_layout(

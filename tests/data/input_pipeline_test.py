@@ -467,6 +467,22 @@ def test_only_common_padding_is_removed(mask, multiple, length):
   np.testing.assert_array_equal(after["label_ids"], before["label_ids"])
 
 
+@pytest.mark.parametrize("num_labels", [12, 16])
+def test_labels_are_trimmed_only_if_there_is_one_per_token(
+  tmp_path, num_labels
+):
+  labels = {"label_ids": tf_records.Feature((num_labels,))}
+  tags = {"tags": tf_records.Feature((16,), per_token=True)}
+  layout = tf_records.token_layout(16) | labels | tags
+  path = str(tmp_path / "labels")
+  row = dict.fromkeys(model_inputs.TOKEN_FEATURES, [1] * 3 + [0] * 13)
+  row |= {"label_ids": range(num_labels), "tags": range(16)}
+  tf_records.write_records(path, [row, row], layout)
+  (batch,) = input_pipeline.record_batches(path, layout, 2, False, trim=True)
+  assert batch["tags"].numpy().tolist() == [list(range(8))] * 2
+  assert batch["label_ids"].numpy().tolist() == [list(range(num_labels))] * 2
+
+
 def lengths_of(batches):
   return [batch["input_mask"].numpy().sum(axis=1).tolist() for batch in batches]
 
