@@ -10,6 +10,9 @@ import tensorflow as tf
 
 from bertlib.data import model_inputs, tf_records
 
+# Records whose lengths are computed together: their masks are in memory.
+_BLOCK_SIZE = 2**13
+
 
 def with_limits(
   layout: tf_records.Layout, limits: Mapping[str, int]
@@ -172,7 +175,7 @@ def record_batches(
     indices = tf.cast(tf.gather(indices, order), tf.int32)
     return indices, tf.gather(block, order)
 
-  indexed = records.enumerate().batch(2**13).map(sort).unbatch()
+  indexed = records.enumerate().batch(_BLOCK_SIZE).map(sort).unbatch()
   return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
@@ -209,7 +212,10 @@ def shuffled_record_batches(
   """
 
   def bucket(order, epoch, records):
-    lengths = _num_tokens(records[-1] if with_source else records, layout)
+    serialized = records[-1] if with_source else records
+    blocks = tf.data.Dataset.from_tensor_slices(serialized).batch(_BLOCK_SIZE)
+    lengths = blocks.map(lambda block: _num_tokens(block, layout))
+    lengths = lengths.rebatch(num_records).get_single_element()
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
   records = tf.data.TFRecordDataset(files)

@@ -548,6 +548,24 @@ def test_bucketed_batches_have_similar_lengths(uneven):
   assert np.mean(spreads) < 4
 
 
+@pytest.mark.parametrize("block_size", [7, 10])
+def test_lengths_are_computed_in_blocks(uneven, monkeypatch, block_size):
+  expected = bucketed(uneven, 12)
+  num_tokens = input_pipeline._num_tokens
+
+  def of_one_block(serialized, layout):
+    size = tf.size(serialized)
+    with tf.control_dependencies([tf.debugging.assert_less(size, 11)]):
+      return num_tokens(tf.identity(serialized), layout)
+
+  monkeypatch.setattr(input_pipeline, "_BLOCK_SIZE", block_size)
+  monkeypatch.setattr(input_pipeline, "_num_tokens", of_one_block)
+  for batch, other in zip(bucketed(uneven, 12), expected):
+    assert batch["unique_ids"].numpy().tolist() == (
+      other["unique_ids"].numpy().tolist()
+    )
+
+
 def test_bucketed_epochs_have_every_record_once(uneven):
   ids = [
     number
