@@ -185,7 +185,7 @@ def python_commands(shell):
 PROGRAMS = {
   *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "export", "for"),
   *("head", "jupyter", "make", "mkdir", "pip", "printf", "python"),
-  *("saved_model_cli", "tail"),
+  *("saved_model_cli", "srun", "tail"),
 }
 
 

@@ -113,6 +113,13 @@ _AT_THE_EDGE = [
   ),
   Row(
     "flags",
+    "several seeds on workers",
+    "run_classifier",
+    ["--do_eval", "--seeds=2", "--distribution=multi_worker"],
+    "--seeds=2",
+  ),
+  Row(
+    "flags",
     "8 bits on a TPU",
     "run_classifier",
     ["--nodo_train", "--do_eval", "--precision=int8", "--use_tpu"],

@@ -32,6 +32,7 @@ def check(values: flags.FlagValues) -> None:
   _check_output_dir(values)
   _check_initial_model(values)
   _check_tpu(values)
+  _check_workers(values)
   _check_int8(values)
   _check_evaluation(values)
   _check_training_length(values)
@@ -97,6 +98,16 @@ def _check_tpu(values: flags.FlagValues) -> None:
   if _value(values, "use_tpu") and kind not in (None, "tpu"):
     raise InputError(
       f"--use_tpu: contradicts --distribution={kind}. Give one of them"
+    )
+
+
+def _check_workers(values: flags.FlagValues) -> None:
+  """Refuses several seeds on workers, each of which would train all of them."""
+  seeds, kind = _value(values, "seeds"), _value(values, "distribution")
+  if seeds and kind == "multi_worker":
+    raise InputError(
+      f"--seeds={seeds}: not with --distribution=multi_worker. Train once per"
+      " --seed, each in its own --output_dir"
     )
 
 
