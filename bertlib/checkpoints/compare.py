@@ -19,7 +19,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import tokenization
-from bertlib import json_files, text_files
+from bertlib import embedding_spec, json_files, pooling, text_files
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
@@ -28,13 +28,14 @@ from bertlib.checkpoints import (
   loading,
   model_json,
   rewrite,
+  sentence_transformers,
 )
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
 
 # Batch: int32 [B, S] for each of `model_inputs.TOKEN_FEATURES`. Outputs: float
-# [B, S, H] for "embeddings", "layer 1", "layer 2", ..., and [B, H] for
-# "pooled", which is missing if the model has no pooler.
+# [B, S, H] for "embeddings", "layer 1", "layer 2", ...; [B, H] for "pooled", if
+# the model has a pooler; [B, D] for "vector", if it is one of sentence vectors.
 Batch = Mapping[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
 
@@ -116,20 +117,28 @@ def load(path: str, config_file: str | None = None) -> Model:
   if model_format == "saved_model":
     return load_saved_model(path)
   checkpoint = finding.find_checkpoint(path)
-  default = os.path.join(os.path.dirname(checkpoint), loading.CONFIG_FILE)
-  return load_checkpoint(checkpoint, config_file or default)
+  folder = _files_dir(path)
+  return load_checkpoint(
+    checkpoint,
+    config_file or os.path.join(folder, loading.CONFIG_FILE),
+    model_json.load_description(folder),
+  )
 
 
-def load_checkpoint(checkpoint: str, config_file: str) -> Model:
+def load_checkpoint(
+  checkpoint: str, config_file: str, description: Mapping[str, Any]
+) -> Model:
   """Loads a TensorFlow checkpoint into the graph of `modeling.py`.
 
   Args:
     checkpoint: path without `.index`.
     config_file: the model's `bert_config.json`.
+    description: contents of its `model.json`, which may describe sentence
+      vectors; empty without one.
 
   Raises:
     InputError: the checkpoint is incomplete or corrupt, lacks weights of the
-      encoder, or has other sizes than the config.
+      encoder or the projection, or has other sizes than the config.
   """
   config = loading.load_config(config_file)
   with tf.Graph().as_default():
@@ -146,8 +155,16 @@ def load_checkpoint(checkpoint: str, config_file: str) -> Model:
     )
     layers = model.get_all_encoder_layers()
     outputs = {"embeddings": model.get_embedding_output(), **_numbered(layers)}
-    if "bert/pooler/dense/kernel" in rewrite.Checkpoint(checkpoint):
+    weights = rewrite.Checkpoint(checkpoint)
+    if "bert/pooler/dense/kernel" in weights:
       outputs["pooled"] = model.get_pooled_output()
+    if "embedding" in description:
+      sentence_transformers.find_projection(weights, description, checkpoint)
+      spec = embedding_spec.from_json(description["embedding"])
+      vectors = pooling.sentence_vectors(
+        model.get_sequence_output(), inputs["input_mask"], spec
+      )
+      outputs["vector"] = pooling.output_vectors(vectors, spec)
     initialize.initialize_from_checkpoint(checkpoint)
     session = tf.Session()
     with checkpoint_files.as_input_errors(checkpoint):
@@ -171,7 +188,7 @@ def load_huggingface(folder: str) -> Model:
     InputError: PyTorch or transformers is missing, or cannot load the folder.
   """
   model = huggingface_runner.HuggingFaceModel(folder)
-  name = f"{folder}, by transformers {model.version}"
+  name = f"{folder}, by {model.packages}"
   return Model(name, model.vocab_size, model.max_seq_length, model.run)
 
 
@@ -417,7 +434,7 @@ def compare_outputs(
     num_tokens += is_token.sum()
     first, second = (model.run(batch) for model in models)
     unmatched |= first.keys() ^ second.keys()
-    if not unmatched <= {"pooled"}:
+    if not unmatched <= {"pooled", "vector"}:
       raise InputError(f"{names}: only one has {', '.join(sorted(unmatched))}")
     for name in filter(second.__contains__, first):
       values, others = first[name], second[name]
@@ -437,7 +454,7 @@ def compare_outputs(
   for name, found in differences.items():
     figures = (found.largest, found.mean, *found.deviations)
     print(f"{name:12}" + "".join(f"{figure:#12.3g}" for figure in figures))
-  for name in unmatched:
+  for name in sorted(unmatched):
     print(f"{name:12} in one of the models only, not compared")
   return _verdict([d.largest for d in differences.values()], tolerance)
 

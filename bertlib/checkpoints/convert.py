@@ -400,9 +400,11 @@ def tensorflow_to_huggingface(
   is_sentence_model = "embedding" in description
   if is_sentence_model:
     max_seq_length = description["max_seq_length"]
-    projection = sentence_transformers.take_projection(
+    projection = sentence_transformers.find_projection(
       variables, description, checkpoint
     )
+    for name in projection:
+      del variables[name]
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
   architecture = _choose_architecture(
     parts.keys(), architecture, config.get("architectures"), checkpoint

@@ -1,5 +1,7 @@
 """Running a Hugging Face BERT with `transformers`, in a child process.
 
+Sentence vectors of a folder of sentence-transformers are those of that package.
+
 TensorFlow and PyTorch's compiler (triton) each contain LLVM, and a process that
 imports both aborts. The child process imports PyTorch but not TensorFlow. It
 reads batches from standard input and writes outputs to standard output; each
@@ -41,7 +43,7 @@ class HuggingFaceModel:
   """A model in a child process, which ends when this object is deleted.
 
   Attributes:
-    version: version of transformers.
+    packages: the packages that run it, with their versions.
     vocab_size: number of word embeddings.
     max_seq_length: number of position embeddings.
   """
@@ -69,7 +71,7 @@ class HuggingFaceModel:
     )
     weakref.finalize(self, _stop, self._process)
     about = self._receive()
-    self.version = str(about["version"])
+    self.packages = str(about["packages"])
     self.vocab_size = int(about["vocab_size"])
     self.max_seq_length = int(about["max_seq_length"])
 
@@ -81,7 +83,8 @@ class HuggingFaceModel:
 
     Returns:
       float32 [B, S, H] for "embeddings", "layer 1", "layer 2", ...; [B, H] for
-      "pooled" if the model has a pooler.
+      "pooled" if the model has a pooler; [B, D] for "vector" if it is one of
+      sentence-transformers, and that package is installed.
 
     Raises:
       InputError: the process crashed.
@@ -124,11 +127,12 @@ def _stop(process: subprocess.Popen) -> None:
 # Child process
 
 
-def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
+def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any, str]:
   """Loads a Hugging Face folder into `transformers`, in float32.
 
   Returns:
-    A function like `HuggingFaceModel.run`, and the model's config.
+    A function like `HuggingFaceModel.run`, the model's config, and the packages
+    that run it.
 
   Raises:
     InputError: a package is missing or cannot load the folder.
@@ -156,6 +160,11 @@ def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
     raise InputError(f"{folder}: has no {', '.join(sorted(missing))}")
   has_pooler = not report["missing_keys"]
   model = model.float().eval()
+  packages = f"transformers {transformers.__version__}"
+  sentence_model = None
+  if os.path.exists(os.path.join(folder, "modules.json")):
+    sentence_model, package = _load_sentence_model(folder)
+    packages += f", {package}"
 
   def run(batch):
     ids, mask, segments = (
@@ -169,9 +178,36 @@ def load(folder: str) -> tuple[Callable[..., dict[str, np.ndarray]], Any]:
     outputs |= {f"layer {n}": layer for n, layer in enumerate(layers, start=1)}
     if has_pooler:
       outputs["pooled"] = result.pooler_output.numpy()
+    if sentence_model:
+      features = {"input_ids": ids, "attention_mask": mask}
+      with torch.no_grad():
+        result = sentence_model(features | {"token_type_ids": segments})
+      outputs["vector"] = result["sentence_embedding"].numpy()
     return outputs
 
-  return run, model.config
+  return run, model.config, packages
+
+
+def _load_sentence_model(folder: str) -> tuple[Any, str]:
+  """Loads a folder of sentence-transformers; names the package.
+
+  The model is None if the package is not installed.
+  """
+  try:
+    import sentence_transformers
+  except ImportError:
+    return None, "no vectors: sentence-transformers is not installed"
+  try:
+    model = sentence_transformers.SentenceTransformer(
+      folder, device="cpu", local_files_only=True
+    )
+  except (ImportError, OSError, ValueError, RuntimeError) as error:
+    reason, *_ = str(error).strip().split("\n")
+    raise InputError(
+      f"{folder}: sentence-transformers cannot load it ({reason})"
+    ) from error
+  package = f"sentence-transformers {sentence_transformers.__version__}"
+  return model.float().eval(), package
 
 
 def main(folder: str) -> None:
@@ -179,12 +215,12 @@ def main(folder: str) -> None:
   replies = os.fdopen(os.dup(1), "wb")
   os.dup2(2, 1)  # keeps the packages' own output out of the replies
   try:
-    run, config = load(folder)
+    run, config, packages = load(folder)
   except InputError as error:
     _write_arrays(replies, {"error": str(error)})
     return
   about = {
-    "version": sys.modules["transformers"].__version__,
+    "packages": packages,
     "vocab_size": config.vocab_size,
     "max_seq_length": config.max_position_embeddings,
   }

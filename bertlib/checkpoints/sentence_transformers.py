@@ -358,10 +358,12 @@ def write(
     )
 
 
-def take_projection(
-  variables: dict[str, np.ndarray], description: Mapping[str, Any], source: str
+def find_projection(
+  variables: Mapping[str, np.ndarray],
+  description: Mapping[str, Any],
+  source: str,
 ) -> dict[str, np.ndarray]:
-  """Removes the variables of the projection from `variables`; returns them.
+  """The variables of the projection; empty if the model has none.
 
   Args:
     variables: of a checkpoint, by name.
@@ -371,7 +373,7 @@ def take_projection(
   Raises:
     InputError: the checkpoint does not have the projection described.
   """
-  found = {n: variables.pop(n) for n in (_KERNEL, _BIAS) if n in variables}
+  found = {n: variables[n] for n in (_KERNEL, _BIAS) if n in variables}
   width = from_json(description["embedding"]).projection_dim
   widths = {tensor.shape[-1] for tensor in found.values()}
   if (len(found), widths) != ((2, {width}) if width else (0, set())):

@@ -162,6 +162,23 @@ def test_a_pooler_that_transformers_initializes_is_left_out(huggingface):
   assert "layer 3" in outputs and "pooled" not in outputs
 
 
+# A module `torch` with a module `transformers` that loads any folder.
+FAKE_PACKAGES = """
+import os, sys, types
+Names = types.SimpleNamespace
+class Model:
+  config = Names(vocab_size=9, max_position_embeddings=5)
+  def from_pretrained(*args, **kwargs):
+    return Model(), {'missing_keys': []}
+  float = eval = lambda self: self
+def from_numpy(array):
+  os.abort()
+quiet = Names(set_verbosity_error=str, disable_progress_bar=str)
+sys.modules['transformers'] = Names(
+  BertModel=Model, logging=quiet, __version__='0')
+"""
+
+
 @pytest.fixture
 def fake_torch(tmp_path, monkeypatch):
   """Writes a module `torch` that child processes import."""
@@ -202,25 +219,43 @@ def test_a_crash_during_a_batch_is_a_one_line_error(
   tmp_path, fake_torch, huggingface
 ):
   folder = huggingface()
-  fake_torch(
-    "import os, sys, types\n"
-    "Names = types.SimpleNamespace\n"
-    "class Model:\n"
-    "  config = Names(vocab_size=9, max_position_embeddings=5)\n"
-    "  def from_pretrained(*args, **kwargs):\n"
-    "    return Model(), {'missing_keys': []}\n"
-    "  float = eval = lambda self: self\n"
-    "def from_numpy(array):\n"
-    "  os.abort()\n"
-    "quiet = Names(set_verbosity_error=str, disable_progress_bar=str)\n"
-    "sys.modules['transformers'] = Names(\n"
-    "  BertModel=Model, logging=quiet, __version__='0')\n"
-  )
+  fake_torch(FAKE_PACKAGES)
   model = compare.load(folder)
   assert (model.vocab_size, model.max_seq_length) == (9, 5)
   for _ in range(2):  # while reading its reply, then while writing to it
     with pytest.raises(InputError, match=re.escape(folder)):
       model.run(golden("inputs.npz"))
+
+
+@pytest.mark.process
+def test_a_sentence_model_without_its_package_has_no_vectors(
+  fake_torch, huggingface
+):
+  folder = huggingface()
+  fake_torch(FAKE_PACKAGES + "sys.modules['sentence_transformers'] = None\n")
+  assert compare.load(folder).name == f"{folder}, by transformers 0"
+  with open(f"{folder}/modules.json", "w") as file:
+    file.write("[]")
+  assert compare.load(folder).name == (
+    f"{folder}, by transformers 0, no vectors: sentence-transformers is not"
+    " installed"
+  )
+
+
+@pytest.mark.process
+def test_a_folder_that_sentence_transformers_cannot_load_is_refused(
+  fake_torch, huggingface
+):
+  folder = huggingface()
+  fake_torch(
+    FAKE_PACKAGES
+    + "def refuse(*args, **kwargs):\n  raise ValueError('no pooling\\nhere')\n"
+    "sys.modules['sentence_transformers'] = Names(SentenceTransformer=refuse)\n"
+  )
+  with open(f"{folder}/modules.json", "w") as file:
+    file.write("[]")
+  with pytest.raises(InputError, match=r"cannot load it \(no pooling\)$"):
+    compare.load(folder)
 
 
 @pytest.mark.process
@@ -466,14 +501,23 @@ def test_tokens_agree_within_the_tolerance(index, change, agree):
   assert compare.compare_outputs(models, [BATCH] * 2, 0.1) is agree
 
 
-def test_a_pooled_output_of_one_model_only_is_reported(capsys):
+@pytest.mark.parametrize("name", ["pooled", "vector"])
+def test_an_optional_output_of_one_model_only_is_reported(name, capsys):
   models = [
-    constant_model(layer_1=states(), pooled=states()[:, 0]),
+    constant_model(layer_1=states(), **{name: states()[:, 0]}),
     constant_model(layer_1=states()),
   ]
   assert compare.compare_outputs(models, [BATCH], 0.1)
   out = capsys.readouterr().out
-  assert re.search("^pooled +in one of the models only", out, re.M)
+  assert re.search(f"^{name} +in one of the models only", out, re.M)
+
+
+def test_vectors_that_differ_do_not_agree():
+  models = [
+    constant_model(layer_1=states(), vector=states()[:, 0] + change)
+    for change in (0.0, 0.5)
+  ]
+  assert not compare.compare_outputs(models, [BATCH], 0.1)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ formats of two releases, and its vectors of some texts.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,10 @@ import numpy as np
 import pytest
 import reference_data
 import run_outputs
-import tensorflow.compat.v1 as tf
 from safetensors.numpy import load_file
 
-import modeling
-from bertlib import embedding_spec, pooling
-from bertlib.checkpoints import convert, loading, model_json
+from bertlib import embedding_spec
+from bertlib.checkpoints import compare, convert, model_json
 from bertlib.data import model_inputs, vocabulary
 from bertlib.errors import InputError
 
@@ -116,20 +115,11 @@ def vectors_of(folder, texts, prompt=None):
     )
     for text in texts
   ]
-  arrays = [
-    np.array([getattr(row, name) for row in rows], np.int32)
+  batch = {
+    name: np.array([getattr(row, name) for row in rows], np.int32)
     for name in model_inputs.TOKEN_FEATURES
-  ]
-  config = loading.load_config(f"{folder}/bert_config.json")
-  with tf.Graph().as_default(), tf.Session() as session:
-    ids, mask, segments = map(tf.constant, arrays)
-    model = modeling.BertModel(config, False, ids, mask, segments)
-    states = model.get_sequence_output()
-    vectors = pooling.sentence_vectors(states, mask, spec)
-    if spec.normalize:
-      vectors = pooling.normalize(vectors)
-    tf.train.Saver().restore(session, f"{folder}/bert_model.ckpt")
-    return session.run(vectors)
+  }
+  return compare.load(str(folder)).run(batch)["vector"]
 
 
 # Reading
@@ -348,6 +338,37 @@ def test_the_command_reports_the_sentence_vectors(tmp_path):
   )
 
 
+without_sentence_transformers = pytest.mark.skipif(
+  not importlib.util.find_spec("sentence_transformers"),
+  reason="sentence-transformers is not installed",
+)
+
+
+@pytest.mark.slow
+@without_sentence_transformers
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_folder_and_its_conversion_are_compared_by_vectors(
+  release, tmp_path, capsys
+):
+  folder = read(published(release), tmp_path)
+  texts = tmp_path / "texts.txt"
+  texts.write_text("The cat sat on the mat.\nTHE END\n")
+  paths = [str(folder), published(release)]
+  assert compare.compare_on_text(paths, str(texts), tolerance=1e-5)
+  out = capsys.readouterr().out
+  assert re.search(r"^vector +\d", out, re.M)
+  assert re.search("^second: .*, sentence-transformers ", out, re.M)
+
+
+def test_another_projection_than_described_is_not_compared(tmp_path):
+  folder = read(published(NEW), tmp_path)
+  description = run_outputs.read_json(folder / "model.json")
+  description["embedding"]["projection_dim"] = None
+  (folder / "model.json").write_text(json.dumps(description))
+  with pytest.raises(InputError, match="has a projection of width"):
+    compare.load(str(folder))
+
+
 ENCODE = """
 import json, sys
 from sentence_transformers import SentenceTransformer
@@ -357,10 +378,7 @@ print(json.dumps(model.encode(json.load(sys.stdin)).tolist()))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-  not importlib.util.find_spec("sentence_transformers"),
-  reason="sentence-transformers is not installed",
-)
+@without_sentence_transformers
 @pytest.mark.parametrize("release", RELEASES)
 def test_sentence_transformers_loads_what_is_written(release, tmp_path):
   folder = write(read(published(release), tmp_path), tmp_path)
