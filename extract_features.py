@@ -706,7 +706,7 @@ def check_texts(
   config: modeling.BertConfig,
   tokenizer: tokenization.FullTokenizer,
   vectors: Vectors,
-) -> doctor.Lengths:
+) -> doctor.LengthSummary:
   """Encodes a sample of the texts; warns if many are truncated."""
   examples = list(read_texts(settings, config, vectors))
   if not examples:
@@ -729,7 +729,7 @@ def check_disk(
   settings: FeatureSettings,
   config: modeling.BertConfig,
   vectors: Vectors,
-  lengths: doctor.Lengths,
+  lengths: doctor.LengthSummary,
 ) -> None:
   """Refuses an output folder with too little disk space."""
   numbers = lengths.num_examples * vectors.width(config.hidden_size)

@@ -8,7 +8,7 @@ import modeling
 import optimization
 from bertlib.compute import FastCompute
 from bertlib.reporting import training_checks
-from bertlib.reporting.doctor import Lengths
+from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
@@ -55,7 +55,7 @@ def test_memory_check_uses_the_batch_of_a_replica(
   monkeypatch.setattr(
     training_checks, "check_memory", lambda *sizes: checked.append(sizes)
   )
-  training_checks.check_training(MemoryOnly(), run, Lengths(100, 50.0))
+  training_checks.check_training(MemoryOnly(), run, LengthSummary(100, 50.0))
   one = memory_plan.step_bytes(CONFIG, batch_size, 128, num_output_positions=1)
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
 
