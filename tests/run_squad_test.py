@@ -536,8 +536,6 @@ def test_flags_that_need_others(refuse):
   assert "no answers to evaluate; add --do_predict" in line
   line = refuse("--do_predict", predict_file=None)
   assert "--predict_file is needed with --do_predict" in line
-  line = refuse("--do_predict", sweep_n_best_size="5,many")
-  assert "--sweep_n_best_size=5,many: " in line
 
 
 def test_a_checkpoint_that_answers_no_questions(refuse, trained, tmp_path):

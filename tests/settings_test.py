@@ -111,9 +111,39 @@ def test_settings_have_the_values_of_the_command_line():
   assert not settings.model.do_lower_case
   assert settings.optimizer.learning_rate == 1e-3
   assert settings.n_best_size == 7
-  assert settings.sweep_n_best_size == ["1", "2"]
+  assert settings.sweep_n_best_size == [1, 2]
   assert "max_seq_length" in settings.model.given
   assert "vocab_file" not in settings.model.given
+
+
+@pytest.mark.parametrize(
+  ("settings", "flag", "text", "values"),
+  [
+    (embeddings.EmbeddingSettings, "matryoshka_dims", "384,128", [384, 128]),
+    (embeddings.EmbeddingSettings, "matryoshka_weights", "1,.5", [1.0, 0.5]),
+    (embeddings.EmbeddingSettings, "matryoshka_dims", "", []),
+    (squad.SquadSettings, "audit_doc_strides", "32", [32]),
+  ],
+)
+def test_lists_of_numbers_are_parsed(settings, flag, text, values):
+  made = parse(settings, f"--{flag}={text}")
+  assert option.values_of(made)[flag] == values
+  assert parse(settings, *made.receipt.command_line) == made
+
+
+@pytest.mark.parametrize(
+  ("flag", "text", "noun"),
+  [
+    ("matryoshka_dims", "384.5", "integers"),
+    ("matryoshka_dims", "3e2", "integers"),
+    ("matryoshka_dims", "8,,4", "integers"),
+    ("matryoshka_weights", "1,many", "numbers"),
+  ],
+)
+def test_items_that_are_no_numbers_are_refused(flag, text, noun):
+  with pytest.raises(flags.IllegalFlagValueError) as error:
+    parse(embeddings.EmbeddingSettings, f"--{flag}={text}")
+  assert str(error.value).endswith(f"give {noun}, separated by commas")
 
 
 def test_an_alias_sets_the_flag_that_it_stands_for():
@@ -169,6 +199,10 @@ def test_examples_parse(settings):
   rules.check(values)
 
 
+# A list of floats.
+NUMBERS = dict(option.declarations(squad.SquadSettings))["sweep_null_threshold"]
+
+
 def check(*arguments, **defined):
   """Checks a command line of flags that are defined by range and default."""
   values = flags.FlagValues()
@@ -177,7 +211,7 @@ def check(*arguments, **defined):
       bool: flags.DEFINE_bool,
       int: flags.DEFINE_integer,
       float: flags.DEFINE_float,
-      list: flags.DEFINE_list,
+      list: NUMBERS.define,
     }[type(default)]
     define(name, default, "", flag_values=values)
     values[name].within = within
@@ -208,7 +242,7 @@ RANGES = {
     ("memory_gb", float, ["0.5"], ["0", "-1"]),
     ("num_shards", int, ["0", "99999"], ["-1", "100000"]),
     ("random_seed", int, ["-1", "9" * 400], []),
-    ("sweep_n_best_size", list, ["1,20"], ["0", "5,nan", "many"]),
+    ("sweep_n_best_size", list, ["1,20"], ["0", "5,nan"]),
     ("sweep_null_threshold", list, ["-1,0.5"], ["inf", "1,nan"]),
   ],
 )

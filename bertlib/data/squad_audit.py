@@ -29,8 +29,8 @@ def print_audit(
   rows = audit(
     examples,
     tokenizer,
-    settings.numbers("audit_max_seq_lengths"),
-    settings.numbers("audit_doc_strides"),
+    settings.audit_max_seq_lengths,
+    settings.audit_doc_strides,
     settings.max_query_length,
   )
   app.print_table([row | {"unaligned answers": len(unaligned)} for row in rows])

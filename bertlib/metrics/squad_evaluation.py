@@ -112,8 +112,8 @@ def sweep(
     Each combination of settings with its metrics.
   """
   for size, length in itertools.product(
-    settings.numbers("sweep_n_best_size") or [settings.n_best_size],
-    settings.numbers("sweep_max_answer_length") or [settings.max_answer_length],
+    settings.sweep_n_best_size or [settings.n_best_size],
+    settings.sweep_max_answer_length or [settings.max_answer_length],
   ):
     row = {"n_best_size": size, "max_answer_length": length}
     best = functools.partial(
@@ -122,8 +122,9 @@ def sweep(
     if not settings.version_2_with_negative:
       yield row | best(0.0)
       continue
-    thresholds = settings.numbers("sweep_null_threshold", float)
-    for threshold in thresholds or [settings.null_score_diff_threshold]:
+    for threshold in settings.sweep_null_threshold or [
+      settings.null_score_diff_threshold
+    ]:
       scores = best(threshold)
       shown = ("exact", "f1", "best_f1", "best_f1_thresh")
       yield row | {"null_threshold": threshold} | {k: scores[k] for k in shown}

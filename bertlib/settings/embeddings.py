@@ -65,7 +65,7 @@ class VectorSettings:
     "Prefix of the texts to be found, such as 'passage: '. If not given, that"
     " of the model.",
   )
-  matryoshka_dims: Sequence[str] | None = option.text_list(
+  matryoshka_dims: Sequence[int] | None = option.integers(
     None,
     "Widths at which the first values of a vector are trained and evaluated as"
     " vectors of their own, such as 384,256,128,64. The largest is the width of"
@@ -105,7 +105,7 @@ class LossSettings:
     " positive. If not given, 0.5 for normalized vectors, else 5.",
     NOT_NEGATIVE,
   )
-  matryoshka_weights: Sequence[str] | None = option.text_list(
+  matryoshka_weights: Sequence[float] | None = option.numbers(
     None,
     "Weights of the losses of --matryoshka_dims. If not given, 1 each.",
     NOT_NEGATIVE,

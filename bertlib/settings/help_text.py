@@ -133,7 +133,7 @@ def _default(value: Any) -> str:
   if isinstance(value, bool):
     value = str(value).lower()
   elif isinstance(value, list):
-    value = ",".join(value)
+    value = ",".join(map(str, value))
   return f" (default: {value})"
 
 

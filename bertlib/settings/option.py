@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -108,16 +109,51 @@ def choice(
   )
 
 
-def text_list(
-  default: list[str] | None,
-  help: str,
-  within: Range | None = None,
-  **attributes: Any,
+def text_list(default: list[str] | None, help: str, **attributes: Any) -> Any:
+  """A flag with strings, separated by commas."""
+  return _field(Flag(flags.DEFINE_list, default, help, "LIST", **attributes))
+
+
+def integers(
+  default: list[int] | None, help: str, within: Range, **attributes: Any
 ) -> Any:
-  """A flag with strings, or numbers, separated by commas."""
-  return _field(
-    Flag(flags.DEFINE_list, default, help, "LIST", within, **attributes)
+  """A flag with integers, separated by commas."""
+  define = _define_numbers(int, "integers")
+  return _field(Flag(define, default, help, "LIST", within, **attributes))
+
+
+def numbers(
+  default: list[float] | None, help: str, within: Range, **attributes: Any
+) -> Any:
+  """A flag with floats, separated by commas."""
+  define = _define_numbers(float, "numbers")
+  return _field(Flag(define, default, help, "LIST", within, **attributes))
+
+
+def _define_numbers(kind: type, noun: str) -> Callable[..., Any]:
+  """A function like `flags.DEFINE_list`, for a list of numbers."""
+  return functools.partial(
+    flags.DEFINE,
+    _NumberList(kind, noun),
+    serializer=flags.CsvListSerializer(","),
   )
+
+
+class _NumberList(flags.ArgumentParser):
+  """Parser of numbers that are separated by commas."""
+
+  def __init__(self, kind: type, noun: str):
+    self._kind = kind
+    self.syntactic_help = f"{noun}, separated by commas"
+
+  def parse(self, argument: str | list[Any]) -> list[Any]:
+    """Returns the numbers; ValueError if an item is none."""
+    if isinstance(argument, list):  # the default
+      return argument
+    try:
+      return [self._kind(item) for item in argument.split(",") if argument]
+    except ValueError as error:
+      raise ValueError(f"give {self.syntactic_help}") from error
 
 
 def texts(default: list[str], help: str, **attributes: Any) -> Any:

@@ -43,25 +43,16 @@ def check(values: flags.FlagValues) -> None:
 def _check_range(flag: flags.Flag, allowed: Range) -> None:
   """Refuses a number, or a list with a number, that is out of range."""
   if isinstance(flag.value, list):
-    numbers, kind = map(_number_of, flag.value), "numbers"
-    shown = ",".join(flag.value)
+    numbers, kind = flag.value, "numbers"
   else:
-    numbers, shown = [flag.value], flag.value
+    numbers = [flag.value]
     kind = "an integer" if isinstance(flag.value, int) else "a number"
   if not str(allowed):
     kind = kind.replace("number", "finite number")
   if not all(number in allowed for number in numbers):
     raise InputError(
-      f"--{flag.name}={shown}: out of range. Give {kind} {allowed}".rstrip()
+      f"{flag.serialize()}: out of range. Give {kind} {allowed}".rstrip()
     )
-
-
-def _number_of(text: str) -> float | None:
-  """An item of a list flag as a number, or None."""
-  try:
-    return float(text)
-  except ValueError:
-    return None
 
 
 def _value(values: flags.FlagValues, name: str) -> Any:

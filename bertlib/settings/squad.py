@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
 from bertlib.settings.ranges import AT_LEAST_1, COUNT, FINITE, SEQ_LENGTH
@@ -127,21 +126,21 @@ class SquadSettings(TrainingSettings):
     " model; takes seconds.",
     section="evaluation",
   )
-  sweep_n_best_size: Sequence[str] | None = option.text_list(
+  sweep_n_best_size: Sequence[int] | None = option.integers(
     None,
     "Values of --n_best_size to try, separated by commas, in all combinations"
     " with the other --sweep flags; prints the metrics of each.",
     AT_LEAST_1,
     section="evaluation",
   )
-  sweep_max_answer_length: Sequence[str] | None = option.text_list(
+  sweep_max_answer_length: Sequence[int] | None = option.integers(
     None,
     "Values of --max_answer_length to try, separated by commas, in all"
     " combinations with the other --sweep flags; prints the metrics of each.",
     AT_LEAST_1,
     section="evaluation",
   )
-  sweep_null_threshold: Sequence[str] | None = option.text_list(
+  sweep_null_threshold: Sequence[float] | None = option.numbers(
     None,
     "Values of --null_score_diff_threshold to try, separated by commas, in all"
     " combinations with the other --sweep flags; prints the metrics of each.",
@@ -154,13 +153,13 @@ class SquadSettings(TrainingSettings):
     " answers are in no window, for each --audit_max_seq_lengths and"
     " --audit_doc_strides, and exit.",
   )
-  audit_max_seq_lengths: Sequence[str] = option.text_list(
-    ["128", "256", "384", "512"],
+  audit_max_seq_lengths: Sequence[int] = option.integers(
+    [128, 256, 384, 512],
     "Values of --max_seq_length that --audit tries, separated by commas.",
     SEQ_LENGTH,
   )
-  audit_doc_strides: Sequence[str] = option.text_list(
-    ["64", "128"],
+  audit_doc_strides: Sequence[int] = option.integers(
+    [64, 128],
     "Values of --doc_stride that --audit tries, separated by commas.",
     AT_LEAST_1,
   )
@@ -197,28 +196,7 @@ class SquadSettings(TrainingSettings):
   def sweeps(self) -> bool:
     """True if a --sweep flag is given."""
     return bool(
-      self.numbers("sweep_n_best_size")
-      or self.numbers("sweep_max_answer_length")
-      or self.numbers("sweep_null_threshold", float)
+      self.sweep_n_best_size
+      or self.sweep_max_answer_length
+      or self.sweep_null_threshold
     )
-
-  def numbers(self, flag: str, kind: type = int) -> list[Any]:
-    """Numbers of a list flag; empty if it is not given.
-
-    Args:
-      flag: name of the flag.
-      kind: int or float.
-
-    Raises:
-      InputError: an item is not a number, or an integer below 1.
-    """
-    values = getattr(self, flag) or []
-    try:
-      read = [kind(value) for value in values]
-    except ValueError:
-      read = [None]
-    if None in read or (kind is int and any(value < 1 for value in read)):
-      raise InputError(
-        f"--{flag}={','.join(values)}: give numbers, separated by commas"
-      )
-    return read

@@ -105,8 +105,7 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
     if prefix is not None
   }
   if flags.matryoshka_dims:
-    dims = sorted(map(int, flags.matryoshka_dims), reverse=True)
-    given["matryoshka_dims"] = dims
+    given["matryoshka_dims"] = sorted(flags.matryoshka_dims, reverse=True)
   prompts = {**spec.prompts, **prompts}
   spec = dataclasses.replace(spec, **given, prompts=prompts)
   spec.prompt(settings.prompt)
@@ -209,11 +208,11 @@ def make_loss(
   margin = flags.margin
   if margin is None:
     margin = 0.5 if spec.normalize else 5.0
-  weights = tuple(map(float, flags.matryoshka_weights or ()))
+  weights = tuple(flags.matryoshka_weights or ())
   widths = settings.vectors.matryoshka_dims or spec.matryoshka_dims
   if weights and len(weights) != len(widths):
     raise InputError(
-      f"--matryoshka_weights={','.join(flags.matryoshka_weights)}: give one"
+      f"--matryoshka_weights={','.join(f'{w:g}' for w in weights)}: give one"
       f" weight for each of --matryoshka_dims={','.join(map(str, widths))}"
     )
   return LossOptions(
@@ -221,7 +220,7 @@ def make_loss(
     flags.temperature,
     flags.symmetric,
     margin,
-    tuple(map(int, widths)),
+    tuple(widths),
     weights,
     spec.normalize,
   )
