@@ -606,7 +606,11 @@ def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   check = doctor.check
   model = check("model", find_model, settings)
   found = check("devices", resolve.find_devices, settings)
-  settings = resolve.resolved(settings, model, found)
+  settings = resolve.resolved(
+    settings,
+    doctor.or_else(model, settings.model),
+    doctor.or_else(found, (settings.devices, settings.compute)),
+  )
   config = check("config", resolve.load_config, model)
   check("output", check_output, settings, after=config)
   tokenizer = check("vocabulary", resolve.load_tokenizer, model, config)

@@ -80,6 +80,11 @@ class Doctor:
     """Returns `function(*args)`, or `SKIPPED` if `value` is `SKIPPED`."""
     return SKIPPED if value is SKIPPED else function(*args)
 
+  @staticmethod
+  def or_else(value: Any, other: Any) -> Any:
+    """Returns `value`, or `other` if `value` is `SKIPPED`."""
+    return other if value is SKIPPED else value
+
   def _report(self, status: str, name: str, text: str) -> None:
     self._print_line(f"{status}  {name:<11} {text}".rstrip())
 

@@ -25,6 +25,9 @@ from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
 
+# Fewer equal predictions than this may be chance.
+_MIN_PREDICTIONS = 20
+
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
   "tensorflow": "TensorFlow",
@@ -242,13 +245,39 @@ def _settings(settings: TrainingSettings) -> list[dict[str, Any]]:
 def collapse_warning(
   answers: Iterable[str], gold: Iterable[str] | None = None
 ) -> list[str]:
-  """Logs a warning of `model_selection.describe_collapse`, if there is one.
+  """Logs a warning of `describe_collapse`, if there is one.
 
   Returns:
     The warning as a section of the report; empty if predictions differ.
   """
-  text = model_selection.describe_collapse(answers, gold)
+  text = describe_collapse(answers, gold)
   if not text:
     return []
   logging.warning("%s", text)
   return [html_report.warning(text)]
+
+
+def describe_collapse(
+  answers: Iterable[str], gold: Iterable[str] | None = None
+) -> str | None:
+  """Describes a model that predicts the same for every example.
+
+  Args:
+    answers: the predictions.
+    gold: the gold answers, if known. If they are all equal, equal predictions
+      are fine. Without them, a few equal predictions are fine.
+
+  Returns:
+    A warning; None if the predictions differ.
+  """
+  counts = collections.Counter(answers)
+  if len(counts) != 1:
+    return None
+  ((answer, number),) = counts.items()
+  if number < _MIN_PREDICTIONS if gold is None else len(set(gold)) < 2:
+    return None
+  return (
+    f"All {number} predictions are {answer!r}: the model may have collapsed to"
+    " one answer. Train longer, with a lower --learning_rate or with"
+    " --bias_correction"
+  )

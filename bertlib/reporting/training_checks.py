@@ -41,7 +41,11 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   check = doctor.check
   model = check("model", resolve.fetch_model, settings.model)
   found = check("devices", resolve.find_devices, settings)
-  settings = resolve.resolved(settings, model, found)
+  settings = resolve.resolved(
+    settings,
+    doctor.or_else(model, settings.model),
+    doctor.or_else(found, (settings.devices, settings.compute)),
+  )
   known = Task if task is SKIPPED else task  # the class has the defaults
   config = check("config", resolve.load_config, model, known.min_seq_length)
   tokenizer = check(
@@ -57,7 +61,8 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   selection = check(
     "metric", run_skeleton.read_selection, settings.run, metrics
   )
-  settings = resolve.with_best_metric(settings, selection)
+  if selection is not SKIPPED:
+    settings = resolve.with_best_metric(settings, selection)
   run = Run(settings, task, config, tokenizer, trained, selection)
   check("folder", run_skeleton.check_folder, run, after=(config, task))
   check("weights", run_skeleton.check_weights, run, after=(config, trained))

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -25,9 +24,6 @@ from bertlib.metrics.dev_scores import (
   plain_scores,
   read_scores,
 )
-
-# Fewer equal predictions than this may be chance.
-_MIN_PREDICTIONS = 20
 
 # Evaluates a checkpoint on the dev set; returns metric values by name.
 Evaluate = Callable[[str], Mapping[str, Any]]
@@ -46,32 +42,6 @@ class Selection(NamedTuple):
   eval_steps: int
   metric: str
   patience: int = 0
-
-
-def describe_collapse(
-  answers: Iterable[str], gold: Iterable[str] | None = None
-) -> str | None:
-  """Describes a model that predicts the same for every example.
-
-  Args:
-    answers: the predictions.
-    gold: the gold answers, if known. If they are all equal, equal predictions
-      are fine. Without them, a few equal predictions are fine.
-
-  Returns:
-    A warning; None if the predictions differ.
-  """
-  counts = Counter(answers)
-  if len(counts) != 1:
-    return None
-  ((answer, number),) = counts.items()
-  if number < _MIN_PREDICTIONS if gold is None else len(set(gold)) < 2:
-    return None
-  return (
-    f"All {number} predictions are {answer!r}: the model may have collapsed to"
-    " one answer. Train longer, with a lower --learning_rate or with"
-    " --bias_correction"
-  )
 
 
 def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:

@@ -154,15 +154,13 @@ def resolved(
 
   Args:
     settings: of the command.
-    model: of `fetch_model`; anything else where that has failed.
-    decided: of `find_devices`; likewise.
+    model: of `fetch_model`.
+    decided: of `find_devices`.
   """
-  if isinstance(model, ModelSettings):
-    settings = dataclasses.replace(settings, model=model)
-  if isinstance(decided, tuple):
-    found, compute = decided
-    settings = dataclasses.replace(settings, devices=found, compute=compute)
-  return settings
+  found, compute = decided
+  return dataclasses.replace(
+    settings, model=model, devices=found, compute=compute
+  )
 
 
 def with_best_metric(
@@ -172,10 +170,8 @@ def with_best_metric(
 
   Args:
     settings: of the command.
-    selection: of `run.read_selection`; anything else where that has failed.
+    selection: of `run.read_selection`.
   """
-  if not isinstance(selection, Selection):
-    return settings
   run = dataclasses.replace(settings.run, best_metric=selection.metric)
   return dataclasses.replace(settings, run=run)
 

@@ -195,3 +195,22 @@ def test_all_seeds_come_first_and_are_named(make_run, tmp_path):
 def test_equal_runs_have_equal_reports(make_run):
   found = run_report.Findings({"eval_accuracy": 0.75})
   assert report(make_run(), found) == report(make_run(), found)
+
+
+@pytest.mark.parametrize(
+  ("answers", "gold", "collapsed"),
+  [
+    (["yes"] * 20, None, True),
+    (["yes"] * 19, None, False),  # may be chance
+    (["yes"] * 19 + ["no"], None, False),
+    (["yes"] * 3, ["yes", "no", "no"], True),
+    (["yes"] * 3, ["yes"] * 3, False),
+    (["yes"] * 3, ["no"] * 3, False),
+    ([], None, False),
+    ([], [], False),
+  ],
+)
+def test_equal_predictions_are_described(answers, gold, collapsed):
+  text = run_report.describe_collapse(answers, gold)
+  assert bool(text) == collapsed
+  assert not text or ("'yes'" in text and str(len(answers)) in text)

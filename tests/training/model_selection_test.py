@@ -344,25 +344,6 @@ def test_collapse_is_detected_from_results(results, collapsed):
   assert multi_run.has_collapsed(results) == collapsed
 
 
-@pytest.mark.parametrize(
-  ("answers", "gold", "collapsed"),
-  [
-    (["yes"] * 20, None, True),
-    (["yes"] * 19, None, False),  # may be chance
-    (["yes"] * 19 + ["no"], None, False),
-    (["yes"] * 3, ["yes", "no", "no"], True),
-    (["yes"] * 3, ["yes"] * 3, False),
-    (["yes"] * 3, ["no"] * 3, False),
-    ([], None, False),
-    ([], [], False),
-  ],
-)
-def test_equal_predictions_are_described(answers, gold, collapsed):
-  text = model_selection.describe_collapse(answers, gold)
-  assert bool(text) == collapsed
-  assert not text or ("'yes'" in text and str(len(answers)) in text)
-
-
 # The classifier, trained
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat dog sat ran home it is good bad"
