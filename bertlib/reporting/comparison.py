@@ -294,7 +294,10 @@ def explain_differences(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def flag_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
   """Rows of flags that differ."""
-  flags = {f"--{name}": values for name, values in differing(runs).items()}
+  flags = {
+    f"--{name}": [f"{v:g}" if isinstance(v, float) else v for v in values]
+    for name, values in differing(runs).items()
+  }
   return _rows([run for run in runs if run.receipt], flags, "flag")
 
 

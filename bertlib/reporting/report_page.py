@@ -63,7 +63,7 @@ td, th { padding: .32rem 1.6rem .32rem 0; vertical-align: top;
 td:last-child, th:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
 .short div { white-space: pre; }
-.cards td:last-child { width: 50%; }
+.cards td.long:last-child { width: 50%; }
 .long div { max-width: 42rem; max-height: 15rem; overflow: auto;
   white-space: pre-wrap; }
 .matrix { white-space: nowrap; }
@@ -106,7 +106,8 @@ svg text { font-family: inherit !important; }
   .cards td, .cards td:last-child { display: grid; width: auto;
     grid-template-columns: 5.5rem minmax(0, 1fr); gap: 0 1rem;
     padding: .1rem 0; border: 0; text-align: left; }
-  .cards td::before { content: attr(data-label); color: var(--quiet); }
+  .cards td::before { content: attr(data-label); color: var(--quiet);
+    overflow-wrap: anywhere; }
   .cards div { max-height: none; white-space: pre-wrap; }
 }
 """
@@ -223,7 +224,7 @@ def grid(rows: Sequence[Mapping[str, Any]], cards: bool = False) -> str:
     if all(value is None or _is_number(value) for value in values):
       kind, shown = "number", format_column(values)
     else:
-      kind = "long" if any(len(str(v)) > 24 for v in values) else "short"
+      kind = "long" if any(len(str(v)) > 32 for v in values) else "short"
       shown = [format_value(value) for value in values]
     heads.append(f'<th class="{kind}">{escape(name)}</th>')
     label = f' data-label="{_attribute(name)}"' if cards else ""

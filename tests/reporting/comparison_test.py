@@ -218,6 +218,13 @@ def test_the_longer_side_of_a_table_goes_downwards(tmp_path):
   ]
 
 
+def test_flags_are_shown_as_one_types_them(tmp_path):
+  rates = (1.0, "1"), (5e-5, "5e-05")
+  first, other = ({"flags": {"rate": rate}} for rate, _ in rates)
+  rows = comparison.flag_rows(runs_of(tmp_path, a=first, b=other))
+  assert [row["--rate"] for row in rows] == [shown for _, shown in rates]
+
+
 # Predictions
 
 
