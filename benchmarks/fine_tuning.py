@@ -184,7 +184,7 @@ RECIPES = {
   "SQuAD-2.0": squad(
     "train-v2.0.part.json",
     "dev-v2.0.part.json",
-    {"best_f1": "best_f1", "best_exact": "best_exact"},
+    {"best_f1": "best_f1", "best_exact_match": "best_exact"},
     " --version_2_with_negative",
   ),
   "WNUT17": entities("wnut17/train.conll", "wnut17/test.conll", 5),

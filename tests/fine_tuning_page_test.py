@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks import fine_tuning as recipes
 from website import fine_tuning
 
 RUN = {
@@ -96,3 +97,12 @@ def test_short_table_is_that_of_the_receipts(name):
   # If this fails: python -m website.fine_tuning
   text = (fine_tuning.ROOT / name).read_text(encoding="utf-8")
   assert text == fine_tuning.with_summary(text)
+
+
+@pytest.mark.parametrize("task", ["SQuAD-1.1", "SQuAD-2.0"])
+def test_metrics_of_squad_are_those_that_the_other_library_prints(task):
+  recipe = recipes.RECIPES[task]
+  script = recipe.peer.split()[1].replace(".", "/") + ".py"
+  source = (fine_tuning.ROOT / script).read_text(encoding="utf-8")
+  for name in recipe.metrics:
+    assert f'"{name}":' in source
