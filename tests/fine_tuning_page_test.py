@@ -99,6 +99,7 @@ def test_short_table_is_that_of_the_receipts(name):
   assert text == fine_tuning.with_summary(text)
 
 
+@pytest.mark.unit
 @pytest.mark.parametrize("task", ["SQuAD-1.1", "SQuAD-2.0"])
 def test_metrics_of_squad_are_those_that_the_other_library_prints(task):
   recipe = recipes.RECIPES[task]
