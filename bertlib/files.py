@@ -264,8 +264,9 @@ def exists(path: str) -> bool:
 
 
 def remove_file(path: str) -> None:
-  """Removes a file, local or remote."""
-  _file_system(path).remove(path)
+  """Removes a file, local or remote, if it exists."""
+  if exists(path):
+    _file_system(path).remove(path)
 
 
 def file_state(path: str) -> tuple[int, int]:
@@ -313,8 +314,17 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
 
 def matching(folder: str, pattern: str) -> list[str]:
   """Sorted paths in a folder, local or remote, that match a glob pattern."""
-  path = os.path.join(glob.escape(folder), pattern)
-  return sorted(_file_system(folder).glob(path))
+  return with_prefix(os.path.join(folder, ""), pattern)
+
+
+def with_prefix(prefix: str, pattern: str) -> list[str]:
+  """Sorted paths, local or remote, that are `prefix` and a match of `pattern`.
+
+  Args:
+    prefix: is no pattern itself.
+    pattern: a glob pattern.
+  """
+  return sorted(_file_system(prefix).glob(glob.escape(prefix) + pattern))
 
 
 def check_output_dir(
@@ -338,12 +348,7 @@ def checkpoint_files(prefix: str | None) -> list[str]:
   """Files of the checkpoint with this prefix; none for None."""
   if not prefix:
     return []
-  folder, name = os.path.split(prefix)
-  return [
-    path
-    for ending in (".index", ".data-*")
-    for path in matching(folder, glob.escape(name) + ending)
-  ]
+  return [*with_prefix(prefix, ".index"), *with_prefix(prefix, ".data-*")]
 
 
 def _identity(path: str) -> Any:

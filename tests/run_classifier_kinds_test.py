@@ -106,8 +106,8 @@ def create_model(tokens, labels, num_labels, kind, *more):
   )
 
 
-# Any number of labels: one that a word tells for sure, and two rare ones of
-# which a word makes no more than four in ten likely.
+# Any number of labels: one that a word determines, and two rare ones whose
+# probability, given a word, is at most 0.4.
 
 TOPICS = ["animal", "place", "mood"]
 TEXTS = [

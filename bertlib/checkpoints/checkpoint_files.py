@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -52,13 +51,7 @@ def _index_of(checkpoint: str) -> str | None:
 
 def data_files(checkpoint: str) -> list[str]:
   """Paths of a checkpoint's data files."""
-  return _files_of(checkpoint, ".data-*")
-
-
-def _files_of(checkpoint: str, endings: str) -> list[str]:
-  """Files of a checkpoint whose endings match a glob pattern."""
-  folder, name = os.path.split(checkpoint)
-  return files.matching(folder, glob.escape(name) + endings)
+  return files.with_prefix(checkpoint, ".data-*")
 
 
 class SavedFile(NamedTuple):
@@ -189,7 +182,7 @@ def why_incomplete(checkpoint: str) -> str | None:
     return f"{checkpoint}: there is no such checkpoint"
   has_data_files = index != checkpoint  # not in the V1 format
   if has_data_files:
-    names = map(os.path.basename, _files_of(checkpoint, ".*"))
+    names = map(os.path.basename, files.with_prefix(checkpoint, ".*"))
     missing = checkpoint_names.missing_files(
       os.path.basename(checkpoint), set(names)
     )

@@ -208,8 +208,7 @@ def _last_save(folder: str) -> datetime.datetime | None:
   """Time of the last checkpoint of a run, or of those for seeds or phases."""
   times = []
   for name in ("checkpoint", "seed_*/checkpoint", "phase_*/checkpoint"):
-    found = files.matching(folder, name)
-    times += map(files.modification_time, found)
+    times += map(files.modification_time, files.matching(folder, name))
   if not times:
     return None
   return datetime.datetime.fromtimestamp(max(times)).astimezone()
@@ -334,8 +333,8 @@ def fingerprint(
   with open_file(path, "rb") as file:
     size = file.seek(0, 2) or file.tell()
     file.seek(0)
-    ends_only = size > (2 * _PART if ends_only else _LARGE)
-    if ends_only:
+    is_large = size > (2 * _PART if ends_only else _LARGE)
+    if is_large:
       digest.update(b"%d" % size + file.read(_PART))
       file.seek(size - _PART)
     while block := file.read(_PART):
@@ -344,7 +343,7 @@ def fingerprint(
     "path": path,
     "bytes": size,
     "sha256": digest.hexdigest(),
-    "hashed": "size, first and last MiB" if ends_only else "all",
+    "hashed": "size, first and last MiB" if is_large else "all",
   }
 
 

@@ -135,7 +135,7 @@ def step_bytes(
 
 
 def loss_too_large(loss_bytes: int) -> str:
-  """Why a loss over the batch does not fit, and what helps."""
+  """Message about a loss over the batch that does not fit."""
   return (
     "the loss compares all examples of the batch with each other, which takes"
     f" {loss_bytes / 10**9:.1f} GB and no less with micro-batches. Give a"

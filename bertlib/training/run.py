@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -374,13 +373,8 @@ def records_path(run: Run, name: str) -> str:
   if run.settings.run.do_train or not folder_lock.is_locked(run.output_dir):
     return path
   path = files.temporary_name(path)
-  atexit.register(_remove, path)
+  atexit.register(files.remove_file, path)
   return path
-
-
-def _remove(path: str) -> None:
-  with contextlib.suppress(FileNotFoundError):
-    os.remove(path)
 
 
 def write_model_files(run: Run, **description: Any) -> None:
@@ -606,6 +600,6 @@ def write_metrics(
   path = run.path(f"eval_predictions{ending}.jsonl")
   if predictions is not None:
     result_files.write_dev_predictions(path, predictions)
-  elif files.exists(path):
+  else:
     files.remove_file(path)
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)
