@@ -32,16 +32,20 @@ from website import navigation, reference
 pytestmark = pytest.mark.unit
 
 ROOT = pathlib.Path(__file__).parent.parent
+# Their commands are those of past runs.
+RESULTS = sorted(ROOT.glob("docs/results/*.md"))
 DOCUMENTS = [
   ROOT / "README.md",
   ROOT / "CONTRIBUTING.md",
-  *sorted(ROOT.glob("docs/**/*.md")),
+  *(path for path in sorted(ROOT.glob("docs/**/*.md")) if path not in RESULTS),
   *sorted(ROOT.glob("[a-z]*/README.md")),
 ]
 ARCHITECTURE = ROOT / "docs" / "explanation" / "architecture.md"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 each_document = pytest.mark.parametrize(
-  "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+  "document",
+  [*DOCUMENTS, *RESULTS],
+  ids=lambda path: str(path.relative_to(ROOT)),
 )
 
 
@@ -362,7 +366,7 @@ def test_anchors_are_those_of_github(tmp_path):
 
 @functools.cache
 def generated_pages():
-  """Paths that generated pages of the site would have in docs/."""
+  """Paths that the pages on flags would have in docs/."""
   return {ROOT / "docs" / page for page in reference.pages()}
 
 
@@ -534,6 +538,7 @@ PAGES = [
     for pages in navigation.sections(
       path.relative_to(ROOT / "docs").as_posix()
       for path in ROOT.glob("docs/*/*.md")
+      if path not in RESULTS
     ).values()
     for page in pages
     if "google_research" not in page

@@ -2,9 +2,9 @@
 
     python -m website.build --output=output/site
 
-Pages are the Markdown files of docs/ and those in `OTHER_PAGES`; the pages of
-`website.reference` are generated from the code and from results. Zensical
-renders them, and a broken link is an error.
+Pages are the Markdown files of docs/, those in `OTHER_PAGES`, and those on
+flags, which `website.reference` generates. Zensical renders them, and a broken
+link is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of the site that are generated from the code and from results."""
+"""Pages on flags, which are generated whenever the site is built."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from typing import Any
 
 from bertlib.settings import help_text, option
 from bertlib.settings.option import Flag
-from website import (
-  compatibility,
-  fine_tuning,
-  markdown,
-  performance,
-  record_features,
-  signatures,
-)
+from website import markdown
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -69,11 +62,6 @@ def pages() -> dict[str, Callable[[], str]]:
       )
       for command, summary, settings in commands()
     },
-    "reference/record_features.md": record_features.page,
-    "reference/signatures.md": signatures.page,
-    "reference/compatibility.md": compatibility.page,
-    "results/fine_tuning.md": fine_tuning.page,
-    "results/performance.md": performance.page,
   }
 
 
