@@ -239,7 +239,8 @@ def summary(
     intermediate_size=4 * work["hidden"],
   )
   batch_size = measured["batch_size"]
-  flops = memory_plan.step_flops(config, batch_size, work["seq_length"])
+  shape = memory_plan.StepShape(work["seq_length"])
+  flops = memory_plan.step_flops(config, batch_size, shape)
   if not work["is_training"]:
     flops //= 3  # without the gradient
   medians = {

@@ -151,9 +151,8 @@ def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
     estimate = memory_plan.step_bytes(
       _config(settings),
       settings.check_batch_size,
-      settings.check_length,
+      memory_plan.StepShape(settings.check_length, num_output_positions=1),
       recompute=bool(more),
-      num_output_positions=1,
     )
     passed &= abs(trained.peak_bytes / estimate - 1) < 0.1
     shown.append(

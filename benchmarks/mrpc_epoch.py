@@ -81,6 +81,7 @@ def main(_: list[str]) -> None:
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """An epoch of ours."""
   from bertlib.training import step_plan
+  from bertlib.training.memory_plan import StepShape
 
   own = training_step.training_settings(
     train_batch_size=settings.batch_size,
@@ -89,7 +90,10 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     xla=settings.xla,
   )
   compute, options = step_plan.plan_training(
-    own, step_plan.read_compute(own), read_config(settings)
+    own,
+    step_plan.read_compute(own),
+    read_config(settings),
+    StepShape(settings.max_seq_length),
   )
   keywords = {"compute": compute, "options": options, "seed": 1}
   yield from graph_side(

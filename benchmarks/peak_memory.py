@@ -77,11 +77,10 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   planned = memory_plan.step_bytes(
     config,
     settings.batch_size // options.num_micro_batches,
-    settings.seq_length,
+    training_step.step_shape(settings),
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
-    num_output_positions=1,  # [CLS]
   )
   description = training_step.describe(keywords)
   side = peaks(training_step.graph_side(settings, description, **keywords))

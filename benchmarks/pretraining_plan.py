@@ -107,6 +107,15 @@ class Phase(NamedTuple):
     return self.batch_size * self.num_steps
 
   @property
+  def step_shape(self) -> memory_plan.StepShape:
+    """Sizes of a step."""
+    return memory_plan.StepShape(
+      self.seq_length,
+      num_predictions=self.num_predictions,
+      num_output_positions=self.num_predictions + 1,  # and [CLS]
+    )
+
+  @property
   def num_records(self) -> float:
     """Number of records."""
     return self.num_sequences / self.epochs
@@ -237,19 +246,15 @@ def phase_rows(
     rows.append([name, *map(value, phases)])
 
   def flops(phase):
-    return memory_plan.step_flops(
-      config, 1, phase.seq_length, num_predictions=phase.num_predictions
-    )
+    return memory_plan.step_flops(config, 1, phase.step_shape)
 
   def memory(phase):
     needed = memory_plan.step_bytes(
       config,
       phase.at_once,
-      phase.seq_length,
+      phase.step_shape,
       accumulates=True,
       dtype_size=dtype_size,
-      num_predictions=phase.num_predictions,
-      num_output_positions=phase.num_predictions + 1,  # and [CLS]
     )
     return gigabytes(needed)
 

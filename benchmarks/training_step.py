@@ -168,9 +168,16 @@ def plan(settings: SimpleNamespace) -> tuple[Any, dict[str, Any]]:
   )
   config = modeling.BertConfig(**sizes(settings))
   compute, options = step_plan.plan_training(
-    ours, step_plan.read_compute(ours), config, num_output_positions=1
+    ours, step_plan.read_compute(ours), config, step_shape(settings)
   )
   return config, {"compute": compute, "options": options, "seed": 1}
+
+
+def step_shape(settings: SimpleNamespace):
+  """Sizes of a step of a classifier, whose last layer computes only [CLS]."""
+  from bertlib.training.memory_plan import StepShape
+
+  return StepShape(settings.seq_length, num_output_positions=1)
 
 
 def training_settings(**values: Any):

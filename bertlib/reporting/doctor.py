@@ -162,13 +162,11 @@ class LengthSummary(NamedTuple):
 
   Attributes:
     num_examples: number of examples, windows or records.
-    num_tokens: mean number of tokens per row.
-    num_rows: rows per example; more than one if examples have choices.
+    num_tokens: mean number of tokens per sequence.
   """
 
   num_examples: int
   num_tokens: float
-  num_rows: int = 1
 
 
 class Encoded(NamedTuple):

@@ -109,12 +109,9 @@ def check_texts(
       sum(row.num_cut for row in encoded),
     )
 
-  lengths = doctor.check_encoded(
+  return doctor.check_encoded(
     map(encode, doctor.sample(found)), run.config.vocab_size, len(found)
   )
-  if processor.kind == "multiple_choice":
-    return lengths._replace(num_rows=processor.problem.num_labels)
-  return lengths
 
 
 def check_pretraining_records(
@@ -203,7 +200,6 @@ def check_text_groups(
     return doctor.Encoded(pair.input_ids, pair.num_tokens, pair.num_cut)
 
   texts = itertools.chain.from_iterable(doctor.sample(groups))
-  lengths = doctor.check_encoded(
+  return doctor.check_encoded(
     map(encode, texts), run.config.vocab_size, len(groups)
   )
-  return lengths._replace(num_rows=run.task.num_rows)

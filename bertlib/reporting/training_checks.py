@@ -167,7 +167,7 @@ def check_training(
   doctor.check(
     "disk", _check_disk, run, num_steps, lengths, writes_records, after=needs
   )
-  doctor.check("memory", _check_memory, run, plan, lengths, after=needs)
+  doctor.check("memory", _check_memory, run, plan, after=needs)
   doctor.check(
     "time", _estimate_time, run, plan, num_steps, lengths, after=needs
   )
@@ -196,7 +196,7 @@ def _check_disk(
   """Checks that --output_dir has enough free space for the run."""
   settings, num_bytes = run.settings, 0
   if writes_records:
-    num_rows = lengths.num_examples * lengths.num_rows
+    num_rows = lengths.num_examples * run.task.num_rows
     num_bytes = 5 * num_rows * settings.model.max_seq_length
   if num_steps:
     num_bytes += checkpoint_bytes(
@@ -205,7 +205,7 @@ def _check_disk(
   check_disk(run.output_dir, num_bytes)
 
 
-def _check_memory(run: Run, plan, lengths: LengthSummary) -> None:
+def _check_memory(run: Run, plan) -> None:
   """Warns if a training step may need more memory than is available."""
   compute, options = plan
   settings = run.settings
@@ -214,14 +214,11 @@ def _check_memory(run: Run, plan, lengths: LengthSummary) -> None:
   )
   needed = memory_plan.step_bytes(
     run.config,
-    batch_size // options.num_micro_batches * lengths.num_rows,
-    settings.model.max_seq_length,
+    batch_size // options.num_micro_batches,
+    run.step_shape,
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
-    run.task.num_predictions,
-    run.task.num_output_positions,
-    run.task.loss_bytes,
   )
   num_sharing = memory_plan.replicas_per_memory(settings.devices)
   check_memory(
@@ -234,18 +231,14 @@ def _estimate_time(
 ) -> None:
   """Logs an estimate of the training time."""
   compute, _ = plan
-  batch_size = run.settings.run.train_batch_size * lengths.num_rows
-  seq_length = max(round(lengths.num_tokens), 1)
+  batch_size = run.settings.run.train_batch_size
+  shape = run.step_shape._replace(seq_length=max(round(lengths.num_tokens), 1))
   num_flops = memory_plan.step_flops(
-    run.config,
-    batch_size,
-    seq_length,
-    compute.recompute,
-    run.task.num_predictions,
+    run.config, batch_size, shape, compute.recompute
   )
   (rate,) = precision.product_rates(
     [compute.dtype.name],
-    min(batch_size * seq_length, 4096),
+    min(batch_size * shape.num_rows * shape.seq_length, 4096),
     run.config.hidden_size,
     run.config.intermediate_size,
     num_rounds=3,

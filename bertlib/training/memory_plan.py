@@ -9,6 +9,25 @@ from bertlib.checkpoints import loading
 from bertlib.settings.common import DeviceSettings
 
 
+class StepShape(NamedTuple):
+  """Sizes of a training step, apart from those of model and batch.
+
+  Attributes:
+    seq_length: S, tokens of the longest sequence.
+    num_rows: sequences per example.
+    num_predictions: P, masked positions per sequence.
+    num_output_positions: positions per sequence that the last layer computes,
+      see `modeling.BertModel`; None for all.
+    loss_bytes: see `task.Task`.
+  """
+
+  seq_length: int
+  num_rows: int = 1
+  num_predictions: int = 0
+  num_output_positions: int | None = None
+  loss_bytes: int = 0
+
+
 class Plan(NamedTuple):
   """Plan of a training step.
 
@@ -26,13 +45,9 @@ class Plan(NamedTuple):
 def fit(
   config: modeling.BertConfig,
   batch_size: int,
-  seq_length: int,
+  shape: StepShape,
   num_bytes: int,
   dtype_size: int = 4,
-  num_predictions: int = 0,
-  num_output_positions: int | None = None,
-  num_rows: int = 1,
-  loss_bytes: int = 0,
 ) -> Plan | None:
   """Finds the fastest plan of a training step within a memory limit.
 
@@ -42,13 +57,9 @@ def fit(
   Args:
     config: config of the encoder.
     batch_size: examples per step and replica.
-    seq_length: S of the longest sequence.
+    shape: sizes of the step.
     num_bytes: memory limit.
     dtype_size: bytes per activation.
-    num_predictions: see `step_bytes`.
-    num_output_positions: see `step_bytes`.
-    num_rows: sequences per example.
-    loss_bytes: see `step_bytes`.
 
   Returns:
     The plan; None if nothing fits.
@@ -58,14 +69,11 @@ def fit(
     for num_micro_batches in divisors:
       needed = step_bytes(
         config,
-        batch_size // num_micro_batches * num_rows,
-        seq_length,
+        batch_size // num_micro_batches,
+        shape,
         recompute,
         num_micro_batches > 1,
         dtype_size,
-        num_predictions,
-        num_output_positions,
-        loss_bytes,
       )
       if needed <= num_bytes:
         return Plan(num_micro_batches, recompute, needed)
@@ -75,13 +83,10 @@ def fit(
 def step_bytes(
   config: modeling.BertConfig,
   batch_size: int,
-  seq_length: int,
+  shape: StepShape,
   recompute: bool = False,
   accumulates: bool = False,
   dtype_size: int = 4,
-  num_predictions: int = 0,
-  num_output_positions: int | None = None,
-  loss_bytes: int = 0,
 ) -> int:
   """Upper bound of the bytes that one replica takes in a step on the CPU.
 
@@ -91,32 +96,29 @@ def step_bytes(
 
   Args:
     config: config of the encoder.
-    batch_size: sequences at once.
-    seq_length: S, tokens of the longest sequence.
+    batch_size: examples at once.
+    shape: sizes of the step.
     recompute: see `compute.FastCompute`.
     accumulates: whether gradients of several micro-batches are accumulated.
     dtype_size: bytes of an activation.
-    num_predictions: P, masked positions per sequence.
-    num_output_positions: positions per sequence that the last layer computes,
-      see `modeling.BertModel`; None for all.
-    loss_bytes: see `task.Task`.
 
   Returns:
     The number.
   """
   width, inner = config.hidden_size, config.intermediate_size
-  tokens = batch_size * seq_length
+  num_sequences = batch_size * shape.num_rows
+  tokens = num_sequences * shape.seq_length
   # A weight, its two moments, its gradient, and half as much for the gaps
   # between what comes and goes; a second gradient where they are added up.
   of_weight = 26 + (4 if accumulates else 0) + (dtype_size % 4)
   # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
   # two drawn masks; and probabilities before and after their dropout.
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
-  of_token += config.num_attention_heads * seq_length * (5 + dtype_size)
+  of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
   layer = last = tokens * of_token
-  if num_output_positions is not None:
+  if shape.num_output_positions is not None:
     # Keys and values of all tokens, and everything else of these positions.
-    outputs = batch_size * num_output_positions * of_token
+    outputs = num_sequences * shape.num_output_positions * of_token
     last = min(layer, tokens * 3 * width * dtype_size + outputs)
   if recompute:
     kept = config.num_hidden_layers * tokens * width * dtype_size
@@ -124,14 +126,14 @@ def step_bytes(
   else:
     layers = (config.num_hidden_layers - 1) * layer + last + layer
   # Scores of the vocabulary, their softmax, both gradients.
-  head = 4 * batch_size * num_predictions * config.vocab_size * 4
-  if accumulates and num_predictions:
+  head = 4 * num_sequences * shape.num_predictions * config.vocab_size * 4
+  if accumulates and shape.num_predictions:
     # Allocators need more for it in a loop. The word embeddings, which are
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
     head = 1.5 * head + 4 * config.vocab_size * width * 4
   encoder = of_weight * loading.num_weights(config) + 1.3 * (layers + head)
-  return int(0.9e9 + encoder + loss_bytes)
+  return int(0.9e9 + encoder + shape.loss_bytes)
 
 
 def loss_too_large(loss_bytes: int) -> str:
@@ -159,9 +161,8 @@ def replicas_per_memory(devices: DeviceSettings) -> int:
 def step_flops(
   config: modeling.BertConfig,
   batch_size: int,
-  seq_length: int,
+  shape: StepShape,
   recompute: bool = False,
-  num_predictions: int = 0,
 ) -> int:
   """Floating-point operations of the matrix products of a step of training.
 
@@ -170,18 +171,20 @@ def step_flops(
 
   Args:
     config: config of the encoder.
-    batch_size: B, sequences per step.
-    seq_length: S, tokens of a sequence, which have no padding.
+    batch_size: examples per step.
+    shape: sizes of the step; its sequences have no padding.
     recompute: see `compute.FastCompute`.
-    num_predictions: P, masked positions of a sequence.
 
   Returns:
     The number; heads other than the masked LM's are left out.
   """
   width, inner = config.hidden_size, config.intermediate_size
   of_token = 4 * width * width + 2 * width * inner
-  of_token += 2 * seq_length * width  # scores, and the values weighted by them
-  layers = config.num_hidden_layers * batch_size * seq_length * of_token
+  # Scores, and the values weighted by them.
+  of_token += 2 * shape.seq_length * width
+  num_sequences = batch_size * shape.num_rows
+  tokens = num_sequences * shape.seq_length
+  layers = config.num_hidden_layers * tokens * of_token
   of_mask = width * width + width * config.vocab_size
-  heads = batch_size * (width * width + num_predictions * of_mask)
+  heads = num_sequences * (width * width + shape.num_predictions * of_mask)
   return 2 * ((4 if recompute else 3) * layers + 3 * heads)

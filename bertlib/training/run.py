@@ -301,10 +301,7 @@ def plan_training(run: Run) -> tuple[FastCompute, optimization.StepOptions]:
     run.settings,
     read_compute(run),
     run.config,
-    run.task.num_predictions,
-    run.task.num_output_positions,
-    run.task.num_rows,
-    run.task.loss_bytes,
+    run.step_shape,
   )
 
 

@@ -21,6 +21,7 @@ from bertlib.settings.common import (
   TrainingSettings,
 )
 from bertlib.training import memory_plan
+from bertlib.training.memory_plan import StepShape
 
 
 def choice_flags(compute: ComputeSettings) -> list[str]:
@@ -88,10 +89,7 @@ def plan_training(
   settings: TrainingSettings,
   compute: FastCompute,
   config: modeling.BertConfig,
-  num_predictions: int = 0,
-  num_output_positions: int | None = None,
-  num_rows: int = 1,
-  loss_bytes: int = 0,
+  shape: StepShape,
 ) -> tuple[FastCompute, optimization.StepOptions]:
   """Computation and options of a training step, from the flags.
 
@@ -99,64 +97,35 @@ def plan_training(
     settings: settings of the command.
     compute: from `read_compute`.
     config: sizes of the model.
-    num_predictions: see `memory_plan.step_bytes`.
-    num_output_positions: see `memory_plan.step_bytes`.
-    num_rows: see `memory_plan.fit`.
-    loss_bytes: see `task.Task`.
+    shape: sizes of the step.
 
   Returns:
     `compute`, which may recompute now, and the options of the step.
 
   Raises:
-    InputError: the batch cannot be divided as asked for, or no division keeps
-      training within --memory_gb.
+    InputError: flags contradict each other or the model; the batch cannot be
+      divided as asked for, or no division keeps training within --memory_gb.
   """
-  replicas = settings.devices.replicas
-  if replicas and settings.compute.optimizer_on_cpu:
-    raise InputError(
-      "--optimizer_on_cpu is for one device: it cannot be with"
-      f" {replicas.count} replicas"
-    )
+  _check_flags(settings, config)
   batch_size = memory_plan.replica_batch_size(
     settings.run.train_batch_size, settings.devices
   )
   num_micro_batches, recompute = plan_memory(
-    settings,
-    compute,
-    config,
-    batch_size,
-    num_predictions,
-    num_output_positions,
-    num_rows,
-    loss_bytes,
+    settings, compute, config, batch_size, shape
   )
   if batch_size % num_micro_batches:
-    shared_by = ""
-    if settings.devices.on_tpu:
-      shared_by = f" shared by {settings.devices.num_tpu_cores} TPU cores"
-    elif replicas:
-      shared_by = f" shared by {replicas.count} replicas"
-    raise InputError(
-      f"--gradient_accumulation_steps={num_micro_batches} does not divide"
-      f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
-    )
-  if settings.optimizer.freeze_layers > config.num_hidden_layers:
-    raise InputError(
-      f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
-      f" {config.num_hidden_layers} layers"
-    )
+    raise InputError(_cannot_divide(settings, num_micro_batches))
   on_cpu = settings.compute.optimizer_on_cpu
   has_fast_update = compute.jit_compile and not on_cpu
+  copy_weights = (
+    has_fast_update
+    and compute.dtype.size == 2
+    and not recompute
+    and not settings.devices.replicas
+  )
   return (
     dataclasses.replace(
-      compute,
-      recompute=recompute,
-      copy_weights=(
-        has_fast_update
-        and compute.dtype.size == 2
-        and not recompute
-        and not replicas
-      ),
+      compute, recompute=recompute, copy_weights=copy_weights
     ),
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
@@ -166,15 +135,43 @@ def plan_training(
   )
 
 
+def _check_flags(
+  settings: TrainingSettings, config: modeling.BertConfig
+) -> None:
+  """Refuses flags of a step that the devices or the model do not allow."""
+  replicas = settings.devices.replicas
+  if replicas and settings.compute.optimizer_on_cpu:
+    raise InputError(
+      "--optimizer_on_cpu is for one device: it cannot be with"
+      f" {replicas.count} replicas"
+    )
+  if settings.optimizer.freeze_layers > config.num_hidden_layers:
+    raise InputError(
+      f"--freeze_layers={settings.optimizer.freeze_layers}: the model has"
+      f" {config.num_hidden_layers} layers"
+    )
+
+
+def _cannot_divide(settings: TrainingSettings, num_micro_batches: int) -> str:
+  """Message about micro-batches that do not divide a batch evenly."""
+  devices = settings.devices
+  shared_by = ""
+  if devices.on_tpu:
+    shared_by = f" shared by {devices.num_tpu_cores} TPU cores"
+  elif devices.replicas:
+    shared_by = f" shared by {devices.replicas.count} replicas"
+  return (
+    f"--gradient_accumulation_steps={num_micro_batches} does not divide"
+    f" --train_batch_size={settings.run.train_batch_size}{shared_by}"
+  )
+
+
 def plan_memory(
   settings: TrainingSettings,
   compute: FastCompute,
   config: modeling.BertConfig,
   batch_size: int,
-  num_predictions: int,
-  num_output_positions: int | None,
-  num_rows: int,
-  loss_bytes: int,
+  shape: StepShape,
 ) -> tuple[int, bool]:
   """The number of micro-batches, and whether activations are recomputed.
 
@@ -183,10 +180,7 @@ def plan_memory(
     compute: from `read_compute`.
     config: sizes of the model.
     batch_size: examples of a replica in a step.
-    num_predictions: see `memory_plan.step_bytes`.
-    num_output_positions: see `memory_plan.step_bytes`.
-    num_rows: see `memory_plan.fit`.
-    loss_bytes: see `task.Task`.
+    shape: sizes of the step.
 
   Raises:
     InputError: not even one sequence fits into --memory_gb, or not the loss.
@@ -199,25 +193,18 @@ def plan_memory(
     memory_plan.fit,
     config,
     batch_size,
-    settings.model.max_seq_length,
-    int(asked.memory_gb * 10**9) // num_sharing,
-    compute.dtype.size,
-    num_predictions,
-    num_output_positions,
-    num_rows,
+    num_bytes=int(asked.memory_gb * 10**9) // num_sharing,
+    dtype_size=compute.dtype.size,
   )
-  plan = fit(loss_bytes=loss_bytes)
-  if plan is None and fit():
-    raise InputError(
-      f"--memory_gb={asked.memory_gb:g}:"
-      f" {memory_plan.loss_too_large(num_sharing * loss_bytes)}"
-    )
+  plan = fit(shape)
   if plan is None:
-    raise InputError(
-      f"--memory_gb={asked.memory_gb:g}: not even one sequence of"
-      f" {settings.model.max_seq_length} tokens fits. Give more, or a lower"
-      " --max_seq_length"
+    problem = (
+      f"not even one sequence of {shape.seq_length} tokens fits. Give more, or"
+      " a lower --max_seq_length"
     )
+    if fit(shape._replace(loss_bytes=0)):
+      problem = memory_plan.loss_too_large(num_sharing * shape.loss_bytes)
+    raise InputError(f"--memory_gb={asked.memory_gb:g}: {problem}")
   logging.info(
     "--memory_gb=%g: --gradient_accumulation_steps=%d, %d sequences at once,"
     " --%srecompute_activations; takes %.1f GB at most",

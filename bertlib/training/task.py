@@ -12,6 +12,7 @@ import modeling
 import tokenization
 from bertlib.data import tf_records
 from bertlib.settings.common import TrainingSettings
+from bertlib.training.memory_plan import StepShape
 from bertlib.training.model_selection import Selection
 
 
@@ -114,6 +115,17 @@ class Run:
   def is_chief(self) -> bool:
     """True in the process that writes checkpoints and results."""
     return self.settings.devices.is_chief
+
+  @property
+  def step_shape(self) -> StepShape:
+    """Sizes of a training step."""
+    return StepShape(
+      self.settings.model.max_seq_length,
+      self.task.num_rows,
+      self.task.num_predictions,
+      self.task.num_output_positions,
+      self.task.loss_bytes,
+    )
 
   @property
   def needs_dev_set(self) -> bool:

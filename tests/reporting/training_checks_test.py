@@ -7,6 +7,7 @@ import pytest
 import modeling
 import optimization
 from bertlib.compute import FastCompute
+from bertlib.data import tf_records
 from bertlib.reporting import training_checks
 from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings import option
@@ -47,7 +48,12 @@ def test_memory_check_uses_the_batch_of_a_replica(
   )
   settings = dataclasses.replace(settings, devices=DeviceSettings(**devices))
   task = Task(
-    "a_script", None, {}, ["loss"], num_output_positions=1, loss_bytes=10**8
+    "a_script",
+    None,
+    tf_records.token_layout(128),
+    ["loss"],
+    num_output_positions=1,
+    loss_bytes=10**8,
   )
   run = Run(settings, task, CONFIG, None, None, None)
   checked = []
@@ -56,7 +62,8 @@ def test_memory_check_uses_the_batch_of_a_replica(
     training_checks, "check_memory", lambda *sizes: checked.append(sizes)
   )
   training_checks.check_training(MemoryOnly(), run, LengthSummary(100, 50.0))
-  one = memory_plan.step_bytes(CONFIG, batch_size, 128, num_output_positions=1)
+  shape = memory_plan.StepShape(128, num_output_positions=1)
+  one = memory_plan.step_bytes(CONFIG, batch_size, shape)
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
 
 

@@ -12,6 +12,7 @@ from bertlib.checkpoints import loading
 from bertlib.settings.common import DeviceSettings
 from bertlib.training import memory_plan
 from bertlib.training.distribution import Cluster, Replicas
+from bertlib.training.memory_plan import StepShape
 
 pytestmark = pytest.mark.unit
 
@@ -54,10 +55,21 @@ def tasks(draw):
   return {
     "config": draw(st.sampled_from([BASE, LARGE])),
     "batch_size": draw(st.integers(1, 64)),
-    "seq_length": draw(st.integers(1, 512)),
+    "shape": StepShape(
+      draw(st.integers(1, 512)),
+      num_rows=draw(st.integers(1, 4)),
+      num_predictions=draw(st.integers(0, 80)),
+    ),
     "dtype_size": draw(st.sampled_from([2, 4])),
-    "num_predictions": draw(st.integers(0, 80)),
   }
+
+
+def with_more(task, name):
+  """The task with one more of what has this name."""
+  if name == "batch_size":
+    return task | {name: task[name] + 1}
+  shape = task["shape"]
+  return task | {"shape": shape._replace(**{name: getattr(shape, name) + 1})}
 
 
 def bytes_of(task, num_micro_batches, recompute):
@@ -129,29 +141,27 @@ def test_more_memory_gives_no_slower_plan(case, more):
 
 
 def test_nothing_fits_in_nothing():
-  assert memory_plan.fit(BASE, 8, 128, 0) is None
+  assert memory_plan.fit(BASE, 8, StepShape(128), 0) is None
 
 
 def test_with_memory_enough_a_batch_is_taken_whole():
-  plan = memory_plan.fit(LARGE, 64, 512, 10**13)
+  plan = memory_plan.fit(LARGE, 64, StepShape(512), 10**13)
   assert plan[:2] == (1, False)
 
 
 def test_the_large_model_trains_in_12_gb():
-  plan = memory_plan.fit(LARGE, 24, 384, 12 * 10**9, dtype_size=2)
+  plan = memory_plan.fit(LARGE, 24, StepShape(384), 12 * 10**9, dtype_size=2)
   assert plan is not None and plan.num_bytes <= 12 * 10**9
 
 
 @given(task=tasks(), recompute=st.booleans())
 @pytest.mark.parametrize(
-  "name", ["batch_size", "seq_length", "num_predictions"]
+  "name", ["batch_size", "seq_length", "num_rows", "num_predictions"]
 )
 def test_a_larger_step_takes_more(name, task, recompute):
   sizes = [
-    memory_plan.step_bytes(
-      **task | {name: task[name] + more}, recompute=recompute
-    )
-    for more in (0, 1)
+    memory_plan.step_bytes(**larger, recompute=recompute)
+    for larger in (task, with_more(task, name))
   ]
   assert sizes[0] < sizes[1]
 
@@ -162,7 +172,7 @@ def test_accumulation_takes_one_more_gradient_of_each_weight(task):
     memory_plan.step_bytes(**task, accumulates=a) for a in (False, True)
   )
   added = 4 * loading.num_weights(task["config"])
-  if task["num_predictions"]:  # its head takes more in a loop
+  if task["shape"].num_predictions:  # its head takes more in a loop
     assert other - one > added
   else:
     assert math.isclose(other - one, added, abs_tol=1)
@@ -173,9 +183,12 @@ def test_accumulation_takes_one_more_gradient_of_each_weight(task):
 
 @given(task=tasks())
 def test_the_last_layer_takes_what_its_positions_take(task):
-  length = task["seq_length"]
+  shape = task.pop("shape")
+  length = shape.seq_length
   whole, *sizes = (
-    memory_plan.step_bytes(**task, num_output_positions=positions)
+    memory_plan.step_bytes(
+      **task, shape=shape._replace(num_output_positions=positions)
+    )
     for positions in (None, length, max(length // 2, 1), 1)
   )
   assert whole == sizes[0]
@@ -185,7 +198,8 @@ def test_the_last_layer_takes_what_its_positions_take(task):
 @pytest.mark.parametrize("seq_length", [128, 512])
 def test_a_classifier_takes_nearly_a_layer_less(seq_length):
   def activations(config, **positions):
-    needed = memory_plan.step_bytes(config, 32, seq_length, **positions)
+    shape = StepShape(seq_length, **positions)
+    needed = memory_plan.step_bytes(config, 32, shape)
     return needed - 26 * loading.num_weights(config)
 
   shallow = modeling.BertConfig(30522, num_hidden_layers=11)
@@ -198,63 +212,41 @@ def test_a_classifier_takes_nearly_a_layer_less(seq_length):
 # a process with TensorFlow 2.21 and XLA: `benchmarks/peak_memory.py`, and steps
 # of `run_pretraining.model_fn_builder` in the same way.
 @pytest.mark.parametrize(
-  ("sizes", "batch", "options", "peak"),
+  ("sizes", "batch", "num_predictions", "options", "peak"),
   [
     # Layers, hidden size, heads; sequences, length; P; gigabytes.
-    ((1, 256, 4), (64, 256), {}, 1.18),
-    ((2, 256, 4), (64, 256), {}, 1.82),
-    ((2, 256, 4), (64, 256), {"dtype_size": 2}, 1.69),
-    ((2, 512, 8), (8, 512), {}, 1.79),
-    ((3, 384, 6), (32, 128), {}, 1.65),
-    ((4, 256, 4), (64, 128), {"dtype_size": 2}, 1.59),
-    ((2, 256, 4), (32, 256), {"accumulates": True}, 1.79),
-    ((2, 256, 4), (16, 256), {"accumulates": True}, 1.44),
-    ((2, 256, 4), (64, 128), {"num_predictions": 20}, 2.10),
-    ((3, 384, 6), (32, 256), {"num_predictions": 4}, 2.36),
-    (
-      (3, 384, 6),
-      (32, 256),
-      {"num_predictions": 4, "dtype_size": 2},
-      2.05,
-    ),
-    ((2, 256, 4), (32, 128), {"num_predictions": 1, "accumulates": True}, 1.57),
-    (
-      (2, 256, 4),
-      (32, 128),
-      {"num_predictions": 20, "accumulates": True},
-      2.05,
-    ),
-    (
-      (2, 256, 4),
-      (32, 128),
-      {"num_predictions": 20, "accumulates": True, "dtype_size": 2},
-      2.06,
-    ),
-    (
-      (2, 256, 4),
-      (16, 128),
-      {"num_predictions": 20, "accumulates": True},
-      1.65,
-    ),
-    (
-      (2, 256, 4),
-      (32, 128),
-      {"num_predictions": 40, "accumulates": True},
-      2.57,
-    ),
+    ((1, 256, 4), (64, 256), 0, {}, 1.18),
+    ((2, 256, 4), (64, 256), 0, {}, 1.82),
+    ((2, 256, 4), (64, 256), 0, {"dtype_size": 2}, 1.69),
+    ((2, 512, 8), (8, 512), 0, {}, 1.79),
+    ((3, 384, 6), (32, 128), 0, {}, 1.65),
+    ((4, 256, 4), (64, 128), 0, {"dtype_size": 2}, 1.59),
+    ((2, 256, 4), (32, 256), 0, {"accumulates": True}, 1.79),
+    ((2, 256, 4), (16, 256), 0, {"accumulates": True}, 1.44),
+    ((2, 256, 4), (64, 128), 20, {}, 2.10),
+    ((3, 384, 6), (32, 256), 4, {}, 2.36),
+    ((3, 384, 6), (32, 256), 4, {"dtype_size": 2}, 2.05),
+    ((2, 256, 4), (32, 128), 1, {"accumulates": True}, 1.57),
+    ((2, 256, 4), (32, 128), 20, {"accumulates": True}, 2.05),
+    ((2, 256, 4), (32, 128), 20, {"accumulates": True, "dtype_size": 2}, 2.06),
+    ((2, 256, 4), (16, 128), 20, {"accumulates": True}, 1.65),
+    ((2, 256, 4), (32, 128), 40, {"accumulates": True}, 2.57),
   ],
 )
-def test_measured_steps_take_no_more_than_planned(sizes, batch, options, peak):
+def test_measured_steps_take_no_more_than_planned(
+  sizes, batch, num_predictions, options, peak
+):
   num_layers, width, num_heads = sizes
   config = modeling.BertConfig(
     30522, width, num_layers, num_heads, 4 * width, type_vocab_size=2
   )
-  planned = memory_plan.step_bytes(
-    config,
-    *batch,
-    **options,
-    num_output_positions=1 + options.get("num_predictions", 0),
+  num_sequences, seq_length = batch
+  shape = StepShape(
+    seq_length,
+    num_predictions=num_predictions,
+    num_output_positions=1 + num_predictions,
   )
+  planned = memory_plan.step_bytes(config, num_sequences, shape, **options)
   assert peak <= planned / 1e9 < 1.6 * peak
 
 
@@ -290,11 +282,18 @@ def test_work_is_that_of_a_count_by_hand():
   # pooler, 1x2 by 2x2. Of 7 masks 7x2 by 2x2 and 7x2 by 2x10.
   layer = 4 * 20 + 50 + 50 + 30 + 30
   pooler, masks = 4, 28 + 140
-  assert memory_plan.step_flops(config, 1, 5) == 3 * 2 * (layer + pooler)
-  assert memory_plan.step_flops(config, 1, 5, num_predictions=7) == 3 * 2 * (
+  assert memory_plan.step_flops(config, 1, StepShape(5)) == 3 * 2 * (
+    layer + pooler
+  )
+  shape = StepShape(5, num_predictions=7)
+  assert memory_plan.step_flops(config, 1, shape) == 3 * 2 * (
     layer + pooler + masks
   )
-  assert memory_plan.step_flops(config, 1, 5, True) == 2 * (
+  shape = StepShape(5, num_rows=2)
+  assert memory_plan.step_flops(config, 1, shape) == 2 * 3 * 2 * (
+    layer + pooler
+  )
+  assert memory_plan.step_flops(config, 1, StepShape(5), True) == 2 * (
     4 * layer + 3 * pooler
   )
 
@@ -330,5 +329,5 @@ def test_work_is_that_of_the_graph_s_products(num_predictions):
         inner = first.shape[-2 if is_turned else -1]
         forward += 2 * inner * operation.outputs[0].shape.num_elements()
   assert 3 * forward == memory_plan.step_flops(
-    config, 4, 8, num_predictions=num_predictions
+    config, 4, StepShape(8, num_predictions=num_predictions)
   )

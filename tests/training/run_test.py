@@ -28,6 +28,7 @@ from bertlib.training import (
   step_plan,
   tpu,
 )
+from bertlib.training.memory_plan import StepShape
 from bertlib.training.task import Run, Task
 from optimization import Frozen, StepOptions
 
@@ -42,6 +43,9 @@ CONFIG = modeling.BertConfig(
   max_position_embeddings=12,
   type_vocab_size=2,
 )
+
+
+SHAPE = StepShape(384)  # --max_seq_length below
 
 
 # How it is computed
@@ -65,7 +69,7 @@ def plan(flags):
   """Computation and options of a training step."""
   settings = settings_of(flags)
   compute = step_plan.read_compute(settings)
-  return step_plan.plan_training(settings, compute, CONFIG)
+  return step_plan.plan_training(settings, compute, CONFIG, SHAPE)
 
 
 def test_without_flags_a_step_is_the_reference_s(flags):
@@ -126,7 +130,7 @@ def test_more_layers_than_there_are_cannot_be_frozen(flags):
   with pytest.raises(
     InputError, match="--freeze_layers=2: the model has 1 lay"
   ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
 
 
 @pytest.mark.parametrize("fastest", ["float32", "bfloat16", "float16"])
@@ -225,13 +229,13 @@ def test_micro_batches_that_do_not_divide_the_batch_are_refused(
     match=f"--gradient_accumulation_steps={num_micro_batches} "
     ".*--train_batch_size=24",
   ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
 
 
 def test_micro_batches_divide_the_share_of_a_tpu_core(flags):
   flags.use_tpu, flags.gradient_accumulation_steps = True, 2
   with pytest.raises(InputError, match="=24 shared by 8 TPU cores"):
-    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG)
+    step_plan.plan_training(settings_of(flags), FastCompute(), CONFIG, SHAPE)
 
 
 def test_an_empty_vocabulary_is_refused_where_one_is_needed(flags):
@@ -254,7 +258,7 @@ LARGE = modeling.BertConfig(
 def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
   flags.memory_gb = 12.0
   how, options = step_plan.plan_training(
-    settings_of(flags), FastCompute(tf.bfloat16), LARGE
+    settings_of(flags), FastCompute(tf.bfloat16), LARGE, SHAPE
   )
   assert 24 % options.num_micro_batches == 0 and options.num_micro_batches > 1
   (line,) = log
@@ -267,15 +271,14 @@ def test_memory_decides_the_micro_batches_and_is_logged(flags, log):
 def test_positions_that_the_last_layer_leaves_out_take_no_memory(flags):
   config = modeling.BertConfig(30522)
   whole, share = (
-    memory_plan.step_bytes(config, 24, 384, num_output_positions=positions)
-    for positions in (None, 1)
+    memory_plan.step_bytes(config, 24, shape)
+    for shape in (SHAPE, SHAPE._replace(num_output_positions=1))
   )
   flags.memory_gb = (whole + share) / 2 / 1e9
   settings = settings_of(flags)
   for positions, num_micro_batches in ((None, 2), (1, 1)):
-    _, options = step_plan.plan_training(
-      settings, FastCompute(), config, num_output_positions=positions
-    )
+    shape = SHAPE._replace(num_output_positions=positions)
+    _, options = step_plan.plan_training(settings, FastCompute(), config, shape)
     assert options.num_micro_batches == num_micro_batches
 
 
@@ -302,7 +305,7 @@ def test_replicas_on_the_cpu_share_the_memory(flags):
     )
     settings = dataclasses.replace(settings, devices=devices)
     _, found[on_gpu] = step_plan.plan_training(
-      settings, FastCompute(), modeling.BertConfig(30522)
+      settings, FastCompute(), modeling.BertConfig(30522), SHAPE
     )
   assert found[False].num_micro_batches > found[True].num_micro_batches
 
@@ -324,7 +327,7 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
     setattr(flags, name, value)
   found = settings_of(flags)
   how, _ = step_plan.plan_training(
-    found, step_plan.read_compute(found), modeling.BertConfig(30522)
+    found, step_plan.read_compute(found), modeling.BertConfig(30522), SHAPE
   )
   assert how.copy_weights == expected
 
@@ -332,7 +335,7 @@ def test_weights_are_copied_where_the_compiled_update_writes_the_copies(
 def test_memory_that_suffices_changes_nothing(flags):
   flags.memory_gb = 1000.0
   how, options = step_plan.plan_training(
-    settings_of(flags), FastCompute(), LARGE
+    settings_of(flags), FastCompute(), LARGE, SHAPE
   )
   assert not how.recompute and options.num_micro_batches == 1
 
@@ -342,19 +345,18 @@ def test_too_little_memory_is_refused(flags):
   with pytest.raises(
     InputError, match=r"--memory_gb=2: .*384 tokens.*--max_seq_length"
   ):
-    step_plan.plan_training(settings_of(flags), FastCompute(), LARGE)
+    step_plan.plan_training(settings_of(flags), FastCompute(), LARGE, SHAPE)
 
 
 def test_a_loss_over_the_batch_takes_its_memory_in_each_plan(flags):
   config = modeling.BertConfig(30522)
-  whole = memory_plan.step_bytes(config, 24, 384) / 1e9
+  whole = memory_plan.step_bytes(config, 24, SHAPE) / 1e9
   flags.memory_gb = whole + 1
   settings = settings_of(flags)
   found = []
   for loss_bytes in (0, 10**9, 2 * 10**9):
-    _, options = step_plan.plan_training(
-      settings, FastCompute(), config, loss_bytes=loss_bytes
-    )
+    shape = SHAPE._replace(loss_bytes=loss_bytes)
+    _, options = step_plan.plan_training(settings, FastCompute(), config, shape)
     found.append(options.num_micro_batches)
   assert found == [1, 1, 2]
 
@@ -366,9 +368,8 @@ def test_a_loss_that_alone_is_too_large_is_refused(flags):
     InputError,
     match=r"--memory_gb=12: the loss .* takes 13\.5 GB .*--train_batch_size",
   ):
-    step_plan.plan_training(
-      settings, FastCompute(), LARGE, loss_bytes=int(13.5e9)
-    )
+    shape = SHAPE._replace(loss_bytes=int(13.5e9))
+    step_plan.plan_training(settings, FastCompute(), LARGE, shape)
 
 
 # Hooks and results
