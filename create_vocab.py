@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 import tokenization
-from bertlib import app, files, folder_lock, lazy_module, text_files
+from bertlib import app, files, folder_lock, lazy_module, terminal, text_files
 from bertlib.checkpoints import config_schema
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -65,7 +65,7 @@ def read_text(
   Raises:
     InputError: see `text_files.read_lines`.
   """
-  with app.progress(len(files), "files") as bar:
+  with terminal.progress(len(files), "files") as bar:
     for path in files:
       for line in text_files.read_lines(path, encoding):
         yield line.rstrip("\n")

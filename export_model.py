@@ -34,7 +34,7 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app, embedding_spec, onednn
+from bertlib import app, embedding_spec, onednn, terminal
 from bertlib.checkpoints import (
   finding,
   loading,
@@ -420,7 +420,7 @@ def export(
     write_assets(source, own)
     exported_model.write_format(own, *number_formats)
     saved_object, callables = saved_model_object(model, weights, own)
-    with app.quiet(logging.ERROR):  # TensorFlow logs much here
+    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
       tf.saved_model.save(saved_object, temporary_dir, callables)
   logging.info(
     "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
@@ -481,7 +481,7 @@ def export_quantized(
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
   with atomic_folder(export_dir) as temporary_dir:
-    with app.quiet(logging.ERROR):  # TensorFlow logs much here
+    with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
       tflite_model = converter.convert()
     tf.io.gfile.makedirs(temporary_dir)
     write_assets(source, temporary_dir)

@@ -19,7 +19,7 @@ import os
 
 from absl import logging
 
-from bertlib import app, files, tensorflow_log
+from bertlib import app, files, tensorflow_log, terminal
 from bertlib.errors import InputError
 from bertlib.reporting import comparison, comparison_page, recorded_runs
 from bertlib.settings import option
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     for name in recorded_runs.FILES
   ]
   files.check_outputs([path], inputs)
-  app.print_table(comparison.terminal_table(runs))
+  terminal.print_table(comparison.terminal_table(runs))
   for warning in comparison.warnings(runs):
     logging.warning("%s", warning)
   if not option.value_of("tensorflow_log", False):

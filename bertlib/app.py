@@ -1,4 +1,4 @@
-"""Start and end of a command: flags, signals, one-line errors, progress bar."""
+"""Start and end of a command: flags, signals, one-line errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from logging import Formatter
 from typing import Any, Callable
 
 from absl import app, flags, logging
-from tqdm import tqdm
 
 from bertlib import errors, json_files, tensorflow_log
 from bertlib.errors import InputError
@@ -226,50 +225,6 @@ def _stop_at_once(number: int, frame: Any) -> None:
   os._exit(stopped.code)
 
 
-def show(*fields: str, sep: str = "\t") -> None:
-  """Prints data; control characters are escaped on a terminal only.
-
-  Args:
-    *fields: the data.
-    sep: separator.
-  """
-  if sys.stdout.isatty():
-    fields = tuple(map(errors.printable, fields))
-  print(*fields, sep=sep, flush=True)
-
-
-def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-  """Prints rows, which have the same keys, as an aligned table."""
-  cells = [list(rows[0])]
-  for row in rows:
-    cells.append(
-      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
-    )
-  widths = [max(map(len, column)) for column in zip(*cells)]
-  for row in cells:
-    print("  ".join(map(str.rjust, row, widths)))
-
-
-@contextlib.contextmanager
-def quiet(level: int) -> Iterator[None]:
-  """Logs nothing below a level of absl within its block.
-
-  The logger is as before afterwards, also in programs that set it up without
-  absl. `logging.set_verbosity` could only give it a level of its own.
-
-  Args:
-    level: such as `logging.WARNING`.
-  """
-  logger = logging.get_absl_logger()
-  before = logger.level
-  lowest = logging.converter.absl_to_standard(level)
-  logger.setLevel(max(logger.getEffectiveLevel(), lowest))
-  try:
-    yield
-  finally:
-    logger.setLevel(before)
-
-
 class _LogFormatter(Formatter):
   """Formats a record as one line, and a traceback on the lines after it."""
 
@@ -332,32 +287,3 @@ def read_receipt(path: str) -> dict[str, Any]:
   return json_files.read(
     path, _RECEIPT, "Name the run.json of a run, as the run left it"
   )
-
-
-def progress(total: int, unit: str, **options: Any) -> tqdm:
-  """Creates a progress bar; without a terminal, a log line every 10 seconds.
-
-  Args:
-    total: number of units to do.
-    unit: plural noun, such as "examples".
-    **options: further options of tqdm.
-
-  Returns:
-    The `tqdm` bar; the caller updates and closes it.
-  """
-  if not sys.stderr.isatty():
-    lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
-    options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
-    options["file"] = _LogFile()
-  return tqdm(total=total, unit=unit, **options)
-
-
-class _LogFile:
-  """File object for tqdm that writes to the log."""
-
-  def write(self, text: str) -> None:
-    if text.strip():
-      logging.info(text.strip())
-
-  def flush(self) -> None:
-    pass

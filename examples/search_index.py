@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 
 import run_embeddings
-from bertlib import app, files, text_files
+from bertlib import app, files, terminal, text_files
 from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -62,10 +62,10 @@ def main(_) -> None:
   queries = model.encode(FLAGS.query, prompt=prompt(model, "query"))
   index = load_index(index_class, FLAGS.index_file, queries.shape[1], lines)
   for query, vector in zip(FLAGS.query, queries):
-    app.show(query)
+    terminal.show(query)
     found = index.search(vector, FLAGS.top_k)
     for number, distance in zip(found.keys, found.distances):
-      app.show(f"{1 - distance:.3f}", lines[number])
+      terminal.show(f"{1 - distance:.3f}", lines[number])
 
 
 def prompt(model: run_embeddings.Predictor, name: str) -> str | None:

@@ -25,7 +25,7 @@ from sklearn import cluster, manifold
 from sklearn.feature_extraction import text as text_features
 
 import run_embeddings
-from bertlib import app, files, text_files
+from bertlib import app, files, terminal, text_files
 from bertlib.errors import InputError
 from bertlib.metrics import similarity_scores
 
@@ -66,7 +66,7 @@ def main(_) -> None:
   with files.atomic_write(FLAGS.html_file) as file:
     file.write(figure.to_html(include_plotlyjs=True))
   for name, size in zip(names, np.bincount(clusters)):
-    app.show(str(size), name)
+    terminal.show(str(size), name)
 
 
 def layout(vectors: np.ndarray) -> np.ndarray:

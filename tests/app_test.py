@@ -1,9 +1,8 @@
-"""Tests of what all commands share: errors, flags, output files, progress."""
+"""Tests of what all commands share: errors, flags, output files."""
 
 import errno
 import logging as python_logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -80,23 +79,6 @@ def test_verbosity_1_prints_the_traceback(script):
 
 
 # Log
-
-
-def test_a_quiet_block_leaves_the_log_as_it_was(caplog):
-  caplog.set_level("INFO")
-  caplog.set_level("NOTSET", logger="absl")
-  with app.quiet(logging.WARNING):
-    logging.info("left out")
-    logging.warning("a warning")
-  logging.info("after the block")
-  assert caplog.messages == ["a warning", "after the block"]
-
-
-def test_a_quiet_block_logs_no_more_than_its_surroundings(caplog):
-  caplog.set_level("ERROR", logger="absl")
-  with app.quiet(logging.WARNING):
-    logging.warning("left out")
-  assert not caplog.messages
 
 
 def test_commands_of_a_test_leave_the_log_to_the_next(script, caplog):
@@ -380,22 +362,6 @@ def test_pipe_is_written_directly(tmp_path):
   assert path.is_fifo()
 
 
-# Progress
-
-
-def test_progress_without_a_terminal_is_log_lines(log):
-  with app.progress(4, "files", delay=0, mininterval=0) as bar:
-    bar.update(3)
-  assert log[0] == "0 of 4 files, ? left"
-  assert re.fullmatch(r"3 of 4 files, \d\d:\d\d left", log[-1])
-
-
-def test_short_work_shows_no_progress(log):
-  with app.progress(4, "files") as bar:
-    bar.update(4)
-  assert log == []
-
-
 # Control characters
 
 
@@ -412,14 +378,6 @@ def test_short_work_shows_no_progress(log):
 )
 def test_printable_escapes_only_control_characters(text, shown):
   assert errors.printable(text) == shown
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
-  monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-  app.show("a\x1b[2J", "b")
-  escape = r"\x1b" if is_terminal else "\x1b"
-  assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
 
 
 def test_errors_and_log_lines_are_escaped(script):

@@ -26,6 +26,7 @@ ORDER = (
   "json_files",
   "folder_lock",
   "tensorflow_log",
+  "terminal",
   "app",
   "precision",
   "onednn",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib import app, files, json_files, text_files
+from bertlib import files, json_files, terminal, text_files
 from bertlib.checkpoints import (
   checkpoint_writer,
   compare,
@@ -503,7 +503,7 @@ def _name_labels(
     labels = trained
   config["id2label"] = dict(enumerate(labels))
   config["label2id"] = {label: i for i, label in enumerate(labels)}
-  app.show(f"labels: {', '.join(labels)}")
+  terminal.show(f"labels: {', '.join(labels)}")
 
 
 # Both directions
@@ -653,7 +653,7 @@ def _write_bytes(path: str, content: bytes) -> None:
 def _print_left_out(names: Iterable[str]) -> None:
   names = sorted(names)
   if names:
-    app.show(f"left out: {', '.join(names)}")
+    terminal.show(f"left out: {', '.join(names)}")
 
 
 def _print_written(

@@ -32,7 +32,7 @@ from typing import IO, Any, Callable
 
 from absl import logging
 
-from bertlib import app, files, json_files, lazy_module, published_models
+from bertlib import files, json_files, lazy_module, published_models, terminal
 from bertlib.checkpoints import checkpoint_names
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -321,7 +321,7 @@ def _receive(
         f" {published_models.TABLE}",
         False,
       )
-    bar = app.progress(size, "B", initial=have, unit_scale=True)
+    bar = terminal.progress(size, "B", initial=have, unit_scale=True)
     with bar, open(part, "ab") as file:
       file.truncate(have)
       if not have:

@@ -24,7 +24,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import app, files, json_files, text_files
+from bertlib import files, json_files, terminal, text_files
 from bertlib.data import (
   pretraining_instances,
   pretraining_text,
@@ -289,7 +289,7 @@ class BlockRun:
     for block in wanted:
       open(_text_file(folder, block), "wb").close()
 
-    with app.progress(len(self._input_files), "files") as bar:
+    with terminal.progress(len(self._input_files), "files") as bar:
       for number, path in enumerate(self._input_files):
         for block, document in deal_documents(
           text_files.read_utf8_lines(path, self._recipe.text_encoding),
@@ -327,7 +327,7 @@ class BlockRun:
     }
     counts = {path: collections.Counter() for path in num_pending}
     with (
-      app.progress(
+      terminal.progress(
         num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
       ) as bar,
       workers.worker_pool(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tokenization
-from bertlib import app, text_files
+from bertlib import terminal, text_files
 from bertlib.data import tf_records
 from bertlib.data.pretraining_text import Document, read_corpus, read_documents
 
@@ -134,7 +134,7 @@ def create_training_instances(
     "whole_word_draw": whole_word_draw,
   }
   instances: list[Any] = []
-  with app.progress(dupe_factor, "passes") as bar:
+  with terminal.progress(dupe_factor, "passes") as bar:
     for _ in range(dupe_factor):
       one_pass = create_pass(all_documents, rng, counts, **settings)
       instances += map(convert, one_pass) if convert else one_pass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tokenization
-from bertlib import app
+from bertlib import terminal
 from bertlib.data import (
   model_inputs,
   squad_examples,
@@ -33,7 +33,9 @@ def print_audit(
     settings.audit_doc_strides,
     settings.max_query_length,
   )
-  app.print_table([row | {"unaligned answers": len(unaligned)} for row in rows])
+  terminal.print_table(
+    [row | {"unaligned answers": len(unaligned)} for row in rows]
+  )
 
 
 def audit(

@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 import numpy as np
 
 import tokenization
-from bertlib import app
+from bertlib import terminal
 from bertlib.data import model_inputs, squad_spans, tf_records, workers
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_spans import EncodedExample
@@ -369,7 +369,9 @@ def convert_examples_to_windows(
       converted = (
         _convert_chunk(tokenizer, settings, *chunk) for chunk in chunks
       )
-    bar = app.progress(len(examples), "questions", disable=not show_progress)
+    bar = terminal.progress(
+      len(examples), "questions", disable=not show_progress
+    )
     stack.enter_context(bar)
     for (_, chunk), part in zip(chunks, converted):
       parts.append(part)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from bertlib import app
+from bertlib import terminal
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.files import atomic_write
 from bertlib.metrics import classification_scores
@@ -110,5 +110,5 @@ def write_predictions(
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
-        app.show(*label_columns(predicted), *texts)
+        terminal.show(*label_columns(predicted), *texts)
   logging.info("%d predictions in %s.tsv and .jsonl", len(examples), path)

@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib import app, text_files
+from bertlib import terminal, text_files
 from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -172,10 +172,10 @@ def write_predictions(
   with atomic_write(path) as file:
     for line in predictions:
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
-      app.show(line["text"])
+      terminal.show(line["text"])
       for candidates in line.get("masks", ()):
         shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)
-        app.show("", *shown, sep="  ")
+        terminal.show("", *shown, sep="  ")
       if line.get("pseudo_perplexity"):
         print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
   logging.info("Predictions in %s", path)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from bertlib import app
+from bertlib import terminal
 from bertlib.data import squad_features, squad_files
 from bertlib.data.squad_examples import SquadExample
 from bertlib.metrics import squad_decoding, squad_evaluation
@@ -61,7 +61,7 @@ def decode(
     finder = squad_decoding.AnswerFinder(
       *features, settings.model.do_lower_case
     )
-    app.print_table(
+    terminal.print_table(
       list(squad_evaluation.sweep(settings, examples, finder, questions))
     )
   return scores

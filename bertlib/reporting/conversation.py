@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Iterable
 
-from bertlib import app, text_files
+from bertlib import terminal, text_files
 from bertlib.errors import InputError
 from bertlib.settings.squad import SquadSettings
 
@@ -63,5 +63,5 @@ def interactive_loop(
     for answer in answers[:3]:
       span = f"{answer.start}-{answer.end}" if answer.text else "-"
       text = answer.text or "(no answer)"
-      app.show(f"{answer.probability:.3f}", f"{span:>11}", text, sep="  ")
+      terminal.show(f"{answer.probability:.3f}", f"{span:>11}", text, sep="  ")
     print(flush=True)

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 import optimization
-from bertlib import app, embedding_spec, files, folder_lock, text_files
+from bertlib import embedding_spec, files, folder_lock, terminal, text_files
 from bertlib.checkpoints import finding, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
@@ -219,7 +219,7 @@ def check_start(run: Run) -> None:
   Raises:
     InputError: devices, batches or weights are not as the run needs them.
   """
-  with app.quiet(logging.WARNING):  # training logs the rest again
+  with terminal.quiet(logging.WARNING):  # training logs the rest again
     if run.settings.run.do_train:
       plan_training(run)
     if run.trained or run.settings.model.init_checkpoint:

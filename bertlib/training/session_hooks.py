@@ -15,7 +15,7 @@ from absl import logging
 from tqdm import tqdm
 
 from bertlib import estimator_api
-from bertlib.app import progress
+from bertlib.terminal import progress
 
 
 class ProgressHook(tf.train.SessionRunHook):

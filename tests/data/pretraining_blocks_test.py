@@ -325,9 +325,9 @@ def test_a_complete_run_leaves_its_files_and_a_receipt(stopped):
 
 @pytest.mark.process
 def test_a_run_logs_its_progress(stopped):
-  often = "app.progress = functools.partial("
-  often += "app.progress, delay=0, mininterval=0)"
-  lines = ["import functools", "from bertlib import app", often]
+  often = "terminal.progress = functools.partial("
+  often += "terminal.progress, delay=0, mininterval=0)"
+  lines = ["import functools", "from bertlib import terminal", often]
   stopped.run(commands.succeed, "often", *lines)
   log = stopped.done.stderr
   assert re.search(r"1 of 1 files, \d\d:\d\d left", log)

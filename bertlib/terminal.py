@@ -1,0 +1,86 @@
+"""What a command shows: data, tables, progress bars, a quiet log."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+from tqdm import tqdm
+
+from bertlib import errors
+
+
+def show(*fields: str, sep: str = "\t") -> None:
+  """Prints data; control characters are escaped on a terminal only.
+
+  Args:
+    *fields: the data.
+    sep: separator.
+  """
+  if sys.stdout.isatty():
+    fields = tuple(map(errors.printable, fields))
+  print(*fields, sep=sep, flush=True)
+
+
+def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
+  """Prints rows, which have the same keys, as an aligned table."""
+  cells = [list(rows[0])]
+  for row in rows:
+    cells.append(
+      [f"{v:.4f}" if isinstance(v, float) else str(v) for v in row.values()]
+    )
+  widths = [max(map(len, column)) for column in zip(*cells)]
+  for row in cells:
+    print("  ".join(map(str.rjust, row, widths)))
+
+
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+  """Logs nothing below a level of absl within its block.
+
+  The logger is as before afterwards, also in programs that set it up without
+  absl. `logging.set_verbosity` could only give it a level of its own.
+
+  Args:
+    level: such as `logging.WARNING`.
+  """
+  logger = logging.get_absl_logger()
+  before = logger.level
+  lowest = logging.converter.absl_to_standard(level)
+  logger.setLevel(max(logger.getEffectiveLevel(), lowest))
+  try:
+    yield
+  finally:
+    logger.setLevel(before)
+
+
+def progress(total: int, unit: str, **options: Any) -> tqdm:
+  """Creates a progress bar; without a terminal, a log line every 10 seconds.
+
+  Args:
+    total: number of units to do.
+    unit: plural noun, such as "examples".
+    **options: further options of tqdm.
+
+  Returns:
+    The `tqdm` bar; the caller updates and closes it.
+  """
+  if not sys.stderr.isatty():
+    lines = "{n_fmt} of {total_fmt} {unit}, {remaining} left"
+    options = {"delay": 10, "mininterval": 10, "bar_format": lines} | options
+    options["file"] = _LogFile()
+  return tqdm(total=total, unit=unit, **options)
+
+
+class _LogFile:
+  """File object for tqdm that writes to the log."""
+
+  def write(self, text: str) -> None:
+    if text.strip():
+      logging.info(text.strip())
+
+  def flush(self) -> None:
+    pass

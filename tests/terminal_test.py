@@ -1,0 +1,49 @@
+"""Tests of what commands show: data, progress, a quiet log."""
+
+import re
+import sys
+
+import pytest
+from absl import logging
+
+from bertlib import terminal
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
+  monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+  terminal.show("a\x1b[2J", "b")
+  escape = r"\x1b" if is_terminal else "\x1b"
+  assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
+
+
+def test_progress_without_a_terminal_is_log_lines(log):
+  with terminal.progress(4, "files", delay=0, mininterval=0) as bar:
+    bar.update(3)
+  assert log[0] == "0 of 4 files, ? left"
+  assert re.fullmatch(r"3 of 4 files, \d\d:\d\d left", log[-1])
+
+
+def test_short_work_shows_no_progress(log):
+  with terminal.progress(4, "files") as bar:
+    bar.update(4)
+  assert log == []
+
+
+def test_a_quiet_block_leaves_the_log_as_it_was(caplog):
+  caplog.set_level("INFO")
+  caplog.set_level("NOTSET", logger="absl")
+  with terminal.quiet(logging.WARNING):
+    logging.info("left out")
+    logging.warning("a warning")
+  logging.info("after the block")
+  assert caplog.messages == ["a warning", "after the block"]
+
+
+def test_a_quiet_block_logs_no_more_than_its_surroundings(caplog):
+  caplog.set_level("ERROR", logger="absl")
+  with terminal.quiet(logging.WARNING):
+    logging.warning("left out")
+  assert not caplog.messages
