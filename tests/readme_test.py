@@ -91,6 +91,7 @@ each_shell_block = pytest.mark.parametrize(
 def commands_in(shell):
   """The simple commands of a shell block, each a list of words."""
   shell = re.sub(r"<<'?(\w+)'?\n.*?\n\1\n", "\n", shell, flags=re.S)
+  shell = re.sub(r"^#.*\n", "", shell, flags=re.M)
   shell = shell.replace("\\\n", " ").replace("\n", ";")
   lexer = shlex.shlex(shell, posix=True, punctuation_chars=True)
   lexer.commenters = ""
@@ -110,6 +111,7 @@ def commands_in(shell):
 
 def test_a_block_is_taken_apart():
   shell = (
+    "# comment\n"
     "for n in 1 2; do\n  python a.py --x=$n \\\n    --y='a b' > o.txt\ndone\n"
     "cat <<END\nx | y\nEND\nprintf a |\npython -m b\n"
   )
@@ -177,6 +179,8 @@ def python_commands(shell):
   for words in commands_in(shell):
     while words and re.fullmatch(r"\w+=.*", words[0]):
       words = words[1:]
+    if words and words[0] == "srun":
+      words = words[words.index("python") :]
     if not words or not words[0].endswith("python") or "-c" in words:
       continue
     _, script, *arguments = words
@@ -187,9 +191,9 @@ def python_commands(shell):
 
 
 PROGRAMS = {
-  *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "export", "for"),
-  *("head", "jupyter", "make", "mkdir", "pip", "printf", "python"),
-  *("saved_model_cli", "srun", "tail"),
+  *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
+  *("export", "for", "head", "jupyter", "make", "mkdir", "pip", "printf"),
+  *("python", "saved_model_cli", "scontrol", "srun", "tail", "test"),
 }
 
 
@@ -223,8 +227,12 @@ def test_commands_have_the_flags_they_are_given(block):
     assert flag_names(arguments) <= known, script
 
 
-# Of pip, TensorBoard and absl.
-_OTHERS = {"index-url", "logdir", "undefok"}
+# Of pip, TensorBoard, absl and Slurm.
+_OTHERS = {
+  *("index-url", "logdir", "undefok"),
+  *("exclusive", "gpus-per-node", "gpus-per-task", "ntasks-per-node"),
+  *("signal", "wait"),
+}
 
 
 # These name the flags of other projects.

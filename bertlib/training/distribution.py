@@ -109,8 +109,15 @@ def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
     gpus_per_node=num_tasks, gpus_per_task=1, auto_set_gpu=False
   )
   addresses = resolver.cluster_spec().job_tasks("worker")
-  _, index = resolver.get_task_info()
-  return Cluster(addresses, index)
+  # The resolver's own index is wrong for hosts such as n9 and n10: it sorts
+  # them by name, and Slurm by number.
+  host = environment["SLURMD_NODENAME"]
+  on_host = [
+    index
+    for index, address in enumerate(addresses)
+    if address.rpartition(":")[0] == host
+  ]
+  return Cluster(addresses, on_host[int(environment["SLURM_LOCALID"])])
 
 
 def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:

@@ -87,20 +87,30 @@ def test_malformed_tf_config_is_refused(text, message):
 
 
 @pytest.mark.unit
-def test_cluster_is_read_from_slurm(monkeypatch):
-  for name, value in {
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_STEP_NODELIST": "n[01-02]",
-    "SLURM_PROCID": "2",
-    "SLURM_LOCALID": "0",
-  }.items():
-    monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(
+  "hosts, nodes",
+  [("n[01-02]", ["n01", "n02"]), ("n[9-10]", ["n9", "n10"])],
+)
+def test_every_task_of_slurm_finds_its_own_address(hosts, nodes, monkeypatch):
   monkeypatch.delenv("TF_CONFIG", raising=False)
-  found = distribution.read_cluster(os.environ)
-  hosts = [address.partition(":")[0] for address in found.addresses]
-  assert (hosts, found.index) == (["n01", "n01", "n02", "n02"], 2)
-  assert len(set(found.addresses)) == 4
+  found = []
+  for task in range(4):
+    for name, value in {
+      "SLURM_STEP_NUM_TASKS": "4",
+      "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+      "SLURM_STEP_NODELIST": hosts,
+      "SLURM_PROCID": str(task),
+      "SLURM_LOCALID": str(task % 2),
+      "SLURMD_NODENAME": nodes[task // 2],
+    }.items():
+      monkeypatch.setenv(name, value)
+    found.append(distribution.read_cluster(os.environ))
+  (addresses,) = {tuple(cluster.addresses) for cluster in found}
+  own = [addresses[cluster.index] for cluster in found]
+  assert sorted(own) == sorted(addresses)
+  assert [address.partition(":")[0] for address in own] == [
+    nodes[task // 2] for task in range(4)
+  ]
 
 
 # Devices of one machine
