@@ -22,7 +22,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import os
 
 from bertlib import app, files, text_files
-from bertlib.checkpoints import compare, convert, finding, rewrite
+from bertlib.checkpoints import compare, convert, finding, model_files, rewrite
 from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.conversion import ConversionSettings
@@ -71,10 +71,8 @@ def _convert(settings: ConversionSettings) -> None:
     checkpoint = finding.find_checkpoint(source)
     convert.tensorflow_to_huggingface(
       checkpoint,
-      _given_or_beside(
-        settings, "bert_config_file", checkpoint, "bert_config.json"
-      ),
-      _given_or_beside(settings, "vocab_file", checkpoint, "vocab.txt"),
+      _given_or_beside(settings, "bert_config_file", checkpoint),
+      _given_or_beside(settings, "vocab_file", checkpoint),
       settings.output,
       settings.architecture,
       settings.do_lower_case,
@@ -83,12 +81,13 @@ def _convert(settings: ConversionSettings) -> None:
 
 
 def _given_or_beside(
-  settings: ConversionSettings, flag: str, checkpoint: str, name: str
+  settings: ConversionSettings, flag: str, checkpoint: str
 ) -> str:
   given = getattr(settings, flag)
   if given is not None:
     return given
-  path = os.path.join(os.path.dirname(checkpoint), name)
+  folder = os.path.dirname(checkpoint)
+  path = os.path.join(folder, model_files.BY_FLAG[flag])
   if not files.exists(path):
     raise InputError(f"{path}: no such file. Name the file with --{flag}")
   return path

@@ -38,6 +38,7 @@ from bertlib import app, embedding_spec, onednn, terminal
 from bertlib.checkpoints import (
   finding,
   loading,
+  model_files,
   model_json,
   quantization,
   rewrite,
@@ -108,8 +109,8 @@ def find_source(
     checkpoint = checkpoint or finding.model_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
-    config_file = config_file or os.path.join(model_dir, loading.CONFIG_FILE)
-    in_folder = os.path.join(model_dir, loading.VOCAB_FILE)
+    config_file = config_file or os.path.join(model_dir, model_files.CONFIG)
+    in_folder = os.path.join(model_dir, model_files.VOCAB)
     if tf.io.gfile.exists(in_folder):
       if vocab_file:
         vocabulary.check_same(vocab_file, in_folder)
@@ -119,7 +120,7 @@ def find_source(
         "%s has no %s, so the task of its model is unknown; only the encoder is"
         " exported",
         model_dir,
-        model_json.MODEL_FILE,
+        model_files.DESCRIPTION,
       )
   if not checkpoint or not config_file:
     raise InputError(
@@ -336,7 +337,7 @@ def _make_callable(
   """Adds the attributes with which TensorFlow Hub and Keras use an encoder."""
   saved_object.trainable_variables = module.weights
   saved_object.regularization_losses = []
-  vocab_file = os.path.join(folder, loading.VOCAB_FILE)
+  vocab_file = os.path.join(folder, model_files.VOCAB)
   if os.path.exists(vocab_file):
     saved_object.vocab_file = tf.saved_model.Asset(vocab_file)
     saved_object.do_lower_case = tf.Variable(

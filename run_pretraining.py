@@ -26,7 +26,13 @@ from absl import flags, logging
 
 import modeling
 from bertlib import app, estimator_api
-from bertlib.checkpoints import checkpoint_writer, finding, loading, model_json
+from bertlib.checkpoints import (
+  checkpoint_writer,
+  finding,
+  loading,
+  model_files,
+  model_json,
+)
 from bertlib.data import (
   dynamic_masking,
   input_pipeline,
@@ -622,11 +628,11 @@ def train_phases(
   if not settings.devices.is_chief:
     return
   last = planned[-1].folder
-  vocab_file = os.path.join(last, loading.VOCAB_FILE)
+  vocab_file = os.path.join(last, model_files.VOCAB)
   model_json.write_model_files(
     settings.run.output_dir,
     model_json.load_description(last),
-    loading.load_config(os.path.join(last, loading.CONFIG_FILE)),
+    loading.load_config(os.path.join(last, model_files.CONFIG)),
     vocab_file if tf.gfile.Exists(vocab_file) else None,
   )
   kept = checkpoint_writer.save_best(

@@ -30,7 +30,7 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   """
   import tensorflow.compat.v1 as tf
 
-  from bertlib.checkpoints import convert, loading, model_json
+  from bertlib.checkpoints import convert, loading, model_files, model_json
 
   task = TASKS[settings.task]
   config, vocab_file, encoder = read_encoder(settings)
@@ -43,8 +43,8 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
   calibrate(settings, description, config, checkpoint)
   convert.tensorflow_to_huggingface(
     checkpoint,
-    in_folder(settings, "ours", loading.CONFIG_FILE),
-    in_folder(settings, "ours", loading.VOCAB_FILE),
+    in_folder(settings, "ours", model_files.CONFIG),
+    in_folder(settings, "ours", model_files.VOCAB),
     in_folder(settings, "hugging_face"),
     task.architecture,
     do_lower_case=True,
@@ -55,19 +55,23 @@ def make_model(settings: SimpleNamespace) -> Iterator[Answer]:
 def read_encoder(settings: SimpleNamespace) -> tuple[Any, str, str | None]:
   """Config, vocabulary and checkpoint of the encoder; None: random weights."""
   import modeling
-  from bertlib.checkpoints import convert, loading
+  from bertlib.checkpoints import convert, loading, model_files
 
   if settings.model == "minilm" and settings.minilm:
     folder = in_folder(settings, "encoder")
     convert.huggingface_to_tensorflow(settings.minilm, folder)
     config, vocab_file, checkpoint = (
       os.path.join(folder, name)
-      for name in (loading.CONFIG_FILE, loading.VOCAB_FILE, "bert_model.ckpt")
+      for name in (
+        model_files.CONFIG,
+        model_files.VOCAB,
+        model_files.CHECKPOINT,
+      )
     )
     return loading.load_config(config), vocab_file, checkpoint
   layers, hidden, heads = SIZES[settings.model]
   vocab_file = settings.vocab_file or os.path.join(
-    settings.minilm, loading.VOCAB_FILE
+    settings.minilm, model_files.VOCAB
   )
   with open(vocab_file, encoding="utf-8") as file:
     vocab_size = file.read().rstrip("\n").count("\n") + 1
@@ -126,7 +130,7 @@ def calibrate(
   checkpoint: str,
 ) -> None:
   """Writes `quantization.json`, for int8."""
-  from bertlib.checkpoints import loading, quantization
+  from bertlib.checkpoints import model_files, quantization
   from bertlib.data import model_inputs, vocabulary
 
   path = in_folder(settings, "calibration.txt")
@@ -135,7 +139,7 @@ def calibrate(
       print(*text, sep=model_inputs.SEPARATOR, file=file)
   folder = in_folder(settings, "ours")
   tokenizer = vocabulary.load_tokenizer(
-    os.path.join(folder, loading.VOCAB_FILE), True, config.vocab_size
+    os.path.join(folder, model_files.VOCAB), True, config.vocab_size
   )
   length = description["max_seq_length"]
   quantization.find(

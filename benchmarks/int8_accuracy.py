@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-from bertlib.checkpoints import loading
+from bertlib.checkpoints import model_files
 from bertlib.metrics import result_files
 
 FLAGS = flags.FLAGS
@@ -75,8 +75,8 @@ def evaluate(model_dir: str, command: Sequence[str]) -> list[dict[str, float]]:
       options = {
         "precision": precision,
         "output_dir": folder,
-        "vocab_file": os.path.join(folder, loading.VOCAB_FILE),
-        "bert_config_file": os.path.join(folder, loading.CONFIG_FILE),
+        "vocab_file": os.path.join(folder, model_files.VOCAB),
+        "bert_config_file": os.path.join(folder, model_files.CONFIG),
       }
       done = subprocess.run(
         [

@@ -54,6 +54,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.app",
   "bertlib.checkpoints.checkpoint_names",
   "bertlib.checkpoints.huggingface_runner",
+  "bertlib.checkpoints.model_files",
   "bertlib.data.beir",
   "bertlib.data.classification",
   "bertlib.data.embedding_examples",

@@ -11,8 +11,7 @@ import tensorflow.compat.v1 as tf
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
-  loading,
-  model_json,
+  model_files,
 )
 
 
@@ -44,7 +43,7 @@ def save_best(model_dir: str, checkpoint: str) -> str:
   """
   best_dir = os.path.join(model_dir, finding.BEST)
   tf.gfile.MakeDirs(best_dir)
-  for name in (loading.CONFIG_FILE, loading.VOCAB_FILE, model_json.MODEL_FILE):
+  for name in model_files.COMPANIONS:
     if tf.gfile.Exists(os.path.join(model_dir, name)):
       tf.gfile.Copy(
         os.path.join(model_dir, name), os.path.join(best_dir, name), True

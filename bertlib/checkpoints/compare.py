@@ -26,6 +26,7 @@ from bertlib.checkpoints import (
   huggingface_runner,
   initialize,
   loading,
+  model_files,
   model_json,
   rewrite,
   sentence_transformers,
@@ -120,7 +121,7 @@ def load(path: str, config_file: str | None = None) -> Model:
   folder = _files_dir(path)
   return load_checkpoint(
     checkpoint,
-    config_file or os.path.join(folder, loading.CONFIG_FILE),
+    config_file or os.path.join(folder, model_files.CONFIG),
     model_json.load_description(folder),
   )
 
@@ -208,7 +209,7 @@ def load_saved_model(folder: str) -> Model:
       f"{folder}: has no signature {_SIGNATURE}; export it with --encoder"
     )
   config = loading.load_config(
-    os.path.join(_files_dir(folder), loading.CONFIG_FILE)
+    os.path.join(_files_dir(folder), model_files.CONFIG)
   )
   _, inputs = loaded.signatures[_SIGNATURE].structured_input_signature
   length = inputs["input_word_ids"].shape[1]  # None for any
@@ -277,7 +278,7 @@ def find_tokenizer(
   """
   folders = [_files_dir(path) for path in paths]
   if vocab_file is None:
-    files = [os.path.join(f, loading.VOCAB_FILE) for f in folders]
+    files = [os.path.join(f, model_files.VOCAB) for f in folders]
     vocab_file, _ = _common_value(
       {f: vocabulary.read_entries(f) for f in files if os.path.exists(f)},
       "vocab_file",
@@ -299,8 +300,8 @@ def _files_dir(path: str) -> str:
 def _read_casing(folder: str) -> tuple[str, bool] | None:
   """The file that contains `do_lower_case`, and its value."""
   for name in (
-    model_json.MODEL_FILE,
-    loading.CONFIG_FILE,
+    model_files.DESCRIPTION,
+    model_files.CONFIG,
     "tokenizer_config.json",
   ):
     path = os.path.join(folder, name)

@@ -22,6 +22,7 @@ from bertlib.checkpoints import (
   compare,
   config_schema,
   finding,
+  model_files,
   model_json,
   rewrite,
   sentence_transformers,
@@ -226,13 +227,15 @@ def huggingface_to_tensorflow(
     description = sentence.describe(config)
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
     checkpoint_writer.write_variables(
-      os.path.join(folder, "bert_model.ckpt"), variables
+      os.path.join(folder, model_files.CHECKPOINT), variables
     )
-    _write_json(os.path.join(folder, "bert_config.json"), config)
-    _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+    _write_json(os.path.join(folder, model_files.CONFIG), config)
+    _write_bytes(os.path.join(folder, model_files.VOCAB), vocab)
     if sentence:
-      _write_json(os.path.join(folder, model_json.MODEL_FILE), description)
-  _print_written(os.path.join(target_dir, "bert_model.ckpt"), variables, parts)
+      _write_json(os.path.join(folder, model_files.DESCRIPTION), description)
+  _print_written(
+    os.path.join(target_dir, model_files.CHECKPOINT), variables, parts
+  )
   if sentence:
     print(sentence_transformers.describe_vectors(description))
 
@@ -286,7 +289,7 @@ def _read_tokenizer(
         " tokenizer_config.json; some words will be tokenized differently"
       )
   if vocab_file is None:
-    vocab_file = os.path.join(folder, "vocab.txt")
+    vocab_file = os.path.join(folder, model_files.VOCAB)
     if not os.path.exists(vocab_file):
       return _vocab_of_fast_tokenizer(fast, folder), do_lower_case
   return _read_vocab(vocab_file), do_lower_case
@@ -427,7 +430,7 @@ def tensorflow_to_huggingface(
     )
     _write_json(os.path.join(folder, "config.json"), config)
     _write_json(os.path.join(folder, "tokenizer_config.json"), tokenizer_config)
-    _write_bytes(os.path.join(folder, "vocab.txt"), vocab)
+    _write_bytes(os.path.join(folder, model_files.VOCAB), vocab)
     if is_sentence_model:
       sentence_transformers.write(
         folder, description, projection, config["hidden_size"]

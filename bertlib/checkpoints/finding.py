@@ -11,11 +11,8 @@ import tensorflow.compat.v1 as tf
 from absl import logging
 
 from bertlib import files
-from bertlib.checkpoints import checkpoint_files, checkpoint_names
+from bertlib.checkpoints import checkpoint_files, checkpoint_names, model_files
 from bertlib.errors import InputError
-
-# Name of a released checkpoint in its folder.
-RELEASED = "bert_model.ckpt"
 
 # Subfolder of a model's folder with its best checkpoint.
 BEST = "best"
@@ -50,7 +47,9 @@ def find_checkpoint(path: str) -> str:
     return trained
   indexes = files.matching(path, "*.index")
   found = [index.removesuffix(".index") for index in indexes]
-  released = [name for name in found if os.path.basename(name) == RELEASED]
+  released = [
+    name for name in found if os.path.basename(name) == model_files.CHECKPOINT
+  ]
   if len(released or found) == 1:
     return (released or found)[0]
   if found:
@@ -103,7 +102,7 @@ def model_checkpoint(folder: str) -> str | None:
   The latter is what convert_checkpoint.py writes, and the cache of published
   models has. None if there is neither.
   """
-  released = os.path.join(folder, RELEASED)
+  released = os.path.join(folder, model_files.CHECKPOINT)
   has_released = checkpoint_files.exists(released)
   return trained_checkpoint(folder) or (released if has_released else None)
 

@@ -6,11 +6,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib.checkpoints import config_schema
-from bertlib.data import vocabulary
 from bertlib.errors import InputError
-
-CONFIG_FILE = "bert_config.json"
-VOCAB_FILE = vocabulary.VOCAB_FILE
 
 
 def load_config(path: str) -> modeling.BertConfig:

@@ -12,13 +12,12 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import json_files
-from bertlib.checkpoints import config_schema, finding, loading
+from bertlib.checkpoints import config_schema, finding, loading, model_files
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import atomic_write, open_any
 
 # In a model's folder, beside its checkpoints.
-MODEL_FILE = "model.json"
 
 _EMBEDDING = {
   "pooling": str,
@@ -90,9 +89,9 @@ def write_model_files(
   files = {}
   if vocab_file:
     with open_any(vocab_file, "rb") as file:
-      files[loading.VOCAB_FILE] = file.read().removeprefix(codecs.BOM_UTF8)
-  files[loading.CONFIG_FILE] = config.to_json_string().encode()
-  files[MODEL_FILE] = _as_json(model).encode()
+      files[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
+  files[model_files.CONFIG] = config.to_json_string().encode()
+  files[model_files.DESCRIPTION] = _as_json(model).encode()
   for name, content in files.items():
     path = os.path.join(output_dir, name)
     if overwrite or not tf.gfile.Exists(path):
@@ -124,7 +123,7 @@ def check(
   Raises:
     InputError: the checkpoint or the vocabulary belongs to another model.
   """
-  trained_vocab = os.path.join(output_dir, loading.VOCAB_FILE)
+  trained_vocab = os.path.join(output_dir, model_files.VOCAB)
   if vocab_file and tf.gfile.Exists(trained_vocab):
     vocabulary.check_same(vocab_file, trained_vocab)
   checkpoint = finding.trained_checkpoint(output_dir)
@@ -137,7 +136,7 @@ def check(
     for entries in (description, model)
   )
   stored = {key: value for key, value in stored.items() if key in wanted}
-  config_file = os.path.join(output_dir, loading.CONFIG_FILE)
+  config_file = os.path.join(output_dir, model_files.CONFIG)
   if tf.gfile.Exists(config_file):
     stored_config = vars(loading.load_config(config_file))
     stored |= {key: stored_config[key] for key in _FIXED_BY_TRAINING}
@@ -184,7 +183,7 @@ def load_description(model_dir: str) -> dict[str, Any]:
   Raises:
     InputError: the file is invalid.
   """
-  path = os.path.join(model_dir, MODEL_FILE)
+  path = os.path.join(model_dir, model_files.DESCRIPTION)
   if not tf.gfile.Exists(path):
     return {}
   return json_files.read(path, _DESCRIPTION, _FIX)
@@ -203,15 +202,15 @@ def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
   required = _REQUIRED.get(description.get("script"), {})
   problem = json_files.mismatch(description, required)
   if problem:
-    path = os.path.join(model_dir, MODEL_FILE)
+    path = os.path.join(model_dir, model_files.DESCRIPTION)
     raise InputError(f"{path}: {problem}. {_FIX}")
 
 
 def add_to_description(model_dir: str, **values: Any) -> None:
   """Adds keys to `model.json` of a model and of its best checkpoint."""
   for folder in (model_dir, os.path.join(model_dir, finding.BEST)):
-    if tf.gfile.Exists(os.path.join(folder, MODEL_FILE)):
-      with atomic_write(os.path.join(folder, MODEL_FILE)) as file:
+    if tf.gfile.Exists(os.path.join(folder, model_files.DESCRIPTION)):
+      with atomic_write(os.path.join(folder, model_files.DESCRIPTION)) as file:
         file.write(_as_json(load_description(folder) | values))
 
 

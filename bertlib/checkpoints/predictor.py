@@ -18,6 +18,7 @@ from bertlib.checkpoints import (
   finding,
   frozen_weights,
   loading,
+  model_files,
   model_json,
   quantization,
 )
@@ -85,9 +86,9 @@ class LoadedModel:
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
     self.description, checkpoint = self._find_model(model_dir, checkpoint)
-    config = loading.load_config(os.path.join(model_dir, loading.CONFIG_FILE))
+    config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
     self.tokenizer = vocabulary.load_tokenizer(
-      os.path.join(model_dir, loading.VOCAB_FILE),
+      os.path.join(model_dir, model_files.VOCAB),
       self.description["do_lower_case"],
       config.vocab_size,
     )

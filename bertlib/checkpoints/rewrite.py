@@ -21,18 +21,11 @@ from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
   finding,
-  loading,
+  model_files,
   model_json,
 )
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
-
-# Files that are copied together with a checkpoint.
-_COMPANIONS = (
-  loading.CONFIG_FILE,
-  loading.VOCAB_FILE,
-  model_json.MODEL_FILE,
-)
 
 # Files that identify the format of a folder without TensorFlow checkpoints.
 _FORMATS = {"saved_model.pb": "saved_model", "config.json": "huggingface"}
@@ -219,7 +212,7 @@ def _write(
   """Writes a checkpoint with the name of the last source; returns its path."""
   last = sources[-1]
   name = os.path.basename(last.path)
-  companions = {file: _beside(last, file) for file in _COMPANIONS}
+  companions = {file: _beside(last, file) for file in model_files.COMPANIONS}
   inputs = [
     *companions.values(),
     *(f for source in sources for f in files.checkpoint_files(source.path)),
@@ -276,7 +269,7 @@ def _dtype_and_shape(name: str, source: Checkpoint) -> str:
 
 
 def _vocab(source: Checkpoint) -> list[str] | None:
-  path = _beside(source, loading.VOCAB_FILE)
+  path = _beside(source, model_files.VOCAB)
   return vocabulary.read_entries(path) if os.path.exists(path) else None
 
 

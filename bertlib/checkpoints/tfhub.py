@@ -19,7 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from bertlib import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
-from bertlib.checkpoints import checkpoint_writer, loading, model_json, zoo
+from bertlib.checkpoints import checkpoint_writer, model_files, model_json, zoo
 from bertlib.errors import InputError
 from bertlib.files import atomic_folder, atomic_write
 
@@ -72,11 +72,11 @@ def flags_for(handle: str) -> dict[str, str | bool]:
     return os.path.join(converted, name)
 
   flags = {
-    "bert_config_file": path(loading.CONFIG_FILE),
-    "init_checkpoint": path("bert_model.ckpt"),
+    "bert_config_file": path(model_files.CONFIG),
+    "init_checkpoint": path(model_files.CHECKPOINT),
   }
-  if os.path.exists(path(loading.VOCAB_FILE)):
-    flags["vocab_file"] = path(loading.VOCAB_FILE)
+  if os.path.exists(path(model_files.VOCAB)):
+    flags["vocab_file"] = path(model_files.VOCAB)
   return flags | model_json.load_description(converted)
 
 
@@ -109,18 +109,18 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
   loaded = tf.saved_model.load(folder)
   weights = _weights(handle, loaded)
   checkpoint_writer.write_variables(
-    os.path.join(target_dir, "bert_model.ckpt"), weights
+    os.path.join(target_dir, model_files.CHECKPOINT), weights
   )
-  config = os.path.join(folder, "assets", loading.CONFIG_FILE)
+  config = os.path.join(folder, "assets", model_files.CONFIG)
   if tf.io.gfile.exists(config):
-    tf.io.gfile.copy(config, os.path.join(target_dir, loading.CONFIG_FILE))
+    tf.io.gfile.copy(config, os.path.join(target_dir, model_files.CONFIG))
   else:
-    with atomic_write(os.path.join(target_dir, loading.CONFIG_FILE)) as file:
+    with atomic_write(os.path.join(target_dir, model_files.CONFIG)) as file:
       json.dump(_sizes(weights, loaded), file, indent=2, sort_keys=True)
   if hasattr(loaded, "vocab_file"):
     vocab = loaded.vocab_file.asset_path.numpy().decode()
-    tf.io.gfile.copy(vocab, os.path.join(target_dir, loading.VOCAB_FILE))
-  with atomic_write(os.path.join(target_dir, model_json.MODEL_FILE)) as file:
+    tf.io.gfile.copy(vocab, os.path.join(target_dir, model_files.VOCAB))
+  with atomic_write(os.path.join(target_dir, model_files.DESCRIPTION)) as file:
     lower = getattr(loaded, "do_lower_case", None)
     values = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
     json.dump(values, file)

@@ -33,17 +33,12 @@ from typing import IO, Any, Callable
 from absl import logging
 
 from bertlib import files, json_files, lazy_module, published_models, terminal
-from bertlib.checkpoints import checkpoint_names
+from bertlib.checkpoints import checkpoint_names, model_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
 # It imports TensorFlow, which only models of the Hugging Face Hub need.
 convert = lazy_module.load("bertlib.checkpoints.convert")
-
-# The files of a model. The graph (.meta) in archives is not needed.
-_CONFIG, _VOCAB = "bert_config.json", "vocab.txt"
-_DESCRIPTION = "model.json"  # of a model of sentence vectors
-_CHECKPOINT = "bert_model.ckpt"
 
 # Files of a repository of the Hugging Face Hub, and those that it may lack.
 _WEIGHTS = "model.safetensors"
@@ -135,8 +130,10 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
   """Fetches a model; returns the flags with which a script uses it."""
   folder = fetch(name, cache_dir)
   return {
-    "vocab_file": os.path.join(folder, _VOCAB),
-    "bert_config_file": os.path.join(folder, _CONFIG),
+    **{
+      flag: os.path.join(folder, name)
+      for flag, name in model_files.BY_FLAG.items()
+    },
     "init_checkpoint": checkpoint_path(folder),
     "do_lower_case": published_models.find(name).do_lower_case,
   }
@@ -144,7 +141,7 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 
 def _missing(names: Collection[str]) -> list[str]:
   """Files of a model that are missing in a folder with these file names."""
-  missing = [name for name in (_CONFIG, _VOCAB) if name not in names]
+  missing = [name for name in model_files.BY_FLAG.values() if name not in names]
   found = [name for name in names if name.endswith(".index")]
   if len(found) != 1:
     return [*missing, "a checkpoint (one .index and all of its .data)"]
@@ -388,7 +385,7 @@ def _convert(
   with contextlib.redirect_stdout(report):
     convert.huggingface_to_tensorflow(download, folder)
   logging.debug("%s", report.getvalue())
-  _add_prompts(model, os.path.join(folder, _DESCRIPTION))
+  _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))
   hashes = {}
   for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
     path = os.path.join(download, name)
@@ -451,8 +448,8 @@ def _unpack(
       match = checkpoint_names.FILE.fullmatch(name)
       if match:
         prefixes.add(match["checkpoint"])
-        name = _CHECKPOINT + match["part"]
-      elif name not in (_CONFIG, _VOCAB):
+        name = model_files.CHECKPOINT + match["part"]
+      elif name not in model_files.BY_FLAG.values():
         continue
       if name in hashes or len(prefixes) > 1:
         raise InputError(f"has more than one model ({path})")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertlib import files
-from bertlib.checkpoints import loading, model_json
+from bertlib.checkpoints import model_files, model_json
 from bertlib.settings import option
 from bertlib.training.task import Run
 
@@ -86,10 +86,7 @@ def command_line(run: Run) -> str:
   else:
     flags += [
       f"--{flag}={run.path(name)}"
-      for flag, name in (
-        ("vocab_file", loading.VOCAB_FILE),
-        ("bert_config_file", loading.CONFIG_FILE),
-      )
+      for flag, name in model_files.BY_FLAG.items()
       if files.exists(run.path(name))
     ]
   given = run.settings.receipt.times_given

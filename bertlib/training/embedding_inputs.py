@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertlib import embedding_spec, text_files
-from bertlib.checkpoints import finding, loading, model_json
+from bertlib.checkpoints import finding, model_files, model_json
 from bertlib.data import beir, embedding_examples
 from bertlib.data.embedding_examples import Columns, Example
 from bertlib.embedding_spec import EmbeddingSpec
@@ -56,10 +56,7 @@ def find_model(settings: EmbeddingSettings) -> EmbeddingSettings:
   model = resolve.complete_model(
     model, folder, ("do_lower_case", "max_seq_length")
   )
-  for flag, name in (
-    ("bert_config_file", loading.CONFIG_FILE),
-    ("vocab_file", loading.VOCAB_FILE),
-  ):
+  for flag, name in model_files.BY_FLAG.items():
     if not getattr(model, flag):
       raise InputError(f"--{flag} must be given: {folder} has no {name}")
   return dataclasses.replace(settings, model=model)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from bertlib import text_files
-from bertlib.checkpoints import loading, model_json
+from bertlib.checkpoints import loading, model_files, model_json
 from bertlib.data import pretraining_records, record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
@@ -145,7 +145,7 @@ def required_flag(settings: PretrainingSettings, flag: str, action: str):
 
 def with_vocabulary(settings: PretrainingSettings) -> PretrainingSettings:
   """Adds the vocabulary in --output_dir to settings without --vocab_file."""
-  path = os.path.join(settings.run.output_dir, loading.VOCAB_FILE)
+  path = os.path.join(settings.run.output_dir, model_files.VOCAB)
   if settings.model.vocab_file or not tf.gfile.Exists(path):
     return settings
   description = model_json.load_description(settings.run.output_dir)

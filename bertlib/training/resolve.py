@@ -11,7 +11,14 @@ from absl import logging
 
 import modeling
 from bertlib import published_models
-from bertlib.checkpoints import finding, loading, model_json, tfhub, zoo
+from bertlib.checkpoints import (
+  finding,
+  loading,
+  model_files,
+  model_json,
+  tfhub,
+  zoo,
+)
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import exists
@@ -83,10 +90,7 @@ def complete_model(
     for name in names
     if name in description and name not in model.given
   }
-  for flag, name in (
-    ("bert_config_file", loading.CONFIG_FILE),
-    ("vocab_file", loading.VOCAB_FILE),
-  ):
+  for flag, name in model_files.BY_FLAG.items():
     path = os.path.join(folder, name)
     if not getattr(model, flag) and exists(path):
       brought[flag] = path

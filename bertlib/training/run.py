@@ -18,7 +18,7 @@ from absl import logging
 
 import optimization
 from bertlib import embedding_spec, files, folder_lock, terminal, text_files
-from bertlib.checkpoints import finding, model_json, quantization
+from bertlib.checkpoints import finding, model_files, model_json, quantization
 from bertlib.compute import FastCompute
 from bertlib.data import record_check
 from bertlib.errors import InputError
@@ -48,7 +48,7 @@ _RUN_FILES = (
   "eval_results*.txt",
   "events.*",
   "graph.pbtxt",
-  "model.json",
+  model_files.DESCRIPTION,
   "report.html",
   "run.json",
   "run-*.json",

@@ -1,0 +1,18 @@
+"""Names of the files of a model in its folder. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from bertlib.data import vocabulary
+
+CONFIG = "bert_config.json"
+VOCAB = vocabulary.VOCAB_FILE
+DESCRIPTION = "model.json"
+
+# Files that are copied together with a checkpoint.
+COMPANIONS = (CONFIG, VOCAB, DESCRIPTION)
+
+# Checkpoint of a published or converted model.
+CHECKPOINT = "bert_model.ckpt"
+
+# Files by the flag that names them.
+BY_FLAG = {"bert_config_file": CONFIG, "vocab_file": VOCAB}
