@@ -38,6 +38,7 @@ SECTIONS = {
     "how_to/out_of_memory.md",
     "how_to/speed.md",
     "how_to/mixed_precision.md",
+    "how_to/int8.md",
     "how_to/checkpoints_and_resuming.md",
     "how_to/early_stopping.md",
     "how_to/gpus.md",
