@@ -470,8 +470,7 @@ def main(_) -> None:
     return
   receipt = receipts.begin(__file__, settings)
   model = find_model(settings)
-  found = resolve.find_devices(settings)
-  settings = resolve.resolved(settings, model, found)
+  settings = dataclasses.replace(resolve.find_devices(settings), model=model)
   config = resolve.load_config(model)
   check_output(settings)
   tokenizer = resolve.load_tokenizer(model, config)
@@ -606,10 +605,8 @@ def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   check = doctor.check
   model = check("model", find_model, settings)
   found = check("devices", resolve.find_devices, settings)
-  settings = resolve.resolved(
-    settings,
-    doctor.or_else(model, settings.model),
-    doctor.or_else(found, (settings.devices, settings.compute)),
+  settings = dataclasses.replace(
+    doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)
   )
   config = check("config", resolve.load_config, model)
   check("output", check_output, settings, after=config)

@@ -186,10 +186,7 @@ def training_settings(**values: Any):
   from bertlib.settings.classifier import ClassifierSettings
   from bertlib.training import resolve
 
-  settings = option.make(ClassifierSettings, **values)
-  return resolve.resolved(
-    settings, settings.model, resolve.find_devices(settings)
-  )
+  return resolve.find_devices(option.make(ClassifierSettings, **values))
 
 
 def describe(keywords: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from bertlib import errors, json_files, tensorflow_log
 from bertlib.errors import InputError
 from bertlib.settings import help_text, option, rules
 from bertlib.settings.common import CHOICES
+from bertlib.settings.option import CommandSettings
 
 # Schema of a receipt, see `json_files`.
 _FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
@@ -49,7 +50,8 @@ class Stopped(SystemExit):
 
 
 def parse_flags(
-  settings: type | None = None, imports_tensorflow: bool = False
+  settings: type[CommandSettings] | None = None,
+  imports_tensorflow: bool = False,
 ) -> None:
   """Parses and checks the flags of a command, before it imports TensorFlow.
 
@@ -112,7 +114,9 @@ def run(main: Callable[[list[str]], Any]) -> None:
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
 
 
-def _print_help(settings: type, full: bool, value: str) -> None:
+def _print_help(
+  settings: type[CommandSettings], full: bool, value: str
+) -> None:
   """Prints the help of a command and exits, unless the flag is false."""
   if not flags.BooleanParser().parse(value):
     return

@@ -66,7 +66,7 @@ def test_full_help_lists_each_flag_once(command):
 @every_command
 def test_help_lists_required_flags_and_few_others(command):
   shown = listed_flags(help_of(command, full=False))
-  assert set(getattr(COMMANDS[command], "REQUIRED", ())) <= set(shown)
+  assert set(COMMANDS[command].REQUIRED) <= set(shown)
   assert len(shown) <= 26
 
 

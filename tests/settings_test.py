@@ -191,8 +191,6 @@ def test_a_named_model_stands_for_its_files(arguments):
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_examples_parse(settings):
-  if not hasattr(settings, "EXAMPLE"):
-    return
   values = flags.FlagValues()
   option.define(settings, values)
   values(settings.EXAMPLE.split()[1:])

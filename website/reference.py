@@ -81,9 +81,11 @@ def _all_flags() -> str:
   return _INTRODUCTION + markdown.table(heads, rows)
 
 
-def _command_page(command: str, summary: str, settings: type) -> str:
+def _command_page(
+  command: str, summary: str, settings: type[option.CommandSettings]
+) -> str:
   flags = dict(option.declarations(settings))
-  required = set(getattr(settings, "REQUIRED", ()))
+  required = set(settings.REQUIRED)
   example = textwrap.dedent(help_text.command_line(settings.EXAMPLE))
   parts = [
     f"# {command}.py\n\n{summary}\n\n```shell\n{example}\n```\n",

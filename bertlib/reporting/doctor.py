@@ -20,7 +20,7 @@ from absl import logging
 from bertlib import files
 from bertlib.errors import InputError, user_error_message
 from bertlib.reporting import receipts
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.common import RecordedSettings
 
 _WARNING = logging.converter.STANDARD_WARNING
 
@@ -108,7 +108,7 @@ def _collect_log() -> Iterator[list]:
 
 
 def diagnose(
-  settings: TrainingSettings, examine: Callable[[Any, Doctor], Any]
+  settings: RecordedSettings, examine: Callable[[Any, Doctor], Any]
 ) -> None:
   """Runs `examine(settings, doctor)`; exits with status 1 if a check fails."""
   doctor = Doctor()

@@ -26,7 +26,7 @@ from bertlib import app, files
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.settings import option
-from bertlib.settings.common import RunSettings
+from bertlib.settings.common import RecordedSettings, RunSettings
 
 ROOT = os.path.dirname(
   os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -56,12 +56,14 @@ class Receipt:
   the receipt has its earlier starts.
   """
 
-  def __init__(self, script: str, settings: Any, file_system: Any = files):
+  def __init__(
+    self, script: str, settings: RecordedSettings, file_system: Any = files
+  ):
     """Records the command line.
 
     Args:
       script: path of the script.
-      settings: settings of the command, with `receipt`.
+      settings: settings of the command.
       file_system: reads and writes the run's files; an object with the
         functions `open_any`, `exists` and `atomic_write` of `bertlib.files`.
     """
@@ -79,21 +81,21 @@ class Receipt:
       "started": _now(),
     }
 
-  def start(self, settings: Any, data_files: Iterable[str]) -> None:
+  def start(
+    self, settings: RecordedSettings, data_files: Iterable[str]
+  ) -> None:
     """Records the inputs of the run; creates --output_dir.
 
     Args:
       settings: settings of the command, without "auto".
       data_files: paths of the data files read.
     """
-    has_folder = hasattr(settings, "run")
-    if has_folder:
-      files.make_folder(settings.run.output_dir)
-    if hasattr(settings, "devices"):
-      self._writes = settings.devices.is_chief
+    run, compute = settings.run, settings.compute
+    if run:
+      files.make_folder(run.output_dir)
+    self._writes = not settings.devices or settings.devices.is_chief
     if not self._writes:
       return
-    compute = getattr(settings, "compute", None)
     values = option.values_of(settings)
     self._content |= {
       "flags": values
@@ -113,8 +115,8 @@ class Receipt:
       ],
       "results": None,
     }
-    if has_folder:
-      self._keep_earlier(settings.run)
+    if run:
+      self._keep_earlier(run)
       self._write()
 
   def finish(
@@ -214,7 +216,9 @@ def _last_save(folder: str) -> datetime.datetime | None:
   return datetime.datetime.fromtimestamp(max(times)).astimezone()
 
 
-def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
+def begin(
+  script: str, settings: RecordedSettings, file_system: Any = files
+) -> Receipt:
   """Starts the receipt of a run; with --rerun, checks the inputs first.
 
   Returns:
@@ -228,17 +232,14 @@ def begin(script: str, settings: Any, file_system: Any = files) -> Receipt:
   return Receipt(script, settings, file_system)
 
 
-def receipt_path(settings: Any) -> str:
+def receipt_path(settings: RecordedSettings) -> str:
   """Path of a command's receipt: in --output_dir or next to --output_file."""
-  if hasattr(settings, "run"):
-    return os.path.join(settings.run.output_dir, "run.json")
-  file = settings.output_file
-  if hasattr(settings, "num_shards"):  # the output is several files
-    file = "".join(files.split_names(file)[:1])
-  return f"{file}.run.json"
+  if settings.run:
+    return os.path.join(settings.output, "run.json")
+  return f"{settings.output}.run.json"
 
 
-def check_rerun(settings: Any, file_system: Any = files) -> None:
+def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
   """Compares the inputs of the run that --rerun repeats with those of now.
 
   Logs each difference. Files of flags that are given again may differ.
@@ -251,7 +252,7 @@ def check_rerun(settings: Any, file_system: Any = files) -> None:
   before = app.read_receipt(rerun)
   earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
   if os.path.abspath(receipt_path(settings)) in earlier_paths:
-    flag = "output_dir" if hasattr(settings, "run") else "output_file"
+    flag = "output_dir" if settings.run else "output_file"
     raise InputError(
       f"--rerun={rerun}: --{flag} holds the output of that run. Give another"
       f" --{flag}"
@@ -412,7 +413,7 @@ def code_hashes() -> dict[str, str]:
   return {"all": hashlib.sha256(together.encode()).hexdigest(), **hashes}
 
 
-def _model_files(settings: Any) -> list[dict[str, Any]]:
+def _model_files(settings: RecordedSettings) -> list[dict[str, Any]]:
   """Fingerprints of vocabulary, config and initial checkpoint."""
   values = option.values_of(settings)
   found = []
@@ -472,7 +473,9 @@ def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
   return names
 
 
-def _is_overridden(flag: str, settings: Any, before: Mapping[str, Any]) -> bool:
+def _is_overridden(
+  flag: str, settings: RecordedSettings, before: Mapping[str, Any]
+) -> bool:
   """True if a flag is given in addition to those of the receipt."""
   pattern = rf"--(no)?{flag}(=.*)?"
   repeated = sum(

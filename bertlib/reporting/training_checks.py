@@ -7,6 +7,7 @@ warning for what would not.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import re
 import subprocess
@@ -41,10 +42,8 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
   check = doctor.check
   model = check("model", resolve.fetch_model, settings.model)
   found = check("devices", resolve.find_devices, settings)
-  settings = resolve.resolved(
-    settings,
-    doctor.or_else(model, settings.model),
-    doctor.or_else(found, (settings.devices, settings.compute)),
+  settings = dataclasses.replace(
+    doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)
   )
   known = Task if task is SKIPPED else task  # the class has the defaults
   config = check("config", resolve.load_config, model, known.min_seq_length)

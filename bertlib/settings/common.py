@@ -496,8 +496,36 @@ class ReceiptSettings:
   times_given: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
+class RecordedSettings(option.CommandSettings):
+  """Settings of a command that writes a receipt.
+
+  Attributes:
+    receipt: flags about the receipt.
+    output: the folder or the first file that the command writes.
+    run: None in a command without --output_dir.
+    compute: None in a command that computes nothing with a model.
+    devices: None in such a command too.
+  """
+
+  receipt: ReceiptSettings
+  output: str
+  run: RunSettings | None = None
+  compute: ComputeSettings | None = None
+  devices: DeviceSettings | None = None
+
+
+class EstimatorSettings(RecordedSettings):
+  """Settings of a command that runs a model, in training or without."""
+
+  model: ModelSettings
+  text: TextSettings
+  compute: ComputeSettings
+  quantization: QuantizationSettings
+  devices: DeviceSettings
+
+
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(EstimatorSettings):
   """Settings of all training scripts; each adds its own."""
 
   SECTION: ClassVar[str] = "data"
@@ -510,3 +538,8 @@ class TrainingSettings:
   quantization: QuantizationSettings = option.group(QuantizationSettings)
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
+
+  @property
+  def output(self) -> str:
+    """The --output_dir."""
+    return self.run.output_dir

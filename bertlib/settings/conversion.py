@@ -24,7 +24,7 @@ ARCHITECTURES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ConversionSettings:
+class ConversionSettings(option.CommandSettings):
   """Flags of convert_checkpoint.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("input",)

@@ -9,7 +9,7 @@ from bertlib.settings import option
 
 
 @dataclasses.dataclass(frozen=True)
-class DownloadSettings:
+class DownloadSettings(option.CommandSettings):
   """Flags of download_model.py."""
 
   SECTION: ClassVar[str] = "model"

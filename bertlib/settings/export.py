@@ -12,7 +12,7 @@ from bertlib.settings.ranges import SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportSettings:
+class ExportSettings(option.CommandSettings):
   """Flags of export_model.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("export_dir",)

@@ -10,6 +10,7 @@ from bertlib.settings import option
 from bertlib.settings.common import (
   ComputeSettings,
   DeviceSettings,
+  EstimatorSettings,
   ModelSettings,
   QuantizationSettings,
   ReceiptSettings,
@@ -19,7 +20,7 @@ from bertlib.settings.ranges import AT_LEAST_1
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureSettings:
+class FeatureSettings(EstimatorSettings):
   """Flags of extract_features.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
@@ -133,3 +134,8 @@ class FeatureSettings:
   devices: DeviceSettings = option.group(DeviceSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
+
+  @property
+  def output(self) -> str:
+    """The --output_file."""
+    return self.output_file

@@ -43,7 +43,10 @@ _WIDTH = 80
 
 
 def render(
-  settings: type, values: flags.FlagValues, full: bool, summary: str = ""
+  settings: type[option.CommandSettings],
+  values: flags.FlagValues,
+  full: bool,
+  summary: str = "",
 ) -> str:
   """Returns the help of a command.
 
@@ -54,7 +57,7 @@ def render(
     summary: one line about the command, or "".
   """
   own = dict(option.declarations(settings))
-  required = set(getattr(settings, "REQUIRED", ()))
+  required = set(settings.REQUIRED)
   if "init_checkpoint" in own:  # a published model brings them
     required -= {"bert_config_file", "vocab_file"}
   parts = [f"Example:\n{command_line(settings.EXAMPLE)}", summary]

@@ -1,9 +1,10 @@
 """Flags declared as fields of dataclasses: type, default, help and range.
 
-A settings class is a frozen dataclass. Each of its fields is a flag of the same
-name, declared by one of the functions below, or a `group` of flags that several
-commands share. `define` defines the flags, `from_flags` creates the settings
-from their values, and `help_text.render` the text of `--help`.
+The settings class of a command is a frozen dataclass, a `CommandSettings`. Each
+of its fields is a flag of the same name, declared by one of the functions
+below, or a `group` of flags that several commands share. `define` defines the
+flags, `from_flags` creates the settings from their values, and
+`help_text.render` the text of `--help`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, ClassVar, TypeVar
 
 from absl import flags
 
@@ -23,7 +24,27 @@ from bertlib.errors import english_list
 from bertlib.settings import rules
 from bertlib.settings.ranges import Range
 
-Settings = TypeVar("Settings")
+
+class CommandSettings:
+  """Base of the settings class of a command.
+
+  Attributes:
+    EXAMPLE: a command line.
+    SECTION: heading of the help for flags that name none, a key of
+      `help_text.SECTIONS`.
+    REQUIRED: flags that must be given.
+    REQUIRED_UNLESS: flag that replaces all of them, if given.
+    FLAGS_MAY_FOLLOW_ARGUMENTS: whether flags are also parsed after arguments.
+  """
+
+  EXAMPLE: ClassVar[str]
+  SECTION: ClassVar[str]
+  REQUIRED: ClassVar[Sequence[str]] = ()
+  REQUIRED_UNLESS: ClassVar[str | None] = None
+  FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = False
+
+
+Settings = TypeVar("Settings", bound=CommandSettings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,19 +229,18 @@ def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
 
 
 def define(
-  settings: type,
+  settings: type[CommandSettings],
   values: flags.FlagValues = flags.FLAGS,
   required: bool = True,
 ) -> None:
   """Defines the flags of a settings class as flags of the command.
 
   Args:
-    settings: the class. The flags in its `REQUIRED` must be given unless the
-      flag in its `REQUIRED_UNLESS` is; `EXAMPLE` is a command line.
+    settings: the class.
     values: where to define them.
     required: whether parsing fails if a required flag is missing.
   """
-  values.set_gnu_getopt(getattr(settings, "FLAGS_MAY_FOLLOW_ARGUMENTS", False))
+  values.set_gnu_getopt(settings.FLAGS_MAY_FOLLOW_ARGUMENTS)
   command = sys.argv[0]  # absl's name of the main module
   for name, flag in declarations(settings):
     others = {} if flag.choices is None else {"enum_values": flag.choices}
@@ -237,7 +257,7 @@ def define(
     values.register_key_flag_for_module(command, values[name])
     if flag.alias:
       flags.DEFINE_alias(flag.alias, name, values, command)
-  if required and hasattr(settings, "REQUIRED"):
+  if required and settings.REQUIRED:
     _require(settings, values)
 
 
@@ -255,9 +275,9 @@ def is_model_folder(path: str) -> bool:
   )
 
 
-def _require(settings: type, values: flags.FlagValues) -> None:
+def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
   """Makes parsing fail if a required flag is missing."""
-  unless = getattr(settings, "REQUIRED_UNLESS", None)
+  unless = settings.REQUIRED_UNLESS
 
   def check(found: Mapping[str, Any]) -> bool:
     if unless and found[unless]:
@@ -316,7 +336,7 @@ def from_flags(
   )
 
 
-def _fill(settings: Settings, filled: Mapping[str, Any]) -> Settings:
+def _fill(settings: Any, filled: Mapping[str, Any]) -> Any:
   """Sets the fields with these names, also in groups of flags."""
   changed = {}
   for field in dataclasses.fields(settings):
@@ -378,7 +398,7 @@ def parse_again(
   return from_flags(settings, others)
 
 
-def values_of(settings: Any) -> dict[str, Any]:
+def values_of(settings: CommandSettings) -> dict[str, Any]:
   """Values of the flags of a command by name, from its settings."""
   found = {}
   for field in dataclasses.fields(settings):

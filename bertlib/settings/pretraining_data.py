@@ -6,8 +6,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
+from bertlib import files
 from bertlib.settings import option
-from bertlib.settings.common import ReceiptSettings, TextSettings
+from bertlib.settings.common import (
+  ReceiptSettings,
+  RecordedSettings,
+  TextSettings,
+)
 from bertlib.settings.ranges import (
   AT_LEAST_1,
   COUNT,
@@ -19,7 +24,7 @@ from bertlib.settings.ranges import (
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingDataSettings:
+class PretrainingDataSettings(RecordedSettings):
   """Flags of create_pretraining_data.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = (
@@ -143,6 +148,11 @@ class PretrainingDataSettings:
   text: TextSettings = option.group(TextSettings)
   receipt: ReceiptSettings = option.group(ReceiptSettings)
   given: frozenset[str] = frozenset()  # flags on the command line
+
+  @property
+  def output(self) -> str:
+    """The first name of --output_file."""
+    return "".join(files.split_names(self.output_file)[:1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from bertlib.settings import option
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportSettings:
+class ReportSettings(option.CommandSettings):
   """Flags of report.py."""
 
   FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True

@@ -10,7 +10,7 @@ from bertlib.settings.ranges import FINITE
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadMetricsSettings:
+class SquadMetricsSettings(option.CommandSettings):
   """Flags of squad_metrics.py."""
 
   FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True

@@ -12,7 +12,7 @@ from bertlib.settings.ranges import AT_LEAST_1, COUNT
 
 
 @dataclasses.dataclass(frozen=True)
-class VocabularySettings:
+class VocabularySettings(option.CommandSettings):
   """Flags of create_vocab.py."""
 
   REQUIRED: ClassVar[Sequence[str]] = ("output_file",)

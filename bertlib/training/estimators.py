@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bertlib import estimator_api
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.common import EstimatorSettings, RunSettings
 from bertlib.training import distribution
 
 
 def build(
-  settings: TrainingSettings,
+  settings: EstimatorSettings,
   model_fn,
   model_dir: str,
   predict_batch_size: int | None = None,
@@ -28,28 +28,27 @@ def build(
     An `estimator_api.TPUEstimator`, which serves a CPU or GPU too, or a
     `distribution.ReplicatedEstimator`.
   """
+  run, devices = settings.run, settings.devices
   sizes = {"predict_batch_size": predict_batch_size}
-  if hasattr(settings, "run"):
+  if run:
     sizes = {
-      "train_batch_size": settings.run.train_batch_size,
-      "eval_batch_size": settings.run.eval_batch_size,
-      "predict_batch_size": predict_batch_size
-      or settings.run.predict_batch_size,
+      "train_batch_size": run.train_batch_size,
+      "eval_batch_size": run.eval_batch_size,
+      "predict_batch_size": predict_batch_size or run.predict_batch_size,
     }
-  for_training = _training_config(settings) if trains else {}
-  replicas = settings.devices.replicas
-  if replicas:
+  for_training = _training_config(run, devices.on_tpu) if trains else {}
+  if devices.replicas:
     return distribution.ReplicatedEstimator(
-      model_fn, model_dir, replicas, for_training, **sizes
+      model_fn, model_dir, devices.replicas, for_training, **sizes
     )
   with distribution.without_tf_config():
     run_config = estimator_api.RunConfig(
-      cluster=settings.devices.tpu_cluster,
-      master=settings.devices.master,
+      cluster=devices.tpu_cluster,
+      master=devices.master,
       model_dir=model_dir,
       tpu_config=estimator_api.TPUConfig(
-        iterations_per_loop=settings.devices.iterations_per_loop,
-        num_shards=settings.devices.num_tpu_cores,
+        iterations_per_loop=devices.iterations_per_loop,
+        num_shards=devices.num_tpu_cores,
         per_host_input_for_training=(
           estimator_api.InputPipelineConfig.PER_HOST_V2
         ),
@@ -57,7 +56,7 @@ def build(
       **for_training,
     )
   estimator = estimator_api.TPUEstimator(
-    use_tpu=settings.devices.on_tpu,
+    use_tpu=devices.on_tpu,
     model_fn=model_fn,
     config=run_config,
     **sizes,
@@ -68,14 +67,12 @@ def build(
   return estimator
 
 
-def _training_config(settings: TrainingSettings) -> dict[str, int]:
+def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, int]:
   """Arguments of a `RunConfig` that only training needs."""
   return {
-    "tf_random_seed": settings.run.seed,
-    "save_checkpoints_steps": settings.run.steps_per_checkpoint,
-    "keep_checkpoint_max": settings.run.keep_checkpoint_max,
+    "tf_random_seed": run.seed,
+    "save_checkpoints_steps": run.steps_per_checkpoint,
+    "keep_checkpoint_max": run.keep_checkpoint_max,
     # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
-    "save_summary_steps": settings.run.log_steps
-    if settings.devices.on_tpu
-    else 0,
+    "save_summary_steps": run.log_steps if on_tpu else 0,
   }

@@ -7,12 +7,12 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 
 from bertlib.checkpoints import quantization
-from bertlib.settings.common import TrainingSettings
+from bertlib.settings.common import EstimatorSettings
 
 
 def model_fn_for_inference(
   model_fn: Callable,
-  settings: TrainingSettings,
+  settings: EstimatorSettings,
   encoder: quantization.TrainedEncoder,
   default_batches: Callable,
 ) -> Callable:

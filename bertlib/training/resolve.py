@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import logging
 
@@ -23,13 +23,14 @@ from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import exists
 from bertlib.settings.common import (
-  ComputeSettings,
-  DeviceSettings,
+  EstimatorSettings,
   ModelSettings,
   TrainingSettings,
 )
 from bertlib.training import devices
 from bertlib.training.model_selection import Selection
+
+Settings = TypeVar("Settings", bound=EstimatorSettings)
 
 
 def fetch_model(model: ModelSettings) -> ModelSettings:
@@ -122,9 +123,7 @@ def find_init_checkpoint(value: str) -> str:
     ) from error
 
 
-def find_devices(
-  settings: TrainingSettings,
-) -> tuple[DeviceSettings, ComputeSettings]:
+def find_devices(settings: Settings) -> Settings:
   """Finds the devices of a run, and what "auto" stands for on them.
 
   Where a run resumes, or evaluates what another has trained, "auto" is what
@@ -134,37 +133,20 @@ def find_devices(
     settings: of the command.
 
   Returns:
-    Its settings of devices and computation, with nothing left to decide.
+    The settings, with nothing left to decide about devices and computation.
 
   Raises:
     InputError: see `devices.find` and `devices.choose`.
   """
-  run = getattr(settings, "run", None)
+  run = settings.run
   paths = {"init_checkpoint": settings.model.init_checkpoint}
   recorded = {}
   if run and run.output_dir:
     paths["output_dir"] = run.output_dir
     recorded = model_json.load_description(run.output_dir)
   found = devices.find(settings.devices, bool(run and run.do_train), paths)
-  return found, devices.choose(settings.compute, found, recorded)
-
-
-def resolved(
-  settings: TrainingSettings,
-  model: ModelSettings,
-  decided: tuple[DeviceSettings, ComputeSettings],
-) -> TrainingSettings:
-  """Settings with the model and the devices that were found.
-
-  Args:
-    settings: of the command.
-    model: of `fetch_model`.
-    decided: of `find_devices`.
-  """
-  found, compute = decided
-  return dataclasses.replace(
-    settings, model=model, devices=found, compute=compute
-  )
+  compute = devices.choose(settings.compute, found, recorded)
+  return dataclasses.replace(settings, devices=found, compute=compute)
 
 
 def with_best_metric(

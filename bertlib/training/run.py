@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -120,8 +121,7 @@ def setup(settings: TrainingSettings, task: Task) -> Run:
     InputError: model, devices, folder or flags are not as the run needs them.
   """
   model = resolve.fetch_model(settings.model)
-  found = resolve.find_devices(settings)
-  settings = resolve.resolved(settings, model, found)
+  settings = dataclasses.replace(resolve.find_devices(settings), model=model)
   config = resolve.load_config(model, task.min_seq_length)
   tokenizer = resolve.load_tokenizer(
     model, config, task.never_split, task.needs_vocabulary

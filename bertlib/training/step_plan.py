@@ -16,6 +16,7 @@ from bertlib.errors import InputError
 from bertlib.settings.common import (
   CHOICES,
   ComputeSettings,
+  EstimatorSettings,
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
@@ -65,12 +66,12 @@ def may_be_too_few(run: RunSettings, num_examples: int) -> bool:
 
 
 def read_compute(
-  settings: TrainingSettings, masks_padding: bool = True
+  settings: EstimatorSettings, masks_padding: bool = True
 ) -> FastCompute:
   """Precision, unpadding and XLA compilation, from the flags.
 
   Args:
-    settings: with devices and computation decided, see `resolve.resolved`.
+    settings: with devices and computation decided, see `resolve.find_devices`.
     masks_padding: whether padding is masked, and so may be left out.
 
   Returns:

@@ -61,8 +61,7 @@ def flags(monkeypatch):
 
 def settings_of(flags):
   """Settings of a command with nothing left to decide."""
-  made = option.make(ClassifierSettings, **vars(flags))
-  return resolve.resolved(made, made.model, resolve.find_devices(made))
+  return resolve.find_devices(option.make(ClassifierSettings, **vars(flags)))
 
 
 def plan(flags):

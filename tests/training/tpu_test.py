@@ -260,9 +260,7 @@ def estimator_of(folder, *arguments):
   settings = settings_of(
     ClassifierSettings, f"--output_dir={folder}", *arguments
   )
-  settings = resolve.resolved(
-    settings, settings.model, resolve.find_devices(settings)
-  )
+  settings = resolve.find_devices(settings)
   made = dataclasses.replace(run_of("classification"), settings=settings)
   model_fn = run.make_model_fn(made, num_train_steps=50)
   return estimators.build(settings, model_fn, folder, trains=True)
