@@ -27,7 +27,7 @@ class Model:
   num_hidden_layers: int
   hidden_size: int
   maker: str
-  licence: str | None  # SPDX identifier; None if not known
+  license: str | None  # SPDX identifier; None if not known
   paper: str
   # Bytes of the archive, or of the weights in a repository; None if not known.
   size: int | None

@@ -155,7 +155,7 @@ def test_the_score_reported_is_that_of_the_best_weights(answer, place):
   results = run_outputs.read_results(output_dir / "eval_results.txt")
   assert float(results["f1"]) == pytest.approx(best)
   page = (output_dir / "report.html").read_text()
-  for heading in ("Training", "Dev scores", "Calibration", "Worst errors"):
+  for heading in ("Training", "Dev metrics", "Calibration", "Worst errors"):
     assert f"<h2>{heading}" in page
 
 

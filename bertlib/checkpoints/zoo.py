@@ -167,19 +167,19 @@ def _install(
   model: published_models.Model, folder: str, sleep: Callable[[float], Any]
 ) -> None:
   """Creates a model's folder from its download, then removes the download."""
-  licence = model.licence or "unknown"
-  origin = model.name, model.maker, licence, model.paper, model.origin
+  license = model.license or "unknown"
+  origin = model.name, model.maker, license, model.paper, model.origin
   if model.repository:
     _check_can_read_weights(model)
     download = folder + ".download"
-    logging.info("%s by %s, licence %s, see %s; from %s", *origin)
+    logging.info("%s by %s, license %s, see %s; from %s", *origin)
     _download_repository(model, folder, download, sleep)
     unpack, remove = _convert, shutil.rmtree
   else:
     is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
     download = folder + (".zip" if is_zip else ".tar.gz")
     if not os.path.exists(download):
-      logging.info("%s by %s, licence %s, see %s; from %s", *origin)
+      logging.info("%s by %s, license %s, see %s; from %s", *origin)
       _download(model, model.address, folder, download, sleep, model.size)
     unpack, remove = _unpack, os.remove
   try:

@@ -227,7 +227,7 @@ def _curves(run: Run) -> list[str]:
   shown.pop("loss", None)
   if any(losses):
     parts.append(html_report.losses(*losses, marked))
-  for title, named in (("Training", training), ("Dev scores", shown)):
+  for title, named in (("Training", training), ("Dev metrics", shown)):
     if named:
       parts.append(html_report.curves(title, named, marked))
   return parts

@@ -1,8 +1,8 @@
 """Evaluation during training, the best checkpoint, and early stopping.
 
-A run with --eval_steps writes its dev scores to `dev_scores.jsonl` and to
-TensorBoard, keeps the weights with the best score, and may stop when the score
-no longer improves.
+A run with --eval_steps writes its dev metrics to `dev_scores.jsonl` and to
+TensorBoard, keeps the weights with the best primary metric, and may stop when
+that no longer improves.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Selection(NamedTuple):
 
 
 def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
-  """Writes the scores of a step to the event files in `folder`."""
+  """Writes the metrics of a step to the event files in `folder`."""
   with tf.Graph().as_default():  # the writer cannot be made in eager mode
     writer = tf.summary.FileWriterCache.get(folder)
   values = [
@@ -60,14 +60,14 @@ def write_events(folder: str, step: int, scores: Mapping[str, float]) -> None:
 
 
 class DevScores:
-  """Dev scores of a run, stored in `dev_scores.jsonl`.
+  """Dev metrics of a run, stored in `dev_scores.jsonl`.
 
   Attributes:
     rows: the `step` and the scores by name of each evaluation, in order.
   """
 
   def __init__(self, model_dir: str, selection: Selection):
-    """Reads the scores in `model_dir`, if there are any."""
+    """Reads the metrics in `model_dir`, if there are any."""
     self._model_dir = model_dir
     self._selection = selection
     self._path = os.path.join(model_dir, SCORES_FILE)
@@ -77,7 +77,7 @@ class DevScores:
 
   @property
   def best(self) -> dict[str, Any] | None:
-    """The first row with the best score; None if there is none."""
+    """The first row with the best primary metric; None if there is none."""
     return best_row(self.rows, self._selection.metric)
 
   def by_name(self) -> dict[str, list[tuple[int, float]]]:
@@ -112,7 +112,7 @@ class DevScores:
     return True
 
   def add(self, step: int, scores: Mapping[str, Any]) -> bool:
-    """Adds the scores of a step; drops rows of this and later steps.
+    """Adds the metrics of a step; drops rows of this and later steps.
 
     Args:
       step: global step of the checkpoint.
@@ -126,7 +126,7 @@ class DevScores:
     return self.best is row
 
   def write(self) -> None:
-    """Writes all scores to the file, and the last ones to TensorBoard."""
+    """Writes all metrics to the file, and the last ones to TensorBoard."""
     with atomic_write(self._path) as file:
       file.writelines(json.dumps(row) + "\n" for row in self.rows)
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}

@@ -99,7 +99,9 @@ def check_actions(run: RunSettings) -> None:
 def check_seeds(run: RunSettings) -> None:
   """Refuses --seeds whose runs could not be compared."""
   if run.seeds and not (run.do_train and run.do_eval):
-    raise InputError("--seeds compares dev scores: add --do_train, --do_eval")
+    raise InputError(
+      "--seeds compares metrics of the dev set: add --do_train, --do_eval"
+    )
   if run.seeds == 1:
     raise InputError("--seeds=1: give 2 or more, or --seed=... for one run")
 
@@ -165,7 +167,7 @@ def read_selection(run: RunSettings, metrics: Sequence[str]) -> Selection:
   metric = dev_scores.plain_name(run.best_metric or metrics[0])
   if metric not in metrics:
     raise InputError(
-      f"--best_metric={run.best_metric}: there is no such score; there are"
+      f"--best_metric={run.best_metric}: there is no such metric; there are"
       f" {', '.join(metrics)}"
     )
   eval_steps = run.eval_steps if run.do_train else None

@@ -211,7 +211,7 @@ def publish(site, tmp_path, monkeypatch):
       "num_hidden_layers": 2,
       "hidden_size": 4,
       "maker": "us",
-      "licence": None,
+      "license": None,
       "paper": "",
       "address": f"{site.url}/tiny{ending}",
       "size": None,
@@ -1328,10 +1328,10 @@ def test_the_command_prints_the_flags(command, publish, cache):
   )
 
 
-def test_maker_and_licence_are_logged(publish, fetch, log):
-  publish(zipped(FILES.items()), licence="MIT", paper="arxiv.org/abs/1")
+def test_maker_and_license_are_logged(publish, fetch, log):
+  publish(zipped(FILES.items()), license="MIT", paper="arxiv.org/abs/1")
   fetch()
-  assert log[0].startswith("tiny by us, licence MIT, see arxiv.org/abs/1; from")
+  assert log[0].startswith("tiny by us, license MIT, see arxiv.org/abs/1; from")
 
 
 def test_the_command_lists_the_table(capsys):

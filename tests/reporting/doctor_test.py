@@ -321,7 +321,7 @@ BAD = [
     "nothing to do",
   ),
   (run_classifier, {"seeds": 1}, "flags", "give 2 or more"),
-  (run_classifier, {"best_metric": "f9"}, "metric", "there is no such score"),
+  (run_classifier, {"best_metric": "f9"}, "metric", "there is no such metric"),
   (run_classifier, {"train_batch_size": 99}, "data", "are not enough for one"),
   (run_classifier, {"max_seq_length": 33}, "config", "max_position_embeddings"),
   (
