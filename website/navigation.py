@@ -72,7 +72,11 @@ SECTIONS = {
     "explanation/changing_the_model.md",
   ],
   "Coming from": ["coming_from/google_research_bert.md"],
-  "Results": ["results/fine_tuning.md", "results/performance.md"],
+  "Results": [
+    "results/fine_tuning.md",
+    "results/performance.md",
+    "results/earlier.md",
+  ],
   "About": ["about/changelog.md", "about/contributing.md"],
 }
 

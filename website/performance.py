@@ -49,8 +49,7 @@ made from files that the [benchmarks](../../benchmarks/README.md) wrote.
 _OPEN_GOALS = """\
 ## Goals that no run shows
 
-Some were measured before results were kept, as
-[benchmarks](../../benchmarks/README.md#goals-and-results) says.
+For some there are [earlier measurements](earlier.md).
 """
 
 
