@@ -27,7 +27,7 @@ import architecture_test
 import pytest
 from absl import flags
 
-from website import navigation, reference
+from website import build, navigation, reference
 
 pytestmark = pytest.mark.unit
 
@@ -384,6 +384,19 @@ def test_links_lead_to_files_and_headings(document):
     assert path.exists() or path in generated_pages(), path
     if anchor and path.exists():
       assert anchor in anchors_of(path), f"{path}#{anchor}"
+
+
+def test_pages_of_the_site_link_to_pages_of_the_site():
+  pages = set(build.sources().values()) | generated_pages()
+  documents = [
+    path for path in build.sources().values() if path.suffix == ".md"
+  ]
+  assert [
+    (document, path)
+    for document in documents
+    for path, _ in links_in(document)
+    if path not in pages
+  ] == []
 
 
 def test_the_readme_is_short():

@@ -29,6 +29,7 @@ OTHER_PAGES = {
   "about/contributing.md": "CONTRIBUTING.md",
   "about/security.md": "SECURITY.md",
   "about/benchmarks.md": "benchmarks/README.md",
+  "about/examples.md": "examples/README.md",
 }
 
 
