@@ -36,7 +36,9 @@ def define_flags() -> None:
     "bert_config_file", None, "Config of the model; default: BERT-Base."
   )
   flags.DEFINE_list("max_seq_length", ["128", "512"], "Tokens per sequence.")
-  flags.DEFINE_list("max_predictions_per_seq", ["20", "80"], "Its masks.")
+  flags.DEFINE_list(
+    "max_predictions_per_seq", ["20", "80"], "Masked tokens per sequence."
+  )
   flags.DEFINE_list(
     "train_batch_size", ["256"], "Global batch size, in sequences."
   )
@@ -44,32 +46,32 @@ def define_flags() -> None:
   flags.DEFINE_list(
     "record_files",
     None,
-    "Some records of create_pretraining_data.py, to measure theirs by.",
+    "Records of create_pretraining_data.py; only their size is used.",
     required=True,
   )
   flags.DEFINE_list(
     "sequences_per_second",
     None,
-    "Throughput measured on one device.",
+    "Throughput of one device, as measured.",
     required=True,
   )
   flags.DEFINE_list(
     "sequences_at_once",
     None,
-    "Most sequences that the device takes at once; it was measured with so"
-    " many. Larger batches are split into micro-batches.",
+    "Sequences per micro-batch: the number with which the throughput was"
+    " measured. Larger batches are split.",
     required=True,
   )
   flags.DEFINE_enum(
     "precision", "float32", list(_BYTES), "Precision of the measurement."
   )
-  flags.DEFINE_list("epochs", ["9", "4"], "How often each record is used.")
+  flags.DEFINE_list("epochs", ["9", "4"], "Number of passes over the records.")
   flags.DEFINE_list("devices", ["1", "8", "64"], "Numbers of devices.")
   flags.DEFINE_float(
     "bandwidth_gb",
     1.25,
-    "10^9 bytes a second that a device sends while it receives as many; 1.25 is"
-    " Ethernet of 10 Gbit/s.",
+    "Bandwidth in GB/s (10^9 bytes) that a device sends while it receives as"
+    " much. 1.25 is Ethernet of 10 Gbit/s.",
     lower_bound=0.0,
   )
 
