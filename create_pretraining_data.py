@@ -30,7 +30,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from bertlib import app, files, folder_lock, text_files
+from bertlib import app, files, folder_lock, receipt_file, text_files
 from bertlib.data import (
   pretraining_blocks,
   pretraining_instances,
@@ -166,7 +166,7 @@ def check_overwriting(
 ) -> None:
   """Refuses outputs or receipts that would overwrite inputs."""
   receipt_files = [
-    receipts.receipt_path(settings),
+    receipt_file.path_of(settings),
     pretraining_blocks.receipt_file(outputs),
   ]
   files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])

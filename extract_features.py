@@ -34,6 +34,7 @@ from bertlib import (
   estimator_api,
   files,
   folder_lock,
+  receipt_file,
   text_files,
 )
 from bertlib.checkpoints import (
@@ -672,7 +673,7 @@ def find_vectors(
 def check_output(settings: FeatureSettings) -> None:
   """Refuses an --output_file that is an input."""
   files.check_outputs(
-    [settings.output_file, receipts.receipt_path(settings)],
+    [settings.output_file, receipt_file.path_of(settings)],
     [
       settings.input_file,
       settings.model.vocab_file,

@@ -9,32 +9,16 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from logging import Formatter
 from typing import Any, Callable
 
 from absl import app, flags, logging
 
-from bertlib import errors, json_files, tensorflow_log
+from bertlib import errors, receipt_file, tensorflow_log
 from bertlib.errors import InputError
 from bertlib.settings import help_text, option, rules
-from bertlib.settings.common import CHOICES
 from bertlib.settings.option import CommandSettings
-
-# Schema of a receipt, see `json_files`.
-_FILE = {"what": str, "path": str, "flags": [str], "bytes": int, "sha256": str}
-_RECEIPT = {
-  "script": str,
-  "given": [str],
-  "path": str,
-  "files": [_FILE],
-  "code": dict,
-  "versions": dict,
-  "earlier_starts?": [{"started": str, "ended": str}],
-  "flags?": dict,
-  "results": (dict, type(None)),
-  "checkpoint?": (dict, type(None)),
-}
 
 
 class Stopped(SystemExit):
@@ -112,6 +96,29 @@ def run(main: Callable[[list[str]], Any]) -> None:
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
+
+
+def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
+  """Replaces `--rerun=run.json` by the flags that were given to that run.
+
+  Args:
+    argv: program and arguments.
+
+  Returns:
+    Program and arguments: first the receipt's flags, then the others, which
+    override them. And the receipt's path, None without `--rerun`.
+
+  Raises:
+    InputError: see `receipt_file.flags_to_repeat`.
+  """
+  known = flags.FlagValues()
+  known.set_gnu_getopt()
+  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
+  program, *arguments = known(argv, known_only=True)
+  if not known.rerun:
+    return [*argv], None
+  given = receipt_file.flags_to_repeat(known.rerun, os.path.basename(program))
+  return [program, *given, *arguments], known.rerun
 
 
 def _print_help(
@@ -235,59 +242,3 @@ class _LogFormatter(Formatter):
   def formatMessage(self, record) -> str:
     record.message = errors.printable(record.message)
     return super().formatMessage(record)
-
-
-# Receipts: repeating a run
-
-
-def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
-  """Replaces `--rerun=run.json` by the flags that were given to that run.
-
-  Args:
-    argv: program and arguments.
-
-  Returns:
-    Program and arguments: first the receipt's flags, in which "auto" is
-    replaced by the value it had in that run, then the others, which override
-    them. And the receipt's path, None without `--rerun`.
-
-  Raises:
-    InputError: the receipt cannot be read, or belongs to another script.
-  """
-  known = flags.FlagValues()
-  known.set_gnu_getopt()
-  flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
-  program, *arguments = known(argv, known_only=True)
-  if not known.rerun:
-    return [*argv], None
-  receipt = read_receipt(known.rerun)
-  if receipt["script"] != os.path.basename(program):
-    raise InputError(
-      f"{known.rerun}: is of {receipt['script']}; repeat it with that script"
-    )
-  given = [*receipt["given"], *_recorded_choices(receipt)]
-  return [program, *given, *arguments], known.rerun
-
-
-def _recorded_choices(receipt: Mapping[str, Any]) -> list[str]:
-  """Flags set to "auto", with the values that they had in the receipt's run."""
-  values = receipt.get("flags", {})
-  return [
-    f"--{name}={receipt[name]}"
-    for name, choices in CHOICES.items()
-    if values.get(name) == "auto" and receipt.get(name) in choices
-  ]
-
-
-def read_receipt(path: str) -> dict[str, Any]:
-  """Reads the receipt of a run, see `receipts.Receipt`.
-
-  Args:
-    path: a `run.json`.
-
-  Raises:
-    InputError: it cannot be read, is corrupt or is not a receipt.
-  """
-  return json_files.read(
-    path, _RECEIPT, "Name the run.json of a run, as the run left it"
-  )

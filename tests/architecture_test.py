@@ -24,6 +24,7 @@ ORDER = (
   "settings",
   "text_files",
   "json_files",
+  "receipt_file",
   "folder_lock",
   "tensorflow_log",
   "terminal",

@@ -66,6 +66,7 @@ def receipt(folder, flags=None, given=None, data=None, **changed):
         "path": f"data/{flag}.tsv",
         "bytes": 9,
         "sha256": sha256,
+        "hashed": "all",
       }
       for flag, sha256 in (DATA if data is None else data).items()
     ],

@@ -22,7 +22,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import app, files
+from bertlib import files, receipt_file
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.settings import option
@@ -68,8 +68,8 @@ class Receipt:
         functions `open_any`, `exists` and `atomic_write` of `bertlib.files`.
     """
     rerun = settings.receipt.rerun
-    self._path = receipt_path(settings)
-    self._repeated = app.read_receipt(rerun) if rerun else {}
+    self._path = receipt_file.path_of(settings)
+    self._repeated = receipt_file.read(rerun) if rerun else {}
     self._files = file_system
     self._writes = True
     self._content: dict[str, Any] = {
@@ -151,10 +151,9 @@ class Receipt:
         if run.do_train:
           self._content["earlier_starts"] = _starts_of(receipt, run.output_dir)
         return
-    stem, number = self._path.removesuffix(".json"), 1
-    while self._files.exists(f"{stem}-{number}.json"):
-      number += 1
-    with self._files.atomic_write(f"{stem}-{number}.json") as file:
+    paths = receipt_file.earlier_paths(self._path)
+    free = next(path for path in paths if not self._files.exists(path))
+    with self._files.atomic_write(free) as file:
       file.write(earlier)
 
   def _write(self) -> None:
@@ -163,30 +162,8 @@ class Receipt:
       file.write("\n")
 
 
-def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-  """Starts of a run, the last one being that of its receipt.
-
-  Each has the time when it `started`, and all but the last the time when it
-  `ended`; one that was interrupted did so with its last checkpoint.
-  """
-  return [*receipt.get("earlier_starts", ()), receipt]
-
-
-def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
-  """Time of a run, over all its starts; None if the last one did not end."""
-  total = datetime.timedelta()
-  with contextlib.suppress(KeyError, TypeError, ValueError):
-    for start in starts(receipt):
-      started, ended = map(
-        datetime.datetime.fromisoformat, (start["started"], start["ended"])
-      )
-      total += ended - started
-    return total
-  return None
-
-
 def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
-  """Starts of a training that is about to be resumed; see `starts`.
+  """Starts of a training that is about to be resumed; see `receipt_file`.
 
   Without a checkpoint nothing is left of them, and there are none.
 
@@ -232,13 +209,6 @@ def begin(
   return Receipt(script, settings, file_system)
 
 
-def receipt_path(settings: RecordedSettings) -> str:
-  """Path of a command's receipt: in --output_dir or next to --output_file."""
-  if settings.run:
-    return os.path.join(settings.output, "run.json")
-  return f"{settings.output}.run.json"
-
-
 def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
   """Compares the inputs of the run that --rerun repeats with those of now.
 
@@ -249,9 +219,9 @@ def check_rerun(settings: RecordedSettings, file_system: Any = files) -> None:
       output would overwrite that of the earlier run.
   """
   rerun = settings.receipt.rerun
-  before = app.read_receipt(rerun)
+  before = receipt_file.read(rerun)
   earlier_paths = {os.path.abspath(path) for path in (rerun, before["path"])}
-  if os.path.abspath(receipt_path(settings)) in earlier_paths:
+  if os.path.abspath(receipt_file.path_of(settings)) in earlier_paths:
     flag = "output_dir" if settings.run else "output_file"
     raise InputError(
       f"--rerun={rerun}: --{flag} holds the output of that run. Give another"

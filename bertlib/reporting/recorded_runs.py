@@ -9,21 +9,20 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertlib import app, files, text_files
+from bertlib import files, receipt_file, text_files
 from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.metrics import dev_scores, result_files, squad_scores
 from bertlib.metrics.result_files import DevPrediction
 from bertlib.metrics.squad_scores import Score
 from bertlib.reporting import receipts
-from bertlib.settings.common import CHOICES
 
 # Files of a run that are read.
 FILES = (
-  "run.json",
+  receipt_file.NAME,
   "eval_results.txt",
   "eval_predictions.jsonl",
   dev_scores.SCORES_FILE,
@@ -90,7 +89,7 @@ class RecordedRun:
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
     """Values of the flags; for "auto", the value that was chosen."""
-    chosen = {n: self.receipt[n] for n in CHOICES if self.receipt.get(n)}
+    chosen = receipt_file.chosen(self.receipt)
     return {**self.receipt.get("flags", {}), **chosen}
 
   @property
@@ -112,8 +111,8 @@ class RecordedRun:
 
   @property
   def duration(self) -> datetime.timedelta | None:
-    """See `receipts.duration`."""
-    return receipts.duration(self.receipt)
+    """See `receipt_file.duration`."""
+    return receipt_file.duration(self.receipt)
 
   @property
   def note(self) -> str:
@@ -241,7 +240,7 @@ def find_runs(paths: Sequence[str]) -> list[RecordedRun]:
 
 def _folder(path: str) -> str:
   """Folder of a run that is named by its folder or its `run.json`."""
-  if os.path.basename(path) == "run.json":
+  if os.path.basename(path) == receipt_file.NAME:
     path = os.path.dirname(path) or "."
   if not path or not files.exists(path):
     raise InputError(f"{path}: no such folder. Name the --output_dir of a run")
@@ -261,23 +260,14 @@ def _short_names(folders: Sequence[str]) -> list[str]:
   return [*folders]
 
 
-def _receipts(folder: str) -> Iterator[dict[str, Any]]:
-  """Yields the receipts in a folder, the last one first."""
-  paths = [os.path.join(folder, "run.json")]
-  while files.exists(path := os.path.join(folder, f"run-{len(paths)}.json")):
-    paths.insert(1, path)
-  for path in paths:
-    if files.exists(path):
-      yield app.read_receipt(path)
-
-
 def _trains(receipt: Mapping[str, Any]) -> bool:
   return bool(receipt.get("flags", {}).get("do_train"))
 
 
 def _seeds(folder: str) -> list[int]:
   """The seeds of a folder of --seeds; empty for that of a single run."""
-  flags = next(filter(_trains, _receipts(folder)), {}).get("flags", {})
+  receipt = next(filter(_trains, receipt_file.read_all(folder)), {})
+  flags = receipt.get("flags", {})
   return [flags["seed"] + index for index in range(flags.get("seeds") or 0)]
 
 
@@ -290,7 +280,7 @@ def _read_run(
     InputError: it has neither receipt nor metrics, unless it may be missing.
   """
   found = []  # of the training, and of evaluations after it
-  for receipt in _receipts(folder):
+  for receipt in receipt_file.read_all(folder):
     found.append(receipt)
     if _trains(receipt):
       break

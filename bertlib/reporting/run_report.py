@@ -8,15 +8,13 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import json_files
+from bertlib import receipt_file
 from bertlib.data import model_inputs
 from bertlib.reporting import (
   html_report,
   predict_commands,
-  receipts,
   report_page,
 )
 from bertlib.reporting.report_scores import Estimates
@@ -76,7 +74,7 @@ def write_report(
   if run.seeds:
     seeds = multi_run.read_statistics(run.output_dir)
   scores = model_selection.plain_scores(found.results)
-  receipt = _read_receipt(run.settings)
+  receipt = next(receipt_file.read_all(run.output_dir), {})
   parts = [*found.warnings, *([html_report.seeds(seeds)] if seeds else [])]
   parts += [*_curves(run), *found.sections]
   if lengths:
@@ -105,27 +103,11 @@ def write_report(
 # The top of the page
 
 
-def _read_receipt(settings: TrainingSettings) -> dict[str, Any]:
-  """The receipt of the run; empty if there is none."""
-  path = receipts.receipt_path(settings)
-  if not tf.gfile.Exists(path):
-    return {}
-  schema = {
-    "script": str,
-    "started": str,
-    "ended?": str,
-    "earlier_starts?": [{"started": str, "ended": str}],
-    "device": dict,
-    "versions": dict,
-  }
-  return json_files.read(path, schema, "Remove it, or repeat the run")
-
-
 def _subtitle(run: Run, receipt: Mapping[str, Any]) -> str:
   """Script, task and date."""
   script = receipt.get("script", f"{run.task.name}.py")
   task = run.task.description.get("task")
-  date = receipts.starts(receipt)[0]["started"][:10] if receipt else None
+  date = receipt_file.starts(receipt)[0]["started"][:10] if receipt else None
   return " · ".join(filter(None, [script, task, date]))
 
 
@@ -176,9 +158,9 @@ def _details(
   settings = run.settings
   details = {}
   if receipt:
-    starts = receipts.starts(receipt)
+    starts = receipt_file.starts(receipt)
     details["started"] = starts[0]["started"].replace("T", " ")
-    duration = receipts.duration(receipt)
+    duration = receipt_file.duration(receipt)
     if duration is not None:
       text = report_page.format_duration(duration.total_seconds())
       of_several = f" in {len(starts)} starts" if len(starts) > 1 else ""

@@ -932,6 +932,7 @@ def test_rerun_refuses_other_files_and_other_scripts(workspace, receipt):
 def test_flags_of_the_command_follow_those_of_the_receipt():
   receipt = {"script": "x.py", "given": ["--a=1", "--b"], "results": None}
   receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
+  receipt |= {"started": "", "device": {}}
   write("given.json", json.dumps(receipt))
   for rerun in (["--rerun=given.json"], ["--rerun", "given.json"]):
     found = app.with_receipt(["x.py", "--c", "2", *rerun, "--a=3"])
@@ -957,6 +958,7 @@ def test_rerun_uses_the_values_chosen_for_auto(
   monkeypatch.chdir(tmp_path)
   receipt = {"script": "x.py", "given": ["--a=1"], "results": None}
   receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
+  receipt |= {"started": "", "device": {}}
   receipt |= {"flags": flags, "precision": recorded, "xla": "off"}
   write("chosen.json", json.dumps(receipt))
   argv, _ = app.with_receipt(["x.py", "--rerun=chosen.json", "--b"])

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from bertlib import receipt_file
 from bertlib.reporting import receipts
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
@@ -61,7 +62,7 @@ def save(path, time):
 
 
 def minutes(receipt):
-  return receipts.duration(receipt).total_seconds() / 60
+  return receipt_file.duration(receipt).total_seconds() / 60
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "seed_7/checkpoint"])
@@ -74,7 +75,7 @@ def test_an_interrupted_start_counts_until_its_last_checkpoint(
   save(tmp_path / name, "12:30")
   done = finish(start("14:00"), "14:05")
   assert minutes(done) == 20 + 30 + 5
-  assert [s["started"][11:16] for s in receipts.starts(done)] == [
+  assert [s["started"][11:16] for s in receipt_file.starts(done)] == [
     "10:00",
     "12:00",
     "14:00",
@@ -120,4 +121,4 @@ def test_starts_of_another_run_do_not_count(start, finish, tmp_path):
 def test_an_unfinished_run_has_no_duration(start, tmp_path):
   start("10:00")
   receipt = json.loads((tmp_path / "run.json").read_text())
-  assert receipts.duration(receipt) is None
+  assert receipt_file.duration(receipt) is None

@@ -52,7 +52,9 @@ def test_names_are_the_shortest_that_differ(tmp_path, folders, names):
 
 
 def test_an_unfinished_run_has_a_note_and_no_metrics(tmp_path):
-  run_folders.write_run(tmp_path / "a", results=None, ended=None, step=7)
+  receipt = run_folders.receipt(tmp_path / "a", results=None)
+  del receipt["ended"]
+  run_folders.write(tmp_path / "a", receipt, step=7)
   (run,) = read(tmp_path / "a")
   assert (run.note, run.metrics) == ("not finished", {})
   assert (run.num_steps, run.duration) == (7, None)
@@ -163,6 +165,7 @@ def test_use_of_data_follows_from_flags_and_names(
     "path": f"/a/training/set/{name}",
     "bytes": 9,
     "sha256": "e" * 64,
+    "hashed": "all",
   }
   run_folders.write_run(
     tmp_path / "a",
@@ -191,6 +194,7 @@ def test_the_order_of_files_does_not_change_their_hash(tmp_path):
         "path": f"{n}.tfrecord",
         "bytes": 9,
         "sha256": digit * 64,
+        "hashed": "all",
       }
       for n, digit in enumerate(hashes)
     ]

@@ -5,6 +5,7 @@ import re
 import types
 
 import pytest
+import run_folders
 
 from bertlib.metrics.confidence_intervals import Interval
 from bertlib.reporting import html_report, run_report
@@ -15,19 +16,19 @@ from bertlib.training.model_selection import Selection
 
 pytestmark = pytest.mark.graph
 
-RECEIPT = {
-  "script": "run_classifier.py",
-  "started": "2026-11-22T20:59:30+00:00",
-  "ended": "2026-11-22T22:01:33+00:00",
-  "device": {"cpu": "A processor", "cores": 2, "gpus": []},
-  "versions": {
+RECEIPT = run_folders.receipt(
+  "out",
+  started="2026-11-22T20:59:30+00:00",
+  ended="2026-11-22T22:01:33+00:00",
+  device={"cpu": "A processor", "cores": 2, "gpus": []},
+  versions={
     "python": "3.11.7",
     "tensorflow-cpu": "2.15.1",
     "numpy": "1.26",
     "project": "0.13.0",
     "commit": "0123456789abcdef0123",
   },
-}
+)
 
 
 @pytest.fixture

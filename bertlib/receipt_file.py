@@ -1,0 +1,138 @@
+"""The file of a receipt (run.json): its path and content; reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bertlib import files, json_files
+from bertlib.errors import InputError
+from bertlib.settings.common import CHOICES, RecordedSettings
+
+NAME = "run.json"
+
+# Schema of the entries that are read, see `json_files`. For each flag in
+# `CHOICES` there is one too: the value that was chosen for "auto".
+_SCHEMA = {
+  "script": str,
+  "given": [str],
+  "path": str,
+  "files": [
+    {
+      "what": str,
+      "flags": [str],
+      "path": str,
+      "bytes": int,
+      "sha256": str,
+      "hashed": str,
+    }
+  ],
+  "code": dict,
+  "versions": dict,
+  "earlier_starts?": [{"started": str, "ended": str}],
+  "flags?": dict,
+  "results": (dict, json_files.NULL),
+  "checkpoint?": (dict, json_files.NULL),
+  "started": str,
+  "ended?": str,
+  "device": dict,
+}
+
+
+def path_of(settings: RecordedSettings) -> str:
+  """Path of a command's receipt: in --output_dir or next to --output_file."""
+  if settings.run:
+    return os.path.join(settings.output, NAME)
+  return f"{settings.output}.{NAME}"
+
+
+def earlier_paths(path: str) -> Iterator[str]:
+  """Paths for receipts of earlier runs beside one, the first run's first."""
+  stem = path.removesuffix(".json")
+  return (f"{stem}-{number}.json" for number in itertools.count(1))
+
+
+def read(path: str) -> dict[str, Any]:
+  """Reads the receipt of a run, see `receipts.Receipt`.
+
+  Args:
+    path: a `run.json`.
+
+  Raises:
+    InputError: it cannot be read, is corrupt or is not a receipt.
+  """
+  return json_files.read(
+    path, _SCHEMA, "Name the run.json of a run, as the run left it"
+  )
+
+
+def read_all(folder: str) -> Iterator[dict[str, Any]]:
+  """Yields the receipts in a folder, the last one first.
+
+  Raises:
+    InputError: see `read`.
+  """
+  last = os.path.join(folder, NAME)
+  earlier = itertools.takewhile(files.exists, earlier_paths(last))
+  for path in (last, *reversed([*earlier])):
+    if files.exists(path):
+      yield read(path)
+
+
+def flags_to_repeat(path: str, script: str) -> list[str]:
+  """Flags that repeat a run.
+
+  Args:
+    path: its receipt.
+    script: file name of the script to repeat it with.
+
+  Returns:
+    The flags that were given to it, in which "auto" is replaced by the value
+    that it had.
+
+  Raises:
+    InputError: the receipt cannot be read, or belongs to another script.
+  """
+  receipt = read(path)
+  if receipt["script"] != script:
+    raise InputError(
+      f"{path}: is of {receipt['script']}; repeat it with that script"
+    )
+  chosen_flags = [f"--{name}={v}" for name, v in chosen(receipt).items()]
+  return [*receipt["given"], *chosen_flags]
+
+
+def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
+  """Values that were chosen for "auto", by flag."""
+  flags = receipt.get("flags", {})
+  return {
+    name: receipt[name]
+    for name, choices in CHOICES.items()
+    if flags.get(name) == "auto" and receipt.get(name) in choices
+  }
+
+
+def starts(receipt: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """Starts of a run, the last one being that of its receipt.
+
+  Each has the time when it `started`, and all but the last the time when it
+  `ended`; one that was interrupted did so with its last checkpoint.
+  """
+  return [*receipt.get("earlier_starts", ()), receipt]
+
+
+def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
+  """Time of a run, over all its starts; None if the last one did not end."""
+  total = datetime.timedelta()
+  with contextlib.suppress(KeyError, TypeError, ValueError):
+    for start in starts(receipt):
+      started, ended = map(
+        datetime.datetime.fromisoformat, (start["started"], start["ended"])
+      )
+      total += ended - started
+    return total
+  return None
