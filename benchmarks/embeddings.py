@@ -233,7 +233,8 @@ def sentence_transformers(settings: SimpleNamespace) -> Iterator[Answer]:
   def command(**options):
     answer, output = run(
       settings,
-      "benchmarks/finetune_sentence_transformers.py",
+      "-m",
+      "benchmarks.finetune_sentence_transformers",
       model_dir=settings.model_dir,
       **options,
     )
@@ -313,7 +314,7 @@ def run(
 
   Args:
     settings: the flags.
-    *command: script and flags.
+    *command: script, or -m and module, and flags.
     **options: more flags by name.
 
   Returns:

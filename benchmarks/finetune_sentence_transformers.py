@@ -5,7 +5,7 @@ of steps, learning rate of each step, weight decay and its exceptions, clipping,
 dropout. torch.compile takes longer: it compiles each shape of a batch.
 `benchmarks/embeddings.py` runs both in turns.
 
-    python benchmarks/finetune_sentence_transformers.py --model_dir=DIR \
+    python -m benchmarks.finetune_sentence_transformers --model_dir=DIR \
         --train_file=glue/STS-B/train.tsv --dev_file=glue/STS-B/dev.tsv \
         --text_columns=sentence1,sentence2 --score_column=score --max_score=5
 
@@ -29,6 +29,8 @@ import sentence_transformers
 import torch
 import transformers
 from sentence_transformers.sentence_transformer import evaluation, losses
+
+from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
 Row = dict[str, Any]
 
@@ -139,7 +141,7 @@ def train(args: argparse.Namespace, model: Any) -> None:
   """Trains the model in place."""
   dataset = read_pairs(args, args.train_file)
   num_steps = int(len(dataset) / args.train_batch_size * args.num_train_epochs)
-  optimizer, schedule = make_optimizer(model, args.learning_rate, num_steps)
+  optimizer = make_optimizer(model, args.learning_rate)
   samplers = sentence_transformers.base.sampler.BatchSamplers
   with tempfile.TemporaryDirectory() as folder:
     settings = sentence_transformers.SentenceTransformerTrainingArguments(
@@ -166,36 +168,9 @@ def train(args: argparse.Namespace, model: Any) -> None:
       settings,
       dataset,
       loss=LOSSES[args.loss](model),
-      optimizers=(optimizer, schedule),
+      optimizers=(optimizer, make_schedule(optimizer, num_steps)),
       callbacks=[Progress()],
     ).train()
-
-
-def make_optimizer(
-  model: torch.nn.Module, learning_rate: float, num_steps: int
-) -> tuple[Any, Any]:
-  """AdamW and a learning rate that rises for a tenth of the steps."""
-  decayed, free = [], []
-  for name, weight in model.named_parameters():
-    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
-  optimizer = torch.optim.AdamW(
-    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
-    lr=learning_rate,
-    eps=1e-6,
-    weight_decay=0.01,
-    fused=True,
-  )
-  num_warmup_steps = int(0.1 * num_steps)
-  schedule = torch.optim.lr_scheduler.LambdaLR(
-    optimizer,
-    # Decay is counted from step 0: after warm-up the rate is 0.9 of the peak.
-    lambda step: (
-      step / num_warmup_steps
-      if step < num_warmup_steps
-      else 1 - step / num_steps
-    ),
-  )
-  return optimizer, schedule
 
 
 def main() -> None:

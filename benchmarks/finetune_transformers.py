@@ -5,7 +5,7 @@ span epochs, learning rate of each step, weight decay and its exceptions,
 clipping, dropout. The optimizer is PyTorch's AdamW, which corrects the bias of
 Adam's moments; run_classifier.py does so only with `--bias_correction`.
 
-    python benchmarks/finetune_transformers.py --task=MRPC \
+    python -m benchmarks.finetune_transformers --task=MRPC \
         --data_dir=glue/MRPC --model_dir=DIR_WITH_CONFIG_WEIGHTS_AND_VOCAB
 
 Runs on the CPU. Needs torch, transformers, scikit-learn and scipy. Progress
@@ -28,6 +28,8 @@ import torch
 import transformers
 from scipy import stats
 from sklearn import metrics
+
+from benchmarks.torch_optimizer import make_optimizer, make_schedule
 
 Example = dict[str, Any]
 
@@ -154,25 +156,8 @@ def train(
   learning_rate: float,
 ) -> None:
   """Takes `num_steps` steps and logs the loss of some."""
-  decayed, free = [], []
-  for name, weight in model.named_parameters():
-    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
-  optimizer = torch.optim.AdamW(
-    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
-    lr=learning_rate,
-    eps=1e-6,
-    weight_decay=0.01,
-  )
-  num_warmup_steps = int(0.1 * num_steps)
-  schedule = torch.optim.lr_scheduler.LambdaLR(
-    optimizer,
-    # Decay is counted from step 0: after warm-up the rate is 0.9 of the peak.
-    lambda step: (
-      step / num_warmup_steps
-      if step < num_warmup_steps
-      else 1 - step / num_steps
-    ),
-  )
+  optimizer = make_optimizer(model, learning_rate, fused=False)
+  schedule = make_schedule(optimizer, num_steps)
   model.train()
   for step, batch in enumerate(batches, start=1):
     loss = model(**batch).loss

@@ -23,6 +23,7 @@ import transformers
 from seqeval import metrics
 
 from benchmarks.finetune_transformers import (
+  add_training_flags,
   predict,
   shuffled_batches,
   train,
@@ -42,23 +43,13 @@ def parse_args() -> argparse.Namespace:
   add("--train_file", required=True, help="one word and its tag per line")
   add("--test_file", required=True, help="likewise")
   add("--model_dir", required=True, help="Hugging Face BERT directory")
-  add("--epochs", type=float, default=3.0, help="passes over --train_file")
-  add("--batch_size", type=int, default=32, help="sentences per step")
-  add("--learning_rate", type=float, default=5e-5, help="its peak")
+  add_training_flags(parser, "sentences")
   add(
     "--max_seq_length",
     type=int,
     default=128,
     help="tokens; longer sentences are truncated",
   )
-  add(
-    "--seed",
-    type=int,
-    default=1,
-    help="seed of the output layer, example order and dropout",
-  )
-  add("--threads", type=int, default=2, help="threads per operation")
-  add("--precision", choices=("float32", "bfloat16"), default="float32")
   return parser.parse_args()
 
 
@@ -118,6 +109,7 @@ def main() -> None:
     args.model_dir, num_labels=len(labels), dtype=torch.float32
   )
   steps = shuffled_batches(len(train_rows), args.batch_size, args.epochs)
+  steps = steps[: args.max_steps]
   collate = transformers.DataCollatorForTokenClassification(tokenizer)
   batches = torch.utils.data.DataLoader(
     train_rows, batch_sampler=steps, collate_fn=collate

@@ -295,16 +295,9 @@ def torch_step(
   """
   import torch
 
-  decayed, free = [], []
-  for name, weight in model.named_parameters():
-    (free if "bias" in name or "LayerNorm" in name else decayed).append(weight)
-  optimizer = torch.optim.AdamW(
-    [{"params": decayed}, {"params": free, "weight_decay": 0.0}],
-    lr=5e-5,
-    eps=1e-6,
-    weight_decay=0.01,
-    fused=True,
-  )
+  from benchmarks.torch_optimizer import make_optimizer
+
+  optimizer = make_optimizer(model, learning_rate=5e-5)
   model.train()
   forward = torch.compile(model) if compiles else model
 
