@@ -179,7 +179,7 @@ class _Decoder:
     self._is_first = True
     self._is_ascii = True
     self._num_lines = 0  # complete lines so far
-    self._line = ""  # the incomplete line after them
+    self._line: list[str] = []  # parts of the incomplete line after them
     self._num_replaced = 0
 
   def decode(self, block: bytes) -> str:
@@ -204,9 +204,8 @@ class _Decoder:
     self._is_ascii = self._is_ascii and text.isascii()
     if num_ends := text.count("\n"):
       self._num_lines += num_ends
-      self._line = text[text.rfind("\n") + 1 :]
-    else:
-      self._line += text
+      self._line = []
+    self._line.append(text[text.rfind("\n") + 1 :])
     if not block and self._num_replaced:
       logging.warning(
         "%s: %d byte sequences are not %s, and were replaced by U+FFFD",
@@ -249,7 +248,7 @@ class _Decoder:
   def _check_nulls(self, text: str) -> None:
     """Raises InputError for UTF-16 and binary data; single nulls are text."""
     name = _wide_encoding(self._head)
-    lines = (self._line + text).split("\n")
+    lines = "".join([*self._line, text]).split("\n")
     for number, line in enumerate(lines, self._num_lines + 1):
       num_nulls = line.count("\0")
       if (name and num_nulls) or (num_nulls > 1 and 5 * num_nulls >= len(line)):
@@ -268,7 +267,8 @@ class _Decoder:
     # The decoder may have prepended bytes of the previous block.
     start = error.start - (len(error.object) - len(block))
     self._decoder.setstate(state)
-    before = self._line + self._decoder.decode(block[: max(start, 0)])
+    text = self._decoder.decode(block[: max(start, 0)])
+    before = "".join([*self._line, text])
     number = self._num_lines + before.count("\n") + 1
     line = before[before.rfind("\n") + 1 :]
     name = self._encoding.name

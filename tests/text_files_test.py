@@ -115,6 +115,8 @@ def test_decode_lines_yields_each_line_at_once():
     (CHINESE.encode()[:-2], (3, 46), "ends within a character"),
     (b"a" + CHINESE.encode() + b"\xff", (4, 1), "corrupt UTF-8"),
     (b"a" * 2**21 + b"\nb\xe9c", (2, 2), "Latin-1"),
+    (b"a" * 2**21 + b"b\xe9c", (1, 2**21 + 2), "Latin-1"),
+    (b"a" * 2**20 + b"\0" * 2**20, (1, 2**20 + 1), "binary"),
   ],
 )
 def test_invalid_bytes_are_refused_with_position_and_cause(
