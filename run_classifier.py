@@ -430,6 +430,7 @@ def main(_) -> None:
   check_actions(settings.run)
   processor = classifier_inputs.make_processor(settings)
   run = setup(settings, make_task(settings, processor))
+  warn_if_untrained(run)
   settings = run.settings
   examples = classifier_inputs.read_examples(settings, processor)
   check_output(settings, processor)
@@ -452,11 +453,13 @@ def main(_) -> None:
     if not run.is_chief:
       return
     checkpoint = select_checkpoint(run)
-    found = run_report.Findings()
+    found, thresholds = run_report.Findings(), None
     if settings.run.do_eval:
-      found = evaluate_sets(run, processor, dev_sets, checkpoint)
+      found, thresholds = evaluate_sets(run, processor, dev_sets, checkpoint)
     if settings.run.do_predict:
-      found.warnings += predict_sets(run, processor, examples, checkpoint)
+      found.warnings += predict_sets(
+        run, processor, examples, checkpoint, thresholds
+      )
     receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
       counts = {"training examples": len(examples.train)}
@@ -499,6 +502,21 @@ def check_output(
     ["*.tf_record", "predictions*", "test_results*"],
     [*processor.files_read, settings.predict_file],
   )
+  if settings.run.do_predict and settings.predict_file:
+    result_files.predictions_name(settings.predict_file)
+
+
+def warn_if_untrained(run: Run) -> None:
+  """Warns if a model to evaluate or predict with has no output layer."""
+  if run.trained and not tf.train.load_checkpoint(run.trained).has_tensor(
+    "output_weights"
+  ):
+    logging.warning(
+      "%s: was not trained to classify. Its output layer is random, and so are"
+      " metrics and predictions. Train it with --do_train, or name a model that"
+      " was",
+      run.trained,
+    )
 
 
 def with_class_weights(
@@ -620,7 +638,7 @@ def evaluate_sets(
   processor: DataProcessor,
   dev_sets: Mapping[str, classifier_inputs.DevSet],
   checkpoint: str | None,
-) -> run_report.Findings:
+) -> tuple[run_report.Findings, dict[str, float] | None]:
   """Evaluates a checkpoint on all dev sets; writes metrics and predictions.
 
   Args:
@@ -630,13 +648,14 @@ def evaluate_sets(
     checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The metrics of all dev sets, and what the report says about the first one.
+    The metrics of all dev sets, and what the report says about the first one;
+    and the tuned threshold of each label, for a multi-label problem.
   """
   problem, found = processor.problem, run_report.Findings()
+  thresholds = None
   for ending, dev_set in dev_sets.items():
     results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
     if arrays and not ending:
-      thresholds = None
       if problem.kind == "multi_label":
         thresholds, tuned = classification_results.tune_thresholds(
           problem, **arrays
@@ -661,7 +680,7 @@ def evaluate_sets(
       )
     write_metrics(run, results, checkpoint, ending, predictions)
     found.results |= {f"{name}{ending}": v for name, v in results.items()}
-  return found
+  return found, thresholds
 
 
 def predict_sets(
@@ -669,6 +688,7 @@ def predict_sets(
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
   checkpoint: str | None,
+  thresholds: Mapping[str, float] | None,
 ) -> list[str]:
   """Predicts the labels of all test sets, and writes the predictions.
 
@@ -679,13 +699,16 @@ def predict_sets(
     processor: names the labels.
     examples: the data.
     checkpoint: None for the model of --init_checkpoint.
+    thresholds: the threshold of each label of a multi-label problem; None for
+      those stored with the model.
 
   Returns:
     Warnings for the report.
   """
   problem, predict_file = processor.problem, run.settings.predict_file
-  description = model_json.load_description(run.output_dir)
-  thresholds = description.get("thresholds")
+  if thresholds is None:
+    trained = model_json.load_trained(run.output_dir, run.trained)
+    thresholds = trained.get("thresholds")
   warnings: list[str] = []
   for ending, of_set in examples.predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"

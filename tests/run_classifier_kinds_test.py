@@ -4,6 +4,7 @@ import collections
 import csv
 import itertools
 import json
+import shutil
 
 import commands
 import numpy as np
@@ -220,6 +221,58 @@ def test_the_predictor_obeys_the_thresholds(topics):
     np.testing.assert_allclose(
       list(prediction.probabilities.values()), row, rtol=0, atol=1e-5
     )
+
+
+@pytest.fixture(scope="module")
+def used_elsewhere(topics, classify, tmp_path_factory):
+  """The output folder of a run whose model is in another folder."""
+  folder = tmp_path_factory.mktemp("elsewhere")
+  for name in ("dev.tsv", "test.tsv"):
+    shutil.copy(topics.parent / name, folder)
+  return classify(
+    folder,
+    "--task_name=tsv",
+    "--problem_type=multi_label",
+    f"--init_checkpoint={tf.train.latest_checkpoint(str(topics))}",
+    "--do_eval",
+    "--do_predict",
+  )
+
+
+def test_labels_are_those_of_the_checkpoint(used_elsewhere):
+  _, lines = read_outputs(used_elsewhere)
+  assert list(lines[0]["probabilities"]) == TOPICS
+
+
+def test_predictions_obey_thresholds_tuned_by_the_same_command(used_elsewhere):
+  path = str(used_elsewhere / "eval_results.txt")
+  thresholds = result_files.read_results(path)["thresholds"]
+  _, lines = read_outputs(used_elsewhere)
+  assert any(line["label"] for line in lines)
+  for line in lines:
+    assert line["label"] == [
+      label
+      for label, probability in line["probabilities"].items()
+      if probability >= thresholds[label]
+    ]
+
+
+def test_predictions_obey_the_thresholds_of_the_checkpoint(
+  topics, classify, tmp_path
+):
+  shutil.copy(topics.parent / "test.tsv", tmp_path)
+  output_dir = classify(
+    tmp_path,
+    "--task_name=tsv",
+    "--problem_type=multi_label",
+    f"--init_checkpoint={tf.train.latest_checkpoint(str(topics))}",
+    "--do_predict",
+  )
+  _, expected = read_outputs(topics)
+  _, lines = read_outputs(output_dir)
+  assert [line["label"] for line in lines] == [
+    line["label"] for line in expected
+  ]
 
 
 def test_a_model_of_several_labels_is_no_model_of_one(topics, classify):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import commands
 import numpy as np
@@ -505,6 +506,21 @@ def test_a_checkpoint_of_other_shapes(place, trained):
     output_dir=place / "wide",
   )
   assert "intermediate/dense" in line and "[16, 32]" in line
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("variable", "num_warnings"), [("bert/embeddings", 1), ("output_weights", 0)]
+)
+def test_a_random_output_layer_gives_a_warning(
+  tmp_path, caplog, variable, num_warnings
+):
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.get_variable(variable, [2])
+    session.run(tf.global_variables_initializer())
+    path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+  run_classifier.warn_if_untrained(SimpleNamespace(trained=path))
+  assert len(caplog.messages) == num_warnings
 
 
 @pytest.mark.graph

@@ -409,6 +409,20 @@ _FOLDERS = [
     files={"texts.txt": "the cat sat\tthe dog ran\n"},
   ),
   other_model(
+    "predictions named like those of the dev set",
+    "run_classifier",
+    *use("trained", "--do_predict", "--predict_file={case}/eval.txt"),
+    error="--predict_file={case}/eval.txt: ",
+    files={"eval.txt": "the cat sat\nthe dog ran\n"},
+  ),
+  other_model(
+    "tags named like those of the dev set",
+    "run_ner",
+    *use("trained_ner", "--do_predict", "--predict_file={case}/eval.txt"),
+    error="--predict_file={case}/eval.txt: ",
+    files={"eval.txt": "the cat sat\nthe dog ran\n"},
+  ),
+  other_model(
     "a column of second texts for a model of single texts",
     "run_classifier",
     *use("trained", "--do_eval", "--dev_file=pairs.tsv", "--text_b_column=2"),

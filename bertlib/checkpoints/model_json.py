@@ -189,6 +189,22 @@ def load_description(model_dir: str) -> dict[str, Any]:
   return json_files.read(path, _DESCRIPTION, _FIX)
 
 
+def load_trained(output_dir: str, checkpoint: str | None) -> dict[str, Any]:
+  """Reads the description of a run's trained model.
+
+  Args:
+    output_dir: output folder of the run; its description takes precedence.
+    checkpoint: the trained checkpoint, perhaps in another folder, or None.
+
+  Returns:
+    The description; empty if there is none.
+  """
+  description = load_description(output_dir)
+  if not description and checkpoint:
+    description = load_description(os.path.dirname(checkpoint))
+  return description
+
+
 def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
   """Rejects a description without the keys that its script needs.
 

@@ -15,6 +15,9 @@ from bertlib import files, json_files, text_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
+# Name, without ending, of the file with predictions of the dev set.
+DEV_PREDICTIONS = "eval_predictions"
+
 
 class DevPrediction(NamedTuple):
   """Prediction for an example of the dev set.
@@ -36,8 +39,17 @@ def predictions_name(path: str) -> str:
 
   Args:
     path: the text file; "-" for standard input.
+
+  Raises:
+    InputError: it is the name of the predictions of the dev set.
   """
-  return name_with(path, "predictions")
+  name = name_with(path, "predictions")
+  if name == DEV_PREDICTIONS:
+    raise InputError(
+      f"--predict_file={path}: its predictions would be written to"
+      f" {name}.jsonl, the file of those of the dev set. Rename the text file"
+    )
+  return name
 
 
 def name_with(path: str, ending: str) -> str:

@@ -24,7 +24,7 @@ from bertlib.data.classification_records import (
 )
 from bertlib.errors import InputError
 from bertlib.settings.classifier import TASKS, ClassifierSettings
-from bertlib.training import step_plan
+from bertlib.training import resolve, step_plan
 from bertlib.training.run import fill_last_batch, input_options, records_path
 from bertlib.training.task import Run
 
@@ -109,8 +109,15 @@ def _find_labels(
   """Sets the labels that --labels does not give."""
   if not settings.labels and not settings.run.do_train:
     # The labels are stored with the trained model.
-    trained = model_json.load_description(settings.run.output_dir)
-    processor.labels = trained.get("labels", [])
+    output_dir = settings.run.output_dir
+    checkpoint = finding.find_model(
+      resolve.fetch_model(settings.model).init_checkpoint,
+      output_dir,
+      may_be_new=False,
+    )
+    trained = model_json.load_trained(output_dir, checkpoint)
+    if trained.get("script") == "run_classifier":
+      processor.labels = trained["labels"]
   if not processor.labels and processor.kind != "regression":
     processor.read_labels(settings.data_dir)
 
@@ -270,11 +277,7 @@ def read_examples(
   train_examples, eval_sets, predict_sets = [], {}, {}
   if settings.run.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
-    for example in train_examples:
-      if example.label is None:
-        raise InputError(
-          f"{example.guid}: has no label. Training needs one per example"
-        )
+    _check_labeled(train_examples, "Training")
     if processor.kind == "classification":
       path = settings.train_file if task_name(settings) == "tsv" else ""
       classification.check_several_labels(
@@ -285,6 +288,8 @@ def read_examples(
     settings.run.do_train and settings.run.eval_steps
   ):
     eval_sets = processor.read_sets(settings.data_dir, "dev")
+    for dev_set in eval_sets.values():
+      _check_labeled(dev_set, "Evaluation")
   if settings.run.do_predict and settings.predict_file:
     if processor.kind == "multiple_choice":
       raise InputError(
@@ -297,6 +302,16 @@ def read_examples(
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)
+
+
+def _check_labeled(
+  examples: Iterable[InputExample | ChoiceExample], action: str
+) -> None:
+  for example in examples:
+    if example.label is None:
+      raise InputError(
+        f"{example.guid}: has no label. {action} needs one per example"
+      )
 
 
 def data_files(

@@ -170,13 +170,11 @@ def _trained_labels(settings: NerSettings) -> list[str]:
     settings.run.output_dir,
     may_be_new=False,
   )
-  folder = os.path.dirname(checkpoint)
-  description = model_json.load_description(settings.run.output_dir)
-  description = description or model_json.load_description(folder)
+  description = model_json.load_trained(settings.run.output_dir, checkpoint)
   if description.get("script") != "run_ner":
     raise InputError(
-      f"{folder}: does not list the tags of its model. Give the --output_dir of"
-      " a run of run_ner.py"
+      f"{os.path.dirname(checkpoint)}: does not list the tags of its model."
+      " Give the --output_dir of a run of run_ner.py"
     )
   return description["labels"]
 

@@ -596,7 +596,7 @@ def write_metrics(
   model_selection.write_events(
     run.path(f"dev{ending}"), step, dev_scores.plain_scores(results)
   )
-  path = run.path(f"eval_predictions{ending}.jsonl")
+  path = run.path(f"{result_files.DEV_PREDICTIONS}{ending}.jsonl")
   if predictions is not None:
     result_files.write_dev_predictions(path, predictions)
   else:
