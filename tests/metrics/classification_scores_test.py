@@ -44,6 +44,13 @@ def test_correlations_equal_numpy():
   assert scores["spearman"] == pytest.approx(np.corrcoef(*ranks)[0, 1])
 
 
+def test_one_example_has_no_correlation():
+  scores = classification_scores.evaluate(
+    ["pearson", "spearman"], np.ones(1), np.ones([1, 1]), NUMBERS
+  )
+  assert np.isnan([scores["pearson"], scores["spearman"]]).all()
+
+
 def test_multi_label_metrics_equal_hand_counts():
   labels = np.array([[1, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]], np.float32)
   predicted = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])
