@@ -180,7 +180,7 @@ def _from_scipy(name: str):
 
 METRICS = {
   "accuracy": _from_sklearn("accuracy_score"),
-  "f1": _from_sklearn("f1_score"),
+  "f1": _from_sklearn("f1_score", zero_division=0),
   "macro_f1": _from_sklearn("f1_score", average="macro", zero_division=0),
   "micro_f1": _from_sklearn("f1_score", average="micro", zero_division=0),
   "matthews": _from_sklearn("matthews_corrcoef"),

@@ -32,6 +32,14 @@ def test_metrics_equal_hand_counts():
     assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
 
 
+@pytest.mark.filterwarnings("error")
+def test_f1_without_label_1_is_0():
+  scores = classification_scores.evaluate(
+    ["f1"], np.zeros(2, int), np.eye(2)[[0, 0]], NAMES
+  )
+  assert scores["f1"] == 0
+
+
 def test_correlations_equal_numpy():
   rng = np.random.default_rng(0)
   labels, logits = rng.normal(size=50), rng.normal(size=[50, 1])
