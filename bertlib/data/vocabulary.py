@@ -45,12 +45,12 @@ def load_tokenizer(
     init_checkpoint: checkpoint of the model. Its folder name may be that of a
       published model, and a vocabulary in the folder is compared.
     never_split: see `tokenization.FullTokenizer`.
-    checks_case: whether to refuse a vocabulary whose casing differs from that
-      of the text.
+    checks_case: whether to compare the casing of the vocabulary with that of
+      the text, see `check_case`.
 
   Raises:
     InputError: the vocabulary is missing, lacks a special entry, has more
-      entries than the model, or has another casing.
+      entries than the model, or is cased although text is lower-cased.
   """
   vocab = load(vocab_file)
   check(vocab_file, vocab, vocab_size)
@@ -189,10 +189,19 @@ def _count_case(entries: Iterable[str]) -> tuple[int, int]:
 
 
 def check_case(path: str, entries: Iterable[str], do_lower_case: bool) -> None:
-  """Raises an InputError if the casing is wrong, see `case_mismatch`."""
+  """Refuses a cased vocabulary for lower-cased text, warns of the reverse.
+
+  An uncased vocabulary is right for text that was lower-cased beforehand and
+  keeps its accents.
+
+  Raises:
+    InputError: the vocabulary is cased, but text is lower-cased.
+  """
   problem = case_mismatch(entries, do_lower_case)
-  if problem:
+  if problem and do_lower_case:
     raise InputError(f"{path}: {problem}")
+  if problem:
+    logging.warning("%s: %s", path, problem)
 
 
 def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
@@ -211,7 +220,7 @@ def case_mismatch(entries: Iterable[str], do_lower_case: bool) -> str | None:
   if not cased and not do_lower_case:
     return (
       "is uncased, but text keeps its capitals, for which it has no entries."
-      " Give --do_lower_case=True"
+      " Give --do_lower_case=True, unless the text has no capitals"
     )
   return None
 

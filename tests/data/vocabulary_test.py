@@ -126,11 +126,14 @@ def test_a_cased_vocabulary_is_refused_for_lower_cased_text(name):
 
 
 @pytest.mark.parametrize("name", ["uncased", "chinese"])
-def test_an_uncased_vocabulary_is_refused_for_cased_text(name):
+def test_an_uncased_vocabulary_for_cased_text_logs_a_warning(name, caplog):
   path = reference_data.vocab(name)
-  with pytest.raises(InputError, match=r"is uncased.*--do_lower_case=True"):
-    vocabulary.load_tokenizer(path, False)
   vocabulary.load_tokenizer(path, True)
+  assert caplog.messages == []
+  assert vocabulary.load_tokenizer(path, False).tokenize("Ab") == ["[UNK]"]
+  (line,) = caplog.messages
+  assert line.startswith(f"{path}: is uncased")
+  assert "--do_lower_case=True" in line
 
 
 def test_a_toy_vocabulary_may_have_either_casing(tmp_path):
