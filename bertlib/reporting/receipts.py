@@ -157,9 +157,10 @@ class Receipt:
       file.write(earlier)
 
   def _write(self) -> None:
+    text = json.dumps(self._content, indent=1, ensure_ascii=False) + "\n"
     with self._files.atomic_write(self._path) as file:
-      json.dump(self._content, file, indent=1, ensure_ascii=False)
-      file.write("\n")
+      # Bytes of a path that are not UTF-8 are lone surrogates: JSON's "\udcfc".
+      file.write(text.encode(errors="backslashreplace").decode())
 
 
 def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:

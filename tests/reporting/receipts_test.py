@@ -118,6 +118,12 @@ def test_starts_of_another_run_do_not_count(start, finish, tmp_path):
   assert other["given"] == ["--seed=1"]
 
 
+def test_paths_may_be_no_utf_8(start, finish):
+  given = ["--data_dir=für/f\udcfcr"]  # in UTF-8 and in Latin-1
+  done = finish(start("10:00", command_line=given), "10:05")
+  assert done["given"] == given
+
+
 def test_an_unfinished_run_has_no_duration(start, tmp_path):
   start("10:00")
   receipt = json.loads((tmp_path / "run.json").read_text())
