@@ -36,6 +36,15 @@ def test_a_receipt_stands_for_its_folder(tmp_path):
   assert run.folder == folder
 
 
+@pytest.mark.parametrize("key", ["path", "sha256", "hashed"])
+def test_a_receipt_lacks_nothing_of_its_files(tmp_path, key):
+  receipt = run_folders.receipt(tmp_path / "a")
+  del receipt["files"][0][key]
+  run_folders.write(tmp_path / "a", receipt)
+  with pytest.raises(InputError, match=rf"has no files\[0\]\.{key}"):
+    read(tmp_path / "a")
+
+
 @pytest.mark.parametrize(
   ("folders", "names"),
   [
