@@ -99,7 +99,7 @@ def differing(
   found = {}
   for name in sorted({name for run in runs for name in run.flags}):
     values = [run.flags.get(name) for run in runs]
-    known = [value for value in values if value is not None]
+    known = [_with_text(value) for value in values if value is not None]
     is_given = any(
       name in run.given and run.flags.get(name) is not None for run in runs
     )
@@ -114,6 +114,13 @@ def differing(
     ):
       found[name] = values
   return found
+
+
+def _with_text(value: Any) -> Any:
+  """A flag's value; items of a list as text, as in receipts before 0.14."""
+  if not isinstance(value, list):
+    return value
+  return [f"{v:g}" if isinstance(v, float) else str(v) for v in value]
 
 
 def group_by_settings(runs: Iterable[RecordedRun]) -> list[list[RecordedRun]]:

@@ -131,6 +131,18 @@ def test_flags_differ_by_value(tmp_path):
   assert comparison.differing(runs) == {"learning_rate": [1e-4, 2e-4]}
 
 
+def test_lists_of_numbers_may_be_text_in_a_receipt(tmp_path):
+  numbers = {"matryoshka_dims": [768, 64], "matryoshka_weights": [1.0, 0.5]}
+  text = {"matryoshka_dims": ["768", "64"], "matryoshka_weights": ["1", "0.5"]}
+  other = text | {"matryoshka_dims": ["768", "32"]}
+  runs = runs_of(
+    tmp_path, **{n: {"flags": f} for n, f in zip("abc", (numbers, text, other))}
+  )
+  assert comparison.differing(runs[:2]) == {}
+  assert comparison.group_by_settings(runs) == [runs[:2], runs[2:]]
+  assert [*comparison.differing(runs)] == ["matryoshka_dims"]
+
+
 def test_paths_of_equal_files_do_not_differ(tmp_path):
   runs = runs_of(
     tmp_path,
