@@ -143,18 +143,19 @@ class Receipt:
     """Renames the receipt of another run; takes over the starts of this one."""
     if not self._files.exists(self._path):
       return
-    with self._files.open_any(self._path) as file:
-      earlier = file.read()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-      receipt = json.loads(earlier)  # a malformed one is kept too
+    with contextlib.suppress(ValueError):
+      receipt = receipt_file.read(self._path)  # a malformed one is kept too
       if receipt["given"] == self._content["given"]:
         if run.do_train:
           self._content["earlier_starts"] = _starts_of(receipt, run.output_dir)
         return
     paths = receipt_file.earlier_paths(self._path)
     free = next(path for path in paths if not self._files.exists(path))
-    with self._files.atomic_write(free) as file:
-      file.write(earlier)
+    with (
+      self._files.open_any(self._path) as earlier,
+      self._files.atomic_write(free) as file,
+    ):
+      file.write(earlier.read())
 
   def _write(self) -> None:
     text = json.dumps(self._content, indent=1, ensure_ascii=False) + "\n"
@@ -164,7 +165,7 @@ class Receipt:
 
 
 def _starts_of(receipt: Mapping[str, Any], folder: str) -> list[dict[str, str]]:
-  """Starts of a training that is about to be resumed; see `receipt_file`.
+  """Starts of a training to be resumed; see `receipt_file.starts`.
 
   Without a checkpoint nothing is left of them, and there are none.
 

@@ -128,3 +128,10 @@ def test_an_unfinished_run_has_no_duration(start, tmp_path):
   start("10:00")
   receipt = json.loads((tmp_path / "run.json").read_text())
   assert receipt_file.duration(receipt) is None
+
+
+@pytest.mark.parametrize("text", ['{"given": [', '{"given": []}', "[]"])
+def test_a_malformed_receipt_is_kept(start, finish, tmp_path, text):
+  (tmp_path / "run.json").write_text(text)
+  finish(start("10:00"), "10:05")
+  assert (tmp_path / "run-1.json").read_text() == text
