@@ -76,7 +76,6 @@ def main(argv: list[str]) -> None:
   ):
     counts = run(pipeline)
     create_pretraining_data.report(counts)
-    check_outputs(counts, outputs)
   logging.info("%d records in %d files", counts["records"], len(outputs))
   hashes = [
     receipts.fingerprint(path, beam_files.open_any)["sha256"]
@@ -94,7 +93,7 @@ def run(pipeline: beam.Pipeline) -> collections.Counter[str]:
   """Runs a pipeline to its end; returns its counters.
 
   Raises:
-    InputError: a worker raised it.
+    InputError: a worker raised it, or an output file got no documents.
   """
   with _input_errors():
     result = pipeline.run()
@@ -125,18 +124,6 @@ def _input_errors() -> Iterator[None]:
       text = quoted[1]
     line, *_ = text.splitlines()
     raise InputError(line.partition(" [while running")[0]) from error
-
-
-def check_outputs(
-  counts: collections.Counter[str], outputs: Sequence[str]
-) -> None:
-  """Raises an InputError if an output file got no documents."""
-  missing = [path for path in outputs if not beam_files.exists(path)]
-  if missing:
-    raise InputError(
-      f"--input_file: {counts['documents']} documents are too few for"
-      f" {len(outputs)} output files; {missing[0]} got none"
-    )
 
 
 # The pipeline
@@ -171,6 +158,8 @@ def build(
     | "Make" >> beam.ParDo(_MakeBlock(recipe, vocab, len(output_files)))
     | "Outputs" >> beam.GroupByKey()
     | "Write" >> beam.Map(_write, output_files)
+    | "Written" >> beam.combiners.ToList()
+    | "Check" >> beam.Map(_check_written, output_files)
   )
 
 
@@ -221,17 +210,48 @@ class _MakeBlock(beam.DoFn):
     )
     for name, count in counts.items():
       beam.metrics.Metrics.counter(COUNTS, name).inc(count)
-    yield block % self._num_outputs, (block, content)
+    yield block % self._num_outputs, (block, content, counts["documents"])
 
 
 def _write(
-  output: tuple[int, Iterable[tuple[int, bytes]]], output_files: Sequence[str]
-) -> None:
-  """Writes an output file atomically."""
+  output: tuple[int, Iterable[tuple[int, bytes, int]]],
+  output_files: Sequence[str],
+) -> tuple[str, int]:
+  """Writes an output file atomically; returns it and its number of documents.
+
+  Args:
+    output: number of the file, and of each of its blocks the number, the
+      records and the number of documents.
+    output_files: all output files.
+  """
   number, parts = output
+  num_documents = 0
   with beam_files.atomic_write(output_files[number], "wb") as file:
-    for _, content in sorted(parts):
+    for _, content, num_in_block in sorted(parts):
       file.write(content)
+      num_documents += num_in_block
+  return output_files[number], num_documents
+
+
+def _check_written(
+  written: Sequence[tuple[str, int]], output_files: Sequence[str]
+) -> None:
+  """Refuses a run that has not written all of its files.
+
+  What an earlier run has written does not count.
+
+  Args:
+    written: files that this run has written, with their numbers of documents.
+    output_files: all output files.
+  """
+  documents = dict(written)
+  for path in output_files:
+    if path not in documents:
+      raise InputError(
+        f"--input_file: {sum(documents.values())} documents are too few for"
+        f" {len(output_files)} output files; {path} got none. Ask for fewer"
+        " files, or put a blank line after each document"
+      )
 
 
 if __name__ == "__main__":

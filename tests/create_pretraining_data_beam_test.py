@@ -175,6 +175,17 @@ def test_bad_input_prints_one_line(folder, runner, changed, expected):
   assert not [*folder.glob("*.run.json")]
 
 
+def test_files_of_an_earlier_run_do_not_count(folder, runner):
+  paths = [folder / f"beam-0000{number}-of-00003" for number in range(3)]
+  for path in paths:
+    path.write_bytes(b"earlier")
+  (folder / "two.txt").write_text("one word .\n\ntwo words .\n")
+  line = commands.fail(SCRIPT, *flags("beam", input_file="two.txt"))
+  (missing,) = [path.name for path in paths if path.read_bytes() == b"earlier"]
+  assert f"2 documents are too few for 3 output files; {missing} got" in line
+  assert not [*folder.glob("*.run.json")]
+
+
 def test_missing_beam_error_contains_the_pip_command(monkeypatch):
   monkeypatch.setitem(sys.modules, "apache_beam", None)
   with pytest.raises(SystemExit, match=r"needs Apache Beam: pip install"):

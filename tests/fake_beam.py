@@ -138,6 +138,7 @@ def modules():
       "ParDo": par_do,
       "Pipeline": Pipeline,
       "Reshuffle": lambda: Step(reversed),
+      "combiners": SimpleNamespace(ToList=lambda: Step(lambda items: [items])),
       "metrics": SimpleNamespace(Metrics=SimpleNamespace(counter=counter)),
     },
     "apache_beam.io": {},
