@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from absl import app, flags, logging
 
-from bertlib import errors, receipt_file, tensorflow_log
+from bertlib import errors, receipt_file, tensorflow_log, terminal
 from bertlib.errors import InputError
 from bertlib.settings import help_text, option, rules
 from bertlib.settings.option import CommandSettings
@@ -144,7 +144,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
       sys.stdout.flush()
     except BrokenPipeError:  # as by `--help | head`
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+      terminal.discard_output()
     sys.exit(0)
   except flags.Error as error:
     *others, last = _flag_errors(str(error))

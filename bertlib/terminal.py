@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,13 +17,24 @@ from bertlib import errors
 def show(*fields: str, sep: str = "\t") -> None:
   """Prints data; control characters are escaped on a terminal only.
 
+  Nothing is printed once the reader of a pipe has ended, as in `| head`: what
+  prints data also writes files, which are completed.
+
   Args:
     *fields: the data.
     sep: separator.
   """
   if sys.stdout.isatty():
     fields = tuple(map(errors.printable, fields))
-  print(*fields, sep=sep, flush=True)
+  try:
+    print(*fields, sep=sep, flush=True)
+  except BrokenPipeError:
+    discard_output()
+
+
+def discard_output() -> None:
+  """Discards what is printed from now on, and what was not written yet."""
+  os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -34,7 +46,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
     )
   widths = [max(map(len, column)) for column in zip(*cells)]
   for row in cells:
-    print("  ".join(map(str.rjust, row, widths)))
+    show(*map(str.rjust, row, widths), sep="  ")
 
 
 @contextlib.contextmanager

@@ -1,12 +1,13 @@
 """Tests of what commands show: data, progress, a quiet log."""
 
+import os
 import re
 import sys
 
 import pytest
 from absl import logging
 
-from bertlib import terminal
+from bertlib import files, terminal
 
 pytestmark = pytest.mark.unit
 
@@ -17,6 +18,21 @@ def test_data_are_escaped_on_a_terminal_only(capsys, monkeypatch, is_terminal):
   terminal.show("a\x1b[2J", "b")
   escape = r"\x1b" if is_terminal else "\x1b"
   assert capsys.readouterr().out == f"a{escape}[2J\tb\n"
+
+
+def test_files_are_completed_after_the_reader_of_a_pipe_ended(
+  tmp_path, monkeypatch
+):
+  reader, writer = os.pipe()
+  os.close(reader)
+  with open(writer, "w") as stdout:  # writes at its end too
+    monkeypatch.setattr(sys, "stdout", stdout)
+    for number in "12":
+      with files.atomic_write(str(tmp_path / number)) as file:
+        terminal.print_table([{"number": number}])
+        terminal.show(number)
+        file.write(number)
+  assert [(tmp_path / number).read_text() for number in "12"] == ["1", "2"]
 
 
 def test_progress_without_a_terminal_is_log_lines(log):

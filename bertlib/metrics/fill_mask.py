@@ -177,5 +177,5 @@ def write_predictions(
         shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)
         terminal.show("", *shown, sep="  ")
       if line.get("pseudo_perplexity"):
-        print(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
+        terminal.show(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
   logging.info("Predictions in %s", path)

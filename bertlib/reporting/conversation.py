@@ -64,4 +64,4 @@ def interactive_loop(
       span = f"{answer.start}-{answer.end}" if answer.text else "-"
       text = answer.text or "(no answer)"
       terminal.show(f"{answer.probability:.3f}", f"{span:>11}", text, sep="  ")
-    print(flush=True)
+    terminal.show()
