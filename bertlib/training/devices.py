@@ -64,6 +64,15 @@ def limit_threads(num_threads: int) -> None:
       os.environ[name] = str(num_threads)
 
 
+def share_gpus() -> None:
+  """Takes GPU memory as it is needed, in this process and those it starts.
+
+  TensorFlow otherwise takes nearly all of it at the first tensor, until the
+  process ends. Nothing is changed where the environment has the setting.
+  """
+  os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+
+
 def find_cluster(
   settings: DeviceSettings, trains: bool
 ) -> distribution.Cluster | None:

@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from bertlib.errors import InputError
+from bertlib.settings import option
+from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import ComputeSettings, DeviceSettings
-from bertlib.training import devices, distribution, tpu
+from bertlib.training import devices, distribution, resolve, tpu
 
 pytestmark = pytest.mark.unit
 
@@ -70,6 +72,26 @@ def test_single_process_is_its_own_chief(monkeypatch):
   name_cluster(monkeypatch, 1)
   found = devices.find(DeviceSettings(distribution="off"), trains=True)
   assert found.is_chief and found.replicas is None
+
+
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+@pytest.mark.parametrize(
+  ("seeds", "before", "after"),
+  [
+    (0, {}, {}),
+    (2, {}, {GROWTH: "true"}),
+    (2, {GROWTH: "false"}, {GROWTH: "false"}),
+  ],
+)
+def test_runs_of_several_seeds_share_the_memory_of_gpus(
+  monkeypatch, seeds, before, after
+):
+  environment = before.copy()
+  monkeypatch.setattr(os, "environ", environment)
+  resolve.find_devices(option.make(ClassifierSettings, seeds=seeds))
+  assert environment == after
 
 
 def test_replicas_are_on_gpus_if_there_are_any(monkeypatch):
