@@ -14,6 +14,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple
 
@@ -28,7 +29,7 @@ from bertlib import (
   pooling,
   published_models,
 )
-from bertlib.checkpoints import predictor, zoo
+from bertlib.checkpoints import loading, model_files, predictor, zoo
 from bertlib.data import (
   embedding_records,
   input_pipeline,
@@ -296,7 +297,7 @@ def main(_) -> None:
   check_output(settings)
   settings = embedding_inputs.find_model(settings)
   data = embedding_inputs.read_data(settings)
-  teacher = open_teacher(settings, data.train)
+  teacher = find_teacher(settings, data.train)
   run = setup(settings, make_task(settings, data, teacher))
   settings = run.settings
   check_vectors(run, teacher)
@@ -340,19 +341,19 @@ class Teacher(NamedTuple):
 
   Attributes:
     width: T, width of its vectors.
-    encode: takes N texts; returns their vectors, float32 [N, T].
-    close: frees the model; there is nothing to encode after training begins.
+    encode: takes N texts; returns their vectors, float32 [N, T]. A model is
+      loaded for that time only, since the run needs the memory before it, where
+      --seeds starts other processes, and after it.
   """
 
   width: int
   encode: Callable[[Sequence[str]], np.ndarray]
-  close: Callable[[], None] = lambda: None
 
 
-def open_teacher(
+def find_teacher(
   settings: EmbeddingSettings, train_set: Sequence[Example]
 ) -> Teacher | None:
-  """Opens --teacher, a file of vectors or a model.
+  """Finds --teacher, a file of vectors or a model.
 
   Raises:
     InputError: the file does not have a vector for each training example, or
@@ -366,8 +367,15 @@ def open_teacher(
     return Teacher(vectors.shape[1], lambda texts: vectors)
   if published_models.is_name(path):
     path = zoo.fetch(path)
-  model = Predictor(path)
-  return Teacher(model.width, model.encode, model.close)
+  description, _ = Predictor.find_model(path)
+  spec = embedding_spec.from_json(description["embedding"])
+  config = loading.load_config(os.path.join(path, model_files.CONFIG))
+
+  def encode(texts):
+    with Predictor(path) as model:
+      return model.encode(texts)
+
+  return Teacher(spec.projection_dim or config.hidden_size, encode)
 
 
 def make_task(
@@ -449,7 +457,7 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
     "texts", embedding_inputs.read_data, settings, after=flags_are_right
   )
   train_set = doctor.unless_skipped(data, lambda value: value.train, data)
-  teacher = check("teacher", open_teacher, settings, train_set)
+  teacher = check("teacher", find_teacher, settings, train_set)
   if found is SKIPPED:  # everything else needs the model
     return
   task = check("task", make_task, found, data, teacher)
@@ -492,7 +500,6 @@ def train_embeddings(
   if teacher:
     texts = [example.texts[0] for example in data.train]
     teacher_vectors = teacher.encode(texts)[:, np.newaxis]
-    teacher.close()
   lengths = embedding_records.write_records(
     path,
     data.train,

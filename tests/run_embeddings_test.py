@@ -226,20 +226,36 @@ def test_a_student_learns_the_vectors_of_its_teacher(trained, place, tmp_path):
 
 
 @pytest.mark.train
-def test_a_teacher_is_closed_before_training(
-  trained, place, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+  ("more", "expected"),
+  [
+    ([], ["opened", "closed", "train"]),
+    (["--seeds=2", "--do_eval"], ["train_seeds"]),  # their runs open it
+  ],
+)
+def test_a_teacher_is_open_only_while_it_encodes(
+  trained, place, tmp_path, monkeypatch, more, expected
 ):
   events = []
-  (tmp_path / "texts.tsv").write_text("text\na\nb\n")
-  monkeypatch.setattr(
-    run_embeddings.Predictor, "close", lambda _: events.append("closed")
-  )
 
-  def train(*_):
-    events.append("trains")
+  class Predictor(run_embeddings.Predictor):
+    def __init__(self, path):
+      events.append("opened")
+      super().__init__(path)
+
+    def close(self):
+      super().close()
+      events.append("closed")
+
+  monkeypatch.setattr(run_embeddings, "Predictor", Predictor)
+
+  def stop_at(event):
+    events.append(event)
     raise InputError("stop here")
 
-  monkeypatch.setattr(run_embeddings, "train", train)
+  for name in ("train", "train_seeds"):
+    monkeypatch.setattr(run_embeddings, name, lambda *_, n=name: stop_at(n))
+  (tmp_path / "texts.tsv").write_text("text\na\nb\n")
   stopped = pytest.raises(InputError, match="stop here")
   with commands.in_process(run_embeddings) as main, stopped:
     main(
@@ -248,8 +264,13 @@ def test_a_teacher_is_closed_before_training(
       "--text_columns=text",
       "--loss=distillation",
       f"--teacher={trained.folder}",
+      f"--dev_file={place / 'scored.tsv'}",
+      "--dev_text_columns=first,second",
+      "--dev_score_column=score",
+      "--max_score=2",
+      *more,
     )
-  assert events == ["closed", "trains"]
+  assert events == expected
 
 
 @pytest.mark.train

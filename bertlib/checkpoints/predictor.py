@@ -85,7 +85,7 @@ class LoadedModel:
       InputError: the folder is missing, or contains no model of `script`; or
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
-    self.description, checkpoint = self._find_model(model_dir, checkpoint)
+    self.description, checkpoint = self.find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
     self.tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, model_files.VOCAB),
@@ -120,10 +120,19 @@ class LoadedModel:
     )
     self._load(config, checkpoint, compute, getter)
 
-  def _find_model(
-    self, model_dir: str, checkpoint: str | None
+  @classmethod
+  def find_model(
+    cls, model_dir: str, checkpoint: str | None = None
   ) -> tuple[dict[str, Any], str]:
-    """The description of a model, and the path of its checkpoint."""
+    """The description of a model, and the path of its checkpoint.
+
+    Args:
+      model_dir: see `__init__`.
+      checkpoint: see `__init__`.
+
+    Raises:
+      InputError: the folder is missing, or contains no model of `script`.
+    """
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
     description = model_json.load_description(model_dir)
@@ -132,10 +141,10 @@ class LoadedModel:
       checkpoint_files.check(checkpoint)
     else:
       checkpoint = finding.model_checkpoint(model_dir)
-    if description.get("script") != self.script or not checkpoint:
+    if description.get("script") != cls.script or not checkpoint:
       raise InputError(
-        f"{model_dir}: holds no model that {self.purpose}; name the"
-        f" --output_dir of a run of {self.script}.py"
+        f"{model_dir}: holds no model that {cls.purpose}; name the"
+        f" --output_dir of a run of {cls.script}.py"
       )
     model_json.check_description(model_dir, description)
     return description, checkpoint
