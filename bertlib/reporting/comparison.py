@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertlib.errors import english_list
 from bertlib.metrics import dev_scores, paired_tests
-from bertlib.metrics.paired_tests import Comparison
+from bertlib.metrics.confidence_intervals import Interval
+from bertlib.metrics.paired_tests import Comparison, PairedTest
 from bertlib.reporting import report_page
 from bertlib.reporting.recorded_runs import RecordedRun
 
@@ -249,13 +250,24 @@ def seed_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
   return rows
 
 
-def difference_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
-  """Rows with the differences of each metric to the first run.
+class Difference(NamedTuple):
+  """Differences of the metrics of a run from those of the first one.
 
-  In parentheses is the interval of a difference.
+  Attributes:
+    run: name of the run.
+    metrics: difference of each metric, and its interval if there is one.
+    test: test of the predictions, if there is one.
   """
+
+  run: str
+  metrics: Mapping[str, tuple[float, Interval | None]]
+  test: PairedTest | None
+
+
+def differences(runs: Sequence[RecordedRun]) -> list[Difference]:
+  """Compares each run with the first one, where metrics can be compared."""
   first, *others = runs
-  rows = []
+  found = []
   for run in others:
     names = [
       name
@@ -264,35 +276,40 @@ def difference_rows(runs: Sequence[RecordedRun]) -> list[dict[str, Any]]:
     ]
     if not names or not is_comparable(first, run):
       continue
-    found = compare_predictions(first, run)
-    row = {"run": run.name}
-    for name in names:
-      row[name] = f"{run.metrics[name] - first.metrics[name]:+.4f}"
-      interval = found.intervals.get(name)
+    test, intervals = compare_predictions(first, run)
+    metrics = {
+      name: (run.metrics[name] - first.metrics[name], intervals.get(name))
+      for name in names
+    }
+    found.append(Difference(run.name, metrics, test))
+  return found
+
+
+def difference_rows(found: Iterable[Difference]) -> list[dict[str, Any]]:
+  """Rows of differences; in parentheses is the interval of each."""
+  rows = []
+  for run, metrics, test in found:
+    row: dict[str, Any] = {"run": run}
+    for name, (difference, interval) in metrics.items():
+      row[name] = f"{difference:+.4f}"
       if interval:
         row[name] += f" ({interval.low:+.4f} to {interval.high:+.4f})"
-    if found.test:
-      first_only, other_only, p_value = found.test
-      row["right in one run only"] = f"{first_only} : {other_only}"
-      row["p-value"] = p_value
+    if test:
+      row["right in one run only"] = f"{test.first_only} : {test.other_only}"
+      row["p-value"] = test.p_value
     rows.append(row)
   return rows
 
 
-def explain_differences(rows: Sequence[Mapping[str, Any]]) -> str:
-  """Explains the intervals and tests in `difference_rows`; "" without any."""
+def explain_differences(found: Sequence[Difference]) -> str:
+  """Explains intervals and tests; "" without any."""
   notes = []
-  if any(
-    " to " in str(value)
-    for row in rows
-    for name, value in row.items()
-    if name != "run"
-  ):
+  if any(interval for d in found for _, interval in d.metrics.values()):
     notes.append(
       "In parentheses: 95% interval of the difference, by a paired bootstrap"
       " over the examples of the dev set."
     )
-  if any("p-value" in row for row in rows):
+  if any(difference.test for difference in found):
     notes.append(
       "p-value: McNemar's exact test on examples that are predicted right."
     )

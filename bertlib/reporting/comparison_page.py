@@ -44,12 +44,12 @@ def write_page(path: str, runs: Sequence[RecordedRun]) -> None:
   if seeds:
     note = "Mean ± sample standard deviation over runs that differ in --seed."
     sections.append(_table("Several seeds", seeds, note))
-  differences = comparison.difference_rows(runs)
+  differences = comparison.differences(runs)
   if differences:
     sections.append(
       _table(
         f"Differences from {runs[0].name}",
-        differences,
+        comparison.difference_rows(differences),
         comparison.explain_differences(differences),
       )
     )

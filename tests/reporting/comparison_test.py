@@ -28,6 +28,10 @@ def results(**metrics):
   return {"results": {f"eval_{name}": value for name, value in metrics.items()}}
 
 
+def difference_rows(runs):
+  return comparison.difference_rows(comparison.differences(runs))
+
+
 # Metrics
 
 
@@ -61,7 +65,7 @@ def test_runs_on_other_dev_data_are_named_and_not_compared(tmp_path):
   (warning,) = comparison.warnings(runs)
   assert warning.endswith("for runs with other dev data than a: b.")
   assert comparison.best_runs(runs) == {"accuracy": {"c"}}
-  assert [row["run"] for row in comparison.difference_rows(runs)] == ["c"]
+  assert [row["run"] for row in difference_rows(runs)] == ["c"]
 
 
 def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
@@ -71,7 +75,7 @@ def test_runs_of_another_script_are_named_and_not_compared(tmp_path):
     b=results(accuracy=0.9) | {"script": "run_ner.py"},
   )
   assert "of another script than a: b" in comparison.warnings(runs)[0]
-  assert comparison.difference_rows(runs) == []
+  assert difference_rows(runs) == []
 
 
 def test_a_run_without_receipt_is_compared(tmp_path):
@@ -80,7 +84,7 @@ def test_a_run_without_receipt_is_compared(tmp_path):
   (tmp_path / "old" / "eval_results.txt").write_text("eval_accuracy = 0.4\n")
   runs = recorded_runs.find_runs([folder, str(tmp_path / "old")])
   assert comparison.warnings(runs) == []
-  (row,) = comparison.difference_rows(runs)
+  (row,) = difference_rows(runs)
   assert row == {"run": "old", "accuracy": "-0.1000"}
 
 
@@ -256,7 +260,7 @@ def test_answers_of_two_runs_to_the_same_questions_are_tested(tmp_path):
       tmp_path / name, {"x": "Ann", "y": answer, "z": answer}
     )
   runs = recorded_runs.find_runs([str(tmp_path / name) for name in "ab"])
-  (row,) = comparison.difference_rows(runs)
+  (row,) = difference_rows(runs)
   assert row["right in one run only"] == "2 : 0"
   assert row["p-value"] == pytest.approx(0.5)  # two coins, both on one side
 
@@ -270,7 +274,7 @@ def test_labels_of_two_runs_are_tested(tmp_path):
     a=of_run | predictions(gold, gold[:17] + ["no"] * 3),
     b=of_run | predictions(gold, ["no"] * 5 + gold[5:]),
   )
-  (row,) = comparison.difference_rows(runs)
+  (row,) = difference_rows(runs)
   assert row["right in one run only"] == "2 : 2"
   assert row["p-value"] == 1
   assert re.fullmatch(r"\+0\.0000 \(-0\.\d+ to \+0\.\d+\)", row["f1"])
@@ -284,7 +288,7 @@ def test_values_of_two_runs_have_an_interval(tmp_path):
     a=results(pearson=0.5, loss=1.0) | predictions(gold, gold[::-1]),
     b=results(pearson=0.75, loss=0.5) | predictions(gold, gold[1:] + gold[:1]),
   )
-  (row,) = comparison.difference_rows(runs)
+  (row,) = difference_rows(runs)
   assert row["pearson"].startswith("+0.2500 (+1.")
   assert list(row) == ["run", "pearson", "loss"]
 
@@ -297,7 +301,7 @@ def test_tags_of_two_runs_have_an_interval_over_sentences(tmp_path):
     a=of_run | predictions(gold, gold),
     b=of_run | predictions(gold, [["B-PER", "O"], ["O"] * 3] * 10),
   )
-  (row,) = comparison.difference_rows(runs)
+  (row,) = difference_rows(runs)
   assert list(row) == ["run", "f1", "f1_PER"]
   assert row["f1"].startswith("+0.0000 (-0.")
   assert row["f1_PER"] == "+0.0000"
@@ -314,5 +318,5 @@ def test_predictions_of_other_examples_are_not_compared(tmp_path, gold):
     b=of_run | predictions(gold, gold),
     without_predictions=of_run,
   )
-  for row in comparison.difference_rows(runs):
+  for row in difference_rows(runs):
     assert list(row) == ["run", "accuracy"]
