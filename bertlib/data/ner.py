@@ -118,7 +118,7 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
   Like the other readers, adds the file and line where each tag first occurs to
   `tag_locations`.
   """
-  num_columns = None
+  num_columns = 0
   words: list[str] = []
   tags: list[str] = []
   first = 0
@@ -128,17 +128,11 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
         yield _join_words(words, tags or None, f"{path}, line {first}")
       words, tags = [], []
       continue
-    fields = _split(line, columns.delimiter)
-    if num_columns is None:
-      num_columns = len(fields)
-    if len(fields) != num_columns:
-      raise InputError(
-        f"{path}, line {number}: has {len(fields)} columns, but the lines"
-        f" before have {num_columns}. Fix it, or give --delimiter"
-      )
+    where = f"{path}, line {number}"
+    fields = _split(line, columns.delimiter, num_columns, where)
+    num_columns = len(fields)
     if not words:
       first = number
-    where = f"{path}, line {number}"
     words.append(_field(fields, columns.word, "word", where))
     if columns.tag is not None and len(fields) > 1:
       tag = _field(fields, columns.tag, "tag", where).strip()
@@ -148,19 +142,13 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
 
 def _read_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
   """Reads one sentence per line: a column of words and one of tags."""
-  num_columns = None
+  num_columns = 0
   for number, line in enumerate(lines, start=1):
     if not line.strip():
       continue
     where = f"{path}, line {number}"
-    fields = _split(line, columns.delimiter)
-    if num_columns is None:
-      num_columns = len(fields)
-    if len(fields) != num_columns:
-      raise InputError(
-        f"{where}: has {len(fields)} columns, but the lines before have"
-        f" {num_columns}. Fix it, or give --delimiter"
-      )
+    fields = _split(line, columns.delimiter, num_columns, where)
+    num_columns = len(fields)
     words = _field(fields, columns.word, "word", where)
     if number == 1 and not any(columns.item_delimiter in f for f in fields):
       continue  # a header
@@ -176,10 +164,22 @@ def _read_rows(path, lines: Sequence[str], columns: Columns, tag_locations):
     yield _join_words(words, tags, where)
 
 
-def _split(line: str, delimiter: str | None) -> list[str]:
-  if delimiter is None:
-    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-  return line.split(delimiter)
+def _split(
+  line: str, delimiter: str | None, num_columns: int, where: str
+) -> list[str]:
+  """Splits a line into `num_columns` fields, or any number for 0."""
+  if delimiter is not None:
+    fields = line.split(delimiter)
+  elif "\t" in line:
+    fields = line.split("\t")
+  else:
+    fields = re.split(" +", line.strip(" "))
+  if num_columns and len(fields) != num_columns:
+    raise InputError(
+      f"{where}: has {len(fields)} columns, but the lines before have"
+      f" {num_columns}. Fix it, or give --delimiter"
+    )
+  return fields
 
 
 def _field(fields: Sequence[str], column: int, role: str, where: str) -> str:
