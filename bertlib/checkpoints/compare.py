@@ -359,11 +359,7 @@ def encode_lines(
       for pair in batch
     ]
     num_cut += sum(row.num_cut > 0 for row in rows)
-    longest = max(sum(row.input_mask) for row in rows)
-    yield {
-      name: np.array([getattr(row, name)[:longest] for row in rows], np.int32)
-      for name in model_inputs.TOKEN_FEATURES
-    }
+    yield model_inputs.as_batch(rows)
   if is_empty:
     raise InputError(f"{text_file}: has no text")
   if num_cut:

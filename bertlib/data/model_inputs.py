@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import tokenization
 from bertlib import text_files
 from bertlib.errors import InputError
@@ -100,6 +102,15 @@ def encode_pair(
   second = [*ids_b[:keep_b], sep] if keep_b else []
   features = token_features(first, second, max_seq_length)
   return EncodedPair(**features, num_cut=num_cut)
+
+
+def as_batch(rows: Sequence[EncodedPair]) -> dict[str, np.ndarray]:
+  """`TOKEN_FEATURES` of rows, int32 [B, S]; S is that of the longest row."""
+  longest = max(row.num_tokens for row in rows)
+  return {
+    name: np.array([getattr(row, name)[:longest] for row in rows], np.int32)
+    for name in TOKEN_FEATURES
+  }
 
 
 def token_features(
