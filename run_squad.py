@@ -53,11 +53,13 @@ from bertlib.data.squad_spans import (  # noqa: F401
 from bertlib.errors import InputError
 from bertlib.files import find_files
 from bertlib.metrics import squad_decoding, squad_evaluation, squad_results
+from bertlib.metrics.squad_answer_files import (
+  write_predictions,  # noqa: F401 (name of google-research/bert)
+)
 from bertlib.metrics.squad_decoding import (  # noqa: F401 (names of google-research/bert)
   RawResult,
   _get_best_indexes,
   get_final_text,
-  write_predictions,
 )
 from bertlib.metrics.squad_decoding import (
   compute_softmax as _compute_softmax,

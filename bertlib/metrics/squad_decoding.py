@@ -8,26 +8,19 @@ WordPieces are projected back to the characters of the paragraph.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
-import json
 import math
-import os
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 import tokenization
-from bertlib.data import squad_features
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import InputFeatures, Window
 from bertlib.errors import InputError
-from bertlib.files import atomic_write, open_any
 from bertlib.metrics import squad_scores
-from bertlib.settings import option
 
 # Logits of a window: `start_logits` and `end_logits`, a number per token.
 RawResult = collections.namedtuple(
@@ -234,6 +227,9 @@ class AnswerFinder:
   """Finds answers to questions, given the logits of their windows.
 
   One finder can decode with several settings.
+
+  Attributes:
+    examples: the questions.
   """
 
   def __init__(
@@ -254,7 +250,7 @@ class AnswerFinder:
     Raises:
       InputError: a window of these questions has no logits.
     """
-    self._examples = examples
+    self.examples = examples
     self._features = [
       _with_columns(feature)
       for feature in features
@@ -280,7 +276,7 @@ class AnswerFinder:
     by_id = {result.unique_id: result for result in results}
     for feature in self._features:
       if feature.unique_id not in by_id:
-        question = self._examples[feature.example_index].qas_id
+        question = self.examples[feature.example_index].qas_id
         raise InputError(
           f"question {question}: there is no RawResult for its window"
           f" {feature.unique_id}. Give the results of all windows of a question"
@@ -297,8 +293,8 @@ class AnswerFinder:
 
   def _find_null(self) -> tuple[list[float], list[NbestPrediction]]:
     """Null answer of each question: the lowest [CLS] score of its windows."""
-    scores = [1e6] * len(self._examples)
-    predictions = [NbestPrediction("", 0.0, 0.0)] * len(self._examples)
+    scores = [1e6] * len(self.examples)
+    predictions = [NbestPrediction("", 0.0, 0.0)] * len(self.examples)
     for row, index in enumerate(self._example_index.tolist()):
       null = NbestPrediction(
         "", self._start_logits[row, 0].item(), self._end_logits[row, 0].item()
@@ -341,7 +337,7 @@ class AnswerFinder:
     questions = self._example_index[rows]
     order = np.lexsort([-(start_logits + end_logits), questions])  # is stable
     bounds = np.searchsorted(
-      questions[order], np.arange(len(self._examples) + 1)
+      questions[order], np.arange(len(self.examples) + 1)
     )
     columns = rows, starts, ends, start_logits, end_logits
     for first, stop in zip(bounds, bounds[1:]):
@@ -353,7 +349,7 @@ class AnswerFinder:
     feature = self._features[prelim.feature_index]
     start, end = prelim.start_index, prelim.end_index
     first, last = int(feature.words[start]), int(feature.words[end])
-    doc_tokens = self._examples[feature.example_index].doc_tokens
+    doc_tokens = self.examples[feature.example_index].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
     tok_text = _join_pieces(feature.tokens[start : end + 1])
     span = get_final_text_span(tok_text, orig_text, self._do_lower_case)
@@ -443,167 +439,3 @@ def _with_null(
   else:
     yield null
   yield from predictions
-
-
-# Prediction files
-
-
-def write_predictions(
-  all_examples: Sequence[SquadExample],
-  all_features: Sequence[InputFeatures | Window],
-  all_results: Sequence[RawResult],
-  n_best_size: int,
-  max_answer_length: int,
-  do_lower_case: bool,
-  output_prediction_file: str,
-  output_nbest_file: str,
-  output_null_log_odds_file: str,
-  version_2_with_negative: bool | None = None,
-  null_score_diff_threshold: float | None = None,
-) -> tuple[dict[str, str], dict[str, float]]:
-  """Finds the answers to all questions and writes them.
-
-  Args:
-    all_examples: the questions.
-    all_features: their windows; windows of other questions are ignored.
-    all_results: the logits of each window of these questions, in any order.
-    n_best_size: maximum number of answers per question in the n-best file.
-    max_answer_length: maximum length of an answer in tokens.
-    do_lower_case: whether the tokenizer lower-cases.
-    output_prediction_file: receives the answer by question id.
-    output_nbest_file: receives the best answers with probabilities and logits.
-    output_null_log_odds_file: receives the null odds, for SQuAD 2.0 only.
-    version_2_with_negative: whether questions may have no answer; None for the
-      flag's value.
-    null_score_diff_threshold: null odds above this mean no answer; None for the
-      flag's value.
-
-  Returns:
-    Answers by question id, regardless of the null odds; and the null odds.
-
-  Raises:
-    InputError: a window of these questions has no logits.
-  """
-  if version_2_with_negative is None:
-    version_2_with_negative = option.value_of("version_2_with_negative", False)
-  if null_score_diff_threshold is None:
-    null_score_diff_threshold = option.value_of(
-      "null_score_diff_threshold", 0.0
-    )
-  finder = AnswerFinder(all_examples, all_features, all_results, do_lower_case)
-  found = finder.nbest_predictions(
-    n_best_size, max_answer_length, version_2_with_negative
-  )
-  predictions, nbest, answers, odds = {}, {}, {}, {}
-  for example, (nbest_predictions, best, null_odds) in zip(all_examples, found):
-    key = example.qas_id
-    nbest[key] = nbest_predictions
-    odds[key] = null_odds
-    answers[key] = best if version_2_with_negative else nbest[key][0].text
-    is_null = version_2_with_negative and null_odds > null_score_diff_threshold
-    predictions[key] = "" if is_null else answers[key]
-  write_json(output_prediction_file, predictions)
-  write_nbest_predictions(output_nbest_file, nbest)
-  if version_2_with_negative:
-    write_json(output_null_log_odds_file, odds)
-  return answers, odds
-
-
-def write_json(path: str, values: Any) -> None:
-  """Writes an indented JSON file."""
-  _write_text(path, json.dumps(values, indent=4) + "\n")
-
-
-def _write_text(path: str, text: str) -> None:
-  """Writes a file atomically.
-
-  An existing empty file is also written in place, since the caller may hold a
-  handle of it (`tempfile.NamedTemporaryFile`).
-  """
-  with contextlib.ExitStack() as stack:
-    existing = None
-    if os.path.isfile(path) and not os.path.getsize(path):
-      existing = stack.enter_context(open_any(path, "r+"))
-    with atomic_write(path) as file:
-      file.write(text)
-    if existing:
-      existing.write(text)
-
-
-def write_nbest_predictions(
-  path: str, nbest: Mapping[str, Sequence[NbestPrediction]]
-) -> None:
-  """Writes lists of answers with their probabilities.
-
-  Args:
-    path: the file.
-    nbest: the best answers by question id, at least one each.
-  """
-  # Same output as `write_json`, which would take a third of the decoding time.
-  questions = []
-  for name, predictions in nbest.items():
-    probabilities = compute_softmax([p.score for p in predictions])
-    lines = [
-      f"""        {{
-            "text": {json.dumps(prediction.text)},
-            "probability": {probability!r},
-            "start_logit": {prediction.start_logit!r},
-            "end_logit": {prediction.end_logit!r}
-        }}"""
-      for prediction, probability in zip(predictions, probabilities)
-    ]
-    entries = ",\n".join(lines)
-    questions.append(f"    {json.dumps(name)}: [\n{entries}\n    ]")
-  _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
-
-
-# Saved logits, to decode them again
-
-
-def save_logits(path: str, key: str, logits: np.ndarray) -> None:
-  """Saves the logits of windows.
-
-  Args:
-    path: the file, npz.
-    key: cache key of the windows, see `squad_windows.cache_key`.
-    logits: float32 [2, num_windows, num_tokens], start and end logits.
-  """
-  unique_ids = np.arange(logits.shape[1]) + squad_features.FIRST_UNIQUE_ID
-  with atomic_write(path, "wb") as file:
-    np.savez(
-      file,
-      key=key,
-      unique_ids=unique_ids,
-      start_logits=logits[0],
-      end_logits=logits[1],
-    )
-
-
-def load_logits(path: str, key: str) -> np.ndarray:
-  """Loads logits saved by `save_logits`.
-
-  Args:
-    path: the file.
-    key: cache key of the windows.
-
-  Returns:
-    float32 [2, num_windows, num_tokens].
-
-  Raises:
-    InputError: the file has another format, or logits of other windows.
-  """
-  try:
-    with open_any(path, "rb") as file, np.load(file) as arrays:
-      saved_key = arrays["key"].item()
-      logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
-  except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-    raise InputError(
-      f"{path}: not a file of --save_logits. Name one, or predict again without"
-      " --from_logits"
-    ) from error
-  if saved_key != key:
-    raise InputError(
-      f"{path}: is of other questions or other windows. Pass the flags with"
-      " which it was saved (data, vocabulary, lengths), or save it again"
-    )
-  return logits

@@ -11,7 +11,7 @@ from absl import logging
 from bertlib import terminal
 from bertlib.data import squad_features, squad_files
 from bertlib.data.squad_examples import SquadExample
-from bertlib.metrics import squad_decoding, squad_evaluation
+from bertlib.metrics import squad_answer_files, squad_decoding, squad_evaluation
 from bertlib.settings.squad import SquadSettings
 
 
@@ -34,16 +34,16 @@ def decode(
   Returns:
     Metrics by name; empty without --do_eval.
   """
-  features = (
+  finder = squad_decoding.AnswerFinder(
     examples,
     windows,
     squad_evaluation.raw_results(windows, logits),
+    settings.model.do_lower_case,
   )
-  answers, odds = squad_decoding.write_predictions(
-    *features,
+  answers, odds = squad_answer_files.write_answers(
+    finder,
     settings.n_best_size,
     settings.max_answer_length,
-    settings.model.do_lower_case,
     os.path.join(settings.run.output_dir, "predictions.json"),
     os.path.join(settings.run.output_dir, "nbest_predictions.json"),
     os.path.join(settings.run.output_dir, "null_odds.json"),
@@ -58,9 +58,6 @@ def decode(
   if settings.run.do_eval:
     scores = _score(settings, questions, answers, odds)
   if settings.sweeps:
-    finder = squad_decoding.AnswerFinder(
-      *features, settings.model.do_lower_case
-    )
     terminal.print_table(
       list(squad_evaluation.sweep(settings, examples, finder, questions))
     )

@@ -22,7 +22,7 @@ from bertlib.data.squad_examples import (
   read_squad_examples,
 )
 from bertlib.errors import InputError
-from bertlib.metrics import squad_decoding
+from bertlib.metrics import squad_answer_files
 from bertlib.settings.squad import SquadSettings
 from bertlib.training import resolve, step_plan
 from bertlib.training.task import Run
@@ -97,7 +97,7 @@ def load_logits(settings: SquadSettings) -> np.ndarray | None:
   """
   if not settings.from_logits:
     return None
-  return squad_decoding.load_logits(
+  return squad_answer_files.load_logits(
     settings.from_logits, _predict_key(settings)
   )
 
@@ -105,7 +105,7 @@ def load_logits(settings: SquadSettings) -> np.ndarray | None:
 def save_logits(settings: SquadSettings, logits: np.ndarray) -> None:
   """Writes the logits to --save_logits, if given."""
   if settings.save_logits:
-    squad_decoding.save_logits(
+    squad_answer_files.save_logits(
       settings.save_logits, _predict_key(settings), logits
     )
 

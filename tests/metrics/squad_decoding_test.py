@@ -17,7 +17,7 @@ from bertlib.data import squad_examples, squad_features, squad_files
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import WindowSettings as Settings
 from bertlib.errors import InputError
-from bertlib.metrics import squad_decoding, squad_scores
+from bertlib.metrics import squad_answer_files, squad_decoding, squad_scores
 from bertlib.metrics.squad_decoding import (
   AnswerFinder,
   NbestPrediction,
@@ -103,7 +103,7 @@ def test_files_equal_the_reference(golden, tmp_path, name, kind, threshold):
     )
   ]
   ends = "predictions.json", "nbest_predictions.json", "null_odds.json"
-  squad_decoding.write_predictions(
+  squad_answer_files.write_predictions(
     examples,
     windows,
     results[::-1],
@@ -165,7 +165,7 @@ def odd_case(version_2_with_negative):
 def write(folder, arguments, **options):
   names = "predictions", "nbest", "odds"
   paths = [str(folder / name) for name in names]
-  squad_decoding.write_predictions(*arguments, *paths, **options)
+  squad_answer_files.write_predictions(*arguments, *paths, **options)
   return [
     json.loads((folder / name).read_text())
     for name in names
@@ -298,7 +298,7 @@ def test_open_temporary_files_receive_the_predictions(tmp_path, tokenizer):
   windows = make_features(examples, tokenizer, Settings(8, 4, 2, False))
   results = [RawResult(w.unique_id, [0.0] * 8, [0.0] * 8) for w in windows]
   with tempfile.NamedTemporaryFile("r", dir=tmp_path) as held:
-    squad_decoding.write_predictions(
+    squad_answer_files.write_predictions(
       examples,
       windows,
       results,
@@ -433,7 +433,7 @@ def test_no_answer_has_an_empty_span():
 )
 def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
   path = tmp_path_factory.getbasetemp() / "n_best.json"
-  squad_decoding.write_nbest_predictions(str(path), n_best)
+  squad_answer_files.write_nbest_predictions(str(path), n_best)
   written = json.loads(path.read_text())
   assert path.read_text() == json.dumps(written, indent=4) + "\n"
   assert {
@@ -447,8 +447,8 @@ def test_nbest_file_equals_the_output_of_json(tmp_path_factory, n_best):
 def test_saved_logits_are_loaded(tmp_path):
   logits = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
   path = str(tmp_path / "logits.npz")
-  squad_decoding.save_logits(path, "a key", logits)
-  read = squad_decoding.load_logits(path, "a key")
+  squad_answer_files.save_logits(path, "a key", logits)
+  read = squad_answer_files.load_logits(path, "a key")
   np.testing.assert_array_equal(read, logits, strict=True)
   with np.load(path) as arrays:
     assert arrays["unique_ids"].tolist() == [10**9, 10**9 + 1, 10**9 + 2]
@@ -456,13 +456,13 @@ def test_saved_logits_are_loaded(tmp_path):
 
 def test_logits_of_other_windows_are_refused(tmp_path):
   path = str(tmp_path / "logits.npz")
-  squad_decoding.save_logits(path, "a key", np.zeros([2, 3, 4], np.float32))
+  squad_answer_files.save_logits(path, "a key", np.zeros([2, 3, 4], np.float32))
   with pytest.raises(InputError, match="is of other questions"):
-    squad_decoding.load_logits(path, "b key")
+    squad_answer_files.load_logits(path, "b key")
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04"])
 def test_other_files_than_logits_are_refused(tmp_path, content):
   (tmp_path / "logits.npz").write_bytes(content)
   with pytest.raises(InputError, match="not a file of --save_lo"):
-    squad_decoding.load_logits(str(tmp_path / "logits.npz"), "a key")
+    squad_answer_files.load_logits(str(tmp_path / "logits.npz"), "a key")
