@@ -317,6 +317,15 @@ def matching(folder: str, pattern: str) -> list[str]:
   return with_prefix(os.path.join(folder, ""), pattern)
 
 
+def matching_below(folder: str, pattern: str) -> list[str]:
+  """Sorted paths that match in a folder or below it, see `matching`."""
+  found, depth = [], ""
+  while matching(folder, f"{depth}*"):
+    found += matching(folder, f"{depth}{pattern}")
+    depth += "*/"
+  return sorted(found)
+
+
 def with_prefix(prefix: str, pattern: str) -> list[str]:
   """Sorted paths, local or remote, that are `prefix` and a match of `pattern`.
 

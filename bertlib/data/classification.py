@@ -503,8 +503,7 @@ class RaceProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[ChoiceExample]:
     folder = os.path.join(data_dir, split)
-    paths = files.matching(folder, "*.txt")
-    paths += files.matching(folder, "*/*.txt")
+    paths = files.matching_below(folder, "*.txt")
     if not paths:
       raise InputError(f"{folder}: has no RACE articles (*.txt)")
     return [example for path in paths for example in self._article(path, split)]

@@ -496,16 +496,16 @@ def test_race_answers_are_letters(tmp_path):
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_race_is_read_from_a_remote_folder_and_one_with_brackets(
+def test_race_is_read_at_any_depth_of_remote_folders_and_ones_with_brackets(
   tmp_path, scheme
 ):
   folder = tmp_path / "race [1]"
-  write_race(folder, "dev/high/1.txt", "dev/middle/1.txt", "dev/7.txt")
+  names = ["7.txt", "high/1.txt", "middle/1.txt", "other/a/b/1.txt"]
+  write_race(folder, *(f"dev/{name}" for name in names))
   processor = PROCESSORS["race"]()
-  assert len(read(processor, f"{scheme}{folder}", "dev")) == 6
+  assert len(read(processor, f"{scheme}{folder}", "dev")) == 8
   assert processor.files_read == [
-    f"{scheme}{folder}/dev/{name}"
-    for name in ("7.txt", "high/1.txt", "middle/1.txt")
+    f"{scheme}{folder}/dev/{name}" for name in names
   ]
 
 
