@@ -249,15 +249,16 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
   for span in spans or ():
     try:
       start, end = span["start"], span["end"]
-      is_in_text = bool(span["label"].strip()) and 0 <= start < end <= len(text)
+      is_in_text = 0 <= start < end <= len(text) and start % 1 == end % 1 == 0
+      is_entity = is_in_text and bool(span["label"].strip())
     except (TypeError, KeyError, AttributeError):
-      is_in_text = False
-    if not is_in_text:
+      is_entity = False
+    if not is_entity:
       raise InputError(
         f"{where}: {json.dumps(span)} is not an entity; it needs label, start"
         f" and end, with start < end <= {len(text)}"
       )
-    boundaries |= {start, end}
+    boundaries |= {int(start), int(end)}  # 2.0 too, as pandas writes 2
   offsets = []
   for match in WORD.finditer(text):
     start, end = match.span()

@@ -142,11 +142,19 @@ def test_an_entity_inside_a_word_splits_it():
   assert sentence.tags == ["O", "O", "B-G", "O"]
 
 
+def test_offsets_of_entities_may_be_floats():
+  span = {"start": 2.0, "end": 4.0, "label": "X"}
+  sentence = ner.from_text("a bcd", [span])
+  assert sentence.words == ["a", "bc", "d"]
+  assert sentence.tags == ["O", "B-X", "O"]
+
+
 @pytest.mark.parametrize(
   "entities, message",
   [
     ([{"start": 0, "end": 9, "label": "X"}], "is not an entity"),
     ([{"start": 2, "end": 2, "label": "X"}], "is not an entity"),
+    ([{"start": 0, "end": 1.5, "label": "X"}], "is not an entity"),
     ([{"start": 0, "end": 2}], "is not an entity"),
     (["X"], "is not an entity"),
     (
