@@ -15,6 +15,7 @@ import glob
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator
 
 from absl import logging
@@ -29,6 +30,9 @@ except ImportError:  # not on Windows
 
 # Name of a folder's lock file; for output files, its ending.
 LOCK_FILE = ".lock"
+
+# Errors of `flock` on a file that another process has locked.
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 # Errors of `flock` on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -72,7 +76,7 @@ def is_locked(folder: str) -> bool:
     with open(os.path.join(folder, LOCK_FILE)) as file:
       fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
   except OSError as error:
-    return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    return error.errno in _HELD
   return False
 
 
@@ -128,6 +132,7 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
   if fcntl is None or files.is_remote(lock_file):
     _warn_unlocked(target)
     return None
+  waits = True
   while True:
     descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -145,9 +150,13 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
           os.remove(lock_file)
         _warn_unlocked(target)
         return None
-      if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+      if error.errno not in _HELD:
         error.filename = lock_file
         raise
+      if waits:  # `is_locked` holds a lock for a moment
+        waits = False
+        time.sleep(0.1)
+        continue
       raise InputError(
         f"{target}: {holder} is writing to it. Wait for it to end, stop it, or"
         f" name another --{flag}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -70,6 +71,16 @@ def test_a_folder_is_locked_while_a_writer_holds_its_lock(tmp_path):
   with folder_lock.lock_folder(str(tmp_path)):
     assert folder_lock.is_locked(str(tmp_path))
   assert not folder_lock.is_locked(str(tmp_path))
+
+
+def test_a_writer_waits_for_a_process_that_only_asks(tmp_path, monkeypatch):
+  path = tmp_path / folder_lock.LOCK_FILE
+  path.touch()
+  with path.open() as asking:
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: asking.close())
+    with folder_lock.lock_folder(str(tmp_path)):
+      assert folder_lock.is_locked(str(tmp_path))
 
 
 def test_files_in_a_folder_are_locked_separately(tmp_path):
