@@ -280,7 +280,7 @@ def find_tokenizer(
   if vocab_file is None:
     files = [os.path.join(f, model_files.VOCAB) for f in folders]
     vocab_file, _ = _common_value(
-      {f: vocabulary.read_entries(f) for f in files if os.path.exists(f)},
+      {f: vocabulary.read_entries(f) for f in files if tf.gfile.Exists(f)},
       "vocab_file",
     )
   if do_lower_case is None:
@@ -294,7 +294,7 @@ def _files_dir(path: str) -> str:
   """Folder of a model's vocabulary and JSON files."""
   if rewrite.model_format(path) == "saved_model":
     return os.path.join(path, "assets")
-  return path if os.path.isdir(path) else os.path.dirname(path)
+  return path if tf.gfile.IsDirectory(path) else os.path.dirname(path)
 
 
 def _read_casing(folder: str) -> tuple[str, bool] | None:
@@ -305,7 +305,7 @@ def _read_casing(folder: str) -> tuple[str, bool] | None:
     "tokenizer_config.json",
   ):
     path = os.path.join(folder, name)
-    if os.path.exists(path):
+    if tf.gfile.Exists(path):
       do_lower_case = json_files.read(path, dict).get("do_lower_case")
       if do_lower_case is not None:
         return path, do_lower_case

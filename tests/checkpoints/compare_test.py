@@ -96,10 +96,14 @@ def assert_outputs_of_the_reference(outputs, inputs):
 
 
 @pytest.mark.graph
-def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny):
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_checkpoint_gives_the_outputs_of_the_reference(tiny, scheme):
   inputs = golden("inputs.npz")
-  model = compare.load(tiny())
+  path = f"{scheme}{tiny()}"
+  model = compare.load(path)
   assert_outputs_of_the_reference(model.run(inputs), inputs)
+  tokenizer = compare.find_tokenizer([path])
+  assert tokenizer.vocab.keys() == set(WORDS)
 
 
 def without_pooler(folder):
