@@ -102,7 +102,7 @@ FLAGS = flags.FLAGS
 
 
 def input_fn_builder(
-  input_file: str,
+  input_file: str | Sequence[str],
   seq_length: int,
   is_training: bool,
   drop_remainder: bool,
@@ -114,7 +114,7 @@ def input_fn_builder(
   """`input_pipeline.record_input_fn` for a file written by `FeatureWriter`.
 
   Args:
-    input_file: path of the file.
+    input_file: see `record_input_fn`.
     seq_length: S, length of its windows.
     is_training: see `record_input_fn`; training records also contain the answer
       positions.

@@ -209,6 +209,23 @@ def test_records_of_the_reference_are_read(tmp_path, published, length, sizes):
       np.testing.assert_array_equal(np.ravel(values[number]), record[name])
 
 
+@pytest.mark.parametrize("is_training", [False, True])
+def test_records_of_several_files_may_be_written_later(tmp_path, is_training):
+  paths = [str(tmp_path / name) for name in "ab"]
+  input_fn = classification_records.file_based_input_fn_builder(
+    paths, seq_length=2, is_training=is_training, drop_remainder=False
+  )
+  row = dict.fromkeys(model_inputs.TOKEN_FEATURES, (1, 1))
+  for path, label in zip(paths, (3, 5)):
+    tf_records.write_records(
+      path,
+      [row | {"label_ids": label, "is_real_example": True}],
+      classification_records.record_layout(2),
+    )
+  batch = next(iter(input_fn({"batch_size": 2})))
+  assert sorted(batch["label_ids"].numpy()) == [3, 5]
+
+
 def test_records_of_the_first_releases_are_read(tmp_path):
   """They lack `is_real_example`, and all are real."""
   layout = classification_records.record_layout(4)

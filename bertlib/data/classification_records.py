@@ -250,7 +250,7 @@ def file_based_convert_examples_to_features(
 
 
 def file_based_input_fn_builder(
-  input_file: str,
+  input_file: str | Sequence[str],
   seq_length: int,
   is_training: bool,
   drop_remainder: bool,

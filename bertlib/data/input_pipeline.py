@@ -82,7 +82,7 @@ def narrow_integers(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_input_fn(
-  input_file: str,
+  input_file: str | Sequence[str],
   layout: tf_records.Layout,
   is_training: bool,
   drop_remainder: bool,
@@ -94,7 +94,8 @@ def record_input_fn(
   """Builds the `input_fn` of a fine-tuning task's TFRecord file.
 
   Args:
-    input_file: path of the file.
+    input_file: path of the file, or of several; read when the `input_fn` is
+      called.
     layout: layout of its records.
     is_training: whether to shuffle, and to repeat indefinitely.
     drop_remainder: whether to drop the last batch if it is smaller.
@@ -109,20 +110,19 @@ def record_input_fn(
   Returns:
     A function of `params`, a mapping with `batch_size`. If the mapping also has
     `traced_step`, training batches start at that step, are not sharded, and
-    contain the `record_file` and `record_number` of each example.
-
-  Raises:
-    InputError: the file is truncated or empty.
+    contain the `record_file` and `record_number` of each example. It raises an
+    InputError if a file is truncated or empty.
   """
-  num_records = tf_records.count_records(input_file)
+  paths = [input_file] if isinstance(input_file, str) else input_file
 
   def input_fn(params):
+    num_records = sum(map(tf_records.count_records, paths))
     batch_size, shard = global_batch_size_and_shard(params)
     traced_step = params.get("traced_step")
     if is_training:
       step = first_step if traced_step is None else traced_step
       return shuffled_record_batches(
-        input_file,
+        paths,
         layout,
         batch_size,
         trim,
@@ -134,7 +134,7 @@ def record_input_fn(
         with_source=traced_step is not None,
       )
     return record_batches(
-      input_file, layout, batch_size, drop_remainder, trim, by_length, shard
+      paths, layout, batch_size, drop_remainder, trim, by_length, shard
     )
 
   return input_fn
