@@ -377,18 +377,28 @@ class Predictor(predictor.LoadedModel):
     Raises:
       InputError: a question has another number of choices than the model.
     """
+    has_choices = self.problem.kind == "multiple_choice"
+    if has_choices and not isinstance(texts, str):  # which is refused below
+      texts = map(self._with_all_choices, itertools.count(), texts)
     return self.predict_blocks(texts, self._encode, self._decode)
+
+  def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):
+    """The choices of the question `texts[index]`.
+
+    Raises:
+      InputError: the model has another number of choices.
+    """
+    if len(choices) != self.problem.num_labels:
+      raise InputError(
+        f"texts[{index}]: has {len(choices)} choices, but the model has"
+        f" {self.problem.num_labels}. Give as many"
+      )
+    return choices
 
   def _encode(self, texts):
     """The number of texts, and the rows of all their pairs."""
     pairs = texts
     if self.problem.kind == "multiple_choice":
-      for index, choices in enumerate(texts):
-        if len(choices) != self.problem.num_labels:
-          raise InputError(
-            f"texts[{index}]: has {len(choices)} choices, but the model has"
-            f" {self.problem.num_labels}. Give as many"
-          )
       pairs = itertools.chain.from_iterable(texts)
     length = self.description["max_seq_length"]
     rows = [

@@ -531,11 +531,14 @@ def test_the_predictor_chooses_as_the_command(swag):
     )
 
 
-def test_the_predictor_refuses_another_number_of_choices(swag):
-  questions = [[("a", "b")] * 3, [("a", "b")] * 5]
-  refused = pytest.raises(InputError, match="3 choices, but the model has 4")
-  with run_classifier.Predictor(str(swag)) as predictor, refused:
-    predictor.predict(questions)
+def test_the_predictor_refuses_another_number_of_choices(swag, monkeypatch):
+  questions = [[("a", "b")] * 4] * 3 + [[("a", "b")] * 3]
+  monkeypatch.setattr(run_classifier.predictor, "_BLOCK_SIZE", 2)
+  refused = pytest.raises(
+    InputError, match=r"^texts\[3\]: has 3 choices, but the model has 4"
+  )
+  with run_classifier.Predictor(str(swag)) as model, refused:
+    model.predict(questions)
 
 
 def test_the_predictor_refuses_a_text_for_a_list(swag):
