@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from logging import LogRecord
 from typing import Any
 
 from absl import logging
@@ -53,20 +54,23 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 def quiet(level: int) -> Iterator[None]:
   """Logs nothing below a level of absl within its block.
 
-  The logger is as before afterwards, also in programs that set it up without
-  absl. `logging.set_verbosity` could only give it a level of its own.
+  A filter, because TensorFlow sets the level of the logger when it saves a
+  SavedModel.
 
   Args:
     level: such as `logging.WARNING`.
   """
-  logger = logging.get_absl_logger()
-  before = logger.level
   lowest = logging.converter.absl_to_standard(level)
-  logger.setLevel(max(logger.getEffectiveLevel(), lowest))
+
+  def is_shown(record: LogRecord) -> bool:
+    return record.levelno >= lowest
+
+  logger = logging.get_absl_logger()
+  logger.addFilter(is_shown)
   try:
     yield
   finally:
-    logger.setLevel(before)
+    logger.removeFilter(is_shown)
 
 
 def progress(total: int, unit: str, **options: Any) -> tqdm:

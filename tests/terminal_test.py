@@ -63,3 +63,10 @@ def test_a_quiet_block_logs_no_more_than_its_surroundings(caplog):
   with terminal.quiet(logging.WARNING):
     logging.warning("left out")
   assert not caplog.messages
+
+
+def test_a_quiet_block_stays_quiet_when_a_level_is_set_within(caplog):
+  with terminal.quiet(logging.WARNING):
+    caplog.set_level("INFO", logger="absl")  # as saving a SavedModel does
+    logging.info("left out")
+  assert not caplog.messages
