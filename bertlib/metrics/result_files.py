@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib import files, json_files, text_files
+from bertlib import files, json_files, terminal, text_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 
@@ -193,5 +193,6 @@ def write_search_results(
       file.write(json.dumps(line, ensure_ascii=False) + "\n")
       if number < num_shown:
         best = results[0]
-        print(f"{query}\n  {best['score']:.3f}  {best['text']}")
+        terminal.show(query)
+        terminal.show(f"  {best['score']:.3f}", best["text"], sep="  ")
   logging.info("Results of %d queries: %s", len(queries), path)
