@@ -1,5 +1,8 @@
 """Locks that allow one writer per output folder or output file.
 
+A writer of outputs is refused if another holds the lock; one that fills a cache
+waits for the other.
+
 A writer locks (`flock`) a hidden file that contains its host and process
 number. The operating system releases the lock when the process ends for any
 reason, so that a killed run leaves no lock behind. Subprocesses that inherit
@@ -17,6 +20,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 from absl import logging
 
@@ -99,6 +103,35 @@ def lock_files(paths: Iterable[str]) -> Iterator[None]:
       lock_file = os.path.join(folder, f".{name}{LOCK_FILE}")
       stack.enter_context(_lock(lock_file, path, "output_file"))
     yield
+
+
+@contextlib.contextmanager
+def wait_for_lock(lock_file: str) -> Iterator[None]:
+  """Holds a lock file within the block; waits while another process holds it.
+
+  Args:
+    lock_file: local path in an existing folder; not removed at the end. On a
+      file system without locks it is not locked; a warning is logged.
+  """
+  with open(lock_file, "w") as file:
+    _wait_for(file)
+    yield
+
+
+def _wait_for(file: IO[str]) -> None:
+  if fcntl is None:
+    _warn_unlocked(file.name.removesuffix(LOCK_FILE))
+    return
+  try:
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      logging.info("%s: locked by another process; waiting", file.name)
+      fcntl.flock(file, fcntl.LOCK_EX)
+  except OSError as error:
+    if error.errno not in _NO_LOCKS:
+      raise
+    _warn_unlocked(file.name.removesuffix(LOCK_FILE))
 
 
 def _is_file(path: str) -> bool:

@@ -32,7 +32,14 @@ from typing import IO, Any, Callable
 
 from absl import logging
 
-from bertlib import files, json_files, lazy_module, published_models, terminal
+from bertlib import (
+  files,
+  folder_lock,
+  json_files,
+  lazy_module,
+  published_models,
+  terminal,
+)
 from bertlib.checkpoints import checkpoint_names, model_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -99,7 +106,7 @@ def fetch(
   try:
     if not os.path.exists(folder):
       os.makedirs(cache, exist_ok=True)
-      with _exclusive_lock(folder + ".lock"):
+      with folder_lock.wait_for_lock(folder + ".lock"):
         if not os.path.exists(folder):
           _install(model, folder, sleep)
   except OSError as error:
@@ -147,20 +154,6 @@ def _missing(names: Collection[str]) -> list[str]:
     return [*missing, "a checkpoint (one .index and all of its .data)"]
   checkpoint = found[0].removesuffix(".index")
   return missing + checkpoint_names.missing_files(checkpoint, names)
-
-
-@contextlib.contextmanager
-def _exclusive_lock(path: str) -> Iterator[None]:
-  """Holds a lock file until the block or the process ends."""
-  import fcntl  # not available on Windows
-
-  with open(path, "w") as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      logging.info("%s: locked by another process; waiting", path)
-      fcntl.flock(file, fcntl.LOCK_EX)
-    yield
 
 
 def _install(

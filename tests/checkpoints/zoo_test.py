@@ -1,6 +1,7 @@
 """Tests of downloading published models, from a local server."""
 
 import dataclasses
+import errno
 import functools
 import gzip
 import hashlib
@@ -1290,6 +1291,19 @@ def test_one_of_several_processes_downloads(command, publish, site, cache):
   assert results[0][0] == results[1][0]
   assert len(site.seen) == 1
   assert len(contents(cache / "tiny")) == 4
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_model_is_downloaded_to_a_file_system_without_locks(
+  number, publish, fetch, monkeypatch, caplog, cache
+):
+  def refuse(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr("fcntl.flock", refuse)
+  publish(zipped(FILES.items()))
+  assert contents(fetch()) == FILES
+  assert f"{cache / 'tiny'}: cannot be locked" in caplog.text
 
 
 @pytest.mark.process
