@@ -18,7 +18,10 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib import estimator_api  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
+from bertlib import (
+  estimator_api,  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
+  folder_lock,
+)
 from bertlib.checkpoints import checkpoint_writer, model_files, model_json, zoo
 from bertlib.errors import InputError
 from bertlib.files import atomic_folder, atomic_write
@@ -43,7 +46,9 @@ _NAMES = (
 def flags_for(handle: str) -> dict[str, str | bool]:
   """Converts an encoder; returns the flags with which a script uses it.
 
-  The converted files are kept in the cache of `download_model`.
+  The converted files are kept in the cache of `download_model`. If several
+  processes request the same encoder at once, one converts it and the others
+  wait.
 
   Args:
     handle: a SavedModel's folder, or an address that tensorflow-hub resolves.
@@ -64,8 +69,10 @@ def flags_for(handle: str) -> dict[str, str | bool]:
   converted = os.path.join(cache_dir, digest.hexdigest()[:16])
   if not os.path.exists(converted):
     os.makedirs(cache_dir, exist_ok=True)
-    with atomic_folder(converted) as temporary_dir:
-      _convert(handle, folder, temporary_dir)
+    with folder_lock.wait_for_lock(converted + ".lock"):
+      if not os.path.exists(converted):
+        with atomic_folder(converted) as temporary_dir:
+          _convert(handle, folder, temporary_dir)
   logging.info("%s: converted to %s", handle, converted)
 
   def path(name):

@@ -1,6 +1,9 @@
 """Tests of importing encoders from TensorFlow Hub."""
 
+import errno
+import fcntl
 import json
+import os
 
 import commands
 import numpy as np
@@ -175,6 +178,26 @@ def test_a_script_fine_tunes_from_an_export(exported, tmp_path):
   )
   assert "39 of 41 variables restored" in result.stderr
   assert (tmp_path / "out" / "vocab.txt").exists()
+
+
+@pytest.mark.unit
+def test_an_encoder_is_not_converted_by_two_processes_at_once(
+  tmp_path, monkeypatch
+):
+  def flock(file, operation):
+    if operation & fcntl.LOCK_NB:
+      raise BlockingIOError(errno.EWOULDBLOCK, "held by the other process")
+    os.makedirs(file.name.removesuffix(".lock"))  # which converts it
+
+  monkeypatch.setattr(fcntl, "flock", flock)
+  monkeypatch.setattr(
+    tfhub, "_convert", lambda *_: pytest.fail("converted a second time")
+  )
+  (tmp_path / "variables").mkdir()
+  for name in ("saved_model.pb", "variables/variables.index"):
+    (tmp_path / name).write_bytes(b"")
+  flags = tfhub.flags_for(str(tmp_path))
+  assert os.path.isdir(os.path.dirname(flags["init_checkpoint"]))
 
 
 # Invalid handles
