@@ -417,6 +417,7 @@ def _convert_example(
   doc_spans = model_inputs.make_doc_spans(
     len(document.ids), room, settings.doc_stride
   )
+  reach = (room - 1) // settings.doc_stride  # windows that share tokens
   for index, (start, length) in enumerate(doc_spans):
     stop = start + length
     positions = (-1, -1)
@@ -435,8 +436,11 @@ def _convert_example(
       example.is_impossible,
     )
     no_words = [-1] * len(before)
+    first = max(index - reach, 0)
     is_max_context = squad_spans.check_is_max_context(
-      doc_spans, index, np.arange(start, stop)
+      doc_spans[first : index + reach + 1],
+      index - first,
+      np.arange(start, stop),
     )
     yield (
       numbers,

@@ -241,6 +241,32 @@ def test_features_follow_a_permuted_order_of_questions(tokenizer):
   assert as_dicts(examples, order) == as_dicts(shuffled)
 
 
+@hypothesis.given(st.integers(0, 60), st.integers(1, 20), st.integers(1, 25))
+def test_max_context_of_windows_is_that_among_all_windows(
+  tokenizer, num_words, room, doc_stride
+):
+  example = SquadExample("q", "who", ["a"] * num_words)
+  with mock.patch.object(
+    squad_spans,
+    "check_is_max_context",
+    wraps=squad_spans.check_is_max_context,
+  ) as check:
+    windows = squad_features.convert_examples_to_windows(
+      [example], tokenizer, Settings(room + 4, doc_stride, 1, False)
+    )
+  spans = model_inputs.make_doc_spans(num_words, room, doc_stride)
+  expected = []
+  for index, (start, length) in enumerate(spans):
+    is_max = squad_spans.check_is_max_context(
+      spans, index, np.arange(start, start + length)
+    )
+    expected += [False, False, False, *is_max, False]
+  assert windows.is_max_context.tolist() == expected
+  # The work per window does not grow with the paragraph.
+  for call in check.call_args_list:
+    assert len(call.args[0]) <= 2 * -(-room // doc_stride) + 1
+
+
 def test_a_long_question_is_truncated_and_counted(tokenizer):
   examples = [
     SquadExample("q1", "what a b", ["c"]),
