@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -259,24 +260,22 @@ def from_text(text: str, spans=None, where: str = "") -> Sentence:
         f" and end, with start < end <= {len(text)}"
       )
     boundaries |= {int(start), int(end)}  # 2.0 too, as pandas writes 2
+  cuts = sorted(boundaries)
   offsets = []
   for match in WORD.finditer(text):
     start, end = match.span()
-    inner = sorted(b for b in boundaries if start < b < end)
-    cuts = [start, *inner, end]
-    offsets += zip(cuts, cuts[1:])
+    inner = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+    offsets += zip([start, *inner], [*inner, end])
   tags = None
   if spans is not None:
+    starts = [start for start, _ in offsets]
+    ends = [end for _, end in offsets]
     entities = []
     for span in spans:
-      inside = [
-        index
-        for index, (start, end) in enumerate(offsets)
-        if span["start"] <= start and end <= span["end"]
-      ]
-      if inside:
-        label = span["label"].strip()
-        entities.append(Entity(label, inside[0], inside[-1] + 1))
+      first = bisect_left(starts, span["start"])
+      after = bisect_right(ends, span["end"])
+      if first < after:
+        entities.append(Entity(span["label"].strip(), first, after))
     entities.sort(key=lambda entity: entity.start)
     for entity, following in zip(entities, entities[1:]):
       if following.start < entity.end:

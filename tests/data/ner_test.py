@@ -142,6 +142,33 @@ def test_an_entity_inside_a_word_splits_it():
   assert sentence.tags == ["O", "O", "B-G", "O"]
 
 
+@given(st.text("aé1我 .\u200b", max_size=30), st.data())
+def test_entities_cut_words_and_hold_all_words_inside(text, data):
+  bounds = data.draw(
+    st.lists(st.integers(0, len(text)), unique=True, max_size=12)
+  )
+  bounds.sort()
+  spans = [
+    {"start": start, "end": float(end), "label": "X"}
+    for start, end in zip(bounds[::2], bounds[1::2])
+  ]
+  sentence = ner.from_text(text, data.draw(st.permutations(spans)))
+  offsets = []
+  for match in ner.WORD.finditer(text):
+    cuts = [b for b in bounds[: len(spans) * 2] if match.start() < b]
+    cuts = [match.start(), *(b for b in cuts if b < match.end()), match.end()]
+    offsets += zip(cuts, cuts[1:])
+  assert sentence.offsets == offsets
+  tags = ["O"] * len(offsets)
+  for span in spans:
+    prefix = "B"
+    for index, (start, end) in enumerate(offsets):
+      if span["start"] <= start and end <= span["end"]:
+        tags[index] = f"{prefix}-X"
+        prefix = "I"
+  assert sentence.tags == tags
+
+
 def test_offsets_of_entities_may_be_floats():
   span = {"start": 2.0, "end": 4.0, "label": "X"}
   sentence = ner.from_text("a bcd", [span])
