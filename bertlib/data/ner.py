@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,13 +20,19 @@ from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
+_HAN = r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+
+# What continues a run of letters: vowel signs and accents, of the characters up
+# to U+FFFF, and those for line breaks and ligatures, which tokenization drops.
+_MARKS = "\u00ad\u200c\u200d" + "".join(
+  char
+  for char in map(chr, range(0x10000))
+  if unicodedata.category(char).startswith("M")
+)
+
 # A word of running text: a run of letters and digits, or one other character.
 # Each Chinese character is a word.
-WORD = re.compile(
-  r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-  r"|[^\W\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
-  r"|[^\w\s]"
-)
+WORD = re.compile(rf"[{_HAN}]|[^\W{_HAN}]+(?:[{_MARKS}]+[^\W{_HAN}]*)*|[^\w\s]")
 
 
 class Sentence(NamedTuple):

@@ -502,8 +502,9 @@ def _is_part_of(word: str, points, part_of, separators: _PointTable):
   )
 
 
-# Kinds of characters: between words, part of a word, a word of one character.
-_BETWEEN, _PART, _WORD = range(3)
+# Kinds of characters: between words, part of a word, part of the word before it
+# or else a word of its own, a word of its own.
+_BETWEEN, _PART, _MARK, _WORD = range(4)
 
 
 @functools.cache
@@ -513,12 +514,19 @@ def _kinds(pattern: re.Pattern[str]) -> _PointTable:
   for point in range(_NUM_CODE_POINTS):
     found = pattern.findall(f"a{chr(point)}a")
     kinds[point] = (_PART, _BETWEEN, _WORD)[len(found) - 1]
+    if kinds[point] == _PART and len(pattern.findall(f"{chr(point)}a")) > 1:
+      kinds[point] = _MARK
   return _PointTable(kinds)
 
 
 def _begins_word(kind, text_of):
   """Bool [T]: whether a word begins with a character."""
-  is_part = kind == _PART
+  # What a mark belongs to: the last character before it that is none.
+  is_base = kind != _MARK
+  bases = tf.concat([[0], tf.cast(tf.where(is_base)[:, 0], tf.int32)], axis=0)
+  base = tf.gather(bases, tf.cumsum(tf.cast(is_base, tf.int32)))
+  is_part = tf.gather(kind, base) == _PART
+  is_part &= tf.gather(text_of, base) == text_of
   continues = is_part[1:] & is_part[:-1] & (text_of[1:] == text_of[:-1])
   continues = tf.concat([kind[:1] < 0, continues], axis=0)
   return (kind != _BETWEEN) & ~continues

@@ -206,6 +206,25 @@ def test_json_without_tokens_or_text_is_refused(tmp_path, line):
     ner.read_sentences(write(tmp_path, line, "data.jsonl"), Columns())
 
 
+@pytest.mark.parametrize(
+  "word",
+  [
+    "हिन्दी",  # vowel signs
+    "ภาษาไทยที่",
+    "مُحَمَّد",
+    "می\u200cخواهم",  # a non-joiner within the word
+    "Rene\u0301e",
+    "in\u00adter",  # a soft hyphen
+  ],
+)
+def test_marks_do_not_end_a_word(word):
+  assert ner.from_text(f"a {word}, b").words == ["a", word, ",", "b"]
+
+
+def test_marks_after_other_characters_are_words():
+  assert ner.from_text("❤\ufe0fabc").words == ["❤", "\ufe0f", "abc"]
+
+
 def test_each_chinese_character_is_a_word():
   assert ner.from_text("我爱New York。").words == [
     "我", "爱", "New", "York", "。",

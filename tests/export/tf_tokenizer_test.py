@@ -206,6 +206,7 @@ def test_only_core_operations_are_used(small):
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(tokenization_test.TEXT, max_size=3))
 @example(texts=["ΑΣ\x00dog"])  # whose sigma ends a word
+@example(texts=["abe\u0301 a\u0301\u200db", "\u0301ab", "❤\ufe0fab 中\u0301ab"])
 def test_words_of_a_pattern_are_tokenized_separately(small_vocab_file, texts):
   tokenizer = tokenization.FullTokenizer(small_vocab_file)
   graph = _GRAPHS.setdefault(
