@@ -724,7 +724,7 @@ def predict_sets(
     records, results = f"predict{ending}", f"test_results{ending}"
     if predict_file:
       results = result_files.predictions_name(predict_file)
-      records = f"predict_{results.removesuffix('_predictions')}"
+      records = f"predict_{result_files.stem_of(predict_file)}"
     batch_size = run.settings.run.predict_batch_size
     path, _ = classifier_inputs.write_records(
       run, processor, records, of_set, batch_size

@@ -678,7 +678,10 @@ def write_predictions(
   if data.predict:
     prefix = spec.prompt(settings.prompt)
     texts = write_texts(
-      run, "predict", (prefix + text for text in data.predict), batch_size
+      run,
+      f"predict_{result_files.stem_of(settings.predict_file)}",
+      (prefix + text for text in data.predict),
+      batch_size,
     )
     name = result_files.name_with(settings.predict_file, "vectors")
     result_files.write_vectors(
@@ -686,8 +689,9 @@ def write_predictions(
     )
   if data.queries:
     texts = with_prefixes(spec, data.queries, data.corpus)
+    records = f"search_{result_files.stem_of(settings.query_file)}"
     vectors = encode(
-      run, write_texts(run, "search", texts, batch_size), checkpoint
+      run, write_texts(run, records, texts, batch_size), checkpoint
     )
     ((scores, lines),) = embedding_evaluation.search(
       take(vectors, len(data.queries)), vectors, settings.top_k

@@ -555,11 +555,16 @@ def tag_file(
   checkpoint: str | None,
 ) -> list[str]:
   """Tags --predict_file, and writes the predictions; gives warnings."""
+  predict_file = run.settings.predict_file
   window_set = write_windows(
-    run, "predict", sentences, labels, run.settings.run.predict_batch_size
+    run,
+    f"predict_{result_files.stem_of(predict_file)}",
+    sentences,
+    labels,
+    run.settings.run.predict_batch_size,
   )
   predicted = predict_tags(run, window_set, labels, checkpoint)
-  name = result_files.predictions_name(run.settings.predict_file)
+  name = result_files.predictions_name(predict_file)
   ner_decoding.write_predictions(run.path(name), sentences, predicted)
   return run_report.collapse_warning(
     ner_decoding.tag_texts(tags for tags, _ in predicted)

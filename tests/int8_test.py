@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import commands
 import numpy as np
@@ -272,6 +273,21 @@ def test_a_calibration_file_replaces_ranges_of_other_texts(
   texts.write_text("b\nb a\n")
   with pytest.raises(AssertionError, match="calibrated again"):
     quantization.find(encoder, str(texts), _refuse)
+
+
+@pytest.mark.graph
+def test_ranges_serve_although_their_folder_cannot_be_written(
+  encoder, monkeypatch, caplog
+):
+  expected = quantization.find(encoder, None, _batches)
+  os.remove(os.path.join(encoder.folder, quantization.FILE))
+
+  def refuse(*_):
+    raise PermissionError(13, "Permission denied")
+
+  monkeypatch.setattr(quantization, "save", refuse)
+  assert quantization.find(encoder, None, _batches) == expected
+  assert "Permission denied" in caplog.messages[-1]
 
 
 @pytest.mark.unit

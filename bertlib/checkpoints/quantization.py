@@ -143,7 +143,14 @@ def find(
     f" of {calibration_file}" if calibration_file else "",
   )
   if encoder.folder:
-    save(encoder.folder, encoder.checkpoint, batches, ranges)
+    try:
+      save(encoder.folder, encoder.checkpoint, batches, ranges)
+    except (OSError, tf.errors.OpError) as error:
+      logging.warning(
+        "%s: cannot be written, so the 8-bit ranges are not kept: %s",
+        encoder.folder,
+        error,
+      )
   return ranges
 
 

@@ -59,8 +59,13 @@ def name_with(path: str, ending: str) -> str:
     path: the text file; "-" for standard input.
     ending: what the files hold.
   """
+  return f"{stem_of(path)}_{ending}"
+
+
+def stem_of(path: str) -> str:
+  """NAME for a file NAME.txt; "stdin" for "-", standard input."""
   stem = os.path.splitext(os.path.basename(path))[0]
-  return f"{'stdin' if path == '-' else stem}_{ending}"
+  return "stdin" if path == "-" else stem
 
 
 def write_results(path: str, results: Mapping[str, Any]) -> None:

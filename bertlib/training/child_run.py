@@ -41,7 +41,11 @@ def run(output_dir: str, flags: Sequence[str]) -> None:
     SystemExit: it was stopped; the status is one of
       `checkpoint_hook.STOPPED_STATUSES`.
   """
-  command = [sys.executable, *_arguments(output_dir, flags)]
+  script, *arguments = _arguments(output_dir, flags)
+  module = sys.modules["__main__"].__spec__
+  is_module = module and module.origin == script  # `python -m MODULE`
+  program = ["-m", module.name] if is_module else [script]
+  command = [sys.executable, *program, *arguments]
   with (
     checkpoint_hook.StopRequest() as stop,
     subprocess.Popen(command, pass_fds=folder_lock.held_files()) as process,

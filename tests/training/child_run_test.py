@@ -2,10 +2,12 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 
+import commands
 import pytest
 
 from bertlib.errors import InputError
@@ -24,6 +26,24 @@ def test_further_flags_follow_those_of_the_command(monkeypatch):
   run_code(
     monkeypatch,
     "import sys; assert sys.argv[1:] == ['--seed=3', '--output_dir=out']",
+  )
+
+
+def test_a_module_is_run_as_a_module(tmp_path):
+  (tmp_path / "task.py").write_text("")
+  folder = tmp_path / "package"
+  folder.mkdir()
+  (folder / "job.py").write_text(
+    "import sys, task\n"
+    "from bertlib.training import child_run\n"
+    "if '--seed=3' not in sys.argv:\n"
+    "  child_run.run('out', ['--seed=3'])\n"
+  )
+  subprocess.run(
+    [sys.executable, "-m", "package.job"],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": commands.ROOT},
+    check=True,
   )
 
 
