@@ -14,6 +14,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import dataclasses
 import errno
+import functools
 import json
 import os
 import tempfile
@@ -66,6 +67,9 @@ from bertlib.training import (
 )
 
 FLAGS = flags.FLAGS
+
+# Bytes of features that wait for those of earlier texts.
+_MAX_WAITING = 2**28
 
 # Records
 
@@ -556,7 +560,7 @@ def predict(
   """Computes the features of records, in batches of similar length."""
   layout = record_layout(settings.model.max_seq_length)
 
-  def input_fn(params):
+  def input_fn(params, block_size=input_pipeline.BLOCK_SIZE):
     return input_pipeline.record_batches(
       records,
       layout,
@@ -564,6 +568,7 @@ def predict(
       drop_remainder=False,
       trim=not settings.devices.on_tpu,
       by_length=not settings.devices.on_tpu,
+      block_size=block_size,
     )
 
   model_fn = inference.model_fn_for_inference(
@@ -595,7 +600,20 @@ def predict(
     model_dir=folder,  # empty: a checkpoint in it would take precedence
     predict_batch_size=settings.batch_size,
   )
-  return estimator.predict(input_fn)
+  block_size = texts_per_block(settings, vectors, config.hidden_size)
+  return estimator.predict(functools.partial(input_fn, block_size=block_size))
+
+
+def texts_per_block(
+  settings: FeatureSettings, vectors: Vectors, hidden_size: int
+) -> int:
+  """Texts to sort by length at a time: their features wait in memory."""
+  size = 4 * vectors.width(hidden_size)
+  if not vectors.is_per_text:
+    size *= settings.model.max_seq_length
+  num_texts = min(_MAX_WAITING // size, input_pipeline.BLOCK_SIZE)
+  batch_size = settings.batch_size
+  return max(num_texts // batch_size, 1) * batch_size
 
 
 # Checks

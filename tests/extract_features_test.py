@@ -19,8 +19,12 @@ import extract_features
 import modeling
 import tokenization
 from bertlib.checkpoints import checkpoint_writer
+from bertlib.data import tf_records
 from bertlib.errors import InputError
 from bertlib.files import open_any
+from bertlib.settings.common import ModelSettings
+from bertlib.settings.feature_extraction import FeatureSettings
+from bertlib.training import resolve
 
 pytestmark = pytest.mark.graph
 
@@ -141,6 +145,60 @@ def test_output_equals_the_reference(tmp_path, golden):
 def test_features_do_not_depend_on_the_batch_size(folder, extracted, tmp_path):
   extract(tmp_path / "one.jsonl", folder, layers="-1,0", batch_size=1)
   assert_same_text((tmp_path / "one.jsonl").read_text(), extracted[0])
+
+
+@pytest.mark.parametrize(
+  ("max_seq_length", "batch_size", "hidden_size", "num_texts"),
+  [
+    (128, 32, 768, 160),  # 170 texts of 1.5 MB, in whole batches
+    (512, 64, 1024, 64),  # 32 texts: at least one batch
+    (16, 32, 8, 8192),
+  ],
+)
+def test_hidden_states_of_few_texts_wait_in_memory(
+  max_seq_length, batch_size, hidden_size, num_texts
+):
+  settings = FeatureSettings(
+    model=ModelSettings(max_seq_length=max_seq_length), batch_size=batch_size
+  )
+  states = extract_features.Vectors([-1, -2, -3, -4], None, None, "")
+  block = extract_features.texts_per_block(settings, states, hidden_size)
+  assert block == num_texts
+  vectors = states._replace(pooling="mean")
+  block = extract_features.texts_per_block(settings, vectors, hidden_size)
+  assert block == 8192
+
+
+def test_texts_are_sorted_in_blocks_that_fit_in_memory(
+  folder, extracted, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(extract_features, "_MAX_WAITING", 1)
+  model = ModelSettings(
+    init_checkpoint=str(folder / "model.ckpt"), max_seq_length=16
+  )
+  settings = resolve.find_devices(
+    FeatureSettings(
+      input_file=str(folder / "texts.txt"), model=model, batch_size=4
+    )
+  )
+  states = extract_features.Vectors([-1, 0], None, None, "")
+  tokenizer = tokenization.FullTokenizer(str(folder / "vocab.txt"))
+  records = str(tmp_path / "records")
+  examples = extract_features.read_texts(settings, CONFIG, states)
+  encoded = extract_features.encode_examples(examples, tokenizer, 16)
+  layout = extract_features.record_layout(16)
+  tf_records.write_records(records, encoded, layout)
+  rows = list(
+    extract_features.predict(
+      settings, CONFIG, tokenizer, states, records, str(tmp_path / "empty")
+    )
+  )
+  assert {int(row["input_index"]) for row in rows[:4]} == {0, 1, 2, 3}
+  with open(tmp_path / "rows.jsonl", "w") as file:
+    extract_features.write_jsonl(
+      file, tf_records.restore_input_order(rows), [-1, 0], tokenizer
+    )
+  assert_same_text((tmp_path / "rows.jsonl").read_text(), extracted[0])
 
 
 def test_log_reports_truncation_and_restored_variables(extracted):

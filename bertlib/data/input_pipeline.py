@@ -11,7 +11,7 @@ import tensorflow as tf
 from bertlib.data import model_inputs, tf_records
 
 # Records whose lengths are computed together: their masks are in memory.
-_BLOCK_SIZE = 2**13
+BLOCK_SIZE = 2**13
 
 
 def with_limits(
@@ -148,6 +148,7 @@ def record_batches(
   trim: bool,
   by_length: bool = False,
   shard: Shard | None = None,
+  block_size: int = BLOCK_SIZE,
 ):
   """Reads batches in the order of the files.
 
@@ -157,11 +158,13 @@ def record_batches(
     batch_size: B, examples per batch.
     drop_remainder: whether to drop the last batch if it is smaller.
     trim: whether to remove common padding, see `trim_padding`.
-    by_length: whether to sort each block of 8192 records by length, longest
-      first, which leaves little padding. Adds the feature `input_index`, see
+    by_length: whether to sort each block of records by length, longest first,
+      which leaves little padding. Adds the feature `input_index`, see
       `tf_records.restore_input_order`.
     shard: part of each batch to read; None for all. Requires that all batches
       are full.
+    block_size: records per sorted block. Predictions for nearly all of them
+      wait in memory until they are in order again.
 
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
@@ -175,7 +178,7 @@ def record_batches(
     indices = tf.cast(tf.gather(indices, order), tf.int32)
     return indices, tf.gather(block, order)
 
-  indexed = records.enumerate().batch(_BLOCK_SIZE).map(sort).unbatch()
+  indexed = records.enumerate().batch(block_size).map(sort).unbatch()
   return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
@@ -213,7 +216,7 @@ def shuffled_record_batches(
 
   def bucket(order, epoch, records):
     serialized = records[-1] if with_source else records
-    blocks = tf.data.Dataset.from_tensor_slices(serialized).batch(_BLOCK_SIZE)
+    blocks = tf.data.Dataset.from_tensor_slices(serialized).batch(BLOCK_SIZE)
     lengths = blocks.map(lambda block: _num_tokens(block, layout))
     lengths = lengths.rebatch(num_records).get_single_element()
     return group_by_length(order, lengths, batch_size, seed, epoch)

@@ -532,6 +532,29 @@ def test_sorted_rows_return_to_input_order(uneven):
   assert indices == list(range(50))
 
 
+@pytest.mark.parametrize("block_size", [8, 16, 50])
+def test_rows_wait_for_those_of_their_block_only(uneven, block_size):
+  path, layout = uneven
+  batches = input_pipeline.record_batches(
+    path, layout, 8, False, True, by_length=True, block_size=block_size
+  )
+  num_read = 0
+
+  def rows():
+    nonlocal num_read
+    for batch in batches:
+      for index in batch["input_index"].numpy():
+        num_read += 1
+        yield {"input_index": index}
+
+  num_waiting = [
+    num_read - num_restored
+    for num_restored, _ in enumerate(tf_records.restore_input_order(rows()))
+  ]
+  assert len(num_waiting) == 50
+  assert block_size // 2 < max(num_waiting) <= block_size
+
+
 def bucketed(uneven, num_batches, first_record=0, batch_size=8, seed=3):
   path, layout = uneven
   batches = input_pipeline.shuffled_record_batches(
@@ -558,7 +581,7 @@ def test_lengths_are_computed_in_blocks(uneven, monkeypatch, block_size):
     with tf.control_dependencies([tf.debugging.assert_less(size, 11)]):
       return num_tokens(tf.identity(serialized), layout)
 
-  monkeypatch.setattr(input_pipeline, "_BLOCK_SIZE", block_size)
+  monkeypatch.setattr(input_pipeline, "BLOCK_SIZE", block_size)
   monkeypatch.setattr(input_pipeline, "_num_tokens", of_one_block)
   for batch, other in zip(bucketed(uneven, 12), expected):
     assert batch["unique_ids"].numpy().tolist() == (
