@@ -116,7 +116,7 @@ def _module(scope: str) -> str:
 
 
 # Hugging Face's classes and their heads. Of several with the same heads, the
-# first is used unless the config names another.
+# first is used unless `model.json` or the config determines another.
 _ARCHITECTURES = {
   "BertModel": set(),
   "BertForPreTraining": {"masked LM head", "next sentence head"},
@@ -126,6 +126,14 @@ _ARCHITECTURES = {
   "BertForSequenceClassification": {"label head"},
   "BertForTokenClassification": {"label head"},
   "BertForMultipleChoice": {"label head"},
+}
+
+# Hugging Face's names of what a classifier of run_classifier.py predicts, which
+# determine its loss and how its logits become scores.
+_PROBLEM_TYPES = {
+  "classification": "single_label_classification",
+  "multi_label": "multi_label_classification",
+  "regression": "regression",
 }
 
 # Alternative names in Hugging Face files: the LayerNorm weights of 2018, and
@@ -375,8 +383,9 @@ def tensorflow_to_huggingface(
     vocab_file: one piece per line.
     target_dir: `model.safetensors`, `config.json`, `vocab.txt` and
       `tokenizer_config.json` are written here; created if missing.
-    architecture: Hugging Face class; other heads are left out. None for the one
-      in `config_file`, or else by the heads of the checkpoint.
+    architecture: Hugging Face class; other heads are left out. None for that of
+      the script and kind in `model.json`, or else the one in `config_file`, or
+      else by the heads of the checkpoint.
     do_lower_case: None for the value in `model.json`, or else in `config_file`,
       or else by the capital letters of the vocabulary.
     overwrite: whether to replace existing files.
@@ -409,14 +418,16 @@ def tensorflow_to_huggingface(
     for name in projection:
       del variables[name]
   parts = _find_parts(variables, "tensorflow", config, checkpoint)
+  stated = [*_trained_as(description), *(config.get("architectures") or ())]
   architecture = _choose_architecture(
-    parts.keys(), architecture, config.get("architectures"), checkpoint
+    parts.keys(), architecture, stated, checkpoint
   )
   wanted = {"encoder", "pooler"} | _ARCHITECTURES[architecture]
   others = [parts.pop(name) for name in parts.keys() - wanted]
   _print_left_out(row.tensorflow for row in itertools.chain(*others))
   tensors = _as_tensors(variables, parts, architecture)
   config.update(model_type="bert", architectures=[architecture])
+  _set_problem_type(config, description)
   _name_labels(config, variables, description)
   tokenizer_config = {
     "tokenizer_class": "BertTokenizer",
@@ -457,10 +468,22 @@ def _as_tensors(
   }
 
 
+def _trained_as(description: Mapping[str, Any]) -> list[str]:
+  """Hugging Face class of a trained model, if `model.json` determines it."""
+  script = description.get("script")
+  if script == "run_ner":
+    return ["BertForTokenClassification"]
+  if script != "run_classifier":
+    return []
+  if description.get("kind") == "multiple_choice":
+    return ["BertForMultipleChoice"]
+  return ["BertForSequenceClassification"]
+
+
 def _choose_architecture(
   parts: Iterable[str],
   wanted: str | None,
-  stated: list[str] | None,
+  stated: Iterable[str],
   source: str,
 ) -> str:
   heads = set(parts) - {"encoder", "pooler"}
@@ -479,7 +502,20 @@ def _choose_architecture(
       " class has all of these. Name a class with --architecture; other heads"
       " are left out"
     )
-  return next((name for name in stated or () if name in matching), matching[0])
+  return next((name for name in stated if name in matching), matching[0])
+
+
+def _set_problem_type(
+  config: dict[str, Any], description: Mapping[str, Any]
+) -> None:
+  """Sets `problem_type` of a trained model; removes that of an earlier one."""
+  if "script" not in description:
+    return
+  config.pop("problem_type", None)
+  problem_type = _PROBLEM_TYPES.get(description.get("kind"))
+  is_classifier = config["architectures"] == ["BertForSequenceClassification"]
+  if problem_type and is_classifier:
+    config["problem_type"] = problem_type
 
 
 def _name_labels(

@@ -100,6 +100,12 @@ ARCHITECTURES = {
   "BertForQuestionAnswering": {**ENCODER, **SPAN},
 }
 
+LABEL_HEADS = [
+  "BertForTokenClassification",
+  "BertForSequenceClassification",
+  "BertForMultipleChoice",
+]
+
 
 def random_bits(shapes, seed=0):
   """Arrays of random float32 bit patterns, including NaN and Inf."""
@@ -671,6 +677,45 @@ def test_labels_come_from_the_training_run(tmp_path):
   config = run_outputs.read_json(target / "config.json")
   assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
   assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize(
+  "trained, architecture, problem_type",
+  [
+    ("run_ner", "BertForTokenClassification", None),
+    (
+      "run_classifier classification",
+      "BertForSequenceClassification",
+      "single_label_classification",
+    ),
+    (
+      "run_classifier multi_label",
+      "BertForSequenceClassification",
+      "multi_label_classification",
+    ),
+    (
+      "run_classifier regression",
+      "BertForSequenceClassification",
+      "regression",
+    ),
+    ("run_classifier multiple_choice", "BertForMultipleChoice", None),
+  ],
+)
+def test_the_architecture_is_that_of_the_training_run(
+  trained, architecture, problem_type, tmp_path
+):
+  checkpoint = make_tensorflow(
+    tmp_path / "run",
+    tensorflow_shapes(ENCODER, POOLER, CHOICE),
+    architectures=[name for name in LABEL_HEADS if name != architecture],
+    problem_type="of an earlier model",
+  )
+  description = dict(zip(("script", "kind"), trained.split()))
+  write_json(tmp_path / "run" / "model.json", description)
+  target = to_huggingface(checkpoint, tmp_path)
+  config = run_outputs.read_json(target / "config.json")
+  assert config["architectures"] == [architecture]
+  assert config.get("problem_type") == problem_type
 
 
 def test_labels_for_a_head_of_another_size_are_ignored(tmp_path):
