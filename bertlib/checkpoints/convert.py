@@ -214,7 +214,9 @@ def huggingface_to_tensorflow(
   sentence = sentence_transformers.read(source_dir)
   encoder_dir = sentence.encoder_dir if sentence else source_dir
   config = _read_huggingface_config(encoder_dir)
-  vocab, stated_case = _read_tokenizer(encoder_dir, vocab_file)
+  vocab, stated_case = _read_tokenizer(
+    encoder_dir, vocab_file, config["vocab_size"]
+  )
   _check_vocab_size(vocab, config, vocab_file or source_dir)
   if sentence and sentence.lowercases:
     stated_case = True
@@ -277,14 +279,15 @@ def _read_as_variables(
 
 
 def _read_tokenizer(
-  folder: str, vocab_file: str | None
+  folder: str, vocab_file: str | None, vocab_size: int
 ) -> tuple[bytes, bool | None]:
   """Reads the contents of `vocab.txt`, and `do_lower_case` if it is stated."""
-  config, fast = (
+  config, fast, added = (
     json_files.read(path, dict) if os.path.exists(path) else {}
     for path in (
       os.path.join(folder, "tokenizer_config.json"),
       os.path.join(folder, "tokenizer.json"),
+      os.path.join(folder, "added_tokens.json"),
     )
   )
   normalizer = fast.get("normalizer") or {}
@@ -296,11 +299,45 @@ def _read_tokenizer(
         f"note: tokenization.py does not support {key}={config[key]} of"
         " tokenizer_config.json; some words will be tokenized differently"
       )
-  if vocab_file is None:
-    vocab_file = os.path.join(folder, model_files.VOCAB)
-    if not os.path.exists(vocab_file):
-      return _vocab_of_fast_tokenizer(fast, folder), do_lower_case
-  return _read_vocab(vocab_file), do_lower_case
+  if vocab_file is not None:
+    return _read_vocab(vocab_file), do_lower_case
+  vocab_file = os.path.join(folder, model_files.VOCAB)
+  if not os.path.exists(vocab_file):
+    return _vocab_of_fast_tokenizer(fast, folder), do_lower_case
+  decoder = config.get("added_tokens_decoder") or {}
+  added |= {token["content"]: int(index) for index, token in decoder.items()}
+  added |= {
+    token["content"]: token["id"] for token in fast.get("added_tokens", ())
+  }
+  vocab = _with_added_tokens(_read_vocab(vocab_file), added, vocab_size)
+  return vocab, do_lower_case
+
+
+def _with_added_tokens(
+  vocab: bytes, added: Mapping[str, int], vocab_size: int
+) -> bytes:
+  """Appends the added tokens, by id, that continue the vocabulary."""
+  pieces = _pieces(vocab)
+  num_pieces = len(pieces)
+  left_out = []
+  new = added.keys() - set(pieces)
+  for token in sorted(new, key=lambda token: (added[token], token)):
+    is_line = token and token == " ".join(token.split())
+    if is_line and added[token] == len(pieces) < vocab_size:
+      pieces.append(token)
+    else:
+      left_out.append(token)
+  if left_out:
+    print(
+      "note: added tokens whose ids do not continue vocab.txt within the"
+      f" model's vocab_size are left out: {', '.join(map(repr, left_out))}"
+    )
+  appended = pieces[num_pieces:]
+  if not appended:
+    return vocab
+  terminal.show(f"added tokens: {', '.join(appended)}")
+  lines = "".join(f"{token}\n" for token in appended)
+  return vocab + (b"" if vocab.endswith(b"\n") else b"\n") + lines.encode()
 
 
 def _vocab_of_fast_tokenizer(fast: dict[str, Any], folder: str) -> bytes:

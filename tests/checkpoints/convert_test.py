@@ -750,6 +750,65 @@ def test_the_vocabulary_comes_from_tokenizer_json(tmp_path):
   assert (target / "vocab.txt").read_text() == VOCAB + "[NEW]\n"
 
 
+@pytest.mark.parametrize(
+  "file, content",
+  [
+    ("added_tokens.json", {"dog": 9, "cow": 10}),
+    (
+      "tokenizer_config.json",
+      {
+        "added_tokens_decoder": {
+          "10": {"content": "cow"},
+          "9": {"content": "dog"},
+          "0": {"content": "[PAD]"},
+        }
+      },
+    ),
+    (
+      "tokenizer.json",
+      {
+        "added_tokens": [
+          {"id": 0, "content": "[PAD]"},
+          {"id": 9, "content": "dog"},
+          {"id": 10, "content": "cow"},
+        ]
+      },
+    ),
+  ],
+)
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_added_tokens_are_appended_to_the_vocabulary(
+  file, content, ending, tmp_path
+):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER), VOCAB.strip() + ending)
+  write_json(source / file, content)
+  target = to_tensorflow(str(source), tmp_path)
+  assert (target / "vocab.txt").read_text() == VOCAB + "dog\ncow\n"
+
+
+@pytest.mark.parametrize(
+  "added, num_appended",
+  [
+    ({"gap": 10}, 0),
+    ({"a": 9, "two\nlines": 10, "b": 11}, 1),
+    ({"a": 9, "b": 10, "c": 11, "d": 12, "beyond vocab_size": 13}, 4),
+  ],
+)
+def test_added_tokens_that_do_not_continue_the_vocabulary_are_named(
+  added, num_appended, tmp_path, capsys
+):
+  source = tmp_path / "a"
+  make_huggingface(source, random_normal(ENCODER))
+  write_json(source / "added_tokens.json", added)
+  target = to_tensorflow(str(source), tmp_path)
+  appended, left_out = [*added][:num_appended], [*added][num_appended:]
+  pieces = (target / "vocab.txt").read_text().split("\n")
+  assert pieces == [*VOCAB.split(), *appended, ""]
+  names = ", ".join(map(repr, left_out))
+  assert f"are left out: {names}\n" in capsys.readouterr().out
+
+
 @pytest.mark.unit
 def test_gaps_in_tokenizer_json_are_refused(tmp_path):
   source = tmp_path / "fast"
