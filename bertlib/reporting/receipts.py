@@ -429,6 +429,8 @@ def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
   names = []
   for name, flag_value in sorted(flag_values.items()):
     values = flag_value if isinstance(flag_value, list) else [flag_value]
+    if isinstance(flag_value, str):
+      values += files.split_names(flag_value)  # of several files
     for value in values:
       is_text = isinstance(value, str) and bool(value)
       if (

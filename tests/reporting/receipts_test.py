@@ -11,6 +11,7 @@ from bertlib import receipt_file
 from bertlib.reporting import receipts
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.pretraining import PretrainingSettings
 
 pytestmark = pytest.mark.unit
 
@@ -122,6 +123,24 @@ def test_paths_may_be_no_utf_8(start, finish):
   given = ["--data_dir=für/f\udcfcr"]  # in UTF-8 and in Latin-1
   done = finish(start("10:00", command_line=given), "10:05")
   assert done["given"] == given
+
+
+@pytest.mark.parametrize(
+  "names", ["wiki-*", "wiki-*,books-*", "books-*, wiki-0", "books-*,wiki-0"]
+)
+def test_a_flag_may_name_several_data_files(tmp_path, names):
+  for name in ("wiki-0", "news-0"):
+    (tmp_path / name).write_text("text")
+  settings = option.make(
+    PretrainingSettings,
+    input_file=names.replace("wiki", f"{tmp_path}/wiki"),
+    output_dir=str(tmp_path / "output"),
+  )
+  receipt = receipts.begin("run_pretraining.py", settings)
+  receipt.start(settings, [f"{tmp_path}/wiki-0", f"{tmp_path}/news-0"])
+  recorded = json.loads((tmp_path / "output" / "run.json").read_text())
+  found = [file["flags"] for file in recorded["files"]]
+  assert found == [["input_file"], []]
 
 
 def test_an_unfinished_run_has_no_duration(start, tmp_path):
