@@ -14,6 +14,7 @@ from typing import Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from absl import logging
 
 from bertlib.data import tf_records
 from bertlib.errors import InputError, printable
@@ -51,6 +52,9 @@ def find(
     A line that names the file and the record, counted from 0; None if all
     records are good.
   """
+  paths = list(dict.fromkeys(files))
+  if max_records is None:  # minutes or hours, when training has failed
+    logging.info("Searching %d files for a bad record", len(paths))
   specs = {
     name: tf.io.FixedLenFeature(
       feature.shape,
@@ -67,7 +71,7 @@ def find(
     def parse(records):
       return session.run(parsed, {serialized: records})
 
-    for path in dict.fromkeys(files):
+    for path in paths:
       problem = _find_in(path, layout, parse, max_records)
       if problem:
         return problem

@@ -70,6 +70,20 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value, number):
 
 
 @pytest.mark.graph
+@pytest.mark.parametrize(
+  ("max_records", "logged"),
+  [(None, ["Searching 2 files for a bad record"]), (2, [])],
+)
+def test_reading_all_records_is_announced(
+  tmp_path, caplog, max_records, logged
+):
+  caplog.set_level("INFO")
+  paths = [write(tmp_path / name) for name in "ab"]
+  assert record_check.find([*paths, paths[0]], LAYOUT, max_records) is None
+  assert caplog.messages == logged
+
+
+@pytest.mark.graph
 def test_a_record_with_other_lengths_is_found(tmp_path):
   path = write(tmp_path / "bad", record_1500={"segment_ids": [0] * 5})
   assert f"{path}: record 1500 " in record_check.find([path], LAYOUT)
