@@ -28,19 +28,7 @@ from bertlib.reporting import doctor, receipts, run_report, training_checks
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import estimator_spec, step_plan
-from bertlib.training.run import (
-  check_actions,
-  check_start,
-  evaluate,
-  input_options,
-  lock_output_dir,
-  select_checkpoint,
-  setup,
-  train,
-  train_seeds,
-  write_metrics,
-  write_model_files,
-)
+from bertlib.training import run as training
 from bertlib.training.task import Run, Task
 
 
@@ -79,9 +67,13 @@ class Example(NamedTuple):
   labels: list[str]
 
 
-def read_examples(settings: TwoHeadSettings, flag: str) -> list[Example]:
+def read_examples(
+  settings: TwoHeadSettings, flag: str, is_needed: bool = False
+) -> list[Example]:
   """Reads the examples of a file; none if the flag is not given."""
   path = getattr(settings, flag)
+  if is_needed and not path:
+    raise InputError(f"--{flag}: not given, but this run needs it")
   if not path:
     return []
   header, *rows = tables.read_tsv(path)
@@ -100,12 +92,19 @@ def find_labels(
 ) -> list[list[str]]:
   """Labels of each head, from the training data or the trained model."""
   if train_set:
-    heads = zip(*(example.labels for example in train_set))
-    return [sorted(set(labels)) for labels in heads]
+    return [sorted(set(head)) for head in zip(*(e.labels for e in train_set))]
   trained = model_json.load_description(settings.run.output_dir)
   if "label_sets" not in trained:
     raise InputError("there is no trained model; give --train_file, --do_train")
   return trained["label_sets"]
+
+
+def check_labels(path, examples, label_sets) -> None:
+  """Refuses labels that the model does not have."""
+  for example in examples:
+    for label, known in zip(example.labels, label_sets):
+      if label not in known:
+        raise InputError(f"{path}: label {label!r} is not in the training data")
 
 
 def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
@@ -113,23 +112,20 @@ def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
   path = run.path(f"{name}.tf_record")
   label_sets = run.task.description["label_sets"]
   length = run.settings.model.max_seq_length
-  rows = (
-    {
-      **model_inputs.encode_pair(
-        run.tokenizer, example.text, None, length
-      )._asdict(),
-      "label_ids": list(map(list.index, label_sets, example.labels)),
-    }
-    for example in examples
-  )
-  tf_records.write_records(path, rows, run.task.features)
+
+  def encode(example):
+    row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
+    label_ids = list(map(list.index, label_sets, example.labels))
+    return {**row._asdict(), "label_ids": label_ids}
+
+  tf_records.write_records(path, map(encode, examples), run.task.features)
   return path
 
 
 def read_records(run: Run, path: str, is_training: bool):
   """Makes the `input_fn` of a file of `write_records`."""
   return input_pipeline.record_input_fn(
-    path, run.task.features, **input_options(run, is_training)
+    path, run.task.features, **training.input_options(run, is_training)
   )
 
 
@@ -244,11 +240,9 @@ def measure(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
   """Evaluates a checkpoint: accuracy of each head, and their mean."""
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
   input_fn = read_records(run, dev_file, is_training=False)
-  results, arrays = evaluate(run, input_fn, num_steps, checkpoint)
-  accuracies = [
-    np.mean(arrays[f"head_{head}"] == arrays["label_ids"][:, head])
-    for head in range(2)
-  ]
+  results, arrays = training.evaluate(run, input_fn, num_steps, checkpoint)
+  gold = arrays["label_ids"]
+  accuracies = [np.mean(arrays[f"head_{n}"] == gold[:, n]) for n in range(2)]
   results |= zip(run.settings.label_columns, accuracies)
   return results | {"mean_accuracy": np.mean(accuracies)}
 
@@ -268,28 +262,34 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  check_actions(settings.run)
-  train_set = read_examples(settings, "train_file")
-  dev_set = read_examples(settings, "dev_file")
-  run = setup(settings, make_task(settings, find_labels(settings, train_set)))
-  check_start(run)
-  with lock_output_dir(run.settings):
-    receipt.start(run.settings, [settings.train_file, settings.dev_file])
+  training.check_actions(settings.run)
+  evaluates = bool(settings.run.do_eval or settings.run.eval_steps)
+  train_set = read_examples(settings, "train_file", settings.run.do_train)
+  dev_set = read_examples(settings, "dev_file", evaluates)
+  label_sets = find_labels(settings, train_set)
+  check_labels(settings.dev_file, dev_set, label_sets)
+  run = training.setup(settings, make_task(settings, label_sets))
+  training.check_start(run)
+  with training.lock_output_dir(run.settings):
+    data_files = filter(None, [settings.train_file, settings.dev_file])
+    receipt.start(run.settings, data_files)
     dev_file = write_records(run, "dev", dev_set)
-    evaluate_fn = functools.partial(measure, run, dev_file, len(dev_set))
+    evaluate = functools.partial(measure, run, dev_file, len(dev_set))
     if settings.run.do_train:
-      write_model_files(run)
+      training.write_model_files(run)
     if run.seeds:
-      train_seeds(run)
+      training.train_seeds(run)
     elif settings.run.do_train:
       path = write_records(run, "train", train_set)
-      num_steps = step_plan.count_steps(settings.run, len(train_set), "texts")
+      steps = step_plan.count_steps(settings.run, len(train_set), "texts")
       input_fn = read_records(run, path, is_training=True)
-      train(run, input_fn, num_steps, f"{len(train_set)} texts", evaluate_fn)
-    checkpoint, results = select_checkpoint(run), {}
+      training.train(run, input_fn, steps, f"{len(train_set)} texts", evaluate)
+    if not run.is_chief:
+      return
+    checkpoint, results = training.select_checkpoint(run), {}
     if settings.run.do_eval:
-      results = evaluate_fn(checkpoint)
-      write_metrics(run, results, checkpoint)
+      results = evaluate(checkpoint)
+      training.write_metrics(run, results, checkpoint)
     receipt.finish(results, checkpoint)
     if settings.run.do_train:
       run_report.write_report(run, run_report.Findings(results))

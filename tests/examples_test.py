@@ -252,6 +252,29 @@ def test_a_task_with_two_heads_learns_both(two_heads):
   assert f"mean_accuracy = {results['mean_accuracy']}" in again.stderr
 
 
+def test_a_task_with_two_heads_needs_only_the_files_that_it_uses(
+  two_heads, tmp_path
+):
+  flags, _ = two_heads
+  train_file, dev_file = flags[3:5]
+  common = [*flags[:3], *flags[5:7], f"--output_dir={tmp_path / 'output'}"]
+  script = "examples/two_heads.py"
+  commands.succeed(
+    script, *common, train_file, "--do_train", "--num_train_epochs=0.2"
+  )
+  commands.succeed(script, *common, dev_file, "--do_eval")
+  assert (tmp_path / "output" / "eval_results.txt").exists()
+  other = tmp_path / "other.tsv"
+  other.write_text("text\tlabel\tends_with\na b\tnew\telse")
+  for flag, problem in (
+    (train_file, "--dev_file: not given"),
+    (f"--dev_file={other}", f"{other}: label 'new' is not in the training"),
+  ):
+    failed = commands.run(script, *common, flag, "--do_eval")
+    assert failed.returncode == 1
+    assert f"error: {problem}" in failed.stderr.splitlines()[-1]
+
+
 def test_the_doctor_checks_a_task_of_ones_own(two_heads):
   flags, _ = two_heads
   done = commands.run(
