@@ -482,16 +482,6 @@ def test_the_wrong_case(place):
     ),
   )
   assert "--do_lower_case=False" in line
-  line = refuse(
-    place,
-    "--do_train",
-    "--do_lower=False",
-    vocab_file=reference_data.vocab("uncased"),
-    bert_config_file=reference_data.data(
-      "bert", "config", "uncased_L-12_H-768_A-12.json"
-    ),
-  )
-  assert "--do_lower_case=True" in line
 
 
 def test_a_checkpoint_of_other_shapes(place, trained):

@@ -15,4 +15,4 @@ COMPANIONS = (CONFIG, VOCAB, DESCRIPTION)
 CHECKPOINT = "bert_model.ckpt"
 
 # Files by the flag that names them.
-BY_FLAG = {"bert_config_file": CONFIG, "vocab_file": VOCAB}
+BY_FLAG = {"vocab_file": VOCAB, "bert_config_file": CONFIG}

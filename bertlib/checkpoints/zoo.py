@@ -148,7 +148,7 @@ def flags_for(name: str, cache_dir: str | None = None) -> dict[str, str | bool]:
 
 def _missing(names: Collection[str]) -> list[str]:
   """Files of a model that are missing in a folder with these file names."""
-  missing = [name for name in model_files.BY_FLAG.values() if name not in names]
+  missing = sorted({*model_files.BY_FLAG.values()} - {*names})
   found = [name for name in names if name.endswith(".index")]
   if len(found) != 1:
     return [*missing, "a checkpoint (one .index and all of its .data)"]
