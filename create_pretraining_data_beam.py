@@ -203,33 +203,32 @@ class _MakeBlock(beam.DoFn):
     passes = pretraining_blocks.create_block_records(
       self._recipe, self._tokenizer, block, lines, counts
     )
-    content = b"".join(
-      tf_records.frame_record(record)
-      for records in passes
-      for record in records
-    )
+    for number, records in enumerate(passes):
+      content = b"".join(map(tf_records.frame_record, records))
+      num_documents = 0 if number else counts["documents"]
+      yield block % self._num_outputs, (number, block, content, num_documents)
     for name, count in counts.items():
       beam.metrics.Metrics.counter(COUNTS, name).inc(count)
-    yield block % self._num_outputs, (block, content, counts["documents"])
 
 
 def _write(
-  output: tuple[int, Iterable[tuple[int, bytes, int]]],
+  output: tuple[int, Iterable[tuple[int, int, bytes, int]]],
   output_files: Sequence[str],
 ) -> tuple[str, int]:
   """Writes an output file atomically; returns it and its number of documents.
 
   Args:
-    output: number of the file, and of each of its blocks the number, the
-      records and the number of documents.
+    output: number of the file, and of each pass over each of its blocks the
+      number of the pass, that of the block, the records and the number of
+      documents that no other pass counts.
     output_files: all output files.
   """
   number, parts = output
   num_documents = 0
   with beam_files.atomic_write(output_files[number], "wb") as file:
-    for _, content, num_in_block in sorted(parts):
+    for *_, content, num_counted in sorted(parts):
       file.write(content)
-      num_documents += num_in_block
+      num_documents += num_counted
   return output_files[number], num_documents
 
 

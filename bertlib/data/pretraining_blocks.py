@@ -168,7 +168,8 @@ class BlockRun:
   A folder beside the first output file holds the text of each block, and then
   its records. Blocks are assigned to output files in turn. A file is written
   when all of its blocks are complete, and listed in a hidden receipt, so that a
-  stopped run resumes with the missing files.
+  stopped run resumes with the missing files. It has the first pass over all of
+  its text, then the second, so that copies of a text are far apart.
   """
 
   def __init__(
@@ -326,6 +327,7 @@ class BlockRun:
       path: len(blocks) for path, blocks in self._blocks_of.items()
     }
     counts = {path: collections.Counter() for path in num_pending}
+    sizes: dict[int, list[int]] = {}
     with (
       terminal.progress(
         num_bytes * self._recipe.dupe_factor, "bytes", unit_scale=True
@@ -354,20 +356,25 @@ class BlockRun:
           bar.update(sum(bytes_done) - bar.n)
           for future in finished:
             path = output_of[future]
-            counts[path].update(future.result())
+            block, block_counts, sizes[block] = future.result()
+            counts[path].update(block_counts)
             num_pending[path] -= 1
             if not num_pending[path]:
-              self._finish(path, folder, counts[path])
+              self._finish(path, folder, counts[path], sizes)
       finally:
         stop.value = True
 
-  def _finish(self, path: str, folder: str, counts) -> None:
+  def _finish(self, path: str, folder: str, counts, sizes) -> None:
     """Joins the blocks of an output file; adds the file to the receipt."""
+    blocks = self._blocks_of[path]
     with atomic_write(path, "wb") as file:
-      for block in self._blocks_of[path]:
-        with open(_records_file(folder, block), "rb") as records:
-          shutil.copyfileobj(records, file)
-        os.remove(_records_file(folder, block))
+      for number in range(self._recipe.dupe_factor):
+        for block in blocks:
+          with open(_records_file(folder, block), "rb") as records:
+            records.seek(sum(sizes[block][:number]))
+            file.write(records.read(sizes[block][number]))
+    for block in blocks:
+      os.remove(_records_file(folder, block))
     self._receipt["files"][path] = {
       "bytes": file_state(path)[0],
       "counts": dict(counts),
@@ -400,8 +407,8 @@ def _records_file(folder: str, block: int) -> str:
 
 def _make_block(
   recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
-) -> dict[str, int]:
-  """Writes the records of a block into the folder; returns the counts.
+) -> tuple[int, dict[str, int], list[int]]:
+  """Writes the records of a block into the folder.
 
   Args:
     recipe: settings of the records.
@@ -409,8 +416,12 @@ def _make_block(
     bytes_done: shared array of bytes processed per block.
     stop: shared flag, set when the run ends early.
     block: number of the block.
+
+  Returns:
+    The block, the counts, and the bytes of the records of each pass.
   """
   counts: collections.Counter[str] = collections.Counter()
+  sizes: list[int] = []
   text_file = _text_file(folder, block)
 
   def records():
@@ -418,6 +429,7 @@ def _make_block(
       for one_pass in create_block_records(
         recipe, pretraining_text.load_tokenizer(recipe), block, lines, counts
       ):
+        sizes.append(sum(map(tf_records.framed_bytes, one_pass)))
         yield from one_pass
         bytes_done[block] += os.path.getsize(text_file)
         if stop.value:
@@ -425,4 +437,4 @@ def _make_block(
 
   tf_records.write_serialized(_records_file(folder, block), records())
   os.remove(text_file)
-  return dict(counts)
+  return block, dict(counts), sizes

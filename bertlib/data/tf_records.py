@@ -121,6 +121,11 @@ def frame_record(record: bytes) -> bytes:
   return length + _checksum(length) + record + _checksum(record)
 
 
+def framed_bytes(record: bytes) -> int:
+  """Bytes that a record takes in a TFRecord file, see `frame_record`."""
+  return len(record) + 16
+
+
 def read_serialized(path: str) -> Iterator[bytes | None]:
   """Yields serialized records; None, and then nothing, at a corrupt one."""
   with open_any(path, "rb") as file:

@@ -104,6 +104,29 @@ def run_blocks(recipe, text_file, outputs, num_workers=1):
   return content
 
 
+def documents_of(records):
+  """Indices of the documents of `text_file` that records are made of."""
+  corpus = Corpus([[[1, 2], [3, 1, 2]] * 3 for _ in range(20)])
+  return {
+    corpus.positions[token][0]
+    for record in records
+    for part in parts(parsed(record))
+    for token in part
+  }
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("small_blocks")
+def test_a_pass_over_all_blocks_comes_before_the_next(
+  tmp_path, vocab_file, text_file
+):
+  recipe = Recipe(vocab_file, max_seq_length=24, dupe_factor=4)
+  run_blocks(recipe, text_file, [tmp_path / "a"])
+  records = read_file(tmp_path / "a")
+  half = len(records) // 2
+  assert documents_of(records[:half]) == documents_of(records[half:])
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("small_blocks")
 def test_files_do_not_depend_on_the_number_of_workers(
@@ -115,16 +138,7 @@ def test_files_do_not_depend_on_the_number_of_workers(
   more = [tmp_path / "c", tmp_path / "d"]
   assert content == run_blocks(recipe, text_file, more, num_workers=2)
 
-  corpus = Corpus([[[1, 2], [3, 1, 2]] * 3 for _ in range(20)])
-  found = [
-    {
-      corpus.positions[token][0]
-      for record in read_file(path)
-      for part in parts(parsed(record))
-      for token in part
-    }
-    for path in outputs
-  ]
+  found = [documents_of(read_file(path)) for path in outputs]
   assert sorted([*found[0], *found[1]]) == list(range(20))
   assert {len(documents) for documents in found} <= {9, 10, 11}
 
