@@ -463,7 +463,7 @@ class Vectors(NamedTuple):
   def width(self, hidden_size: int) -> int:
     """Numbers of a text or of a token."""
     if self.embedding:
-      return self.embedding.projection_dim or hidden_size
+      return self.embedding.width(hidden_size)
     return len(self.layer_indexes) * hidden_size
 
 

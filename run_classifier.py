@@ -512,8 +512,8 @@ def check_output(
     ["*.tf_record", "predictions*", "test_results*"],
     [*processor.files_read, settings.predict_file],
   )
-  if settings.run.do_predict and settings.predict_file:
-    result_files.predictions_name(settings.predict_file)
+  if settings.run.do_predict:
+    result_files.check_predict_file(settings.predict_file)
 
 
 def warn_if_untrained(run: Run) -> None:

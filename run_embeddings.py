@@ -375,7 +375,7 @@ def find_teacher(
     with Predictor(path) as model:
       return model.encode(texts)
 
-  return Teacher(spec.projection_dim or config.hidden_size, encode)
+  return Teacher(spec.width(config.hidden_size), encode)
 
 
 def make_task(

@@ -354,8 +354,8 @@ def check_output(settings: NerSettings) -> None:
     ["*.tf_record", "predictions*", "test_predictions*"],
     [settings.train_file, settings.dev_file, settings.predict_file],
   )
-  if settings.run.do_predict and settings.predict_file:
-    result_files.predictions_name(settings.predict_file)
+  if settings.run.do_predict:
+    result_files.check_predict_file(settings.predict_file)
 
 
 def check_enough_examples(run: Run, data: ner_inputs.Data) -> None:

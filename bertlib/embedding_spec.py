@@ -43,6 +43,10 @@ class EmbeddingSpec:
       "matryoshka_dims": list(self.matryoshka_dims),
     }
 
+  def width(self, hidden_size: int) -> int:
+    """Width of the vectors on top of an encoder of this `hidden_size`."""
+    return self.projection_dim or hidden_size
+
   @property
   def query_prefix(self) -> str:
     """Prefix of queries."""

@@ -123,15 +123,15 @@ def _wait_for(file: IO[str]) -> None:
     _warn_unlocked(file.name.removesuffix(LOCK_FILE))
     return
   try:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as error:
+    if error.errno in _NO_LOCKS:
+      _warn_unlocked(file.name.removesuffix(LOCK_FILE))
+    elif error.errno in _HELD:
       logging.info("%s: locked by another process; waiting", file.name)
       fcntl.flock(file, fcntl.LOCK_EX)
-  except OSError as error:
-    if error.errno not in _NO_LOCKS:
+    else:
       raise
-    _warn_unlocked(file.name.removesuffix(LOCK_FILE))
 
 
 def _is_file(path: str) -> bool:

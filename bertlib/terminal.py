@@ -1,4 +1,4 @@
-"""What a command shows: data, tables, progress bars, a quiet log."""
+"""Output of a command: data, tables, progress bars, a quiet log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bertlib import errors
 def show(*fields: str, sep: str = "\t") -> None:
   """Prints data; control characters are escaped on a terminal only.
 
-  Nothing is printed once the reader of a pipe has ended, as in `| head`: what
-  prints data also writes files, which are completed.
+  Once the reader of a pipe has ended, as in `| head`, nothing more is printed,
+  and the command goes on: it may write files too.
 
   Args:
     *fields: the data.
@@ -52,9 +52,9 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def quiet(level: int) -> Iterator[None]:
-  """Logs nothing below a level of absl within its block.
+  """Drops log lines below a level of absl within its block.
 
-  A filter, because TensorFlow sets the level of the logger when it saves a
+  By a filter: TensorFlow changes the level of the logger when it saves a
   SavedModel.
 
   Args:

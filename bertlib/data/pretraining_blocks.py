@@ -343,20 +343,20 @@ class BlockRun:
       ) as submit,
     ):
       try:
-        output_of = {
-          submit(block): path
+        jobs = {
+          submit(block): (path, block)
           for path, blocks in self._blocks_of.items()
           for block in blocks
         }
-        pending = set(output_of)
+        pending = set(jobs)
         while pending:
           finished, pending = concurrent.futures.wait(
             pending, 1, concurrent.futures.FIRST_COMPLETED
           )
           bar.update(sum(bytes_done) - bar.n)
           for future in finished:
-            path = output_of[future]
-            block, block_counts, sizes[block] = future.result()
+            path, block = jobs[future]
+            block_counts, sizes[block] = future.result()
             counts[path].update(block_counts)
             num_pending[path] -= 1
             if not num_pending[path]:
@@ -407,7 +407,7 @@ def _records_file(folder: str, block: int) -> str:
 
 def _make_block(
   recipe: pretraining_text.Recipe, folder: str, bytes_done, stop, block: int
-) -> tuple[int, dict[str, int], list[int]]:
+) -> tuple[dict[str, int], list[int]]:
   """Writes the records of a block into the folder.
 
   Args:
@@ -418,7 +418,7 @@ def _make_block(
     block: number of the block.
 
   Returns:
-    The block, the counts, and the bytes of the records of each pass.
+    The counts, and the bytes of the records of each pass.
   """
   counts: collections.Counter[str] = collections.Counter()
   sizes: list[int] = []
@@ -437,4 +437,4 @@ def _make_block(
 
   tf_records.write_serialized(_records_file(folder, block), records())
   os.remove(text_file)
-  return block, dict(counts), sizes
+  return dict(counts), sizes

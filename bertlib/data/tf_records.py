@@ -123,7 +123,7 @@ def frame_record(record: bytes) -> bytes:
 
 def framed_bytes(record: bytes) -> int:
   """Bytes that a record takes in a TFRecord file, see `frame_record`."""
-  return len(record) + 16
+  return len(record) + 16  # its length, and two checksums
 
 
 def read_serialized(path: str) -> Iterator[bytes | None]:

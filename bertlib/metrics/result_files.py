@@ -39,17 +39,25 @@ def predictions_name(path: str) -> str:
 
   Args:
     path: the text file; "-" for standard input.
+  """
+  return name_with(path, "predictions")
+
+
+def check_predict_file(path: str | None) -> None:
+  """Refuses a text file whose predictions would replace those of the dev set.
+
+  Args:
+    path: value of --predict_file; None if it is not given.
 
   Raises:
-    InputError: it is the name of the predictions of the dev set.
+    InputError: the text file has such a name.
   """
-  name = name_with(path, "predictions")
-  if name == DEV_PREDICTIONS:
+  if path and predictions_name(path) == DEV_PREDICTIONS:
     raise InputError(
       f"--predict_file={path}: its predictions would be written to"
-      f" {name}.jsonl, the file of those of the dev set. Rename the text file"
+      f" {DEV_PREDICTIONS}.jsonl, the file of those of the dev set. Rename the"
+      " text file"
     )
-  return name
 
 
 def name_with(path: str, ending: str) -> str:

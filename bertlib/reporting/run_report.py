@@ -154,7 +154,7 @@ def _headline(
 def _details(
   run: Run, receipt: Mapping[str, Any], num_examples: Mapping[str, int]
 ) -> dict[str, str]:
-  """What the run was made with and on, by name."""
+  """Date, duration, device, precision, seeds and versions, by name."""
   settings = run.settings
   details = {}
   if receipt:

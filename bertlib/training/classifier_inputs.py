@@ -109,13 +109,7 @@ def _find_labels(
   """Sets the labels that --labels does not give."""
   if not settings.labels and not settings.run.do_train:
     # The labels are stored with the trained model.
-    output_dir = settings.run.output_dir
-    checkpoint = finding.find_model(
-      resolve.fetch_model(settings.model).init_checkpoint,
-      output_dir,
-      may_be_new=False,
-    )
-    trained = model_json.load_trained(output_dir, checkpoint)
+    trained, _ = resolve.find_description(settings)
     if trained.get("script") == "run_classifier":
       processor.labels = trained["labels"]
   if not processor.labels and processor.kind != "regression":

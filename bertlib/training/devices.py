@@ -67,8 +67,8 @@ def limit_threads(num_threads: int) -> None:
 def share_gpus() -> None:
   """Takes GPU memory as it is needed, in this process and those it starts.
 
-  TensorFlow otherwise takes nearly all of it at the first tensor, until the
-  process ends. Nothing is changed where the environment has the setting.
+  Otherwise TensorFlow takes nearly all of it at the first tensor, and keeps it
+  until the process ends. A value of the environment takes precedence.
   """
   os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 

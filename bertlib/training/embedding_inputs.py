@@ -126,7 +126,7 @@ def check_widths(
     hidden_size: of its encoder.
     teacher_width: width of the vectors to distill; None without any.
   """
-  width = spec.projection_dim or hidden_size
+  width = spec.width(hidden_size)
   dims = spec.matryoshka_dims
   shown = ",".join(map(str, dims))
   if len(set(dims)) < len(dims):
@@ -144,7 +144,7 @@ def check_widths(
 
 
 def is_vector_file(teacher: str) -> bool:
-  """Whether --teacher is a file of vectors, and not a model."""
+  """True if --teacher is a file of vectors, not a model."""
   return teacher.endswith(".npy")
 
 
@@ -400,5 +400,5 @@ def data_files(settings: EmbeddingSettings) -> list[str]:
 
 
 def _evaluates(run: RunSettings) -> bool:
-  """Whether the run needs a dev set."""
+  """True if the run needs a dev set."""
   return run.do_eval or bool(run.do_train and run.eval_steps)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from absl import logging
 
 from bertlib import text_files
-from bertlib.checkpoints import finding, model_json
 from bertlib.data import ner
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
@@ -165,15 +163,10 @@ def find_labels(
 
 def _trained_labels(settings: NerSettings) -> list[str]:
   """The tags of the model in --output_dir or else --init_checkpoint."""
-  checkpoint = finding.find_model(
-    resolve.fetch_model(settings.model).init_checkpoint,
-    settings.run.output_dir,
-    may_be_new=False,
-  )
-  description = model_json.load_trained(settings.run.output_dir, checkpoint)
+  description, folder = resolve.find_description(settings)
   if description.get("script") != "run_ner":
     raise InputError(
-      f"{os.path.dirname(checkpoint)}: does not list the tags of its model."
+      f"{folder}: does not list the tags of its model."
       " Give the --output_dir of a run of run_ner.py"
     )
   return description["labels"]

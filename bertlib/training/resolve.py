@@ -98,6 +98,26 @@ def complete_model(
   return dataclasses.replace(model, **brought)
 
 
+def find_description(settings: Settings) -> tuple[dict[str, Any], str]:
+  """Describes the trained model in --output_dir, or else --init_checkpoint.
+
+  Args:
+    settings: of the command.
+
+  Returns:
+    Contents of its `model.json`, empty without one, and its folder.
+
+  Raises:
+    InputError: there is no model.
+  """
+  output_dir = settings.run.output_dir
+  checkpoint = finding.find_model(
+    fetch_model(settings.model).init_checkpoint, output_dir, may_be_new=False
+  )
+  description = model_json.load_trained(output_dir, checkpoint)
+  return description, os.path.dirname(checkpoint)
+
+
 def find_init_checkpoint(value: str) -> str:
   """Finds the checkpoint that --init_checkpoint names, itself or its folder.
 
