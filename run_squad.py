@@ -352,8 +352,7 @@ class Predictor(predictor.LoadedModel):
         self.tokenizer.inv_vocab,
       )
     )
-    rows = list(map(squad_features.as_record, windows))
-    return (examples, split, windows), rows
+    return (examples, split, windows), windows
 
   def _decode(
     self,

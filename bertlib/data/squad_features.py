@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
@@ -103,6 +101,21 @@ class InputFeatures:
   is_impossible: bool | None = None
 
 
+class _Tokens(Sequence):
+  """Word pieces of a window, looked up on access: answers are a few of them."""
+
+  def __init__(self, ids: np.ndarray, inv_vocab: Mapping[int, str]):
+    self._ids, self._inv_vocab = ids, inv_vocab
+
+  def __len__(self):
+    return len(self._ids)
+
+  def __getitem__(self, index):
+    if isinstance(index, slice):
+      return [self._inv_vocab[number] for number in self._ids[index].tolist()]
+    return self._inv_vocab[self._ids[index].item()]
+
+
 class Window:
   """A row of `Windows` with the attributes of `InputFeatures`.
 
@@ -160,13 +173,10 @@ class Window:
     part = column[self._first : self._length - 1]
     return dict(enumerate(part.tolist(), self._first))
 
-  @functools.cached_property
-  def tokens(self) -> tuple[str, ...]:
-    """See `InputFeatures`; cached, since every candidate answer reads it.
-
-    A tuple, since the garbage collector stops tracking tuples of strings.
-    """
-    return tuple(map(self._inv_vocab.__getitem__, self._ids.tolist()))
+  @property
+  def tokens(self) -> Sequence[str]:
+    """See `InputFeatures`."""
+    return _Tokens(self._ids, self._inv_vocab)
 
   @property
   def input_ids(self) -> list[int]:
@@ -192,6 +202,10 @@ class Window:
   def token_is_max_context(self) -> dict[int, bool]:
     """See `InputFeatures`."""
     return self._by_position(self.is_max_context)
+
+  def __getitem__(self, name: str) -> Any:
+    """Feature `name`: a window is a row of `predictor.LoadedModel.run`."""
+    return getattr(self, name)
 
   def as_features(self) -> InputFeatures:
     """Converts to `InputFeatures`."""
@@ -396,7 +410,7 @@ def _convert_chunk(
   ]
   numbers = np.array([row[0] for row in rows], np.int32).reshape(-1, 8).T
   tokens = (
-    np.array([*itertools.chain.from_iterable(row[i] for row in rows)], dtype)
+    np.concatenate([np.zeros(0, dtype), *(row[i] for row in rows)])
     for i, dtype in ((1, np.int32), (2, np.int32), (3, bool))
   )
   return Windows(*numbers, *tokens)
@@ -407,8 +421,11 @@ def _convert_example(
   example: EncodedExample,
   tokenizer: tokenization.FullTokenizer,
   settings: WindowSettings,
-) -> Iterator[tuple[tuple[int, ...], list[int], list[int], list[bool]]]:
-  """Yields the row, ids, words and `is_max_context` of each window."""
+) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]]:
+  """Yields the row, ids, words and `is_max_context` of each window.
+
+  Arrays, since a long paragraph has thousands of windows.
+  """
   cls, sep = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
   query = example.query[: settings.max_query_length]
   before = [cls, *query, sep]
@@ -444,9 +461,9 @@ def _convert_example(
     )
     yield (
       numbers,
-      [*before, *document.ids[start:stop], sep],
-      [*no_words, *document.words[start:stop], -1],
-      [*[False] * len(before), *is_max_context, False],
+      np.array([*before, *document.ids[start:stop], sep], np.int32),
+      np.array([*no_words, *document.words[start:stop], -1], np.int32),
+      np.array([*[False] * len(before), *is_max_context, False]),
     )
 
 

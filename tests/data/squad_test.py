@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from unittest import mock
 
 import commands
@@ -231,7 +232,7 @@ def test_features_follow_a_permuted_order_of_questions(tokenizer):
       examples, tokenizer, settings
     )
     return [
-      (squad_features.as_record(f), f.example_index, f.doc_span_index, f.tokens)
+      (squad_features.as_record(f), f.example_index, f.doc_span_index)
       for f in squad_features.iterate_features(
         windows, 8, tokenizer.inv_vocab, order
       )
@@ -265,6 +266,31 @@ def test_max_context_of_windows_is_that_among_all_windows(
   # The work per window does not grow with the paragraph.
   for call in check.call_args_list:
     assert len(call.args[0]) <= 2 * -(-room // doc_stride) + 1
+
+
+def test_windows_of_a_long_paragraph_take_little_memory(tokenizer):
+  words = 4000 * ["a"]
+  examples = [SquadExample(str(number), "what", words) for number in range(10)]
+  settings = Settings(64, 16, 8, False)
+  tracemalloc.start()
+  try:
+    windows = squad_features.convert_examples_to_windows(
+      examples, tokenizer, settings
+    )
+    made, peak = tracemalloc.get_traced_memory()
+    features = list(
+      squad_features.iterate_features(windows, 64, tokenizer.inv_vocab)
+    )
+    listed, _ = tracemalloc.get_traced_memory()
+    for window in features:
+      assert [*window.tokens[3:5]] == ["a", "a"]
+    read, _ = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  size = sum(column.nbytes for column in windows)
+  assert made < 1.5 * size
+  assert peak < 4 * size
+  assert read - listed < 0.1 * size
 
 
 def test_a_long_question_is_truncated_and_counted(tokenizer):
