@@ -145,56 +145,67 @@ def input_fn_builder(
       return input_pipeline.record_batches(
         input_files, layout, batch_size, drop_remainder, trim, shard=shard
       )
-    traced_step = params.get("traced_step")
-    is_traced = traced_step is not None
-    step = traced_step if is_traced else first_step
     shard = shard or input_pipeline.Shard()
-    if is_traced:  # unsharded; with `by_file`, the files of this process
-      shard = (
-        shard._replace(num_replicas=1) if by_file else input_pipeline.Shard()
+
+    def read(shard, step, with_source=False):
+      files, total, size = input_files, num_records, batch_size
+      if by_file:
+        files = pretraining_records.shard_files(input_files, shard)
+        total = sum(by_file[path] for path in files)
+        size = batch_size // shard.count
+        shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
+      return input_pipeline.streamed_record_batches(
+        files,
+        layout,
+        size,
+        False,
+        total,
+        seed,
+        first_record=step * size,
+        shard=shard,
+        with_source=with_source,
       )
-    files, total, size, rows_shard = input_files, num_records, batch_size, shard
-    if by_file:
-      files = pretraining_records.shard_files(input_files, shard)
-      total = sum(by_file[path] for path in files)
-      size = batch_size // shard.count
-      rows_shard = input_pipeline.Shard(num_replicas=shard.num_replicas)
-    batches = input_pipeline.streamed_record_batches(
-      files,
-      layout,
-      size,
-      trim and not masking,
-      total,
-      seed,
-      first_record=step * size,
-      shard=rows_shard,
-      with_source=is_traced,
-    )
-    if not masking:
-      return batches
-    return _masked_batches(batches, masking, step, batch_size, shard, trim)
+
+    step = params.get("traced_step")
+    if step is None:
+      step, batches = first_step, read(shard, first_step)
+    else:  # the batch of all processes
+      count = shard.count if by_file else 1
+      shards = [input_pipeline.Shard(index, count) for index in range(count)]
+      parts = [read(shard, step, with_source=True) for shard in shards]
+      batches = tf.data.Dataset.zip(tuple(parts)).map(_join_rows)
+      shard = input_pipeline.Shard()
+    return _prepare_batches(batches, masking, step, batch_size, shard, trim)
 
   return input_fn
 
 
-def _masked_batches(
+def _join_rows(*parts: Mapping[str, Any]) -> dict[str, Any]:
+  """Joins batches into one."""
+  return {
+    name: tf.concat([part[name] for part in parts], axis=0) for name in parts[0]
+  }
+
+
+def _prepare_batches(
   batches,
-  masking: dynamic_masking.Masking,
+  masking: dynamic_masking.Masking | None,
   step: int,
   batch_size: int,
   shard: input_pipeline.Shard,
   trim: bool,
 ):
-  """Draws new masks for a dataset of batches, by step and example."""
+  """Draws new masks, if any, by step and example; removes common padding."""
 
-  def mask(index, batch):
-    numbers = shard.example_numbers(index, batch_size)
-    batch = dynamic_masking.remask(batch, numbers, masking)
+  def prepare(index, batch):
+    if masking:
+      numbers = shard.example_numbers(index, batch_size)
+      batch = dynamic_masking.remask(batch, numbers, masking)
     return input_pipeline.trim_padding(batch) if trim else batch
 
   return (
     batches.enumerate(step * shard.num_replicas)
-    .map(mask, num_parallel_calls=tf.data.AUTOTUNE)
+    .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
     .prefetch(tf.data.AUTOTUNE)
   )
 
@@ -769,6 +780,7 @@ def pretrain(run: Run, data: pretraining_inputs.Data) -> None:
     f"{total} records in {len(files)} files ({epochs:.3g} epochs)",
     lambda checkpoint: evaluate_records(run, data, checkpoint),
     pretraining_inputs.bad_record_finder(run, files),
+    pretraining_inputs.record_layout(settings, run.config),
   )
 
 
@@ -795,6 +807,7 @@ def evaluate_records(
     run.on_tpu,
   )
   _log_evaluation(total, num_steps * batch_size, num_passes)
+  num_read = min(num_steps * batch_size, total)
   input_fn = input_fn_builder(
     [*files] * num_passes,
     settings.model.max_seq_length,
@@ -802,7 +815,9 @@ def evaluate_records(
     num_records=total,
     **input_options(run, is_training=False),
   )
-  find_bad_record = pretraining_inputs.bad_record_finder(run, files)
+  find_bad_record = pretraining_inputs.bad_record_finder(
+    run, data.first_files(files, num_read), num_read
+  )
   with record_check.report_bad_record(find_bad_record):
     results = evaluate(run, input_fn, num_steps, checkpoint).results
   if not all(map(np.isfinite, results.values())):

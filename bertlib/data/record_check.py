@@ -1,16 +1,16 @@
 """Finds a bad record: corrupt, with other features, or with invalid values.
 
 The input pipeline relies on TensorFlow's own checks, for speed. When reading
-fails, or the loss is NaN, this module reads the files again from the first
-record until it finds the bad one.
+fails, this module reads the files again from the first record until it finds
+the bad one. When the loss is NaN, it checks the batch of that step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Callable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -117,27 +117,59 @@ def _describe_bad_record(
       f"{path}: record {first} (the first is 0) does not have the features of"
       f" this model ({reason}). {_FIX}"
     )
+  numbers = range(first, first + len(records))
+  return _describe_bad_value([path] * len(records), numbers, values, layout)
+
+
+def find_in_batch(
+  batch: Mapping[str, Any], layout: tf_records.Layout
+) -> str | None:
+  """Finds the first record of a batch that has an invalid value.
+
+  Args:
+    batch: arrays [B, ...] by name: features of `layout`, `record_file` and
+      `record_number`; or empty.
+    layout: see `find`.
+
+  Returns:
+    See `find`.
+  """
+  if not batch:
+    return None
+  return _describe_bad_value(
+    batch["record_file"], batch["record_number"], batch, layout
+  )
+
+
+def _describe_bad_value(files, numbers, values, layout) -> str | None:
+  """Describes the first row with an invalid value; None if there is none.
+
+  Args:
+    files: path of the file of each row.
+    numbers: number of the record of each row in its file.
+    values: arrays with the rows as first axis, by name.
+    layout: layout of the records.
+  """
   found = []
   for name, feature in layout.items():
-    value = values[name]
+    rows = values[name].reshape(len(numbers), -1)
     if feature.is_float:
-      is_bad, expected = ~np.isfinite(value), "a finite number"
+      is_bad, expected = ~np.isfinite(rows), "a finite number"
     elif feature.limit is not None:
-      is_bad = (value < 0) | (value >= feature.limit)
+      is_bad = (rows < 0) | (rows >= feature.limit)
       expected = f"in the range 0 to {feature.limit - 1}"
     else:
       continue
-    indices = np.argwhere(is_bad.reshape(len(records), -1))
+    indices = np.argwhere(is_bad)
     if len(indices):
       row, column = indices[0]
-      bad = value.reshape(len(records), -1)[row, column]
-      found.append((row, name, bad, expected))
+      found.append((row, name, rows[row, column], expected))
   if not found:
     return None
   row, name, bad, expected = min(found)
   return (
-    f"{path}: record {first + row} (the first is 0): {name} has {bad}, which is"
-    f" not {expected}. {_FIX}"
+    f"{files[row]}: record {numbers[row]} (the first is 0): {name} has {bad},"
+    f" which is not {expected}. {_FIX}"
   )
 
 
@@ -146,8 +178,8 @@ def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
   """Replaces TensorFlow's errors in the block if a bad record caused them.
 
   Args:
-    find_bad_record: called if TensorFlow fails to read a record; None to leave
-      errors unchanged.
+    find_bad_record: called if TensorFlow fails to read a record, after the
+      error is logged; None to leave errors unchanged.
 
   Raises:
     InputError: names the bad record.
@@ -155,9 +187,12 @@ def report_bad_record(find_bad_record: FindBadRecord | None) -> Iterator[None]:
   try:
     yield
   except _FAILURES as error:
-    found = find_bad_record and find_bad_record()
-    if found:
-      raise InputError(found) from error
+    if find_bad_record:
+      # The search may take so long that it does not come to its end.
+      logging.error("%s", printable(str(error).split("\n")[0]))
+      found = find_bad_record()
+      if found:
+        raise InputError(found) from error
     raise
 
 

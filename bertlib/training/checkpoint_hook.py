@@ -21,7 +21,7 @@ from absl import logging
 import optimization
 from bertlib.app import on_stop_signals
 from bertlib.checkpoints import finding
-from bertlib.data import record_check
+from bertlib.data import record_check, tf_records
 from bertlib.errors import InputError, user_error_message
 from bertlib.files import atomic_write
 
@@ -166,7 +166,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     own_stop: StopRequest | None = None,
     batch_of_step: Callable[[int], Mapping[str, Any]] | None = None,
     now: Callable[[], float] = time.monotonic,
-    find_bad_record: record_check.FindBadRecord | None = None,
+    layout: tf_records.Layout | None = None,
   ):
     """Stores the settings.
 
@@ -179,7 +179,8 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
       batch_of_step: recreates the batch of a step, counted from 0, see
         `batch_at`; None if batches cannot be recreated.
       now: clock, in seconds.
-      find_bad_record: searches for a record that explains a NaN loss.
+      layout: layout of the records of a batch, with the limits of their
+        values, to name the record that explains a NaN loss.
     """
     # Estimator recognizes savers by their class and appends to `_listeners`;
     # nothing else of the class is used.
@@ -192,7 +193,7 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     self._own_stop = own_stop or self._stop
     self._batch_of_step = batch_of_step
     self._now = now
-    self._find_bad_record = find_bad_record
+    self._layout = layout or {}
 
   def begin(self):
     watched = {  # tensors of all replicas by name, by `must_be_finite`
@@ -307,7 +308,6 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
 
   def _failure(self, nonfinite: list[str]) -> InputError:
     """Writes the batch to a file and returns the error to raise."""
-    record_check.raise_if_bad_record(self._find_bad_record)
     step = self._step
     values = [
       f"{name.replace('_', ' ')} {self._values[name]}"
@@ -315,13 +315,18 @@ class CheckpointHook(tf.train.CheckpointSaverHook):
     ]
     if nonfinite[0] not in self._must_be_finite:
       values.append(f"{nonfinite[0]} contains NaN or Inf")
+    failure = f"step {step}: {', '.join(values)}"
+    logging.info("%s. Reading the records of this step again", failure)
     batch = self._batch_of_step(step - 1) if self._batch_of_step else {}
     path = os.path.join(self._model_dir, f"failed_step_{step}.npz")
     with atomic_write(path, "wb") as file:
       np.savez(file, **batch, **self._values)
+    bad_record = record_check.find_in_batch(batch, self._layout)
+    if bad_record:
+      return InputError(bad_record)
     last = finding.checkpoint_in_state_file(self._model_dir)
     return InputError(
-      f"step {step}: {', '.join(values)}. {_describe_records(batch)}"
+      f"{failure}. {_describe_records(batch)}"
       f"Details: {path}; last checkpoint: {last}. Lower --learning_rate,"
       " lengthen the warm-up or fix these records, then re-run the same"
       " command to resume"

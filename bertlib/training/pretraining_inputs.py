@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -53,13 +54,21 @@ class Data(NamedTuple):
     """Number of records in some of the files."""
     return sum(self.num_records[path] for path in paths)
 
+  def first_files(self, paths: Sequence[str], number: int) -> list[str]:
+    """The files with the first `number` records."""
+    before = itertools.accumulate(map(self.num_records.get, paths), initial=0)
+    return [path for path, start in zip(paths, before) if start < number]
+
 
 def bad_record_finder(
-  run: Run, files: Sequence[str]
+  run: Run, files: Sequence[str], max_records: int | None = None
 ) -> record_check.FindBadRecord:
-  """Returns a function that searches files for an invalid record."""
+  """Returns a function that searches files, see `record_check.find`."""
   return functools.partial(
-    record_check.find, files, record_layout(run.settings, run.config)
+    record_check.find,
+    files,
+    record_layout(run.settings, run.config),
+    max_records,
   )
 
 

@@ -21,7 +21,7 @@ import optimization
 from bertlib import embedding_spec, files, folder_lock, terminal, text_files
 from bertlib.checkpoints import finding, model_files, model_json, quantization
 from bertlib.compute import FastCompute
-from bertlib.data import record_check
+from bertlib.data import record_check, tf_records
 from bertlib.errors import InputError
 from bertlib.metrics import dev_scores, result_files
 from bertlib.settings.common import RunSettings, TrainingSettings
@@ -416,6 +416,7 @@ def train(
   data: str,
   evaluate_fn: model_selection.Evaluate | None = None,
   find_bad_record: record_check.FindBadRecord | None = None,
+  layout: tf_records.Layout | None = None,
 ) -> None:
   """Trains to the last step, or resumes where training was stopped.
 
@@ -426,7 +427,9 @@ def train(
     data: what it trains on, for the log.
     evaluate_fn: evaluates a checkpoint on the dev set; needed with
       --eval_steps.
-    find_bad_record: finds the invalid record when training fails.
+    find_bad_record: finds the invalid record when reading fails.
+    layout: layout of the records with the limits of their values, to name an
+      invalid record when the loss is NaN.
 
   Raises:
     InputError: the loss is NaN or Inf, or a record is invalid.
@@ -439,7 +442,7 @@ def train(
   with checkpoint_hook.StopRequest() as own:
     stop, hooks = _stop_hooks(run, own)
     if run.is_chief and not run.on_tpu:
-      hooks.append(_save_hook(run, input_fn, stop, own, find_bad_record))
+      hooks.append(_save_hook(run, input_fn, stop, own, layout))
     with record_check.report_bad_record(find_bad_record):
       model_selection.train(
         estimators.build(run.settings, model_fn, run.output_dir, trains=True),
@@ -489,7 +492,7 @@ def _stop_hooks(run: Run, own: checkpoint_hook.StopRequest):
   return shared, [checkpoint_hook.SharedStop(own, shared)]
 
 
-def _save_hook(run: Run, input_fn, stop, own, find_bad_record):
+def _save_hook(run: Run, input_fn, stop, own, layout):
   """The hook that saves checkpoints, also when the run is stopped."""
   replicas = run.settings.devices.replicas
   params = {
@@ -503,7 +506,7 @@ def _save_hook(run: Run, input_fn, stop, own, find_bad_record):
     stop,
     own,
     functools.partial(checkpoint_hook.batch_at, input_fn, params),
-    find_bad_record=find_bad_record,
+    layout=layout,
   )
 
 

@@ -105,6 +105,33 @@ def test_a_flipped_bit_is_found(tmp_path, offset):
       tf_records.count_records(path)
 
 
+@pytest.mark.graph
+@pytest.mark.parametrize("name", ["segment_ids", "masked_lm_weights"])
+def test_a_bad_record_is_found_in_a_batch(name):
+  batch = {feature: np.array([value] * 3) for feature, value in ROW.items()}
+  batch |= {
+    "record_file": np.array(["a", "b", "c"]),
+    "record_number": np.array([7, 8, 9]),
+  }
+  assert record_check.find_in_batch(batch, LAYOUT) is None
+  batch[name][1, 0] = 7 if name == "segment_ids" else np.nan
+  found = record_check.find_in_batch(batch, LAYOUT)
+  assert found.startswith(f"b: record 8 (the first is 0): {name} has ")
+
+
+def test_first_files_have_the_first_records():
+  num_records = {"a": 3, "b": 2, "c": 9}
+  data = pretraining_inputs.Data([], [*num_records], [], num_records)
+  for number, expected in (
+    (1, "a"),
+    (3, "a"),
+    (4, "ab"),
+    (5, "ab"),
+    (6, "abc"),
+  ):
+    assert data.first_files([*num_records], number) == [*expected]
+
+
 @pytest.mark.parametrize("find", [None, lambda: None])
 def test_other_errors_are_unchanged(find):
   with (
@@ -112,6 +139,18 @@ def test_other_errors_are_unchanged(find):
     record_check.report_bad_record(find),
   ):
     raise tf.errors.InvalidArgumentError(None, None, "of the model")
+
+
+def test_an_error_is_logged_before_the_search(caplog):
+  def find():
+    assert caplog.messages == ["of the file"]
+    return "a: record 1"
+
+  with (
+    pytest.raises(InputError, match="a: record 1"),
+    record_check.report_bad_record(find),
+  ):
+    raise tf.errors.DataLossError(None, None, "of the file")
 
 
 @pytest.mark.graph
@@ -150,8 +189,9 @@ BAD = {
   ],
 )
 def test_training_and_evaluation_name_the_record(
-  world, tmp_path, monkeypatch, name, action
+  world, tmp_path, monkeypatch, caplog, name, action
 ):
+  caplog.set_level("INFO")
   # As if the record were not among those checked before training.
   monkeypatch.setattr(pretraining_inputs, "_NUM_CHECKED", 0)
   path = str(tmp_path / "records")
@@ -176,3 +216,7 @@ def test_training_and_evaluation_name_the_record(
   ):
     main(*arguments, f"--input_file={path}", "--do_eval", action)
   assert name in str(raised.value)
+  is_nan = name == "segment_ids"
+  assert len([*tmp_path.glob("out/failed_step_*.npz")]) == is_nan
+  searches = "Searching 1 files for a bad record" in caplog.messages
+  assert searches == (name == "input_ids")
