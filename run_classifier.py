@@ -658,38 +658,40 @@ def evaluate_sets(
     checkpoint: None for the model of --init_checkpoint.
 
   Returns:
-    The metrics of all dev sets, and what the report says about the first one;
-    and the tuned threshold of each label, for a multi-label problem.
+    The metrics of all dev sets, and what the report of a training says about
+    the first one; and the tuned threshold of each label, for a multi-label
+    problem.
   """
   problem, found = processor.problem, run_report.Findings()
   thresholds = None
   for ending, dev_set in dev_sets.items():
     results, arrays = evaluate_set(run, processor, dev_set, checkpoint)
-    if arrays and not ending:
-      if problem.kind == "multi_label":
-        thresholds, tuned = classification_results.tune_thresholds(
-          problem, **arrays
-        )
-        model_json.add_to_description(run.output_dir, thresholds=thresholds)
-        results |= tuned
-      found.sections = report_sections.classification_sections(
-        problem, dev_set.examples, **arrays, thresholds=thresholds
-      )
-      found.estimates = report_scores.of_classification(
-        problem, **arrays, names=processor.metrics
-      )
     predictions = None
     if arrays:
       rows = classification_scores.probabilities(problem, arrays["logits"])
       predictions = classification_results.dev_predictions(
         problem, dev_set.examples, rows
       )
+      if problem.kind == "multi_label" and not ending:
+        thresholds, tuned = classification_results.tune_thresholds(
+          problem, **arrays
+        )
+        model_json.add_to_description(run.output_dir, thresholds=thresholds)
+        results |= tuned
+    write_metrics(run, results, checkpoint, ending, predictions)
+    found.results |= {f"{name}{ending}": v for name, v in results.items()}
+    if arrays:
       found.warnings += run_report.collapse_warning(
         classification_scores.predicted_labels(problem, rows),
         classification_scores.gold_labels(dev_set.examples),
       )
-    write_metrics(run, results, checkpoint, ending, predictions)
-    found.results |= {f"{name}{ending}": v for name, v in results.items()}
+    if arrays and run.settings.run.do_train and not ending:
+      found.sections = report_sections.classification_sections(
+        problem, dev_set.examples, **arrays, thresholds=thresholds
+      )
+      found.estimates = report_scores.of_classification(
+        problem, **arrays, names=processor.metrics
+      )
   return found, thresholds
 
 

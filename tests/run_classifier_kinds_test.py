@@ -172,6 +172,28 @@ def test_several_labels_are_learned(topics):
   assert results["eval_micro_f1"] > 0.8
 
 
+def test_metrics_are_written_before_the_report_is_made(
+  topics, classify, tmp_path, monkeypatch
+):
+  def refuse(*_, **__):
+    raise MemoryError
+
+  monkeypatch.setattr(run_classifier.report_scores, "of_classification", refuse)
+  for name in ("train.tsv", "dev.tsv"):
+    shutil.copy(topics.parent / name, tmp_path)
+  with pytest.raises(MemoryError):
+    classify(
+      tmp_path,
+      "--task_name=tsv",
+      "--problem_type=multi_label",
+      "--num_train_epochs=0.2",
+      "--do_train",
+      "--do_eval",
+    )
+  path = str(tmp_path / "out" / "eval_results.txt")
+  assert set(result_files.read_results(path)["thresholds"]) == set(TOPICS)
+
+
 def test_tuned_thresholds_beat_a_half(topics):
   results = result_files.read_results(str(topics / "eval_results.txt"))
   assert results["eval_macro_f1_tuned"] > results["eval_macro_f1"] + 0.15

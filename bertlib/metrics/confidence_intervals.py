@@ -8,13 +8,13 @@ for a metric that is the same in every resample.
 from __future__ import annotations
 
 import math
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-# A metric for `bootstrap`: takes distinct rows [R, K], which have all that it
-# depends on, and how often each one occurs, int [R].
-Metric = Callable[[np.ndarray, np.ndarray], float]
+# A metric for `bootstrap`: takes rows [R, K], which have all that it depends
+# on, and how often each one occurs, int [R], which may be 0.
+Metric = Callable[[Any, np.ndarray], float]
 
 LEVEL = 0.95
 
@@ -91,24 +91,42 @@ def of_labels(
     return of_fraction(int(is_right.sum()), len(gold))
   if name not in LABEL_METRICS:
     return None
-  rows = np.column_stack([gold, predicted]).astype(int)
-  num_labels = int(rows.max(initial=1)) + 1 if gold.ndim == 1 else None
+  num_labels = None
+  if gold.ndim == 1:
+    num_labels = int(max(gold.max(), predicted.max(), 1)) + 1
+  rows = label_rows(gold, predicted)
   return bootstrap(label_metric(name, num_labels), rows)
 
 
+def label_rows(gold: np.ndarray, predicted: np.ndarray):
+  """Rows for `label_metric`.
+
+  Args:
+    gold: int [N], labels; or bool [N, L], whether an example has a label.
+    predicted: the same for predictions.
+
+  Returns:
+    int [N, 2], gold and predicted label; or sparse float64 [N, 3 * L], 1 where
+    a label is predicted rightly, is predicted, is gold.
+  """
+  from scipy import sparse
+
+  if gold.ndim == 1:
+    return np.column_stack([gold, predicted])
+  parts = [gold & predicted, predicted, gold]
+  return sparse.hstack([sparse.csr_array(p, dtype=float) for p in parts], "csr")
+
+
 def label_metric(name: str, num_labels: int | None) -> Metric:
-  """A metric of rows with gold labels and then as many predicted labels.
+  """A metric of `label_rows`.
 
   Args:
     name: key of `LABEL_METRICS`.
     num_labels: see `count_labels`.
   """
-
-  def metric(rows, counts):
-    found = count_labels(*np.split(rows, 2, axis=1), counts, num_labels)
-    return LABEL_METRICS[name](found)
-
-  return metric
+  return lambda rows, counts: LABEL_METRICS[name](
+    count_labels(rows, counts, num_labels)
+  )
 
 
 class LabelCounts(NamedTuple):
@@ -128,26 +146,24 @@ class LabelCounts(NamedTuple):
 
 
 def count_labels(
-  gold: np.ndarray,
-  predicted: np.ndarray,
-  counts: np.ndarray,
-  num_labels: int | None = None,
+  rows, counts: np.ndarray, num_labels: int | None = None
 ) -> LabelCounts:
   """Counts the labels of rows.
 
   Args:
-    gold: int [R, L], 1 for each label of a row; or [R, 1], labels.
-    predicted: the same for predictions.
+    rows: R rows of `label_rows`.
     counts: int [R], number of times each row occurs.
     num_labels: None, or for a label per row L: then only labels that occur are
       of the data, as in scikit-learn.
   """
   if num_labels is None:
-    found = [counts @ rows for rows in (gold * predicted, predicted, gold)]
-    return LabelCounts(*found, np.full(gold.shape[1], True))
-  is_right = counts * (gold == predicted)[:, 0]
-  rows = ((gold, is_right), (predicted, counts), (gold, counts))
-  found = [np.bincount(ids[:, 0], n, num_labels) for ids, n in rows]
+    found = np.split(counts @ rows, 3)
+    return LabelCounts(*found, np.full(len(found[0]), True))
+  gold, predicted = rows.T
+  weights = ((gold, counts * (gold == predicted)), (predicted, counts))
+  found = [
+    np.bincount(*pair, num_labels) for pair in (*weights, (gold, counts))
+  ]
   return LabelCounts(*found, found[1] + found[2] > 0)
 
 
@@ -211,8 +227,9 @@ def average_precision(rows: np.ndarray, counts: np.ndarray) -> float:
   It is that of `sklearn.metrics.average_precision_score`, which takes seconds
   for a thousand resamples.
   """
-  scores, gold = rows[::-1].T
-  counts = counts[::-1]
+  occurs = counts > 0
+  scores, gold = rows[occurs][::-1].T
+  counts = counts[occurs][::-1]
   is_last = np.append(scores[1:] != scores[:-1], True)  # of equal scores
   num_right = np.cumsum(counts * gold)[is_last]
   if not num_right[-1]:
@@ -245,38 +262,44 @@ def of_difference(
   Args:
     metric: the metric; its rows need be neither distinct nor sorted.
     first: [N, K], all that the metric of the first model depends on, for each
-      example.
+      example; an array, or sparse.
     other: the same for the other model.
   """
+  return bootstrap(
+    lambda a, b, counts: metric(b, counts) - metric(a, counts),
+    first,
+    other,
+  )
 
-  def difference(rows, counts):
-    rows, other_rows = np.split(rows, 2, axis=1)
-    return metric(other_rows, counts) - metric(rows, counts)
 
-  return bootstrap(difference, np.column_stack([first, other]))
-
-
-def bootstrap(metric: Metric, rows: np.ndarray) -> Interval | None:
+def bootstrap(metric: Metric, *tables) -> Interval | None:
   """Percentile bootstrap over examples (Efron 1979), with a fixed seed.
 
   Args:
-    metric: the metric.
-    rows: [N, K], all that the metric depends on, for each example.
+    metric: the metric; takes all tables before the counts.
+    *tables: [N, K] each, all that the metric depends on, for each example; or
+      sparse, whose rows are not made distinct.
   """
-  num_examples = len(rows)
+  from scipy import sparse
+
+  num_examples = tables[0].shape[0]
   if num_examples < _MIN_EXAMPLES:
     return None
-  distinct, groups = np.unique(rows, axis=0, return_inverse=True)
-  groups = groups.reshape(-1)  # 2-dimensional in NumPy 2.0
-  size = num_examples + distinct.size
+  groups = np.arange(num_examples)
+  if not sparse.issparse(tables[0]):
+    rows, groups = np.unique(
+      np.column_stack(tables), axis=0, return_inverse=True
+    )
+    groups = groups.reshape(-1)  # 2-dimensional in NumPy 2.0
+    tables = tuple(np.split(rows, len(tables), axis=1))
+  size = num_examples + sum(table.size for table in tables)
   num_resamples = min(_MAX_RESAMPLES, max(_MIN_RESAMPLES, _NUM_DRAWN // size))
   draw = np.random.default_rng(_SEED)
   values = np.empty(num_resamples)
   for index in range(num_resamples):
     drawn = groups[draw.integers(num_examples, size=num_examples)]
-    counts = np.bincount(drawn, minlength=len(distinct))
-    occurs = counts > 0
-    values[index] = metric(distinct[occurs], counts[occurs])
+    counts = np.bincount(drawn, minlength=tables[0].shape[0])
+    values[index] = metric(*tables, counts)
   values = values[np.isfinite(values)]
   if len(values) < 0.9 * num_resamples or not np.ptp(values):
     return None

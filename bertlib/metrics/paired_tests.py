@@ -87,22 +87,28 @@ def compare_labels(
   test = mcnemar(*([*map(operator.eq, sets[0], found)] for found in sets[1:]))
   if set().union(*itertools.chain(*sets)) - {*labels}:
     return Comparison(test)
-  encode = preprocessing.MultiLabelBinarizer(classes=labels).fit_transform
-  gold_rows, *predicted = map(encode, sets)
   num_labels = None
   if isinstance(gold[0], str):
     num_labels = len(labels)
-    gold_rows, *predicted = (
-      rows.argmax(axis=1)[:, np.newaxis] for rows in (gold_rows, *predicted)
+    numbers = {label: number for number, label in enumerate(labels)}
+    gold_ids, *predicted = (
+      np.array([numbers[label] for label in column])
+      for column in (gold, first, other)
     )
-  elif len(labels) == 1:  # a label per example, as scikit-learn reads it
-    num_labels = 2
+  else:
+    encode = preprocessing.MultiLabelBinarizer(classes=labels).fit_transform
+    gold_ids, *predicted = (encode(column) > 0 for column in sets)
+    if len(labels) == 1:  # a label per example, as scikit-learn reads it
+      num_labels = 2
+      gold_ids, *predicted = (ids[:, 0] for ids in (gold_ids, *predicted))
   metrics = {
     name: confidence_intervals.label_metric(name, num_labels)
     for name in names
     if name in confidence_intervals.LABEL_METRICS
   }
-  rows = [np.column_stack([gold_rows, found]) for found in predicted]
+  rows = [
+    confidence_intervals.label_rows(gold_ids, found) for found in predicted
+  ]
   return Comparison(test, _differences(metrics, *rows))
 
 

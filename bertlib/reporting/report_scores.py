@@ -86,28 +86,40 @@ def _constant_baseline(
   It predicts the most frequent label or the second one, which may be the one
   that F1 is about; for a multi-label problem the k most frequent labels.
   """
+  scores = {}
   if problem.kind == "multi_label":
     order = np.argsort(-gold.sum(axis=0), kind="stable")
-    choices = {}
     for number in range(1, min(len(order), _MAX_CONSTANT) + 1):
       labels = np.zeros(len(order), bool)
       labels[order[:number]] = True
       noun = f"the {number} most frequent labels"
       if number == 1:
         noun = str(problem.labels[order[0]])
-      choices[f"always {noun}"] = np.tile(labels, [len(gold), 1])
+      scores[f"always {noun}"] = _score_of_constant(name, gold, labels)
   else:
     counts = np.bincount(gold, minlength=problem.num_labels)
-    order = np.argsort(-counts, kind="stable")[:2]
-    choices = {
-      f"always {problem.labels[i]}": np.full_like(gold, i) for i in order
-    }
-  with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # no label but one is predicted
-    metric = classification_scores.METRICS[name]
-    scores = {text: metric(gold, labels) for text, labels in choices.items()}
+    for i in np.argsort(-counts, kind="stable")[:2]:
+      score = _score_of_constant(name, gold, i)
+      scores[f"always {problem.labels[i]}"] = score
   best = max(scores, key=scores.__getitem__)
   return best, scores[best]
+
+
+def _score_of_constant(name: str, gold: np.ndarray, label) -> float:
+  """The metric of predicting a label, or bool [L], for all examples."""
+  has_several = gold.ndim == 2 and gold.shape[1] > 1
+  if has_several and name in confidence_intervals.LABEL_METRICS:
+    # From counts: scikit-learn takes seconds for many examples and labels.
+    totals = gold.sum(axis=0)
+    counts = confidence_intervals.LabelCounts(
+      totals * label, len(gold) * label, totals, np.full(len(totals), True)
+    )
+    return float(confidence_intervals.LABEL_METRICS[name](counts))
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # no label but one is predicted
+    return classification_scores.METRICS[name](
+      gold, np.broadcast_to(label, gold.shape)
+    )
 
 
 def of_tags(

@@ -111,9 +111,8 @@ def test_metrics_from_counts_are_those_of_sklearn(name, seed):
   draw = np.random.default_rng(seed)
   gold, predicted = draw.integers(0, 2 if name == "f1" else 4, [2, 6])
   counts = draw.integers(1, 4, 6)
-  found = confidence_intervals.count_labels(
-    gold[:, np.newaxis], predicted[:, np.newaxis], counts, num_labels=5
-  )
+  rows = confidence_intervals.label_rows(gold, predicted)
+  found = confidence_intervals.count_labels(rows, counts, num_labels=5)
   expected = classification_scores.METRICS[name](
     np.repeat(gold, counts), np.repeat(predicted, counts)
   )
@@ -128,7 +127,8 @@ def test_metrics_of_several_labels_are_those_of_sklearn(name, num_labels, seed):
   draw = np.random.default_rng(seed)
   gold, predicted = draw.random([2, 6, num_labels]) < 0.3
   counts = draw.integers(1, 4, 6)
-  found = confidence_intervals.count_labels(gold, predicted, counts)
+  rows = confidence_intervals.label_rows(gold, predicted)
+  found = confidence_intervals.count_labels(rows, counts)
   expected = classification_scores.METRICS[name](
     np.repeat(gold, counts, axis=0), np.repeat(predicted, counts, axis=0)
   )
@@ -196,7 +196,7 @@ def test_means_without_an_interval(values):
 
 def test_a_metric_that_most_resamples_do_not_have_has_no_interval():
   def metric(rows, counts):
-    return counts[-1] if rows[-1, 0] == 1 else math.nan
+    return counts[-1] or math.nan
 
   rows = np.array([[0.0]] * 99 + [[1.0]])
   assert confidence_intervals.bootstrap(metric, rows) is None
