@@ -316,6 +316,17 @@ def evaluation_spec(
   )
 
 
+def _is_text_or_pair(value: Any) -> bool:
+  """True for a text, and for two of which the second may be None."""
+  if predictor.is_list(value) and len(value) == 2 and value[1] is None:
+    value = value[0]
+  return predictor.is_text(value) or predictor.is_pair(value)
+
+
+def _are_choices(value: Any) -> bool:
+  return predictor.is_list(value) and all(map(_is_text_or_pair, value))
+
+
 class Predictor(predictor.LoadedModel):
   """Predicts labels of texts with a trained classifier.
 
@@ -375,11 +386,18 @@ class Predictor(predictor.LoadedModel):
       A prediction for each, in order.
 
     Raises:
-      InputError: a question has another number of choices than the model.
+      InputError: a text is of another type, or a question has another number of
+        choices than the model.
     """
-    has_choices = self.problem.kind == "multiple_choice"
-    if has_choices and not isinstance(texts, str):  # which is refused below
+    if self.problem.kind == "multiple_choice":
+      texts = predictor.checked(
+        texts, _are_choices, "a list with a pair of str for each choice"
+      )
       texts = map(self._with_all_choices, itertools.count(), texts)
+    else:
+      texts = predictor.checked(
+        texts, _is_text_or_pair, "a str, or a pair of str"
+      )
     return self.predict_blocks(texts, self._encode, self._decode)
 
   def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):

@@ -253,12 +253,12 @@ class Predictor(predictor.LoadedModel):
       normalizes.
 
     Raises:
-      InputError: the model has no such prompt.
+      InputError: the model has no such prompt, or a text is not a str.
       ValueError: `dim` is not in [1, D].
     """
     prefix = self.spec.prompt(prompt)
     rows = self.predict_blocks(
-      texts,
+      predictor.checked(texts, predictor.is_text, "a str"),
       functools.partial(self._encode, prefix),
       lambda _, vectors: vectors,
     )

@@ -236,7 +236,11 @@ class Predictor(predictor.LoadedModel):
 
     Returns:
       For each text its entities, in order.
+
+    Raises:
+      InputError: a text is not a str.
     """
+    texts = predictor.checked(texts, predictor.is_text, "a str")
     return self.predict_blocks(texts, self._encode, self._decode)
 
   def _encode(self, texts):

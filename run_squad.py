@@ -327,7 +327,13 @@ class Predictor(predictor.LoadedModel):
     Returns:
       The answers to each question, best first; empty for a passage without
       words.
+
+    Raises:
+      InputError: a pair is not two texts.
     """
+    pairs = predictor.checked(
+      pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
+    )
     decode = functools.partial(
       self._decode, n_best_size, max_answer_length, null_score_diff_threshold
     )

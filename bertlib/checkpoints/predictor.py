@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
@@ -232,7 +233,7 @@ class LoadedModel:
     one computes the current block while this thread decodes the previous one.
 
     Args:
-      texts: read once, at most three blocks at a time.
+      texts: read once, at most three blocks at a time, see `checked`.
       encode: takes a block of texts; returns what `decode` needs of them, and
         the rows to compute, see `run`.
       decode: takes that and the outputs of the rows; returns a prediction for
@@ -240,12 +241,7 @@ class LoadedModel:
 
     Returns:
       The predictions, in order.
-
-    Raises:
-      TypeError: `texts` is one text.
     """
-    if isinstance(texts, str):
-      raise TypeError("predict: takes a list of texts, not one text")
 
     def compute(encoded):
       context, rows = encoded
@@ -333,6 +329,53 @@ class LoadedModel:
 
   def __exit__(self, *unused):
     self.close()
+
+
+# Texts to predict
+
+
+def checked(
+  texts: Iterable[Any],
+  is_valid: Callable[[Any], bool],
+  expected: str,
+  name: str = "texts",
+) -> Iterator[Any]:
+  """Yields the texts to predict, after a check of each.
+
+  Args:
+    texts: the texts, or pairs or lists of texts.
+    is_valid: such as `is_text` or `is_pair`.
+    expected: what is valid, for messages.
+    name: the argument that `texts` are, for messages.
+
+  Raises:
+    InputError: a text is not valid.
+    TypeError: `texts` is one text.
+  """
+  if isinstance(texts, (str, bytes)):
+    raise TypeError(f"predict: takes a list of {name}, not one text")
+  for index, text in enumerate(texts):
+    if not is_valid(text):
+      raise InputError(
+        f"{name}[{index}]: is {reprlib.repr(text)}. Give {expected}"
+      )
+    yield text
+
+
+def is_text(value: Any) -> bool:
+  """True for a str."""
+  return isinstance(value, str)
+
+
+def is_list(value: Any) -> bool:
+  """True for a sequence or array, but not for a text."""
+  is_sequence = isinstance(value, (Sequence, np.ndarray))
+  return is_sequence and not isinstance(value, (str, bytes))
+
+
+def is_pair(value: Any) -> bool:
+  """True for two texts."""
+  return is_list(value) and len(value) == 2 and all(map(is_text, value))
 
 
 def _weights_of(tensor) -> list[Any]:
