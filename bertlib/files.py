@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
+import hashlib
 import json
 import os
 import re
@@ -75,14 +76,31 @@ def _open_local(path: str, mode: str) -> IO[Any]:
 
 def temporary_name(path: str) -> str:
   """Temporary name of `path` while it is being written."""
-  return f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+  return f"{path}.{_host()}.{os.getpid()}.tmp"
+
+
+@functools.cache
+def _host() -> str:
+  """Name of the machine or container within which process numbers are unique.
+
+  Containers may share a host name and a file system, and each has a process 1.
+  """
+  name = socket.gethostname()
+  try:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+      kernel = file.read()
+    container = os.readlink("/proc/self/ns/pid")
+  except OSError:  # not on Linux
+    return name
+  digest = hashlib.sha256(f"{kernel} {container}".encode()).hexdigest()
+  return f"{name}-{digest[:8]}"
 
 
 def remove_stale_files(pattern: str) -> None:
   """Removes temporary files and folders of killed processes.
 
-  Files of another machine are removed after a day, since their process might
-  still be alive.
+  Files of another machine or container are removed after a day, since their
+  process might still be alive.
 
   Args:
     pattern: glob pattern of the complete files.
@@ -94,7 +112,7 @@ def remove_stale_files(pattern: str) -> None:
     if not name:
       continue
     with contextlib.suppress(OSError):
-      if path.endswith(f".{socket.gethostname()}.{name[2]}.tmp"):
+      if path.endswith(f".{_host()}.{name[2]}.tmp"):
         is_stray = not _is_alive(int(name[2]))
       else:
         is_stray = time.time() - os.path.getmtime(path) > 24 * 3600
@@ -103,7 +121,7 @@ def remove_stale_files(pattern: str) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-  """True if another process of this machine has this number."""
+  """True if another process here has this number."""
   if pid == os.getpid():
     return False
   try:

@@ -1,6 +1,8 @@
 """Tests of atomic writing and of file functions, local and remote."""
 
 import os
+import pathlib
+import sys
 
 import pytest
 
@@ -82,6 +84,44 @@ def test_atomic_files_do_not_replace_inputs(folders):
   ):
     write(temporary, a="new")
   assert read(folder) == {"a": "input"}
+
+
+@pytest.fixture
+def enter_container(monkeypatch):
+  """Has this process run in another container of the same host name."""
+  readlink = os.readlink
+
+  def enter(number):
+    def read(path):
+      if path == "/proc/self/ns/pid":
+        return f"pid:[{number}]"
+      return readlink(path)
+
+    files._host.cache_clear()
+    monkeypatch.setattr(os, "readlink", read)
+
+  yield enter
+  files._host.cache_clear()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_containers_of_one_host_name_keep_their_temporary_files_apart(
+  enter_container, tmp_path
+):
+  path = tmp_path / "report"
+  enter_container(1)
+  first = files.temporary_name(str(path))
+  ended = first.replace(f".{os.getpid()}.", f".{2**22 + 1}.")
+  for name in (first, ended):
+    pathlib.Path(name).write_text("of the first")
+  enter_container(2)
+  assert files.temporary_name(str(path)) != first
+  with files.atomic_write(str(path)) as file:
+    file.write("of the second")
+  assert len(list(tmp_path.iterdir())) == 3
+  enter_container(1)
+  files.remove_stale_files(str(path))
+  assert list(tmp_path.iterdir()) == [path]
 
 
 def test_partial_file_of_a_failed_download_is_kept(tmp_path):

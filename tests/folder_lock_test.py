@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -193,7 +192,8 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
   def name(path, host, pid):
     return tmp_path / f"{path}.{host}.{pid}.tmp"
 
-  host = socket.gethostname()
+  own = files.temporary_name("own")
+  host = own.removeprefix("own.").removesuffix(f".{os.getpid()}.tmp")
   strays = [name("run.json", host, dead.pid), name("a", "other.host", 1)]
   alive = [name("run.json", host, os.getppid()), name("b", "other.host", 1)]
   others = [tmp_path / "my.tmp", tmp_path / "notes.1.tmp"]

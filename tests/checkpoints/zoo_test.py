@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -29,7 +30,7 @@ import run_outputs
 
 import download_model
 import tokenization
-from bertlib import embedding_spec, published_models
+from bertlib import embedding_spec, files, published_models
 from bertlib.checkpoints import zoo
 from bertlib.errors import InputError
 
@@ -1262,7 +1263,8 @@ def test_a_process_killed_while_unpacking_leaves_no_incomplete_model(
   publish(zipped(FILES.items()))
   ended = subprocess.Popen(["true"])
   ended.wait()
-  incomplete = cache / f"tiny.{socket.gethostname()}.{ended.pid}.tmp"
+  own = files.temporary_name(str(cache / "tiny"))
+  incomplete = pathlib.Path(own.replace(f".{os.getpid()}.", f".{ended.pid}."))
   incomplete.mkdir(parents=True)
   (incomplete / "vocab.txt").write_bytes(b"half")
   (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
