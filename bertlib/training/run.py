@@ -6,7 +6,6 @@ flags name; its `Run` is the first argument of the other functions.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import functools
@@ -349,31 +348,48 @@ def fill_last_batch(
 # The run itself
 
 
-def lock_output_dir(
-  settings: TrainingSettings,
-) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def lock_output_dir(settings: TrainingSettings) -> Iterator[None]:
   """Holds the lock of --output_dir in its block, if this process trains there.
 
   Evaluation and prediction need no lock, see `records_path`, and of several
   workers the chief writes alone.
   """
-  if settings.run.do_train and settings.devices.is_chief:
-    return folder_lock.lock_folder(settings.run.output_dir)
-  return contextlib.nullcontext()
+  folder = settings.run.output_dir
+  if not settings.run.do_train:
+    try:
+      yield
+    finally:
+      _name_records(folder)
+  elif settings.devices.is_chief:
+    with folder_lock.lock_folder(folder):
+      yield
+  else:
+    yield
 
 
 def records_path(run: Run, name: str) -> str:
   """Path to write the records NAME.tf_record to.
 
-  It is in --output_dir. If another process trains there, which may read its own
-  file of this name, it is a temporary file.
+  It is in --output_dir. Without training it is a temporary name until the block
+  of `lock_output_dir` ends: another process may read a file of its own with the
+  same name.
   """
   path = run.path(f"{name}.tf_record")
-  if run.settings.run.do_train or not folder_lock.is_locked(run.output_dir):
-    return path
-  path = files.temporary_name(path)
-  atexit.register(files.remove_file, path)
-  return path
+  return path if run.settings.run.do_train else files.temporary_name(path)
+
+
+def _name_records(folder: str) -> None:
+  """Gives the records of this process their names when they have been read.
+
+  They are removed if another process trains in the folder.
+  """
+  ending = files.temporary_name("")
+  for path in files.matching(folder, f"*.tf_record{ending}"):
+    if folder_lock.is_locked(folder):
+      files.remove_file(path)
+    else:
+      tf.gfile.Rename(path, path.removesuffix(ending), overwrite=True)
 
 
 def write_model_files(run: Run, **description: Any) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import os
+import pathlib
 import re
 import sys
 import types
@@ -369,6 +371,33 @@ def test_a_loss_that_alone_is_too_large_is_refused(flags):
   ):
     shape = SHAPE._replace(loss_bytes=int(13.5e9))
     step_plan.plan_training(settings, FastCompute(), LARGE, shape)
+
+
+# Records
+
+
+def test_evaluations_at_once_have_records_of_their_own(
+  flags, tmp_path, monkeypatch
+):
+  flags.output_dir, flags.do_eval = str(tmp_path), True
+  this_run = Run(settings_of(flags), Task("a", None, {}, []), *[None] * 4)
+
+  def write(text):
+    path = pathlib.Path(run.records_path(this_run, "eval"))
+    path.write_text(text)
+    return path
+
+  with run.lock_output_dir(this_run.settings):
+    path = write("of the first")
+    with monkeypatch.context() as other_process:
+      other_process.setattr(os, "getpid", lambda: 1)
+      with run.lock_output_dir(this_run.settings):
+        write("of the other")
+    assert path.read_text() == "of the first"
+    (records,) = tmp_path.glob("*.tf_record")
+    assert records.read_text() == "of the other"
+  assert [*tmp_path.iterdir()] == [records]
+  assert records.read_text() == "of the first"
 
 
 # Hooks and results
