@@ -90,6 +90,7 @@ from bertlib.training.run import (
   setup,
   train,
   train_seeds,
+  with_checkpoint,
   write_metrics,
   write_model_files,
 )
@@ -483,11 +484,18 @@ def main(_) -> None:
     checkpoint = select_checkpoint(run)
     found, thresholds = run_report.Findings(), None
     if settings.run.do_eval:
-      found, thresholds = evaluate_sets(run, processor, dev_sets, checkpoint)
-    if settings.run.do_predict:
-      found.warnings += predict_sets(
-        run, processor, examples, checkpoint, thresholds
+      checkpoint, (found, thresholds) = with_checkpoint(
+        run,
+        checkpoint,
+        functools.partial(evaluate_sets, run, processor, dev_sets),
       )
+    if settings.run.do_predict:
+      _, warnings = with_checkpoint(
+        run,
+        checkpoint,
+        functools.partial(predict_sets, run, processor, examples, thresholds),
+      )
+      found.warnings += warnings
     receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
       counts = {"training examples": len(examples.train)}
@@ -717,8 +725,8 @@ def predict_sets(
   run: Run,
   processor: DataProcessor,
   examples: classifier_inputs.Examples,
-  checkpoint: str | None,
   thresholds: Mapping[str, float] | None,
+  checkpoint: str | None,
 ) -> list[str]:
   """Predicts the labels of all test sets, and writes the predictions.
 
@@ -728,9 +736,9 @@ def predict_sets(
     run: the run.
     processor: names the labels.
     examples: the data.
-    checkpoint: None for the model of --init_checkpoint.
     thresholds: the threshold of each label of a multi-label problem; None for
       those stored with the model.
+    checkpoint: None for the model of --init_checkpoint.
 
   Returns:
     Warnings for the report.

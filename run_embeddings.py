@@ -75,6 +75,7 @@ from bertlib.training.run import (
   setup,
   train,
   train_seeds,
+  with_checkpoint,
   write_metrics,
   write_model_files,
 )
@@ -318,10 +319,14 @@ def main(_) -> None:
     checkpoint = select_checkpoint(run)
     evaluation = embedding_evaluation.Evaluation({})
     if settings.run.do_eval:
-      evaluation = evaluate_dev_set(run, dev_set, checkpoint)
+      checkpoint, evaluation = with_checkpoint(
+        run, checkpoint, functools.partial(evaluate_dev_set, run, dev_set)
+      )
       write_metrics(run, evaluation.results, checkpoint)
     if settings.run.do_predict:
-      write_predictions(run, data, checkpoint)
+      with_checkpoint(
+        run, checkpoint, functools.partial(write_predictions, run, data)
+      )
     receipt.finish(evaluation.results, checkpoint)
     if settings.run.do_train:
       found = run_report.Findings(

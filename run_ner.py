@@ -58,6 +58,7 @@ from bertlib.training.run import (
   setup,
   train,
   train_seeds,
+  with_checkpoint,
   write_metrics,
   write_model_files,
 )
@@ -308,9 +309,18 @@ def main(_) -> None:
     checkpoint = select_checkpoint(run)
     found = run_report.Findings()
     if settings.run.do_eval:
-      found = evaluate_dev_set(run, dev_set, labels, checkpoint)
+      checkpoint, found = with_checkpoint(
+        run,
+        checkpoint,
+        functools.partial(evaluate_dev_set, run, dev_set, labels),
+      )
     if settings.run.do_predict:
-      found.warnings += tag_file(run, data.predict, labels, checkpoint)
+      _, warnings = with_checkpoint(
+        run,
+        checkpoint,
+        functools.partial(tag_file, run, data.predict, labels),
+      )
+      found.warnings += warnings
     receipt.finish(found.results, checkpoint)
     if settings.run.do_train:
       counts = {

@@ -68,6 +68,7 @@ from bertlib.training.run import (
   select_checkpoint,
   setup,
   train,
+  with_checkpoint,
   write_metrics,
   write_model_files,
 )
@@ -588,10 +589,14 @@ def main(_) -> None:
     checkpoint = select_checkpoint(run)
     results = {}
     if settings.run.do_eval:
-      results = evaluate_records(run, data, checkpoint)
+      checkpoint, results = with_checkpoint(
+        run, checkpoint, functools.partial(evaluate_records, run, data)
+      )
       write_metrics(run, results, checkpoint)
     if settings.run.do_predict:
-      fill_masks(run, data.lines, checkpoint)
+      with_checkpoint(
+        run, checkpoint, functools.partial(fill_masks, run, data.lines)
+      )
     receipt.finish(results, checkpoint)
     if settings.run.do_train:
       counts = {"training records": data.count(data.train_files)}

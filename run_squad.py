@@ -90,6 +90,7 @@ from bertlib.training.run import (
   setup,
   train,
   train_seeds,
+  with_checkpoint,
   write_metrics,
   write_model_files,
 )
@@ -451,7 +452,11 @@ def main(_) -> None:
     found = run_report.Findings()
     if settings.answers_questions:
       if logits is None:
-        logits = predict_logits(run, windows, len(data.predict), checkpoint)
+        checkpoint, logits = with_checkpoint(
+          run,
+          checkpoint,
+          functools.partial(predict_logits, run, windows, len(data.predict)),
+        )
       squad_inputs.save_logits(settings, logits)
       found = answer_questions(run, data, windows, logits, checkpoint)
     receipt.finish(found.results, checkpoint)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 
 import commands
@@ -131,6 +132,49 @@ def test_evaluation_leaves_the_records_of_a_training_run(trained, classify):
   assert records.read_bytes() == before
   results = result_files.read_results(str(trained / "eval_results.txt"))
   assert np.sum(results["confusion_matrix"]) == 12
+
+
+@pytest.fixture
+def pruned(trained, tmp_path):
+  """A folder of two checkpoints, and a function that removes the last one."""
+  folder = tmp_path / "pruned"
+  shutil.copytree(trained, folder)
+  for path in folder.glob("model.ckpt-3.*"):
+    shutil.copy(path, folder / path.name.replace("-3.", "-2."))
+
+  def remove():
+    finding.write_state_file(str(folder), "model.ckpt-2")
+    for path in folder.glob("model.ckpt-3.*"):
+      path.unlink()
+
+  return folder, remove
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_evaluation_goes_on_without_a_checkpoint_that_is_removed(
+  pruned, classify, monkeypatch, caplog, moment
+):
+  folder, remove = pruned
+  evaluate = run_classifier.evaluate
+
+  def evaluate_and_remove(*arguments):
+    if moment == "before":
+      remove()
+    result = evaluate(*arguments)
+    remove()
+    return result
+
+  monkeypatch.setattr(run_classifier, "evaluate", evaluate_and_remove)
+  (folder / "eval_results.txt").unlink()
+  shutil.rmtree(folder / "dev")
+  classify(folder, "--do_eval", "--do_predict")
+  (warning,) = (m for m in caplog.messages if "was removed by" in m)
+  assert warning.endswith(f"Using {folder}/model.ckpt-2 instead")
+  results = result_files.read_results(str(folder / "eval_results.txt"))
+  assert results["eval_loss"] > 0
+  ((step, _),) = html_report.read_scalars(str(folder / "dev"))["accuracy"]
+  assert step == 3  # as in the copy
+  assert "ended" in run_outputs.read_json(folder / "run.json")
 
 
 # Scalars

@@ -253,6 +253,14 @@ def _checkpoints_in(folder: str) -> list[str]:
   ]
 
 
+def step_of(checkpoint: str) -> int:
+  """Global step of a checkpoint; the one in its name if it is gone."""
+  if not checkpoint_files.exists(checkpoint):
+    return max(_step_of(checkpoint), 0)
+  reader = tf.train.load_checkpoint(checkpoint)
+  return int(reader.get_tensor("global_step"))
+
+
 def _step_of(checkpoint: str) -> int:
   """Step in a checkpoint's name; -1 if it has none."""
   number = re.search(r"-(\d+)$", checkpoint)
@@ -326,6 +334,4 @@ def check_resume(resume: str, output_dir: str) -> None:
 def steps_done(model_dir: str) -> int:
   """Global step of the `last_checkpoint` in a folder; 0 if none."""
   checkpoint = last_checkpoint(model_dir)
-  if checkpoint is None:
-    return 0
-  return int(tf.train.load_checkpoint(checkpoint).get_tensor("global_step"))
+  return step_of(checkpoint) if checkpoint else 0

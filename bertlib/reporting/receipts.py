@@ -126,14 +126,18 @@ class Receipt:
 
     Args:
       results: results by name.
-      checkpoint: the model's checkpoint; None if there is none.
+      checkpoint: the model's checkpoint; None if there is none. One that a
+        training has removed meanwhile is not recorded.
     """
     if not self._writes:
       return
+    index = checkpoint and f"{checkpoint}.index"
     self._content |= {
       "ended": _now(),
       "results": json.loads(json.dumps(results, default=_plain)),
-      "checkpoint": checkpoint and fingerprint(f"{checkpoint}.index"),
+      "checkpoint": (
+        fingerprint(index) if index and self._files.exists(index) else None
+      ),
     }
     self._write()
     if self._repeated:

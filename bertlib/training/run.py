@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -18,7 +18,13 @@ from absl import logging
 
 import optimization
 from bertlib import embedding_spec, files, folder_lock, terminal, text_files
-from bertlib.checkpoints import finding, model_files, model_json, quantization
+from bertlib.checkpoints import (
+  checkpoint_files,
+  finding,
+  model_files,
+  model_json,
+  quantization,
+)
 from bertlib.compute import FastCompute
 from bertlib.data import record_check, tf_records
 from bertlib.errors import InputError
@@ -37,6 +43,8 @@ from bertlib.training import (
 )
 from bertlib.training.model_selection import Selection
 from bertlib.training.task import Run, Task
+
+_Result = TypeVar("_Result")
 
 # Files that every training run writes to --output_dir, except vocabulary and
 # config, which may be inputs from the same folder.
@@ -206,11 +214,12 @@ def check_folder(run: Run) -> None:
 
 def check_weights(run: Run) -> None:
   """Refuses a checkpoint that is corrupt, or of another model."""
-  weight_check.check(
+  with_checkpoint(
+    run,
     run.trained or run.settings.model.init_checkpoint,
-    make_model_fn(run),
-    run.task.features,
-    run.output_dir,
+    lambda checkpoint: weight_check.check(
+      checkpoint, make_model_fn(run), run.task.features, run.output_dir
+    ),
   )
 
 
@@ -537,6 +546,39 @@ def select_checkpoint(run: Run) -> str | None:
   return checkpoint
 
 
+def with_checkpoint(
+  run: Run, checkpoint: str | None, use: Callable[[str | None], _Result]
+) -> tuple[str | None, _Result]:
+  """Calls a function with a checkpoint, or with one that has replaced it.
+
+  A training in the same folder removes old checkpoints, perhaps while another
+  process is about to read one.
+
+  Args:
+    run: the run.
+    checkpoint: result of `select_checkpoint`.
+    use: takes a checkpoint; called again if its checkpoint was removed.
+
+  Returns:
+    The checkpoint that was used last, and the result.
+  """
+  while True:
+    try:
+      return checkpoint, use(checkpoint)
+    except Exception:
+      if checkpoint is None or checkpoint_files.exists(checkpoint):
+        raise
+      latest = finding.trained_checkpoint(run.output_dir)
+      if latest in (None, checkpoint):
+        raise
+      logging.warning(
+        "%s: was removed by a training in its folder. Using %s instead",
+        checkpoint,
+        latest,
+      )
+      checkpoint = latest
+
+
 def evaluate(
   run: Run, input_fn, num_steps: int, checkpoint: str | None = None
 ) -> Evaluation:
@@ -608,12 +650,10 @@ def write_metrics(
     predictions: content of `eval_predictions.jsonl`; None to remove the file,
       which is of an earlier evaluation.
   """
-  step = 0
-  if checkpoint:
-    reader = tf.train.load_checkpoint(checkpoint)
-    step = int(reader.get_tensor("global_step"))
   model_selection.write_events(
-    run.path(f"dev{ending}"), step, dev_scores.plain_scores(results)
+    run.path(f"dev{ending}"),
+    finding.step_of(checkpoint) if checkpoint else 0,
+    dev_scores.plain_scores(results),
   )
   path = run.path(f"{result_files.DEV_PREDICTIONS}{ending}.jsonl")
   if predictions is not None:
