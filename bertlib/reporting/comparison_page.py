@@ -181,4 +181,4 @@ def _panel(
     axes.locator_params(axis="x", integer=True)
 
   caption = f"<b>{report_page.escape(title)}</b>"
-  return report_charts.picture((4.4, 2.6), draw, caption)
+  return report_charts.picture(report_charts.PANEL_SIZE, draw, caption)

@@ -151,18 +151,22 @@ def losses(
       shown.append(f"<span>{name}, last {last}</span>")
   steps = [step for line in lines for step, _ in line.points]
   steps += [marked[0]] if marked else []
-  picture = report_charts.panel(
-    lines,
-    (min(steps), max(steps)),
-    marked and marked[0],
-    "".join(shown),
-    size=(6.2, 2.5),
-  )
+  pictures = [
+    report_charts.panel(
+      lines,
+      (min(steps), max(steps)),
+      marked and marked[0],
+      "".join(shown),
+      size,
+    )
+    for size in ((6.2, 2.5), report_charts.PANEL_SIZE)
+  ]
   return report_page.section(
     "Loss",
-    '<div class="single">',
-    picture,
-    "</div>",
+    # The browser scales a picture with its text, so a narrow screen has one of
+    # its own.
+    *('<div class="single">', pictures[0], "</div>"),
+    *('<div class="single narrow">', pictures[1], "</div>"),
     *_curve_notes(lines, marked),
   )
 
@@ -426,14 +430,15 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
     )
     axes.plot(*points, "o", clip_on=False)
     for middle, count in zip(middles, counts):
-      axes.text(middle, 1.04, f"{count:,}", ha="center")
+      shown = f"{count:,}" if count < 10_000 else f"{count / 1000:,.0f}k"
+      axes.text(middle, 1.04, shown, ha="center")
     axes.set(xlabel="confidence", ylabel="accuracy")
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=np.arange(11) / 10)
 
   return report_page.section(
     "Calibration",
     report_page.beside(
-      report_charts.picture((5, 3.2), draw),
+      report_charts.picture((4.2, 2.8), draw),
       f"<p><b>Expected calibration error {error:.4f}.</b> The mean confidence"
       f" is {confidence.mean():.1%}, and {is_correct.mean():.1%} of"
       f" {len(confidence):,} predictions are correct.</p>",
@@ -486,7 +491,7 @@ def lengths(lengths: model_inputs.Lengths) -> str:
   return report_page.section(
     title,
     report_page.beside(
-      report_charts.picture((5, 2.4), draw),
+      report_charts.picture((4.2, 2.1), draw),
       *(f"<p>{text}</p>" for text in _truncation(lengths)),
       report_page.note(
         f"Median length {np.median(num_tokens):,.0f} tokens, maximum"

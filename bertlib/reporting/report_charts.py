@@ -14,6 +14,10 @@ from bertlib.reporting import report_page
 
 LIGHT = {name: light for name, (light, _) in report_page.COLORS.items()}
 
+# Width and height of a panel. Its text is 12 px high on a screen of 390 px, and
+# 10 px in pictures of 4.2 inches; the browser scales it with the picture.
+PANEL_SIZE = 3.5, 2.1
+
 # Maximum number of points drawn per curve.
 MAX_POINTS = 200
 
@@ -37,7 +41,7 @@ def panel(
   step_range: tuple[int, int],
   marked_step: int | None = None,
   caption: str = "",
-  size: tuple[float, float] = (3.5, 2.1),
+  size: tuple[float, float] = PANEL_SIZE,
 ) -> str:
   """A panel with curves.
 
@@ -117,7 +121,7 @@ def dots(
     axes.xaxis.set_major_formatter("{x:.10g}")
     axes.locator_params(axis="x", nbins=6)
 
-  return picture((5, 0.7 + 0.24 * len(values)), draw)
+  return picture((4.2, 0.7 + 0.24 * len(values)), draw)
 
 
 def mark(axes, x: float) -> None:

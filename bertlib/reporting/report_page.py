@@ -85,6 +85,12 @@ td:last-child, th:last-child { padding-right: 0; }
 .beside > * { flex: 1 1 20rem; min-width: 0; }
 figure { margin: 0; min-width: 0; }
 .single figure { max-width: 42rem; }
+.narrow { display: none; }
+.narrow figure { max-width: 28rem; }
+@media (max-width: 38rem) {
+  .single { display: none; }
+  .narrow { display: block; }
+}
 figcaption { display: flex; flex-wrap: wrap; justify-content: space-between;
   gap: 0 1rem; }
 figcaption span { white-space: nowrap; }

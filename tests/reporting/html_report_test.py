@@ -568,6 +568,12 @@ def test_calibration_counts_each_prediction_once(drawn):
   assert counts == ["2", "1", "0", "1", "0", "0", "0", "0", "0", "2"]
 
 
+def test_counts_of_many_predictions_are_short(drawn):
+  html_report.calibration([0.5] * 9999 + [1.0] * 123_456, [True] * 133_455)
+  counts = [text.get_text() for text in drawn[0].texts]
+  assert (counts[5], counts[9]) == ("9,999", "123k")
+
+
 def test_calibration_shows_the_accuracy_of_each_bin(drawn):
   html_report.calibration([0.61, 0.65, 0.69, 0.9], [True, False, False, True])
   heights = [bar.get_height() for bar in drawn[0].patches]
@@ -685,7 +691,7 @@ def test_marked_step_is_in_every_panel(drawn):
 
 def test_losses_of_both_sets_are_in_one_panel(drawn):
   page = html_report.losses(points([3.0, 2.0]), [(1, 2.5)], (1, "best f1"))
-  (axes,) = drawn
+  axes, _ = drawn  # the other is for a narrow screen
   training, dev, marked = axes.lines
   assert list(zip(*training.get_data())) == [(0, 3.0), (1, 2.0)]
   assert list(zip(*dev.get_data())) == [(1, 2.5)]
@@ -730,6 +736,26 @@ def test_seeds_are_dots_over_their_mean_and_its_interval(drawn):
   assert rows_of(page)[2] == ["4", "0.7500", "kept as the best"]
   assert rows_of(page)[3] == ["5", "0.2500", "collapsed"]
   assert rows_of(page)[5][2] == "95% confidence interval -0.1210 to 1.1210"
+
+
+@pytest.mark.parametrize(
+  "section",
+  [
+    lambda: html_report.losses(points([3.0, 2.0]), []).partition("narrow")[2],
+    lambda: html_report.curves("a", {"f1": points([3.0, 2.0])}),
+    lambda: html_report.seeds(STATISTICS),
+    lambda: html_report.calibration([0.5], [True]),
+    lambda: html_report.lengths(Lengths([9], 128, [0])),
+  ],
+)
+def test_text_of_pictures_is_legible_on_a_phone(section):
+  content_width = 390 - 2 * 16  # pixels, within the padding of the body
+  svg = re.search("<svg .*?</svg>", section(), re.DOTALL)[0]
+  width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])
+  sizes = re.findall(r"font(?:-size)?: ([\d.]+)px", svg)
+  assert sizes
+  for size in sizes:
+    assert float(size) * content_width / width >= 10
 
 
 @pytest.mark.filterwarnings("error")
