@@ -92,7 +92,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     logging.get_absl_handler().setFormatter(
       _LogFormatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    with _one_line(), on_stop_signals(_stop):
+    with _one_line(), on_stop_signals(stop):
       return main(argv)
 
   app.run(main_or_one_line, flags_parser=lambda argv: _arguments)
@@ -222,7 +222,8 @@ def on_stop_signals(react: Callable[[int], Any]) -> Iterator[None]:
       signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _stop(number: int) -> None:
+def stop(number: int) -> None:
+  """Ends the program because of a signal, by raising `Stopped`."""
   raise Stopped(number)
 
 

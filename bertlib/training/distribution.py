@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
-from bertlib import estimator_api
+from bertlib import app, estimator_api
 from bertlib.checkpoints import finding
 from bertlib.data import input_pipeline
 from bertlib.errors import InputError
@@ -90,6 +91,12 @@ def _cluster_of_tf_config(text: str) -> Cluster:
     ]
     tasks = [(job, index) for job, index, _ in named]
     own = tasks.index((task["type"], int(task["index"])))
+    addresses = [address for _, _, address in named]
+    for address in addresses:
+      if not re.fullmatch(r"[^/\s]+:\d+", address):
+        raise ValueError(address)
+    if len(set(addresses)) < len(addresses):
+      raise ValueError(addresses)
   except (ValueError, TypeError, KeyError, AttributeError) as error:
     if isinstance(error, InputError):
       raise
@@ -98,7 +105,7 @@ def _cluster_of_tf_config(text: str) -> Cluster:
       ' {"type": "worker", "index": 0}} with the task in the cluster, but found'
       f" {text}"
     ) from error
-  return Cluster([address for _, _, address in named], own)
+  return Cluster(addresses, own)
 
 
 def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
@@ -120,21 +127,25 @@ def _cluster_of_slurm(environment: Mapping[str, str]) -> Cluster:
   return Cluster(addresses, on_host[int(environment["SLURM_LOCALID"])])
 
 
-def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:
+@app.on_stop_signals(app.stop)  # nothing is to be saved yet
+def _join(replicas: Replicas, config: tf.ConfigProto) -> tf.distribute.Server:
   """Starts this worker's server and waits for those of all others.
 
   Returns:
     The server, which runs as long as the process.
 
   Raises:
-    InputError: the port is in use, or a worker does not answer within ten
-      minutes.
+    InputError: the port is in use, a worker does not answer within ten minutes,
+      or has another number of devices.
+    Stopped: a signal came while it waited.
   """
+  cluster = replicas.cluster
   own = cluster.addresses[cluster.index]
   # Otherwise a call to a lost worker waits until it is back.
   os.environ.setdefault("GRPC_FAIL_FAST", "true")
   config = tf.ConfigProto.FromString(config.SerializeToString())
   del config.device_filters[:]
+  config.device_count[replicas.device_type] = replicas.num_local
   try:
     server = tf.distribute.Server(
       {"worker": list(cluster.addresses)},
@@ -149,7 +160,31 @@ def _join(cluster: Cluster, config: tf.ConfigProto) -> tf.distribute.Server:
     ) from error
   for address in cluster.addresses:
     _wait_for(address)
+  _check_devices(replicas, server.target)
   return server
+
+
+def _check_devices(replicas: Replicas, target: str) -> None:
+  """Refuses workers with different numbers of devices."""
+  # Without a time limit it would wait for a worker that is lost meanwhile.
+  config = tf.ConfigProto(operation_timeout_in_ms=1000 * _CONNECT_TIMEOUT)
+  try:
+    with tf.Graph().as_default(), tf.Session(target, config=config) as session:
+      devices = session.list_devices()
+  except tf.errors.OpError as error:
+    raise _lost_worker() from error
+  for index, address in enumerate(replicas.cluster.addresses):
+    num_devices = sum(
+      device.device_type == replicas.device_type
+      and f"/task:{index}/" in device.name
+      for device in devices
+    )
+    if num_devices != replicas.num_local:
+      raise InputError(
+        f"{address}: the worker there has {num_devices} {replicas.device_type}"
+        f" replicas, but this one has {replicas.num_local}. Give all workers"
+        " the same --num_replicas"
+      )
 
 
 def _connect(address: str) -> None:
@@ -193,6 +228,11 @@ class Replicas(NamedTuple):
   num_local: int
   cluster: Cluster | None = None
   on_gpu: bool = False
+
+  @property
+  def device_type(self) -> str:
+    """Type of the devices of the replicas, for TensorFlow."""
+    return "GPU" if self.on_gpu else "CPU"
 
   @property
   def num_processes(self) -> int:
@@ -351,7 +391,7 @@ class ReplicatedEstimator:
     if cluster:
       strategy = _worker_strategy(replicas)
       config = strategy.update_config_proto(config)
-      settings["master"] = _join(cluster, config).target
+      settings["master"] = _join(replicas, config).target
     else:
       strategy = _local_strategy(replicas.num_local, replicas.on_gpu)
     if not replicas.is_chief:

@@ -76,6 +76,17 @@ def test_single_process_is_no_cluster(environment):
       ' "task": {"type": "worker", "index": 0}}',
       "TF_CONFIG: has a job 'ps', but there are only workers",
     ),
+    *(
+      (json.dumps({"cluster": {"worker": addresses}}), "HOST:PORT")
+      for addresses in (
+        ["a:1", "b"],
+        ["a:1", "b:port"],
+        ["a:1", "http://b:1"],
+        ["a:1", None],
+        ["a:1", "a:1"],
+        "a:1,b:1",
+      )
+    ),
   ],
 )
 def test_malformed_tf_config_is_refused(text, message):
@@ -369,6 +380,91 @@ def free_ports(number):
     for bound in sockets:
       bound.bind(("localhost", 0))
     return [bound.getsockname()[1] for bound in sockets]
+
+
+# A worker that joins the others while signals are requests to stop.
+_JOIN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from bertlib import app
+from bertlib.training import checkpoint_hook, distribution
+
+def main(_):
+  num_local, index, *addresses = sys.argv[2:]
+  cluster = distribution.Cluster(addresses, int(index))
+  replicas = distribution.Replicas(int(num_local), cluster)
+  config = distribution._session_config(replicas)
+  with checkpoint_hook.StopRequest():
+    print("joining", flush=True)
+    distribution._join(replicas, config)
+    print("joined", flush=True)
+    sys.stdin.read()
+
+app.parse_flags()
+app.run(main)
+"""
+
+
+@contextlib.contextmanager
+def joining(addresses, *nums_local):
+  """Processes that join a cluster, each with a number of replicas."""
+  processes = [
+    subprocess.Popen(
+      [
+        *(sys.executable, "-c", _JOIN, commands.ROOT),
+        *(str(num_local), str(index), *addresses),
+      ],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+      env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    for index, num_local in enumerate(nums_local)
+  ]
+  try:
+    yield processes
+  finally:
+    for process in processes:
+      process.kill()
+      process.communicate()
+
+
+@pytest.mark.process
+def test_a_worker_that_waits_for_the_others_is_stopped_by_sigterm():
+  addresses = [f"localhost:{port}" for port in free_ports(2)]
+  with joining(addresses, 1) as (process,):
+    assert process.stdout.readline() == "joining\n"
+    host, port = addresses[0].split(":")
+    commands.wait_until(lambda: is_open(host, int(port)), process)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=60)
+  assert process.returncode == 128 + signal.SIGTERM
+  assert log.splitlines()[-1].endswith("stopped by SIGTERM")
+
+
+def is_open(host, port):
+  with socket.socket() as client:
+    return client.connect_ex((host, port)) == 0
+
+
+@pytest.mark.process
+def test_workers_with_the_same_number_of_devices_join():
+  addresses = [f"localhost:{port}" for port in free_ports(2)]
+  with joining(addresses, 2, 2) as processes:
+    for process in processes:
+      lines = [process.stdout.readline() for _ in range(2)]
+      assert lines == ["joining\n", "joined\n"]
+
+
+@pytest.mark.process
+def test_workers_with_different_numbers_of_devices_are_refused():
+  addresses = [f"localhost:{port}" for port in free_ports(2)]
+  with joining(addresses, 2, 1) as processes:
+    logs = [process.communicate(timeout=60)[1] for process in processes]
+  assert [process.returncode for process in processes] == [1, 1], logs
+  # The other worker may find that this one is lost.
+  assert "the same --num_replicas" in "".join(logs)
 
 
 class Workers:
