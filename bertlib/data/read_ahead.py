@@ -1,4 +1,4 @@
-"""Iteration in a thread, ahead of its consumer. Imports no TensorFlow."""
+"""Iteration in threads, ahead of its consumer. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import collections
 import itertools
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Callable, TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _END = object()
 
@@ -41,6 +42,28 @@ def read_ahead(items: Iterable[Item], num_items: int = 1) -> Iterator[Item]:
         yield item
     finally:
       thread.shutdown(wait=False, cancel_futures=True)
+
+
+def map_in_threads(
+  function: Callable[[Item], Result],
+  items: Iterable[Item],
+  num_threads: int = 8,
+) -> Iterator[Result]:
+  """Calls a function that waits for files, for several items at a time.
+
+  Calls that have not started when the iterator is closed, or when one raises an
+  error, are canceled.
+
+  Args:
+    function: called with each item, in a thread.
+    items: read at once.
+    num_threads: maximum number of calls at a time.
+
+  Yields:
+    The results, in order; raises the error of a call in place of its result.
+  """
+  with ThreadPoolExecutor(num_threads) as threads:
+    yield from threads.map(function, items)
 
 
 def blocks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -55,6 +55,26 @@ def find(
   paths = list(dict.fromkeys(files))
   if max_records is None:  # minutes or hours, when training has failed
     logging.info("Searching %d files for a bad record", len(paths))
+  with finder(layout) as find_in:
+    for path in paths:
+      problem = find_in(path, max_records)
+      if problem:
+        return problem
+  return None
+
+
+@contextlib.contextmanager
+def finder(
+  layout: tf_records.Layout,
+) -> Iterator[Callable[[str, int | None], str | None]]:
+  """Yields the `find` of a single file, which any thread may call.
+
+  Args:
+    layout: see `find`.
+
+  Yields:
+    A function of a path and `max_records`.
+  """
   specs = {
     name: tf.io.FixedLenFeature(
       feature.shape,
@@ -71,11 +91,7 @@ def find(
     def parse(records):
       return session.run(parsed, {serialized: records})
 
-    for path in paths:
-      problem = _find_in(path, layout, parse, max_records)
-      if problem:
-        return problem
-  return None
+    yield lambda path, max_records: _find_in(path, layout, parse, max_records)
 
 
 def _find_in(path, layout, parse, max_records) -> str | None:

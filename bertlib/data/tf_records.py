@@ -40,6 +40,9 @@ class Feature(NamedTuple):
 # Layout of records: features by name.
 Layout = Mapping[str, Feature]
 
+# Bytes read at a time to count records.
+_BLOCK_BYTES = 2**20
+
 
 def token_layout(
   max_seq_length: int, num_texts: int | None = None
@@ -226,31 +229,41 @@ def varint(number: int) -> bytes:
 
 
 def count_records(path: str) -> int:
-  """Counts the records of a TFRecord file, reading only their lengths.
+  """Counts the records of a TFRecord file, decoding only their lengths.
 
   Raises:
     InputError: the file is truncated, corrupt or empty.
   """
+  sizes: dict[bytes, int] = {}  # of framed records, by their first 12 bytes
   with open_any(path, "rb") as file:
     file.seek(0, 2)
     end = file.tell()
     count = position = 0
     while position < end:
       file.seek(position)
-      start = file.read(12)
-      if len(start) == 12 and _checksum(start[:8]) != start[8:]:
-        raise InputError(
-          f"{path}: record {count} (the first is 0) is corrupt, or this is not"
-          " a TFRecord file. Copy or make the file again"
-        )
-      # Length, checksum of the length, record, checksum of the record.
-      position += 8 + 4 + int.from_bytes(start[:8], "little") + 4
-      if position > end:
-        raise InputError(
-          f"{path}: truncated at byte {end}, in record {count + 1}. Make the"
-          " file again"
-        )
-      count += 1
+      block = file.read(_BLOCK_BYTES)
+      offset, last = 0, len(block) - 12
+      if last < 0:
+        break
+      while offset <= last:
+        start = block[offset : offset + 12]
+        if start not in sizes:
+          if _checksum(start[:8]) != start[8:]:
+            raise InputError(
+              f"{path}: record {count} (the first is 0) is corrupt, or this is"
+              " not a TFRecord file. Copy or make the file again"
+            )
+          # Length, checksum of the length, record, checksum of the record.
+          sizes[start] = 8 + 4 + int.from_bytes(start[:8], "little") + 4
+        offset += sizes[start]
+        count += 1
+      position += offset
+  if position != end:
+    number = count + (position < end)
+    raise InputError(
+      f"{path}: truncated at byte {end}, in record {number}. Make the file"
+      " again"
+    )
   if not count:
     raise InputError(f"{path}: holds no records. Make the file again")
   return count

@@ -14,7 +14,12 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib import text_files
 from bertlib.checkpoints import loading, model_files, model_json
-from bertlib.data import pretraining_records, record_check, tf_records
+from bertlib.data import (
+  pretraining_records,
+  read_ahead,
+  record_check,
+  tf_records,
+)
 from bertlib.errors import InputError
 from bertlib.files import find_files, split_names
 from bertlib.metrics import fill_mask
@@ -99,25 +104,33 @@ def find_data(run: Run) -> Data:
     )
   if settings.run.do_predict:
     lines = read_lines(run)
-  num_records = {
-    path: pretraining_records.count_records(
+  num_records = check_files(run, list(dict.fromkeys(train_files + eval_files)))
+  return Data(train_files, eval_files, lines, num_records)
+
+
+def check_files(run: Run, paths: Sequence[str]) -> dict[str, int]:
+  """Counts the records of each file, and checks the first ones.
+
+  Raises:
+    InputError: see `find_data`.
+  """
+  settings = run.settings
+  num_per_file = -(-_NUM_CHECKED // max(len(paths), 1))
+
+  def check(path: str) -> int:
+    count = pretraining_records.count_records(
       path,
       settings.model.max_seq_length,
       settings.max_predictions_per_seq,
       run.tokenizer and run.tokenizer.vocab,
     )
-    for path in dict.fromkeys(train_files + eval_files)
-  }
-  num_per_file = -(-_NUM_CHECKED // max(len(num_records), 1))
-  record_check.raise_if_bad_record(
-    functools.partial(
-      record_check.find,
-      num_records,
-      record_layout(settings, run.config),
-      num_per_file,
-    )
-  )
-  return Data(train_files, eval_files, lines, num_records)
+    problem = find_in(path, num_per_file)
+    if problem:
+      raise InputError(problem)
+    return count
+
+  with record_check.finder(record_layout(settings, run.config)) as find_in:
+    return dict(zip(paths, read_ahead.map_in_threads(check, paths)))
 
 
 def read_lines(run: Run) -> list[fill_mask.Line]:

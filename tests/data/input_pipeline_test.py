@@ -247,7 +247,11 @@ def test_count_records(tmp_path, scheme):
 
 
 @pytest.mark.graph
-def test_a_file_truncated_anywhere_is_refused_with_its_record(tmp_path):
+@pytest.mark.parametrize("block_bytes", [12, 30, 2**20])
+def test_a_file_truncated_anywhere_is_refused_with_its_record(
+  tmp_path, monkeypatch, block_bytes
+):
+  monkeypatch.setattr(tf_records, "_BLOCK_BYTES", block_bytes)
   path = tmp_path / "cut"
   content, starts = write_serialized(path, RECORDS)
   for end in range(1, len(content)):

@@ -1,6 +1,7 @@
 """Tests of iteration in a thread."""
 
 import threading
+import time
 
 import pytest
 
@@ -80,6 +81,36 @@ def test_the_thread_ends_with_its_consumer():
   assert threading.active_count() == before - 1
   del ahead
   assert closed.wait(timeout=60)
+
+
+def test_results_of_threads_come_in_order():
+  started = threading.Barrier(2)
+
+  def double(number):
+    if number < 2:
+      started.wait(timeout=60)  # for the other one
+    return 2 * number
+
+  found = read_ahead.map_in_threads(double, range(100), num_threads=2)
+  assert list(found) == list(range(0, 200, 2))
+
+
+def test_an_error_in_a_thread_cancels_the_calls_that_have_not_started():
+  called = []
+
+  def call(number):
+    called.append(number)
+    if number == 1:
+      raise KeyError("second")
+    time.sleep(0.01)
+    return number
+
+  received = []
+  with pytest.raises(KeyError, match="second"):
+    for number in read_ahead.map_in_threads(call, range(1000), 2):
+      received.append(number)
+  assert received == [0]
+  assert len(called) < 1000
 
 
 def test_blocks_are_of_one_size_but_for_the_last():
