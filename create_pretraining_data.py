@@ -82,7 +82,7 @@ def main(_) -> None:
       counts = write_in_memory(recipe, inputs, outputs)
   report(counts)
   logging.info("%d records in %s", counts["records"], ", ".join(outputs[:10]))
-  hashes = [receipts.fingerprint(path)["sha256"] for path in outputs]
+  hashes = [file["sha256"] for file in receipts.fingerprints(outputs)]
   receipt.finish({**counts, "sha256": hashes})
 
 

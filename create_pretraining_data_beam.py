@@ -78,8 +78,8 @@ def main(argv: list[str]) -> None:
     create_pretraining_data.report(counts)
   logging.info("%d records in %d files", counts["records"], len(outputs))
   hashes = [
-    receipts.fingerprint(path, beam_files.open_any)["sha256"]
-    for path in outputs
+    file["sha256"]
+    for file in receipts.fingerprints(outputs, beam_files.open_any)
   ]
   receipt.finish({**counts, "sha256": hashes})
 

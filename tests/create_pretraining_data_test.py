@@ -22,6 +22,7 @@ import create_pretraining_data
 import tokenization
 from bertlib.data import pretraining_text
 from bertlib.data.pretraining_text import Recipe
+from bertlib.reporting import receipts
 from bertlib.settings import option
 from bertlib.settings.pretraining_data import PretrainingDataSettings
 
@@ -165,6 +166,29 @@ def test_flags_set_from_python_are_split_at_commas(tmp_path, vocab_file):
   assert (
     len(read_file(tmp_path / "one")) >= len(read_file(tmp_path / "two")) > 0
   )
+
+
+def test_of_large_outputs_the_ends_are_hashed(
+  tmp_path, monkeypatch, text_file, vocab_file
+):
+  monkeypatch.setattr(receipts, "_LARGE_SET", 0)
+  monkeypatch.setattr(receipts, "_PART", 100)
+  output = f"{tmp_path}/out"
+  with commands.in_process(create_pretraining_data) as main:
+    main(
+      f"--input_file={text_file}",
+      f"--vocab_file={vocab_file}",
+      f"--output_file={output}",
+      "--num_shards=2",
+    )
+  with open(f"{output}.run.json") as file:
+    hashes = json.load(file)["results"]["sha256"]
+  first, second = (f"{output}-0000{number}-of-00002" for number in range(2))
+  assert hashes == [
+    receipts.fingerprint(first)["sha256"],
+    receipts.fingerprint(second, ends_only=True)["sha256"],
+  ]
+  assert hashes[1] != receipts.fingerprint(second)["sha256"]
 
 
 REQUIRED = ["input_file", "output_file", "vocab_file"]

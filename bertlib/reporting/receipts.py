@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fnmatch
+import functools
 import glob
 import hashlib
 import importlib.metadata
@@ -23,6 +24,7 @@ from typing import Any
 from absl import logging
 
 from bertlib import files, receipt_file
+from bertlib.data import read_ahead
 from bertlib.errors import InputError
 from bertlib.files import open_any
 from bertlib.settings import option
@@ -324,6 +326,26 @@ def fingerprint(
   }
 
 
+def fingerprints(
+  paths: Iterable[str], open_file=open_any
+) -> list[dict[str, Any]]:
+  """The `fingerprint` of each file of a data set.
+
+  Of the files after the first `_LARGE_SET` bytes, only the ends are hashed.
+  """
+  found, num_bytes = [], 0
+  remaining = iter(paths)
+  for path in remaining:
+    found.append(fingerprint(path, open_file))
+    num_bytes += found[-1]["bytes"]
+    if num_bytes > _LARGE_SET:
+      break
+  hash_ends = functools.partial(
+    fingerprint, open_file=open_file, ends_only=True
+  )
+  return [*found, *read_ahead.map_in_threads(hash_ends, remaining)]
+
+
 def is_unchanged(file: Mapping[str, Any], open_file=open_any) -> bool:
   """True if a file still has the size and hash of its earlier `fingerprint`."""
   ends_only = file["hashed"] != "all"
@@ -418,14 +440,15 @@ def _data_files(
   paths: Iterable[str], values: Mapping[str, Any], open_file
 ) -> list[dict[str, Any]]:
   """Fingerprints of data files, with the flags that name them."""
-  found, num_bytes = [], 0
-  for path in dict.fromkeys(paths):
-    if files.is_remote(path) or os.path.isfile(path):
-      hashes = fingerprint(path, open_file, num_bytes > _LARGE_SET)
-      flags = _flags_naming(path, values)
-      found.append({"what": "data", "flags": flags, **hashes})
-      num_bytes += hashes["bytes"]
-  return found
+  found = [
+    path
+    for path in dict.fromkeys(paths)
+    if files.is_remote(path) or os.path.isfile(path)
+  ]
+  return [
+    {"what": "data", "flags": _flags_naming(path, values), **hashes}
+    for path, hashes in zip(found, fingerprints(found, open_file))
+  ]
 
 
 def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
