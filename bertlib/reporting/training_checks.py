@@ -118,18 +118,21 @@ def available_memory() -> int | None:
   return None
 
 
-def estimate_duration(num_flops: float, rate: float) -> None:
+def estimate_duration(num_flops: float, rate: float, num_runs: int = 1) -> None:
   """Logs an estimate of the training time.
 
   Args:
-    num_flops: floating-point operations of all matrix products.
+    num_flops: floating-point operations of all matrix products of a run.
     rate: measured operations per second of a matrix product.
+    num_runs: number of runs, one per seed.
   """
+  num_flops *= num_runs
   # All other operations together take about as long as the matrix products.
   seconds = round(2 * num_flops / rate)
   logging.info(
-    "estimated %s of training, for %.3g operations at %.3g per second",
+    "estimated %s of training%s, for %.3g operations at %.3g per second",
     datetime.timedelta(seconds=seconds) if seconds else "less than a second",
+    f" with {num_runs} seeds" if num_runs > 1 else "",
     num_flops,
     rate,
   )
@@ -201,7 +204,7 @@ def _check_disk(
     num_bytes += checkpoint_bytes(
       settings, loading.num_weights(run.config), num_steps
     )
-  check_disk(run.output_dir, num_bytes)
+  check_disk(run.output_dir, _num_runs(run) * num_bytes)
 
 
 def _check_memory(run: Run, plan) -> None:
@@ -242,7 +245,12 @@ def _estimate_time(
     run.config.intermediate_size,
     num_rounds=3,
   ).values()
-  estimate_duration(num_steps * num_flops, rate)
+  estimate_duration(num_steps * num_flops, rate, _num_runs(run))
+
+
+def _num_runs(run: Run) -> int:
+  """Number of trainings, each with a folder of its own: one per seed."""
+  return max(len(run.seeds), 1)
 
 
 def checkpoint_bytes(

@@ -1,11 +1,13 @@
 """Tests of the doctor's checks of steps, disk, memory and time."""
 
 import dataclasses
+import re
 
 import pytest
 
 import modeling
 import optimization
+from bertlib import precision
 from bertlib.compute import FastCompute
 from bertlib.data import tf_records
 from bertlib.reporting import training_checks
@@ -22,13 +24,28 @@ pytestmark = pytest.mark.unit
 CONFIG = modeling.BertConfig(30522)
 
 
-class MemoryOnly:
-  """A doctor that runs only the memory check."""
+TASK = Task(
+  "a_script",
+  None,
+  tf_records.token_layout(128),
+  ["loss"],
+  num_output_positions=1,
+  loss_bytes=10**8,
+)
+
+
+class OneCheck:
+  """A doctor that runs only one check, and says that training has 10 steps."""
+
+  def __init__(self, name):
+    self._name = name
 
   def check(self, name, function, *arguments, after=()):
     del after
-    if name == "memory":
+    if name == self._name:
       return function(*arguments)
+    if name == "steps":
+      return 10
     return (FastCompute(), optimization.StepOptions())
 
 
@@ -47,24 +64,44 @@ def test_memory_check_uses_the_batch_of_a_replica(
     ClassifierSettings, do_train=True, train_batch_size=64, max_seq_length=128
   )
   settings = dataclasses.replace(settings, devices=DeviceSettings(**devices))
-  task = Task(
-    "a_script",
-    None,
-    tf_records.token_layout(128),
-    ["loss"],
-    num_output_positions=1,
-    loss_bytes=10**8,
-  )
-  run = Run(settings, task, CONFIG, None, None, None)
+  run = Run(settings, TASK, CONFIG, None, None, None)
   checked = []
   monkeypatch.setattr(training_checks, "available_memory", lambda: 10**10)
   monkeypatch.setattr(
     training_checks, "check_memory", lambda *sizes: checked.append(sizes)
   )
-  training_checks.check_training(MemoryOnly(), run, LengthSummary(100, 50.0))
+  training_checks.check_training(
+    OneCheck("memory"), run, LengthSummary(100, 50.0)
+  )
   shape = memory_plan.StepShape(128, num_output_positions=1)
   one = memory_plan.step_bytes(CONFIG, batch_size, shape)
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
+
+
+def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, caplog):
+  caplog.set_level("INFO")
+  monkeypatch.setattr(
+    precision, "product_rates", lambda *_, **__: {"float32": 1e9}
+  )
+  checked = []
+  monkeypatch.setattr(
+    training_checks, "check_disk", lambda _, size: checked.append(size)
+  )
+  for seeds in (0, 3):
+    settings = option.make(ClassifierSettings, do_train=True, seeds=seeds)
+    run = Run(settings, TASK, CONFIG, None, None, None)
+    for name in ("disk", "time"):
+      training_checks.check_training(
+        OneCheck(name), run, LengthSummary(100, 50.0)
+      )
+  assert checked[1] == 3 * checked[0]
+  one, three = (
+    float(re.search(r"for (\S+) operations", message)[1])
+    for message in caplog.messages
+  )
+  assert three == pytest.approx(3 * one, rel=0.01)
+  assert "of training, for" in caplog.messages[0]
+  assert "of training with 3 seeds, for" in caplog.messages[1]
 
 
 @pytest.mark.parametrize(
