@@ -706,6 +706,14 @@ def evaluate_sets(
         results |= tuned
     write_metrics(run, results, checkpoint, ending, predictions)
     found.results |= {f"{name}{ending}": v for name, v in results.items()}
+    if problem.num_labels > classification_scores.MAX_MATRIX_LABELS:
+      logging.info(
+        "%d labels: there is no confusion matrix; %s%s.jsonl has the labels of"
+        " each example",
+        problem.num_labels,
+        result_files.DEV_PREDICTIONS,
+        ending,
+      )
     if arrays:
       found.warnings += run_report.collapse_warning(
         classification_scores.predicted_labels(problem, rows),

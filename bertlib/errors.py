@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Errors of a full or read-only disk.
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS)
@@ -23,6 +23,13 @@ def english_list(words: Iterable[str]) -> str:
   """Joins words as in "a, b and c"."""
   *first, last = words
   return f"{', '.join(first)} and {last}" if first else last
+
+
+def some_of(words: Sequence[str], limit: int = 20) -> str:
+  """Joins words by commas: of many, the first ones, and how many follow."""
+  shown = ", ".join(words[:limit])
+  num_left = len(words) - limit
+  return f"{shown} and {num_left:,} more" if num_left > 0 else shown
 
 
 # Text for a terminal

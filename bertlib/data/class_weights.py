@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
-from bertlib.errors import InputError
+from bertlib.errors import InputError, some_of
 
 
 def read(
@@ -60,10 +60,10 @@ def read(
       if label not in by_label or not 0 <= weight < float("inf"):
         raise InputError(
           f"--class_weights={pair}: give LABEL:WEIGHT, where LABEL is one"
-          f" of {', '.join(problem.labels)} and WEIGHT at least 0; or balanced"
+          f" of {some_of(problem.labels)} and WEIGHT at least 0; or balanced"
         )
       by_label[label] = weight
     weights = list(by_label.values())
-  shown = (f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights))
-  logging.info("Weight of each label in the loss: %s", ", ".join(shown))
+  shown = [f"{label} x{w:.4g}" for label, w in zip(problem.labels, weights)]
+  logging.info("Weight of each label in the loss: %s", some_of(shown))
   return weights

@@ -19,7 +19,7 @@ from absl import logging
 
 from bertlib import files
 from bertlib.data import tables
-from bertlib.errors import InputError
+from bertlib.errors import InputError, some_of
 from bertlib.text_files import Encoding
 
 
@@ -748,7 +748,7 @@ def check_label(
   for name in [label] if isinstance(label, str) else label:
     if name not in problem.labels:
       raise row.error(
-        f"unknown label {name!r}; the labels are {', '.join(problem.labels)}"
+        f"unknown label {name!r}; the labels are {some_of(problem.labels)}"
       )
 
 

@@ -19,7 +19,7 @@ from bertlib.data.classification import (
   Problem,
 )
 from bertlib.data.input_pipeline import shuffle_epochs
-from bertlib.errors import InputError
+from bertlib.errors import InputError, some_of
 
 # Examples to features
 
@@ -165,7 +165,7 @@ def _label_id(example: InputExample | ChoiceExample, problem: Problem):
   if example.label not in problem.labels:
     raise InputError(
       f"example {example.guid}: unknown label {example.label!r}; the labels"
-      f" are {', '.join(map(repr, problem.labels))}"
+      f" are {some_of([*map(repr, problem.labels)])}"
     )
   return problem.labels.index(example.label)
 

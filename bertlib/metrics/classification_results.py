@@ -13,7 +13,11 @@ from bertlib import terminal
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.files import atomic_write
 from bertlib.metrics import classification_scores
-from bertlib.metrics.classification_scores import Prediction, prediction
+from bertlib.metrics.classification_scores import (
+  Prediction,
+  predicted_label,
+  prediction,
+)
 from bertlib.metrics.result_files import DevPrediction
 
 
@@ -61,7 +65,7 @@ def dev_predictions(
     DevPrediction(
       example.guid,
       float(example.label) if problem.kind == "regression" else example.label,
-      prediction(problem, row).label,
+      predicted_label(problem, row),
     )
     for example, row in zip(examples, rows)
   ]

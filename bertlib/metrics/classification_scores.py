@@ -9,6 +9,9 @@ import numpy as np
 
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 
+# Labels up to which there is a confusion matrix, of a million numbers then.
+MAX_MATRIX_LABELS = 1000
+
 
 class Prediction(NamedTuple):
   """Prediction for an example.
@@ -39,13 +42,24 @@ def prediction(
   if problem.kind == "regression":
     return Prediction(float(row[0]), {})
   by_label = {label: float(p) for label, p in zip(problem.labels, row)}
+  return Prediction(predicted_label(problem, row, thresholds), by_label)
+
+
+def predicted_label(
+  problem: Problem,
+  row: np.ndarray,
+  thresholds: Mapping[str, float] | None = None,
+) -> str | float | list[str]:
+  """The `label` of a `prediction`, which see."""
+  if problem.kind == "regression":
+    return float(row[0])
   if problem.kind != "multi_label":
-    return Prediction(problem.labels[int(np.argmax(row))], by_label)
-  thresholds = thresholds or {}
-  labels = [
-    label for label, p in by_label.items() if p >= thresholds.get(label, 0.5)
-  ]
-  return Prediction(labels, by_label)
+    return problem.labels[int(np.argmax(row))]
+  lowest: float | list[float] = 0.5
+  if thresholds:
+    lowest = [thresholds.get(label, 0.5) for label in problem.labels]
+  (found,) = np.nonzero(np.asarray(row, np.float64) >= lowest)
+  return [problem.labels[index] for index in found]
 
 
 def predicted_labels(
@@ -56,9 +70,7 @@ def predicted_labels(
   """Predicted labels as text; none for regression. See `prediction`."""
   if problem.kind == "regression":
     return []
-  return [
-    label_text(prediction(problem, row, thresholds).label) for row in rows
-  ]
+  return [label_text(predicted_label(problem, row, thresholds)) for row in rows]
 
 
 def gold_labels(
@@ -97,7 +109,8 @@ def evaluate(
 
   Returns:
     Metrics by name. With one label per example, also `confusion_matrix`: a list
-    of rows, one per gold label, with a column per predicted label.
+    of rows, one per gold label, with a column per predicted label; for up to
+    `MAX_MATRIX_LABELS`.
   """
   from sklearn import metrics
 
@@ -108,6 +121,8 @@ def evaluate(
     return {name: METRICS[name](label_ids > 0, predictions) for name in names}
   predictions = logits.argmax(axis=-1)
   scores = {name: METRICS[name](label_ids, predictions) for name in names}
+  if logits.shape[1] > MAX_MATRIX_LABELS:
+    return scores
   matrix = metrics.confusion_matrix(
     label_ids, predictions, labels=range(logits.shape[1])
   )

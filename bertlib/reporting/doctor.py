@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 from absl import logging
 
 from bertlib import files
-from bertlib.errors import InputError, user_error_message
+from bertlib.errors import InputError, some_of, user_error_message
 from bertlib.reporting import receipts
 from bertlib.settings.common import RecordedSettings
 
@@ -144,7 +144,7 @@ def check_labels(
       shown[5:-5] = ["..."]
     logging.info("%s has %s", name, ", ".join(shown) or "none")
     if missing:
-      logging.warning("%s has no %s", name, ", ".join(missing))
+      logging.warning("%s has no %s", name, some_of(missing))
     if not found:
       continue
     frequent, rare = max(found, key=counts.get), min(found, key=counts.get)

@@ -292,9 +292,10 @@ def commands(title: str, *blocks: tuple[str, str]) -> str:
   )
 
 
-def table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-  """Section with a table: a row per mapping, a column per key."""
-  return report_page.section(title, report_page.grid(rows))
+def table(title: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> str:
+  """Section with a table: a row per mapping, a column per key; and a note."""
+  notes = [report_page.note(escape(note))] if note else []
+  return report_page.section(title, report_page.grid(rows), *notes)
 
 
 def errors(
@@ -321,18 +322,23 @@ def errors(
 
 
 def confusion_matrix(
-  labels: Sequence[str], matrix: Sequence[Sequence[int]]
+  labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
 ) -> str:
   """Section with a confusion matrix.
 
   Args:
     labels: names of the labels; for more than 20, the most frequent confusions
       are listed instead.
-    matrix: counts [gold label, predicted label].
+    gold: int [N], labels of the examples.
+    predicted: int [N], their predicted labels.
   """
-  counts = np.asarray(matrix, np.int64)
-  show = _matrix if len(labels) <= 20 else _confusions
-  return report_page.section("Confusion matrix", *show(labels, counts))
+  if len(labels) > 20:
+    parts = _confusions(labels, gold, predicted)
+  else:
+    counts = np.zeros([len(labels)] * 2, np.int64)
+    np.add.at(counts, (gold, predicted), 1)
+    parts = _matrix(labels, counts)
+  return report_page.section("Confusion matrix", *parts)
 
 
 def _matrix(labels: Sequence[str], counts: np.ndarray) -> list[str]:
@@ -365,39 +371,66 @@ def _edge(part: int, whole: int) -> str:
   return f'<td class="edge">{percent(part, whole)}</td>'
 
 
-def _confusions(labels: Sequence[str], counts: np.ndarray) -> list[str]:
+def _confusions(
+  labels: Sequence[str], gold: np.ndarray, predicted: np.ndarray
+) -> list[str]:
   """The most frequent confusions, if there are too many labels for a matrix."""
-  correct = counts.diagonal()
-  gold, predicted = counts.sum(axis=1), counts.sum(axis=0)
-  wrong = counts - np.diag(correct)
-  order = np.argsort(-wrong, axis=None, kind="stable")[:20]
+  is_right = gold == predicted
+  num_correct, num_gold, num_predicted = (
+    np.bincount(ids, minlength=len(labels))
+    for ids in (gold[is_right], gold, predicted)
+  )
+  pairs, counts = np.unique(
+    np.stack([gold, predicted])[:, ~is_right], axis=1, return_counts=True
+  )
   worst = [
     {
-      "gold": labels[i],
-      "predicted": labels[j],
-      "count": wrong[i, j],
-      "share of gold label": wrong[i, j] / gold[i],
+      "gold": labels[pairs[0, i]],
+      "predicted": labels[pairs[1, i]],
+      "count": counts[i],
+      "share of gold label": counts[i] / num_gold[pairs[0, i]],
     }
-    for i, j in zip(*np.unravel_index(order, wrong.shape))
-    if wrong[i, j]
+    for i in np.argsort(-counts, kind="stable")[:20]
   ]
+  shown, which = shown_labels(num_gold)
   single = [
     {
       "label": labels[i],
-      "examples": gold[i],
-      "recall": correct[i] / gold[i] if gold[i] else None,
-      "precision": correct[i] / predicted[i] if predicted[i] else None,
+      "examples": num_gold[i],
+      "recall": num_correct[i] / num_gold[i] if num_gold[i] else None,
+      "precision": (
+        num_correct[i] / num_predicted[i] if num_predicted[i] else None
+      ),
     }
-    for i in range(len(labels))
+    for i in shown
   ]
   return [
-    f"<p>{percent(correct.sum(), gold.sum())} of {gold.sum():,} predictions"
+    f"<p>{percent(num_correct.sum(), len(gold))} of {len(gold):,} predictions"
     " are correct. Most frequent confusions:</p>",
     report_page.grid(worst),
-    f"<details><summary>All {len(labels)} labels</summary>",
+    f"<details><summary>{which}</summary>",
     report_page.grid(single),
     "</details>",
   ]
+
+
+# Labels in a table, which would fill many screens with more of them.
+_MAX_LABELS = 200
+
+
+def shown_labels(counts: np.ndarray) -> tuple[np.ndarray, str]:
+  """The labels to show in a table: all, or the most frequent ones.
+
+  Args:
+    counts: int [L], examples of each label.
+
+  Returns:
+    Their numbers, in the order of the labels; and a phrase that names them.
+  """
+  if len(counts) <= _MAX_LABELS:
+    return np.arange(len(counts)), f"All {len(counts)} labels"
+  shown = np.sort(np.argsort(-counts, kind="stable")[:_MAX_LABELS])
+  return shown, f"The {_MAX_LABELS} most frequent of {len(counts):,} labels"
 
 
 def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:

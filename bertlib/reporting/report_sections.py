@@ -13,6 +13,7 @@ from bertlib.data import beir, squad_files
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.data.embedding_examples import Example
 from bertlib.data.ner import Sentence
+from bertlib.errors import some_of
 from bertlib.metrics import (
   classification_scores,
   ner_decoding,
@@ -64,13 +65,11 @@ def classification_sections(
       html_report.calibration(confidence.ravel(), correct.ravel()),
       _errors(problem, examples, predicted, error, num_errors),
     ]
-  matrix = classification_scores.evaluate((), label_ids, logits, problem)[
-    "confusion_matrix"
-  ]
-  correct = predicted.argmax(axis=1) == label_ids
+  predicted_ids = predicted.argmax(axis=1)
+  correct = predicted_ids == label_ids
   confidence = predicted.max(axis=1)
   return [
-    html_report.confusion_matrix(problem.labels, matrix),
+    html_report.confusion_matrix(problem.labels, label_ids, predicted_ids),
     html_report.calibration(confidence, correct),
     _errors(
       problem,
@@ -91,14 +90,17 @@ def _label_table(
 ) -> str:
   """Section with the metrics of each label of a multi-label problem."""
   rows = []
-  for index, label in enumerate(problem.labels):
+  shown, which = html_report.shown_labels(gold.sum(axis=0))
+  for index in shown:
+    label = problem.labels[index]
     row: dict[str, Any] = {"label": label}
     threshold = 0.5
     if thresholds:
       threshold = row["threshold"] = thresholds[label]
     is_predicted = predicted[:, index] >= threshold
     rows.append(row | _precision_and_recall(gold[:, index], is_predicted))
-  return html_report.table(title, rows)
+  note = f"{which}." if len(shown) < problem.num_labels else ""
+  return html_report.table(title, rows, note)
 
 
 def _precision_and_recall(gold, predicted) -> dict[str, float]:
@@ -117,7 +119,7 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> str:
   rows = []
   for index in worst[error[worst] > 0]:
     example = examples[index]
-    prediction = classification_scores.prediction(problem, predicted[index])
+    label = classification_scores.predicted_label(problem, predicted[index])
     if isinstance(example, ChoiceExample):
       texts = [example.choices[0][0], *(b for _, b in example.choices)]
     else:
@@ -125,8 +127,8 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> str:
     rows.append(
       {
         "example": example.guid,
-        "gold": classification_scores.label_text(example.label),
-        "predicted": classification_scores.label_text(prediction.label),
+        "gold": _label_text(example.label),
+        "predicted": _label_text(label),
         "error" if problem.kind == "regression" else "probability": float(
           error[index]
         ),
@@ -134,6 +136,13 @@ def _errors(problem, examples, predicted, error, num_errors: int) -> str:
       }
     )
   return html_report.errors(rows)
+
+
+def _label_text(label: str | float | Sequence[str]) -> str:
+  """Text of a label, or of the first ones of many."""
+  if isinstance(label, (str, float)) or not label:
+    return classification_scores.label_text(label)
+  return some_of(label)
 
 
 def ner_sections(

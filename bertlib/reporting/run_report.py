@@ -259,7 +259,12 @@ def describe_collapse(
   if number < _MIN_PREDICTIONS if gold is None else len(set(gold)) < 2:
     return None
   return (
-    f"All {number} predictions are {answer!r}: the model may have collapsed to"
-    " one answer. Train longer, with a lower --learning_rate or with"
-    " --bias_correction"
+    f"All {number} predictions are {_start_of(answer)!r}: the model may have"
+    " collapsed to one answer. Train longer, with a lower --learning_rate or"
+    " with --bias_correction"
   )
+
+
+def _start_of(text: str, limit: int = 200) -> str:
+  """The first characters of a text."""
+  return text if len(text) <= limit else f"{text[:limit]}…"

@@ -144,8 +144,9 @@ def read_statistics(output_dir: str) -> dict[str, Any] | None:
 def has_collapsed(results: Mapping[str, Any]) -> bool:
   """True if the model predicts the same for every example.
 
-  Its confusion matrix then has a single nonzero column. Without one, an F1 of 0
-  shows it: no entity found, no label predicted.
+  Its confusion matrix then has a single nonzero column. Without one, an F1 or
+  Matthews correlation of 0 shows it: no entity found, no label predicted, or
+  always the same.
 
   Args:
     results: contents of `eval_results.txt`.
@@ -153,4 +154,5 @@ def has_collapsed(results: Mapping[str, Any]) -> bool:
   matrix = results.get("confusion_matrix")
   if matrix:
     return sum(any(column) for column in zip(*matrix)) == 1
-  return any(results.get(f"eval_{name}") == 0 for name in ("f1", "micro_f1"))
+  names = ("f1", "micro_f1", "matthews")
+  return any(results.get(f"eval_{name}") == 0 for name in names)

@@ -409,6 +409,15 @@ def test_an_unknown_swag_label_is_refused(tmp_path):
   assert message == f"{tmp_path}/train.csv, {expected}"
 
 
+def test_an_error_about_thousands_of_labels_is_short(tmp_path):
+  (tmp_path / "dev.tsv").write_text("good\tnew\n")
+  labels = [f"topic {i}" for i in range(3000)]
+  path = str(tmp_path / "dev.tsv")
+  processor = OwnDataProcessor({"dev": path}, "1", None, "2", labels)
+  message = refusal(read, processor, tmp_path, "dev")
+  assert message.endswith("topic 18, topic 19 and 2,980 more")
+
+
 ARTICLE = {
   "id": "high1.txt",
   "article": "Tom has a cat.\nIt is old.",

@@ -32,6 +32,18 @@ def test_metrics_equal_hand_counts():
     assert scores["confusion_matrix"] == [[3, 1], [1, 3]]
 
 
+def test_thousands_of_labels_have_no_confusion_matrix():
+  number = classification_scores.MAX_MATRIX_LABELS
+  for more, has_matrix in ((0, True), (1, False)):
+    problem = Problem("classification", [*map(str, range(number + more))])
+    logits = np.eye(number + more)[:2]
+    scores = classification_scores.evaluate(
+      ["accuracy"], np.arange(2), logits, problem
+    )
+    assert scores["accuracy"] == 1
+    assert ("confusion_matrix" in scores) == has_matrix
+
+
 @pytest.mark.filterwarnings("error")
 def test_f1_without_label_1_is_0():
   scores = classification_scores.evaluate(
@@ -257,6 +269,25 @@ def test_report_lists_confused_labels():
   assert ">art, law<" in row and ">art<" in row
   row = page[page.index(">third<") :].partition("</tr>")[0]
   assert ">none<" in row and ">law<" in row
+
+
+def test_report_of_thousands_of_labels_is_short():
+  labels = [f"topic {i}" for i in range(3000)]
+  gold = np.zeros([20, 3000])
+  gold[:, 2999] = 1
+  sections = report_sections.classification_sections(
+    Problem("multi_label", labels),
+    [example_of("a", ["topic 2999"])] * 20,
+    gold,
+    np.ones([20, 3000]),
+    thresholds=dict.fromkeys(labels, 0.5),
+  )
+  assert sum(map(len, sections)) < 200_000
+  for table in sections[:2]:
+    assert table.count("<tr>") == 201
+    assert ">topic 2999<" in table
+    assert "The 200 most frequent of 3,000 labels." in table
+  assert "topic 19 and 2,980 more<" in sections[-1]
 
 
 def test_report_without_errors():

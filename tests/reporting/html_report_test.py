@@ -103,8 +103,8 @@ def sections(text="some"):
   return [
     html_report.curves(text, {text: points(draw.random(300))}, (7, text)),
     html_report.table(text, [{text: text, "f1": 0.5}]),
-    html_report.confusion_matrix(labels, draw.integers(0, 9, (3, 3))),
-    html_report.confusion_matrix(many, draw.integers(0, 9, (30, 30))),
+    html_report.confusion_matrix(labels, *draw.integers(0, 3, (2, 40))),
+    html_report.confusion_matrix(many, *draw.integers(0, 30, (2, 400))),
     html_report.calibration(confidence, confidence > 0.4),
     html_report.lengths(
       Lengths(draw.integers(1, 300, 80).tolist(), 128, [0] * 40 + [25] * 40)
@@ -113,6 +113,12 @@ def sections(text="some"):
     html_report.commands(text, (text, text)),
     html_report.warning(text),
   ]
+
+
+def of_counts(matrix):
+  """Gold and predicted labels of examples with this confusion matrix."""
+  cells = np.argwhere(np.array(matrix) >= 0)
+  return np.repeat(cells, np.ravel(matrix), axis=0).T
 
 
 def written(tmp_path, *arguments):
@@ -486,7 +492,7 @@ def test_table_without_rows_says_so(show):
 
 def test_confusion_matrix_has_recall_and_precision():
   page = html_report.confusion_matrix(
-    ["a", "b", "c"], [[6, 2, 0], [1, 3, 0], [0] * 3]
+    ["a", "b", "c"], *of_counts([[6, 2, 0], [1, 3, 0], [0] * 3])
   )
   assert rows_of(page)[1:] == [
     ["a", "6", "2", "0", "75.0%"],
@@ -497,7 +503,7 @@ def test_confusion_matrix_has_recall_and_precision():
 
 
 def test_confusion_matrix_is_shaded_by_correctness():
-  page = html_report.confusion_matrix(["a", "b"], [[3, 1], [0, 5]])
+  page = html_report.confusion_matrix(["a", "b"], *of_counts([[3, 1], [0, 5]]))
   cells = [(a["class"], t) for tag, a, t in Page(page).elements if tag == "td"]
   shaded = [cell for cell in cells if cell[0] != "edge"]
   assert shaded == [("right", "3"), ("wrong", "1"), ("right", "5")]
@@ -506,7 +512,8 @@ def test_confusion_matrix_is_shaded_by_correctness():
 def test_many_labels_show_the_most_frequent_confusions():
   counts = np.diag(np.full(100, 8))
   counts[5, 7], counts[7, 5], counts[40, 2] = 2, 4, 3
-  page = html_report.confusion_matrix([f"l{i}" for i in range(100)], counts)
+  labels = [f"l{i}" for i in range(100)]
+  page = html_report.confusion_matrix(labels, *of_counts(counts))
   assert rows_of(page)[1:] == [
     ["l7", "l5", "4", "0.3333"],
     ["l40", "l2", "3", "0.2727"],
@@ -517,12 +524,23 @@ def test_many_labels_show_the_most_frequent_confusions():
 def test_many_labels_show_recall_and_precision_of_each():
   counts = np.diag(np.full(30, 8))
   counts[1, 2], counts[3, 3] = 8, 0
-  page = html_report.confusion_matrix([f"l{i}" for i in range(30)], counts)
+  labels = [f"l{i}" for i in range(30)]
+  page = html_report.confusion_matrix(labels, *of_counts(counts))
   assert rows_of(page, table=1)[2:5] == [
     ["l1", "16", "0.5000", "1.0000"],
     ["l2", "8", "1.0000", "0.5000"],
     ["l3", "0", "–", "–"],
   ]
+
+
+def test_of_thousands_of_labels_the_most_frequent_are_shown():
+  gold = np.repeat([4000, 17, 3], [3, 2, 1])
+  labels = [f"l{i}" for i in range(5000)]
+  page = html_report.confusion_matrix(labels, gold, gold)
+  assert "The 200 most frequent of 5,000 labels" in page
+  shown = [row[0] for row in rows_of(page)[1:]]
+  assert len(shown) == 200 and shown[-1] == "l4000"
+  assert {"l3", "l17"} < set(shown)
 
 
 # Pictures

@@ -215,3 +215,8 @@ def test_equal_predictions_are_described(answers, gold, collapsed):
   text = run_report.describe_collapse(answers, gold)
   assert bool(text) == collapsed
   assert not text or ("'yes'" in text and str(len(answers)) in text)
+
+
+def test_a_long_answer_is_shortened():
+  text = run_report.describe_collapse(["long " * 1000] * 20)
+  assert 200 < len(text) < 400

@@ -337,6 +337,7 @@ def test_metric_that_a_run_lacks_is_refused():
     ({"eval_f1": 0.0}, True),
     ({"eval_f1": 0.01}, False),
     ({"eval_micro_f1": 0}, True),
+    ({"eval_macro_f1": 0.001, "eval_matthews": 0.0}, True),
     ({"eval_loss": 0}, False),
   ],
 )
