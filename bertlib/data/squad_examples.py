@@ -27,6 +27,7 @@ class SquadExample:
     start_position: index of the answer's first word; -1 if there is none.
     end_position: index of its last word, inclusive.
     is_impossible: whether the question has no answer.
+    answer_offset: index of the answer's first character in its first word.
   """
 
   qas_id: str
@@ -36,6 +37,7 @@ class SquadExample:
   start_position: int | None = None
   end_position: int | None = None
   is_impossible: bool = False
+  answer_offset: int = 0
 
 
 def split_words(context: str) -> tuple[list[str], list[int]]:
@@ -127,14 +129,16 @@ def _align_answer(
   if question.is_impossible:
     return SquadExample(question.id, question.text, words, "", -1, -1, True)
   answer = _only_answer(question, where)
-  last = answer.start + len(answer.text) - 1
+  first = bisect.bisect_right(starts, answer.start) - 1
+  last = bisect.bisect_right(starts, answer.start + len(answer.text) - 1) - 1
   return SquadExample(
     question.id,
     question.text,
     words,
     answer.text,
-    bisect.bisect_right(starts, answer.start) - 1,
-    bisect.bisect_right(starts, last) - 1,
+    first,
+    last,
+    answer_offset=answer.start - starts[first],
   )
 
 

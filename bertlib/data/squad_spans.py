@@ -69,9 +69,13 @@ def encode_examples(
         end = document.first_of_word[after] - 1
       else:
         end = len(document.ids) - 1
-      start, end = improve_answer_span(
-        document.ids, start, end, tokenizer.encode(example.orig_answer_text)
-      )
+      answer = tokenizer.encode(example.orig_answer_text)
+      exact = start + _pieces_before_answer(example, tokenizer)
+      after = exact + len(answer)
+      if answer and document.ids[exact:after] == answer:
+        start, end = exact, after - 1
+      else:
+        start, end = improve_answer_span(document.ids, start, end, answer)
     yield EncodedExample(
       tokenizer.encode(example.question_text),
       document,
@@ -89,6 +93,21 @@ def _encode_document(doc_tokens, tokenizer) -> _Document:
     ids += pieces
     words += [index] * len(pieces)
   return _Document(ids, words, first_of_word)
+
+
+def _pieces_before_answer(
+  example: SquadExample, tokenizer: tokenization.FullTokenizer
+) -> int:
+  """Number of word pieces before the answer in its first word.
+
+  Without spaces, as in Chinese, a paragraph is a word or two, in which the
+  answer may occur several times.
+  """
+  if not example.answer_offset:
+    return 0
+  word = example.doc_tokens[example.start_position]
+  _, offsets = tokenizer.tokenize_with_offsets(word)
+  return sum(stop <= example.answer_offset for _, stop in offsets)
 
 
 def improve_answer_span(

@@ -124,7 +124,11 @@ def test_examples_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
   examples = read_golden_examples(run, tmp_path, golden)
-  assert [vars(example) for example in examples] == expected
+  attributes = expected[0].keys()
+  assert [
+    {name: getattr(example, name) for name in attributes}
+    for example in examples
+  ] == expected
 
 
 @pytest.mark.graph
@@ -171,6 +175,26 @@ def test_features_equal_those_of_the_original(tmp_path, name, golden):
     line = json.dumps(record, sort_keys=True, separators=(",", ":"))
     digest.update(f"{line}\n".encode())
   assert digest.hexdigest() == run["tf_record_content_sha256"]
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "expected"),
+  [
+    ("中国人在中国，中国", 0, "0-1"),
+    ("中国人在中国，中国", 4, "4-5"),
+    ("中国人在中国，中国", 7, "7-8"),
+    ("人 (中国，中国)", 6, "5-6"),  # pieces: 人 ( 中 国 ， 中 国 )
+  ],
+)
+def test_an_answer_is_at_its_start_although_its_word_has_it_twice(
+  tmp_path, context, start, expected
+):
+  data = write_data(tmp_path, ("q", [("中国", start)]), context=context)
+  encoder = tokenization.FullTokenizer(reference_data.vocab("chinese"))
+  (encoded,) = squad_spans.encode_examples(
+    squad_examples.read_squad_examples(data, True, False), encoder, True
+  )
+  assert f"{encoded.start}-{encoded.end}" == expected
 
 
 def test_max_context_equals_that_of_the_original():
