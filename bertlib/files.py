@@ -67,8 +67,11 @@ def _state_of_local(path: str) -> tuple[int, int]:
 
 
 def _open_local(path: str, mode: str) -> IO[Any]:
-  text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
-  return open(path, mode, **text)
+  if "b" in mode:
+    return open(path, mode)
+  # Half of an emoji ("\ud83d" in JSON) has no UTF-8; JSON's escape is written.
+  errors = "strict" if "r" in mode else "backslashreplace"
+  return open(path, mode, encoding="utf-8", newline="", errors=errors)
 
 
 # Atomic writing

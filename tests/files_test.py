@@ -1,5 +1,6 @@
 """Tests of atomic writing and of file functions, local and remote."""
 
+import json
 import os
 import pathlib
 import sys
@@ -84,6 +85,17 @@ def test_atomic_files_do_not_replace_inputs(folders):
   ):
     write(temporary, a="new")
   assert read(folder) == {"a": "input"}
+
+
+def test_half_of_an_emoji_is_written_as_its_escape_in_json(tmp_path):
+  path = str(tmp_path / "answers.jsonl")
+  text = json.dumps("half: \ud83d, whole: 😀", ensure_ascii=False)
+  with files.atomic_write(path) as file:
+    file.write(text)
+  with files.open_any(path) as file:
+    written = file.read()
+  assert written == '"half: \\ud83d, whole: 😀"'
+  assert json.loads(written) == json.loads(text)
 
 
 @pytest.fixture

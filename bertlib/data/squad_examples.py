@@ -152,7 +152,7 @@ def _only_answer(
       " one. Keep one, or give --version_2_with_negative if there is none"
     )
   (answer,) = question.answers
-  if not answer.text:
+  if not answer.text.strip():
     raise InputError(f"{where}: its answer is empty")
   if not 0 <= answer.start <= len(question.context) - len(answer.text):
     raise InputError(

@@ -595,6 +595,7 @@ def test_impossible_questions_need_version_2_with_negative(
     ([], "has 0 answers"),
     ([("b", 2), ("c", 4)], "has 2 answers"),
     ([("", 0)], "its answer is empty"),
+    ([(" ", 1)], "its answer is empty"),
     ([("b", -1)], "answer_start -1 puts the answer outside the context"),
     ([("d", 7)], "which has 7 characters"),
     ([("d e", 6)], "answer_start 6 puts the answer outside the context"),
