@@ -142,7 +142,12 @@ def inspect(checkpoint: str) -> Inspection:
     with contextlib.suppress(tf.errors.NotFoundError):  # removed meanwhile
       state = tf.gfile.Stat(path)
       states.append((path, state.length, state.mtime_nsec))
-  return _inspect(checkpoint, tuple(states))
+  try:
+    return _inspect(checkpoint, tuple(states))
+  except _ERRORS:
+    if exists(checkpoint):
+      raise
+    return Inspection(f"{checkpoint}: was removed while it was read")
 
 
 @functools.lru_cache(maxsize=64)

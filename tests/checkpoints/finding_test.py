@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib import files
 from bertlib.checkpoints import (
+  checkpoint_files,
   checkpoint_writer,
   finding,
   initialize,
@@ -60,6 +61,25 @@ def checkpoint(tmp_path):
 def build(config=CONFIG, num_labels=2):
   model = modeling.BertModel(config, False, tf.zeros([1, 3], tf.int32))
   return modeling.classification_logits(model.get_pooled_output(), num_labels)
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
+  checkpoint, tmp_path, monkeypatch
+):
+  for path in tmp_path.glob("model.ckpt-7.*"):
+    shutil.copy(path, tmp_path / path.name.replace("-7.", "-6."))
+  why_incomplete = checkpoint_files.why_incomplete
+
+  def remove_when_found(path):
+    found = why_incomplete(path)
+    if path == checkpoint:
+      for name in tmp_path.glob("model.ckpt-7.*"):
+        name.unlink()
+    return found
+
+  monkeypatch.setattr(checkpoint_files, "why_incomplete", remove_when_found)
+  last = finding.last_checkpoint(str(tmp_path))
+  assert last == str(tmp_path / "model.ckpt-6")
 
 
 # Initialization from a checkpoint
