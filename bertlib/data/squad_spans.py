@@ -103,11 +103,8 @@ def _pieces_before_answer(
   Without spaces, as in Chinese, a paragraph is a word or two, in which the
   answer may occur several times.
   """
-  if not example.answer_offset:
-    return 0
   word = example.doc_tokens[example.start_position]
-  _, offsets = tokenizer.tokenize_with_offsets(word)
-  return sum(stop <= example.answer_offset for _, stop in offsets)
+  return len(tokenizer.encode(word[: example.answer_offset]))
 
 
 def improve_answer_span(
