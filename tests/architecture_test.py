@@ -405,6 +405,7 @@ def test_doctor_makes_all_checks_of_main(script):
     "load_audit_tokenizer",
     "load_description",
     "read_compute",
+    "with_checkpoint",
   }
   examined = named_in(function_of(script, "doctor_checks"))
   assert done <= examined | {
