@@ -228,7 +228,8 @@ _CHINESE_BLOCKS = (
 )
 
 
-def _is_chinese(code_point: int) -> bool:
+def is_chinese(code_point: int) -> bool:
+  """True for a Chinese character, which is a word of its own."""
   return any(first <= code_point <= last for first, last in _CHINESE_BLOCKS)
 
 
@@ -245,7 +246,7 @@ def _clean_char(code_point: int) -> str | None:
 
 def _space_chinese(code_point: int) -> str:
   char = chr(code_point)
-  return f" {char} " if _is_chinese(code_point) else char
+  return f" {char} " if is_chinese(code_point) else char
 
 
 def _clean_and_space_chinese(code_point: int) -> str | None:
@@ -338,7 +339,7 @@ class BasicTokenizer:
 
   def _is_chinese_char(self, cp: int) -> bool:
     """True for the code point of a CJK ideograph."""
-    return _is_chinese(cp)
+    return is_chinese(cp)
 
   def _run_strip_accents(self, text: str) -> str:
     """Decomposes characters and drops their accents."""

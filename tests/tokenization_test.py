@@ -151,7 +151,7 @@ def code_point_bits(code_point):
     tokenization._is_whitespace(char)
     | tokenization._is_control(char) << 1
     | tokenization._is_punctuation(char) << 2
-    | tokenization._is_chinese(ord(char)) << 3
+    | tokenization.is_chinese(ord(char)) << 3
   )
 
 

@@ -71,11 +71,9 @@ def encode_examples(
         end = len(document.ids) - 1
       answer = tokenizer.encode(example.orig_answer_text)
       exact = start + _pieces_before_answer(example, tokenizer)
-      after = exact + len(answer)
-      if answer and document.ids[exact:after] == answer:
-        start, end = exact, after - 1
-      else:
-        start, end = improve_answer_span(document.ids, start, end, answer)
+      if document.ids[exact : exact + len(answer)] == answer:
+        start = exact
+      start, end = improve_answer_span(document.ids, start, end, answer)
     yield EncodedExample(
       tokenizer.encode(example.question_text),
       document,
@@ -100,8 +98,8 @@ def _pieces_before_answer(
 ) -> int:
   """Number of word pieces before the answer in its first word.
 
-  Without spaces, as in Chinese, a paragraph is a word or two, in which the
-  answer may occur several times.
+  A Chinese paragraph is a word or two, in which the answer may occur several
+  times.
   """
   word = example.doc_tokens[example.start_position]
   return len(tokenizer.encode(word[: example.answer_offset]))

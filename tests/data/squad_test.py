@@ -124,11 +124,7 @@ def test_examples_equal_those_of_the_original(tmp_path, name, golden):
   run = golden_run(name, golden)
   expected = reference_data.read_jsonl(golden("squad", run["examples"]))
   examples = read_golden_examples(run, tmp_path, golden)
-  attributes = expected[0].keys()
-  assert [
-    {name: getattr(example, name) for name in attributes}
-    for example in examples
-  ] == expected
+  assert [vars(example) for example in examples] == expected
 
 
 @pytest.mark.graph
