@@ -30,6 +30,16 @@ def test_results_round_trip_through_the_file(tmp_path):
   }
 
 
+def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, caplog):
+  path = tmp_path / "eval_results.txt"
+  matrix = [[0] * 100] * 100
+  caplog.set_level("INFO")
+  result_files.write_results(str(path), {"confusion_matrix": matrix})
+  (line,) = caplog.messages
+  assert len(line) < 1100 and line.endswith("...")
+  assert result_files.read_results(str(path))["confusion_matrix"] == matrix
+
+
 def test_missing_results_are_refused(tmp_path):
   with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
     result_files.read_results(str(tmp_path / "none.txt"))
