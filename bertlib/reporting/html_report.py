@@ -463,8 +463,7 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
     )
     axes.plot(*points, "o", clip_on=False)
     for middle, count in zip(middles, counts):
-      shown = f"{count:,}" if count < 10_000 else f"{count / 1000:,.0f}k"
-      axes.text(middle, 1.04, shown, ha="center")
+      axes.text(middle, 1.04, _short(count), ha="center")
     axes.set(xlabel="confidence", ylabel="accuracy")
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=np.arange(11) / 10)
 
@@ -483,6 +482,13 @@ def calibration(confidences: Sequence[float], correct: Sequence[bool]) -> str:
       ),
     ),
   )
+
+
+def _short(count: int) -> str:
+  """A count with two or three digits: 950, 1.7k, 12k."""
+  if count < 1000:
+    return str(count)
+  return f"{count / 1000:.1f}k" if count < 9950 else f"{count / 1000:,.0f}k"
 
 
 def lengths(lengths: model_inputs.Lengths) -> str:
