@@ -242,7 +242,7 @@ def test_predictor_and_conversation_agree_with_the_files(
 def test_a_second_run_reads_its_windows_and_does_not_train_again(
   answer, place, trained, tmp_path, caplog
 ):
-  caplog.set_level("INFO")
+  caplog.set_level("INFO", logger="absl")
   answer(
     "--do_train",
     *V2,

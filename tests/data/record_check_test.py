@@ -77,7 +77,7 @@ def test_a_value_out_of_range_is_found(tmp_path, name, value, number):
 def test_reading_all_records_is_announced(
   tmp_path, caplog, max_records, logged
 ):
-  caplog.set_level("INFO")
+  caplog.set_level("INFO", logger="absl")
   paths = [write(tmp_path / name) for name in "ab"]
   assert record_check.find([*paths, paths[0]], LAYOUT, max_records) is None
   assert caplog.messages == logged
@@ -191,7 +191,7 @@ BAD = {
 def test_training_and_evaluation_name_the_record(
   world, tmp_path, monkeypatch, caplog, name, action
 ):
-  caplog.set_level("INFO")
+  caplog.set_level("INFO", logger="absl")
   # As if the record were not among those checked before training.
   monkeypatch.setattr(pretraining_inputs, "_NUM_CHECKED", 0)
   path = str(tmp_path / "records")

@@ -30,12 +30,11 @@ def test_results_round_trip_through_the_file(tmp_path):
   }
 
 
-def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, caplog):
+def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, log):
   path = tmp_path / "eval_results.txt"
   matrix = [[0] * 100] * 100
-  caplog.set_level("INFO")
   result_files.write_results(str(path), {"confusion_matrix": matrix})
-  (line,) = caplog.messages
+  (line,) = log
   assert len(line) < 1100 and line.endswith("...")
   assert result_files.read_results(str(path))["confusion_matrix"] == matrix
 

@@ -78,8 +78,7 @@ def test_memory_check_uses_the_batch_of_a_replica(
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
 
 
-def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, caplog):
-  caplog.set_level("INFO")
+def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, log):
   monkeypatch.setattr(
     precision, "product_rates", lambda *_, **__: {"float32": 1e9}
   )
@@ -96,12 +95,11 @@ def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, caplog):
       )
   assert checked[1] == 3 * checked[0]
   one, three = (
-    float(re.search(r"for (\S+) operations", message)[1])
-    for message in caplog.messages
+    float(re.search(r"for (\S+) operations", message)[1]) for message in log
   )
   assert three == pytest.approx(3 * one, rel=0.01)
-  assert "of training, for" in caplog.messages[0]
-  assert "of training with 3 seeds, for" in caplog.messages[1]
+  assert "of training, for" in log[0]
+  assert "of training with 3 seeds, for" in log[1]
 
 
 @pytest.mark.parametrize(
