@@ -33,6 +33,11 @@ _OBSERVED = "int8_observed_inputs"
 # columns, 1 for the largest input itself.
 _SMOOTHING = 0.65
 
+# Upper limit of inner values, as a multiple of their 99.99th percentile. A few
+# are several times larger, such as those of [CLS], and would leave all others a
+# handful of the 256 steps.
+_INNER_LIMIT = 2.0
+
 _TINY = 1e-20
 
 
@@ -41,7 +46,7 @@ class Observation(NamedTuple):
 
   Attributes:
     low: the lowest input.
-    high: the highest input.
+    high: the highest input, or the limit above which they are clipped.
     columns: [width], largest magnitude of each column; None if not needed.
   """
 
@@ -57,20 +62,30 @@ class ObservedKernel:
   Attributes:
     layer: name of the layer.
     kernel: float [width, units].
+    clips: whether the inputs are inner values of a feed-forward network, whose
+      highest ones are clipped.
   """
 
   layer: str
   kernel: Any
+  clips: bool = False
 
   def dense(self, inputs, bias, activation: Callable | None):
     """See `modeling.Compute.dense`."""
+    high = tf.reduce_max(inputs)
+    if self.clips:
+      high = tf.minimum(high, _INNER_LIMIT * _high_percentile(inputs))
     observation = Observation(
-      tf.reduce_min(inputs),
-      tf.reduce_max(inputs),
-      tf.reduce_max(tf.abs(inputs), axis=0),
+      tf.reduce_min(inputs), high, tf.reduce_max(tf.abs(inputs), axis=0)
     )
     tf.add_to_collection(_OBSERVED, (self.layer, observation))
     return modeling.Compute().dense(inputs, self.kernel, bias, activation)
+
+
+def _high_percentile(values):
+  """The 99.99th percentile; the highest of less than 10,000 values."""
+  values = tf.reshape(values, [-1])
+  return tf.math.top_k(values, tf.size(values) // 10_000 + 1).values[-1]
 
 
 def observations() -> dict[str, Observation]:

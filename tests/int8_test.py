@@ -135,6 +135,24 @@ def test_columns_with_large_inputs_get_larger_ranges():
   assert (quantized.input_ranges * 1.001 >= columns).all()
 
 
+@pytest.mark.graph
+@pytest.mark.parametrize("clips", [False, True])
+def test_the_range_of_inner_values_leaves_out_a_few_high_ones(clips):
+  inputs = RANDOM.uniform(0, 1, size=[1000, 50]).astype(np.float32)
+  inputs[0, :4] = 24.0
+
+  def build():
+    kernel = int8.ObservedKernel("a", tf.zeros([50, 1]), clips)
+    kernel.dense(tf.constant(inputs), tf.zeros([1]), None)
+    return int8.observations()["a"].high
+
+  high = run(build)
+  if clips:
+    assert high == pytest.approx(2 * np.percentile(inputs, 99.99), rel=1e-3)
+  else:
+    assert high == 24.0
+
+
 # Models
 
 

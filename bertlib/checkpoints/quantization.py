@@ -244,7 +244,10 @@ def calibrate(
   def observed(name: str, value: np.ndarray):
     layer = _layer_of(name)
     kernel = tf.constant(value)
-    return int8.ObservedKernel(layer, kernel) if layer else kernel
+    if not layer:
+      return kernel
+    is_inner = "/output/" in layer and "/attention/" not in layer
+    return int8.ObservedKernel(layer, kernel, clips=is_inner)
 
   seen: dict[str, list[int8.Observation]] = collections.defaultdict(list)
   with tf.Graph().as_default(), tf.Session() as session:
