@@ -219,7 +219,7 @@ class Worker:
     if module == "__main__":
       module = sys.modules["__main__"].__spec__.name
     settings = json.dumps({**FLAGS.flag_values_dict(), **more})
-    # TensorFlow leaves oneDNN off on AMD's processors unless asked.
+    # TensorFlow leaves oneDNN off on processors without VNNI unless asked.
     environment = {"TF_ENABLE_ONEDNN_OPTS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     if FLAGS.num_threads:
       environment.update(dict.fromkeys(_THREADS, str(FLAGS.num_threads)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import reprlib
@@ -76,7 +77,7 @@ class LoadedModel:
       batch_size: rows per batch; None for about 2048 tokens per batch.
       precision: "float32", "bfloat16", "float16" or "int8", see `--precision`.
       num_threads: threads that compute on the CPU; None for one per core. All
-        sessions of a process share their threads: the first one counts.
+        of TensorFlow in a process shares them: the first number counts.
       calibration_file: texts for the ranges of "int8", see
         `--calibration_file`; None for those of `quantization.json`.
       int8_skip_layers: see `--int8_skip_layers`.
@@ -96,6 +97,8 @@ class LoadedModel:
     self._batch_size = batch_size
     self._max_length = config.max_position_embeddings
     self._num_threads = num_threads or os.cpu_count() or 1
+    if num_threads:
+      _limit_threads(num_threads)
     # Operations run one after the other in the thread that runs the session:
     # they are too short to be handed to other threads.
     self._session_config = tf.ConfigProto(
@@ -329,6 +332,16 @@ class LoadedModel:
 
   def __exit__(self, *unused):
     self.close()
+
+
+def _limit_threads(num_threads: int) -> None:
+  """Sets the number of TensorFlow's threads, if it has not started them.
+
+  A graph with `tf.cond` starts them before there is a session with its own
+  configuration.
+  """
+  with contextlib.suppress(RuntimeError):
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
 
 
 # Texts to predict

@@ -1,6 +1,8 @@
 """Tests of finding and initializing from checkpoints, and of model folders."""
 
+import concurrent.futures
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -741,6 +743,30 @@ def test_num_threads_reaches_the_session(checkpoint, tmp_path, monkeypatch):
   for config, expected in zip(configs, (0, 1, 3)):
     assert config.intra_op_parallelism_threads == expected
   np.testing.assert_allclose(outputs, outputs[:1] * 3, rtol=0, atol=1e-5)
+
+
+def threads_of_a_model(folder, checkpoint, num_threads):
+  with Loaded(folder, checkpoint, num_threads=num_threads) as model:
+    model.run([row_of([1, 2, 3])])
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs Linux")
+def test_num_threads_is_the_number_of_threads(checkpoint, tmp_path):
+  write_model_files(tmp_path, do_lower_case=True)
+  counts = []
+  for num_threads in (1, 9):
+    # TensorFlow starts its threads once per process.
+    with concurrent.futures.ProcessPoolExecutor(
+      1, multiprocessing.get_context("spawn")
+    ) as process:
+      counts.append(
+        process.submit(
+          threads_of_a_model, str(tmp_path), checkpoint, num_threads
+        ).result()
+      )
+  assert counts[1] - counts[0] == 8
 
 
 # Half the distance from 1 to the next larger number.
