@@ -66,7 +66,7 @@ def of_correlation(name: str, x: np.ndarray, y: np.ndarray) -> Interval | None:
     return None
   function = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[name]
   value = float(function(x, y)[0])
-  if not abs(value) < 1:
+  if not abs(value) < 1 - 1e-12:  # 1 but for rounding, or NaN
     return None
   variance = 1 + value**2 / 2 if name == "spearman" else 1.0
   margin = stats.norm.ppf((1 + LEVEL) / 2) * math.sqrt(variance / (len(x) - 3))
