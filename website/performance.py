@@ -118,6 +118,7 @@ _OTHERS = {
 _EXTENSIONS = {
   "avx2": "AVX2",
   "avx512f": "AVX-512",
+  "avx512_vnni": "VNNI",
   "amx_tile": "AMX",
   "asimd": "NEON",
   "sve": "SVE",
@@ -125,9 +126,15 @@ _EXTENSIONS = {
 
 
 def kept() -> list[Result]:
-  """The results in the repository."""
+  """The results in the repository, those of the same work together."""
   paths = sorted(FOLDER.glob("*.jsonl"))
-  return [result for path in paths for result in results.read(path)]
+  found = [result for path in paths for result in results.read(path)]
+  works = list(dict.fromkeys(map(_work, found)))
+  return sorted(found, key=lambda result: works.index(_work(result)))
+
+
+def _work(result: Result) -> tuple[str, str]:
+  return result.benchmark, result.work
 
 
 def goals() -> list[dict[str, Any]]:
