@@ -106,6 +106,12 @@ def test_a_row_has_both_values_the_ratio_and_the_versions():
   assert "this project 1.2, torch 6.7+cpu, transformers 4.5" in page
 
 
+def test_a_row_names_the_maker_of_the_processor():
+  result = dataclasses.replace(RESULT, processor="AMD EPYC")
+  page = performance.render([result], []).replace("\u00a0", " ")
+  assert "[AMD AVX-512, 2 threads, 2001-02-03](#run-1)" in page
+
+
 @pytest.mark.parametrize(
   "lowest,highest,word",
   [(1.1, 1.2, "faster"), (0.8, 0.9, "slower"), (0.9, 1.1, "unclear")],

@@ -114,6 +114,9 @@ _OTHERS = {
   "estimate": ("its estimate", ""),
 }
 
+# Makers by the start of the name of a processor.
+_MAKERS = ("AMD", "Intel")
+
 # Instruction sets by the name of one of their flags.
 _EXTENSIONS = {
   "avx2": "AVX2",
@@ -368,8 +371,9 @@ def _run(result: Result) -> tuple:
 
 def _run_link(result: Result, runs: list[tuple]) -> str:
   number = runs.index(_run(result)) + 1
-  extensions = _extensions(result).rpartition(", ")[2]
-  where = result.device or extensions
+  maker = next(filter(result.processor.startswith, _MAKERS), "")
+  newest = _extensions(result).rpartition(", ")[2]
+  where = result.device or f"{maker} {newest}".strip()
   return f"[{where}, {_threads(result)}, {result.date}](#run-{number})"
 
 
