@@ -208,19 +208,20 @@ _check_packages(_RELEASE)
 _select_keras_2()
 _install_stand_ins()
 
+# The whole API, as `tf.estimator` was in TensorFlow 1.
 if _RELEASE == "2.15":
-  _estimator = tf.compat.v1.estimator
+  estimator = tf.compat.v1.estimator
 else:
-  _estimator = importlib.import_module("tensorflow_estimator").estimator
+  estimator = importlib.import_module("tensorflow_estimator").estimator
 
-Estimator = _estimator.Estimator
-EstimatorSpec = _estimator.EstimatorSpec
-EstimatorRunConfig = _estimator.RunConfig
-ModeKeys = _estimator.ModeKeys
-NanLossDuringTrainingError = _estimator.NanLossDuringTrainingError
+Estimator = estimator.Estimator
+EstimatorSpec = estimator.EstimatorSpec
+EstimatorRunConfig = estimator.RunConfig
+ModeKeys = estimator.ModeKeys
+NanLossDuringTrainingError = estimator.NanLossDuringTrainingError
 
-TPUEstimator = _estimator.tpu.TPUEstimator
-TPUEstimatorSpec = _estimator.tpu.TPUEstimatorSpec
-TPUConfig = _estimator.tpu.TPUConfig
-InputPipelineConfig = _estimator.tpu.InputPipelineConfig
-RunConfig = _estimator.tpu.RunConfig
+TPUEstimator = estimator.tpu.TPUEstimator
+TPUEstimatorSpec = estimator.tpu.TPUEstimatorSpec
+TPUConfig = estimator.tpu.TPUConfig
+InputPipelineConfig = estimator.tpu.InputPipelineConfig
+RunConfig = estimator.tpu.RunConfig

@@ -193,7 +193,7 @@ def python_commands(shell):
 PROGRAMS = {
   *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
   *("export", "for", "head", "jupyter", "make", "mkdir", "pip", "printf"),
-  *("python", "saved_model_cli", "scontrol", "srun", "tail", "test"),
+  *("python", "saved_model_cli", "scontrol", "sed", "srun", "tail", "test"),
 }
 
 

@@ -1,0 +1,213 @@
+"""Scripts written for TensorFlow 1, with the one changed line.
+
+Importing `tensorflow_1` changes the process, so each test runs a program.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import commands
+import pytest
+
+pytestmark = pytest.mark.process
+
+PAGE = pathlib.Path(commands.ROOT) / "docs/how_to/tensorflow_1_scripts.md"
+
+# The idiom of the scripts written beside google-research/bert in 2018 and 2019.
+SCRIPT = """
+from __future__ import absolute_import
+import json
+
+import modeling
+import optimization
+from bertlib import tensorflow_1 as tf
+
+flags = tf.flags
+FLAGS = flags.FLAGS
+flags.DEFINE_string("output_dir", None, "Folder of checkpoints.")
+flags.DEFINE_bool("use_tpu", False, "Whether to use a TPU.")
+tf.flags.DEFINE_string("tpu_name", None, "Name of the TPU.")
+
+
+def write_records(path):
+  writer = tf.python_io.TFRecordWriter(path)
+  for number in range(32):
+    ids = [number % 2 + 1] * 6
+    features = {"input_ids": ids, "label_ids": [number % 2]}
+    writer.write(tf.train.Example(features=tf.train.Features(feature={
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        for name, values in features.items()})).SerializeToString())
+  writer.close()
+
+
+def input_fn_builder(path, is_training):
+  layout = {
+      "input_ids": tf.FixedLenFeature([6], tf.int64),
+      "label_ids": tf.FixedLenFeature([], tf.int64),
+  }
+
+  def decode(record):
+    example = tf.parse_single_example(record, layout)
+    return {name: tf.to_int32(example[name]) for name in example}
+
+  def input_fn(params):
+    d = tf.data.TFRecordDataset(path)
+    if is_training:
+      d = d.repeat().shuffle(buffer_size=100)
+    return d.apply(tf.contrib.data.map_and_batch(
+        decode, batch_size=params["batch_size"], drop_remainder=is_training))
+
+  return input_fn
+
+
+def model_fn(features, labels, mode, params):
+  is_training = mode == tf.estimator.ModeKeys.TRAIN
+  model = modeling.BertModel(
+      config=modeling.BertConfig(vocab_size=8, hidden_size=16,
+                                 num_hidden_layers=1, num_attention_heads=2,
+                                 intermediate_size=16),
+      is_training=is_training, input_ids=features["input_ids"],
+      use_one_hot_embeddings=FLAGS.use_tpu)
+  output_layer = tf.contrib.layers.layer_norm(
+      inputs=model.get_pooled_output(), begin_norm_axis=-1,
+      begin_params_axis=-1, scope="head")
+  hidden_size = output_layer.shape[-1].value
+  output_weights = tf.get_variable(
+      "output_weights", [2, hidden_size],
+      initializer=tf.contrib.layers.xavier_initializer())
+  if is_training:
+    output_layer = tf.nn.dropout(output_layer, keep_prob=0.9)
+  logits = tf.matmul(output_layer, output_weights, transpose_b=True)
+  per_example_loss = tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=features["label_ids"], logits=logits)
+  loss = tf.reduce_mean(per_example_loss)
+  if is_training:
+    train_op = optimization.create_optimizer(loss, 1e-2, 30, 0, FLAGS.use_tpu)
+    return tf.contrib.tpu.TPUEstimatorSpec(
+        mode=mode, loss=loss, train_op=train_op, scaffold_fn=None)
+
+  def metric_fn(label_ids, logits):
+    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return {"eval_accuracy": tf.metrics.accuracy(label_ids, predictions)}
+
+  return tf.contrib.tpu.TPUEstimatorSpec(
+      mode=mode, loss=loss,
+      eval_metrics=(metric_fn, [features["label_ids"], logits]))
+
+
+def main(_):
+  tf.logging.set_verbosity(tf.logging.INFO)
+  tf.gfile.MakeDirs(FLAGS.output_dir)
+  path = FLAGS.output_dir + "/train.tf_record"
+  write_records(path)
+  tpu_cluster_resolver = None
+  if FLAGS.use_tpu and FLAGS.tpu_name:
+    tpu_cluster_resolver = tf.contrib.cluster_resolver.TPUClusterResolver(
+        FLAGS.tpu_name)
+  is_per_host = tf.contrib.tpu.InputPipelineConfig.PER_HOST_V2
+  run_config = tf.contrib.tpu.RunConfig(
+      cluster=tpu_cluster_resolver, model_dir=FLAGS.output_dir,
+      tpu_config=tf.contrib.tpu.TPUConfig(
+          iterations_per_loop=1000, num_shards=8,
+          per_host_input_for_training=is_per_host))
+  estimator = tf.contrib.tpu.TPUEstimator(
+      use_tpu=FLAGS.use_tpu, model_fn=model_fn, config=run_config,
+      train_batch_size=8, eval_batch_size=8)
+  estimator.train(input_fn_builder(path, True), max_steps=30)
+  result = estimator.evaluate(input_fn_builder(path, False))
+  print(json.dumps({name: float(result[name]) for name in result}))
+
+
+if __name__ == "__main__":
+  flags.mark_flag_as_required("output_dir")
+  tf.app.run()
+"""
+
+
+def run(code, *arguments):
+  return subprocess.run(
+    [sys.executable, "-c", code, *arguments],
+    capture_output=True,
+    check=False,
+    env=os.environ | {"PYTHONPATH": commands.ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    text=True,
+  )
+
+
+def test_a_script_trains_and_evaluates(tmp_path):
+  path = tmp_path / "run_words.py"
+  path.write_text(SCRIPT)
+  done = run(
+    f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')",
+    f"--output_dir={tmp_path}",
+  )
+  assert done.returncode == 0, done.stderr[-4000:]
+  assert done.stderr.count("Saving dict for global step 30") == 1
+  result = json.loads(done.stdout)
+  assert result["global_step"] == 30
+  assert result["eval_accuracy"] == 1
+
+
+def test_no_name_of_tensorflow_is_hidden():
+  done = run("""
+from bertlib import tensorflow_1 as tf
+print(*(name for name in vars(tf) if not name.startswith("_")))
+""")
+  assert set(done.stdout.split()) == {"contrib", "estimator"}
+
+
+def test_layer_norm_is_that_of_the_model():
+  done = run("""
+import numpy as np
+from bertlib import tensorflow_1 as tf
+import modeling
+
+inputs = tf.constant(np.random.RandomState(0).randn(3, 5, 8) * 2, tf.float32)
+outputs = [
+  tf.contrib.layers.layer_norm(
+    inputs, begin_norm_axis=-1, begin_params_axis=-1
+  ),
+  modeling.layer_norm(inputs, "reference"),
+]
+with tf.Session() as session:
+  session.run(tf.global_variables_initializer())
+  ours, reference = session.run(outputs)
+np.testing.assert_allclose(ours, reference, atol=1e-6)
+names = [variable.op.name for variable in tf.global_variables()]
+assert names[:2] == ["LayerNorm/beta", "LayerNorm/gamma"], names
+""")
+  assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_layer_norm_over_other_axes_is_refused():
+  done = run("""
+from bertlib import tensorflow_1 as tf
+tf.contrib.layers.layer_norm(
+  tf.zeros([2, 3]), begin_norm_axis=1, begin_params_axis=-1)
+""")
+  assert "ValueError: tf.contrib.layers.layer_norm: only" in done.stderr
+
+
+def test_an_unknown_name_of_contrib_names_the_page():
+  done = run("""
+from bertlib import tensorflow_1 as tf
+tf.contrib.crf
+""")
+  message = done.stderr.splitlines()[-1]
+  assert message.startswith("AttributeError: tf.contrib: ")
+  assert "'crf'" in message
+  assert str(PAGE.relative_to(commands.ROOT)) in message
+
+
+def test_the_page_lists_what_contrib_has():
+  done = run("""
+from bertlib import tensorflow_1 as tf
+print("\\n".join(vars(tf.contrib)))
+""")
+  assert done.stdout
+  text = PAGE.read_text()
+  missing = [n for n in done.stdout.split() if f"| `tf.contrib.{n}" not in text]
+  assert missing == []
