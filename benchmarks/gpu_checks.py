@@ -299,12 +299,14 @@ def _training_step(
 
 def _initialize(session: tf.Session) -> None:
   """Initializes variables; weights with the same values on each device."""
+  copies = tf.local_variables_initializer()  # 16-bit copies of weights
   session.run([tf.global_variables_initializer(), tf.tables_initializer()])
   for number, variable in enumerate(tf.trainable_variables()):
     if re.search(r"kernel|embeddings$|weights$", variable.op.name):
       random = np.random.default_rng(number)
       values = 0.02 * random.standard_normal(variable.shape.as_list())
       variable.load(values.astype(np.float32), session)
+  session.run(copies)
 
 
 def _train(
