@@ -347,6 +347,11 @@ class Compute:
       from_tensor, to_tensor, attention_mask, compute=self, **options
     )
 
+  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
+    """Calls `dot_product_attention`."""
+    tensors = query, key, value, mask
+    return dot_product_attention(*tensors, dropout_prob, dropout_seed)
+
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
     """Applies a Transformer layer with variables in `scope` to float [R, H].
 
@@ -744,7 +749,7 @@ def attention_layer(
   key = tf.transpose(key, [0, 2, 1, 3])  # [B, N, T, D]
   value = tf.transpose(value, [0, 2, 1, 3])  # [B, N, T, D]
 
-  context = dot_product_attention(
+  context = (compute or Compute()).attend(
     query,
     key,
     value,

@@ -269,6 +269,11 @@ int cuStreamCreate(void **stream, unsigned flags) { return make(stream); }
 int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
   return make(stream);
 }
+int cuStreamSynchronize(void *stream) {
+  report("wait\n");
+  return SUCCESS;
+}
+int cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 int cuEventCreate(void **event, unsigned flags) { return make(event); }
 int cuEventElapsedTime(float *milliseconds, void *start, void *end) {
   *milliseconds = 1;
@@ -436,6 +441,7 @@ PRODUCT(cublasGemmBatchedEx)
 PRODUCT(cublasGemmStridedBatchedEx)
 PRODUCT(cublasLtMatmul)
 PRODUCT(cublasSgemm_v2)
+PRODUCT(cublasSgemmEx)
 PRODUCT(cublasSgemmBatched)
 PRODUCT(cublasSgemmStridedBatched)
 PRODUCT(cublasSgemv_v2)

@@ -120,7 +120,7 @@ def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
   """--precision=auto takes the dtype of the fastest products."""
   del settings
   dtypes = precision.supported_dtypes()
-  rates = precision.product_rates(dtypes, rows=8192 if has_gpu() else 512)
+  rates = precision.product_rates(dtypes, rows=4096)
   chosen = precision.fastest_dtype()
   shown = ", ".join(f"{n} {r / 1e12:.3g} TFLOP/s" for n, r in rates.items())
   passed = rates[chosen] >= max(rates.values()) / 1.5

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 from benchmarks import training_step
 from benchmarks.side_by_side import Answer, timed
@@ -37,9 +38,24 @@ def products(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def ours(settings: SimpleNamespace) -> Iterator[Answer]:
   """A step of ours: training as in run_classifier.py, or prediction."""
+  session, fetches, feed, description = make_step(settings)
+  training_step.repeat(3, session.run, fetches, feed)
+  yield {"description": description}
+  while True:
+    seconds = timed(
+      training_step.repeat, settings.steps, session.run, fetches, feed
+    )
+    yield {"a step": seconds / settings.steps}
+
+
+def make_step(
+  settings: SimpleNamespace,
+) -> tuple[Any, Any, dict[Any, Any], str]:
+  """A session with a step, what to run, what to feed, and a description."""
   if settings.is_training:
-    yield from training_step.ours(settings)
-    return
+    _, keywords = training_step.plan(settings)
+    description = training_step.describe(keywords)
+    return *training_step.make_step(settings, **keywords), description
   import tensorflow.compat.v1 as tf
 
   import modeling
@@ -72,14 +88,7 @@ def ours(settings: SimpleNamespace) -> Iterator[Answer]:
     session = tf.Session()
     session.run(tf.global_variables_initializer())
   feed = {features[name]: array for name, array in batch.items()}
-  training_step.repeat(3, session.run, spec.predictions, feed)
-  yield {"description": compute.dtype.name}
-  while True:
-    seconds = timed(
-      training_step.repeat,
-      *(settings.steps, session.run, spec.predictions, feed),
-    )
-    yield {"a step": seconds / settings.steps}
+  return session, spec.predictions, feed, compute.dtype.name
 
 
 def transformers(settings: SimpleNamespace) -> Iterator[Answer]:

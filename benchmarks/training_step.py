@@ -213,6 +213,18 @@ def graph_side(
   Yields:
     See `side_by_side`.
   """
+  session, train_op, feed = make_step(settings, **keywords)
+  repeat(2, session.run, train_op, feed)
+  yield {"description": description}
+  while True:
+    seconds = timed(repeat, settings.steps, session.run, train_op, feed)
+    yield {"a step": seconds / settings.steps}
+
+
+def make_step(
+  settings: SimpleNamespace, **keywords: Any
+) -> tuple[Any, Any, dict[Any, Any]]:
+  """A session with a training step, its op, and the batch to feed."""
   import tensorflow.compat.v1 as tf
 
   import modeling
@@ -229,12 +241,7 @@ def graph_side(
   session, features, train_op = training_session(
     placeholders, config, settings.batch_size, num_train_steps=1000, **keywords
   )
-  feed = {features[name]: array for name, array in batch.items()}
-  repeat(2, session.run, train_op, feed)
-  yield {"description": description}
-  while True:
-    seconds = timed(repeat, settings.steps, session.run, train_op, feed)
-    yield {"a step": seconds / settings.steps}
+  return session, train_op, {features[n]: array for n, array in batch.items()}
 
 
 def training_session(

@@ -9,8 +9,8 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
 - `unpad`: dense layers run on real tokens only. `for_batch` returns an
   `UnpaddedCompute`, which overrides `positions`, `unpad_input`, `pad_output`,
   `gather_positions` and `attention_layer`; `UnpaddedRows` maps rows to tokens.
-- `jit_compile`: XLA fuses the operations between matrix products. Overrides
-  `dense`, `add_and_norm` and the attention of `UnpaddedCompute`; see
+- `jit_compile`: XLA fuses the operations between matrix products, `on_gpu` by
+  functions that suit a GPU. Overrides `attend`, `dense` and `add_and_norm`; see
   `xla_fusion`.
 - `copy_weights`: the optimizer keeps 16-bit copies of the kernels. Overrides
   `dense`.
@@ -19,9 +19,9 @@ implementation; `FastCompute` adds the options; `UnpaddedCompute` is
 - `recompute`: gradient checkpointing, that is, activations are recomputed for
   the gradient instead of stored. Overrides `run_layer`.
 
-`for_inference` turns off `jit_compile`, `recompute` and `copy_weights`, which
-only training needs. Kernels may be those of `int8`, which bring their own
-product. Shapes are those of `modeling`.
+`for_inference` turns off `recompute` and `copy_weights`, which only training
+needs, and `jit_compile`, unless `jit_inference` is set. Kernels may be those of
+`int8`, which bring their own product. Shapes are those of `modeling`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class FastCompute(modeling.Compute):
     jit_compile: in training, fuse the operations between matrix products by
       XLA, and draw the dropout masks inside of them, from a hash. Each shape
       is compiled once. Not for a TPU, where the whole model is compiled anyway.
+    jit_inference: `jit_compile` is for inference too. Only for GPUs: on a CPU
+      the kernels of oneDNN are faster.
+    on_gpu: whether `jit_compile` is for a GPU.
     recompute: in training, store only the input of each layer and recompute
       its activations for the gradient.
     copy_weights: in training in 16 bits, multiply by copies of the kernels that
@@ -66,6 +69,8 @@ class FastCompute(modeling.Compute):
   dtype: Any = tf.float32
   unpad: bool = False
   jit_compile: bool = False
+  jit_inference: bool = False
+  on_gpu: bool = False
   recompute: bool = False
   copy_weights: bool = False
   use_onednn: bool = False
@@ -82,7 +87,7 @@ class FastCompute(modeling.Compute):
     """See base class."""
     return dataclasses.replace(
       self,
-      jit_compile=False,
+      jit_compile=self.jit_inference and self.jit_compile,
       recompute=False,
       copy_weights=False,
       is_training=False,
@@ -93,6 +98,15 @@ class FastCompute(modeling.Compute):
     if not self.unpad:
       return self
     return UnpaddedCompute(**vars(self), rows=UnpaddedRows(input_mask))
+
+  def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
+    """See base class."""
+    arguments = query, key, value, mask, dropout_prob, dropout_seed
+    if mask is None or not self._fuses():
+      return super().attend(*arguments)
+    if self.on_gpu:
+      return xla_fusion.attention_on_gpu(*arguments)
+    return xla_fusion.attention_on_cpu(*arguments)
 
   def run_layer(self, layer: Callable, hidden, scope, is_repeatable: bool):
     """See base class.
@@ -115,7 +129,7 @@ class FastCompute(modeling.Compute):
     if self.copy_weights and inputs.dtype != tf.float32:
       kernel = optimization.weight_copy(kernel, inputs.dtype)
     kernel, bias = (tf.cast(v, inputs.dtype) for v in (kernel, bias))
-    return xla_fusion.fused_dense(inputs, kernel, bias, activation)
+    return xla_fusion.fused_dense(inputs, kernel, bias, activation, self.on_gpu)
 
   def add_and_norm(
     self, output, residual, dropout_prob, dropout_seed, epsilon: float
@@ -271,10 +285,7 @@ class UnpaddedCompute(FastCompute):
     if self._infers_by_onednn() and onednn.has_softmax(query.dtype):
       context = _attention_by_onednn(query, key, value, attention_mask)
     else:
-      attend = modeling.dot_product_attention
-      if self._fuses():
-        attend = xla_fusion.fused_attention
-      context = attend(
+      context = self.attend(
         query * (1.0 / math.sqrt(size_per_head)),
         key,
         value,

@@ -1,4 +1,4 @@
-"""Operations between matrix products, compiled by XLA for training.
+"""Operations between matrix products, compiled by XLA.
 
 Each is a function of `modeling` or a method of `modeling.Compute` in fewer
 passes over its tensors, and with its own gradient. Shapes are those of
@@ -57,7 +57,9 @@ def _widened(tensor):
   return tf.cast(tensor, tf.float32) if tensor.dtype.is_floating else tensor
 
 
-def fused_dense(inputs, kernel, bias, activation: Callable | None):
+def fused_dense(
+  inputs, kernel, bias, activation: Callable | None, on_gpu: bool
+):
   """`modeling.Compute.dense` with faster gradients."""
 
   @tf.custom_gradient
@@ -70,8 +72,8 @@ def fused_dense(inputs, kernel, bias, activation: Callable | None):
         upstream = differentiate(product, bias, upstream)
       return (
         tf.matmul(upstream, kernel, transpose_b=True),
-        _product_of_transposed(inputs, upstream),
-        _column_sums(upstream),
+        _kernel_gradient(inputs, upstream, on_gpu),
+        _bias_gradient(upstream, on_gpu),
       )
 
     if activation is None and inputs.dtype == tf.float32:
@@ -93,28 +95,35 @@ def _activation_gradient(product, bias, upstream, *, activation):
   return tf.gradients(output, product, upstream)[0]
 
 
-def _product_of_transposed(inputs, upstream):
-  """Gradient of a kernel: [R, width] and [R, units] to [width, units]."""
-  # A product whose first operand is transposed takes longer than transposing a
-  # narrow matrix, which query, key and value have in common.
-  if inputs.shape.as_list()[1] > upstream.shape.as_list()[1]:
+def _kernel_gradient(inputs, upstream, on_gpu: bool):
+  """[R, width] and [R, units] to [width, units]."""
+  # On a CPU, a product whose first operand is transposed takes longer than
+  # transposing a narrow matrix, which query, key and value have in common.
+  if on_gpu or inputs.shape.as_list()[1] > upstream.shape.as_list()[1]:
     return tf.matmul(inputs, upstream, transpose_a=True)
   # With three axes, or else Grappler would make it the above.
   columns = tf.transpose(inputs[:, tf.newaxis], [2, 1, 0])  # [width, 1, R]
   return tf.matmul(tf.squeeze(columns, axis=1), upstream)
 
 
+def _bias_gradient(upstream, on_gpu: bool):
+  """[R, units] to [units]."""
+  if on_gpu:
+    return _jit(_column_sums)(upstream)
+  # On a CPU, a product is faster than a sum, in 16 bits.
+  ones = tf.ones([1, modeling.get_shape_list(upstream)[0]], upstream.dtype)
+  return tf.matmul(ones, upstream)[0]
+
+
 def _column_sums(matrix):
-  """Gradient of a bias, as a product: faster than a sum, in 16 bits."""
-  ones = tf.ones([1, modeling.get_shape_list(matrix)[0]], matrix.dtype)
-  return tf.matmul(ones, matrix)[0]
+  return tf.cast(tf.reduce_sum(_widened(matrix), axis=0), matrix.dtype)
 
 
-def fused_attention(
+def attention_on_cpu(
   query, key, value, attention_mask, dropout_prob: float, dropout_seed
 ):
   """`modeling.dot_product_attention` in fewer passes over [B, N, F, T]."""
-  noise = mask_key(dropout_seed)
+  noise = _noise(dropout_prob, dropout_seed)
   bias = modeling.attention_bias(attention_mask)
   drop = _jit(_dropped_probs, dropout_prob=dropout_prob, dtype=value.dtype)
   softmax_gradient = _jit(_softmax_gradient, dropout_prob=dropout_prob)
@@ -153,12 +162,33 @@ def _softmax_gradient(probs, by_prob, context, upstream, key, *, dropout_prob):
   return tf.cast(probs * (gradient - means), by_prob.dtype)
 
 
+def attention_on_gpu(
+  query, key, value, attention_mask, dropout_prob: float, dropout_seed
+):
+  """`modeling.dot_product_attention` with softmax by XLA.
+
+  On a GPU that is one kernel, and one for its gradient. Stored for the gradient
+  are the scores and the probabilities after dropout.
+  """
+  scores = tf.matmul(query, key, transpose_b=True)
+  probs = compiled(_attention_probs, dropout_prob=dropout_prob)
+  # bool is in the memory of the GPU, and has no gradient.
+  noise = _noise(dropout_prob, dropout_seed)
+  dropped = probs(scores, tf.cast(attention_mask, tf.bool), noise)
+  return tf.matmul(dropped, value)
+
+
+def _attention_probs(scores, attention_mask, key, *, dropout_prob):
+  probs = tf.nn.softmax(scores + modeling.attention_bias(attention_mask))
+  return _dropped(probs, key, dropout_prob)
+
+
 def fused_add_and_norm(
   output, residual, weights, dropout_prob, dropout_seed, epsilon: float
 ):
   """`modeling.Compute.add_and_norm`, given the weights of the norm."""
   fused = compiled(_normalized_sum, epsilon=epsilon, dropout_prob=dropout_prob)
-  return fused(output, residual, *weights, mask_key(dropout_seed))
+  return fused(output, residual, *weights, _noise(dropout_prob, dropout_seed))
 
 
 def _normalized_sum(
@@ -187,6 +217,13 @@ def mask_key(dropout_seed):
     seed = [key, tf.cast(step, tf.int32)]
     words = tf.random.stateless_uniform([2], seed, None, None, tf.int32)
   return tf.bitcast(words, tf.uint32)
+
+
+def _noise(dropout_prob: float, dropout_seed):
+  """`mask_key`, or zeros without dropout."""
+  if not dropout_prob:
+    return tf.zeros([2], tf.uint32)
+  return mask_key(dropout_seed)
 
 
 def keep_mask(shape, dropout_prob: float, key):

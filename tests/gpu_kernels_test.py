@@ -39,12 +39,12 @@ TASKS = (
   "pretraining",
 )
 PRECISIONS = ("float32", "bfloat16", "float16")
-SWITCHES = ("accumulates", "recomputes", "dropout", "unpads")
+SWITCHES = ("accumulates", "recomputes", "dropout", "unpads", "xla")
 CASES = [
   (
     task,
     precision,
-    *(bool((3 * row + 5 * column) >> bit & 1) for bit in range(4)),
+    *(bool((3 * row + 11 * column) >> bit & 1) for bit in range(5)),
   )
   for row, task in enumerate(TASKS)
   for column, precision in enumerate(PRECISIONS)
@@ -135,9 +135,9 @@ def test_cases_combine_any_two_choices():
 
 @pytest.mark.parametrize(("task", "precision", *SWITCHES), CASES, ids=str)
 def test_gpu_computes_the_training_step(
-  task, precision, accumulates, recomputes, dropout, unpads, gpu, kernels
+  task, precision, accumulates, recomputes, dropout, unpads, xla, gpu, kernels
 ):
-  arguments = [f"--precision={precision}"]
+  arguments = [f"--precision={precision}", f"--xla={'on' if xla else 'off'}"]
   arguments += ["--gradient_accumulation_steps=2"] if accumulates else []
   arguments += ["--recompute_activations"] if recomputes else []
   arguments += ["--mask_padding"] if task == "squad" and unpads else []
@@ -152,7 +152,8 @@ def test_gpu_computes_the_training_step(
   assert unexplained(copies_of(nodes), COPIES) == ""
   assert has_unpadding(nodes) == bool(unpads)
   assert not called_operations(graph) & CALLBACKS
-  assert not {n.op for n in nodes.values() if n.op.startswith(("_", "Xla"))}
+  of_compilers = {n.op for n in nodes.values() if n.op.startswith(("_", "Xla"))}
+  assert of_compilers == ({"XlaCluster"} if xla else set())
 
 
 def has_unpadding(nodes):
@@ -169,25 +170,22 @@ def called_operations(graph):
 # Choices where there is a GPU
 
 
-def test_gpu_has_neither_xla_nor_onednn_by_default(gpu):
-  settings = task_models.run_of("ner").settings
-  assert settings.compute.xla == "off"
-  compute = step_plan.read_compute(settings)
-  assert compute.unpad
-  assert not (compute.jit_compile or compute.use_onednn)
+def test_gpu_computes_by_xla_and_without_onednn_by_default(gpu):
+  compute = step_plan.read_compute(task_models.run_of("ner").settings)
+  assert compute.unpad and compute.jit_compile and compute.on_gpu
+  assert not compute.use_onednn
 
 
-def test_step_compiled_by_xla_copies_no_more(gpu, kernels):
-  with tf.Graph().as_default() as graph:
-    outputs = training_step("ner", "--xla=on", "--precision=bfloat16")
-    nodes = gpu_placement.place(graph, outputs, kernels)
-  assert "XlaCluster" in {node.op for node in nodes.values()}
-  assert unexplained(copies_of(nodes), COPIES) == ""
+@pytest.mark.parametrize(("xla", "compiles"), [("auto", False), ("on", True)])
+def test_prediction_on_a_gpu_is_compiled_on_request(gpu, xla, compiles):
+  made = task_models.run_of("ner", f"--xla={xla}")
+  compute = step_plan.read_compute(made.settings).for_inference()
+  assert compute.jit_compile == compiles
 
 
 def test_optimizer_on_cpu_leaves_the_weights_on_the_gpu(gpu, kernels):
   with tf.Graph().as_default() as graph:
-    outputs = training_step("regression", "--optimizer_on_cpu")
+    outputs = training_step("regression", "--optimizer_on_cpu", "--xla=off")
     moments = {
       v.op.name for v in tf.global_variables() if "/adam_" in v.op.name
     }

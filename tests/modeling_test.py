@@ -953,13 +953,14 @@ def test_masked_lm_logits_accept_gathered_states():
   np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("unpad", [False, True])
-def test_compiled_model_trains_like_the_plain_model(unpad):
-  compiled = training_model(FastCompute(jit_compile=True, unpad=unpad)).run(
-    *LAYOUTS["ragged"]
-  )
+def test_compiled_model_trains_like_the_plain_model(unpad, on_gpu):
+  compute = FastCompute(jit_compile=True, unpad=unpad, on_gpu=on_gpu)
   assert_all_close(
-    compiled, training_model(PLAIN).run(*LAYOUTS["ragged"]), 1e-5
+    training_model(compute).run(*LAYOUTS["ragged"]),
+    training_model(PLAIN).run(*LAYOUTS["ragged"]),
+    1e-5,
   )
 
 
@@ -999,10 +1000,13 @@ def test_fused_sublayer_end_equals_the_plain_one(monkeypatch, dropout_prob):
   )
 
 
+@pytest.mark.parametrize(
+  "attend", [xla_fusion.attention_on_cpu, xla_fusion.attention_on_gpu]
+)
 @pytest.mark.parametrize("dropout_prob", [0.0, 0.3])
 @pytest.mark.parametrize("num_queries", [5, 2])
 def test_fused_attention_equals_the_plain_one(
-  monkeypatch, num_queries, dropout_prob
+  monkeypatch, num_queries, dropout_prob, attend
 ):
   query, key, value = (
     tf.random.stateless_normal([3, 2, length, 4], [3, number])
@@ -1010,7 +1014,7 @@ def test_fused_attention_equals_the_plain_one(
   )
   mask = tf.sequence_mask([5, 3, 1], 5)[:, tf.newaxis]
   options = mask, dropout_prob, (1, tf.constant(3))
-  fused = xla_fusion.fused_attention(query, key, value, *options)
+  fused = attend(query, key, value, *options)
   monkeypatch.setattr(modeling, "dropout", masked_dropout)
   plain = modeling.dot_product_attention(query, key, value, *options)
   assert_same_with_gradients(plain, fused, [query, key, value])

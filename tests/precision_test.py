@@ -66,19 +66,16 @@ def test_no_instruction_set_is_known_without_linux(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("gpus", "rates", "chosen"),
+  ("rates", "chosen"),
   [
-    ([], {"float32": 1.0, "bfloat16": 1.4}, "float32"),
-    ([], {"float32": 1.0, "bfloat16": 1.6}, "bfloat16"),
-    ([(9, 0)], {"float32": 1, "bfloat16": 0.1, "float16": 9}, "float16"),
-    ([(9, 0)], {"float32": 1, "bfloat16": 9.0, "float16": 9.1}, "bfloat16"),
-    ([(9, 0)], {"float32": 1, "bfloat16": 1.4, "float16": 1.4}, "float32"),
+    ({"float32": 1.0, "bfloat16": 1.4}, "float32"),
+    ({"float32": 1.0, "bfloat16": 1.6}, "bfloat16"),
   ],
 )
 def test_fastest_supported_dtype_is_selected_and_logged(
-  machine, monkeypatch, log, gpus, rates, chosen
+  machine, monkeypatch, log, rates, chosen
 ):
-  machine(["amx_bf16"], *gpus)
+  machine(["amx_bf16"])
   monkeypatch.setattr(precision, "product_rates", lambda dtypes: rates)
   assert precision.fastest_dtype.__wrapped__() == chosen  # not cached
   (line,) = log
@@ -86,13 +83,19 @@ def test_fastest_supported_dtype_is_selected_and_logged(
 
 
 @pytest.mark.parametrize(
-  ("features", "measures", "chosen"),
-  [([], True, "float32"), (["amx_bf16"], False, "bfloat16")],
+  ("features", "gpus", "measures", "chosen"),
+  [
+    ([], [], True, "float32"),
+    (["amx_bf16"], [], False, "bfloat16"),
+    ([], [(9, 0)], True, "bfloat16"),
+    ([], [(7, 5)], True, "float16"),
+    ([], [(6, 0)], True, "float32"),
+  ],
 )
 def test_nothing_is_measured_if_instruction_sets_decide(
-  machine, monkeypatch, features, measures, chosen
+  machine, monkeypatch, features, gpus, measures, chosen
 ):
-  machine(features)
+  machine(features, *gpus)
   monkeypatch.setattr(precision, "product_rates", None)
   assert precision.fastest_dtype.__wrapped__(measures) == chosen
 

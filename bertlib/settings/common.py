@@ -122,8 +122,9 @@ class ComputeSettings:
     ["auto", *CHOICES["xla"]],
     "Use XLA in training to fuse the operations between matrix products and"
     " the weight update. Compilation takes about a second per batch shape."
-    " auto is on where there is no GPU; the choice is recorded in"
-    " --output_dir, where later runs reuse it.",
+    " auto is on, unless XLA cannot compile for the GPU; the choice is recorded"
+    " in --output_dir, where later runs reuse it. On a GPU, on compiles"
+    " evaluation and prediction as well.",
   )
   gradient_accumulation_steps: int = option.integer(
     1,

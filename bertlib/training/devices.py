@@ -200,7 +200,7 @@ def choose(
   """
   choosers = {
     "precision": lambda: _fastest_precision(devices),
-    "xla": _xla_without_gpu,
+    "xla": _xla_where_it_compiles,
   }
   chosen, automatic = {}, set()
   for name, choose_value in choosers.items():
@@ -229,5 +229,19 @@ def _fastest_precision(devices: DeviceSettings) -> str:
   return precision.fastest_dtype(measures=measures)
 
 
-def _xla_without_gpu() -> str:
-  return "off" if tf.config.list_physical_devices("GPU") else "on"
+def _xla_where_it_compiles() -> str:
+  """Compiles a function for the GPU, which needs programs of CUDA."""
+  if not tf.config.list_physical_devices("GPU"):
+    return "on"
+  double = tf.function(lambda x: 2.0 * x, jit_compile=True, autograph=False)
+  try:
+    with tf.Graph().as_default(), tf.Session() as session:
+      session.run(double(tf.ones([2])))
+  except tf.errors.OpError as error:
+    logging.warning(
+      "--xla=auto: off, since XLA cannot compile for this GPU. Install"
+      " tensorflow[and-cuda], which brings ptxas. %s",
+      error.message,
+    )
+    return "off"
+  return "on"

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 
+import tensorflow.compat.v1 as tf
 from absl import logging
 
 import modeling
@@ -78,10 +79,13 @@ def read_compute(
     The `FastCompute`, with `recompute` off.
   """
   on_tpu = settings.devices.on_tpu
+  on_gpu = bool(tf.config.list_physical_devices("GPU")) and not on_tpu
   return FastCompute(
     dtype=precision.hidden_dtype(settings.compute.precision),
     unpad=masks_padding and not on_tpu,
     jit_compile=settings.compute.xla == "on" and not on_tpu,
+    jit_inference=on_gpu and "xla" not in settings.compute.automatic,
+    on_gpu=on_gpu,
     use_onednn=not on_tpu and onednn.is_available(),
   )
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow.compat.v1 as tf
 
 from bertlib.errors import InputError
 from bertlib.settings import option
@@ -48,6 +49,18 @@ def test_auto_precision_on_a_tpu_is_bfloat16(switch):
     devices.choose(
       ComputeSettings(precision="float16"), DeviceSettings(**switch)
     )
+
+
+def test_xla_is_off_if_it_cannot_compile_for_the_gpu(monkeypatch, caplog):
+  def fail(*_):
+    raise tf.errors.InternalError(None, None, "No ptxas is available")
+
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a GPU"])
+  monkeypatch.setattr(tf.Session, "run", fail)
+  settings = ComputeSettings(precision="float32", xla="auto")
+  assert devices.choose(settings, DeviceSettings()).xla == "off"
+  (message,) = caplog.messages
+  assert "tensorflow[and-cuda]" in message and "No ptxas" in message
 
 
 @on_each_switch

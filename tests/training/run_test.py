@@ -191,8 +191,8 @@ def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
   ("xla", "devices", "jit_compile"),
   [
     ("auto", [], True),
-    ("auto", ["a GPU"], False),
-    ("on", ["a GPU"], True),
+    ("auto", ["a GPU"], True),
+    ("off", ["a GPU"], False),
     ("off", [], False),
   ],
 )
