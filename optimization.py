@@ -66,6 +66,8 @@ class StepOptions(NamedTuple):
     num_micro_batches: micro-batches per step (gradient accumulation);
       `training_step` takes the accumulated gradients.
     jit_compile: whether XLA compiles the weight update; not for a TPU.
+    jit_norm: whether XLA compiles the norm of the gradients, for one GPU: each
+      is read once, without a copy in float32.
     on_cpu: whether moments and weight update stay in host memory.
   """
 
@@ -82,6 +84,7 @@ class StepOptions(NamedTuple):
   clip_norm: float | None = 1.0
   num_micro_batches: int = 1
   jit_compile: bool = False
+  jit_norm: bool = False
   on_cpu: bool = False
 
 
@@ -167,7 +170,7 @@ def training_step(
     options.schedule,
     options.power,
   )
-  mean, norm = mean_over_replicas(gradients, use_tpu)
+  mean, norm = mean_over_replicas(gradients, use_tpu, options.jit_norm)
   if loss_scale:
     norm /= loss_scale.value
   optimizer = _make_optimizer(
@@ -314,13 +317,14 @@ def sum_over_replicas(values, use_tpu: bool = False):
 
 
 def mean_over_replicas(
-  local: Gradients, use_tpu: bool = False
+  local: Gradients, use_tpu: bool = False, jit_norm: bool = False
 ) -> tuple[Gradients, Any]:
   """All-reduces per-replica gradients to those of the global batch.
 
   Args:
     local: gradients of the replica's batch.
     use_tpu: whether the replicas are TPU cores.
+    jit_norm: see `StepOptions`; has no effect on several replicas.
 
   Returns:
     The `Gradients` of the global batch, dense if there are several replicas;
@@ -329,9 +333,11 @@ def mean_over_replicas(
     summed.
   """
   count = num_replicas(use_tpu)
-  if not use_tpu and count == 1:
-    return local, tf.linalg.global_norm(list(map(in_float32, local.gradients)))
   present = [g for g in local.gradients if g is not None]
+  if not use_tpu and count == 1:
+    norm = _compiled_norm() if jit_norm else _global_norm
+    # Only the values of sparse gradients: XLA knows no `IndexedSlices`.
+    return local, norm([getattr(g, "values", g) for g in present])
   is_sparse = [isinstance(g, tf.IndexedSlices) for g in present]
   means, squares = sum_over_replicas(
     (
@@ -355,6 +361,16 @@ def mean_over_replicas(
   present = iter(present)
   gradients = [None if g is None else next(present) for g in local.gradients]
   return Gradients(loss, scalars, gradients, local.variables), norm
+
+
+def _global_norm(gradients: Sequence[Any]):
+  """Root of the sum of all squares, float32 []."""
+  return tf.linalg.global_norm(list(map(in_float32, gradients)))
+
+
+@functools.cache
+def _compiled_norm() -> Callable:
+  return tf.function(_global_norm, jit_compile=True, autograph=False)
 
 
 def _update_on_each_device(update_fn: Callable, variable, arguments):

@@ -71,36 +71,52 @@ def graph_tests(settings: SimpleNamespace) -> Iterator[Answer]:
 
 
 def placement(settings: SimpleNamespace) -> Iterator[Answer]:
-  """TensorFlow places operations where `gpu_placement` says."""
+  """TensorFlow places operations where `gpu_placement` says, and copies as few.
+
+  Without Grappler, which renames operations.
+  """
   if not has_gpu():
     yield _answer(None, "no GPU")
     return
   kernels = gpu_placement.read_kernels(
     os.path.join(_LISTS, f"tensorflow-{_release()}.json")
   )
-  found = tf.RunMetadata()
-  with tf.Graph().as_default() as graph:
-    outputs = _training_step(settings, "classification")
-    nodes = gpu_placement.place(graph, outputs, kernels)
-    options = tf.RunOptions(output_partition_graphs=True)
-    config = tf.ConfigProto(allow_soft_placement=True)
-    rewrites = config.graph_options.rewrite_options
-    rewrites.disable_meta_optimizer = True
-    with tf.Session(config=config) as session:
-      _initialize(session)
-      session.run(outputs, None, options, found)
-  elsewhere = [
-    node.name
-    for part in found.partition_graphs
-    for node in part.node
-    if node.name in nodes
-    and bool(nodes[node.name].why_on_cpu) != ("CPU" in node.device)
-  ]
+  differences, num_operations = [], 0
+  for task in TASKS[:1] if settings.toy else TASKS:
+    with tf.Graph().as_default() as graph:
+      outputs = _training_step(settings, task)
+      nodes = gpu_placement.place(graph, outputs, kernels)
+      placed = _run_unchanged(outputs)
+    num_operations += len(nodes)
+    differences += [
+      f"{task}: {node.name} is on {node.device}"
+      for node in placed
+      if node.name in nodes
+      and bool(nodes[node.name].why_on_cpu) != ("CPU" in node.device)
+    ]
+    predicted = {made.name for made, _ in gpu_placement.copies_to_host(nodes)}
+    fetched = {outputs[0].op.name}
+    copied = set(gpu_placement.copied_to_host(placed))
+    differences += [
+      f"{task}: {name} is copied" for name in copied - predicted - fetched
+    ]
   yield _answer(
-    not elsewhere,
-    f"{len(nodes)} operations, {len(elsewhere)} elsewhere than predicted"
-    + "".join(f"; {name}" for name in elsewhere[:5]),
+    not differences,
+    f"{num_operations} operations, {len(differences)} differ"
+    + "".join(f"; {difference}" for difference in differences[:5]),
   )
+
+
+def _run_unchanged(outputs: Sequence[Any]) -> list[Any]:
+  """Runs operations as they are; returns their nodes, with devices."""
+  found = tf.RunMetadata()
+  options = tf.RunOptions(output_partition_graphs=True)
+  config = tf.ConfigProto(allow_soft_placement=True)
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  with tf.Session(config=config) as session:
+    _initialize(session)
+    session.run(outputs, None, options, found)
+  return [node for part in found.partition_graphs for node in part.node]
 
 
 def cpu_numbers(settings: SimpleNamespace) -> Iterator[Answer]:

@@ -22,6 +22,10 @@ from bertlib.training.tpu import op_defs_of
 # Kernels that wait for a number from the GPU, for the shape of their output.
 _WAITING = {"DynamicPartition", "Unique", "UniqueV2", "Where"}
 
+# Operations that read only the shape of their input: TensorFlow places them
+# where the input is.
+_OF_SHAPES = {"Rank", "Shape", "ShapeN", "Size"}
+
 _ON_HOST = {tf.resource, tf.string}  # in host memory on every device
 
 
@@ -91,7 +95,30 @@ def place(
     on_cpu = next((node for node in group if node.why_on_cpu), None)
     for node in group if on_cpu else ():
       node.why_on_cpu = node.why_on_cpu or f"as {on_cpu.name} ({on_cpu})"
+  _follow_neighbors(nodes)
   return nodes
+
+
+def _follow_neighbors(nodes: Mapping[str, Node]) -> None:
+  """Moves what TensorFlow computes where its only neighbor is.
+
+  These are operations without inputs that one other reads, and those that read
+  only a shape.
+  """
+  readers = defaultdict(set)
+  for node in nodes.values():
+    for _, _, source, _ in node.inputs:
+      readers[source].add(node.name)
+  for node in nodes.values():
+    neighbors = set()
+    if node.op in _OF_SHAPES:
+      neighbors = {source for _, _, source, _ in node.inputs}
+    elif not (node.inputs or node.near or node.device):
+      neighbors = readers[node.name]
+    if len(neighbors) == 1:
+      (neighbor,) = neighbors
+      why = nodes[neighbor].why_on_cpu
+      node.why_on_cpu = node.why_on_cpu or (why and f"beside {neighbor}")
 
 
 def _choose(node: Node, rows: Sequence[Mapping[str, str]]) -> None:
@@ -166,6 +193,24 @@ def copies_to_host(nodes: Mapping[str, Node]) -> list[tuple[Node, Node]]:
     ):
       found.append((reader, reader))
   return found
+
+
+def copied_to_host(nodes: Iterable[Any]) -> Iterator[str]:
+  """Names of operations whose result TensorFlow copies from the GPU.
+
+  `nodes` are `NodeDef`s of its partition graphs. `_Send` reads memory of its
+  device, and `_HostRecv` is in host memory on every device.
+  """
+  nodes = list(nodes)
+  to_host = {
+    node.attr["tensor_name"].s
+    for node in nodes
+    if node.op == "_HostRecv" or (node.op == "_Recv" and "CPU" in node.device)
+  }
+  for node in nodes:
+    is_sent = node.op == "_Send" and "GPU" in node.device
+    if is_sent and node.attr["tensor_name"].s in to_host:
+      yield node.input[0].partition(":")[0]
 
 
 class _Flattener:

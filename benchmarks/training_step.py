@@ -277,9 +277,10 @@ def training_session(
   with tf.Graph().as_default():
     features = make_features()
     spec = model_fn(features, None, "train", {"batch_size": batch_size})
+    copies = tf.local_variables_initializer()  # 16-bit copies of weights
     session = tf.Session()
     session.run(tf.global_variables_initializer())
-    session.run(tf.local_variables_initializer())  # copies of weights
+    session.run(copies)
   return session, features, spec.train_op
 
 

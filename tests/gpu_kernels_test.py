@@ -55,6 +55,7 @@ ON_HOST = {
   r"^batch(_1)?/": "the input pipeline reads and parses records",
   r"(^|/)unpadding(_\d+)?/": "shapes depend on the number of tokens",
   r"loss_scale/good_steps": "GPUs have no int32 variables; one number",
+  r", beside ": "shapes and constants follow their neighbors",
 }
 # Why tensors are copied from the GPU within a step: "maker -> reader".
 COPIES = {
@@ -200,10 +201,11 @@ def test_batch_in_gpu_memory_would_be_copied_back(gpu, kernels):
   """Why input pipelines prefetch batches to host memory only."""
 
   def on_gpu(layout):
-    return {
-      name: tf.placeholder(values.dtype, values.shape, name)
-      for name, values in task_models.random_batch(layout).items()
-    }
+    with tf.device("/gpu:0"):
+      return {
+        name: tf.placeholder(values.dtype, values.shape, name)
+        for name, values in task_models.random_batch(layout).items()
+      }
 
   with tf.Graph().as_default() as graph:
     outputs = training_step("classification weighted", make_batch=on_gpu)
@@ -226,11 +228,22 @@ def vector():
 
 
 def test_operation_without_gpu_kernel_is_on_the_host(vector, kernels):
-  called = tf.numpy_function(lambda x: x, [vector], tf.float32, name="call")
+  square = tf.square(vector, name="square")
+  called = tf.numpy_function(lambda x: x, [square], tf.float32, name="call")
   nodes = placed(tf.identity(called, "result"), kernels)
   assert [n.name for n in gpu_placement.on_host(nodes)] == ["call"]
-  assert copies_of(nodes)[0].startswith("vector -> call")
+  assert copies_of(nodes)[0].startswith("square -> call")
   assert len(copies_of(nodes)) == 1  # the result is copied to the GPU
+
+
+def test_shape_and_constant_are_where_their_neighbor_is(vector, kernels):
+  one = tf.placeholder(tf.float32, [None], name="one")
+  with tf.device("/cpu:0"):
+    total = one + 1.0
+  result = tf.fill(tf.size(total, name="size")[tf.newaxis], 2.0, name="result")
+  nodes = placed(result, kernels)
+  on_host = {n.name for n in gpu_placement.on_host(nodes)}
+  assert {"one", "size"} < on_host and "result" not in on_host
 
 
 def test_shape_of_a_gpu_tensor_is_known_on_the_host(vector, kernels):

@@ -345,6 +345,18 @@ def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported(
   np.testing.assert_allclose(first_moment, 0.1 * np.array(clipped), rtol=1e-6)
 
 
+@pytest.mark.parametrize("jit_norm", [False, True])
+def test_norm_is_that_of_all_gradients(jit_norm):
+  rows = tf.IndexedSlices(tf.constant([[4.0], [12.0]]), tf.constant([1, 1]))
+  gradients = optimization.Gradients(
+    tf.constant(0.0), {}, [tf.constant([3.0], tf.bfloat16), None, rows], []
+  )
+  mean, norm = optimization.mean_over_replicas(gradients, jit_norm=jit_norm)
+  assert mean is gradients
+  with tf.Session() as session:
+    assert session.run(norm) == 13.0  # of the rows before they are summed
+
+
 @pytest.mark.parametrize("clip_norm", [0, None])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_without_clipping_gradients_do_not_depend_on_the_norm(

@@ -135,6 +135,7 @@ def plan_training(
     step_options(settings.optimizer)._replace(
       num_micro_batches=num_micro_batches,
       jit_compile=has_fast_update,
+      jit_norm=has_fast_update and compute.on_gpu,
       on_cpu=on_cpu,
     ),
   )
