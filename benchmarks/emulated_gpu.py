@@ -50,6 +50,7 @@ def build(folder: str) -> None:
 
   Raises:
     InputError: that TensorFlow has no kernels for GPUs.
+    OSError: there is no gcc.
   """
   source = pathlib.Path(__file__).with_suffix(".c")
   emulated = os.path.join(folder, "emulated.o")
@@ -117,7 +118,11 @@ def read_log(path: str) -> collections.Counter[str]:
 def main(arguments: list[str]) -> int:
   """Runs Python with arguments; returns its exit status."""
   with tempfile.TemporaryDirectory() as folder:
-    build(folder)
+    try:
+      build(folder)
+    except (InputError, OSError) as error:
+      print(f"emulated_gpu.py: error: {error}", file=sys.stderr)
+      return 1
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment(folder)).returncode
 

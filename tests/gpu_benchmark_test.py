@@ -25,6 +25,7 @@ TOY = SimpleNamespace(
     gpu_checks.cpu_numbers,
     gpu_checks.xla,
     gpu_checks.unpadding,
+    gpu_checks.defaults,
     gpu_checks.optimizer_on_cpu,
     gpu_checks.float16_run,
   ],
