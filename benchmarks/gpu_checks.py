@@ -24,9 +24,48 @@ import modeling
 from benchmarks import emulated_gpu, gpu_placement, task_models
 from benchmarks.side_by_side import Answer, timed
 from bertlib import estimator_api, precision
-from bertlib.training import memory_plan, run
+from bertlib.reporting import training_checks
+from bertlib.training import run
+from bertlib.training.task import Run
 
 TASKS = ("classification", "squad", "ner", "pretraining")
+
+
+def _sizes(model: str, length: int, batch_size: int) -> dict[str, int]:
+  """Sizes of a check in `MEMORY_CASES`."""
+  layers, hidden, heads = {
+    "MiniLM": (6, 384, 12),
+    "Base": (12, 768, 12),
+    "Large": (24, 1024, 16),
+  }[model]
+  return {
+    "check_layers": layers,
+    "check_hidden": hidden,
+    "check_heads": heads,
+    "check_length": length,
+    "check_batch_size": batch_size,
+  }
+
+
+_FLOAT32, _BFLOAT16 = "--precision=float32", "--precision=bfloat16"
+_XLA, _NO_XLA = "--xla=on", "--xla=off"
+_RECOMPUTES, _MASKS = "--recompute_activations", "--max_predictions_per_seq=20"
+MEMORY_CASES = (
+  ("classification", _sizes("Base", 128, 8), _FLOAT32, _XLA),
+  ("classification", _sizes("Base", 128, 8), _FLOAT32, _NO_XLA),
+  ("classification", _sizes("MiniLM", 64, 256), _FLOAT32, _XLA),
+  ("classification", _sizes("Base", 128, 256), _BFLOAT16, _XLA),
+  ("classification", _sizes("Base", 128, 256), _BFLOAT16, _NO_XLA),
+  ("pretraining", _sizes("Base", 128, 256), _BFLOAT16, _XLA, _MASKS),
+  ("pretraining", _sizes("Base", 512, 32), _FLOAT32, _XLA, _MASKS),
+  ("classification", _sizes("Large", 512, 16), _BFLOAT16, _XLA),
+  ("classification", _sizes("Large", 128, 64), _FLOAT32, _NO_XLA),
+  ("classification", _sizes("Large", 384, 24), _BFLOAT16, _XLA, _RECOMPUTES),
+  (
+    *("pretraining", _sizes("Base", 128, 256), _BFLOAT16, _XLA, _MASKS),
+    "--gradient_accumulation_steps=4",
+  ),
+)
 _LISTS = os.path.join("tests", "golden", "gpu_kernels")
 
 
@@ -152,8 +191,7 @@ def precision_auto(settings: SimpleNamespace) -> Iterator[Answer]:
 
 def xla(settings: SimpleNamespace) -> Iterator[Answer]:
   """--xla=off, then on: the same losses without dropout."""
-  on = ["--xla=on", "--precision=float32"]
-  yield _same_losses(settings, {}, {"flags": on})
+  yield _same_losses(settings, {}, {"flags": [_XLA, _FLOAT32]})
 
 
 def unpadding(settings: SimpleNamespace) -> Iterator[Answer]:
@@ -169,30 +207,26 @@ def defaults(settings: SimpleNamespace) -> Iterator[Answer]:
 def planned_memory(settings: SimpleNamespace) -> Iterator[Answer]:
   """Peak memory is within 10% of what `memory_plan` estimates."""
   shown, passed = [], True
-  if has_gpu() and not settings.toy:
-    base = {"check_layers": 12, "check_hidden": 768, "check_heads": 12}
-    settings = SimpleNamespace(**{**vars(settings), **base})
-  for more in ([], ["--recompute_activations"]):
-    flags = ["--xla=off", "--precision=float32", *more]
-    trained = _train(settings, "classification", num_steps=3, flags=flags)
-    estimate = memory_plan.step_bytes(
-      _config(settings),
-      settings.check_batch_size,
-      memory_plan.StepShape(settings.check_length, num_output_positions=1),
-      recompute=bool(more),
-    )
-    passed &= abs(trained.peak_bytes / estimate - 1) < 0.1
+  for task, sizes, *flags in MEMORY_CASES[: 2 if settings.toy else None]:
+    sized = settings
+    if has_gpu() and not settings.toy:
+      sized = SimpleNamespace(**{**vars(settings), **sizes})
+    peak = _train(sized, task, 3, flags=flags, padding=False).peak_bytes
+    made = _make_run(sized, task, flags)
+    estimate = training_checks.planned_bytes(made, run.plan_training(made))
+    passed &= abs(estimate / max(peak, 1) - 1) < 0.1
     shown.append(
-      f"{' '.join(more) or 'plain'}: {trained.peak_bytes / 1e9:.2f} GB,"
+      f"{task}, {sizes['check_layers']} layers, {sizes['check_batch_size']} x"
+      f" {sizes['check_length']}, {' '.join(flags)}: {peak / 1e9:.2f} GB,"
       f" estimate {estimate / 1e9:.2f} GB"
     )
-  yield _answer(passed if has_gpu() else None, "; ".join(shown))
+  yield _answer(passed if has_gpu() else None, "\n  ".join(["", *shown]))
 
 
 def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
   """--optimizer_on_cpu: the same losses with less memory of the GPU."""
   plain = _train(settings, "classification")
-  flags = ["--xla=off", "--precision=float32", "--optimizer_on_cpu"]
+  flags = [_NO_XLA, _FLOAT32, "--optimizer_on_cpu"]
   on_cpu = _train(settings, "classification", flags=flags)
   difference = _difference(on_cpu.losses, plain.losses)
   passed = difference < 1e-4
@@ -209,7 +243,7 @@ def optimizer_on_cpu(settings: SimpleNamespace) -> Iterator[Answer]:
 def float16_run(settings: SimpleNamespace) -> Iterator[Answer]:
   """200 steps in float16 with a loss scale: finite, and the loss falls."""
   num_steps = 5 if settings.toy else 200
-  flags = ["--xla=off", "--precision=float16"]
+  flags = [_NO_XLA, "--precision=float16"]
   trained = _train(settings, "classification", num_steps=num_steps, flags=flags)
   tenth = max(num_steps // 10, 1)
   first, last = (
@@ -302,33 +336,49 @@ def _config(settings: SimpleNamespace) -> modeling.BertConfig:
   )
 
 
-def _training_step(
+def _make_run(
   settings: SimpleNamespace,
   task: str,
-  flags: Sequence[str] = ("--xla=off", "--precision=float32"),
+  flags: Sequence[str],
   dropout: bool = True,
-  unpads: bool = True,
-) -> list[Any]:
-  """Builds a training step; returns its loss and its op."""
+) -> Run:
+  """A run of a task at the sizes of the checks."""
   config = copy.copy(_config(settings))
   if not dropout:
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
-  length, batch_size = settings.check_length, settings.check_batch_size
-  made = task_models.run_of(
+  return task_models.run_of(
     task,
-    f"--max_seq_length={length}",
-    f"--train_batch_size={batch_size}",
+    f"--max_seq_length={settings.check_length}",
+    f"--train_batch_size={settings.check_batch_size}",
     "--learning_rate=1e-4",
     *flags,
     config=config,
   )
+
+
+def _training_step(
+  settings: SimpleNamespace,
+  task: str,
+  flags: Sequence[str] = (_NO_XLA, _FLOAT32),
+  dropout: bool = True,
+  unpads: bool = True,
+  padding: bool = True,
+) -> list[Any]:
+  """Builds a training step; returns its loss and its op.
+
+  `unpads` is for batches with `padding`.
+  """
+  made = _make_run(settings, task, flags, dropout)
+  batch_size = settings.check_batch_size
   if not unpads:
     padded = dataclasses.replace(made.task, masks_padding=False)
     made = dataclasses.replace(made, task=padded)
   with tf.device("/cpu:0"):
     examples = task_models.random_batch(
-      made.task.features, 4 * batch_size, config.vocab_size
+      made.task.features, 4 * batch_size, made.config.vocab_size
     )
+    if not padding:
+      examples["input_mask"] = np.ones_like(examples["input_mask"])
     rows = tf.data.Dataset.from_tensor_slices(examples).repeat()
     batches = rows.batch(batch_size, drop_remainder=True).prefetch(1)
   iterator = tf.data.make_initializable_iterator(batches)

@@ -209,22 +209,33 @@ def _check_disk(
 
 def _check_memory(run: Run, plan) -> None:
   """Warns if a training step may need more memory than is available."""
+  num_sharing = memory_plan.replicas_per_memory(run.settings.devices)
+  check_memory(
+    num_sharing * planned_bytes(run, plan),
+    available_memory(),
+    num_sharing * run.task.loss_bytes,
+  )
+
+
+def planned_bytes(run: Run, plan) -> int:
+  """Estimate of the memory of a training step, see `memory_plan.step_bytes`.
+
+  `plan` is that of `run.plan_training`.
+  """
   compute, options = plan
   settings = run.settings
   batch_size = memory_plan.replica_batch_size(
     settings.run.train_batch_size, settings.devices
   )
-  needed = memory_plan.step_bytes(
+  return memory_plan.step_bytes(
     run.config,
     batch_size // options.num_micro_batches,
     run.step_shape,
     compute.recompute,
     options.num_micro_batches > 1,
     compute.dtype.size,
-  )
-  num_sharing = memory_plan.replicas_per_memory(settings.devices)
-  check_memory(
-    num_sharing * needed, available_memory(), num_sharing * run.task.loss_bytes
+    compute.on_gpu,
+    compute.jit_compile,
   )
 
 

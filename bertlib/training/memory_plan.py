@@ -48,6 +48,8 @@ def fit(
   shape: StepShape,
   num_bytes: int,
   dtype_size: int = 4,
+  on_gpu: bool = False,
+  jit_compile: bool = True,
 ) -> Plan | None:
   """Finds the fastest plan of a training step within a memory limit.
 
@@ -60,6 +62,8 @@ def fit(
     shape: sizes of the step.
     num_bytes: memory limit.
     dtype_size: bytes per activation.
+    on_gpu: see `step_bytes`.
+    jit_compile: see `step_bytes`.
 
   Returns:
     The plan; None if nothing fits.
@@ -74,7 +78,11 @@ def fit(
         recompute,
         num_micro_batches > 1,
         dtype_size,
+        on_gpu,
+        jit_compile,
       )
+      if on_gpu:  # the estimate may be a tenth too low
+        needed = int(1.1 * needed)
       if needed <= num_bytes:
         return Plan(num_micro_batches, recompute, needed)
   return None
@@ -87,12 +95,16 @@ def step_bytes(
   recompute: bool = False,
   accumulates: bool = False,
   dtype_size: int = 4,
+  on_gpu: bool = False,
+  jit_compile: bool = True,
 ) -> int:
-  """Upper bound of the bytes that one replica takes in a step on the CPU.
+  """Estimate of the peak memory of a training step on one replica, in bytes.
 
-  What is counted is what a step holds; how much more the allocators take for
-  it was measured, on BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with
-  XLA (`benchmarks/peak_memory.py`).
+  For a CPU it is an upper bound of what a process takes. Measured were
+  BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with XLA, by
+  `benchmarks/peak_memory.py`. For a GPU it is what TensorFlow's allocator
+  gives out, within a tenth of that of an emulated GPU, see the check
+  `planned_memory` of `benchmarks/gpu.py`; the driver takes more.
 
   Args:
     config: config of the encoder.
@@ -101,39 +113,97 @@ def step_bytes(
     recompute: see `compute.FastCompute`.
     accumulates: whether gradients of several micro-batches are accumulated.
     dtype_size: bytes of an activation.
+    on_gpu: for a GPU instead of a CPU.
+    jit_compile: see `compute.FastCompute`; for GPUs only.
 
   Returns:
     The number.
   """
-  width, inner = config.hidden_size, config.intermediate_size
+  width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
-  # A weight, its two moments, its gradient, and half as much for the gaps
-  # between what comes and goes; a second gradient where they are added up.
-  of_weight = 26 + (4 if accumulates else 0) + (dtype_size % 4)
-  # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
-  # two drawn masks; and probabilities before and after their dropout.
-  of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
-  of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
-  layer = last = tokens * of_token
+  table = config.vocab_size * width * 4
+  if on_gpu:
+    sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
+  else:
+    sizes = _sizes_on_cpu(config, shape, dtype_size)
+  layer = last = tokens * sizes.of_token
   if shape.num_output_positions is not None:
     # Keys and values of all tokens, and everything else of these positions.
-    outputs = num_sequences * shape.num_output_positions * of_token
+    outputs = num_sequences * shape.num_output_positions * sizes.of_token
     last = min(layer, tokens * 3 * width * dtype_size + outputs)
   if recompute:
-    kept = config.num_hidden_layers * tokens * width * dtype_size
-    layers = kept + 4 * layer
+    layers = config.num_hidden_layers * tokens * width * dtype_size
+    layers += sizes.num_recomputed * layer
   else:
-    layers = (config.num_hidden_layers - 1) * layer + last + layer
+    layers = (config.num_hidden_layers - 1) * layer + last
+    layers += 0 if on_gpu else layer
   # Scores of the vocabulary, their softmax, both gradients.
   head = 4 * num_sequences * shape.num_predictions * config.vocab_size * 4
   if accumulates and shape.num_predictions:
     # Allocators need more for it in a loop. The word embeddings, which are
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
-    head = 1.5 * head + 4 * config.vocab_size * width * 4
-  encoder = of_weight * loading.num_weights(config) + 1.3 * (layers + head)
-  return int(0.9e9 + encoder + shape.loss_bytes)
+    head = (1 if on_gpu else 1.5) * head + 4 * table
+  of_weight = sizes.of_weight + (4 if accumulates else 0)
+  encoder = of_weight * loading.num_weights(config)
+  encoder += sizes.factor * (layers + head)
+  # On a GPU: gradients of the word embeddings; sums and norm of the embeddings.
+  fixed = 8 * table + 4 * tokens * width * 4 if on_gpu else 0.9e9
+  return int(fixed + encoder + shape.loss_bytes)
+
+
+class _Sizes(NamedTuple):
+  """Bytes of parts of a step.
+
+  Attributes:
+    of_weight: a weight, its moments, its gradient, what updates it.
+    of_token: what a layer stores per token.
+    num_recomputed: layers whose activations exist at once if recomputed.
+    factor: how much more allocators take for activations.
+  """
+
+  of_weight: float
+  of_token: float
+  num_recomputed: int
+  factor: float
+
+
+def _sizes_on_cpu(
+  config: modeling.BertConfig, shape: StepShape, dtype_size: int
+) -> _Sizes:
+  width, inner = config.hidden_size, config.intermediate_size
+  # Half as much as weight, moments and gradient for the gaps between what comes
+  # and goes.
+  of_weight = 26 + dtype_size % 4
+  # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
+  # two drawn masks; and probabilities before and after their dropout.
+  of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
+  of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
+  return _Sizes(of_weight, of_token, num_recomputed=4, factor=1.3)
+
+
+def _sizes_on_gpu(
+  config: modeling.BertConfig,
+  shape: StepShape,
+  recompute: bool,
+  dtype_size: int,
+  jit_compile: bool,
+) -> _Sizes:
+  width, inner = config.hidden_size, config.intermediate_size
+  probs = config.num_attention_heads * shape.seq_length
+  if jit_compile:
+    of_token = (9.5 * width + 2 * inner) * dtype_size
+    of_token += probs * 2 * dtype_size  # scores, and probabilities
+    of_weight = 16
+  else:
+    # Results of all operations of GELU, dropout, layer normalization and Adam.
+    of_token = (15 * width + 2 * inner) * dtype_size + 26 * width
+    of_token += probs * (5 + dtype_size)
+    of_weight = 28
+  if dtype_size == 2 and (recompute or not jit_compile):
+    of_weight += 4  # kernels and their gradients are cast
+  return _Sizes(of_weight, of_token, num_recomputed=1, factor=1)
 
 
 def loss_too_large(loss_bytes: int) -> str:

@@ -201,6 +201,8 @@ def plan_memory(
     batch_size,
     num_bytes=int(asked.memory_gb * 10**9) // num_sharing,
     dtype_size=compute.dtype.size,
+    on_gpu=compute.on_gpu,
+    jit_compile=compute.jit_compile,
   )
   plan = fit(shape)
   if plan is None:

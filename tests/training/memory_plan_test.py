@@ -250,6 +250,52 @@ def test_measured_steps_take_no_more_than_planned(
   assert peak <= planned / 1e9 < 1.6 * peak
 
 
+MINILM = modeling.BertConfig(30522, 384, 6, 12, 4 * 384, type_vocab_size=2)
+
+
+# Peaks that TensorFlow 2.21 reported for an emulated GPU:
+# `python -m benchmarks.emulated_gpu -m benchmarks.gpu --checks=planned_memory`.
+@pytest.mark.parametrize(
+  ("config", "batch", "num_predictions", "options", "peak"),
+  [
+    # Sequences, length; P; gigabytes.
+    (BASE, (8, 128), 0, {}, 3.53),
+    (BASE, (8, 128), 0, {"jit_compile": False}, 4.98),
+    (MINILM, (256, 64), 0, {}, 3.38),
+    (BASE, (256, 128), 0, {"dtype_size": 2}, 14.34),
+    (BASE, (256, 128), 0, {"dtype_size": 2, "jit_compile": False}, 28.76),
+    (BASE, (256, 128), 20, {"dtype_size": 2}, 17.74),
+    (BASE, (32, 512), 20, {}, 21.20),
+    (LARGE, (16, 512), 0, {"dtype_size": 2}, 20.33),
+    (LARGE, (64, 128), 0, {"jit_compile": False}, 37.22),
+    (LARGE, (24, 384), 0, {"dtype_size": 2, "recompute": True}, 9.33),
+    (BASE, (64, 128), 20, {"dtype_size": 2, "accumulates": True}, 7.13),
+  ],
+)
+def test_steps_on_a_gpu_take_what_is_planned(
+  config, batch, num_predictions, options, peak
+):
+  num_sequences, seq_length = batch
+  shape = StepShape(
+    seq_length,
+    num_predictions=num_predictions,
+    num_output_positions=1 + num_predictions,
+  )
+  planned = memory_plan.step_bytes(
+    config, num_sequences, shape, on_gpu=True, **options
+  )
+  assert planned / 1e9 == pytest.approx(peak, rel=0.1)
+
+
+def test_a_plan_for_a_gpu_leaves_a_tenth_of_the_memory():
+  shape = StepShape(128)
+  needed = memory_plan.step_bytes(BASE, 8, shape, on_gpu=True)
+  plan = memory_plan.fit(BASE, 8, shape, int(1.1 * needed), on_gpu=True)
+  assert plan[:2] == (1, False)
+  plan = memory_plan.fit(BASE, 8, shape, int(1.09 * needed), on_gpu=True)
+  assert plan[:2] != (1, False)
+
+
 @pytest.mark.parametrize(
   ("devices", "batch_size", "sharing"),
   [
