@@ -311,8 +311,14 @@ def saved_model_object(
   ]
 
   def callable_with(function, inputs):
+    # Tokenization and decoding are loops over integers, which a GPU would have
+    # to wait for. `SignatureModel.run` leaves the host again.
+    takes_texts = any(spec.dtype == tf.string for spec in inputs.values())
+    device = "/cpu:0" if takes_texts else ""
+
     def call(**tensors):
-      with module.scope() if weights else contextlib.nullcontext():
+      scope = module.scope() if weights else contextlib.nullcontext()
+      with tf.device(device), scope:
         return function(tensors)
 
     return tf.function(call, autograph=False).get_concrete_function(**inputs)

@@ -1,9 +1,10 @@
 // CUDA libraries for TensorFlow on a machine without a GPU.
 //
-// GPU memory is address space of the host. Copies from and to the host are done;
-// kernels, library calls, and copies and fills within the GPU compute nothing.
-// Everything happens at once, so events have always occurred. What this file
-// does not define, `emulated_gpu.py` adds as functions that return 0, success.
+// GPU memory is address space of the host. Copies from and to the host are done,
+// and small ones within the GPU. Kernels and library calls compute nothing but
+// sums of two int64 numbers, such as that of the step. Everything happens at
+// once, so events have always occurred. What this file does not define,
+// `emulated_gpu.py` adds as functions that return 0, success.
 //
 // Copies, fills, kernels and allocations are lines of the file that the
 // environment variable EMULATED_GPU_LOG names, with the number of the process
@@ -61,6 +62,8 @@ static int set(int *result, int value) {
 
 static int num_devices(void) {
   const char *value = getenv("EMULATED_GPUS");
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible && (!*visible || *visible == '-')) return 0;
   return value ? atoi(value) : 1;
 }
 
@@ -220,10 +223,12 @@ int cuPointerGetAttribute(void *value, int attribute, address memory) {
   return set(value, attribute == 2 ? 2 : 0);  // its kind: of a device
 }
 
-// What stays on the GPU is not copied: it would be wrong anyway.
+// Larger copies and fills within the GPU would only take time of the host.
+enum { SMALL = 4096 };
+
 static int copy(const char *kind, void *to, const void *from, size_t size) {
   report("copy %s %zu\n", kind, size);
-  if (strcmp(kind, "DtoD")) memmove(to, from, size);
+  if (size <= SMALL || strcmp(kind, "DtoD")) memmove(to, from, size);
   return SUCCESS;
 }
 int cuMemcpyDtoH_v2(void *to, void *from, size_t size) {
@@ -251,17 +256,27 @@ int cudaMemcpyAsync(void *to, void *from, size_t size, int kind, void *stream) {
   static const char *KINDS[] = {"HtoH", "HtoD", "DtoH", "DtoD", "any"};
   return copy(KINDS[kind], to, from, size);
 }
-static int fill(size_t size) {
+static int fill(unsigned char *to, unsigned value, size_t width, size_t size) {
   report("fill %zu\n", size);
+  for (size_t i = 0; i < size && size <= SMALL; i++)
+    to[i] = value >> 8 * (i % width);
   return SUCCESS;
 }
-int cuMemsetD8_v2(void *to, int value, size_t size) { return fill(size); }
-int cuMemsetD8Async(void *to, int value, size_t size) { return fill(size); }
-int cuMemsetD32_v2(void *to, int value, size_t count) { return fill(4 * count); }
-int cuMemsetD32Async(void *to, int value, size_t count) {
-  return fill(4 * count);
+int cuMemsetD8_v2(void *to, unsigned char value, size_t size) {
+  return fill(to, value, 1, size);
 }
-int cudaMemsetAsync(void *to, int value, size_t size) { return fill(size); }
+int cuMemsetD8Async(void *to, unsigned char value, size_t size) {
+  return fill(to, value, 1, size);
+}
+int cuMemsetD32_v2(void *to, unsigned value, size_t count) {
+  return fill(to, value, 4, 4 * count);
+}
+int cuMemsetD32Async(void *to, unsigned value, size_t count) {
+  return fill(to, value, 4, 4 * count);
+}
+int cudaMemsetAsync(void *to, int value, size_t size) {
+  return fill(to, value, 1, size);
+}
 
 // Streams and events
 
@@ -393,16 +408,33 @@ int __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared,
   *stream = pushed.stream;
   return SUCCESS;
 }
-int cudaLaunchKernel(const void *function) {
+static const char *name_of(const void *function) {
   const char *name = registered[slot(function)].name;
-  return cuLaunchKernel(name ? name : "unknown");
+  return name ? name : "unknown";
 }
-int cudaGetFuncBySymbol(const char **kernel, const void *function) {
-  *kernel = registered[slot(function)].name;
-  return SUCCESS;
+
+// The argument of a sum is Eigen's evaluator: the addresses of the result and of
+// both numbers, and how many there are.
+static void add_int64(const char *name, void **arguments) {
+  static const char *SUM =
+      "_ZN5Eigen8internal15EigenMetaKernelINS_15TensorEvaluatorIKNS_"
+      "14TensorAssignOpINS_9TensorMapINS_6TensorIlLi1ELi1ElEELi16ENS_"
+      "11MakePointerEEEKNS_19TensorCwiseBinaryOpINS0_13scalar_sum_op";
+  if (strncmp(name, SUM, strlen(SUM))) return;
+  int64_t **words = *arguments;
+  if ((intptr_t)words[6] == 1) *words[0] = *words[5] + *words[8];
+}
+int cudaLaunchKernel(const void *function, dim3 grid, dim3 block,
+                     void **arguments) {
+  add_int64(name_of(function), arguments);
+  return cuLaunchKernel(name_of(function));
 }
 int cudaLaunchKernelExC(const void *config, const void *function) {
-  return cudaLaunchKernel(function);
+  return cuLaunchKernel(name_of(function));
+}
+int cudaGetFuncBySymbol(const char **kernel, const void *function) {
+  *kernel = name_of(function);
+  return SUCCESS;
 }
 int cudaFuncGetAttributes(char *attributes, const void *function) {
   memset(attributes, 0, 144);
@@ -465,3 +497,34 @@ int cudnnGetProperty(int part, int *value) {
   return version(part, value, 9, 5, 1);
 }
 int nvmlDeviceGetCount_v2(int *count) { return set(count, num_devices()); }
+
+// NCCL
+
+int cuDeviceCanAccessPeer(int *can, int device, int other) {
+  return set(can, 1);
+}
+int ncclGetVersion(int *version) { return set(version, 22501); }
+int ncclGetUniqueId(char *id) {
+  static int count;  // each group of GPUs has its own
+  memset(id, 0, 128);
+  snprintf(id, 128, "%d %d", (int)getpid(), __sync_fetch_and_add(&count, 1));
+  return SUCCESS;
+}
+int ncclCommInitRank(void **group) { return make(group); }
+int ncclCommInitRankConfig(void **group) { return make(group); }
+int ncclCommInitAll(void **groups, int count, const int *devices) {
+  while (count--) make(groups++);
+  return SUCCESS;
+}
+int ncclCommGetAsyncError(void *group, int *error) {
+  return set(error, SUCCESS);
+}
+const char *ncclGetErrorString(int error) { return "error"; }
+const char *ncclGetLastError(void *group) { return "error"; }
+
+#define COLLECTIVE(name) int name(void) { return cuLaunchKernel(#name); }
+COLLECTIVE(ncclAllGather)
+COLLECTIVE(ncclAllReduce)
+COLLECTIVE(ncclBroadcast)
+COLLECTIVE(ncclReduce)
+COLLECTIVE(ncclReduceScatter)

@@ -188,6 +188,13 @@ def _check_int8(folder: str, precision: str, max_kernel_value: int) -> None:
       " cannot. Load an export in float32 (export_model.py without --quantize),"
       " or export with --quantize=int8 --precision=float32"
     )
+  if tf.config.list_physical_devices("GPU"):
+    logging.warning(
+      "%s: is in int8, which only the CPU computes; the GPU does the rest. Set"
+      " CUDA_VISIBLE_DEVICES=-1, or load an export in float32 (export_model.py"
+      " without --quantize)",
+      folder,
+    )
   if max_kernel_value > onednn.max_kernel_value():
     logging.warning(
       "%s: was exported for processors with VNNI. Without it, sums overflow and"

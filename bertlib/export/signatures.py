@@ -91,8 +91,9 @@ class SignatureModel:
     return self.build_model(self.description, self.config, inputs, self.compute)
 
   def run(self, inputs: Tensors):
-    """The outputs of `build`."""
-    return self._frozen(inputs) if self._frozen else self.build(inputs)
+    """The outputs of `build`, on any device."""
+    with tf.device(None):
+      return self._frozen(inputs) if self._frozen else self.build(inputs)
 
   def ids(self, inputs: Tensors) -> Tensors:
     """Outputs for a batch of ids."""

@@ -93,9 +93,14 @@ class GraphTokenizer:
   @functools.cached_property
   def tokenize(self):
     """Function that splits texts, string [B] in UTF-8, into `Tokens`."""
+
+    def on_host(texts):
+      with tf.device("/cpu:0"):  # a function does not inherit it
+        return self._tokenize(texts)
+
     # A single function, so that a graph contains its constants once.
     return tf.function(
-      self._tokenize,
+      on_host,
       input_signature=[tf.TensorSpec([None], tf.string)],
       autograph=False,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import os
 import re
 import subprocess
 from typing import Callable
@@ -106,8 +107,9 @@ def available_memory() -> int | None:
   with contextlib.suppress(OSError, ValueError, IndexError):
     if tf.config.list_physical_devices("GPU"):
       query = "--query-gpu=memory.free --format=csv,noheader,nounits"
+      visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
       output = subprocess.run(
-        ["nvidia-smi", *query.split()],
+        ["nvidia-smi", *query.split(), f"--id={visible.partition(',')[0]}"],
         capture_output=True,
         text=True,
         check=False,

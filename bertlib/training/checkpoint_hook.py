@@ -118,15 +118,18 @@ class SharedStop(tf.train.SessionRunHook):
     self._agreed = agreed
 
   def begin(self):
-    self._request, self._sum = tf.get_collection(_STOP_REQUESTS)[0]
+    # One per replica of this process: the sum waits for all of them.
+    self._requests, self._sums = zip(*tf.get_collection(_STOP_REQUESTS))
 
   def before_run(self, run_context):
     del run_context
     own = [self._own.requested, self._own.is_over]
-    return tf.train.SessionRunArgs(self._sum, {self._request: own})
+    return tf.train.SessionRunArgs(
+      self._sums, dict.fromkeys(self._requests, own)
+    )
 
   def after_run(self, run_context, run_values):
-    requested, is_over = run_values.results
+    requested, is_over = run_values.results[0]
     self._agreed.requested |= bool(requested)
     self._agreed.signal = self._own.signal
     self._agreed.is_over |= bool(is_over)

@@ -280,8 +280,11 @@ def _worker_strategy(replicas: Replicas):
     num_accelerators={"GPU": replicas.num_local if replicas.on_gpu else 0},
     rpc_layer="grpc",
   )
+  # In graph mode AUTO would send the gradients of GPUs through host memory.
+  kinds = tf.distribute.experimental.CollectiveCommunication
   return tf.distribute.experimental.MultiWorkerMirroredStrategy(
-    cluster_resolver=resolver
+    communication=kinds.NCCL if replicas.on_gpu else kinds.AUTO,
+    cluster_resolver=resolver,
   )
 
 

@@ -228,17 +228,20 @@ def write_scalars(
   )
 
   def write(step, *values):
-    is_due = (
-      tf.equal(step[0] % max(arguments.log_steps, 1), 0)
-      | tf.equal(step[0], 1)
-      | tf.equal(step[0], arguments.num_train_steps)
-    )
-    with (
-      tf_v2.summary.create_file_writer(model_dir).as_default(),
-      tf_v2.summary.record_if(is_due),
-    ):
-      for name, value in zip(scalars, values):
-        tf_v2.summary.write(name, tf.reduce_mean(value), step[0], metadata)
+    means = [tf.reduce_mean(value) for value in values]
+    # A GPU would have to send each decision to the host.
+    with tf.device("" if arguments.use_tpu else "/cpu:0"):
+      is_due = (
+        tf.equal(step[0] % max(arguments.log_steps, 1), 0)
+        | tf.equal(step[0], 1)
+        | tf.equal(step[0], arguments.num_train_steps)
+      )
+      with (
+        tf_v2.summary.create_file_writer(model_dir).as_default(),
+        tf_v2.summary.record_if(is_due),
+      ):
+        for name, mean in zip(scalars, means):
+          tf_v2.summary.write(name, mean, step[0], metadata)
     return tf.summary.all_v2_summary_ops()
 
   return write, [tf.reshape(t, [1]) for t in (done, *scalars.values())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertlib import estimator_api
 from bertlib.settings.common import EstimatorSettings, RunSettings
 from bertlib.training import distribution
@@ -67,7 +69,7 @@ def build(
   return estimator
 
 
-def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, int]:
+def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, Any]:
   """Arguments of a `RunConfig` that only training needs."""
   return {
     "tf_random_seed": run.seed,
@@ -75,4 +77,7 @@ def _training_config(run: RunSettings, on_tpu: bool) -> dict[str, int]:
     "keep_checkpoint_max": run.keep_checkpoint_max,
     # On a TPU it logs examples per second; elsewhere `ProgressHook` does.
     "save_summary_steps": run.log_steps if on_tpu else 0,
+    # Elsewhere TPUEstimator would run the session twice per step, to read the
+    # number of the step.
+    "log_step_count_steps": 100 if on_tpu else None,
   }

@@ -184,11 +184,15 @@ class LossScale:
       self._scale, self._good_steps = (
         tf.get_variable(
           name,
+          dtype=dtype,  # the second replica does not take it from the value
           initializer=value,
           trainable=False,
           aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
-        for name, value in (("scale", initial), ("good_steps", 0))
+        for name, dtype, value in (
+          ("scale", tf.float32, initial),
+          ("good_steps", tf.int32, 0),
+        )
       )
     self.value = tf.identity(self._scale)
 

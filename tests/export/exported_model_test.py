@@ -1,7 +1,10 @@
 """Tests of calling exported models from Python."""
 
+import collections
+
 import pytest
 import signatures_test
+import tensorflow as tf
 from signatures_test import TEXTS, assert_equal
 
 import export_model
@@ -107,6 +110,25 @@ def test_attention_in_bfloat16_needs_its_instructions(formats, monkeypatch):
   exported_model.check_format(formats("float32", 63))
   with pytest.raises(InputError, match="attention in bfloat16"):
     exported_model.check_format(formats("bfloat16", 63))
+
+
+def test_an_8_bit_model_beside_a_gpu_is_reported(formats, monkeypatch, caplog):
+  monkeypatch.setattr(onednn, "has_int8_matmul", lambda: True)
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a GPU"])
+  exported_model.check_format(formats("float32", 63))
+  assert "CUDA_VISIBLE_DEVICES=-1" in caplog.text
+
+
+def test_text_is_tokenized_on_the_host_and_the_model_runs_anywhere(folder):
+  text = tf.saved_model.load(str(folder / "exported")).signatures["text"]
+  devices = collections.defaultdict(set)
+  for function in text.graph.as_graph_def().library.function:
+    for node in function.node_def:
+      devices[node.op].add(node.device)
+  assert devices["MatMul"] == {""}
+  for op in ("UnicodeDecode", "StatelessWhile", "RaggedTensorToTensor"):
+    (host,) = devices[op]
+    assert "CPU:0" in host
 
 
 def test_sums_that_may_overflow_are_reported(formats, monkeypatch, caplog):

@@ -91,19 +91,20 @@ GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 @pytest.mark.parametrize(
-  ("seeds", "before", "after"),
+  ("flags", "before", "after"),
   [
-    (0, {}, {}),
-    (2, {}, {GROWTH: "true"}),
-    (2, {GROWTH: "false"}, {GROWTH: "false"}),
+    ({}, {}, {}),
+    ({"seeds": 2}, {}, {GROWTH: "true"}),
+    ({"doctor": True}, {}, {GROWTH: "true"}),
+    ({"seeds": 2}, {GROWTH: "false"}, {GROWTH: "false"}),
   ],
 )
-def test_runs_of_several_seeds_share_the_memory_of_gpus(
-  monkeypatch, seeds, before, after
+def test_runs_of_several_seeds_and_the_doctor_share_the_memory_of_gpus(
+  monkeypatch, flags, before, after
 ):
   environment = before.copy()
   monkeypatch.setattr(os, "environ", environment)
-  resolve.find_devices(option.make(ClassifierSettings, seeds=seeds))
+  resolve.find_devices(option.make(ClassifierSettings, **flags))
   assert environment == after
 
 

@@ -20,7 +20,7 @@ import modeling
 import run_pretraining
 from bertlib.checkpoints import finding
 from bertlib.errors import InputError
-from bertlib.training import distribution, gradients
+from bertlib.training import checkpoint_hook, distribution, gradients
 
 pytestmark = pytest.mark.train
 
@@ -242,23 +242,65 @@ def test_replicas_with_dropout_repeat_bit_for_bit(train):
   run_outputs.assert_same_variables(*folders)
 
 
+def run_by_two_replicas(function):
+  """Results of a function in each of two replicas."""
+  with tf.Graph().as_default():
+    strategy = distribution._local_strategy(2)
+    with strategy.scope():
+      results = strategy.experimental_local_results(strategy.run(function))
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.Session(config=config) as session:
+      session.run(tf.global_variables_initializer())
+      return session.run(results)
+
+
 @pytest.mark.graph
 def test_replicas_have_different_dropout_masks():
   """Otherwise, replicas with the same examples would have the same masks."""
+
+  def draw():
+    return modeling.dropout(tf.ones([64]), 0.5, (7, gradients.replica_number()))
+
+  first, second = run_by_two_replicas(draw)
+  assert (first != second).any()
+
+
+@pytest.mark.graph
+def test_replicas_share_the_loss_scale():
+  assert run_by_two_replicas(lambda: gradients.LossScale(8.0).value) == (8, 8)
+
+
+@pytest.mark.graph
+def test_all_replicas_of_a_process_sum_its_stop_requests():
+  """A worker that sums those of some replicas would wait for the others."""
+  own = checkpoint_hook.StopRequest()
+  own.is_over = True
+  hook = checkpoint_hook.SharedStop(own, checkpoint_hook.StopRequest())
   with tf.Graph().as_default():
     strategy = distribution._local_strategy(2)
-
-    def draw():
-      return modeling.dropout(
-        tf.ones([64]), 0.5, (7, gradients.replica_number())
-      )
-
     with strategy.scope():
-      drawn = strategy.experimental_local_results(strategy.run(draw))
+      strategy.run(checkpoint_hook.share_stop_requests)
+    hook.begin()
+    asked = hook.before_run(None)
     config = tf.ConfigProto(device_count={"CPU": 2})
     with tf.Session(config=config) as session:
-      first, second = session.run(drawn)
-  assert (first != second).any()
+      sums = session.run(asked.fetches, asked.feed_dict)
+  assert [total.tolist() for total in sums] == [[0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.unit
+def test_gpus_of_several_workers_communicate_by_nccl(monkeypatch, on_gpu):
+  asked = {}
+  monkeypatch.setattr(
+    tf.distribute.experimental,
+    "MultiWorkerMirroredStrategy",
+    lambda **arguments: asked.update(arguments),
+  )
+  cluster = distribution.Cluster(["a:1", "b:1"], 0)
+  distribution._worker_strategy(distribution.Replicas(2, cluster, on_gpu))
+  kinds = tf.distribute.experimental.CollectiveCommunication
+  assert asked["communication"] == (kinds.NCCL if on_gpu else kinds.AUTO)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.training import (
   distribution,
+  estimators,
   memory_plan,
   resolve,
   run,
@@ -201,6 +202,13 @@ def test_what_is_compiled(flags, monkeypatch, xla, devices, jit_compile):
   monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: devices)
   how, options = plan(flags)
   assert how.jit_compile == options.jit_compile == jit_compile
+
+
+@pytest.mark.parametrize("on_tpu", [False, True])
+def test_only_a_tpu_counts_steps_in_a_call_of_its_own(flags, on_tpu):
+  run = settings_of(flags).run
+  config = estimators._training_config(run, on_tpu)
+  assert bool(config["log_step_count_steps"]) == on_tpu
 
 
 def test_a_tpu_gets_static_shapes_and_compiles_by_itself(flags):
