@@ -1,7 +1,7 @@
-"""Runs a Python script with an emulated GPU, on a machine without one.
+"""Runs Python with an emulated GPU, on a machine without one.
 
-    python -m benchmarks.emulated_gpu run_classifier.py --do_train ...
-    python -m benchmarks.emulated_gpu -m benchmarks.gpu --nospeed
+    python -m benchmarks.emulated_gpu -- run_classifier.py --do_train ...
+    python -m benchmarks.emulated_gpu -- -m benchmarks.gpu --nospeed
 
 TensorFlow then finds a GPU, places operations on it, allocates its memory and
 starts its kernels, as on a machine with one. Kernels compute nothing, so all
@@ -10,12 +10,12 @@ between host and GPU, the memory of TensorFlow's allocator, how many kernels are
 started, and the time that the host takes for it.
 
 Needs gcc, and the package `tensorflow`, since `tensorflow-cpu` has no kernels
-for GPUs. `EMULATED_GPUS=2` emulates several. `EMULATED_GPU_LOG=PATH` lists
-copies and kernels in PATH.PROCESS, see `read_log`.
+for GPUs.
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import importlib.util
 import os
@@ -94,18 +94,11 @@ def _functions(library: str, *options: str) -> set[str]:
   return {name for _, kind, name in fields if kind in "TW"}
 
 
-def environment(folder: str) -> dict[str, str]:
-  """Environment variables of a process that uses the libraries of a folder."""
-  return {
-    **os.environ,
-    "LD_LIBRARY_PATH": folder,
-    # TensorFlow would ask for all memory at once.
-    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-  }
-
-
 def read_log(path: str) -> collections.Counter[str]:
   """Counts what a process has done with its emulated GPUs.
+
+  Args:
+    path: file that --log has made.
 
   Returns:
     Numbers of lines such as "copy HtoD 512", with the number of bytes, or
@@ -115,17 +108,33 @@ def read_log(path: str) -> collections.Counter[str]:
     return collections.Counter(line.rstrip("\n") for line in file)
 
 
-def main(arguments: list[str]) -> int:
-  """Runs Python with arguments; returns its exit status."""
+def main() -> int:
+  """Runs Python; returns its exit status."""
+  parser = argparse.ArgumentParser(prog="emulated_gpu.py")
+  parser.add_argument("--num_gpus", type=int, default=1, help="GPUs to emulate")
+  parser.add_argument(
+    "--log", help="list copies and kernels in files with this name and .PROCESS"
+  )
+  parser.add_argument("arguments", nargs="+", help="of Python, after --")
+  options = parser.parse_args()
   with tempfile.TemporaryDirectory() as folder:
     try:
       build(folder)
     except (InputError, OSError) as error:
       print(f"emulated_gpu.py: error: {error}", file=sys.stderr)
       return 1
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environment(folder)).returncode
+    environment = {
+      **os.environ,
+      "LD_LIBRARY_PATH": folder,
+      "EMULATED_GPUS": str(options.num_gpus),
+      # TensorFlow would ask for all memory at once.
+      "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    if options.log:
+      environment["EMULATED_GPU_LOG"] = options.log
+    command = [sys.executable, *options.arguments]
+    return subprocess.run(command, env=environment).returncode
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  sys.exit(main())

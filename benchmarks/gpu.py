@@ -10,7 +10,7 @@ does the same work in turns. Nothing else should run on the GPU.
 
 Without a GPU,
 
-    python -m benchmarks.emulated_gpu -m benchmarks.gpu
+    python -m benchmarks.emulated_gpu -- -m benchmarks.gpu
 
 runs the same with an emulated one. That checks placement and memory; numbers
 and times mean nothing there. `--toy` tries everything in a minute, also on a

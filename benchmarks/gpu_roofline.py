@@ -1,6 +1,6 @@
 """Estimates how long a step takes on a GPU, and which operations take it.
 
-    python -m benchmarks.emulated_gpu -m benchmarks.gpu_roofline \
+    python -m benchmarks.emulated_gpu -- -m benchmarks.gpu_roofline \
         --batch_size=256 --seq_length=128
 
 runs a step on an emulated GPU, or on a real one, and takes the operations and

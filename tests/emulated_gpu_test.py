@@ -1,6 +1,5 @@
 """Tests of the emulated GPU, most with the package `tensorflow` and gcc."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -39,10 +38,11 @@ with tf.Session(config=config) as session:
 
 def run_emulated(folder, *arguments):
   """Runs Python with an emulated GPU; returns the process and its log."""
-  log = folder / "log"
   done = subprocess.run(
-    [sys.executable, "-m", "benchmarks.emulated_gpu", *arguments],
-    env={**os.environ, "EMULATED_GPU_LOG": str(log)},
+    [
+      *(sys.executable, "-m", "benchmarks.emulated_gpu"),
+      *(f"--log={folder / 'log'}", "--", *arguments),
+    ],
     capture_output=True,
     text=True,
   )
@@ -56,7 +56,7 @@ def run_emulated(folder, *arguments):
 @pytest.mark.skipif(HAS_KERNELS, reason="needs tensorflow-cpu")
 def test_tensorflow_without_kernels_is_refused():
   done = subprocess.run(
-    [sys.executable, "-m", "benchmarks.emulated_gpu", "-c", "print(1)"],
+    [sys.executable, "-m", "benchmarks.emulated_gpu", "--", "-c", "1"],
     capture_output=True,
     text=True,
   )

@@ -253,8 +253,8 @@ def test_measured_steps_take_no_more_than_planned(
 MINILM = modeling.BertConfig(30522, 384, 6, 12, 4 * 384, type_vocab_size=2)
 
 
-# Peaks that TensorFlow 2.21 reported for an emulated GPU:
-# `python -m benchmarks.emulated_gpu -m benchmarks.gpu --checks=planned_memory`.
+# Peaks that TensorFlow 2.21 reported for an emulated GPU, in the check
+# `planned_memory` of `benchmarks.gpu`.
 @pytest.mark.parametrize(
   ("config", "batch", "num_predictions", "options", "peak"),
   [
