@@ -27,7 +27,7 @@ from bertlib.reporting.doctor import (
   size_in_words,
 )
 from bertlib.settings.common import TrainingSettings
-from bertlib.training import memory_plan, resolve, step_plan
+from bertlib.training import devices, memory_plan, resolve, step_plan
 from bertlib.training import run as run_skeleton
 from bertlib.training.task import Run, Task
 
@@ -41,6 +41,7 @@ def check_setup(doctor: Doctor, settings: TrainingSettings, task: Task) -> Run:
     The run, with `SKIPPED` for each value whose check failed.
   """
   check = doctor.check
+  devices.share_gpus()  # "auto" computes; later, free memory is read
   model = check("model", resolve.fetch_model, settings.model)
   found = check("devices", resolve.find_devices, settings)
   settings = dataclasses.replace(

@@ -164,8 +164,7 @@ def find_devices(settings: Settings) -> Settings:
   if run and run.output_dir:
     paths["output_dir"] = run.output_dir
     recorded = model_json.load_description(run.output_dir)
-  if (run and run.seeds) or settings.receipt.doctor:
-    # "auto" computes here; the runs, and the doctor, need what is left free.
+  if run and run.seeds:  # "auto" computes here, before those runs
     devices.share_gpus()
   found = devices.find(settings.devices, bool(run and run.do_train), paths)
   compute = devices.choose(settings.compute, found, recorded)

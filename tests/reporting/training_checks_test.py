@@ -1,6 +1,7 @@
 """Tests of the doctor's checks of steps, disk, memory and time."""
 
 import dataclasses
+import os
 import re
 
 import pytest
@@ -10,12 +11,13 @@ import optimization
 from bertlib import precision
 from bertlib.compute import FastCompute
 from bertlib.data import tf_records
+from bertlib.errors import InputError
 from bertlib.reporting import training_checks
 from bertlib.reporting.doctor import LengthSummary
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
 from bertlib.settings.common import DeviceSettings
-from bertlib.training import memory_plan
+from bertlib.training import memory_plan, resolve
 from bertlib.training.distribution import Replicas
 from bertlib.training.task import Run, Task
 
@@ -76,6 +78,21 @@ def test_memory_check_uses_the_batch_of_a_replica(
   shape = memory_plan.StepShape(128, num_output_positions=1)
   one = memory_plan.step_bytes(CONFIG, batch_size, shape)
   assert checked == [(num_sharing * (one + 10**8), 10**10, num_sharing * 10**8)]
+
+
+def test_memory_of_gpus_is_shared_before_they_are_used(monkeypatch):
+  """Otherwise TensorFlow takes it all, and the doctor finds none free."""
+  name = "TF_FORCE_GPU_ALLOW_GROWTH"
+  monkeypatch.setenv(name, "")
+  monkeypatch.delenv(name)
+
+  def find_devices(_):
+    raise InputError(f"{name}={os.environ[name]}")
+
+  monkeypatch.setattr(resolve, "find_devices", find_devices)
+  settings = option.make(ClassifierSettings, do_train=True)
+  with pytest.raises(InputError, match=f"{name}=true"):
+    training_checks.check_setup(OneCheck("devices"), settings, TASK)
 
 
 def test_disk_and_time_are_of_the_runs_of_all_seeds(monkeypatch, log):
