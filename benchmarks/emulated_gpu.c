@@ -181,7 +181,7 @@ int cuCtxGetApiVersion(intptr_t context, int *version) {
 
 // Memory
 
-enum { HEAD = 4096 };  // its size stands before an allocation
+enum { HEAD = 4096 };  // an allocation begins with its size
 static size_t taken;
 
 static void *take(size_t size) {

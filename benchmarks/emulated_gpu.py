@@ -4,10 +4,10 @@
     python -m benchmarks.emulated_gpu -- -m benchmarks.gpu --nospeed
 
 TensorFlow then finds a GPU, places operations on it, allocates its memory and
-starts its kernels, as on a machine with one. Kernels compute nothing, so all
+launches its kernels, as on a machine with one. Kernels compute nothing, so all
 numbers are wrong and GPU times mean nothing. What is real: placement, copies
-between host and GPU, the memory of TensorFlow's allocator, how many kernels are
-started, and the time that the host takes for it.
+between host and GPU, the memory of TensorFlow's allocator, the number of kernel
+launches, and the time that the host takes for them.
 
 Needs gcc, and the package `tensorflow`, since `tensorflow-cpu` has no kernels
 for GPUs.

@@ -34,10 +34,6 @@ from bertlib.errors import InputError
 
 FLAGS = flags.FLAGS
 
-MODELS = {
-  "base": {"layers": 12, "hidden": 768, "heads": 12},
-  "large": {"layers": 24, "hidden": 1024, "heads": 16},
-}
 # Sequences per second of training on an H200.
 GOALS = {("base", 128): 5650, ("large", 128): 1640, ("large", 512): 330}
 
@@ -57,8 +53,8 @@ def define_flags() -> None:
   flags.DEFINE_multi_enum("checks", names, names, "Checks to run.")
   flags.DEFINE_multi_enum(
     "models",
-    list(MODELS),
-    list(MODELS),
+    list(gpu_speed.MODELS),
+    list(gpu_speed.MODELS),
     "Models to time; the flags of sizes are not used.",
   )
   flags.DEFINE_multi_integer("seq_lengths", [128, 384, 512], "Tokens.")
@@ -143,7 +139,7 @@ def measure_speed(device: str) -> Iterator[dict[str, Any]]:
   peak = measure_peak()
   models = {"toy": {"layers": 1, "hidden": 16, "heads": 2}}
   if not FLAGS.toy:
-    models = {name: MODELS[name] for name in FLAGS.models}
+    models = {name: gpu_speed.MODELS[name] for name in FLAGS.models}
   for model, sizes in models.items():
     for seq_length in [16] if FLAGS.toy else FLAGS.seq_lengths:
       for is_training in (True, False)[: 1 if FLAGS.toy else 2]:

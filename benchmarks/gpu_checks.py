@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from benchmarks import emulated_gpu, gpu_placement, task_models
+from benchmarks import emulated_gpu, gpu_placement, gpu_speed, task_models
 from benchmarks.side_by_side import Answer, timed
 from bertlib import estimator_api, precision
 from bertlib.reporting import training_checks
@@ -31,38 +31,32 @@ from bertlib.training.task import Run
 TASKS = ("classification", "squad", "ner", "pretraining")
 
 
-def _sizes(model: str, length: int, batch_size: int) -> dict[str, int]:
-  """Sizes of a check in `MEMORY_CASES`."""
-  layers, hidden, heads = {
-    "MiniLM": (6, 384, 12),
-    "Base": (12, 768, 12),
-    "Large": (24, 1024, 16),
-  }[model]
-  return {
-    "check_layers": layers,
-    "check_hidden": hidden,
-    "check_heads": heads,
-    "check_length": length,
-    "check_batch_size": batch_size,
-  }
+_MINILM = {"layers": 6, "hidden": 384, "heads": 12}
+_BASE, _LARGE = gpu_speed.MODELS["base"], gpu_speed.MODELS["large"]
+
+
+def _sizes(model: dict[str, int], length: int, batch_size: int):
+  """Settings of a check in `MEMORY_CASES`."""
+  sizes = {**model, "length": length, "batch_size": batch_size}
+  return {f"check_{name}": size for name, size in sizes.items()}
 
 
 _FLOAT32, _BFLOAT16 = "--precision=float32", "--precision=bfloat16"
 _XLA, _NO_XLA = "--xla=on", "--xla=off"
 _RECOMPUTES, _MASKS = "--recompute_activations", "--max_predictions_per_seq=20"
 MEMORY_CASES = (
-  ("classification", _sizes("Base", 128, 8), _FLOAT32, _XLA),
-  ("classification", _sizes("Base", 128, 8), _FLOAT32, _NO_XLA),
-  ("classification", _sizes("MiniLM", 64, 256), _FLOAT32, _XLA),
-  ("classification", _sizes("Base", 128, 256), _BFLOAT16, _XLA),
-  ("classification", _sizes("Base", 128, 256), _BFLOAT16, _NO_XLA),
-  ("pretraining", _sizes("Base", 128, 256), _BFLOAT16, _XLA, _MASKS),
-  ("pretraining", _sizes("Base", 512, 32), _FLOAT32, _XLA, _MASKS),
-  ("classification", _sizes("Large", 512, 16), _BFLOAT16, _XLA),
-  ("classification", _sizes("Large", 128, 64), _FLOAT32, _NO_XLA),
-  ("classification", _sizes("Large", 384, 24), _BFLOAT16, _XLA, _RECOMPUTES),
+  ("classification", _sizes(_BASE, 128, 8), _FLOAT32, _XLA),
+  ("classification", _sizes(_BASE, 128, 8), _FLOAT32, _NO_XLA),
+  ("classification", _sizes(_MINILM, 64, 256), _FLOAT32, _XLA),
+  ("classification", _sizes(_BASE, 128, 256), _BFLOAT16, _XLA),
+  ("classification", _sizes(_BASE, 128, 256), _BFLOAT16, _NO_XLA),
+  ("pretraining", _sizes(_BASE, 128, 256), _BFLOAT16, _XLA, _MASKS),
+  ("pretraining", _sizes(_BASE, 512, 32), _FLOAT32, _XLA, _MASKS),
+  ("classification", _sizes(_LARGE, 512, 16), _BFLOAT16, _XLA),
+  ("classification", _sizes(_LARGE, 128, 64), _FLOAT32, _NO_XLA),
+  ("classification", _sizes(_LARGE, 384, 24), _BFLOAT16, _XLA, _RECOMPUTES),
   (
-    *("pretraining", _sizes("Base", 128, 256), _BFLOAT16, _XLA, _MASKS),
+    *("pretraining", _sizes(_BASE, 128, 256), _BFLOAT16, _XLA, _MASKS),
     "--gradient_accumulation_steps=4",
   ),
 )
@@ -142,7 +136,7 @@ def placement(settings: SimpleNamespace) -> Iterator[Answer]:
     ]
     predicted = {made.name for made, _ in gpu_placement.copies_to_host(nodes)}
     fetched = {outputs[0].op.name}
-    copied = set(gpu_placement.copied_to_host(placed))
+    copied = set(gpu_placement.actual_copies(placed))
     differences += [
       f"{task}: {name} is copied" for name in copied - predicted - fetched
     ]

@@ -195,7 +195,7 @@ def copies_to_host(nodes: Mapping[str, Node]) -> list[tuple[Node, Node]]:
   return found
 
 
-def copied_to_host(nodes: Iterable[Any]) -> Iterator[str]:
+def actual_copies(nodes: Iterable[Any]) -> Iterator[str]:
   """Names of operations whose result TensorFlow copies from the GPU.
 
   `nodes` are `NodeDef`s of its partition graphs. `_Send` reads memory of its

@@ -13,6 +13,11 @@ from typing import Any
 from benchmarks import training_step
 from benchmarks.side_by_side import Answer, timed
 
+MODELS = {
+  "base": {"layers": 12, "hidden": 768, "heads": 12},
+  "large": {"layers": 24, "hidden": 1024, "heads": 16},
+}
+
 
 def products(settings: SimpleNamespace) -> Iterator[Answer]:
   """FLOP/s of large products in bfloat16, the peak that shares refer to."""

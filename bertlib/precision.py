@@ -1,8 +1,8 @@
 """Selects the dtype of --precision=auto by instruction sets and measurements.
 
 A narrow dtype is a candidate only if the device has instructions for it. The
-measurement alone would not be reproducible on a busy machine. GPUs that have
-them are always faster with them, and are not measured.
+measurement alone would not be reproducible on a busy machine. GPUs with these
+instructions are always faster with them, and are not measured.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def fastest_dtype(measures: bool = True) -> str:
       kind.
 
   Returns:
-    "float32"; or "bfloat16" if a CPU multiplies 1.5 times as fast in it, or a
-    GPU has it; or "float16" on other GPUs that have that.
+    "bfloat16" on GPUs that support it, and on CPUs that multiply 1.5 times as
+    fast in it; "float16" on other GPUs that support it; else "float32".
   """
   dtypes = supported_dtypes()
   measures = measures and not tf.config.list_physical_devices("GPU")
@@ -107,7 +107,8 @@ def product_rates(
 ) -> dict[str, float]:
   """Measures the speed of matrix products [rows, inner] x [inner, columns].
 
-  On a GPU many follow each other, since one takes less time than its start.
+  On a GPU it measures a chain of products: launching a single one takes longer
+  than computing it.
 
   Args:
     dtypes: names such as "float32".

@@ -172,8 +172,8 @@ def attention_on_gpu(
   """
   scores = tf.matmul(query, key, transpose_b=True)
   probs = compiled(_attention_probs, dropout_prob=dropout_prob)
-  # bool is in the memory of the GPU, and has no gradient.
   noise = _noise(dropout_prob, dropout_seed)
+  # A mask of bool stays in GPU memory, and has no gradient.
   dropped = probs(scores, tf.cast(attention_mask, tf.bool), noise)
   return tf.matmul(dropped, value)
 

@@ -131,7 +131,7 @@ def write_format(
 
 
 def requirements(precision: str, max_kernel_value: int | None = None) -> str:
-  """What an export needs of TensorFlow and processors; a clause for the log.
+  """Requirements of an export on TensorFlow and processor, for the log.
 
   Args:
     precision: see `write_format`.

@@ -230,7 +230,7 @@ def _fastest_precision(devices: DeviceSettings) -> str:
 
 
 def _xla_where_it_compiles() -> str:
-  """Compiles a function for the GPU, which needs programs of CUDA."""
+  """Selects "on", unless XLA cannot compile for the GPU, which needs ptxas."""
   if not tf.config.list_physical_devices("GPU"):
     return "on"
   double = tf.function(lambda x: 2.0 * x, jit_compile=True, autograph=False)

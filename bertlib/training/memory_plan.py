@@ -103,7 +103,7 @@ def step_bytes(
   For a CPU it is an upper bound of what a process takes. Measured were
   BERT-Base, BERT-Large and MiniLM in TensorFlow 2.21 with XLA, by
   `benchmarks/peak_memory.py`. For a GPU it is what TensorFlow's allocator
-  gives out, within a tenth of that of an emulated GPU, see the check
+  uses, within a tenth of the peak on an emulated GPU, see the check
   `planned_memory` of `benchmarks/gpu.py`; the driver takes more.
 
   Args:
@@ -122,7 +122,6 @@ def step_bytes(
   width = config.hidden_size
   num_sequences = batch_size * shape.num_rows
   tokens = num_sequences * shape.seq_length
-  table = config.vocab_size * width * 4
   if on_gpu:
     sizes = _sizes_on_gpu(config, shape, recompute, dtype_size, jit_compile)
   else:
@@ -137,50 +136,64 @@ def step_bytes(
     layers += sizes.num_recomputed * layer
   else:
     layers = (config.num_hidden_layers - 1) * layer + last
-    layers += 0 if on_gpu else layer
+    layers += sizes.num_in_progress * layer
   # Scores of the vocabulary, their softmax, both gradients.
   head = 4 * num_sequences * shape.num_predictions * config.vocab_size * 4
   if accumulates and shape.num_predictions:
     # Allocators need more for it in a loop. The word embeddings, which are
     # output weights too, have a dense gradient: that of the lookup, of the
     # scores, of both, and the accumulated one.
-    head = (1 if on_gpu else 1.5) * head + 4 * table
+    head = sizes.loop_factor * head + 4 * config.vocab_size * width * 4
   of_weight = sizes.of_weight + (4 if accumulates else 0)
   encoder = of_weight * loading.num_weights(config)
-  encoder += sizes.factor * (layers + head)
-  # On a GPU: gradients of the word embeddings; sums and norm of the embeddings.
-  fixed = 8 * table + 4 * tokens * width * 4 if on_gpu else 0.9e9
-  return int(fixed + encoder + shape.loss_bytes)
+  encoder += sizes.factor * (layers + head) + tokens * sizes.of_embedding
+  return int(sizes.fixed + encoder + shape.loss_bytes)
 
 
 class _Sizes(NamedTuple):
-  """Bytes of parts of a step.
+  """Bytes of the parts of a step on one kind of device.
 
   Attributes:
     of_weight: a weight, its moments, its gradient, what updates it.
-    of_token: what a layer stores per token.
+    of_token: activations that a layer stores per token.
+    of_embedding: what the embeddings store per token.
+    fixed: independent of the batch.
     num_recomputed: layers whose activations exist at once if recomputed.
-    factor: how much more allocators take for activations.
+    num_in_progress: layers of which everything exists twice, if stored.
+    factor: how much more the allocator takes for activations.
+    loop_factor: how much more it takes for the masked-LM head in a loop.
   """
 
   of_weight: float
   of_token: float
+  of_embedding: int
+  fixed: float
   num_recomputed: int
+  num_in_progress: int
   factor: float
+  loop_factor: float
 
 
 def _sizes_on_cpu(
   config: modeling.BertConfig, shape: StepShape, dtype_size: int
 ) -> _Sizes:
   width, inner = config.hidden_size, config.intermediate_size
-  # Half as much as weight, moments and gradient for the gaps between what comes
-  # and goes.
-  of_weight = 26 + dtype_size % 4
   # Kept of a layer: nine tensors as wide as it, two as wide as its inner part,
   # two drawn masks; and probabilities before and after their dropout.
   of_token = (9 * width + 2 * inner) * dtype_size + 2 * width
   of_token += config.num_attention_heads * shape.seq_length * (5 + dtype_size)
-  return _Sizes(of_weight, of_token, num_recomputed=4, factor=1.3)
+  return _Sizes(
+    # Half as much as weight, moments and gradient for the gaps between what
+    # comes and goes.
+    of_weight=26 + dtype_size % 4,
+    of_token=of_token,
+    of_embedding=0,
+    fixed=0.9e9,
+    num_recomputed=4,
+    num_in_progress=1,
+    factor=1.3,
+    loop_factor=1.5,
+  )
 
 
 def _sizes_on_gpu(
@@ -203,7 +216,16 @@ def _sizes_on_gpu(
     of_weight = 28
   if dtype_size == 2 and (recompute or not jit_compile):
     of_weight += 4  # kernels and their gradients are cast
-  return _Sizes(of_weight, of_token, num_recomputed=1, factor=1)
+  return _Sizes(
+    of_weight=of_weight,
+    of_token=of_token,
+    of_embedding=4 * width * 4,  # sums and norm
+    fixed=8 * config.vocab_size * width * 4,  # gradients of word embeddings
+    num_recomputed=1,
+    num_in_progress=0,
+    factor=1,
+    loop_factor=1,
+  )
 
 
 def loss_too_large(loss_bytes: int) -> str:
