@@ -104,8 +104,8 @@ def beir(name, file, content, error):
 
 _HEADER = "query-id\tcorpus-id\tscore\n"
 _SEARCHES = [
-  beir("an id that is not in the corpus", "qrels/test.tsv",
-       _HEADER + "q0\td0\t1\nq1\td9\t1\n", ", row 3: "),
+  beir("no id that is in the corpus", "qrels/test.tsv",
+       _HEADER + "q0\td8\t1\nq1\td9\t1\n", ", row 2: "),
   beir("an id that no query has", "qrels/test.tsv",
        _HEADER + "q7\td0\t1\n", ", row 2: "),
   beir("a grade that is a word", "qrels/test.tsv",

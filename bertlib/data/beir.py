@@ -92,7 +92,9 @@ def data_files(path: str, split: str = "test") -> list[str]:
 def read(path: str, split: str = "test") -> Retrieval:
   """Reads queries and judgements, and checks the corpus.
 
-  Queries without a relevant document are left out; the log has their number.
+  Queries without a relevant document are left out; the log has their number. A
+  judged document that the corpus lacks is never found, as in trec_eval; a
+  warning has the number of such judgements.
 
   Args:
     path: a folder in the layout of BEIR; or a file of judgements in its folder
@@ -102,8 +104,8 @@ def read(path: str, split: str = "test") -> Retrieval:
 
   Raises:
     InputError: a file is missing or malformed, an id is repeated, the
-      judgements have an id that no query or document has, or no document is
-      relevant.
+      judgements have an id that no query has or only documents that the corpus
+      lacks, or no document is relevant.
   """
   folder, qrels = _find_folder(path, split)
   _check_files(folder, qrels)
@@ -184,17 +186,35 @@ def _read_judgements(path: str) -> list[_Judgement]:
   return [*judgements.values()]
 
 
-def _check_found(
-  judgements: Iterable[_Judgement], field: str, missing: set[str], path: str
+def _missing(judgement: _Judgement, field: str, path: str) -> InputError:
+  """The error of a judgement with an id that is not in a file."""
+  return judgement.row.error(
+    f"{field} {getattr(judgement, field)!r} is not in {path}. Use the"
+    f" judgements and the {os.path.basename(path)} of one data set"
+  )
+
+
+def _check_documents(
+  judgements: Sequence[_Judgement], missing: Set[str], path: str
 ) -> None:
-  """Raises an InputError for the first judgement of an id that is missing."""
-  for judgement in judgements if missing else ():
-    value = getattr(judgement, field)
-    if value in missing:
-      raise judgement.row.error(
-        f"{field} {value!r} is not in {path}. Use the judgements and the"
-        f" {os.path.basename(path)} of one data set"
-      )
+  """Counts the judgements of documents that the corpus lacks.
+
+  Raises:
+    InputError: it lacks all of them.
+  """
+  lost = [judged for judged in judgements if judged.document in missing]
+  if len(lost) == len(judgements):
+    raise _missing(lost[0], "document", path)
+  if lost:
+    logging.warning(
+      "%s: lacks the documents of %d of %d judgements, such as %r; %d of them"
+      " are relevant and count as not found",
+      path,
+      len(lost),
+      len(judgements),
+      lost[0].document,
+      sum(judged.grade > 0 for judged in lost),
+    )
 
 
 # Queries and documents
@@ -219,7 +239,9 @@ def _read_queries(
           f"{path}, line {number}: query {id_!r} has no text. {_FIX}"
         )
       queries[id_] = text
-  _check_found(judgements, "query", judged - queries.keys(), path)
+  for judgement in judgements:
+    if judgement.query not in queries:
+      raise _missing(judgement, "query", path)
   return queries
 
 
@@ -270,7 +292,7 @@ def _check_corpus(folder: str, judgements: Sequence[_Judgement]) -> int:
   distinct, counts = np.unique(hashes, return_counts=True)
   if len(distinct) < len(hashes):
     _check_distinct(path, {*distinct[counts > 1].tolist()})
-  _check_found(judgements, "document", missing, path)
+  _check_documents(judgements, missing, path)
   return len(hashes)
 
 

@@ -451,7 +451,7 @@ def _search_errors(
       "rank": rank if rank <= len(rankings[query]) else f"over {rank - 1}",
       "query": retrieval.queries[query],
       "found first": texts[found],
-      "right": texts[right],
+      "right": texts.get(right, f"{right} (not in the corpus)"),
     }
     for rank, query, found, right in lowest
   ]

@@ -85,6 +85,14 @@ def test_queries_whose_answer_is_ranked_low_are_listed(search):
   assert rows_of(*search, num_errors=1)[1] == rows[:1]
 
 
+def test_a_right_document_may_be_missing_in_the_corpus(search):
+  dev_set, evaluation = search
+  dev_set.retrieval.relevance["s"] = {"d99": 1}
+  assert rows_of(dev_set, evaluation)[1][0] == [
+    *("over 3", "query s", "text 5", "d99 (not in the corpus)")
+  ]
+
+
 def test_texts_whose_neighbor_has_another_label_are_listed():
   labels = ["x", "x", "y", "y", "z"]
   examples = [
