@@ -11,6 +11,7 @@ remote path (`gs://bucket/vocab.txt`).
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import string
@@ -42,24 +43,28 @@ def load_vocab(vocab_file: str | os.PathLike[str]) -> dict[str, int]:
   """Reads a vocabulary file: one token per line; ids are 0-based line numbers.
 
   White space around a token is removed. A token that occurs twice keeps its
-  first position in the order of the dictionary and gets its last id.
+  first position in the order of the dictionary and gets its last id. In a file
+  without line feeds, carriage returns end lines.
 
   Raises:
     OSError: the file does not exist.
     UnicodeDecodeError: the file is not UTF-8.
   """
+  with _open_bytes(os.fspath(vocab_file)) as file:
+    content = file.read()
+  if b"\n" not in content:
+    content = content.replace(b"\r", b"\n")
   vocab = {}
-  with _open_bytes(os.fspath(vocab_file)) as lines:
-    for index, line in enumerate(lines):
-      vocab[line.decode("utf-8").strip()] = index
+  for index, line in enumerate(io.BytesIO(content)):
+    vocab[line.decode("utf-8").strip()] = index
   return vocab
 
 
 def _open_bytes(path: str) -> Any:
   if "://" in path:
-    from tensorflow import io
+    from tensorflow import io as tensorflow_io
 
-    return io.gfile.GFile(path, "rb")
+    return tensorflow_io.gfile.GFile(path, "rb")
   return open(path, "rb")
 
 

@@ -72,8 +72,9 @@ def read_lines(
     open_file: opens it, given the path and "rb".
 
   Yields:
-    Lines with their line ends. Only a line feed ends a line. A byte-order mark
-    is removed.
+    Lines with their line ends. Only a line feed ends a line; in a file without
+    any, a carriage return, in place of which a line feed is returned. A
+    byte-order mark is removed.
 
   Raises:
     InputError: a byte is invalid in the encoding, the file is not text, or it
@@ -112,8 +113,7 @@ def decode_lines(
   for block in itertools.chain(lines, [b""]):
     *whole, rest = (rest + decoder.decode(block)).split("\n")
     yield from (f"{line}\n" for line in whole)
-  if rest:
-    yield rest
+  yield from io.StringIO(decoder.end_lines(rest), newline="\n")
 
 
 def read_text(path: str, encoding: Encoding | None = None) -> str:
@@ -142,8 +142,9 @@ def _read_chunks(
       yield "".join([*line, text[:end]])
       line = []
     line.append(text[end:])
-  if any(line):
-    yield "".join(line)
+  rest = decoder.end_lines("".join(line))
+  if rest:
+    yield rest
 
 
 def _read_blocks(path: str, open_file, unpacks: bool) -> Iterator[bytes]:
@@ -215,6 +216,17 @@ class _Decoder:
       )
     return text
 
+  def end_lines(self, rest: str) -> str:
+    """Makes line feeds of the carriage returns of a file without line feeds.
+
+    Args:
+      rest: the text after the last line feed.
+    """
+    if self._num_lines or "\r" not in rest:
+      return rest
+    logging.info("%s: its lines end in CR, without LF", self._path)
+    return rest.replace("\r", "\n")
+
   def _replace(self, block: bytes, state) -> str:
     texts = []
     for errors in ("ignore", "replace"):
@@ -269,6 +281,8 @@ class _Decoder:
     self._decoder.setstate(state)
     text = self._decoder.decode(block[: max(start, 0)])
     before = "".join([*self._line, text])
+    if not self._num_lines and b"\n" not in block:
+      before = before.replace("\r", "\n")  # see `end_lines`
     number = self._num_lines + before.count("\n") + 1
     line = before[before.rfind("\n") + 1 :]
     name = self._encoding.name

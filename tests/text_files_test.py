@@ -86,6 +86,37 @@ def test_decode_lines_yields_each_line_at_once():
     list(text_files.decode_lines([b"a\n", b"\xe9 b\n"], "there"))
 
 
+@pytest.mark.parametrize("name", ["utf-8", "utf-16", "gb18030"])
+@pytest.mark.parametrize("block_bytes", [3, 2**20])
+@pytest.mark.parametrize(
+  ("content", "lines"),
+  [
+    ("the cat\r\r中文\r", ["the cat\n", "\n", "中文\n"]),
+    ("the cat\rno end", ["the cat\n", "no end"]),
+    ("white\rspace\n", ["white\rspace\n"]),
+    ("white\rspace\nno\rend", ["white\rspace\n", "no\rend"]),
+  ],
+)
+def test_cr_ends_lines_only_in_a_file_without_lf(
+  tmp_path, monkeypatch, name, block_bytes, content, lines
+):
+  monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
+  path = write(tmp_path, content.encode(name))
+  encoding = Encoding(name)
+  assert list(text_files.read_lines(path, encoding)) == lines
+  found = list(text_files.read_utf8_lines(path, encoding))
+  assert found == [line.encode() for line in lines]
+  assert text_files.read_text(path, encoding) == "".join(lines)
+  pipe = [content.encode(name)]
+  assert list(text_files.decode_lines(pipe, "pipe", encoding)) == lines
+
+
+def test_invalid_bytes_are_located_in_a_file_whose_lines_end_in_cr(tmp_path):
+  assert refusal(write(tmp_path, b"a\rb\r\xe9 c\r")).startswith(
+    ", line 3, byte 1: "
+  )
+
+
 # Invalid bytes
 
 

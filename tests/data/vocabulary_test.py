@@ -70,6 +70,18 @@ def test_a_vocabulary_much_smaller_than_the_embedding_table_warns(
   assert "30522" in warnings[0]
 
 
+def test_cr_ends_lines_only_in_a_vocabulary_without_lf(tmp_path):
+  path = tmp_path / "vocab.txt"
+  for content, entries in (
+    (b"[PAD]\ra\r", 2),
+    (b"[PAD]\ra\rb", 3),
+    (b"a\rb\n", 1),
+  ):
+    path.write_bytes(content)
+    assert len(tokenization.load_vocab(path)) == entries
+    assert vocabulary.load(str(path)) == tokenization.load_vocab(path)
+
+
 # The tokenizer of a vocabulary
 
 
