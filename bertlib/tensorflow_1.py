@@ -5,22 +5,29 @@
 in place of `import tensorflow as tf` gives a script
 
 - every name of `tensorflow.compat.v1`;
-- `tf.estimator`, which TensorFlow removed after 2.15;
+- `tf.estimator`, which TensorFlow removed after 2.15, also under the name
+  `tf.compat.v1.estimator`;
 - those parts of `tf.contrib` that BERT scripts used. TensorFlow 2 has them
   under other names, which `contrib` below shows.
 
 Importing this module switches the whole process to the behavior of TensorFlow 1
 (graphs, sizes of shapes as `Dimension`, reference variables, its log) and to
-Keras 2.
+Keras 2. It also adds modules that other imports then find:
+`tensorflow.contrib`, `tensorflow.estimator`, `tensorflow.compat.v1.estimator`
+and `tensorflow.python.estimator`.
 """
 
 # Imports are private: TensorFlow has names such as `tf.logging`.
 import logging as _logging
+import sys as _sys
 import types as _types
 
 import tensorflow.compat.v1 as _tf
 
+from bertlib import crf as _crf
 from bertlib.estimator_api import estimator
+
+_PAGE = "docs/how_to/tensorflow_1_scripts.md"
 
 _tf.disable_v2_behavior()
 # Otherwise `tf.app.run` shows each line of TensorFlow's log twice.
@@ -70,33 +77,80 @@ def _layer_norm(
     )
 
 
-class _Contrib(_types.SimpleNamespace):
+def _public(module) -> dict:
+  """The public names of a module, with their values."""
+  return {
+    name: getattr(module, name)
+    for name in dir(module)
+    if not name.startswith("_")
+  }
+
+
+# TensorFlow's own has `compat.v1` without `estimator`.
+compat = _types.SimpleNamespace(
+  **_public(_tf.compat) | {"v1": _sys.modules[__name__]}
+)
+
+
+class _Contrib(_types.ModuleType):
   """A module of `tf.contrib`; the error for other names says where to look."""
+
+  def __init__(self, name: str, **members):
+    super().__init__(name)
+    vars(self).update(members)
+    # Python shows it where a name cannot be imported.
+    self.__file__ = _PAGE
 
   def __getattr__(self, name: str):
     raise AttributeError(
       f"tf.contrib: bertlib.tensorflow_1 has no replacement for {name!r}."
-      " docs/how_to/tensorflow_1_scripts.md lists those that it has."
+      f" {_PAGE} lists those that it has."
     )
 
 
-contrib = _Contrib(
+def _contrib(**members) -> _Contrib:
+  return _Contrib("tensorflow.contrib", **members)
+
+
+contrib = _contrib(
   cluster_resolver=_tf.distribute.cluster_resolver,
-  compiler=_Contrib(
-    jit=_Contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
+  compiler=_contrib(
+    jit=_contrib(experimental_jit_scope=_tf.xla.experimental.jit_scope)
   ),
+  crf=_crf,
   data=_tf.data.experimental,
   distribute=_tf.distribute,
-  layers=_Contrib(
+  estimator=_contrib(**_public(estimator.experimental)),
+  layers=_contrib(
     layer_norm=_layer_norm, xavier_initializer=_tf.glorot_uniform_initializer
   ),
-  tpu=_Contrib(
-    **{
-      name: getattr(module, name)
-      for module in (_tf.tpu, estimator.tpu)
-      for name in dir(module)
-      if not name.startswith("_")
-    }
+  lookup=_contrib(**_public(_tf.lookup), HashTable=_tf.lookup.StaticHashTable),
+  rnn=_contrib(
+    **_public(_tf.nn.rnn_cell),
+    static_bidirectional_rnn=_tf.nn.static_bidirectional_rnn,
+    static_rnn=_tf.nn.static_rnn,
+    static_state_saving_rnn=_tf.nn.static_state_saving_rnn,
   ),
-  training=_Contrib(checkpoints_iterator=_tf.train.checkpoints_iterator),
+  tpu=_contrib(**_public(_tf.tpu) | _public(estimator.tpu)),
+  training=_contrib(checkpoints_iterator=_tf.train.checkpoints_iterator),
 )
+
+
+def _alias_modules() -> None:
+  """Makes `import` find what TensorFlow 1 had under other names."""
+  aliases = {
+    "contrib": contrib,
+    "contrib.layers.python.layers": _contrib(initializers=contrib.layers),
+    "estimator": estimator,
+    "compat.v1.estimator": estimator,
+  }
+  for name, module in _public(contrib).items():
+    aliases[f"contrib.{name}"] = module
+  for name, module in list(_sys.modules.items()):
+    if name.startswith("tensorflow_estimator.python.estimator"):
+      aliases[name.partition(".")[2]] = module
+  for name, module in aliases.items():
+    _sys.modules.setdefault(f"tensorflow.{name}", module)
+
+
+_alias_modules()

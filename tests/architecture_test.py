@@ -36,6 +36,7 @@ ORDER = (
   "compute",
   "pooling",
   "estimator_api",
+  "crf",
   "tensorflow_1",
   "data",
   "metrics",
