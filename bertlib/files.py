@@ -77,50 +77,69 @@ def _open_local(path: str, mode: str) -> IO[Any]:
 # Atomic writing
 
 
+# Names of unfinished files and folders: host, process and the final name.
+_TEMPORARY = ".bert-tmp-"
+_TEMPORARY_NAME = re.compile(re.escape(_TEMPORARY) + r"([0-9a-f]{8})-(\d+)-.+")
+
+
 def temporary_name(path: str) -> str:
-  """Temporary name of `path` while it is being written."""
-  return f"{path}.{_host()}.{os.getpid()}.tmp"
+  """Temporary name of `path` while it is being written; wildcards skip it.
+
+  No other file has such a name, so that those of killed processes can be
+  removed, see `remove_stale_files`.
+  """
+  folder, name = os.path.split(path.rstrip("/"))
+  prefix = f"{_TEMPORARY}{_host()}-{os.getpid()}-"
+  return os.path.join(folder, prefix + name)
 
 
 @functools.cache
 def _host() -> str:
-  """Name of the machine or container within which process numbers are unique.
+  """Hash of the machine or container in which process numbers are unique.
 
   Containers may share a host name and a file system, and each has a process 1.
   """
-  name = socket.gethostname()
-  try:
+  names = [socket.gethostname()]
+  with contextlib.suppress(OSError):  # not on Linux
     with open("/proc/sys/kernel/random/boot_id") as file:
-      kernel = file.read()
-    container = os.readlink("/proc/self/ns/pid")
-  except OSError:  # not on Linux
-    return name
-  digest = hashlib.sha256(f"{kernel} {container}".encode()).hexdigest()
-  return f"{name}-{digest[:8]}"
+      names.append(file.read())
+    names.append(os.readlink("/proc/self/ns/pid"))
+  return hashlib.sha256(" ".join(names).encode()).hexdigest()[:8]
 
 
 def remove_stale_files(pattern: str) -> None:
   """Removes temporary files and folders of killed processes.
 
   Files of another machine or container are removed after a day, since their
-  process might still be alive.
+  process might still be alive. Only what has a `temporary_name` is removed.
 
   Args:
     pattern: glob pattern of the complete files.
   """
   if is_remote(pattern):
     return
-  for path in glob.glob(f"{pattern}.*.*.tmp"):
-    name = re.search(r"\.([^/]+?)\.(\d+)\.tmp$", path)
-    if not name:
-      continue
+  folder, name = os.path.split(pattern)
+  for path in glob.glob(os.path.join(folder, f"{_TEMPORARY}*-*-{name}")):
+    found = _TEMPORARY_NAME.fullmatch(os.path.basename(path))
     with contextlib.suppress(OSError):
-      if path.endswith(f".{_host()}.{name[2]}.tmp"):
-        is_stray = not _is_alive(int(name[2]))
-      else:
-        is_stray = time.time() - os.path.getmtime(path) > 24 * 3600
-      if is_stray:
-        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+      if found and _is_stale(path, found[1], int(found[2])):
+        _remove(path)
+
+
+def _is_stale(path: str, host: str, pid: int) -> bool:
+  """True if the process that was writing a file has ended."""
+  if host == _host():
+    return not _is_alive(pid)
+  return time.time() - os.lstat(path).st_mtime > 24 * 3600
+
+
+def _remove(path: str) -> None:
+  """Removes a local file or folder, but no link, device or pipe."""
+  mode = os.lstat(path).st_mode
+  if stat.S_ISDIR(mode):
+    shutil.rmtree(path)
+  elif stat.S_ISREG(mode):
+    os.remove(path)
 
 
 def _is_alive(pid: int) -> bool:

@@ -86,7 +86,7 @@ def test_files_and_counts_equal_those_of_workers(folder, runner, options):
     for name in ("beam", "blocks")
   ]
   assert results[0] == results[1]
-  assert not [*folder.glob("*.tmp")]
+  assert not [*folder.glob(".bert-tmp-*")]
 
 
 def test_run_leaves_a_receipt(folder, runner):
@@ -142,7 +142,7 @@ def test_files_may_be_on_any_beam_file_system(folder, runner):
     SCRIPT, "--rerun=far.run.json", "--output_file=far://again"
   )
   assert "results are identical to the earlier ones" in done.stderr
-  assert not [*folder.glob("*.tmp")]
+  assert not [*folder.glob(".bert-tmp-*")]
 
 
 @pytest.mark.parametrize("runner", ["stand-in"], indirect=True)

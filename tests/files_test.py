@@ -123,7 +123,7 @@ def test_containers_of_one_host_name_keep_their_temporary_files_apart(
   path = tmp_path / "report"
   enter_container(1)
   first = files.temporary_name(str(path))
-  ended = first.replace(f".{os.getpid()}.", f".{2**22 + 1}.")
+  ended = first.replace(f"-{os.getpid()}-", f"-{2**22 + 1}-")
   for name in (first, ended):
     pathlib.Path(name).write_text("of the first")
   enter_container(2)

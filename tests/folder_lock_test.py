@@ -185,26 +185,74 @@ def test_remote_folder_is_not_locked(monkeypatch):
   assert len(warnings) == 1
 
 
+def temporary(path, pid=None, host=None):
+  """Temporary name of a file of another process or machine."""
+  prefix, name = files.temporary_name("").rsplit("-", 2)[0], path.name
+  host = host or prefix.removeprefix(".bert-tmp-")
+  return path.parent / f".bert-tmp-{host}-{pid or os.getppid()}-{name}"
+
+
 def test_temporary_files_of_dead_processes_are_removed(tmp_path):
   dead = subprocess.Popen(["true"])
   dead.wait()
-
-  def name(path, host, pid):
-    return tmp_path / f"{path}.{host}.{pid}.tmp"
-
-  own = files.temporary_name("own")
-  host = own.removeprefix("own.").removesuffix(f".{os.getpid()}.tmp")
-  strays = [name("run.json", host, dead.pid), name("a", "other.host", 1)]
-  alive = [name("run.json", host, os.getppid()), name("b", "other.host", 1)]
-  others = [tmp_path / "my.tmp", tmp_path / "notes.1.tmp"]
-  for path in [*strays, *alive, *others]:
+  strays = [
+    temporary(tmp_path / "run.json", dead.pid),
+    temporary(tmp_path / "a", 1, "01234567"),
+  ]
+  alive = [
+    temporary(tmp_path / "run.json"),
+    temporary(tmp_path / "b", 1, "01234567"),
+  ]
+  for path in [*strays, *alive]:
     path.touch()
   os.utime(strays[1], (0, 0))
-  folder = name("export", host, dead.pid)
+  folder = temporary(tmp_path / "export", dead.pid)
   (folder / "variables").mkdir(parents=True)
   with folder_lock.lock_folder(str(tmp_path)):
     pass
-  assert sorted(tmp_path.iterdir()) == sorted([*alive, *others])
+  assert sorted(tmp_path.iterdir()) == sorted(alive)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "name",
+  [
+    "my.tmp",
+    "notes.1.tmp",
+    "scores.backup.20261101.tmp",  # as 0.16.0 named its own
+    ".scores.vm-01234567.77.tmp",
+    ".bert-tmp-notes",
+    ".bert-tmp-host-1-notes",
+    ".bert-tmp-01234567-1-",
+    "bert-tmp-01234567-1-notes",
+  ],
+)
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_files_of_the_user_are_not_removed(tmp_path, name, kind):
+  path = tmp_path / name
+  if kind == "folder":
+    path.mkdir()
+    (path / "vectors.npy").touch()
+  else:
+    path.touch()
+  os.utime(path, (0, 0))
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  with files.atomic_write(str(tmp_path / "scores")):
+    pass
+  assert path.exists()
+
+
+@pytest.mark.unit
+def test_a_link_with_a_temporary_name_and_its_target_are_kept(tmp_path):
+  target = tmp_path / "target"
+  target.mkdir()
+  link = tmp_path / ".bert-tmp-01234567-1-link"
+  link.symlink_to(target)
+  os.utime(link, (0, 0), follow_symlinks=False)
+  with folder_lock.lock_folder(str(tmp_path)):
+    pass
+  assert link.is_symlink() and target.is_dir()
 
 
 # Signals

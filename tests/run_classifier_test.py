@@ -127,7 +127,7 @@ def test_a_folder_of_records_holds_what_the_reference_leaves(trained):
   names = set(os.listdir(trained.folder))
   assert {"train.tf_record", "eval.tf_record", "predict.tf_record"} <= names
   assert {"vocab.txt", "bert_config.json", "model.json"} <= names
-  assert not [name for name in names if name.endswith(".tmp")]
+  assert not [name for name in names if name.startswith(".bert-tmp-")]
 
 
 def test_checkpoint_has_the_reference_variables(trained):

@@ -364,7 +364,7 @@ def test_a_folder_can_be_loaded_again(trained):
   assert description["script"] == "run_pretraining"
   names = set(os.listdir(trained.folder))
   assert {"vocab.txt", "bert_config.json", "eval_results.txt"} <= names
-  assert not [name for name in names if name.endswith(".tmp")]
+  assert not [name for name in names if name.startswith(".bert-tmp-")]
 
 
 @pytest.mark.process

@@ -97,7 +97,7 @@ def test_a_run_leaves_what_the_reference_leaves(trained):
   assert {"train.tf_record", "eval.tf_record", "predictions.json"} <= names
   assert {"nbest_predictions.json", "null_odds.json"} <= names
   assert {"vocab.txt", "bert_config.json", "model.json"} <= names
-  assert not [name for name in names if name.endswith(".tmp")]
+  assert not [name for name in names if name.startswith(".bert-tmp-")]
 
 
 def test_checkpoint_has_the_reference_variables(trained):

@@ -19,6 +19,15 @@ def test_the_picture_of_folders_is_that_of_their_imports():
     assert all(rows.index(target) > rows.index(row) for target in targets)
 
 
+@pytest.mark.unit
+def test_a_folder_with_other_files_than_a_site_is_not_replaced(tmp_path):
+  (tmp_path / "notes.md").write_text("kept")
+  for output in (tmp_path, tmp_path / "notes.md"):
+    with pytest.raises(build.BrokenSite, match="other files than a site"):
+      build.build(output)
+  assert (tmp_path / "notes.md").read_text() == "kept"
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
   """Folder of the site; building it fails on a broken link between pages."""

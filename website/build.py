@@ -89,8 +89,20 @@ def _links_within_site(
   return _LINK.sub(link, path.read_text(encoding="utf-8"))
 
 
+def check_output(output: pathlib.Path) -> None:
+  """Refuses a folder that is neither empty nor a site of this script."""
+  names = {path.name for path in output.glob("*")}
+  is_site = {"index.html", "file_worker.js"} <= names
+  if output.is_file() or (names and not is_site):
+    raise BrokenSite(
+      f"--output={output}: has other files than a site, which would be lost."
+      " Name another folder"
+    )
+
+
 def build(output: pathlib.Path) -> None:
-  """Builds the site in a folder, which is replaced."""
+  """Builds the site in a folder; an earlier site there is replaced."""
+  check_output(output)
   with tempfile.TemporaryDirectory() as temporary:
     project = pathlib.Path(temporary)
     write_pages(project / "pages")

@@ -19,13 +19,20 @@ FILE = re.compile(
 
 # File of a checkpoint that training saves, or its temporary form.
 SAVED_FILE = re.compile(
-  r"(?P<checkpoint>.+\.ckpt-\d+)\.(index|meta|data-\d{5}-of-\d{5})"
+  r"(?P<checkpoint>(.*/)?model\.ckpt-\d+)\.(index|meta|data-\d{5}-of-\d{5})"
   r"(?P<temporary>\.tempstate\d+|\.tmp[0-9a-f]+)?",
   re.ASCII,
 )
 
-# Folder in which TensorFlow collects the parts of such a checkpoint.
-TEMPORARY_FOLDER = re.compile(r".+\.ckpt-\d+_temp(_[0-9a-f]+)?", re.ASCII)
+# Folder in which TensorFlow collects the parts of such a checkpoint, and the
+# name of a part.
+TEMPORARY_FOLDER = re.compile(
+  r"(.*/)?model\.ckpt-\d+_temp(_[0-9a-f]+)?", re.ASCII
+)
+TEMPORARY_PART = re.compile(r"part(-\d{5}-of-\d{5})?\..+", re.ASCII)
+
+# Temporary form of the file `checkpoint`.
+TEMPORARY_STATE_FILE = re.compile(r"(.*/)?checkpoint\.tmp[0-9a-f]+", re.ASCII)
 
 
 def missing_files(checkpoint: str, names: Collection[str]) -> list[str]:

@@ -202,11 +202,12 @@ def remove_incomplete(folder: str) -> None:
   """
   named = os.path.basename(checkpoint_in_state_file(folder) or "")
   for path in files.matching(folder, f"{STATE_FILE}.tmp*"):
-    tf.gfile.Remove(path)
+    if checkpoint_names.TEMPORARY_STATE_FILE.fullmatch(path):
+      tf.gfile.Remove(path)
   for path in files.matching(folder, "*.ckpt-*_temp*"):
     is_temporary = checkpoint_names.TEMPORARY_FOLDER.fullmatch(path)
     if is_temporary and tf.gfile.IsDirectory(path):
-      tf.gfile.DeleteRecursively(path)
+      _remove_parts(path)
   saved: dict[str, list[str]] = {}
   for path, checkpoint, is_temporary in checkpoint_files.saved_files(folder):
     if is_temporary:
@@ -217,6 +218,13 @@ def remove_incomplete(folder: str) -> None:
     if checkpoint_files.why_incomplete(checkpoint):
       for path in paths:
         tf.gfile.Remove(path)
+
+
+def _remove_parts(folder: str) -> None:
+  """Removes a folder of an interrupted save, unless it has other files."""
+  is_part = checkpoint_names.TEMPORARY_PART.fullmatch
+  if all(map(is_part, tf.gfile.ListDirectory(folder))):
+    tf.gfile.DeleteRecursively(folder)
 
 
 def checkpoint_in_state_file(folder: str) -> str | None:

@@ -19,7 +19,6 @@ import io
 import json
 import os
 import posixpath
-import shutil
 import stat
 import tarfile
 import time
@@ -159,7 +158,10 @@ def _missing(names: Collection[str]) -> list[str]:
 def _install(
   model: published_models.Model, folder: str, sleep: Callable[[float], Any]
 ) -> None:
-  """Creates a model's folder from its download, then removes the download."""
+  """Creates a model's folder from its download, then removes the download.
+
+  An archive that was in the cache before is kept: it may be the user's.
+  """
   license = model.license or "unknown"
   origin = model.name, model.maker, license, model.paper, model.origin
   if model.repository:
@@ -167,26 +169,46 @@ def _install(
     download = folder + ".download"
     logging.info("%s by %s, license %s, see %s; from %s", *origin)
     _download_repository(model, folder, download, sleep)
-    unpack, remove = _convert, shutil.rmtree
+    unpack, remove = _convert, _remove_repository
   else:
     is_zip = urllib.parse.urlsplit(model.address).path.endswith(".zip")
     download = folder + (".zip" if is_zip else ".tar.gz")
+    unpack, remove = _unpack, None
     if not os.path.exists(download):
       logging.info("%s by %s, license %s, see %s; from %s", *origin)
       _download(model, model.address, folder, download, sleep, model.size)
-    unpack, remove = _unpack, os.remove
+      remove = os.remove
   try:
     with files.atomic_folder(folder) as temporary_dir:
       os.mkdir(temporary_dir)
       hashes = unpack(download, model, temporary_dir)
       _check_hashes(model, folder, hashes)
   except InputError as error:
-    remove(download)
+    removed = "Remove it"
+    if remove:
+      remove(download)
+      removed = "It was removed"
     raise InputError(
-      f"{download}: {error}. It was removed; download it again, or put files"
+      f"{download}: {error}. {removed}; download it again, or put files"
       f" that you trust into {folder}"
     ) from error
-  remove(download)
+  if remove:
+    remove(download)
+  else:
+    logging.info("%s: unpacked to %s; no longer needed", download, folder)
+
+
+def _remove_repository(download: str) -> None:
+  """Removes the files of `_download_repository`, and folders without others."""
+  folders = {download}
+  for name in (*_OPTIONAL_HUB_FILES, *_HUB_FILES):
+    path = os.path.join(download, name)
+    folders.add(os.path.dirname(path))
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(path)
+  for folder in sorted(folders, reverse=True):
+    with contextlib.suppress(OSError):  # not empty, or missing
+      os.rmdir(folder)
 
 
 def _check_hashes(

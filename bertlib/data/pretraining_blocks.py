@@ -255,12 +255,11 @@ class BlockRun:
   @contextlib.contextmanager
   def _scratch_folder(self) -> Iterator[str]:
     """Creates the folder of blocks; removes leftovers of a killed run."""
-    first = self._output_files[0]
-    folder = _hidden_beside(first, ".blocks")
-    if files.is_remote(first):
-      folder = os.path.join(tempfile.gettempdir(), folder.replace("/", "_"))
-    shutil.rmtree(folder, ignore_errors=True)
-    for path in [*self._output_files, self._receipt_file]:
+    blocks = f"{self._output_files[0]}.blocks"
+    if files.is_remote(blocks):
+      blocks = os.path.join(tempfile.gettempdir(), blocks.replace("/", "_"))
+    folder = files.temporary_name(blocks)
+    for path in [*self._output_files, self._receipt_file, blocks]:
       files.remove_stale_files(glob.escape(path))
     os.makedirs(folder)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, TypeVar
 
@@ -393,12 +394,13 @@ def _name_records(folder: str) -> None:
 
   They are removed if another process trains in the folder.
   """
-  ending = files.temporary_name("")
-  for path in files.matching(folder, f"*.tf_record{ending}"):
+  prefix = files.temporary_name("")
+  for path in files.matching(folder, f"{prefix}*.tf_record"):
     if folder_lock.is_locked(folder):
       files.remove_file(path)
     else:
-      tf.gfile.Rename(path, path.removesuffix(ending), overwrite=True)
+      name = os.path.basename(path).removeprefix(prefix)
+      tf.gfile.Rename(path, os.path.join(folder, name), overwrite=True)
 
 
 def write_model_files(run: Run, **description: Any) -> None:

@@ -428,6 +428,7 @@ def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
   (tmp_path / "model.ckpt-9_temp").mkdir()
   (tmp_path / "model.ckpt-9_temp" / "part-00000-of-00001.index").touch()
   (tmp_path / f"model.ckpt-9{DATA}.tempstate123").touch()
+  (tmp_path / "checkpoint.tmp0123456789abcdef").touch()
   finding.prepare_resume(str(tmp_path))
   assert {path.name for path in tmp_path.iterdir()} == kept
 
@@ -439,6 +440,9 @@ def test_files_of_interrupted_saves_are_removed(checkpoint, tmp_path):
     "model.ckpt-9_results.json",
     "notes.ckpt-9.txt",
     "model.ckpt-old.index",
+    "good.ckpt-100.meta",
+    "model.ckpt-8_temp/notes.txt",
+    "checkpoint.tmp.backup",
   ],
 )
 def test_files_of_the_user_are_kept(checkpoint, tmp_path, name):

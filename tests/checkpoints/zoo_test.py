@@ -1264,12 +1264,25 @@ def test_a_process_killed_while_unpacking_leaves_no_incomplete_model(
   ended = subprocess.Popen(["true"])
   ended.wait()
   own = files.temporary_name(str(cache / "tiny"))
-  incomplete = pathlib.Path(own.replace(f".{os.getpid()}.", f".{ended.pid}."))
+  incomplete = pathlib.Path(own.replace(f"-{os.getpid()}-", f"-{ended.pid}-"))
   incomplete.mkdir(parents=True)
   (incomplete / "vocab.txt").write_bytes(b"half")
   (cache / "tiny.zip").write_bytes(zipped(FILES.items()))
   assert contents(fetch()) == FILES
   assert not incomplete.exists()
+
+
+def test_an_archive_that_was_in_the_cache_is_kept(publish, fetch, cache, site):
+  publish(zipped(FILES.items()))
+  archive = cache / "tiny.zip"
+  archive.parent.mkdir(exist_ok=True)
+  archive.write_bytes(b"of the user")
+  with pytest.raises(InputError, match=r"corrupt .* Remove it; download it"):
+    fetch()
+  assert archive.read_bytes() == b"of the user"
+  archive.write_bytes(zipped(FILES.items()))
+  assert contents(fetch()) == FILES
+  assert archive.exists() and not site.seen
 
 
 @pytest.mark.process
