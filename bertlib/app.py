@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,8 +15,7 @@ from typing import Any, Callable
 from absl import app, flags, logging
 
 from bertlib import errors, receipt_file, tensorflow_log, terminal
-from bertlib.errors import InputError
-from bertlib.settings import help_text, option, rules
+from bertlib.settings import command_line, help_text, option, rules
 from bertlib.settings.option import CommandSettings
 
 
@@ -39,12 +37,9 @@ def parse_flags(
 ) -> None:
   """Parses and checks the flags of a command, before it imports TensorFlow.
 
-  `--rerun=run.json` puts the flags of that receipt before those of the command
-  line.
-
   Args:
     settings: declares the flags, see `option.define`; None if they are already
-      defined.
+      defined, and the command takes no other arguments.
     imports_tensorflow: whether to import TensorFlow afterwards, without its
       log.
   """
@@ -59,16 +54,45 @@ def parse_flags(
       )
   flags.FLAGS.set_default("verbosity", logging.INFO)
   signal.signal(signal.SIGINT, _stop_at_once)
-  with _one_line():
-    argv, receipt = with_receipt(sys.argv)
-    if receipt:
-      # Subprocesses are started with the expanded flags, not with --rerun.
-      sys.argv[:] = argv
-      argv = [argv[0], f"--rerun={receipt}", *argv[1:]]
-    _arguments[:] = _parse_flags(argv)
-    rules.check(flags.FLAGS)
+  with _one_line(), _end_after_help():
+    _arguments[:] = read_arguments(sys.argv, settings)
   if imports_tensorflow and not flags.FLAGS.tensorflow_log:
     tensorflow_log.import_quietly()
+
+
+def read_arguments(
+  argv: list[str], settings: type[CommandSettings] | None = None
+) -> list[str]:
+  """Parses and checks the defined flags.
+
+  `--rerun=run.json` puts the flags of that receipt before those of the command
+  line, also in `argv`.
+
+  Args:
+    argv: program and arguments.
+    settings: see `parse_flags`.
+
+  Returns:
+    The program and the arguments that are not flags.
+
+  Raises:
+    InputError: see `command_line.parse`, `receipt_file.flags_to_repeat` and
+      `rules.check`.
+  """
+  settings = settings or CommandSettings
+  # Once: a flag file may be a pipe.
+  read, receipt = with_receipt(command_line.read_flag_files(argv))
+  if receipt:
+    # Subprocesses are started with the expanded flags, not with --rerun.
+    argv[:] = read
+    read = [read[0], f"--rerun={receipt}", *read[1:]]
+  arguments = command_line.parse(
+    read,
+    takes_arguments=settings.TAKES_ARGUMENTS,
+    passes_on=settings.PASSES_ON_ARGUMENTS,
+  )
+  rules.check(flags.FLAGS)
+  return arguments
 
 
 # Program name and the arguments that are not flags.
@@ -109,12 +133,13 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
     override them. And the receipt's path, None without `--rerun`.
 
   Raises:
-    InputError: see `receipt_file.flags_to_repeat`.
+    InputError: --rerun has no value, or see `receipt_file.flags_to_repeat`.
   """
   known = flags.FlagValues()
   known.set_gnu_getopt()
   flags.DEFINE_string("rerun", None, "A receipt.", flag_values=known)
-  program, *arguments = known(argv, known_only=True)
+  with command_line.input_errors(known):
+    program, *arguments = known(argv, known_only=True)
   if not known.rerun:
     return [*argv], None
   given = receipt_file.flags_to_repeat(known.rerun, os.path.basename(program))
@@ -132,39 +157,17 @@ def _print_help(
   sys.exit(0)
 
 
-def _parse_flags(argv: list[str]) -> list[str]:
-  """Parses flags; the help flags end the program with status 0.
-
-  Raises:
-    InputError: a flag is unknown, missing or has an invalid value.
-  """
+@contextlib.contextmanager
+def _end_after_help() -> Iterator[None]:
+  """Ends the program with status 0 where a help flag ends it."""
   try:
-    return flags.FLAGS(argv)
-  except (SystemExit, BrokenPipeError):  # help is printed
+    yield
+  except (SystemExit, BrokenPipeError):
     try:
       sys.stdout.flush()
     except BrokenPipeError:  # as by `--help | head`
       terminal.discard_output()
     sys.exit(0)
-  except flags.Error as error:
-    *others, last = _flag_errors(str(error))
-    message = "; ".join([*others, last.rstrip(" .?")])
-    raise InputError(f"{message}. --helpfull lists all flags") from error
-
-
-def _flag_errors(message: str) -> list[str]:
-  """Rewrites absl's lines about flags; merges those about required flags."""
-  required = re.compile(r"flag --(\w+)=None: Flag .* other than None\.")
-  names = required.findall(message)
-  others = [
-    re.sub(r"^flags? .*?: (?=--)", "", line)
-    for line in message.splitlines()
-    if not required.fullmatch(line)
-  ]
-  if not names:
-    return others
-  named = errors.english_list(f"--{name}" for name in names)
-  return [f"{named} {'are' if names[1:] else 'is'} required", *others]
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ import tensorflow as tf
 from absl import flags, logging
 from tensorflow.io import gfile
 
-from bertlib import app, errors, files
+from bertlib import errors, files
 from bertlib.errors import InputError
+from bertlib.settings import command_line
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.unit
 def script(tmp_path):
   """Writes a script with the given `main`; returns its path."""
 
-  def write(*lines):
+  def write(*lines, before=()):
     path = tmp_path / "script.py"
     path.write_text(
       "\n".join(
@@ -36,6 +37,7 @@ def script(tmp_path):
           "from bertlib.data import tf_records",
           "def main(argv):",
           *(f"  {line}" for line in lines),
+          *before,
           "app.run(main)",
         ]
       )
@@ -45,9 +47,9 @@ def script(tmp_path):
   return write
 
 
-def refusal(path, **options):
+def refusal(path, *arguments, **options):
   """Runs a script that must fail with one line; returns that line."""
-  done = commands.run(path, **options)
+  done = commands.run(path, *arguments, **options)
   assert done.returncode == 1, done.stderr
   assert "Traceback" not in done.stderr
   line = done.stderr.splitlines()[-1]
@@ -57,9 +59,19 @@ def refusal(path, **options):
 
 @pytest.mark.process
 def test_main_receives_the_arguments_and_exits_with_0(script):
-  printing = script("print(argv[1:])")
+  printing = script(
+    "print(argv[1:])",
+    before=[
+      "from bertlib.settings.report import ReportSettings",
+      "app.parse_flags(ReportSettings)",
+    ],
+  )
   done = commands.succeed(printing, "a", "b", own_process=True)
   assert done.stdout == "['a', 'b']\n"
+
+
+def test_a_program_without_arguments_refuses_them(script):
+  assert refusal(script("print(argv)"), "a").startswith("a: not a flag")
 
 
 def test_input_error_prints_one_line_and_exits_with_1(script):
@@ -108,10 +120,8 @@ def flag_errors():
     flags.DEFINE_string("task", None, "", found, required=True)
     flags.DEFINE_string("folder", None, "", found, required=True)
     flags.DEFINE_integer("steps", 1, "", 1, flag_values=found)
-    with pytest.MonkeyPatch.context() as patch:
-      patch.setattr(flags, "FLAGS", found)
-      with pytest.raises(InputError) as refused:
-        app._parse_flags(["script.py", *arguments])
+    with pytest.raises(InputError) as refused:
+      command_line.parse(["script.py", *arguments], found)
     message = str(refused.value)
     assert "\n" not in message and "--help" in message
     return message

@@ -28,7 +28,7 @@ import absl.logging
 from absl.testing import flagsaver
 
 from bertlib import app, tensorflow_log
-from bertlib.settings import rules
+from bertlib.settings import option
 
 # With those for help, which absl defines only once.
 absl.app.define_help_flags()
@@ -203,6 +203,14 @@ def wait_until(condition, *processes):
     time.sleep(0.005)
 
 
+def _settings_of(script):
+  """Settings class of a command; None if its module has none."""
+  for value in vars(script).values():
+    if isinstance(value, type) and issubclass(value, option.CommandSettings):
+      return value
+  return None
+
+
 @contextlib.contextmanager
 def in_process(script):
   """Runs a script within this process, which spares importing TensorFlow.
@@ -220,9 +228,8 @@ def in_process(script):
   def main(*arguments):
     with _own_log_levels(), flagsaver.flagsaver():
       # Log at the level of a command.
-      argv = flags([script.__file__, "--verbosity=0", *map(str, arguments)])
-      rules.check(flags)
-      script.main(argv)
+      argv = [script.__file__, "--verbosity=0", *map(str, arguments)]
+      script.main(app.read_arguments(argv, _settings_of(script)))
 
   try:
     yield main

@@ -292,7 +292,7 @@ def test_an_audit_needs_a_vocabulary(refuse):
 
 @pytest.mark.graph
 def test_without_an_audit_a_folder_is_needed(answer):
-  with pytest.raises(absl.flags.IllegalFlagValueError, match="--output_dir"):
+  with pytest.raises(InputError, match="--output_dir"):
     answer("--do_train", output_dir=None)
 
 

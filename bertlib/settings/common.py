@@ -14,8 +14,10 @@ from bertlib.settings.ranges import (
   FRACTION_BELOW_1,
   INTEGER,
   NOT_NEGATIVE,
+  PARALLEL,
   POSITIVE,
   SEQ_LENGTH,
+  Range,
 )
 
 # Values that "auto" selects from, by flag.
@@ -283,13 +285,13 @@ class DeviceSettings:
     None,
     "Number of devices of this process that share a batch. If not given, all"
     " GPUs. Without a GPU, logical CPU devices.",
-    AT_LEAST_1,
+    PARALLEL._replace(low=1),
   )
   num_threads: int = option.integer(
     0,
     "Number of threads that compute on the CPU, and maximum number of processes"
     " that a command starts on its own. 0 uses all cores.",
-    COUNT,
+    PARALLEL,
   )
   use_tpu: bool = option.boolean(
     False, "Run on the TPU that --tpu_name or --master names."
@@ -451,7 +453,7 @@ class RunSettings:
     "Train this many times, with the seeds --seed, --seed + 1, ..., each run"
     " in its own folder; report the spread of the dev metric and keep the best"
     " run. 0 trains once.",
-    COUNT,
+    Range(0, 1000),
   )
   group_by_length: bool = option.boolean(
     False,

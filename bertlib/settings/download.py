@@ -12,6 +12,8 @@ from bertlib.settings import option
 class DownloadSettings(option.CommandSettings):
   """Flags of download_model.py."""
 
+  TAKES_ARGUMENTS: ClassVar[bool] = True
+
   SECTION: ClassVar[str] = "model"
   EXAMPLE: ClassVar[str] = "python download_model.py bert-base-uncased"
 

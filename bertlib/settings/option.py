@@ -9,7 +9,6 @@ flags, `from_flags` creates the settings from their values, and
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import os
@@ -21,7 +20,6 @@ from absl import flags
 
 from bertlib import files, published_models
 from bertlib.errors import english_list
-from bertlib.settings import rules
 from bertlib.settings.ranges import Range
 
 
@@ -34,14 +32,17 @@ class CommandSettings:
       `help_text.SECTIONS`.
     REQUIRED: flags that must be given.
     REQUIRED_UNLESS: flag that replaces all of them, if given.
-    FLAGS_MAY_FOLLOW_ARGUMENTS: whether flags are also parsed after arguments.
+    TAKES_ARGUMENTS: whether words that are not flags are arguments of the
+      command, before, between and after flags. Otherwise they are refused.
+    PASSES_ON_ARGUMENTS: whether words after "--" are for another program.
   """
 
   EXAMPLE: ClassVar[str]
   SECTION: ClassVar[str]
   REQUIRED: ClassVar[Sequence[str]] = ()
   REQUIRED_UNLESS: ClassVar[str | None] = None
-  FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = False
+  TAKES_ARGUMENTS: ClassVar[bool] = False
+  PASSES_ON_ARGUMENTS: ClassVar[bool] = False
 
 
 Settings = TypeVar("Settings", bound=CommandSettings)
@@ -240,7 +241,7 @@ def define(
     values: where to define them.
     required: whether parsing fails if a required flag is missing.
   """
-  values.set_gnu_getopt(settings.FLAGS_MAY_FOLLOW_ARGUMENTS)
+  values.set_gnu_getopt(settings.TAKES_ARGUMENTS)
   command = sys.argv[0]  # absl's name of the main module
   for name, flag in declarations(settings):
     others = {} if flag.choices is None else {"enum_values": flag.choices}
@@ -374,28 +375,6 @@ def make(settings: type[Settings], **values: Any) -> Settings:
   if values:
     raise TypeError(f"{settings.__name__} has no flag {', '.join(values)}")
   return settings(**found)
-
-
-def parse_again(
-  settings: type[Settings],
-  argv: Sequence[str],
-  values: flags.FlagValues = flags.FLAGS,
-) -> Settings:
-  """Creates the settings of another command line of the same command.
-
-  Args:
-    settings: class of the command.
-    argv: program and arguments.
-    values: flags of the command; not changed.
-
-  Raises:
-    absl.flags.Error: flags are unknown or missing.
-    InputError: see `rules.check`.
-  """
-  others = copy.deepcopy(values)
-  others(argv)
-  rules.check(others)
-  return from_flags(settings, others)
 
 
 def values_of(settings: CommandSettings) -> dict[str, Any]:

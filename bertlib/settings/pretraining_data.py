@@ -15,9 +15,9 @@ from bertlib.settings.common import (
 )
 from bertlib.settings.ranges import (
   AT_LEAST_1,
-  COUNT,
   FINITE,
   FRACTION,
+  PARALLEL,
   SEQ_LENGTH,
   SHARDS,
 )
@@ -141,7 +141,7 @@ class PretrainingDataSettings(RecordedSettings):
     "Number of processes that work on blocks of the text, for a corpus of any"
     " size; the result does not depend on it. 0 is one process that holds all"
     " text in memory and writes the records of google-research/bert.",
-    COUNT,
+    PARALLEL,
     section="devices",
     basic=True,
   )
@@ -158,6 +158,8 @@ class PretrainingDataSettings(RecordedSettings):
 @dataclasses.dataclass(frozen=True)
 class BeamDataSettings(PretrainingDataSettings):
   """Flags of create_pretraining_data_beam.py."""
+
+  PASSES_ON_ARGUMENTS: ClassVar[bool] = True
 
   EXAMPLE: ClassVar[str] = (
     "python create_pretraining_data_beam.py --input_file=text.txt"

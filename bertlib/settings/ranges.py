@@ -64,7 +64,10 @@ COUNT = Range(0, _MAX_INT)
 AT_LEAST_1 = Range(1, _MAX_INT)
 AT_LEAST_2 = Range(2, _MAX_INT)
 COLUMN = INTEGER._replace(excluded=0)
-# [CLS], a token and [SEP].
-SEQ_LENGTH = Range(3, _MAX_INT)
+# [CLS], a token and [SEP]; and arrays of one sequence that fit into memory.
+SEQ_LENGTH = Range(3, 2**20)
+# Threads or processes of one machine. TensorFlow crashes if it cannot start
+# them; 0 is one per core.
+PARALLEL = Range(0, 1024)
 # File names give the number of shards five digits.
 SHARDS = Range(0, 99999)

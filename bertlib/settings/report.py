@@ -12,7 +12,7 @@ from bertlib.settings import option
 class ReportSettings(option.CommandSettings):
   """Flags of report.py."""
 
-  FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True
+  TAKES_ARGUMENTS: ClassVar[bool] = True
 
   SECTION: ClassVar[str] = "output"
   EXAMPLE: ClassVar[str] = (

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.common import ModelSettings, RunSettings, TrainingSettings
-from bertlib.settings.ranges import AT_LEAST_1, COUNT, FINITE, SEQ_LENGTH
+from bertlib.settings.ranges import AT_LEAST_1, FINITE, PARALLEL, SEQ_LENGTH
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ class SquadSettings(TrainingSettings):
     0,
     "Number of processes that convert questions to windows; 0 for one per CPU"
     " core.",
-    COUNT,
+    PARALLEL,
     section="devices",
   )
 

@@ -13,7 +13,7 @@ from bertlib.settings.ranges import FINITE
 class SquadMetricsSettings(option.CommandSettings):
   """Flags of squad_metrics.py."""
 
-  FLAGS_MAY_FOLLOW_ARGUMENTS: ClassVar[bool] = True
+  TAKES_ARGUMENTS: ClassVar[bool] = True
 
   SECTION: ClassVar[str] = "evaluation"
   EXAMPLE: ClassVar[str] = (

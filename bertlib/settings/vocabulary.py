@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.common import TextSettings
-from bertlib.settings.ranges import AT_LEAST_1, COUNT
+from bertlib.settings.ranges import AT_LEAST_1, Range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class VocabularySettings(option.CommandSettings):
   num_unused: int = option.integer(
     0,
     "Number of [unusedN] entries to reserve for words that are added later.",
-    COUNT,
+    Range(0, 10**6),
     section="training",
     basic=True,
   )

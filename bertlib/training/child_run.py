@@ -11,7 +11,7 @@ from absl import logging
 
 from bertlib import folder_lock
 from bertlib.errors import InputError
-from bertlib.settings import option
+from bertlib.settings import command_line, option
 from bertlib.training import checkpoint_hook
 
 
@@ -21,10 +21,9 @@ def read_settings(
   """Parses the settings that the subprocess of `run` would have.
 
   Raises:
-    absl.flags.Error: flags are unknown or missing.
-    InputError: see `rules.check`.
+    InputError: see `command_line.parse_again`.
   """
-  return option.parse_again(settings, _arguments(output_dir, flags))
+  return command_line.parse_again(settings, _arguments(output_dir, flags))
 
 
 def run(output_dir: str, flags: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from absl import flags, logging
+from absl import logging
 
 from bertlib import files, json_files
 from bertlib.checkpoints import finding
@@ -76,7 +76,7 @@ def read_phases(settings: PretrainingSettings) -> list[Phase]:
         PretrainingSettings, folder, _flags(file, weights)
       )
       cluster = devices.find_cluster(phase_settings.devices, trains=True)
-    except (flags.Error, InputError) as error:
+    except InputError as error:
       raise InputError(f"{file}: {error}") from error
     phases.append(Phase(file, phase_settings, cluster))
   return phases

@@ -1202,7 +1202,7 @@ import download_model
 from bertlib import published_models
 from bertlib import app
 published_models.TABLE = sys.argv.pop(1)
-download_model.define_flags()
+app.parse_flags(download_model.DownloadSettings)
 app.run(download_model.main)
 """
 

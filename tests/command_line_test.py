@@ -1,0 +1,260 @@
+"""Tests of the parsing of command lines, and of what is refused in them."""
+
+import os
+import threading
+
+import commands
+import pytest
+from absl import flags
+from settings_test import SETTINGS
+
+import run_ner
+from bertlib.errors import InputError
+from bertlib.settings import (
+  classifier,
+  command_line,
+  common,
+  conversion,
+  download,
+  ner,
+  option,
+  pretraining,
+  pretraining_data,
+  report,
+  squad_metrics,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def parse(settings, *arguments):
+  """Parses a command line; returns its arguments and the values of flags."""
+  values = flags.FlagValues()
+  option.define(settings, values, required=False)
+  _, *words = command_line.parse(
+    ["command.py", *arguments],
+    values,
+    settings.TAKES_ARGUMENTS,
+    settings.PASSES_ON_ARGUMENTS,
+  )
+  return words, values
+
+
+def refused(settings, *arguments):
+  """The line with which a command line is refused."""
+  with pytest.raises(InputError) as error:
+    parse(settings, *arguments)
+  assert "\n" not in str(error.value)
+  return str(error.value)
+
+
+# Words that are no flags
+
+
+@pytest.mark.parametrize(
+  ("arguments", "word", "fix"),
+  [
+    (["--do_train", "true", "--learning_rate=1"], "true", "--do_train=true"),
+    (["-do_train", "False"], "False", "-do_train=False"),
+    (["--nodo_eval", "0"], "0", "--nodo_eval=0"),
+    (["--do_train", "yes"], "yes", "takes no value after a space. Remove"),
+    (["--do_eval", "do_train=true"], "do_train=true", "--do_train=true"),
+    (["–do_train"], "–do_train", "Write --do_train"),
+    (["—output_dir=a=b"], "—output_dir=a=b", "Write --output_dir=a=b"),
+    (["\ufeff--do_train"], "\ufeff--do_train", "Write --do_train"),
+    (["nodo_train"], "nodo_train", "Write --nodo_train"),
+    (["--output_dir=", "out"], "out", "Write --output_dir=out"),
+    (["--data_dir=my", "data"], "data", "belongs to --data_dir, quote"),
+    (["--train_file", "a.tsv", "b.tsv"], "b.tsv", "--train_file, quote"),
+    (["--do_train", " "], "' '", "last character of its line"),
+    ([""], "''", "Remove it"),
+    (["train"], "train", "flags begin with --"),
+    (["-"], "-", "flags begin with --"),
+    (["--", "train"], "train", "flags begin with --"),
+    (["--", "--do_train"], "--do_train", "Write --do_train"),
+    (["--undefok=x", "--x", "3"], "3", "Remove it"),
+  ],
+)
+def test_a_word_that_is_no_flag_is_refused_with_a_fix(arguments, word, fix):
+  message = refused(classifier.ClassifierSettings, *arguments)
+  assert message.startswith(f"{word}: not a flag")
+  assert fix in message
+
+
+def test_the_word_is_named_before_flags_that_are_missing():
+  values = flags.FlagValues()
+  option.define(ner.NerSettings, values)
+  with pytest.raises(InputError, match=r"^true: "):
+    command_line.parse(["run_ner.py", "--do_train", "true"], values)
+
+
+def test_values_after_a_space_are_no_words():
+  given = ["--output_dir", "out", "--do_train", "--learning_rate", "-1"]
+  words, values = parse(classifier.ClassifierSettings, *given)
+  assert not words
+  assert values["output_dir"].value == "out"
+  assert values["do_train"].value
+  assert values["learning_rate"].value == -1
+
+
+@pytest.mark.parametrize(
+  "settings", [s for s in SETTINGS if not s.TAKES_ARGUMENTS]
+)
+def test_commands_without_arguments_refuse_words(settings):
+  assert refused(settings, "word").startswith("word: not a flag")
+
+
+@pytest.mark.parametrize("settings", [s for s in SETTINGS if s.TAKES_ARGUMENTS])
+def test_flags_are_read_before_and_after_arguments(settings):
+  assert {"python", settings.EXAMPLE.split()[1]} < {*settings.EXAMPLE.split()}
+  name, flag = list(option.declarations(settings))[-1]
+  given = f"--{name}" if flag.placeholder is None else f"--{name}=1"
+  for arguments in ([given, "a", "b"], ["a", given, "b"], ["a", "b", given]):
+    words, values = parse(settings, *arguments)
+    assert words == ["a", "b"]
+    assert values[name].present
+
+
+def test_commands_with_arguments_are_known():
+  assert {s for s in SETTINGS if s.TAKES_ARGUMENTS} == {
+    download.DownloadSettings,
+    squad_metrics.SquadMetricsSettings,
+    report.ReportSettings,
+  }
+
+
+def test_beam_gets_what_follows_two_dashes_and_only_that():
+  settings = pretraining_data.BeamDataSettings
+  words, values = parse(
+    settings, "--num_shards=3", "--", "x", "--runner=A", "--num_shards=4"
+  )
+  assert words == ["x", "--runner=A", "--num_shards=4"]
+  assert values["num_shards"].value == 3
+  assert refused(settings, "x", "--", "--runner=A").startswith("x: not a flag")
+
+
+def test_help_needs_no_correct_command_line():
+  done = commands.succeed("run_ner.py", "--help", "--do_train", "true")
+  assert "--train_batch_size" in done.stdout
+
+
+def test_main_in_a_test_refuses_words_too():
+  with (
+    commands.in_process(run_ner) as main,
+    pytest.raises(InputError, match=r"^true: "),
+  ):
+    main("--do_train", "true")
+
+
+# Unknown flags
+
+
+@pytest.mark.parametrize(
+  ("settings", "flag", "fix"),
+  [
+    (classifier.ClassifierSettings, "bert_model", "--init_checkpoint"),
+    (classifier.ClassifierSettings, "model-name-or-path", "--init_checkpoint"),
+    (classifier.ClassifierSettings, "warmup_steps", "--warmup_proportion, "),
+    (pretraining.PretrainingSettings, "warmup_steps", "--num_warmup_steps"),
+    (pretraining.PretrainingSettings, "max_steps", "--num_train_steps"),
+    (classifier.ClassifierSettings, "no_cuda", "CUDA_VISIBLE_DEVICES=-1 in"),
+    (conversion.ConversionSettings, "tf_checkpoint_path", "--input"),
+  ],
+)
+@pytest.mark.parametrize("value", ["=x", None])
+def test_flags_of_other_projects_have_a_counterpart(settings, flag, fix, value):
+  arguments = [f"--{flag}{value or ''}", *([] if value else ["x"])]
+  message = refused(settings, *arguments)
+  assert message.startswith(f"--{flag}: unknown flag. Here it is {fix}")
+
+
+def test_a_counterpart_that_the_command_lacks_is_not_named():
+  message = refused(squad_metrics.SquadMetricsSettings, "--bert_model=x")
+  assert "init_checkpoint" not in message
+
+
+def test_counterparts_are_flags_of_commands():
+  known = {
+    name for settings in SETTINGS for name, _ in option.declarations(settings)
+  }
+  for name, fix in command_line.COUNTERPARTS.items():
+    assert command_line.flags_in(fix) <= known, name
+
+
+def test_misspelled_flags_have_suggestions():
+  message = refused(classifier.ClassifierSettings, "--learning_rat=1")
+  assert "learning_rate" in message and "--helpfull" in message
+
+
+@pytest.mark.parametrize(
+  ("arguments", "message"),
+  [
+    (["--nodo_train=true"], "--nodo_train=true does not take an argument"),
+    (["--output_dir"], "Missing value for flag --output_dir"),
+    (["--flagfile"], "--flagfile with no argument"),
+  ],
+)
+def test_other_errors_of_absl_are_one_line(arguments, message):
+  assert refused(common.TrainingSettings, *arguments).startswith(message)
+
+
+# Flag files
+
+
+@pytest.mark.parametrize(
+  ("content", "message"),
+  [
+    (None, "{path}: No such file or directory. "),
+    (..., "{path}: Is a directory. "),
+    (b"\x00\xff\x7fELF", "{path}: not UTF-8 text. "),
+    ("--output_dir=Größe".encode("latin-1"), "{path}: not UTF-8 text. "),
+    ("--do_train".encode("utf-16"), "{path}: not UTF-8 text. "),
+    (b"--learning_rate 1e-3", "--learning_rate 1e-3: unknown flag. Write"),
+    (b"--do_train true\n", "--do_train true: unknown flag. Write --do_train="),
+    (b"do_train=true\n", "do_train=true: not a flag. Write --do_train=true"),
+    (b"\xef\xbb\xbf--do_train", "\ufeff--do_train: not a flag. Write --do_t"),
+  ],
+)
+def test_flag_files_that_cannot_be_used_are_refused(tmp_path, content, message):
+  path = tmp_path / "a.flags"
+  if content is ...:
+    path.mkdir()
+  elif content is not None:
+    path.write_bytes(content)
+  found = refused(classifier.ClassifierSettings, f"--flagfile={path}")
+  assert found.startswith(message.format(path=f"--flagfile={path}"))
+
+
+def test_a_flag_file_that_another_one_names_is_named(tmp_path):
+  path = tmp_path / "a.flags"
+  path.write_text(f"--flagfile={tmp_path}/missing\n")
+  found = refused(classifier.ClassifierSettings, f"--flagfile={path}")
+  assert found.startswith(f"--flagfile={tmp_path}/missing: No such file")
+
+
+def test_flag_files_that_name_each_other_end(tmp_path):
+  for name, other in ("ab", "ba"):
+    text = f"--flagfile={tmp_path}/{other}\n--seed={ord(name)}\n"
+    (tmp_path / name).write_text(text)
+  _, values = parse(classifier.ClassifierSettings, f"--flagfile={tmp_path}/a")
+  assert values["seed"].value == ord("a")
+
+
+@pytest.mark.parametrize("script", ["run_ner.py", "download_model.py"])
+def test_commands_report_a_missing_flag_file(script):
+  line = commands.fail(script, "--flagfile=missing.flags")
+  assert "--flagfile=missing.flags: No such file" in line
+
+
+def test_a_flag_file_may_be_a_pipe(tmp_path):
+  path = tmp_path / "pipe"
+  os.mkfifo(path)
+  writer = threading.Thread(target=path.write_text, args=["--list\n"])
+  writer.start()
+  done = commands.succeed("download_model.py", f"--flagfile={path}")
+  writer.join()
+  assert "bert-base-uncased" in done.stdout
+
+
+def test_rerun_without_a_value_is_refused():
+  assert "--rerun" in commands.fail("run_ner.py", "--rerun")
