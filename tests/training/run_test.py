@@ -402,7 +402,7 @@ def test_evaluations_at_once_have_records_of_their_own(
       with run.lock_output_dir(this_run.settings):
         write("of the other")
     assert path.read_text() == "of the first"
-    (records,) = tmp_path.glob("*.tf_record")
+    (records,) = tmp_path.glob("eval.tf_record")
     assert records.read_text() == "of the other"
   assert [*tmp_path.iterdir()] == [records]
   assert records.read_text() == "of the first"
