@@ -271,10 +271,12 @@ class Answer(NamedTuple):
   """An answer to a question.
 
   Attributes:
-    text: the span of the passage; "" if the passage has no answer.
-    probability: softmax over the answers returned with it.
-    start: offset of its first character in the passage.
-    end: offset after its last character.
+    text: `passage[start:end]`, the characters of the answer as they are in the
+      passage; "" if the passage has no answer.
+    probability: softmax of the sum of start and end logit over the answers
+      returned with it, "" included.
+    start: index of its first character in the passage; 0 for no answer.
+    end: index after its last character; 0 for no answer.
   """
 
   text: str
@@ -341,14 +343,15 @@ class Predictor(predictor.LoadedModel):
     return self.predict_blocks(pairs, self._encode, decode)
 
   def _encode(self, pairs):
-    """The questions, words and windows of pairs, and rows of the windows."""
-    examples, split, last_passage = [], [], None
-    for index, (question, passage) in enumerate(pairs):
-      if passage != last_passage:  # questions share the words of a passage
-        last_passage = passage
-        words_and_starts = squad_examples.split_words(passage)
-      split.append(words_and_starts)
-      examples.append(SquadExample(str(index), question, words_and_starts[0]))
+    """The questions, passages and windows of pairs, and rows of the windows."""
+    examples, passages, last_passage = [], [], None
+    for index, (question, text) in enumerate(pairs):
+      if text != last_passage:  # questions share the words of a passage
+        last_passage = text
+        words, _ = squad_examples.split_words(text)
+        _, offsets = self.tokenizer.tokenize_with_offsets(text)
+      passages.append(squad_decoding.Passage(text, offsets))
+      examples.append(SquadExample(str(index), question, words))
     settings = squad_features.WindowSettings.of_model(self.description)
     windows = list(
       squad_features.iterate_features(
@@ -359,7 +362,7 @@ class Predictor(predictor.LoadedModel):
         self.tokenizer.inv_vocab,
       )
     )
-    return (examples, split, windows), windows
+    return (examples, passages, windows), windows
 
   def _decode(
     self,
@@ -370,8 +373,9 @@ class Predictor(predictor.LoadedModel):
     outputs,
   ) -> Iterator[list[Answer]]:
     """The answers to each question."""
-    examples, split, windows = encoded
-    finder = squad_decoding.AnswerFinder(
+    examples, passages, windows = encoded
+    finder = squad_decoding.PassageFinder(
+      passages,
       examples,
       windows,
       [
@@ -384,10 +388,8 @@ class Predictor(predictor.LoadedModel):
     found = finder.nbest_predictions(
       n_best_size, max_answer_length, allows_null
     )
-    for (predictions, best, odds), words_and_starts in zip(found, split):
-      candidates = []
-      if best or allows_null:
-        candidates = _answers(predictions, *words_and_starts)
+    for predictions, best, odds in found:
+      candidates = _answers(predictions) if best or allows_null else []
       if allows_null:
         chosen = "" if odds > null_score_diff_threshold else best
         candidates.sort(key=lambda answer: answer.text != chosen)
@@ -396,13 +398,11 @@ class Predictor(predictor.LoadedModel):
 
 def _answers(
   predictions: Sequence[squad_decoding.NbestPrediction],
-  words: Sequence[str],
-  starts: Sequence[int],
 ) -> list[Answer]:
   """Answers with their probability and their span in the passage."""
   probabilities = _compute_softmax([p.score for p in predictions])
   return [
-    Answer(p.text, probability, *p.span_in_paragraph(words, starts))
+    Answer(p.text, probability, p.start, p.end)
     for p, probability in zip(predictions, probabilities)
   ]
 

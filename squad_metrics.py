@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
   questions = squad_files.read_questions(argv[1])
   predictions = squad_files.read_by_id(argv[2], str)
   is_v2 = any(question.is_impossible is not None for question in questions)
+  is_v2 |= len({bool(question.answers) for question in questions}) > 1
   metric = settings.metric
   if metric == "auto":
     metric = "2.0" if is_v2 else "1.1"

@@ -1,6 +1,7 @@
 """Wrong input: text that cannot be read, outputs over inputs, and labels."""
 
 import gzip
+import json
 import os
 
 from wrong_input_row import Row
@@ -145,6 +146,39 @@ TAGS = [
   ]
 ]  # fmt: skip
 
+
+def asked(answers, context="ann went to rome .", id_=4711, **more):
+  """A data set of one question."""
+  qas = [{"id": id_, "question": "who ?", "answers": answers} | more]
+  return json.dumps(
+    {"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}
+  )
+
+
+_IN_PARAGRAPH = ", article 1, paragraph 1, question 1: "
+QUESTIONS = [
+  Row("questions", name, "run_squad",
+      ["--train_file={case}/q.json", *arguments],
+      f"{{case}}/q.json{where}", files={"q.json": content})
+  for name, where, content, arguments in [
+    ("an id that is a list", _IN_PARAGRAPH, asked([], id_=[1]), ()),
+    ("a blank context", ": ", asked([{"text": "a", "answer_start": 0}], "  "),
+     ()),
+    ("an empty context", ", question 4711: ",
+     asked([{"text": "a", "answer_start": 0}], ""), ()),
+    ("an empty answer", ", question 4711: ",
+     asked([{"text": " ", "answer_start": 3}]), ()),
+    ("no answer_start", ", question 4711: ", asked([{"text": "ann"}]), ()),
+    ("a negative answer_start", ", question 4711: ",
+     asked([{"text": "ann", "answer_start": -1}]), ()),
+    ("an answer beyond the text", ", question 4711: ",
+     asked([{"text": "rome .", "answer_start": 13}]), ()),
+    ("no answers", ", question 4711: ", asked([]), ()),
+    ("no answers and not impossible", ", question 4711: ",
+     asked([], is_impossible=False), ["--version_2_with_negative"]),
+  ]
+]  # fmt: skip
+
 OVERWRITING = [
   Row("output over input", name, script, arguments, error, files=files)
   for name, script, arguments, error, files in [
@@ -216,4 +250,4 @@ SHARDS = [
   ]
 ]  # fmt: skip
 
-ROWS = [*TEXT, *LABELS, *TAGS, *OVERWRITING, *SHARDS]
+ROWS = [*TEXT, *LABELS, *TAGS, *QUESTIONS, *OVERWRITING, *SHARDS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ import tokenization
 from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.settings import option
+
+_CASED = tokenization.BasicTokenizer(do_lower_case=False)
 
 
 class _Located:
@@ -35,8 +38,8 @@ class SquadExample(_Located):
     end_position: index of its last word, inclusive.
     is_impossible: whether the question has no answer.
     answer_offset: index of the answer's first character in its first word, if
-      that word has Chinese characters; else 0, which finds the same answer as
-      the original.
+      that word has Chinese characters or white space (such as no-break spaces);
+      else 0, which finds the same answer as the original.
   """
 
   qas_id: str
@@ -68,9 +71,12 @@ def read_squad_examples(
   Args:
     input_file: path of a JSON file in SQuAD format.
     is_training: whether to read answers. A question whose answer is not found
-      at its `answer_start` is skipped and logged.
-    version_2_with_negative: whether to accept questions without an answer; None
-      to use the flag of this name, see `option.value_of`.
+      at its `answer_start` is skipped and logged. White space, control
+      characters, composed letters and full-width forms may be written in
+      another way in the answer than in the context.
+    version_2_with_negative: whether to accept questions without an answer, by
+      `is_impossible` or, where the file has none, by an empty answer or list of
+      answers; None to use the flag of this name, see `option.value_of`.
     unaligned: list to which the skipped questions are appended: id, answer and
       the words found instead.
 
@@ -111,61 +117,144 @@ def make_examples(
     if question.context is not context:
       context = question.context
       words, starts = split_words(context)
-    if is_training:
-      example = _align_answer(question, words, starts, where)
-      found = " ".join(words[example.start_position : example.end_position + 1])
-      if " ".join(example.orig_answer_text.split()) not in found:
-        answer = example.orig_answer_text
-        skipped.append({"id": question.id, "answer": answer, "found": found})
-        continue
+    if not is_training:
+      examples.append(SquadExample(question.id, question.text, words))
+    elif version_2_with_negative and _has_no_answer(question):
+      examples.append(
+        SquadExample(question.id, question.text, words, "", -1, -1, True)
+      )
     else:
-      example = SquadExample(question.id, question.text, words)
-    examples.append(example)
+      answer = _only_answer(question, where, version_2_with_negative)
+      found, span = _find_answer(context, answer, words, starts)
+      if span:
+        examples.append(_make_example(question, words, starts, found, span))
+      else:
+        skipped.append(
+          {"id": question.id, "answer": answer.text, "found": found.text}
+        )
   if skipped:
     _log_unaligned(input_file, skipped, len(examples))
   if unaligned is not None:
     unaligned += skipped
   if not examples:
-    raise InputError(f"{input_file}: has no questions left to train on")
+    raise InputError(
+      f"{input_file}: has no questions left to train on, since no answer is at"
+      " its answer_start. Give the index of its first character in the context"
+    )
   return examples
 
 
-def _align_answer(
+def _has_no_answer(question: squad_files.Question) -> bool:
+  """True if a file says so by is_impossible or, without it, empty answers."""
+  if question.is_impossible is None:
+    return not any(answer.text.strip() for answer in question.answers)
+  return question.is_impossible
+
+
+def _find_answer(
+  context: str,
+  answer: squad_files.Answer,
+  words: list[str],
+  starts: Sequence[int],
+) -> tuple[squad_files.Answer, tuple[int, int] | None]:
+  """Finds the words that contain an answer.
+
+  Returns:
+    The answer as in the context, and the indices of its first and last word; if
+    it is not there, the words that are, and None.
+  """
+  first, last = _words_of(answer, starts)
+  found = " ".join(words[max(first, 0) : last + 1])
+  if first >= 0 and " ".join(answer.text.split()) in found:
+    return answer, (first, last)
+  # The original skips such questions.
+  located = _locate(context, answer)
+  if located:
+    return located, _words_of(located, starts)
+  return squad_files.Answer(found, answer.start), None
+
+
+def _words_of(
+  answer: squad_files.Answer, starts: Sequence[int]
+) -> tuple[int, int]:
+  """Indices of its first and last word; -1 before the first word."""
+  first, last = answer.start, answer.start + len(answer.text) - 1
+  return tuple(
+    bisect.bisect_right(starts, index) - 1 for index in (first, last)
+  )
+
+
+def _locate(
+  context: str, answer: squad_files.Answer
+) -> squad_files.Answer | None:
+  """The characters of the context that are an answer, from its start on."""
+  rest, end = _characters(answer.text), answer.start
+  while rest and end < len(context):
+    next_characters = _characters(context[end])
+    if not rest.startswith(next_characters):
+      return None
+    rest = rest[len(next_characters) :]
+    end += 1
+  text = context[answer.start : end]
+  start = end - len(text.lstrip())
+  return None if rest else squad_files.Answer(text.strip(), start)
+
+
+def _characters(text: str) -> str:
+  """Characters by which texts are compared, without regard to their encoding.
+
+  Letters are decomposed, characters have ordinary width, and what the tokenizer
+  removes (white space, control characters) is left out.
+  """
+  decomposed = (unicodedata.normalize("NFKD", char) for char in text)
+  return "".join("".join(_CASED.tokenize(chars)) for chars in decomposed)
+
+
+def _make_example(
   question: squad_files.Question,
   words: list[str],
   starts: Sequence[int],
-  where: str,
+  answer: squad_files.Answer,
+  span: tuple[int, int],
 ) -> SquadExample:
-  """Makes the example of a question, with the words that contain its answer."""
-  if question.is_impossible:
-    return SquadExample(question.id, question.text, words, "", -1, -1, True)
-  answer = _only_answer(question, where)
-  first = bisect.bisect_right(starts, answer.start) - 1
-  last = bisect.bisect_right(starts, answer.start + len(answer.text) - 1) - 1
-  example = SquadExample(
-    question.id, question.text, words, answer.text, first, last
-  )
-  if any(tokenization.is_chinese(ord(char)) for char in words[first]):
+  example = SquadExample(question.id, question.text, words, answer.text, *span)
+  first, _ = span
+  if any(tokenization.is_chinese(ord(c)) or c.isspace() for c in words[first]):
     example.answer_offset = answer.start - starts[first]
   return example
 
 
 def _only_answer(
-  question: squad_files.Question, where: str
+  question: squad_files.Question, where: str, version_2_with_negative: bool
 ) -> squad_files.Answer:
   """The only answer of a training question; InputError if it is not valid."""
   if len(question.answers) != 1:
+    fix = "give --version_2_with_negative if there is none"
+    if version_2_with_negative:
+      fix = "set its is_impossible to true if there is none"
     raise InputError(
       f"{where}: has {len(question.answers)} answers, but training needs"
-      " one. Keep one, or give --version_2_with_negative if there is none"
+      f" one. Keep one, or {fix}"
     )
   (answer,) = question.answers
-  if not answer.text.strip():
-    raise InputError(f"{where}: its answer is empty")
-  if not 0 <= answer.start <= len(question.context) - len(answer.text):
+  if not any(map(_characters, answer.text)):
+    raise InputError(
+      f"{where}: its answer is empty. Remove the question; or set its"
+      " is_impossible to true, and give --version_2_with_negative"
+    )
+  if answer.start is None:
+    raise InputError(
+      f"{where}: its answer has no answer_start, which training needs. Add the"
+      " index of its first character in the context"
+    )
+  is_inside = 0 <= answer.start <= len(question.context) - len(answer.text)
+  if not is_inside and (
+    answer.start < 0 or not _locate(question.context, answer)
+  ):
     raise InputError(
       f"{where}: answer_start {answer.start} puts the answer outside the"
-      f" context, which has {len(question.context)} characters"
+      f" context, which has {len(question.context)} characters. Give the index"
+      " of its first character there"
     )
   return answer
 

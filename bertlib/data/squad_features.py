@@ -39,6 +39,8 @@ class Windows(NamedTuple):
   Attributes:
     example_index: [windows], index of the question.
     doc_span_index: [windows], index of the window within its question.
+    doc_start: [windows], index in the paragraph of the window's first token of
+      it.
     query_length: [windows], tokens of the question after truncation.
     query_cut: [windows], tokens that the question lost to truncation.
     length: [windows], tokens of [CLS] question [SEP] paragraph [SEP].
@@ -54,6 +56,7 @@ class Windows(NamedTuple):
 
   example_index: np.ndarray
   doc_span_index: np.ndarray
+  doc_start: np.ndarray
   query_length: np.ndarray
   query_cut: np.ndarray
   length: np.ndarray
@@ -156,8 +159,9 @@ class Window:
     self.words = windows.word[tokens]
     self.is_max_context = windows.is_max_context[tokens]
     self._length = int(windows.length[row])
-    # Position of the first token of the paragraph.
+    # Position of the first token of the paragraph, and its index there.
     self._first = int(windows.query_length[row]) + 2
+    self._doc_start = int(windows.doc_start[row])
     self._ids = windows.ids[tokens]
     self._max_seq_length = max_seq_length
     self._inv_vocab = inv_vocab
@@ -172,6 +176,10 @@ class Window:
   def _by_position(self, column: np.ndarray) -> dict[int, Any]:
     part = column[self._first : self._length - 1]
     return dict(enumerate(part.tolist(), self._first))
+
+  def index_in_paragraph(self, position: int) -> int:
+    """Index of the token at a position among those of the paragraph."""
+    return self._doc_start + position - self._first
 
   @property
   def tokens(self) -> Sequence[str]:
@@ -408,7 +416,7 @@ def _convert_chunk(
     )
     for row in _convert_example(example_index, example, tokenizer, settings)
   ]
-  numbers = np.array([row[0] for row in rows], np.int32).reshape(-1, 8).T
+  numbers = np.array([row[0] for row in rows], np.int32).reshape(-1, 9).T
   tokens = (
     np.concatenate([np.zeros(0, dtype), *(row[i] for row in rows)])
     for i, dtype in ((1, np.int32), (2, np.int32), (3, bool))
@@ -446,6 +454,7 @@ def _convert_example(
     numbers = (
       example_index,
       index,
+      start,
       len(query),
       len(example.query) - len(query),
       len(before) + length + 1,

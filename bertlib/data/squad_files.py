@@ -18,23 +18,24 @@ class Answer(NamedTuple):
 
   Attributes:
     text: the answer, as in the context.
-    start: index of its first character in the context.
+    start: index of its first character in the context; None if it is unknown,
+      which only training refuses.
   """
 
   text: str
-  start: int
+  start: int | None
 
 
 class Question(NamedTuple):
   """A question of a data set.
 
   Attributes:
-    id: the question's id.
+    id: the question's id; a number in the file becomes text.
     text: the question.
     context: the paragraph; questions of one paragraph share one string.
     answers: the gold answers; empty if there are none or they are unknown.
-    is_impossible: whether the context has no answer; None in SQuAD 1.1, where
-      every question has one.
+    is_impossible: whether the context has no answer; None if the file does not
+      say it, as in SQuAD 1.1, where every question has one.
   """
 
   id: str
@@ -74,19 +75,19 @@ def _read_questions(path: str, articles: list[Any]) -> Iterator[Question]:
       context = _field(paragraph, "context", str, location)
       for k, question in enumerate(_field(paragraph, "qas", list, location), 1):
         location = f"{path}, article {i}, paragraph {j}, question {k}"
-        name = _field(question, "id", str, location)
+        name = str(_field(question, "id", (str, int, float), location))
         location = f"{path}, question {name}"
-        answers = []
-        if "answers" in question:
-          for answer in _field(question, "answers", list, location):
-            text = _field(answer, "text", str, location)
-            start = _field(answer, "answer_start", int, location)
-            answers.append(Answer(text, start))
-        impossible = None
-        if "is_impossible" in question:
-          impossible = _field(question, "is_impossible", bool, location)
+        answers = tuple(
+          Answer(
+            _field(answer, "text", str, location),
+            _optional_field(answer, "answer_start", int, location),
+          )
+          for answer in _optional_field(question, "answers", list, location)
+          or ()
+        )
+        impossible = _optional_field(question, "is_impossible", bool, location)
         text = _field(question, "question", str, location)
-        yield Question(name, text, context, tuple(answers), impossible)
+        yield Question(name, text, context, answers, impossible)
 
 
 def read_json(path: str) -> Any:
@@ -102,21 +103,33 @@ def read_json(path: str) -> Any:
 
 
 def _last_question(text: str) -> str:
-  ids = re.findall(r'"id":\s*"([^"\\]*)"', text)
-  return f" after question {ids[-1]}" if ids else ""
+  ids = re.findall(r'"id":\s*(?:"([^"\\]*)"|([\d.]+)\s*[,}])', text)
+  return f" after question {''.join(ids[-1])}" if ids else ""
 
 
-def _field(value: Any, key: str, kind: type, location: str) -> Any:
+def _field(
+  value: Any, key: str, kind: type | tuple[type, ...], location: str
+) -> Any:
   """Returns `value[key]`; InputError if it is missing or of another type."""
   if not isinstance(value, dict) or key not in value:
     raise InputError(f"{location}: has no {key!r}")
   field = value[key]
-  if not isinstance(field, kind):
+  kinds = kind if isinstance(kind, tuple) else (kind,)
+  # To Python, true and false are integers.
+  is_bool = isinstance(field, bool) and bool not in kinds
+  if not isinstance(field, kinds) or is_bool:
     raise InputError(
       f"{location}: {key!r} is of the type {type(field).__name__}, not"
-      f" {kind.__name__}"
+      f" {' or '.join(kind.__name__ for kind in kinds)}"
     )
   return field
+
+
+def _optional_field(value: Any, key: str, kind: type, location: str) -> Any:
+  """`_field`, or None if the key is missing or has no value."""
+  if isinstance(value, dict) and value.get(key) is None:
+    return None
+  return _field(value, key, kind, location)
 
 
 def read_by_id(path: str, kind: type | tuple[type, ...]) -> dict[str, Any]:

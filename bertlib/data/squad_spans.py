@@ -151,7 +151,9 @@ def check_is_max_context(
   """Returns whether a window shows a token with the most context of all.
 
   Context is the smaller of the numbers of tokens before and after the token in
-  the window. Ties go to the longer window, then to the first.
+  the window, plus a hundredth of the window's length: of windows with the same
+  context the longer one wins, but 100 tokens of length outweigh one of context.
+  Ties go to the first window.
 
   Args:
     doc_spans: the parts of the paragraph that its windows cover.

@@ -156,7 +156,7 @@ def write_nbest_predictions(
       for prediction, probability in zip(predictions, probabilities)
     ]
     entries = ",\n".join(lines)
-    questions.append(f"    {json.dumps(name)}: [\n{entries}\n    ]")
+    questions.append(f"    {json.dumps(str(name))}: [\n{entries}\n    ]")
   _write_text(path, "{\n" + ",\n".join(questions) + "\n}\n")
 
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,50 +56,26 @@ class NbestPrediction(NamedTuple):
     text: the answer, as in the paragraph; "" for no answer.
     start_logit: start logit of its first token.
     end_logit: end logit of its last token.
-    words: indexes of its first and last words in the paragraph.
-    span: character range [start, end) in these words joined by single spaces.
+    start: index of its first character in the paragraph, of a `PassageFinder`.
+    end: index after its last character.
   """
 
   text: str
   start_logit: float
   end_logit: float
-  words: tuple[int, int] = (0, -1)
-  span: tuple[int, int] = (0, 0)
+  start: int = 0
+  end: int = 0
 
   @property
   def score(self) -> float:
     """Sum of the two logits, by which answers are ordered."""
     return self.start_logit + self.end_logit
 
-  def span_in_paragraph(
-    self, words: Sequence[str], starts: Sequence[int]
-  ) -> tuple[int, int]:
-    """Character range of the answer in the paragraph.
-
-    Args:
-      words: words of the paragraph.
-      starts: index of each word's first character.
-
-    Returns:
-      Start and end of the range [start, end); (0, 0) for no answer.
-    """
-    if not self.text:
-      return 0, 0
-
-    def in_paragraph(offset):
-      index = self.words[0]
-      while offset > len(words[index]):  # a word is followed by a space
-        offset -= len(words[index]) + 1
-        index += 1
-      return starts[index] + offset
-
-    start, stop = self.span
-    return in_paragraph(start), in_paragraph(stop - 1) + 1
-
 
 # Text of a span
 
 
+@functools.lru_cache(maxsize=2**14)
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
   """Projects an answer made of WordPieces back to the original text.
 
@@ -112,15 +88,6 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     The part of `orig_text` that is tokenized to `pred_text`; all of `orig_text`
     if it cannot be found.
   """
-  start, stop = get_final_text_span(pred_text, orig_text, do_lower_case)
-  return orig_text[start:stop]
-
-
-@functools.lru_cache(maxsize=2**14)
-def get_final_text_span(
-  pred_text: str, orig_text: str, do_lower_case: bool
-) -> tuple[int, int]:
-  """Character range [start, end) of `get_final_text` in `orig_text`."""
   tok_text = _tokenize(orig_text, do_lower_case)
   start = tok_text.find(pred_text)
   if (
@@ -129,12 +96,13 @@ def get_final_text_span(
     or not pred_text
     or _num_characters(tok_text) != _num_characters(orig_text)
   ):
-    return 0, len(orig_text)
+    return orig_text
   # Both texts have the same number of characters without spaces: the n-th of
   # one is the n-th of the other.
   first = _num_characters(tok_text[:start])
   last = first + _num_characters(pred_text) - 1
-  return _nth_character(orig_text, first), _nth_character(orig_text, last) + 1
+  start = _nth_character(orig_text, first)
+  return orig_text[start : _nth_character(orig_text, last) + 1]
 
 
 @functools.lru_cache(maxsize=2**12)
@@ -352,14 +320,8 @@ class AnswerFinder:
     doc_tokens = self.examples[feature.example_index].doc_tokens
     orig_text = " ".join(doc_tokens[first : last + 1])
     tok_text = _join_pieces(feature.tokens[start : end + 1])
-    span = get_final_text_span(tok_text, orig_text, self._do_lower_case)
-    return NbestPrediction(
-      orig_text[slice(*span)],
-      prelim.start_logit,
-      prelim.end_logit,
-      (first, last),
-      span,
-    )
+    text = get_final_text(tok_text, orig_text, self._do_lower_case)
+    return NbestPrediction(text, prelim.start_logit, prelim.end_logit)
 
   def nbest_predictions(
     self,
@@ -416,6 +378,41 @@ class AnswerFinder:
     for spans, null_score in zip(prelims, self._null_scores):
       best = next(map(self.with_text, spans), None)
       yield _text_and_odds(best, null_score)
+
+
+class Passage(NamedTuple):
+  """A paragraph and the character range [start, end) of each of its pieces."""
+
+  text: str
+  offsets: Sequence[tuple[int, int]]
+
+
+class PassageFinder(AnswerFinder):
+  """Finds answers as they are in their passages, as exported models do.
+
+  The projection of `get_final_text` joins words by single spaces, and returns
+  whole words where it cannot find the pieces.
+  """
+
+  def __init__(self, passages: Sequence[Passage], *args: Any):
+    """See base class.
+
+    Args:
+      passages: the passage of each question.
+      *args: of the base class; the features are `Window`s.
+    """
+    super().__init__(*args)
+    self._passages = passages
+
+  def with_text(self, prelim: PrelimPrediction) -> NbestPrediction:
+    """See base class."""
+    window = self._features[prelim.feature_index]
+    passage = self._passages[window.example_index]
+    start, _ = passage.offsets[window.index_in_paragraph(prelim.start_index)]
+    _, end = passage.offsets[window.index_in_paragraph(prelim.end_index)]
+    return NbestPrediction(
+      passage.text[start:end], prelim.start_logit, prelim.end_logit, start, end
+    )
 
 
 def _text_and_odds(

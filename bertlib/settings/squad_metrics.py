@@ -25,7 +25,8 @@ class SquadMetricsSettings(option.CommandSettings):
     "auto",
     ["auto", "1.1", "2.0", "chinese"],
     "Metrics to compute: those of SQuAD 1.1 or 2.0, or chinese for comparison"
-    " by characters. auto is 2.0 if the data has is_impossible, otherwise 1.1.",
+    " by characters. auto is 2.0 if the data has is_impossible, or if only some"
+    " questions have answers, otherwise 1.1.",
     basic=True,
   )
   out_file: str | None = option.path(

@@ -50,6 +50,10 @@ RUNS = [
 ]
 
 
+# Questions that the original does not train on: the answers have no-break and
+# ideographic spaces.
+ALSO_TRAINED_ON = {"ws-5", "ws-8"}
+
 # Type that callers of google-research/bert's functions pass.
 Span = collections.namedtuple("Span", ["start", "length"])
 
@@ -65,9 +69,10 @@ def read_golden_examples(run, folder, golden):
   path = folder / "data.json"
   with gzip.open(golden("squad", run["input"])) as file:
     path.write_bytes(file.read())
-  return squad_examples.read_squad_examples(
+  examples = squad_examples.read_squad_examples(
     str(path), run["is_training"], run["version_2_with_negative"]
   )
+  return [e for e in examples if e.qas_id not in ALSO_TRAINED_ON]
 
 
 def helper_cases(function):
@@ -554,18 +559,123 @@ def test_answers_that_are_not_at_their_answer_start_are_listed(
   assert f"{path}: 2 of 3 questions skipped" in caplog.text
 
 
-def test_prediction_needs_no_answers(tmp_path):
-  path = write_data(tmp_path, {"id": "q", "question": "who"})
+def test_questions_skipped_by_the_original_are_trained_on(tmp_path, golden):
+  run = golden_run("xquad_mixed_160", golden)
+  read_golden_examples(run, tmp_path, golden)
+  examples = squad_examples.read_squad_examples(
+    str(tmp_path / "data.json"), is_training=True
+  )
+  found = {
+    e.qas_id: e.doc_tokens[e.start_position : e.end_position + 1]
+    for e in examples
+    if e.qas_id in ALSO_TRAINED_ON
+  }
+  assert found == {
+    "ws-5": ["The\u00a0Japanese"],
+    "ws-8": ["large\u3000here"],
+  }
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "answer", "expected"),
+  [
+    ("had 17\u00a0000 mills", 4, "17\u00a0000", "17\u00a0000"),
+    ("had 17\u00a0000 mills", 4, "17 000", "17\u00a0000"),
+    ("had 17\u202f000 mills", 4, "17\u00a0000", "17\u202f000"),
+    ("had\u00a017 \u00a0000", 3, "\u00a017 000", "17 \u00a0000"),
+    ("a\u00a017\u00a0of\u00a017", 8, "17", "17"),
+    ("a cafe\u0301 b", 2, "caf\u00e9", "cafe\u0301"),
+    ("a caf\u00e9", 2, "cafe\u0301", "caf\u00e9"),
+    ("한국 사람", 0, "\u1112\u1161\u11ab\u1100\u116e\u11a8", "한국"),
+    ("in \uff11\uff19 by", 3, "19", "\uff11\uff19"),
+    ("in 19 by", 3, "\uff11\uff19", "19"),
+    ("the ﬁrst one", 4, "first", "ﬁrst"),
+    ("inter\u00adnational law", 0, "international", "inter\u00adnational"),
+    (" The mill", 0, " The", "The"),
+  ],
+)
+def test_an_answer_is_found_in_the_characters_of_its_context(
+  tmp_path, context, start, answer, expected
+):
+  path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
+  characters = sorted({*context} | {*answer} - {" "})
+  words = [w for c in characters for w in (c, f"##{c}")]
+  encoder = tokenization.FullTokenizer(
+    {w: i for i, w in enumerate(["[UNK]", *words])}, do_lower_case=False
+  )
+  examples = squad_examples.read_squad_examples(path, is_training=True)
+  (encoded,) = squad_spans.encode_examples(examples, encoder, True)
+  _, offsets = encoder.tokenize_with_offsets(context)
+  first, last = offsets[encoded.start], offsets[encoded.end]
+  assert context[first[0] : last[1]] == expected
+  assert first[0] >= start
+
+
+@pytest.mark.parametrize(
+  ("context", "start", "answer"),
+  [
+    ("  ", 0, "a"),
+    ("", 0, ""),
+    ("a caf\u00e9", 2, "cafe\u0301s"),
+    ("a caf\u00e9", 3, "cafe\u0301"),
+    ("the ﬁrst one", 4, "f"),
+    ("\u00a0a", 0, "b"),
+  ],
+)
+def test_an_answer_that_is_not_in_its_context_is_not_trained_on(
+  tmp_path, context, start, answer
+):
+  path = write_data(tmp_path, ("q", [(answer, start)]), context=context)
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, is_training=True)
+  assert str(refused.value).startswith(path)
+
+
+@pytest.mark.parametrize(
+  "question",
+  [
+    {},
+    {"answers": None, "is_impossible": None},
+    {"answers": [{"text": "b"}]},
+    {"answers": [{"text": "b", "answer_start": None}]},
+    {"answers": [{"text": "", "answer_start": -1}]},
+    {"question": ""},
+  ],
+)
+def test_prediction_needs_no_answers(tmp_path, question):
+  question = {"id": "q", "question": "who"} | question
+  path = write_data(tmp_path, question)
   (example,) = squad_examples.read_squad_examples(path, is_training=False)
   assert example.orig_answer_text is None
 
 
-def test_questions_with_and_without_answers_can_be_mixed(tmp_path):
-  impossible = {"id": "n", "question": "who", "answers": []}
-  impossible["is_impossible"] = True
+@pytest.mark.parametrize(
+  "impossible",
+  [
+    {"answers": [], "is_impossible": True},
+    {"is_impossible": True},
+    {"answers": [{"text": "c", "answer_start": 4}], "is_impossible": True},
+    {"answers": []},
+    {},
+    {"answers": [{"text": "", "answer_start": -1}], "is_impossible": None},
+  ],
+)
+def test_questions_with_and_without_answers_can_be_mixed(tmp_path, impossible):
+  impossible = {"id": "n", "question": "who"} | impossible
   path = write_data(tmp_path, ("q", [("b", 2)]), impossible)
   examples = squad_examples.read_squad_examples(path, True, True)
   assert [e.is_impossible for e in examples] == [False, True]
+
+
+def test_empty_answers_are_refused_where_the_file_says_there_is_one(tmp_path):
+  question = {"id": "n", "question": "who", "answers": []}
+  path = write_data(tmp_path, question | {"is_impossible": False})
+  with pytest.raises(InputError) as refused:
+    squad_examples.read_squad_examples(path, True, True)
+  assert str(refused.value) == (
+    f"{path}, question n: has 0 answers, but training needs one. Keep one, or"
+    " set its is_impossible to true if there is none"
+  )
 
 
 # Invalid data and settings
@@ -592,6 +702,8 @@ def test_impossible_questions_need_version_2_with_negative(
     ([("b", 2), ("c", 4)], "has 2 answers"),
     ([("", 0)], "its answer is empty"),
     ([(" ", 1)], "its answer is empty"),
+    ([("\u200b", 1)], "its answer is empty"),
+    ([("b", None)], "its answer has no answer_start"),
     ([("b", -1)], "answer_start -1 puts the answer outside the context"),
     ([("d", 7)], "which has 7 characters"),
     ([("d e", 6)], "answer_start 6 puts the answer outside the context"),

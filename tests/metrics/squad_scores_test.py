@@ -380,6 +380,16 @@ def test_command_of_2_0(tmp_path):
   assert json.loads(done.stdout) == results
 
 
+def test_empty_answers_without_is_impossible_are_those_of_2_0(tmp_path):
+  questions = question("q", "cat"), question("n"), question("m")
+  data = write(tmp_path / "data.json", as_json(*questions))
+  answers = {"q": "cat", "n": "", "m": "dog"}
+  predictions = write(tmp_path / "predictions.json", answers)
+  done = commands.succeed("squad_metrics.py", data, predictions)
+  results = json.loads(done.stdout)
+  assert (results["HasAns_exact"], results["NoAns_exact"]) == (100.0, 50.0)
+
+
 def test_command_for_chinese(tmp_path):
   data = write(tmp_path / "data.json", as_json(question("q", "中国人")))
   predictions = write(tmp_path / "predictions.json", {"q": "中国"})
@@ -453,7 +463,13 @@ def test_data_set_with_missing_keys_is_refused(tmp_path, path, message):
     ("question", None, "has no 'question'"),
     ("question", 7, "'question' is of the type int, not str"),
     ("answers", "cat", "'answers' is of the type str, not list"),
-    ("answers", [{"text": "cat"}], "has no 'answer_start'"),
+    ("answers", [{"answer_start": 0}], "has no 'text'"),
+    ("answers", [{"text": "cat", "answer_start": "0"}], "'answer_start' is of"),
+    (
+      "answers",
+      [{"text": "cat", "answer_start": True}],
+      "'answer_start' is of",
+    ),
     ("answers", ["cat"], "has no 'text'"),
     ("is_impossible", "no", "'is_impossible' is of the type str, not bool"),
   ],
@@ -467,6 +483,29 @@ def test_invalid_question_is_refused(tmp_path, key, value, message):
     bad[key] = value
   path = write(tmp_path / "data.json", data)
   assert f"{path}, question b: {message}" in refuse(path)
+
+
+@pytest.mark.parametrize(
+  ("id_", "message"),
+  [
+    (True, "'id' is of the type bool, not str or int or float"),
+    (None, "'id' is of the type NoneType"),
+    (["b"], "'id' is of the type list"),
+  ],
+)
+def test_an_id_is_text_or_a_number(tmp_path, id_, message):
+  path = write(tmp_path / "data.json", as_json(question(id_)))
+  assert f", paragraph 1, question 1: {message}" in refuse(path)
+
+
+def test_ids_that_are_numbers_become_text(tmp_path):
+  path = write(tmp_path / "a.json", as_json(*map(question, (4711, 1.5, "x"))))
+  questions = squad_files.read_questions(str(path))
+  assert [q.id for q in questions] == ["4711", "1.5", "x"]
+  path = write(tmp_path / "b.json", as_json(question(7), question("7")))
+  assert "the question id 7 occurs 2 times" in refuse(path)
+  (tmp_path / "cut.json").write_text(path.read_text()[:-60])
+  assert "after question 7. " in refuse(tmp_path / "cut.json")
 
 
 def test_duplicate_question_id_is_refused(tmp_path):
