@@ -474,7 +474,7 @@ def main(_) -> None:
     doctor.diagnose(settings, doctor_checks)
     return
   receipt = receipts.begin(__file__, settings)
-  model = find_model(settings)
+  model = fetch_model(settings)
   settings = dataclasses.replace(resolve.find_devices(settings), model=model)
   config = resolve.load_config(model)
   check_output(settings)
@@ -622,7 +622,7 @@ def texts_per_block(
 def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   """Makes the checks of --doctor."""
   check = doctor.check
-  model = check("model", find_model, settings)
+  model = check("model", fetch_model, settings)
   found = check("devices", resolve.find_devices, settings)
   settings = dataclasses.replace(
     doctor.or_else(found, settings), model=doctor.or_else(model, settings.model)
@@ -637,7 +637,7 @@ def doctor_checks(settings: FeatureSettings, doctor: doctor.Doctor) -> None:
   check("disk", check_disk, settings, config, vectors, lengths)
 
 
-def find_model(settings: FeatureSettings) -> ModelSettings:
+def fetch_model(settings: FeatureSettings) -> ModelSettings:
   """Fetches the model; its maximum length is that of its sentence vectors."""
   model = resolve.fetch_model(settings.model)
   description = load_description(model)

@@ -296,7 +296,7 @@ def main(_) -> None:
   receipt = receipts.begin(__file__, settings)
   check_flags(settings)
   check_output(settings)
-  settings = embedding_inputs.find_model(settings)
+  settings = embedding_inputs.fetch_model(settings)
   data = embedding_inputs.read_data(settings)
   teacher = find_teacher(settings, data.train)
   run = setup(settings, make_task(settings, data, teacher))
@@ -391,7 +391,7 @@ def make_task(
   """Describes the task to the functions of `run`.
 
   Args:
-    settings: of `embedding_inputs.find_model`.
+    settings: of `embedding_inputs.fetch_model`.
     data: what the run trains on.
     teacher: None without distillation.
   """
@@ -457,7 +457,7 @@ def doctor_checks(settings: EmbeddingSettings, doctor: doctor.Doctor) -> None:
   check = doctor.check
   flags_are_right = check("flags", check_flags, settings)
   check("output", check_output, settings, after=flags_are_right)
-  found = check("files", embedding_inputs.find_model, settings)
+  found = check("files", embedding_inputs.fetch_model, settings)
   data = check(
     "texts", embedding_inputs.read_data, settings, after=flags_are_right
   )

@@ -76,7 +76,13 @@ from bertlib.reporting import (
 )
 from bertlib.settings import option
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import devices, estimator_spec, squad_inputs, step_plan
+from bertlib.training import (
+  devices,
+  estimator_spec,
+  resolve,
+  squad_inputs,
+  step_plan,
+)
 from bertlib.training.run import (
   check_output_dir,
   check_seeds,
@@ -423,9 +429,8 @@ def main(_) -> None:
     return
   if settings.audit:
     check_flags(settings)
-    squad_audit.print_audit(
-      settings, squad_inputs.load_audit_tokenizer(settings)
-    )
+    model = resolve.fetch_model(settings.model)
+    squad_audit.print_audit(settings, squad_inputs.load_audit_tokenizer(model))
     return
   receipt = receipts.begin(__file__, settings)
   check_flags(settings)

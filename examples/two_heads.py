@@ -65,6 +65,7 @@ class Example(NamedTuple):
 
   text: str
   labels: list[str]
+  is_real: bool = True  # False if it fills the last batch on a TPU
 
 
 def read_examples(
@@ -116,7 +117,11 @@ def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
   def encode(example):
     row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
     label_ids = list(map(list.index, label_sets, example.labels))
-    return {**row._asdict(), "label_ids": label_ids}
+    return {
+      **row._asdict(),
+      "label_ids": label_ids,
+      "is_real_example": int(example.is_real),
+    }
 
   tf_records.write_records(path, map(encode, examples), run.task.features)
   return path
@@ -203,18 +208,35 @@ def model_fn_builder(
       f"head_{head}": tf.argmax(of_head, -1, output_type=tf.int32)
       for head, of_head in enumerate(logits)
     }
-    loss = None
-    if mode == estimator_api.ModeKeys.EVAL:
-      predictions["label_ids"] = features["label_ids"]
-      loss = loss_of(logits, features["label_ids"])
+    scaffold_fn = estimator_spec.restore_trained(arguments, config)
+    if mode == estimator_api.ModeKeys.PREDICT:
+      return estimator_api.TPUEstimatorSpec(
+        mode=mode, predictions=predictions, scaffold_fn=scaffold_fn
+      )
+    is_real = tf.cast(features["is_real_example"], tf.float32)
+    evaluated = [features["label_ids"], is_real, *predictions.values()]
     return estimator_api.TPUEstimatorSpec(
       mode=mode,
-      loss=loss,
-      predictions=predictions,
-      scaffold_fn=estimator_spec.restore_trained(arguments, config),
+      loss=loss_of(logits, features["label_ids"]),
+      eval_metrics=(accuracies, evaluated),
+      scaffold_fn=scaffold_fn,
     )
 
   return model_fn
+
+
+def accuracies(label_ids, is_real, *predictions) -> dict[str, Any]:
+  """Accuracy of each head over the real examples; works on a TPU too.
+
+  Args:
+    label_ids: [B, heads].
+    is_real: weights of the examples, float32 [B].
+    *predictions: of each head, [B].
+  """
+  return {
+    f"head_{head}": tf.metrics.accuracy(label_ids[:, head], of_head, is_real)
+    for head, of_head in enumerate(predictions)
+  }
 
 
 # The run
@@ -229,7 +251,10 @@ def make_task(
     model_fn_builder=model_fn_builder,
     model_arguments={"num_labels": list(map(len, label_sets))},
     features=tf_records.token_layout(settings.model.max_seq_length)
-    | {"label_ids": tf_records.Feature((2,))},
+    | {
+      "label_ids": tf_records.Feature((2,)),
+      "is_real_example": tf_records.Feature(default=1),
+    },
     metrics=["mean_accuracy", *settings.label_columns, "loss"],
     description={"label_sets": label_sets},
     must_agree=["label_sets"],
@@ -240,11 +265,10 @@ def measure(run: Run, dev_file: str, num_examples: int, checkpoint: str | None):
   """Evaluates a checkpoint: accuracy of each head, and their mean."""
   num_steps = -(-num_examples // run.settings.run.eval_batch_size)
   input_fn = read_records(run, dev_file, is_training=False)
-  results, arrays = training.evaluate(run, input_fn, num_steps, checkpoint)
-  gold = arrays["label_ids"]
-  accuracies = [np.mean(arrays[f"head_{n}"] == gold[:, n]) for n in range(2)]
-  results |= zip(run.settings.label_columns, accuracies)
-  return results | {"mean_accuracy": np.mean(accuracies)}
+  results, _ = training.evaluate(run, input_fn, num_steps, checkpoint)
+  of_heads = [results.pop(f"head_{head}") for head in range(2)]
+  results |= zip(run.settings.label_columns, of_heads)
+  return results | {"mean_accuracy": np.mean(of_heads)}
 
 
 def doctor_checks(settings: TwoHeadSettings, doctor: doctor.Doctor) -> None:
@@ -273,7 +297,13 @@ def main(_) -> None:
   with training.lock_output_dir(run.settings):
     data_files = filter(None, [settings.train_file, settings.dev_file])
     receipt.start(run.settings, data_files)
-    dev_file = write_records(run, "dev", dev_set)
+    padded = training.fill_last_batch(
+      run,
+      dev_set,
+      settings.run.eval_batch_size,
+      dev_set[0]._replace(is_real=False) if dev_set else None,
+    )
+    dev_file = write_records(run, "dev", padded)
     evaluate = functools.partial(measure, run, dev_file, len(dev_set))
     if settings.run.do_train:
       training.write_model_files(run)

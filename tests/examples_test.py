@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import commands
 import numpy as np
@@ -22,6 +23,7 @@ import tokenization
 from bertlib import estimator_api  # noqa: F401 (before anything else uses tf.keras)
 from bertlib.data import model_inputs, tables
 from examples import custom_loop_tf2, demo_task, keras_model
+from examples import two_heads as two_heads_task
 
 pytestmark = pytest.mark.train
 
@@ -392,3 +394,41 @@ def test_notebook_runs_to_its_end(bert_dir, monkeypatch):
 def test_stored_notebook_names_no_folder_of_a_machine():
   text = text_of("examples", "sentence_pairs.ipynb")
   assert not re.search(r'["\s](/\w+){2}|stderr', text)
+
+
+@pytest.mark.graph
+def test_accuracies_of_two_heads_count_real_examples_only():
+  with tf.compat.v1.Graph().as_default(), tf.compat.v1.Session() as session:
+    metrics = two_heads_task.accuracies(
+      tf.compat.v1.constant([[0, 1], [1, 1], [0, 0]]),
+      tf.compat.v1.constant([1.0, 1.0, 0.0]),
+      tf.compat.v1.constant([0, 0, 1]),
+      tf.compat.v1.constant([1, 1, 1]),
+    )
+    session.run(tf.compat.v1.local_variables_initializer())
+    session.run([update for _, update in metrics.values()])
+    found = session.run({name: value for name, (value, _) in metrics.items()})
+  assert found == {"head_0": 0.5, "head_1": 1.0}
+
+
+@pytest.mark.unit
+def test_two_heads_are_measured_without_predictions_as_on_a_tpu(monkeypatch):
+  results = {"head_0": 0.5, "head_1": 1.0, "loss": 2.0}
+  monkeypatch.setattr(
+    two_heads_task.training,
+    "evaluate",
+    lambda *_: two_heads_task.training.Evaluation(results, {}),
+  )
+  monkeypatch.setattr(two_heads_task, "read_records", lambda *_, **__: None)
+  run = SimpleNamespace(
+    settings=SimpleNamespace(
+      label_columns=["topic", "mood"], run=SimpleNamespace(eval_batch_size=8)
+    )
+  )
+  found = two_heads_task.measure(run, "dev.tf_record", 3, None)
+  assert found == {
+    "loss": 2.0,
+    "topic": 0.5,
+    "mood": 1.0,
+    "mean_accuracy": 0.75,
+  }

@@ -150,6 +150,20 @@ _AT_THE_EDGE = [
   ),
   Row(
     "flags",
+    "8 bits, distributed to a TPU",
+    "run_ner",
+    ["--nodo_train", "--do_eval", "--precision=int8", "--distribution=tpu"],
+    "--precision=int8",
+  ),
+  Row(
+    "flags",
+    "a precision of an export that has its own",
+    "export_model",
+    ["--quantize=dynamic_int8", "--precision=bfloat16"],
+    "--precision=bfloat16",
+  ),
+  Row(
+    "flags",
     "no share of tokens is masked",
     "create_pretraining_data",
     ["--masked_lm_prob=0", "--short_seq_prob=1", "--random_seed=-1"],

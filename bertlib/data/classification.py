@@ -708,18 +708,26 @@ def split_labels(text: str, delimiter: str) -> list[str]:
   return list(dict.fromkeys(filter(None, labels)))
 
 
-def check_several_labels(path: str, examples: Sequence[InputExample]) -> None:
+def check_several_labels(
+  path: str, examples: Sequence[InputExample], has_columns: bool = True
+) -> None:
   """Raises an InputError if all examples of a training set have one label.
 
   Args:
     path: path of the set, for the message.
     examples: the training set.
+    has_columns: whether a flag names the column of the label.
   """
   labels = {example.label for example in examples}
   if len(labels) == 1:
     raise InputError(
       f"{path}: all {len(examples)} examples have the label {labels.pop()!r};"
-      " training needs two labels or more. Is --label_column the right one?"
+      " training needs two labels or more. "
+      + (
+        "Is --label_column the right one?"
+        if has_columns
+        else "Give the whole training set"
+      )
     )
 
 

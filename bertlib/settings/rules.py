@@ -103,8 +103,13 @@ def _check_workers(values: flags.FlagValues) -> None:
 
 
 def _check_int8(values: flags.FlagValues) -> None:
-  """Refuses training in 8 bits, and 8 bits on a TPU."""
+  """Refuses training in 8 bits, 8 bits on a TPU, and a needless precision."""
   precision, quantize = _value(values, "precision"), _value(values, "quantize")
+  if quantize == "dynamic_int8" and values["precision"].present:
+    raise InputError(
+      f"--precision={precision}: has no effect with --quantize=dynamic_int8,"
+      " which computes in 8 bits and float32. Leave out one of them"
+    )
   if "int8" not in (precision, quantize):
     for name in ("calibration_file", "int8_skip_layers"):
       if _value(values, name):
@@ -116,7 +121,7 @@ def _check_int8(values: flags.FlagValues) -> None:
       "--precision=int8: for evaluation and prediction only. Train with"
       " --precision=auto, then evaluate and predict with int8"
     )
-  if _value(values, "use_tpu"):
+  if _value(values, "use_tpu") or _value(values, "distribution") == "tpu":
     raise InputError(
       "--precision=int8: for CPUs only. Give --precision=bfloat16 on a TPU"
     )

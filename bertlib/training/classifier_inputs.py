@@ -273,10 +273,12 @@ def read_examples(
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
     if processor.kind == "classification":
-      path = settings.train_file if task_name(settings) == "tsv" else ""
-      classification.check_several_labels(
-        os.path.join(settings.data_dir or "", path), train_examples
-      )
+      path, is_own = settings.data_dir, task_name(settings) == "tsv"
+      if is_own:
+        path = os.path.join(settings.data_dir or "", settings.train_file)
+      elif processor.files_read:
+        path = processor.files_read[-1]
+      classification.check_several_labels(path, train_examples, is_own)
     step_plan.count_steps(settings.run, len(train_examples), "examples")
   if settings.run.do_eval or (
     settings.run.do_train and settings.run.eval_steps

@@ -35,7 +35,7 @@ LOSSES_OF_KIND = {
 # The model
 
 
-def find_model(settings: EmbeddingSettings) -> EmbeddingSettings:
+def fetch_model(settings: EmbeddingSettings) -> EmbeddingSettings:
   """Completes the flags of the model from the folder of the model.
 
   Fetches a model that is given by name. Flags of the command line take
@@ -74,7 +74,7 @@ def find_spec(settings: EmbeddingSettings) -> EmbeddingSpec:
   """The sentence vectors of the flags or, where none is given, of the model.
 
   Args:
-    settings: of `find_model`.
+    settings: of `fetch_model`.
 
   Raises:
     InputError: --prompt is none of its prompts.

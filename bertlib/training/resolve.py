@@ -46,7 +46,7 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
     The settings with the files of the model.
 
   Raises:
-    InputError: it cannot be downloaded, or has no vocabulary.
+    InputError: it cannot be downloaded.
   """
   handle, checkpoint = model.bert_hub_module_handle, model.init_checkpoint
   if handle:
@@ -60,7 +60,7 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
     return complete_model(found, checkpoint)
   else:
     return model
-  model = dataclasses.replace(
+  return dataclasses.replace(
     model,
     **{
       name: value
@@ -68,9 +68,6 @@ def fetch_model(model: ModelSettings) -> ModelSettings:
       if name == "init_checkpoint" or name not in model.given
     },
   )
-  if not model.vocab_file:
-    raise InputError(f"{handle}: has no vocabulary; name it by --vocab_file")
-  return model
 
 
 def complete_model(
@@ -101,6 +98,8 @@ def complete_model(
 def find_description(settings: Settings) -> tuple[dict[str, Any], str]:
   """Describes the trained model in --output_dir, or else --init_checkpoint.
 
+  Downloads nothing: a published model is no model of a task.
+
   Args:
     settings: of the command.
 
@@ -110,9 +109,17 @@ def find_description(settings: Settings) -> tuple[dict[str, Any], str]:
   Raises:
     InputError: there is no model.
   """
-  output_dir = settings.run.output_dir
+  output_dir, model = settings.run.output_dir, settings.model
+  initial = model.bert_hub_module_handle or model.init_checkpoint
+  is_published = model.bert_hub_module_handle or (
+    initial and published_models.is_name(initial)
+  )
+  if is_published and not finding.trained_checkpoint(output_dir):
+    return {}, initial
   checkpoint = finding.find_model(
-    fetch_model(settings.model).init_checkpoint, output_dir, may_be_new=False
+    None if is_published else initial and find_init_checkpoint(initial),
+    output_dir,
+    may_be_new=False,
   )
   description = model_json.load_trained(output_dir, checkpoint)
   return description, os.path.dirname(checkpoint)
@@ -228,7 +235,12 @@ def load_tokenizer(
   """
   if not model.vocab_file:
     if needs_vocabulary:
-      raise InputError("--vocab_file is empty; name a vocab.txt")
+      handle = model.bert_hub_module_handle
+      raise InputError(
+        f"{handle}: has no vocabulary; name it by --vocab_file"
+        if handle and model.vocab_file is None
+        else "--vocab_file is empty; name a vocab.txt"
+      )
     return None
   tokenizer = vocabulary.load_tokenizer(
     model.vocab_file,

@@ -23,8 +23,9 @@ from bertlib.data.squad_examples import (
 )
 from bertlib.errors import InputError
 from bertlib.metrics import squad_answer_files
+from bertlib.settings.common import ModelSettings
 from bertlib.settings.squad import SquadSettings
-from bertlib.training import resolve, step_plan
+from bertlib.training import step_plan
 from bertlib.training.task import Run
 
 
@@ -117,9 +118,8 @@ def _predict_key(settings: SquadSettings) -> str:
   )
 
 
-def load_audit_tokenizer(settings: SquadSettings) -> tokenization.FullTokenizer:
+def load_audit_tokenizer(model: ModelSettings) -> tokenization.FullTokenizer:
   """Tokenizer of --audit, which needs neither a model nor --output_dir."""
-  model = resolve.fetch_model(settings.model)
   if not model.vocab_file:
     raise InputError("--vocab_file is needed with --audit")
   return vocabulary.load_tokenizer(

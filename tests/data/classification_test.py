@@ -723,8 +723,11 @@ def test_files_in_other_encodings_give_the_same_examples(tmp_path):
 
 def test_a_training_set_of_one_label_is_refused():
   examples = [InputExample(str(i), "text", None, "x") for i in range(3)]
-  message = refusal(classification.check_several_labels, "a.tsv", examples)
+  check = classification.check_several_labels
+  message = refusal(check, "a.tsv", examples)
   assert message.startswith("a.tsv: ")
+  assert message.endswith("Is --label_column the right one?")
+  assert "--" not in refusal(check, "a.tsv", examples, False)
   examples[0].label = "y"
   classification.check_several_labels("a.tsv", examples)
 
