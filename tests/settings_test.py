@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import pathlib
+import re
 
 import pytest
 from absl import flags
@@ -187,6 +189,80 @@ def test_a_named_model_stands_for_its_files(arguments):
   values = flags.FlagValues()
   option.define(ner.NerSettings, values)
   values(["command", *arguments])
+
+
+MODEL = dict.fromkeys(["bert_config.json", "vocab.txt", "model.ckpt.index"], "")
+
+
+@pytest.mark.parametrize(
+  ("files", "value", "message"),
+  [
+    ({}, "bert-bse-uncased", "Did you mean bert-base-uncased"),
+    ({}, "nothing", "neither a file, a folder nor a published model. download"),
+    ({}, "gone/model.ckpt-7", "neither a file, .* Name a checkpoint without"),
+    ({"hf/config.json": "{}"}, "hf", "is a Hugging Face folder. Convert it"),
+    ({"hf/pytorch_model.bin": ""}, "hf", "is a Hugging Face folder. Convert"),
+    ({"model.safetensors": ""}, "model.safetensors", "Convert its folder"),
+    ({"uncased.zip": ""}, "uncased.zip", "Unpack it, and name the folder"),
+  ],
+)
+def test_an_initial_model_that_is_none_is_named(
+  tmp_path, monkeypatch, files, value, message
+):
+  monkeypatch.chdir(tmp_path)
+  write(files)
+  values = flags.FlagValues()
+  option.define(ner.NerSettings, values)
+  with pytest.raises(flags.IllegalFlagValueError) as error:
+    values(["command", f"--init_checkpoint={value}", "--output_dir=out"])
+  assert re.search(f"--init_checkpoint={value}: .*{message}", str(error.value))
+
+
+@pytest.mark.parametrize(
+  ("files", "arguments", "message"),
+  [
+    ({}, [], "unless --init_checkpoint names a published model or the folder"),
+    (MODEL, ["--init_checkpoint=m/model.ckpt"], "or --init_checkpoint=m, "),
+    (MODEL, ["--output_dir=m"], "or --init_checkpoint=m, the folder that has"),
+  ],
+)
+def test_the_folder_that_has_missing_files_is_named(
+  tmp_path, monkeypatch, files, arguments, message
+):
+  monkeypatch.chdir(tmp_path)
+  write({f"m/{name}": text for name, text in files.items()})
+  values = flags.FlagValues()
+  option.define(ner.NerSettings, values)
+  with pytest.raises(flags.IllegalFlagValueError) as error:
+    values(["command", "--output_dir=out", *arguments])
+  given = "--vocab_file and --bert_config_file must be given, "
+  assert given in str(error.value)
+  assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("settings", "files"),
+  [
+    (ner.NerSettings, MODEL),
+    (pretraining.PretrainingSettings, {"bert_config.json": ""}),
+  ],
+)
+def test_a_folder_stands_for_the_files_that_it_has(
+  tmp_path, monkeypatch, settings, files
+):
+  monkeypatch.chdir(tmp_path)
+  write({f"m/{name}": text for name, text in files.items()})
+  values = flags.FlagValues()
+  option.define(settings, values)
+  values(["command", "--init_checkpoint=m", "--output_dir=out"])
+
+
+def write(files):
+  """Writes files, by path and content, below the working folder."""
+  for name, text in files.items():
+    path = pathlib.Path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)

@@ -40,21 +40,22 @@ class ModelSettings:
 
   init_checkpoint: str | None = option.path(
     None,
-    "Checkpoint to start from: its path without .index, or the name of a"
-    " published model (see download_model.py --list), which brings its config"
-    " and vocabulary. Any BERT checkpoint of the same sizes fits.",
+    "Model to start from. The name of a published model (see download_model.py"
+    " --list), or the folder of a trained or converted one, brings its config"
+    " and vocabulary. The path of a checkpoint, without .index, may be of any"
+    " BERT of the same sizes.",
     basic=True,
   )
   bert_config_file: str | None = option.path(
     None,
     "JSON file with the sizes of the model. Not needed if --init_checkpoint"
-    " names a published model.",
+    " names a published model or a folder that has it.",
     basic=True,
   )
   vocab_file: str | None = option.path(
     None,
     "Vocabulary file with one WordPiece per line. Not needed if"
-    " --init_checkpoint names a published model.",
+    " --init_checkpoint names a published model or a folder that has it.",
     basic=True,
   )
   bert_hub_module_handle: str | None = option.text(

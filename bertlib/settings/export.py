@@ -73,18 +73,19 @@ class ExportSettings(option.CommandSettings):
   model: ModelSettings = option.group(
     ModelSettings,
     init_checkpoint={
-      "help": "Checkpoint to export: its path without .index, or the name of a"
-      " published model (see download_model.py --list), which brings its config"
-      " and vocabulary. If not given, the best or last one in --model_dir."
+      "help": "Checkpoint to export: its path without .index; or the name of a"
+      " published model (see download_model.py --list) or the folder of a"
+      " model, which bring config and vocabulary. If not given, the best or"
+      " last one in --model_dir."
     },
     bert_config_file={
       "help": "JSON file with the sizes of the model. If not given, that of"
-      " --model_dir or of the published model."
+      " --model_dir or --init_checkpoint."
     },
     vocab_file={
       "help": "Vocabulary file with one WordPiece per line, needed to export a"
-      " model that takes text. If not given, that of --model_dir or of the"
-      " published model."
+      " model that takes text. If not given, that of --model_dir or"
+      " --init_checkpoint."
     },
     bert_hub_module_handle={
       "help": "Folder or URL of a TensorFlow Hub encoder to export instead of"

@@ -263,17 +263,58 @@ def define(
 
 
 # Required flags that a published model, a TensorFlow Hub module or a model's
-# folder replaces.
-_MODEL_FILES = ("bert_config_file", "vocab_file", "init_checkpoint")
+# folder replaces, and the files of the folder.
+_MODEL_FILES = {
+  "bert_config_file": "bert_config.json",
+  "vocab_file": "vocab.txt",
+  "init_checkpoint": "",
+}
 _MODEL_NAMES = ("init_checkpoint", "bert_hub_module_handle")
 
+# Endings of files of models that are no checkpoints of TensorFlow, and the fix.
+_OTHER_FILES = {
+  (".bin", ".pt", ".pth", ".safetensors"): (
+    "Convert its folder with convert_checkpoint.py"
+  ),
+  (".zip", ".gz", ".tar", ".tgz"): "Unpack it, and name the folder",
+}
 
-def is_model_folder(path: str) -> bool:
+
+def _is_model_folder(path: str) -> bool:
   """True for a folder with the config and the vocabulary of a model."""
   return bool(path) and all(
-    files.exists(os.path.join(path, name))
-    for name in ("bert_config.json", "vocab.txt")
+    files.exists(os.path.join(path, name)) for name in _MODEL_FILES.values()
   )
+
+
+def why_no_model(path: str) -> str | None:
+  """Error about an --init_checkpoint that names no model; None if it may.
+
+  Args:
+    path: value of the flag, which is not the name of a published model.
+  """
+  flag = f"--init_checkpoint={path}"
+  for endings, fix in _OTHER_FILES.items():
+    if path.endswith(endings) and files.exists(path):
+      return f"{flag}: not a TensorFlow checkpoint. {fix}"
+  others = "config.json", "pytorch_model.bin", "model.safetensors"
+  if any(files.exists(os.path.join(path, name)) for name in others):
+    if files.matching(path, "*.index"):
+      return None
+    return (
+      f"{flag}: is a Hugging Face folder. Convert it with"
+      f" convert_checkpoint.py --input={path} --output=FOLDER, and name that"
+      " folder"
+    )
+  if files.exists(path) or files.exists(f"{path}.index"):
+    return None
+  if similar := published_models.similar_names(path):
+    fix = f"Did you mean {' or '.join(similar)}?"
+  elif os.path.dirname(path):
+    fix = "Name a checkpoint without .index or .data-00000-of-00001"
+  else:
+    fix = "download_model.py --list shows the models"
+  return f"{flag}: neither a file, a folder nor a published model. {fix}"
 
 
 def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
@@ -283,32 +324,45 @@ def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
   def check(found: Mapping[str, Any]) -> bool:
     if unless and found[unless]:
       return True
-    missing = [name for name in settings.REQUIRED if found[name] is None]
-    if not missing:
-      return True
     model = found.get("init_checkpoint") or ""
-    has_files = found.get("bert_hub_module_handle") or (
-      published_models.is_name(model) or is_model_folder(model)
+    is_named = found.get("bert_hub_module_handle") or (
+      published_models.is_name(model)
     )
-    if has_files:
-      missing = [name for name in missing if name not in _MODEL_FILES]
+    missing = [
+      name
+      for name in settings.REQUIRED
+      if found[name] is None
+      and not (
+        name in _MODEL_FILES
+        and (
+          is_named
+          or (model and files.exists(os.path.join(model, _MODEL_FILES[name])))
+        )
+      )
+    ]
     if not missing:
       return True
-    names = english_list(f"--{name}" for name in missing)
-    is_of_model = any(name in _MODEL_FILES for name in missing)
-    raise flags.ValidationError(
-      f"{names} must be given"
-      + (
-        ", unless --init_checkpoint names a published model"
-        if is_of_model and "init_checkpoint" in found
-        else ""
-      )
-      + f". For example: {settings.EXAMPLE}"
-    )
+    problem = f"{english_list(f'--{name}' for name in missing)} must be given"
+    if "init_checkpoint" in found and {*missing} & {*_MODEL_FILES}:
+      if unusable := model and not is_named and why_no_model(model):
+        raise flags.ValidationError(unusable)
+      problem += _other_ways(model, found.get("output_dir") or "")
+    raise flags.ValidationError(f"{problem}. For example: {settings.EXAMPLE}")
 
-  asked = [*settings.REQUIRED, *_MODEL_NAMES, *([unless] if unless else [])]
+  asked = [*settings.REQUIRED, *_MODEL_NAMES, "output_dir", unless]
   known = [name for name in dict.fromkeys(asked) if name in values]
   flags.register_multi_flags_validator(known, check, flag_values=values)
+
+
+def _other_ways(model: str, output_dir: str) -> str:
+  """Words for an error: what else brings the config and the vocabulary."""
+  for folder in (os.path.dirname(model), output_dir):
+    if _is_model_folder(folder):
+      return f", or --init_checkpoint={folder}, the folder that has them"
+  return (
+    ", unless --init_checkpoint names a published model or the folder of a"
+    " model"
+  )
 
 
 def from_flags(

@@ -22,6 +22,7 @@ from bertlib.checkpoints import (
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import exists
+from bertlib.settings import option
 from bertlib.settings.common import (
   EstimatorSettings,
   ModelSettings,
@@ -135,19 +136,15 @@ def find_init_checkpoint(value: str) -> str:
     See `finding.find_checkpoint`.
 
   Raises:
-    InputError: there is none. If the value looks like the name of a model, the
-      message has names like it.
+    InputError: there is none.
   """
   try:
     return finding.find_checkpoint(value)
   except InputError as error:
-    near = published_models.similar_names(value)
-    if not near or os.path.exists(value):
+    problem = option.why_no_model(value)
+    if not problem:
       raise
-    raise InputError(
-      f"--init_checkpoint={value}: neither a checkpoint nor the name of a"
-      f" model. Did you mean {' or '.join(near)}?"
-    ) from error
+    raise InputError(problem) from error
 
 
 def find_devices(settings: Settings) -> Settings:
