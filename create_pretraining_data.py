@@ -21,11 +21,10 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(PretrainingDataSettings)
 
 import collections
-import contextlib
 import dataclasses
 import os
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from absl import flags, logging
@@ -74,7 +73,7 @@ def main(_) -> None:
   recipe, inputs, outputs = setup(settings)
   receipt.start(settings, inputs)
   logging.info("Text from %d files: %s", len(inputs), ", ".join(inputs[:10]))
-  with folders_for(outputs), folder_lock.lock_files(outputs):
+  with files.folders_for(outputs), folder_lock.lock_files(outputs):
     if settings.num_workers:
       run = pretraining_blocks.BlockRun(recipe, inputs, outputs)
       counts = run.run(settings.num_workers)
@@ -170,25 +169,6 @@ def check_overwriting(
     pretraining_blocks.receipt_file(outputs),
   ]
   files.check_outputs([*outputs, *receipt_files], [*inputs, recipe.vocab_file])
-
-
-@contextlib.contextmanager
-def folders_for(paths: Iterable[str]) -> Iterator[None]:
-  """Creates the folders of files; removes them if the block fails."""
-  created = []
-  for folder in map(os.path.dirname, paths):
-    while folder and not files.is_remote(folder) and not os.path.exists(folder):
-      created.append(folder)
-      folder = os.path.dirname(folder)
-  for folder in created:
-    os.makedirs(folder, exist_ok=True)
-  try:
-    yield
-  except BaseException:
-    for folder in sorted(created, key=len, reverse=True):
-      with contextlib.suppress(OSError):  # not empty
-        os.rmdir(folder)
-    raise
 
 
 def write_in_memory(

@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
   pipeline = beam.Pipeline(options=PipelineOptions(argv[1:]))
   build(pipeline, recipe, inputs, outputs)
   with (
-    create_pretraining_data.folders_for(outputs),
+    files.folders_for(outputs),
     folder_lock.lock_files(outputs),
   ):
     counts = run(pipeline)

@@ -365,17 +365,35 @@ def main(_) -> None:
   for name in unused:
     if name in settings.given:
       raise InputError(f"--{name} goes with --{mode}; leave it out")
-  with folder_lock.lock_files([settings.output_file]):
+  with folder_lock.lock_files(output_files(settings).values()):
     if learns:
       _learn(settings)
     else:
       _add(settings)
 
 
+def output_files(settings: VocabularySettings) -> dict[str, str]:
+  """Files to write by flag; of a checkpoint, its index."""
+  checkpoint = settings.output_checkpoint
+  found = {
+    "output_file": settings.output_file,
+    "output_config": settings.output_config,
+    "output_checkpoint": checkpoint and f"{checkpoint}.index",
+  }
+  return {flag: path for flag, path in found.items() if path}
+
+
+def check_new(settings: VocabularySettings) -> None:
+  """Refuses existing outputs without --overwrite."""
+  for flag, path in output_files(settings).items():
+    files.check_new(flag, path, settings.overwrite)
+
+
 def _learn(settings: VocabularySettings) -> None:
   _import_tokenizers()  # fails before the text is read
   paths = files.find_files(files.split_names(settings.input_file))
   files.check_outputs([settings.output_file], paths)
+  check_new(settings)
   lines = read_text(paths, text_files.encoding_of(settings.text))
   words = count_words(lines, settings.do_lower_case)
   if not words:
@@ -415,6 +433,7 @@ def _add(settings: VocabularySettings) -> None:
     raise InputError(f"to add to a model, give --{', --'.join(missing)} too")
   paths = files.find_files([settings.add_words])
   check_overwriting(settings, paths)
+  check_new(settings)
   config = read_config(settings.bert_config_file) if has_model else {}
   vocab = read_vocab(
     settings.vocab_file, settings.do_lower_case, config.get("vocab_size")

@@ -34,7 +34,14 @@ import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
-from bertlib import app, embedding_spec, onednn, terminal
+from bertlib import (
+  app,
+  embedding_spec,
+  files,
+  folder_lock,
+  onednn,
+  terminal,
+)
 from bertlib.checkpoints import (
   finding,
   loading,
@@ -378,7 +385,8 @@ def write_assets(source: Source, folder: str) -> None:
   )
   labels = source.description.get("labels")
   if labels:
-    with atomic_write(os.path.join(folder, "labels.txt")) as file:
+    path = os.path.join(folder, exported_model.LABELS_FILE)
+    with atomic_write(path) as file:
       file.write("".join(f"{label}\n" for label in labels))
 
 
@@ -389,16 +397,18 @@ def export(
   seq_length: int | None = None,
   precision: str = "auto",
   int8: QuantizationSettings | None = None,
+  overwrite: bool = False,
 ) -> signatures.SignatureModel:
   """Writes a model as a SavedModel.
 
   Args:
     source: parts of the model.
-    export_dir: must not exist.
+    export_dir: folder to create.
     encoder: whether to export only the encoder.
     seq_length: fixed length of every batch; None for any.
     precision: see `--precision`.
     int8: settings of dense layers in 8 bits; None for a model without.
+    overwrite: whether to replace an earlier export in `export_dir`.
 
   Returns:
     The exported model.
@@ -406,6 +416,7 @@ def export(
   Raises:
     InputError: the folder exists, or the parts do not match each other.
   """
+  exported_model.check_export_dir(export_dir, overwrite)
   dtype = activation_dtype(precision, is_int8=int8 is not None)
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
@@ -421,7 +432,7 @@ def export(
     weights = {}
   number_formats = dtype.name, onednn.max_kernel_value() if int8 else None
   with (
-    atomic_folder(export_dir) as temporary_dir,
+    atomic_folder(export_dir, overwrite) as temporary_dir,
     tempfile.TemporaryDirectory() as own,
   ):
     write_assets(source, own)
@@ -447,14 +458,13 @@ def export(
 
 # TensorFlow Lite
 
-TFLITE_FILE = "model.tflite"
-
 
 def export_quantized(
   source: Source,
   export_dir: str,
   encoder: bool = False,
   seq_length: int | None = None,
+  overwrite: bool = False,
 ) -> None:
   """Writes a model for TensorFlow Lite, quantized to 8 bits.
 
@@ -464,13 +474,15 @@ def export_quantized(
 
   Args:
     source: parts of the model.
-    export_dir: must not exist.
+    export_dir: folder to create.
     encoder: whether to export only the encoder.
     seq_length: fixed length; None for any.
+    overwrite: see `export`.
 
   Raises:
     InputError: the folder exists, or the parts do not match each other.
   """
+  exported_model.check_export_dir(export_dir, overwrite)
   model = signature_model(source, encoder, seq_length, "float32")
   model.compute = FastCompute()  # without the operations of unpadding
   weights = read_weights(model, source.checkpoint)
@@ -487,16 +499,17 @@ def export_quantized(
     [function.get_concrete_function(**ids.inputs)], module
   )
   converter.optimizations = [tf.lite.Optimize.DEFAULT]
-  with atomic_folder(export_dir) as temporary_dir:
+  with atomic_folder(export_dir, overwrite) as temporary_dir:
     with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
       tflite_model = converter.convert()
     tf.io.gfile.makedirs(temporary_dir)
     write_assets(source, temporary_dir)
-    with atomic_write(os.path.join(temporary_dir, TFLITE_FILE), "wb") as file:
+    path = os.path.join(temporary_dir, exported_model.TFLITE_FILE)
+    with atomic_write(path, "wb") as file:
       file.write(tflite_model)
   logging.info(
     "%s: %.1f MB of %.1f, from %s",
-    os.path.join(export_dir, TFLITE_FILE),
+    os.path.join(export_dir, exported_model.TFLITE_FILE),
     len(tflite_model) / 1e6,
     sum(value.nbytes for value in weights.values()) / 1e6,
     source.checkpoint,
@@ -514,6 +527,16 @@ def define_flags() -> None:
 def main(_) -> None:
   """Exports the model that the flags name."""
   settings = option.from_flags(ExportSettings)
+  export_dir = settings.export_dir.rstrip("/")
+  exported_model.check_export_dir(export_dir, settings.overwrite)
+  with (
+    files.folders_for([export_dir]),
+    folder_lock.lock_files([export_dir], "export_dir"),
+  ):
+    _export(settings)
+
+
+def _export(settings: ExportSettings) -> None:
   model = resolve.fetch_model(settings.model)
   source = find_source(
     settings.model_dir,
@@ -523,12 +546,17 @@ def main(_) -> None:
     model.do_lower_case,
     model.max_seq_length,
   )
-  options = (source, settings.export_dir, settings.encoder, settings.seq_length)
+  options = {
+    "export_dir": settings.export_dir,
+    "encoder": settings.encoder,
+    "seq_length": settings.seq_length,
+    "overwrite": settings.overwrite,
+  }
   if settings.quantize == "dynamic_int8":
-    export_quantized(*options)
+    export_quantized(source, **options)
     return
   int8 = settings.quantization if settings.quantize == "int8" else None
-  export(*options, settings.precision, int8)
+  export(source, **options, precision=settings.precision, int8=int8)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,7 @@ def main(argv: list[str]) -> None:
   path = settings.output_file
   if len(argv) < 2:
     raise InputError("name the output folders of two or more runs")
-  if files.exists(path) and not settings.overwrite:
-    raise InputError(
-      f"--output_file={path}: exists already. Name another file or add"
-      " --overwrite"
-    )
+  files.check_new("output_file", path, settings.overwrite)
   runs = recorded_runs.find_runs(argv[1:])
   if len(runs) < 2:
     raise InputError(

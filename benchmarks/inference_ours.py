@@ -163,6 +163,7 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
 
   import export_model
   from bertlib.data import model_inputs, vocabulary
+  from bertlib.export import exported_model
 
   require_task(settings, "labels")
   source = source_of(settings)
@@ -173,7 +174,7 @@ def tensorflow_lite(settings: SimpleNamespace) -> Iterator[Answer]:
     path = os.path.join(folder, "exported")
     export_model.export_quantized(source, path)
     model = tf.lite.Interpreter(
-      os.path.join(path, export_model.TFLITE_FILE),
+      os.path.join(path, exported_model.TFLITE_FILE),
       num_threads=settings.num_threads or os.cpu_count(),
     )
   run = model.get_signature_runner()

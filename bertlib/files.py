@@ -17,6 +17,7 @@ import shutil
 import socket
 import stat
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import IO, Any, Callable
@@ -169,30 +170,56 @@ def atomic_path(path: str) -> Iterator[str]:
   if os.path.exists(path) and not os.path.isfile(path):
     yield path
     return
-  with _moved_on_success(path, _file_system(path).remove) as temporary:
+  system = _file_system(path)
+  with _moved_on_success(path, system.remove, system.replace) as temporary:
     yield temporary
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str) -> Iterator[str]:
+def atomic_folder(path: str, overwrite: bool = False) -> Iterator[str]:
   """Yields a temporary path for a folder that appears complete or not at all.
 
   Args:
-    path: the folder, local or remote; must not exist.
+    path: the folder, local or remote.
+    overwrite: whether to replace an existing folder, as a whole.
 
   Raises:
-    InputError: it exists.
+    InputError: it exists, without `overwrite`.
   """
   path = path.rstrip("/")
-  if exists(path):
+  if exists(path) and not overwrite:
     raise InputError(f"{path}: exists already; name a folder that does not")
-  with _moved_on_success(path, _file_system(path).rmtree) as temporary:
+  system = _file_system(path)
+  with _moved_on_success(path, system.rmtree, _replace_folder) as temporary:
     yield temporary
 
 
+def _replace_folder(source: str, path: str) -> None:
+  """Renames a folder; one that is at `path` is removed afterwards."""
+  system = _file_system(path)
+  if not system.exists(path):
+    system.replace(source, path)
+    return
+  # Without the name of a temporary folder, an end of this process between the
+  # two renames loses nothing.
+  folder, name = os.path.split(path)
+  old = os.path.join(folder, f".bert-old-{uuid.uuid4().hex[:8]}-{name}")
+  system.replace(path, old)
+  try:
+    system.replace(source, path)
+  except BaseException:
+    system.replace(old, path)
+    raise
+  system.rmtree(old)
+
+
 @contextlib.contextmanager
-def _moved_on_success(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
-  """Yields a temporary path that is renamed to `path` after the block.
+def _moved_on_success(
+  path: str,
+  remove: Callable[[str], Any],
+  replace: Callable[[str, str], Any],
+) -> Iterator[str]:
+  """Yields a temporary path that `replace` renames to `path` after the block.
 
   If the block fails, `remove` is called instead.
   """
@@ -200,7 +227,7 @@ def _moved_on_success(path: str, remove: Callable[[str], Any]) -> Iterator[str]:
   temporary = temporary_name(path)
   try:
     yield temporary
-    _file_system(path).replace(temporary, path)
+    replace(temporary, path)
   except BaseException:
     with contextlib.suppress(Exception):
       remove(temporary)
@@ -329,6 +356,25 @@ def make_folder(path: str) -> None:
     _file_system(path).makedirs(path)
 
 
+@contextlib.contextmanager
+def folders_for(paths: Iterable[str]) -> Iterator[None]:
+  """Creates the folders of local files; removes them if the block fails."""
+  created = []
+  for folder in map(os.path.dirname, paths):
+    while folder and not is_remote(folder) and not os.path.exists(folder):
+      created.append(folder)
+      folder = os.path.dirname(folder)
+  for folder in created:
+    os.makedirs(folder, exist_ok=True)
+  try:
+    yield
+  except BaseException:
+    for folder in sorted(created, key=len, reverse=True):
+      with contextlib.suppress(OSError):  # not empty
+        os.rmdir(folder)
+    raise
+
+
 def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
   """Refuses outputs that would overwrite inputs.
 
@@ -350,6 +396,24 @@ def check_outputs(outputs: Iterable[str], inputs: Iterable[str | None]) -> None:
         f"{path}: would overwrite {read[_identity(path)]}, which is an input."
         " Name another output"
       )
+
+
+def check_new(flag: str, path: str, overwrite: bool) -> None:
+  """Refuses an output that exists, unless it may be replaced.
+
+  Args:
+    flag: name of the flag that names the output.
+    path: the file or folder; devices and pipes are written directly.
+    overwrite: the value of --overwrite.
+
+  Raises:
+    InputError: it exists, without `overwrite`.
+  """
+  is_plain = is_remote(path) or os.path.isfile(path) or os.path.isdir(path)
+  if is_plain and exists(path) and not overwrite:
+    raise InputError(
+      f"--{flag}={path}: exists already. Name another one or add --overwrite"
+    )
 
 
 def matching(folder: str, pattern: str) -> list[str]:

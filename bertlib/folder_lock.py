@@ -6,11 +6,13 @@ waits for the other.
 A writer locks (`flock`) a hidden file that contains its host and process
 number. The operating system releases the lock when the process ends for any
 reason, so that a killed run leaves no lock behind. Subprocesses that inherit
-the open files (`held_files`) hold the lock too.
+the open files (`held_files`) hold the lock too. For output files, the hidden
+file lists their names, so that one lock per folder is enough for any number.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import errno
@@ -19,8 +21,9 @@ import json
 import os
 import socket
 import time
+import uuid
 from collections.abc import Iterable, Iterator
-from typing import IO
+from typing import IO, Any
 
 from absl import logging
 
@@ -32,17 +35,19 @@ try:
 except ImportError:  # not on Windows
   fcntl = None  # type: ignore[assignment]
 
-# Name of a folder's lock file; for output files, its ending.
+# Name of a folder's lock file; of other lock files, the ending.
 LOCK_FILE = ".lock"
+
+# Beginning of the names of the lock files that list output files, and the lock
+# file that is held while they are read and one is added.
+_LIST = ".bert-files-"
+_LISTS_LOCK = f"{_LIST}all{LOCK_FILE}"
 
 # Errors of `flock` on a file that another process has locked.
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 # Errors of `flock` on file systems without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-
-# Maximum number of locked files per run; each lock needs an open file.
-_MAX_FILES = 256
 
 _held: list[int] = []
 
@@ -85,24 +90,70 @@ def is_locked(folder: str) -> bool:
 
 
 @contextlib.contextmanager
-def lock_files(paths: Iterable[str]) -> Iterator[None]:
-  """Holds the locks of output files within the block.
+def lock_files(
+  paths: Iterable[str], flag: str = "output_file"
+) -> Iterator[None]:
+  """Holds the locks of output files or output folders within the block.
+
+  Several processes can write different files to one folder.
 
   Args:
-    paths: the files, in existing folders. Each has its own lock, so that
-      several runs can write different files to one folder.
+    paths: the files or folders; those in missing folders are not locked.
+    flag: names them, for the error message.
 
   Raises:
     InputError: another process holds one of the locks.
   """
+  names = collections.defaultdict(set)
+  for path in filter(_can_be_locked, paths):
+    folder, name = os.path.split(os.path.abspath(path))
+    names[folder].add(name)
   with contextlib.ExitStack() as stack:
-    for path in sorted({os.path.abspath(p) for p in paths if _is_file(p)})[
-      :_MAX_FILES
-    ]:
-      folder, name = os.path.split(path)
-      lock_file = os.path.join(folder, f".{name}{LOCK_FILE}")
-      stack.enter_context(_lock(lock_file, path, "output_file"))
+    for folder in sorted(names):
+      stack.enter_context(_lock_names(folder, names[folder], flag))
     yield
+
+
+@contextlib.contextmanager
+def _lock_names(folder: str, names: set[str], flag: str) -> Iterator[None]:
+  """Holds the locks of files in a folder within the block."""
+  lists_lock = os.path.join(folder, _LISTS_LOCK)
+  with _lock(lists_lock, folder, flag, waits=True) as is_locked:
+    if is_locked:
+      _check_free(folder, names, flag)
+      path = os.path.join(folder, f"{_LIST}{uuid.uuid4().hex}{LOCK_FILE}")
+      descriptor = _acquire(path, folder, flag, files=sorted(names))
+  if not is_locked:
+    yield
+    return
+  with _hold(descriptor, path):
+    yield
+
+
+def _check_free(folder: str, names: set[str], flag: str) -> None:
+  """Refuses names that are in the list of another process."""
+  pattern = os.path.join(glob.escape(folder), f"{_LIST}*{LOCK_FILE}")
+  for path in glob.glob(pattern):
+    content = b"{}"
+    if os.path.basename(path) != _LISTS_LOCK:
+      with contextlib.suppress(OSError):
+        content = _read_list(path)
+    taken = sorted(names.intersection(json.loads(content).get("files", ())))
+    if taken:
+      raise _refusal(os.path.join(folder, taken[0]), content, flag)
+
+
+def _read_list(path: str) -> bytes:
+  """Content of the list of a process; removes that of a killed one."""
+  with open(path, "rb") as file:
+    try:
+      fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+      if error.errno not in _HELD:
+        raise
+      return file.read()
+    os.remove(path)
+  return b"{}"
 
 
 @contextlib.contextmanager
@@ -134,21 +185,31 @@ def _wait_for(file: IO[str]) -> None:
       raise
 
 
-def _is_file(path: str) -> bool:
-  """True for local files, present or not, but not for devices and pipes."""
-  in_folder = os.path.isdir(os.path.dirname(path) or ".")
+def _can_be_locked(path: str) -> bool:
+  """True for local paths, present or not, but not for devices and pipes."""
+  in_folder = os.path.isdir(os.path.dirname(os.path.abspath(path)))
   if files.is_remote(path) or not in_folder:
     return False
-  return os.path.isfile(path) or not os.path.exists(path)
+  is_plain = os.path.isfile(path) or os.path.isdir(path)
+  return is_plain or not os.path.exists(path)
 
 
 @contextlib.contextmanager
-def _lock(lock_file: str, target: str, flag: str) -> Iterator[None]:
-  """Holds a lock within the block; the lock file is removed at its end."""
-  descriptor = _acquire(lock_file, target, flag)
+def _lock(
+  lock_file: str, target: str, flag: str, waits: bool = False
+) -> Iterator[bool]:
+  """Holds a lock within the block; yields False if it cannot be locked."""
+  descriptor = _acquire(lock_file, target, flag, waits)
   if descriptor is None:
-    yield
+    yield False
     return
+  with _hold(descriptor, lock_file):
+    yield True
+
+
+@contextlib.contextmanager
+def _hold(descriptor: int, lock_file: str) -> Iterator[None]:
+  """Releases a lock after the block; the lock file is removed."""
   _held.append(descriptor)
   try:
     yield
@@ -160,23 +221,34 @@ def _lock(lock_file: str, target: str, flag: str) -> Iterator[None]:
     os.close(descriptor)
 
 
-def _acquire(lock_file: str, target: str, flag: str) -> int | None:
-  """Locks a file; returns its descriptor, or None if it cannot be locked."""
+def _acquire(
+  lock_file: str, target: str, flag: str, waits: bool = False, **content: Any
+) -> int | None:
+  """Locks a file; returns its descriptor, or None if it cannot be locked.
+
+  Args:
+    lock_file: the file to lock.
+    target: what it stands for, for messages.
+    flag: names the target, for messages.
+    waits: whether to wait for another holder.
+    **content: entries of the file in addition to the holder.
+  """
   if fcntl is None or files.is_remote(lock_file):
     _warn_unlocked(target)
     return None
-  waits = True
+  waits_for_reader = True
   while True:
     descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
       if _is_at(descriptor, lock_file):
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps(_own()).encode())
+        with open(descriptor, "wb", closefd=False) as file:
+          file.write(json.dumps({**_own(), **content}).encode())
         return descriptor
       os.close(descriptor)  # the previous holder has just removed the file
     except OSError as error:
-      holder = _describe(os.pread(descriptor, 4096, 0))
+      content_of_holder = os.pread(descriptor, 4096, 0)
       os.close(descriptor)
       if error.errno in _NO_LOCKS:
         with contextlib.suppress(OSError):
@@ -186,14 +258,19 @@ def _acquire(lock_file: str, target: str, flag: str) -> int | None:
       if error.errno not in _HELD:
         error.filename = lock_file
         raise
-      if waits:  # `is_locked` holds a lock for a moment
-        waits = False
+      if waits_for_reader:  # `is_locked` holds a lock for a moment
+        waits_for_reader = False
         time.sleep(0.1)
         continue
-      raise InputError(
-        f"{target}: {holder} is writing to it. Wait for it to end, stop it, or"
-        f" name another --{flag}"
-      ) from error
+      raise _refusal(target, content_of_holder, flag) from error
+
+
+def _refusal(target: str, holder: bytes, flag: str) -> InputError:
+  """The error for a target whose lock another process holds."""
+  return InputError(
+    f"{target}: {_describe(holder)} is writing to it. Wait for it to end, stop"
+    f" it, or name another --{flag}"
+  )
 
 
 def _is_at(descriptor: int, path: str) -> bool:

@@ -20,6 +20,7 @@ from pretraining_corpus import Corpus, read_file
 
 import create_pretraining_data
 import tokenization
+from bertlib import files
 from bertlib.data import pretraining_text
 from bertlib.data.pretraining_text import Recipe
 from bertlib.reporting import receipts
@@ -353,7 +354,7 @@ def test_folders_created_for_a_failed_run_are_removed(tmp_path):
   ]
   with (
     pytest.raises(ZeroDivisionError),
-    create_pretraining_data.folders_for(paths),
+    files.folders_for(paths),
   ):
     assert all(map(os.path.isdir, map(os.path.dirname, paths)))
     raise ZeroDivisionError

@@ -1,6 +1,7 @@
 """Tests of learning and extending vocabularies."""
 
 import collections
+import dataclasses
 import gzip
 import json
 import os
@@ -23,6 +24,8 @@ import tokenization
 from bertlib import files
 from bertlib.checkpoints import word_embeddings
 from bertlib.errors import InputError
+from bertlib.settings import option
+from bertlib.settings.vocabulary import VocabularySettings
 
 pytestmark = pytest.mark.unit
 
@@ -518,6 +521,25 @@ def test_command_grows_a_model(tmp_path):
   assert "1 words were [UNK] and start from its embedding: quay" in done.stderr
 
 
+@pytest.mark.parametrize(
+  "name", ["vocab_file", "new_config.json", "new.ckpt.index"]
+)
+def test_an_existing_output_is_refused(tmp_path, name):
+  paths = {
+    "output_file": "vocab_file",
+    "output_config": "new_config.json",
+    "output_checkpoint": "new.ckpt",
+  }
+  values = {flag: str(tmp_path / path) for flag, path in paths.items()}
+  write(tmp_path / name, "earlier")
+  settings = option.make(VocabularySettings, **values)
+  with pytest.raises(
+    InputError, match=rf"^--output_\w+=.*/{name}: .*overwrite"
+  ):
+    create_vocab.check_new(settings)
+  create_vocab.check_new(dataclasses.replace(settings, overwrite=True))
+
+
 @pytest.mark.process
 def test_full_disk_leaves_no_new_files(tmp_path):
   make_model(tmp_path, len(ENTRIES))
@@ -525,7 +547,7 @@ def test_full_disk_leaves_no_new_files(tmp_path):
   write(tmp_path / "new_config.json", "earlier")
   before = sorted(os.listdir(tmp_path))
   error = commands.fail(
-    "create_vocab.py", *grow_flags(tmp_path), largest_file=512
+    "create_vocab.py", *grow_flags(tmp_path), "--overwrite", largest_file=512
   )
   assert os.strerror(27) in error
   assert sorted(os.listdir(tmp_path)) == before

@@ -19,10 +19,11 @@ from tensorflow.core.protobuf import saved_model_pb2
 import export_model
 import modeling
 import run_classifier
-from bertlib import onednn
+from bertlib import files, folder_lock, onednn
 from bertlib.checkpoints import checkpoint_writer, model_json
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
+from bertlib.export import exported_model
 
 pytestmark = pytest.mark.train
 
@@ -307,7 +308,7 @@ class Interpreter:
   """Calls a TensorFlow Lite model with batches of any size."""
 
   def __init__(self, folder):
-    path = str(folder / export_model.TFLITE_FILE)
+    path = str(folder / exported_model.TFLITE_FILE)
     with warnings.catch_warnings():
       warnings.simplefilter("ignore")
       self.interpreter = tf.lite.Interpreter(path, num_threads=2)
@@ -607,10 +608,52 @@ def test_a_model_of_an_unknown_script_is_refused(refuse, model_dir, tmp_path):
   assert "is a model of two_heads" in refuse(f"--model_dir={file.parent}")
 
 
-def test_an_existing_export_dir_is_refused(main, model_dir, tmp_path):
-  with pytest.raises(InputError, match="exists already"):
-    main(f"--model_dir={model_dir}", f"--export_dir={tmp_path}")
+def test_an_existing_export_dir_is_refused_first(main, tmp_path):
+  with pytest.raises(InputError, match=r"exists already.* add --overwrite"):
+    main("--model_dir=nowhere", f"--export_dir={tmp_path}")
   assert not list(tmp_path.iterdir())
+
+
+def test_a_second_export_to_a_folder_is_refused_first(main, tmp_path):
+  path = str(tmp_path / "exported" / "1")
+  with (
+    files.folders_for([path]),
+    folder_lock.lock_files([path]),
+    pytest.raises(InputError, match=r"/1: process \d+ .* another --export_dir"),
+  ):
+    main("--model_dir=nowhere", f"--export_dir={path}/")
+
+
+def test_an_earlier_export_is_replaced(main, model_dir, tmp_path):
+  path = tmp_path / "exported"
+  flags = [f"--model_dir={model_dir}", f"--export_dir={path}", "--overwrite"]
+  main(*flags, "--quantize=dynamic_int8")
+  assert (path / "model.tflite").exists()
+  main(*flags, "--encoder")
+  main(*flags)
+  assert not (path / "model.tflite").exists()
+  tf.saved_model.load(str(path))
+  assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(
+  "names",
+  [
+    [],
+    ["notes.txt"],
+    ["saved_model.pb", "variables/variables.index"],
+    ["saved_model.pb", "assets/model.json", "notes.txt"],
+    ["model.json", "vocab.txt", "bert_config.json"],
+    ["model.json", "model.tflite", "model.ckpt-7.index"],
+  ],
+)
+def test_only_an_export_is_replaced(main, tmp_path, names):
+  for name in names:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("kept")
+  with pytest.raises(InputError, match="other files than an export"):
+    main("--model_dir=nowhere", f"--export_dir={tmp_path}", "--overwrite")
+  assert all((tmp_path / name).read_text() == "kept" for name in names)
 
 
 @NEEDS_INT8

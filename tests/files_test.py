@@ -37,6 +37,41 @@ def test_remote_paths_have_a_scheme(path, remote):
   assert files.is_remote(path) == remote
 
 
+def test_a_folder_is_replaced_as_a_whole(folders):
+  folder, path = folders
+  for content in ({"a": "old", "b": "old"}, {"a": "new"}):
+    with files.atomic_folder(f"{path}/out", overwrite=True) as temporary:
+      os.makedirs(temporary.removeprefix("file://"))
+      write(temporary, **content)
+  assert read(folder / "out") == {"a": "new"}
+  assert os.listdir(folder) == ["out"]
+
+
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_folder_that_cannot_be_replaced_is_kept(
+  tmp_path, monkeypatch, fails_at
+):
+  path = tmp_path / "out"
+  path.mkdir()
+  write(path, a="old")
+  replace, calls = os.replace, []
+
+  def fail(*paths):
+    calls.append(paths)
+    if len(calls) == fails_at:
+      raise OSError("no room")
+    replace(*paths)
+
+  monkeypatch.setattr(os, "replace", fail)
+  with (
+    pytest.raises(OSError, match="no room"),
+    files.atomic_folder(str(path), overwrite=True) as temporary,
+  ):
+    os.mkdir(temporary)
+  assert read(path) == {"a": "old"}
+  assert os.listdir(tmp_path) == ["out"]
+
+
 def test_atomic_files_appear_together_in_a_new_folder(folders):
   folder, path = folders
   with files.atomic_files(f"{path}/new/one") as temporary:

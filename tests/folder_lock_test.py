@@ -101,6 +101,33 @@ def test_files_in_a_folder_are_locked_separately(tmp_path):
       files.find_files([str(tmp_path / "*")])
 
 
+@pytest.mark.unit
+def test_any_number_of_files_is_locked(tmp_path):
+  names = [str(tmp_path / f"part-{i:05}") for i in range(5000)]
+  with folder_lock.lock_files(names):
+    assert len(folder_lock.held_files()) == 1
+    for name in (names[0], names[-1]):
+      with (
+        pytest.raises(InputError, match=f"{name}: process {os.getpid()}"),
+        folder_lock.lock_files([str(tmp_path / "free"), name]),
+      ):
+        pass
+  assert os.listdir(tmp_path) == []
+  with folder_lock.lock_files(names):
+    pass
+
+
+def test_the_list_of_a_killed_process_is_removed(tmp_path):
+  path = str(tmp_path / "one")
+  with holder("lock_files", [path]) as process:
+    (left,) = os.listdir(tmp_path)
+    process.kill()
+    process.wait()
+    with folder_lock.lock_files([path]):
+      assert os.listdir(tmp_path) != [left]
+  assert os.listdir(tmp_path) == []
+
+
 _PARENT = """
 import os, subprocess, sys
 sys.path.insert(0, {root!r})

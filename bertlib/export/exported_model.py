@@ -10,13 +10,24 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bertlib import json_files, onednn
+from bertlib import files, json_files, onednn
+from bertlib.checkpoints import model_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 from bertlib.precision import supported_dtypes
 
 # Asset with the number formats of the model.
 FORMAT_FILE = "format.json"
+
+# Asset with the labels of the model, one per line.
+LABELS_FILE = "labels.txt"
+
+# Model for TensorFlow Lite.
+TFLITE_FILE = "model.tflite"
+
+# Names in the folder of a SavedModel, and of a model for TensorFlow Lite.
+_SAVED_MODEL = {"assets", "fingerprint.pb", "saved_model.pb", "variables"}
+_TFLITE = {TFLITE_FILE, LABELS_FILE, *model_files.COMPANIONS}
 
 
 class ExportedModel:
@@ -113,6 +124,34 @@ def _array(tensor) -> np.ndarray:
     return array
   texts = [text.decode() for text in array.ravel()]
   return np.array(texts, object).reshape(array.shape)
+
+
+def check_export_dir(folder: str, overwrite: bool) -> None:
+  """Refuses an --export_dir that exists and must not be replaced.
+
+  Args:
+    folder: the folder.
+    overwrite: whether an earlier export there may be replaced.
+
+  Raises:
+    InputError: it exists; or, with `overwrite`, has other files than an export.
+  """
+  files.check_new("export_dir", folder, overwrite)
+  if not files.exists(folder):
+    return
+  names = set()
+  if tf.io.gfile.isdir(folder):
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
+  in_assets = os.path.join(folder, "assets", model_files.DESCRIPTION)
+  is_saved_model = names <= _SAVED_MODEL and tf.io.gfile.exists(in_assets)
+  is_tflite = (
+    names <= _TFLITE and {TFLITE_FILE, model_files.DESCRIPTION} <= names
+  )
+  if not (is_saved_model or is_tflite):
+    raise InputError(
+      f"--export_dir={folder}: has other files than an export of this script,"
+      " which --overwrite would remove. Name another folder"
+    )
 
 
 def write_format(

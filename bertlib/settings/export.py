@@ -32,6 +32,9 @@ class ExportSettings(option.CommandSettings):
   export_dir: str | None = option.path(
     None, "Folder to create for the SavedModel.", basic=True
   )
+  overwrite: bool = option.boolean(
+    False, "Replace an earlier export in --export_dir.", basic=True
+  )
   encoder: bool = option.boolean(
     False, "Export only the encoder, without the task's head.", basic=True
   )

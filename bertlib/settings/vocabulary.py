@@ -31,6 +31,13 @@ class VocabularySettings(option.CommandSettings):
   output_file: str | None = option.path(
     None, "Vocabulary file to write.", section="output", basic=True
   )
+  overwrite: bool = option.boolean(
+    False,
+    "Replace existing files: --output_file, --output_checkpoint and"
+    " --output_config.",
+    section="output",
+    basic=True,
+  )
   do_lower_case: bool = option.boolean(
     True,
     "Lowercase the text and strip accents: true for uncased models, false for"
