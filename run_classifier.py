@@ -473,6 +473,8 @@ def main(_) -> None:
       write_model_files(
         run, has_pairs=classifier_inputs.has_pairs(examples.train)
       )
+    if run.is_chief:
+      result_files.write_bad_rows(run.output_dir, processor.bad_rows)
     dev_sets = classifier_inputs.write_dev_sets(run, processor, examples)
     lengths = None
     if run.seeds:
@@ -509,7 +511,8 @@ def main(_) -> None:
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
   """Describes the task to the functions of `run`."""
-  problem = processor.problem
+  problem, task = processor.problem, classifier_inputs.task_name(settings)
+  columns = classifier_inputs.named_columns(settings) if task == "tsv" else {}
   return Task(
     name="run_classifier",
     model_fn_builder=model_fn_builder,
@@ -519,10 +522,11 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
     ),
     metrics=[*processor.metrics, "loss"],
     description={
-      "task": processor.model_task or classifier_inputs.task_name(settings),
+      "task": processor.model_task or task,
       "kind": problem.kind,
       "labels": problem.labels,
-    },
+    }
+    | ({"columns": columns} if columns else {}),
     must_agree=["task", "kind", "labels", "do_lower_case"],
     num_outputs=1 if problem.kind == "multiple_choice" else problem.num_labels,
     num_output_positions=1,  # [CLS]
@@ -535,7 +539,7 @@ def check_output(
   """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings,
-    ["*.tf_record", "predictions*", "test_results*"],
+    ["*.tf_record", "predictions*", "test_results*", "*_bad_rows.txt"],
     [*processor.files_read, settings.predict_file],
   )
   if settings.run.do_predict:
@@ -784,6 +788,7 @@ def predict_sets(
       problem,
       thresholds,
       show=bool(predict_file),
+      with_ids=bool(run.settings.id_column),
     )
     warnings += run_report.collapse_warning(
       classification_scores.predicted_labels(problem, rows, thresholds)

@@ -308,6 +308,8 @@ def main(_) -> None:
     devices.log_devices(settings.devices, settings.compute)
     if settings.run.do_train:
       write_model_files(run)
+    if run.is_chief:
+      result_files.write_bad_rows(run.output_dir, data.bad_rows)
     dev_set = data.dev and write_dev_set(run, data.dev)
     lengths = None
     if run.seeds:
@@ -447,7 +449,7 @@ def check_output(settings: EmbeddingSettings) -> None:
   """Refuses an --output_dir in which data would be overwritten."""
   check_output_dir(
     settings,
-    ["*.tf_record", "*_vectors.npy", "*_results.jsonl"],
+    ["*.tf_record", "*_vectors.npy", "*_results.jsonl", "*_bad_rows.txt"],
     embedding_inputs.data_files(settings),
   )
 

@@ -104,7 +104,7 @@ def run_of(
     train_set = [Example(list(texts))]
     task = run_embeddings.make_task(
       settings,
-      embedding_inputs.Data(kind, train_set, None, (), (), ()),
+      embedding_inputs.Data(kind, train_set, None, (), (), (), {}),
     )
   else:
     settings = settings_of(

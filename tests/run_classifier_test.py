@@ -301,6 +301,47 @@ def test_own_files_are_trained_on_scored_and_labelled(place, own_data):
 
 
 @pytest.mark.train
+def test_ids_and_bad_rows_of_tables_reach_the_results(place, tmp_path):
+  output_dir = tmp_path / "out"
+  rows = [f'T-{i},"{a}\n{b}",{c}\n' for i, (a, b, c) in enumerate(SENTENCES)]
+  content = "".join(["id,text,label\n", *rows, "T-9,no label,\n"])
+  for split in ("train", "dev", "new"):
+    (tmp_path / f"{split}.csv").write_text(content)
+  own = {
+    "task_name": "tsv",
+    "data_dir": tmp_path,
+    "train_file": "train.csv",
+    "dev_file": "dev.csv",
+    "id_column": "id",
+    "bad_rows": "skip",
+    "output_dir": output_dir,
+  }
+  names = {"text_a_column": "text", "label_column": "label"}
+  classify(place, "--do_train", "--do_eval", **(own | names))
+  ids = [f"T-{i}" for i in range(len(SENTENCES))]
+  lines = reference_data.read_jsonl(str(output_dir / "eval_predictions.jsonl"))
+  assert [line["guid"] for line in lines] == ids
+  assert any(
+    f"T-{i}" in (output_dir / "report.html").read_text() for i in "0123"
+  )
+  for split in ("train", "dev"):
+    (line,) = (output_dir / f"{split}_bad_rows.txt").read_text().splitlines()
+    assert (
+      line == f"{tmp_path}/{split}.csv, row 6 (line 10): the label is empty"
+    )
+
+  # The folder knows the name of the text's column.
+  path = tmp_path / "new.csv"
+  classify(place, "--do_predict", predict_file=path, **own)
+  lines = reference_data.read_jsonl(str(output_dir / "new_predictions.jsonl"))
+  assert [line["guid"] for line in lines] == [*ids, "T-9"]
+  table = (output_dir / "new_predictions.tsv").read_text().splitlines()
+  assert [line.split("\t")[0] for line in table] == [*ids, "T-9"]
+  assert {line.count("\t") for line in table} == {2}
+  assert (output_dir / "new_bad_rows.txt").exists() is False
+
+
+@pytest.mark.train
 def test_regression_gives_numbers_and_correlations(place, own_data):
   output_dir = place / "regression"
   lines = [f"{a}\t{b}\t{len(a) / 8}\n" for a, b, _ in SENTENCES * 4]

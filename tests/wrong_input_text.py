@@ -125,6 +125,78 @@ LABELS = [
       arguments=["--labels=x,y,x"]),
 ]  # fmt: skip
 
+_BY_NAME = ["--text_a_column=text", "--label_column=label"]
+
+
+def table(name, content, *arguments, file="train.tsv", row=1, **more):
+  """A row of a table whose columns are given by name."""
+  return own(
+    name,
+    content,
+    rule="tables",
+    file=file,
+    error=f"{{case}}/{file}, row {row}",
+    arguments=[*_BY_NAME, *arguments],
+    **more,
+  )
+
+
+def to_predict(name, file, content, *arguments, **more):
+  """A row of a file with texts to classify."""
+  more.setdefault("error", f"{{case}}/{file}, row ")
+  return Row(
+    "tables",
+    name,
+    "run_classifier",
+    [
+      "--nodo_train",
+      "--do_predict",
+      "--output_dir={world}/trained",
+      "--labels=no,yes",
+      f"--predict_file={{case}}/{file}",
+      *arguments,
+    ],
+    files={file: content},
+    **more,
+  )
+
+
+TABLES = [
+  own("a header, columns by number", "text\tlabel\na\tx\nb\ty\n",
+      rule="tables", error="{case}/train.tsv, row 1: "),
+  table("a header again", "text\tlabel\na\tx\ntext\tlabel\nb\ty\n", row=3),
+  table("a position beside names that are numbers",
+        "0\t1\na\tx\nb\ty\n", "--text_a_column=0", "--label_column=2"),
+  table("semicolons", "text;label\na;x\nb;y\n", file="train.csv"),
+  table("a quoted line break in .tsv",
+        'text\tlabel\na\tx\n"b\nc"\ty\n', row=3),
+  table("a quote after a backslash", 'text,label\n"a \\"b\\" c",x\nd,y\n',
+        file="train.csv", row=2),
+  table("a row after line breaks in cells", 'text,label\n"a\nb",x\nc\n',
+        file="train.csv", row="3 (line 4)"),
+  own("white space as JSON lines", " \n", rule="tables", file="train.jsonl",
+      error="{case}/train.jsonl: is empty"),
+  table("a list without quotes", "text\tlabel\na\t[x, y]\nb\ty\n",
+        "--problem_type=multi_label", row=2),
+  table("a vector without --labels", "text\tlabel\na\tx\nb\t0 1 0\n",
+        "--problem_type=multi_label", row=3),
+  table("a list as a label", "text\tlabel\na\tx\nb\t['y']\n", row=3),
+  table("a list as a text", '{"text": ["a"], "label": "x"}\n',
+        file="train.jsonl"),
+  table("an id twice", "text\tlabel\tid\na\tx\t7\nb\ty\t7\n",
+        "--id_column=id", row=3),
+  Row("tables", "an id column of a published task", "run_classifier",
+      ["--task_name=mrpc", "--data_dir={world}/mrpc", "--id_column=2"],
+      "--id_column=2: "),
+  to_predict("ids of lines", "a.txt", "the cat\n", "--id_column=id",
+             error="--predict_file={case}/a.txt: "),
+  to_predict("objects of JSON without a name", "a.jsonl", '{"text": "a"}\n',
+             error="--predict_file={case}/a.jsonl: "),
+  to_predict("a line with two tabs", "a.txt", "the\tcat\tsat\n"),
+  to_predict("a table without the column", "a.csv", "id,texts\n7,the cat\n",
+             "--text_a_column=text"),
+]  # fmt: skip
+
 TAGS = [
   Row("tags", name, "run_ner",
       [f"--train_file={{case}}/{file}", *_NER_OF_ONE],
@@ -250,4 +322,4 @@ SHARDS = [
   ]
 ]  # fmt: skip
 
-ROWS = [*TEXT, *LABELS, *TAGS, *QUESTIONS, *OVERWRITING, *SHARDS]
+ROWS = [*TEXT, *LABELS, *TABLES, *TAGS, *QUESTIONS, *OVERWRITING, *SHARDS]

@@ -35,6 +35,7 @@ _DESCRIPTION = {
   "script?": str,
   "task?": str,
   "kind?": str,
+  "columns?": dict,
   "labels?": [str],
   "max_seq_length?": int,
   "do_lower_case?": bool,

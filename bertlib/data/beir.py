@@ -168,7 +168,7 @@ def _read_judgements(path: str) -> list[_Judgement]:
   )
   judgements: dict[tuple[str, str], _Judgement] = {}
   for row in table.rows:
-    table.check_width(row, _FIX)
+    table.check_row(row, _FIX)
     query, document, text = (row.text(column) for column in table.columns)
     try:
       grade = int(text)

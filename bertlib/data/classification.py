@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 import os
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from absl import logging
 
 from bertlib import files
 from bertlib.data import tables
+from bertlib.data.label_lists import parse_list, split_labels
 from bertlib.errors import InputError, some_of
 from bertlib.text_files import Encoding
 
@@ -136,6 +137,11 @@ class DataProcessor:
   def files_read(self) -> list[str]:
     """Paths of the files read so far; a subclass adds those that it opens."""
     return []
+
+  @functools.cached_property
+  def bad_rows(self) -> dict[str, list[str]]:
+    """Messages of the rows skipped so far, by file."""
+    return {}
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
     """The training set."""
@@ -263,11 +269,19 @@ class TableProcessor(DataProcessor):
       else tables.Row(set_type, number, [*line])
       for number, line in enumerate(lines, start=1)
     ]
+    path = rows[0].path if rows else set_type
+    if self.skip_bad_rows and rows:
+      rows = [*tables.mark_broken_rows(rows, len(rows[0].fields))]
     return tables.collect_examples(
-      rows[0].path if rows else set_type,
-      (row for row in rows[bool(columns.header) :] if self.is_included(row)),
+      path,
+      (
+        row
+        for row in rows[bool(columns.header) :]
+        if self.is_included(row, set_type)
+      ),
       lambda row: self.example(row, columns, set_type),
       self.skip_bad_rows,
+      self.bad_rows,
     )
 
   def example(
@@ -293,9 +307,9 @@ class TableProcessor(DataProcessor):
     check_label(row, label, self.problem)
     return label
 
-  def is_included(self, row: tables.Row) -> bool:
-    """Returns whether a row belongs to the set."""
-    del row
+  def is_included(self, row: tables.Row, set_type: str) -> bool:
+    """Returns whether a row belongs to the set, see `columns`."""
+    del row, set_type
     return True
 
 
@@ -421,10 +435,9 @@ class XnliProcessor(TableProcessor):
     label = "contradiction" if label == "contradictory" else label
     return super().parse_label(row, label)
 
-  def is_included(self, row: tables.Row) -> bool:
-    """See base class."""
-    is_training_file = row.path.endswith(f".train.{self.language}.tsv")
-    return is_training_file or row.fields[0] == self.language
+  def is_included(self, row: tables.Row, set_type: str) -> bool:
+    """See base class; a training file has one language."""
+    return set_type == "train" or row.fields[0] == self.language
 
 
 class SplitProcessor(DataProcessor):
@@ -492,7 +505,9 @@ class SwagProcessor(SplitProcessor):
         label,
       )
 
-    return tables.collect_examples(path, rows, example, self.skip_bad_rows)
+    return tables.collect_examples(
+      path, rows, example, self.skip_bad_rows, self.bad_rows
+    )
 
 
 class RaceProcessor(SplitProcessor):
@@ -559,10 +574,11 @@ class OwnDataProcessor(SplitProcessor):
     files: dict[str, str],
     text_a: str,
     text_b: str | None,
-    label: str,
+    label: str | None,
     labels: Sequence[str] | None = None,
     kind: str = "classification",
     label_delimiter: str = ",",
+    id_column: str | None = None,
   ):
     """Stores where files, texts and labels are; reads nothing.
 
@@ -570,14 +586,24 @@ class OwnDataProcessor(SplitProcessor):
       files: paths by split: "train", "dev" and "test".
       text_a: column of the first text: its name, or its number from 1.
       text_b: column of the second text, or None.
-      label: column of the label; may be missing in the test file.
-      labels: the label set; None to read it from the training file.
+      label: column of the label; may be missing in the test file. None if no
+        file has one.
+      labels: the label set, in the order of vectors of 0 and 1; None to read it
+        from the training file.
       kind: see `Problem`.
       label_delimiter: separates the labels of a multi-label example.
+      id_column: column of the unique id, which is the example's `guid`; None
+        for the split and the row number.
     """
     self._files = files
-    self._columns = {"text_a": text_a, "text_b": text_b, "label": label}
+    self._columns = {
+      "text_a": text_a,
+      "text_b": text_b,
+      "label": label,
+      "id": id_column,
+    }
     self._delimiter = label_delimiter
+    self._vector_labels = list(labels or ())
     self.labels = list(labels or ())
     self.kind = kind
     self._train_examples: list[InputExample] = []
@@ -600,8 +626,18 @@ class OwnDataProcessor(SplitProcessor):
     examples = self._train_examples = self._read(data_dir, "train")
     if self.kind == "multi_label":
       self.labels = sorted({label for e in examples for label in e.label})
+      path, counts = self._files["train"], {len(e.label) for e in examples}
       if not self.labels:
-        raise InputError(f"{self._files['train']}: no example has a label")
+        raise InputError(f"{path}: no example has a label")
+      if self.labels == ["0", "1"] and counts == {2}:
+        raise InputError(
+          f"{path}: all examples have both labels, 0 and 1. If they are values"
+          " of labels, name these in their order by --labels"
+        )
+      if len(self.labels) > 1 and counts <= {0, 1}:
+        logging.warning(
+          "%s: no text has several labels. Is --label_delimiter right?", path
+        )
     else:
       self.labels = sorted({e.label for e in examples})
 
@@ -618,28 +654,113 @@ class OwnDataProcessor(SplitProcessor):
       self.encoding,
       ["--label_column"] if split == "test" else [],
     )
-    text_a, text_b, label_column = table.columns
+    text_a, text_b, label_column, id_column = table.columns
+    if self._columns["label"] is None and not table.has_names:
+      num_unread = len({*range(len(table.names))} - {*table.columns})
+      if num_unread:
+        logging.warning(
+          "%s: %d of its %d columns are not read. Name the text by"
+          " --text_a_column",
+          path,
+          num_unread,
+          len(table.names),
+        )
+    rows_of_ids: dict[str, int] = {}
+    lone: dict[str, tables.Row | None] = {}  # rows of labels that occur once
 
     def example(row):
-      table.check_width(row)
+      table.check_row(row)
       label = None
       if label_column is not None:
-        label = row.label(label_column)
-        if self.kind == "multi_label":
-          label = split_labels(label, self._delimiter)
-        elif not label and self.kind == "classification":
-          raise row.error(f"the label is empty. {tables.FIX_ROW}")
-        if self.labels or self.kind == "regression":
-          check_label(row, label, self.problem)
-      return InputExample(
-        guid=f"{split}-{row.number}",
-        text_a=row.text(text_a),
-        text_b=None if text_b is None else row.text(text_b),
-        label=label,
-      )
+        label = self._label(row, label_column)
+      guid = f"{split}-{row.number}"
+      if id_column is not None:
+        guid = _id(row, id_column, rows_of_ids)
+      texts = [
+        None if column is None else _text(row, column)
+        for column in (text_a, text_b)
+      ]
+      if isinstance(label, str):
+        lone[label] = None if label in lone else row
+      return InputExample(guid, *texts, label)
 
-    return tables.collect_examples(
-      path, table.rows, example, self.skip_bad_rows
+    examples = tables.collect_examples(
+      path, table.rows, example, self.skip_bad_rows, self.bad_rows
+    )
+    if self.kind == "classification" and label_column is not None:
+      _warn_of_header(table, text_a, label_column, lone)
+    return examples
+
+  def _label(self, row: tables.Row, column: int) -> str | list[str]:
+    """The label of a row, or its labels; InputError if it has none."""
+    label = row.label(column)
+    if self.kind == "multi_label":
+      try:
+        label = split_labels(label, self._delimiter, self._vector_labels)
+      except ValueError as error:
+        raise row.error(str(error)) from error
+    elif self.kind == "classification":
+      if not label:
+        raise row.error(f"the label is empty. {tables.FIX_ROW}")
+      items = label[0] in "[({" and parse_list(label)
+      if items and not all(isinstance(item, (int, float)) for item in items):
+        raise row.error(
+          f"the label {label} is a list. Give --problem_type=multi_label, or"
+          " one label"
+        )
+    if self.labels or self.kind == "regression":
+      check_label(row, label, self.problem)
+    return label
+
+
+def _text(row: tables.Row, column: int) -> str:
+  """The text of a column; InputError for a list or an object of JSON."""
+  text = row.text(column)
+  if row.values and isinstance(row.values[column], (list, dict)):
+    raise row.error(
+      f"column {column + 1} is {text[:40]}, not a text. {tables.FIX_ROW}"
+    )
+  return text
+
+
+def _id(row: tables.Row, column: int, rows_of_ids: dict[str, int]) -> str:
+  """The id of a row, which is added to the row numbers by id."""
+  id_ = row.label(column)
+  if not id_:
+    raise row.error(f"the id is empty. {tables.FIX_ROW}")
+  if len(id_.split("\t")) + len(id_.splitlines()) > 2:
+    raise row.error(f"the id {id_!r} has a tab or a line break. Remove it")
+  if id_ in rows_of_ids:
+    raise row.error(
+      f"the id {id_!r} is that of row {rows_of_ids[id_]} too. Make it unique"
+    )
+  rows_of_ids[id_] = row.number
+  return id_
+
+
+def _warn_of_header(
+  table: tables.Table,
+  text_column: int,
+  label_column: int,
+  lone: Mapping[str, tables.Row | None],
+) -> None:
+  """Warns of an example that may be a header, by the rows of lone labels."""
+  found = [(label, row) for label, row in lone.items() if row is not None]
+  if len(found) != 1 or len(lone) < 3:
+    return
+  ((label, row),) = found
+  if table.has_names:
+    is_header = label == table.names[label_column]
+  else:
+    is_header = row.number == table.header.number and not re.search(
+      r"\s", row.text(text_column)
+    )
+  if is_header:
+    logging.warning(
+      "%s: looks like a header. Its label %r occurs once. If it is one, %s",
+      row.where,
+      label,
+      "remove the row" if table.has_names else "give the columns by name",
     )
 
 
@@ -662,50 +783,78 @@ PROCESSORS = {
 
 
 def read_texts(
-  path: str, encoding: Encoding = tables.LENIENT
+  path: str,
+  encoding: Encoding = tables.LENIENT,
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
 ) -> list[InputExample]:
   """Reads texts to classify, one per line; a tab separates a pair.
 
   Args:
     path: the file, or "-" for standard input.
     encoding: encoding of the file.
+    skip_bad_rows: whether to skip lines with several tabs.
+    bad_rows: see `tables.collect_examples`.
 
   Returns:
     One example per line.
 
   Raises:
-    InputError: the file is missing or empty.
+    InputError: the file is missing or empty, or a line is neither a text nor a
+      pair.
   """
-  examples = []
-  for row in tables.read_tsv(path, encoding):
-    examples.append(
-      InputExample(
-        guid=f"text-{row.number}",
-        text_a=row.text(0),
-        text_b=row.text(1) if len(row.fields) > 1 else None,
+
+  def example(row):
+    if len(row.fields) > 2:
+      raise row.error(
+        f"has {len(row.fields) - 1} tabs, but a line is a text, or two with a"
+        f" tab between. {tables.FIX_ROW}"
       )
+    return InputExample(
+      guid=f"text-{row.number}",
+      text_a=row.text(0),
+      text_b=row.text(1) if len(row.fields) > 1 else None,
     )
-  return examples
+
+  return tables.collect_examples(
+    path, tables.read_tsv(path, encoding), example, skip_bad_rows, bad_rows
+  )
 
 
-def split_labels(text: str, delimiter: str) -> list[str]:
-  """Splits the labels of a multi-label example.
+def read_table_texts(
+  path: str,
+  text_a: str,
+  text_b: str | None,
+  id_column: str | None,
+  encoding: Encoding = tables.LENIENT,
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
+) -> list[InputExample]:
+  """Reads texts to classify from a table; see `OwnDataProcessor`.
 
   Args:
-    text: the labels, separated by the delimiter or as a JSON list.
-    delimiter: the separator.
+    path: the file.
+    text_a: column of the first text: its name, or its number from 1.
+    text_b: column of the second text, or None.
+    id_column: column of the id, or None.
+    encoding: encoding of the file.
+    skip_bad_rows: whether to skip rows that cannot be read.
+    bad_rows: see `tables.collect_examples`.
 
   Returns:
-    The labels without duplicates and empty ones.
+    One example per row, without a label.
+
+  Raises:
+    InputError: the file is missing or empty, or a column is not there.
   """
-  try:
-    labels = json.loads(text)
-  except ValueError:
-    labels = None
-  if not isinstance(labels, list):
-    labels = text.split(delimiter)
-  labels = (tables.strip_label(tables.as_text(label) or "") for label in labels)
-  return list(dict.fromkeys(filter(None, labels)))
+  processor = OwnDataProcessor(
+    {"text": path}, text_a, text_b, None, id_column=id_column
+  )
+  processor.encoding, processor.skip_bad_rows = encoding, skip_bad_rows
+  examples = processor._read("", "text")
+  if bad_rows is not None:
+    bad_rows |= processor.bad_rows
+  return examples
 
 
 def check_several_labels(

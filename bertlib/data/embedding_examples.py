@@ -99,6 +99,7 @@ def read_examples(
   max_score: float = 1.0,
   encoding: Encoding | None = None,
   skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
 ) -> list[Example]:
   """Reads the rows of a .tsv, .csv or .jsonl file.
 
@@ -111,7 +112,8 @@ def read_examples(
     min_score: score of two texts that have nothing in common.
     max_score: score of two texts that mean the same.
     encoding: encoding of the file; None for UTF-8.
-    skip_bad_rows: whether to skip and count rows that cannot be used.
+    skip_bad_rows: whether to skip rows that cannot be used.
+    bad_rows: see `tables.collect_examples`.
 
   Returns:
     The examples, at least one.
@@ -135,7 +137,7 @@ def read_examples(
   *text_columns, score_column, label_column = table.columns
 
   def example(row: Row) -> Example:
-    table.check_width(row)
+    table.check_row(row)
     texts = _texts(row, columns.texts, text_columns)
     score = label = None
     if score_column is not None:
@@ -145,7 +147,9 @@ def read_examples(
       _check_label(row, label, kind)
     return Example(texts, score, label)
 
-  examples = tables.collect_examples(path, table.rows, example, skip_bad_rows)
+  examples = tables.collect_examples(
+    path, table.rows, example, skip_bad_rows, bad_rows
+  )
   if kind == "labeled_texts":
     _check_classes(path, examples)
   return examples
@@ -227,17 +231,29 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
     )
 
 
-def read_texts(path: str, encoding: Encoding | None = None) -> list[str]:
+def read_texts(
+  path: str, encoding: Encoding | None = None, columns: Sequence[str] = ()
+) -> list[str]:
   """Reads texts, one per line, without white space around them.
 
   Args:
     path: the file, or "-" for standard input. Blank lines at its end do not
-      count.
+      count. A .csv file is a table.
     encoding: encoding of the file; None for UTF-8.
+    columns: the columns that --text_columns names; a table needs a single one.
 
   Raises:
-    InputError: the file is missing or empty, or a line is blank.
+    InputError: the file is missing or empty, or a line is blank; or it is a
+      table, and no single column is named.
   """
+  if _is_table(path, encoding):
+    if len(columns) != 1:
+      raise InputError(
+        f"{path}: is a table. Name the column of its texts by --text_columns,"
+        " or give a file of one text per line"
+      )
+    examples = read_examples(path, Columns(columns), encoding=encoding)
+    return [example.texts[0] for example in examples]
   texts = []
   for number, line in enumerate(tables.read_lines(path, encoding), start=1):
     texts.append(tables.strip_label(line))
@@ -246,3 +262,12 @@ def read_texts(path: str, encoding: Encoding | None = None) -> list[str]:
         f"{path}, line {number}: is empty. Remove the line, or write a text"
       )
   return texts
+
+
+def _is_table(path: str, encoding: Encoding | None) -> bool:
+  """True for a .csv file, and one whose first line is an object of JSON."""
+  ending = "" if path == "-" else tables.ending_of(path)
+  return ending == ".csv" or (
+    ending in (".jsonl", ".json")
+    and bool(tables.json_object(next(tables.read_lines(path, encoding))))
+  )

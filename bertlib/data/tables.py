@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
 import functools
@@ -27,6 +28,27 @@ LENIENT = Encoding("utf-8", "surrogateescape")
 # The advice of errors about a row.
 FIX_ROW = "Fix the row, or skip such rows with --bad_rows=skip"
 
+# The hint of errors about a first row that may be a header.
+_IF_HEADER = "If it is a header, give the columns by name"
+
+# Usual names of columns: a row of nothing else is a header.
+_USUAL_NAME = re.compile(
+  r"(text|sentence|sent|question|query|answer|passage|document|premise"
+  r"|hypothesis|review|comment|tweet|message|content|title|body|utterance"
+  r"|label|class|category|target|sentiment|score|similarity|rating"
+  r"|id|guid|index)s?[ _-]?(\d{1,2}|[ab]|text|name|id)?",
+  re.IGNORECASE,
+)
+
+# Separators that only some tables have, and their names.
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+
+# Bad rows that are logged, at most.
+_MAX_LOGGED = 20
+
+# Lines of a quoted field, at most; see `mark_broken_rows`.
+_MAX_QUOTED_LINES = 100
+
 # White space around labels, zero-width characters included.
 _WHITE_SPACE_AROUND = re.compile(
   r"^[\s\u200b\u2060\ufeff]+|[\s\u200b\u2060\ufeff]+$"
@@ -44,6 +66,9 @@ class Row(Sequence):
       UTF-8 are kept as lone surrogates.
     fault: reason for missing columns, for messages; None if the row is short.
     values: the value of each column in JSON Lines, whose texts are `fields`.
+    line: line in the file, from 1; None if it is the row number.
+    flaw: why the row is not an example, whatever its fields; None if it may be.
+    hint: end of every error about the row, or None.
   """
 
   path: str
@@ -51,6 +76,9 @@ class Row(Sequence):
   fields: list[str | None]
   fault: str | None = None
   values: Sequence[Any] = ()
+  line: int | None = None
+  flaw: str | None = None
+  hint: str | None = None
 
   @functools.cached_property
   def texts(self) -> list[str]:
@@ -76,9 +104,17 @@ class Row(Sequence):
       raise self.error(f"the label {label!r} is not UTF-8")
     return strip_label(label)
 
+  @property
+  def where(self) -> str:
+    """File and row, and its line if that is another number."""
+    has_line = self.line not in (None, self.number)
+    line = f" (line {self.line})" if has_line else ""
+    return f"{self.path}, row {self.number}{line}"
+
   def error(self, message: str) -> InputError:
     """An error that names this row."""
-    return InputError(f"{self.path}, row {self.number}: {message}")
+    hint = f". {self.hint}" if self.hint else ""
+    return InputError(f"{self.where}: {message}{hint}")
 
   def _field(self, column: int) -> str:
     length = len(self.fields)
@@ -122,17 +158,25 @@ def read_csv(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   Raises:
     InputError: the file is missing or empty, or a quote is never closed.
   """
-  text = io.StringIO("\n".join(read_lines(path, encoding)))
+  lines = read_lines(path, encoding)
+  text = io.StringIO("\n".join(line.removeprefix("\ufeff") for line in lines))
   rows = csv.reader(text, strict=True)
   csv.field_size_limit(sys.maxsize)
-  number = 0
+  number = num_blank = 0
+  line = 1
   try:
     for fields in rows:
       number += 1
       if fields:
-        yield Row(path, number, fields)
+        yield Row(path, number, fields, line=line)
+      num_blank += not fields
+      line = rows.line_num + 1
   except csv.Error as error:
-    raise InputError(f"{path}, row {number + 1}: {error}") from error
+    raise Row(path, number + 1, [], line=line).error(
+      f"{error}. A quote within a quoted field has to be doubled, not escaped"
+      " by a backslash"
+    ) from error
+  _log_blank_lines(path, num_blank)
 
 
 def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
@@ -151,14 +195,19 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
       object.
   """
   keys: list[str] = []
+  num_blank = 0
   for number, line in enumerate(read_lines(path, encoding), start=1):
+    line = line.removeprefix("\ufeff")
     if not line.strip():
+      num_blank += 1
       continue
     values = json_object(line)
     if not keys:
       keys = list(values)
       if not keys:
-        raise InputError(f"{path}, row {number}: is not a JSON object")
+        is_longer = line.lstrip().startswith(("[", "{"))
+        fix = ". Write one object per line, without a list" * is_longer
+        raise InputError(f"{path}, row {number}: is not a JSON object{fix}")
       yield Row(path, number, keys)
     columns = [values.get(key) for key in keys]
     missing = [key for key, value in zip(keys, columns) if value is None]
@@ -169,6 +218,14 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
       f"has no {', '.join(missing)}" if values else "is not a JSON object",
       columns,
     )
+  if not keys:
+    raise InputError(f"{path}: is empty")
+  _log_blank_lines(path, num_blank)
+
+
+def _log_blank_lines(path: str, number: int) -> None:
+  if number:
+    logging.info("%s: %d blank lines are not rows", path, number)
 
 
 READERS = {
@@ -186,22 +243,38 @@ class Table(NamedTuple):
   Attributes:
     path: the file.
     header: the first row.
+    names: its fields, without white space around them.
+    has_names: whether it names the columns.
     columns: index of each column; None if none is named, or it is not there.
     rows: the rows, without a first one that has the names of columns.
   """
 
   path: str
   header: Row
+  names: Sequence[str]
+  has_names: bool
   columns: list[int | None]
   rows: Iterator[Row]
 
-  def check_width(self, row: Row, fix: str = FIX_ROW) -> None:
-    """Raises an InputError if a row has not as many columns as the first."""
-    if len(row.fields) != len(self.header.fields):
+  def check_row(self, row: Row, fix: str = FIX_ROW) -> None:
+    """Raises an InputError for a row that is a header, or has another width."""
+    if len(row.fields) != len(self.names):
       raise row.error(
         f"has {len(row.fields)} columns, but the first row has"
-        f" {len(self.header.fields)}. {fix}"
+        f" {len(self.names)}{_quoting_hint(row)}. {fix}"
       )
+    if all(
+      strip_label(field or "") == name
+      for field, name in zip(row.fields, self.names)
+    ):
+      if self.has_names:
+        raise row.error(f"is the header again. {fix}")
+      cells = [self.names[index] for index in self.columns if index is not None]
+      if all(map(_USUAL_NAME.fullmatch, cells)):
+        raise dataclasses.replace(row, hint=None).error(
+          "looks like a header, but the columns are given by number. Give the"
+          " names of the columns, or remove the row"
+        )
 
 
 def read_table(
@@ -215,55 +288,227 @@ def read_table(
   Args:
     path: the file.
     columns: flag and value for each column that is needed: its name, or its
-      number from 1; None if the flag is not given.
+      number from 1; None if the flag is not given. A number that is a name in
+      the header is a name.
     encoding: encoding of the file; None for UTF-8.
     optional: flags whose columns may be missing.
 
   Raises:
     InputError: the file is missing or empty, or a column is not there.
   """
-  ending = os.path.splitext(path.removesuffix(".gz"))[1].lower()
-  reader = READERS.get(ending, read_tsv)
+  reader = READERS.get(ending_of(path), read_tsv)
   rows = reader(path, encoding)
   header = next(rows)
-  found = [
-    None
-    if column is None
-    else _find_column(header, column, flag, flag in optional)
-    for flag, column in columns
-  ]
-  has_names = any(
-    index is not None and not _is_number(column)
-    for (_, column), index in zip(columns, found)
+  names = [strip_label(field) for field in header.fields]
+  given = [column for _, column in columns if column is not None]
+  has_names = (
+    reader is read_jsonl
+    or not all(map(is_number, given))
+    or _are_numbers_in_order(names)
   )
-  if not has_names and reader is not read_jsonl:
-    rows = itertools.chain([header], rows)
-  return Table(path, header, found, rows)
+  found = _find_columns(header, names, has_names, columns, optional)
+  if reader is read_tsv:
+    rows = mark_broken_rows(rows, len(names))
+  if not has_names:
+    rows = itertools.chain([dataclasses.replace(header, hint=_IF_HEADER)], rows)
+  if reader is not read_jsonl:
+    if has_names and not any(
+      strip_label(column) in names for column in given if not is_number(column)
+    ):
+      logging.warning("%s: the first row, %s, is a header", path, header.fields)
+    _warn_of_separator(header)
+    rows = _with_warning_of_quotes(path, rows, reader is read_csv)
+  return Table(path, header, names, has_names, found, rows)
 
 
-def _is_number(column: str) -> bool:
-  """True for a column's number, which is never a name: it may be a label."""
+def ending_of(path: str) -> str:
+  """Ending of a file's name that says its format, without .gz."""
+  return os.path.splitext(path.removesuffix(".gz"))[1].lower()
+
+
+def is_number(column: str) -> bool:
+  """True for a column's number, from 1."""
   return column.isdigit() and int(column) > 0
 
 
-def _find_column(
-  header: Row, column: str, flag: str, is_optional: bool
-) -> int | None:
-  """Index of a column by its name or number; None if it may be missing."""
-  if _is_number(column):
-    index = int(column) - 1
-    if index < len(header.fields):
-      return index
-  elif header.fields.count(column) > 1:
-    raise header.error(f"has several columns {column!r}")
-  elif column in header.fields:
-    return header.fields.index(column)
-  if is_optional:
-    return None
-  raise header.error(
-    f"there is no column {column!r} for {flag}. The first row has"
-    f" {header.fields}"
+def _are_numbers_in_order(names: Sequence[str]) -> bool:
+  """True for a header of numbers, as pandas writes for columns without names.
+
+  The column of row numbers, which may come first, has an empty name.
+  """
+  numbers = names[1:] if names[0] == "" else names
+  return len(numbers) > 1 and any(
+    list(numbers) == [*map(str, range(first, first + len(numbers)))]
+    for first in (0, 1)
   )
+
+
+def _find_columns(
+  header: Row,
+  names: Sequence[str],
+  has_names: bool,
+  columns: Sequence[tuple[str, str | None]],
+  optional: Collection[str],
+) -> list[int | None]:
+  """Index of each column; None if it is not given, or missing and optional."""
+  # As soon as one number is a name, all are.
+  numbers_are_names = has_names and any(
+    column is not None and column.isdigit() and column in names
+    for _, column in columns
+  )
+  found: list[int | None] = []
+  for flag, column in columns:
+    index = None
+    if column is None:
+      pass
+    elif is_number(column) and not numbers_are_names:
+      index = int(column) - 1 if int(column) <= len(names) else None
+    elif names.count(column) > 1:
+      raise header.error(f"has several columns {column!r}")
+    elif strip_label(column) in names:
+      index = names.index(strip_label(column))
+    if index is None and column is not None and flag not in optional:
+      note = ""
+      if is_number(column) and numbers_are_names:
+        note = ", where numbers are names"
+      raise header.error(
+        f"there is no column {column!r} for {flag}. The first row has"
+        f" {header.fields}{note}{_separator_hint(header)}"
+      )
+    found.append(index)
+  return found
+
+
+def _separator_hint(header: Row) -> str:
+  """The end of an error about a header whose columns are not separated."""
+  (field, *others) = header.fields
+  for separator, name in _SEPARATORS.items():
+    if not others and separator in field:
+      return (
+        f". Its columns seem to be separated by {name}: save it with commas as"
+        " .csv, or with tabs as .tsv"
+      )
+  return ""
+
+
+def _warn_of_separator(header: Row) -> None:
+  """Warns of a table that is read as one column, and looks like several."""
+  (field, *others) = header.fields
+  if not others and re.fullmatch(r"\w+([;\t|]\w+)+|sep=.", field):
+    logging.warning(
+      "%s: has one column, which begins with %r%s",
+      header.path,
+      field,
+      _separator_hint(header),
+    )
+
+
+# Quotes
+
+
+def _quoting_hint(row: Row) -> str:
+  """The middle of an error about a row of a .tsv that may have been quoted."""
+  if ending_of(row.path) != ".csv" and any(
+    field and field.startswith('"') and field.count('"') % 2
+    for field in row.fields
+  ):
+    return "; quotes have no meaning in .tsv: save quoted fields as .csv"
+  return ""
+
+
+def _with_warning_of_quotes(
+  path: str, rows: Iterable[Row], is_csv: bool
+) -> Iterator[Row]:
+  """Yields rows; then warns of quotes that stay, but were meant as marks."""
+  first = number = 0
+  for row in rows:
+    if (_has_escaped_quote if is_csv else _looks_quoted)(row):
+      first, number = first or row.number, number + 1
+    yield row
+  if first and is_csv:
+    logging.warning(
+      "%s: %d rows have a backslash before a quote, the first is row %d; the"
+      " backslash stays. Save it with doubled quotes",
+      path,
+      number,
+      first,
+    )
+  elif first:
+    logging.warning(
+      "%s: fields of %d rows look quoted, the first is row %d; in .tsv quotes"
+      " have no meaning and stay. Save it as .csv if they are not text",
+      path,
+      number,
+      first,
+    )
+
+
+def _has_escaped_quote(row: Row) -> bool:
+  return any('\\"' in field for field in row.fields)
+
+
+def _looks_quoted(row: Row) -> bool:
+  """True if all fields are in quotes, or one with doubled quotes in it."""
+  quoted = [f[1:-1] for f in row.fields if len(f) > 1 and f[0] == f[-1] == '"']
+  return len(quoted) == len(row.fields) > 1 or any(
+    '""' in field and '"' not in field.replace('""', "") for field in quoted
+  )
+
+
+def mark_broken_rows(rows: Iterable[Row], width: int) -> Iterator[Row]:
+  """Marks the parts of rows of a .tsv that quoted line breaks divide.
+
+  Args:
+    rows: the rows, one per line.
+    width: columns of a row.
+
+  Yields:
+    The rows. Consecutive ones have a `flaw` if they are a row of this width
+    together, with a quote that opens in the first and closes in the last.
+  """
+  rows = iter(rows)
+  ahead: collections.deque[Row] = collections.deque()
+
+  def take() -> Row | None:
+    return ahead.popleft() if ahead else next(rows, None)
+
+  while (first := take()) is not None:
+    parts = [first]
+    while _is_open(parts, width) and (row := take()) is not None:
+      parts.append(row)
+    if (
+      len(parts) > 1
+      and _num_columns(parts) == width
+      and not _is_open(parts, width)
+    ):
+      flaw = (
+        f"rows {first.number} to {parts[-1].number} are one row whose quoted"
+        " field has line breaks; quotes have no meaning in .tsv. Save it as"
+        " .csv"
+      )
+      yield from (dataclasses.replace(part, flaw=flaw) for part in parts)
+    else:
+      yield first
+      ahead.extendleft(reversed(parts[1:]))
+
+
+def _num_columns(parts: Sequence[Row]) -> int:
+  return 1 + sum(len(part.fields) - 1 for part in parts)
+
+
+def _is_open(parts: Sequence[Row], width: int) -> bool:
+  """True if a quote opens in the first part, and may close in a next one."""
+  num_quotes = [sum(f.count('"') for f in part.fields) for part in parts]
+  return (
+    parts[0].fields[-1].startswith('"')
+    and num_quotes[0] % 2 == 1
+    and sum(num_quotes) % 2 == 1
+    and 1 < width >= _num_columns(parts)
+    and len(parts) < _MAX_QUOTED_LINES
+  )
+
+
+# Examples
 
 
 _Example = TypeVar("_Example")
@@ -274,14 +519,16 @@ def collect_examples(
   rows: Iterable[Row],
   make_example: Callable[[Row], _Example],
   skip_bad_rows: bool,
+  bad_rows: dict[str, list[str]] | None = None,
 ) -> list[_Example]:
-  """Makes examples of rows; logs how many were skipped.
+  """Makes examples of rows; logs those that were skipped.
 
   Args:
     path: the file, for messages.
     rows: rows of the file, without its header.
     make_example: makes the example of a row, or raises InputError.
     skip_bad_rows: whether to skip rows that raise.
+    bad_rows: receives the messages of the skipped rows, by `path`.
 
   Returns:
     The examples, at least one.
@@ -289,16 +536,25 @@ def collect_examples(
   Raises:
     InputError: a row is bad and not skipped, or there are no examples.
   """
-  examples, bad = [], []
+  examples: list[_Example] = []
+  bad: list[str] = []
   for row in rows:
     try:
+      if row.flaw:
+        raise row.error(row.flaw)
       examples.append(make_example(row))
     except InputError as error:
       if not skip_bad_rows:
         raise
-      bad.append(str(error))
-  if bad:
+      bad.append(str(error).replace(f". {FIX_ROW}", ""))
+  if bad_rows is not None:
+    bad_rows[path] = bad
+  if len(bad) == 1:
+    logging.warning("1 bad row skipped: %s", bad[0])
+  elif bad:
     logging.warning("%d bad rows skipped, the first: %s", len(bad), bad[0])
+    for message in bad[1:_MAX_LOGGED]:
+      logging.info("Skipped: %s", message)
   if not examples:
     raise InputError(f"{path}: has no examples")
   return examples
@@ -319,10 +575,15 @@ def read_lines(path: str, encoding: Encoding | None) -> Iterator[str]:
     lines = list(text_files.read_lines(path, encoding))
   except OSError as error:
     raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+  num_lines = len(lines)
   while lines and lines[-1] in ("\n", "\r\n", "\r"):
     del lines[-1]
   if not lines:
     raise InputError(f"{path}: is empty")
+  if len(lines) < num_lines:
+    logging.info(
+      "%s: %d blank lines at its end are left out", path, num_lines - len(lines)
+    )
   for line in lines:
     yield line.removesuffix("\n").removesuffix("\r")
 

@@ -91,6 +91,7 @@ def write_predictions(
   problem: Problem,
   thresholds: Mapping[str, float] | None,
   show: bool = False,
+  with_ids: bool = False,
 ) -> None:
   """Writes predictions to disk, one by one as they are computed.
 
@@ -102,13 +103,15 @@ def write_predictions(
     problem: the classification problem.
     thresholds: see `classification_scores.prediction`.
     show: whether to print label, probability and text to standard output too.
+    with_ids: whether a line of `.tsv` begins with the guid.
   """
   with (
     atomic_write(path + ".tsv") as table,
     atomic_write(path + ".jsonl") as lines,
   ):
     for example, row in zip(examples, rows):
-      table.write("\t".join(str(value) for value in row) + "\n")
+      columns = [example.guid] * with_ids + [str(value) for value in row]
+      table.write("\t".join(columns) + "\n")
       predicted = prediction(problem, row, thresholds)
       line = {"guid": example.guid, **predicted._asdict()}
       lines.write(json.dumps(line, ensure_ascii=False) + "\n")

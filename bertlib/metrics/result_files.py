@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from bertlib import files, json_files, terminal, text_files
-from bertlib.errors import InputError
+from bertlib.errors import InputError, printable
 from bertlib.files import atomic_write
 
 # Name, without ending, of the file with predictions of the dev set.
@@ -139,6 +139,24 @@ def read_dev_predictions(path: str) -> list[DevPrediction]:
     DevPrediction(*(row[name] for name in DevPrediction._fields))
     for _, row in lines
   ]
+
+
+def write_bad_rows(
+  output_dir: str, bad_rows: Mapping[str, Sequence[str]]
+) -> None:
+  """Writes the messages of skipped rows, a NAME_bad_rows.txt per data file.
+
+  Args:
+    output_dir: folder of the run.
+    bad_rows: messages by path of the data file. Without any, only an earlier
+      list is replaced.
+  """
+  for data_file, messages in bad_rows.items():
+    path = os.path.join(output_dir, f"{name_with(data_file, 'bad_rows')}.txt")
+    if messages or files.exists(path):
+      with atomic_write(path) as file:
+        file.writelines(f"{printable(message)}\n" for message in messages)
+      logging.info("The %d bad rows of %s: %s", len(messages), data_file, path)
 
 
 def write_vectors(

@@ -57,16 +57,18 @@ class ClassifierSettings(TrainingSettings):
   predict_file: str | None = option.path(
     None,
     "File with texts to classify instead of the test set, one per line, with a"
-    " tab before the second text of a pair; - for standard input. Predictions"
-    " for NAME.txt go to NAME_predictions.tsv and .jsonl, those for standard"
-    " input to stdin_predictions.tsv and .jsonl.",
+    " tab before the second text of a pair; - for standard input. A .csv file"
+    " is a table; so are .tsv and .jsonl if --text_a_column, here or in"
+    " training, is a name, or --id_column is given. Predictions for NAME.txt go"
+    " to NAME_predictions.tsv and .jsonl, those for standard input to"
+    " stdin_predictions.tsv and .jsonl.",
     basic=True,
   )
   bad_rows: str = option.choice(
     "refuse",
     ["refuse", "skip"],
     "Handling of rows that cannot be read: refuse stops at the first one, skip"
-    " leaves them out and logs the count.",
+    " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
   train_file: str = option.path(
     "train.tsv",
@@ -85,14 +87,14 @@ class ClassifierSettings(TrainingSettings):
   )
   text_a_column: str = option.text(
     "1",
-    "Column of the text for --task_name=tsv: its name, or its number counted"
-    " from 1.",
+    "Column of the text for --task_name=tsv and a table of --predict_file: its"
+    " name, or its number counted from 1. A name of the header is a name, even"
+    " if it is a number.",
     basic=True,
   )
   text_b_column: str | None = option.text(
     None,
-    "Column of the second text of a pair for --task_name=tsv: its name, or its"
-    " number counted from 1.",
+    "Column of the second text of a pair, like --text_a_column.",
   )
   label_column: str = option.text(
     "2",
@@ -100,10 +102,16 @@ class ClassifierSettings(TrainingSettings):
     " from 1.",
     basic=True,
   )
+  id_column: str | None = option.text(
+    None,
+    "Column of a unique id, like --text_a_column. Predictions and the report"
+    " name examples by it, and test_results.tsv begins with it. If not given,"
+    " they are named by set and row number.",
+  )
   labels: Sequence[str] | None = option.text_list(
     None,
-    "Labels of --task_name=tsv, separated by commas. If not given, those in"
-    " the training set.",
+    "Labels of --task_name=tsv, separated by commas, in the order of vectors of"
+    " 0 and 1. If not given, those in the training set.",
   )
   problem_type: str = option.choice(
     "classification",

@@ -198,7 +198,7 @@ class EmbeddingSettings(TrainingSettings):
     "refuse",
     ["refuse", "skip"],
     "Handling of rows that cannot be used: refuse stops at the first one, skip"
-    " leaves them out and logs the count.",
+    " leaves them out and lists those of NAME.csv in NAME_bad_rows.txt.",
   )
   min_score: float = option.number(
     0.0, "Score of unrelated texts, the lowest.", FINITE
@@ -226,8 +226,9 @@ class EmbeddingSettings(TrainingSettings):
   )
   predict_file: str | None = option.path(
     None,
-    "Texts to encode, one per line; - for standard input. The vectors of"
-    " NAME.txt go to NAME_vectors.npy, float32 [N, D].",
+    "Texts to encode, one per line; - for standard input. A .csv file is a"
+    " table, whose texts are in --text_columns. The vectors of NAME.txt go to"
+    " NAME_vectors.npy, float32 [N, D].",
     basic=True,
   )
   prompt: str | None = option.text(

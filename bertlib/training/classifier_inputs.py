@@ -11,7 +11,12 @@ import tensorflow.compat.v1 as tf
 
 from bertlib import text_files
 from bertlib.checkpoints import finding, loading, model_json
-from bertlib.data import classification, classification_records, model_inputs
+from bertlib.data import (
+  classification,
+  classification_records,
+  model_inputs,
+  tables,
+)
 from bertlib.data.classification import (
   ChoiceExample,
   DataProcessor,
@@ -73,6 +78,11 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
     processor = XnliProcessor(settings.language)
   else:
     processor = classification.PROCESSORS[task]()
+  if settings.id_column and task != "tsv" and not settings.predict_file:
+    raise InputError(
+      f"--id_column={settings.id_column}: the columns of"
+      f" --task_name={settings.task_name} are fixed. Leave out --id_column"
+    )
   processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = text_files.encoding_of(settings.text)
   if task == "tsv":
@@ -100,6 +110,7 @@ def _own_data_processor(
     settings.labels,
     settings.problem_type,
     settings.label_delimiter,
+    settings.id_column,
   )
 
 
@@ -292,12 +303,55 @@ def read_examples(
         "--predict_file: this task needs choices, which the file cannot hold."
         " Give the test set in --data_dir"
       )
-    predict_sets = {
-      "": classification.read_texts(settings.predict_file, processor.encoding)
-    }
+    predict_sets = {"": _read_predict_file(settings, processor)}
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
   return Examples(train_examples, eval_sets, predict_sets)
+
+
+def named_columns(settings: ClassifierSettings) -> dict[str, str]:
+  """The columns of texts that flags name, for the model's description."""
+  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
+  return {
+    role: column
+    for role, column in columns.items()
+    if column and not tables.is_number(column)
+  }
+
+
+def _read_predict_file(
+  settings: ClassifierSettings, processor: DataProcessor
+) -> list[InputExample]:
+  """Reads --predict_file: a table, or a text or a pair per line."""
+  path, id_column = settings.predict_file, settings.id_column
+  ending = "" if path == "-" else tables.ending_of(path)
+  columns = {"text_a": settings.text_a_column, "text_b": settings.text_b_column}
+  if ending in tables.READERS and not (
+    named_columns(settings) or settings.run.do_train
+  ):
+    trained, _ = resolve.find_description(settings)
+    columns |= trained.get("columns", {})
+  has_names = id_column or not all(
+    tables.is_number(column) for column in columns.values() if column
+  )
+  reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
+  if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
+    return classification.read_table_texts(
+      path, *columns.values(), id_column, *reading
+    )
+  if id_column:
+    raise InputError(
+      f"--predict_file={path}: its lines are texts, which have no --id_column."
+      " Give a .csv file, or leave out --id_column"
+    )
+  if ending in (".jsonl", ".json") and tables.json_object(
+    next(tables.read_lines(path, processor.encoding))
+  ):
+    raise InputError(
+      f"--predict_file={path}: has objects of JSON. Name their text by"
+      " --text_a_column"
+    )
+  return classification.read_texts(path, *reading)
 
 
 def _check_labeled(

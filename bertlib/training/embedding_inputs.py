@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -251,6 +251,7 @@ class Data(NamedTuple):
     predict: texts to encode.
     corpus: texts to search.
     queries: queries to search for.
+    bad_rows: messages of the skipped rows, by file.
   """
 
   kind: str | None
@@ -259,6 +260,7 @@ class Data(NamedTuple):
   predict: Sequence[str]
   corpus: Sequence[str]
   queries: Sequence[str]
+  bad_rows: Mapping[str, Sequence[str]]
 
 
 def distinct_texts(
@@ -333,23 +335,27 @@ def read_data(settings: EmbeddingSettings) -> Data:
     InputError: a file is missing or malformed.
   """
   kind, train = None, []
+  bad_rows: dict[str, list[str]] = {}
   if settings.run.do_train:
     columns = train_columns(settings)
     kind = embedding_examples.kind_of(columns)
-    train = _read_examples(settings, settings.train_file, columns)
+    train = _read_examples(settings, settings.train_file, columns, bad_rows)
     step_plan.count_steps(settings.run, len(train), "examples")
   return Data(
     kind,
     train,
-    read_dev_set(settings),
+    _read_dev_set(settings, bad_rows),
     *(
       _read_texts(settings, flag)
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
+    bad_rows,
   )
 
 
-def read_dev_set(settings: EmbeddingSettings) -> DevSet | None:
+def _read_dev_set(
+  settings: EmbeddingSettings, bad_rows: dict[str, list[str]]
+) -> DevSet | None:
   """Reads --dev_file, if the run evaluates."""
   path = settings.dev_file
   if not _evaluates(settings.run):
@@ -358,13 +364,18 @@ def read_dev_set(settings: EmbeddingSettings) -> DevSet | None:
     return DevSet("retrieval", (), beir.read(path, settings.beir_split))
   columns = dev_columns(settings)
   kind = embedding_examples.kind_of(columns)
-  examples = _read_examples(settings, path, columns)
+  examples = _read_examples(settings, path, columns, bad_rows)
   if kind in ("pairs", "triplets"):
     return DevSet("retrieval", (), beir.from_examples(examples))
   return DevSet(kind, examples, None)
 
 
-def _read_examples(settings: EmbeddingSettings, path: str, columns: Columns):
+def _read_examples(
+  settings: EmbeddingSettings,
+  path: str,
+  columns: Columns,
+  bad_rows: dict[str, list[str]],
+):
   return embedding_examples.read_examples(
     path,
     columns,
@@ -372,6 +383,7 @@ def _read_examples(settings: EmbeddingSettings, path: str, columns: Columns):
     settings.max_score,
     text_files.encoding_of(settings.text),
     settings.bad_rows == "skip",
+    bad_rows,
   )
 
 
@@ -380,7 +392,7 @@ def _read_texts(settings: EmbeddingSettings, flag: str) -> Sequence[str]:
   if not path or not settings.run.do_predict:
     return ()
   return embedding_examples.read_texts(
-    path, text_files.encoding_of(settings.text)
+    path, text_files.encoding_of(settings.text), settings.text_columns or ()
   )
 
 

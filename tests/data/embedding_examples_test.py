@@ -189,6 +189,33 @@ def test_labels_are_texts(tmp_path):
   assert labels == ["1", "0"]
 
 
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [
+    ("x.csv", 'id,text\n1,"one, two"\n2,three\n'),
+    ("x.jsonl", '{"text": "one, two"}\n{"text": "three"}\n'),
+  ],
+)
+def test_texts_of_a_table_are_in_the_named_column(tmp_path, name, content):
+  path = tmp_path / name
+  path.write_text(content)
+  texts = embedding_examples.read_texts(str(path), columns=["text"])
+  assert texts == ["one, two", "three"]
+  for columns in ([], ["id", "text"]):
+    message = refusal(embedding_examples.read_texts, str(path), None, columns)
+    assert message.startswith(f"{path}: is a table. ")
+
+
+@pytest.mark.parametrize("content", [" \n", "\n \n\t\n"])
+def test_json_lines_of_white_space_are_refused(tmp_path, content):
+  assert "is empty" in refusal(
+    read, tmp_path, content, Columns(["text"]), "x.jsonl"
+  )
+  path = tmp_path / "y.jsonl"
+  path.write_text(content)
+  assert "is empty" in refusal(embedding_examples.read_texts, str(path))
+
+
 # Wrong input
 
 
@@ -243,7 +270,7 @@ def test_a_wrong_row_is_refused_or_skipped(
   with caplog.at_level(logging.WARNING):
     examples = read(tmp_path, content, columns, skip_bad_rows=True)
   assert len(examples) == 3
-  assert "1 bad rows skipped, the first: " in caplog.text
+  assert "1 bad row skipped: " in caplog.text
 
 
 @pytest.mark.parametrize(

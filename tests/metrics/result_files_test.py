@@ -39,6 +39,16 @@ def test_the_log_has_the_beginning_of_a_large_matrix(tmp_path, log):
   assert result_files.read_results(str(path))["confusion_matrix"] == matrix
 
 
+def test_bad_rows_are_written_per_file_and_replace_earlier_ones(tmp_path):
+  bad_rows = {"data/a.csv": ["row 1: a\tb", "row 2"], "data/b.csv": []}
+  result_files.write_bad_rows(str(tmp_path), bad_rows)
+  (path,) = tmp_path.iterdir()
+  assert path.name == "a_bad_rows.txt"
+  assert path.read_text() == "row 1: a\\tb\nrow 2\n"
+  result_files.write_bad_rows(str(tmp_path), {"a.csv": []})
+  assert path.read_text() == ""
+
+
 def test_missing_results_are_refused(tmp_path):
   with pytest.raises(InputError, match=r"none\.txt: is missing; add --do_eval"):
     result_files.read_results(str(tmp_path / "none.txt"))

@@ -1,5 +1,7 @@
 """Tests of the inputs of run_classifier.py."""
 
+import gzip
+
 import pytest
 
 from bertlib.data.classification import DataProcessor, InputExample
@@ -27,7 +29,38 @@ def test_bad_rows_are_skipped_while_labels_are_read(tmp_path, caplog):
   assert processor.labels == ["x", "y"]
   assert [example.text_a for example in examples] == ["a", "c"]
   (warning,) = caplog.messages
-  assert "1 bad rows skipped" in warning and "row 3: has 1 columns" in warning
+  assert "1 bad row skipped" in warning and "row 3: has 1 columns" in warning
+
+
+@pytest.mark.parametrize(
+  ("name", "content", "flags", "texts"),
+  [
+    ("a.csv", 'id,text\n7,"b, c"\n', {"text_a_column": "text"}, ["b, c"]),
+    ("a.csv", "b\nc\n", {}, ["b", "c"]),
+    ("a.csv.gz", "b\nc\n", {}, ["b", "c"]),
+    ("a.tsv", "text\tx\nb\tc\n", {"text_a_column": "text"}, ["b"]),
+    ("a.tsv", "text\tx\nb\tc\n", {}, ["text", "b"]),
+    ("a.jsonl", '{"text": "b"}\n', {"text_a_column": "text"}, ["b"]),
+    ("a.jsonl", "b\n", {}, ["b"]),
+    ("a.txt", "text,x\n", {"text_a_column": "text"}, ["text,x"]),
+  ],
+)
+def test_a_file_to_predict_is_a_table_by_its_ending_and_the_flags(
+  tmp_path, name, content, flags, texts
+):
+  path = tmp_path / name
+  content = content.encode()
+  path.write_bytes(gzip.compress(content) if name.endswith("z") else content)
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    do_train=True,  # no model to ask for names
+    do_predict=True,
+    predict_file=str(path),
+    **flags,
+  )
+  examples = classifier_inputs._read_predict_file(settings, DataProcessor())
+  assert [example.text_a for example in examples] == texts
 
 
 class UnlabeledDevSet(DataProcessor):

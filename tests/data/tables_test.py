@@ -1,0 +1,327 @@
+"""Tests of tables: headers, columns by name and number, quotes, bad rows."""
+
+import json
+import logging
+
+import pytest
+
+from bertlib.data import embedding_examples, tables
+from bertlib.data.classification import OwnDataProcessor, XnliProcessor
+from bertlib.errors import InputError
+
+pytestmark = pytest.mark.unit
+
+BY_NAME = {"text": "text", "label": "label"}
+
+
+def table(folder, content, name="data.tsv", optional=(), **columns):
+  """Reads a table whose columns are those of --text_column, --label_column."""
+  (folder / name).write_bytes(content.encode())
+  columns = {"text": "1", "label": "2"} | columns
+  return tables.read_table(
+    str(folder / name),
+    [(f"--{role}_column", column) for role, column in columns.items()],
+    optional=optional,
+  )
+
+
+def read(
+  folder, content, name="data.tsv", skip=False, bad_rows=None, **columns
+):
+  """The cells of a table's columns, row by row."""
+  found = table(folder, content, name, **columns)
+
+  def example(row):
+    found.check_row(row)
+    return tuple(row.text(c) for c in found.columns if c is not None)
+
+  return tables.collect_examples(
+    found.path, found.rows, example, skip, bad_rows
+  )
+
+
+def refusal(*arguments, **columns):
+  with pytest.raises(InputError) as raised:
+    read(*arguments, **columns)
+  message = str(raised.value)
+  assert "\n" not in message
+  return message
+
+
+# Headers
+
+
+@pytest.mark.parametrize(
+  ("header", "columns"),
+  [
+    ("0,1", {"text": "0", "label": "1"}),
+    ("0,1", {"text": "1", "label": "0"}),  # as the column 0 has no position
+    (",0,1", {"text": "0", "label": "1"}),
+    ("0,1,2", {"text": "1", "label": "2"}),
+    ("1,2", {"text": "1", "label": "2"}),
+    ("text,1,2", {"text": "text", "label": "1"}),
+    ("text,1,2", {"text": "text", "label": "3"}),
+    ("text , label", BY_NAME),
+    ("\ufefftext,label", BY_NAME),
+  ],
+)
+@pytest.mark.parametrize("name", ["data.csv", "data.jsonl"])
+def test_a_name_of_the_header_is_a_name_even_if_it_is_a_number(
+  tmp_path, header, columns, name
+):
+  names = header.split(",")
+  rows = [dict(zip(names, row)) for row in ("abc", "def")]
+  content = "".join(f"{json.dumps(row)}\n" for row in rows)
+  if name == "data.csv":
+    content = "\n".join([header, *(",".join(row.values()) for row in rows)])
+  stripped = [tables.strip_label(name) for name in names]
+  indices = [
+    stripped.index(column) if column in stripped else int(column) - 1
+    for column in columns.values()
+  ]
+  assert read(tmp_path, content, name, **columns) == [
+    tuple(list(row.values())[index] for index in indices) for row in rows
+  ]
+
+
+@pytest.mark.parametrize(
+  ("header", "columns"),
+  [
+    ("0\t1", {"text": "1", "label": "2"}),
+    ("text\t1\t7", {"text": "text", "id": "1", "label": "2"}),
+  ],
+)
+def test_a_number_that_is_no_name_where_another_is_one_is_refused(
+  tmp_path, header, columns
+):
+  message = refusal(tmp_path, f"{header}\na\tx\ty\n", **columns)
+  assert "row 1: there is no column '2' for --label_column. " in message
+  assert message.endswith(", where numbers are names")
+
+
+def test_a_first_row_with_a_number_is_no_header(tmp_path):
+  content = "text\t1\t7\na\tx\ty\n"
+  assert read(tmp_path, content) == [("text", "1"), ("a", "x")]
+
+
+def test_flags_decide_whether_a_file_has_a_header(tmp_path, caplog):
+  columns = {"text": "1", "label": "label", "optional": ["--label_column"]}
+  assert read(tmp_path, "text\nfoo\n", **columns) == [("foo",)]
+  assert "the first row, ['text'], is a header" in caplog.text
+  caplog.clear()
+  assert read(tmp_path, "text\tlabel\nfoo\tx\n", **columns) == [("foo", "x")]
+  assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+  "header",
+  ["text\tlabel", "Sentence1\tClass", "question\tid", "review_text\tSentiment"],
+)
+def test_a_header_is_no_example_where_columns_are_given_by_number(
+  tmp_path, header
+):
+  content = f"{header}\na\tx\n{header}\nb\ty\n"
+  message = refusal(tmp_path, content)
+  assert ", row 1: looks like a header, but the columns are given " in message
+  assert read(tmp_path, content, skip=True) == [("a", "x"), ("b", "y")]
+
+
+def test_a_first_row_that_is_bad_may_be_a_header(tmp_path):
+  hint = ". If it is a header, give the columns by name"
+  columns = embedding_examples.Columns(["1", "2"], score="3")
+  path = tmp_path / "data.tsv"
+  path.write_text("first\tsecond\tpoints\na\tb\t1\n")
+  with pytest.raises(InputError, match=r"row 1: the score 'points'") as raised:
+    embedding_examples.read_examples(str(path), columns)
+  assert str(raised.value).endswith(hint)
+  processor = OwnDataProcessor({"dev": str(path)}, "1", None, "3", ["1", "2"])
+  with pytest.raises(InputError, match=r"row 1: unknown label") as raised:
+    processor.get_dev_examples("")
+  assert str(raised.value).endswith(hint)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff", " "])
+def test_a_header_of_a_joined_file_is_a_bad_row(tmp_path, mark):
+  for name, comma in ("data.tsv", "\t"), ("data.csv", ","):
+    header = f"{mark}text{comma}label"
+    content = f"{header}\na{comma}x\n{header}\r\nb{comma}y\n"
+    message = refusal(tmp_path, content, name, **BY_NAME)
+    assert f"{name}, row 3: is the header again" in message
+    examples = read(tmp_path, content, name, skip=True, **BY_NAME)
+    assert examples == [("a", "x"), ("b", "y")]
+
+
+@pytest.mark.parametrize(
+  ("content", "columns", "row"),
+  [
+    ("Satz\tUrteil\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), 1),
+    ("text\tlabel\na\tx\nb\tx\nc\ty\nd\ty\nr\tlabel\n", BY_NAME.values(), 6),
+    ("good one\tz\na b\tx\na c\tx\nd\ty\ne\ty\n", ("1", "2"), None),
+    ("Satz\tUrteil\na b\tx\na c\tw\nd\ty\ne\ty\n", ("1", "2"), None),
+    ("text\tx\na\tx\nb\ty\nc\ty\nd\tz\n", ("text", "x"), None),
+  ],
+)
+def test_a_label_that_occurs_once_and_looks_like_a_header_is_named(
+  tmp_path, caplog, content, columns, row
+):
+  (tmp_path / "train.tsv").write_text(content)
+  text, label = columns
+  processor = OwnDataProcessor({"train": "train.tsv"}, text, None, label)
+  processor.read_labels(str(tmp_path))
+  assert [
+    f", row {row}: looks like a header. " in m for m in caplog.messages
+  ] == [True] * bool(row)
+
+
+# Separators and quotes
+
+
+@pytest.mark.parametrize(
+  ("name", "header", "separator"),
+  [
+    ("a.csv", "text;label", "semicolons"),
+    ("a.csv", "text\tlabel", "tabs"),
+    ("a.csv", "sep=;", "semicolons"),
+    ("a.tsv", "text,label", "commas"),
+    ("a.tsv", "text|label", "bars"),
+  ],
+)
+def test_another_separator_is_named(tmp_path, caplog, name, header, separator):
+  message = refusal(tmp_path, f"{header}\na\n", name, **BY_NAME)
+  assert f"seem to be separated by {separator}: save" in message
+  if separator != "commas":  # which are in many texts
+    read(tmp_path, f"{header}\na\n", name, label=None)
+    assert f"seem to be separated by {separator}: save" in caplog.text
+
+
+@pytest.mark.parametrize(
+  ("content", "number"),
+  [
+    ('"say ""no"" now"\tx\nb\ty\n', 1),
+    ('"a"\t"x"\n"b"\t"y"\n', 2),
+    ('"a"\tx\n"b" and "c"\ty\n', 0),
+    ('a ""b""\tx\nb "\ty\n', 0),
+  ],
+)
+def test_fields_of_a_tsv_that_look_quoted_stay_and_are_counted(
+  tmp_path, caplog, content, number
+):
+  rows = [tuple(line.split("\t")) for line in content.splitlines()]
+  assert read(tmp_path, content) == rows
+  assert [
+    f"fields of {number} rows look quoted, the first is row 1" in message
+    for message in caplog.messages
+  ] == [True] * bool(number)
+
+
+@pytest.mark.parametrize(
+  ("content", "good"),
+  [
+    ('a\tx\n"one\ntwo"\tx\nb\ty\n', [0, -1]),
+    ('a\tx\n"one\n\nthree ""is""\nfour"\tx\nb\ty\n', [0, -1]),
+    ('x\ta\nx\t"one\ntwo"\ny\tb\n', [0, -1]),  # the first half is a whole row
+    ('a\tx\n"one\ntwo"\t"x\ny"\nb\ty\n', [0, -1]),
+    ('a\tx\n"one\nb\ty\nc\tx "y"\nd\tz\n', [0, 2, 3, 4]),
+    ('a\tx\n"open\tx\nclosed"\ty\n', [0, 1, 2]),  # whole rows
+    ('a\tx\nx\t"one\ny\t"two\nthree"\n', [0, 1]),
+  ],
+)
+def test_parts_of_a_row_with_quoted_line_breaks_are_no_examples(
+  tmp_path, content, good
+):
+  lines = content.splitlines()
+  rows = [tuple(lines[index].split("\t")) for index in good]
+  assert read(tmp_path, content, skip=True) == rows
+  if len(good) < len(lines):
+    assert "quotes have no meaning in .tsv" in refusal(tmp_path, content)
+
+
+def test_bad_rows_of_the_published_tasks_are_whole_too(tmp_path):
+  (tmp_path / "xnli.dev.tsv").write_text(
+    "language\tlabel\t3\t4\t5\t6\ta\tb\n"
+    'zh\tneutral\t\t\t\t\tone\t"two\n'
+    'three"\n'
+    "zh\tneutral\t\t\t\t\tfour\tfive\n"
+  )
+  processor = XnliProcessor()
+  assert len(processor.get_dev_examples(str(tmp_path))) == 2
+  processor.skip_bad_rows = True
+  (example,) = processor.get_dev_examples(str(tmp_path))
+  assert example.text_b == "five"
+
+
+def test_rows_of_xnli_may_be_lists():
+  rows = [["premise", "hypothesis", "label"], ["a", "b", "contradictory"]]
+  (example,) = XnliProcessor()._create_examples(rows, "train")
+  assert example.label == "contradiction"
+  rows = [["language"] * 8, ["zh", "neutral", *"cdefgh"], ["de", *"bcdefgh"]]
+  (example,) = XnliProcessor()._create_examples(rows, "dev")
+  assert (example.text_a, example.text_b) == ("g", "h")
+
+
+@pytest.mark.parametrize(
+  ("row", "where"),
+  [
+    (r'"say \"no\" now",x', "row 3 (line 4): "),
+    ('"say "no" now",x', "row 3 (line 4): "),
+    (r'"never \"closed,x', "row 3 (line 4): "),
+  ],
+)
+def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row, where):
+  content = f'text,label\n"two\nlines",x\n{row}\n'
+  message = refusal(tmp_path, content, "data.csv", **BY_NAME)
+  assert where in message
+  assert message.endswith("has to be doubled, not escaped by a backslash")
+
+
+def test_backslashes_before_quotes_of_a_csv_are_counted(tmp_path, caplog):
+  content = 'a,x\nsay \\"no\\" now,y\n'
+  assert read(tmp_path, content, "a.csv")[1] == ('say \\"no\\" now', "y")
+  assert "1 rows have a backslash before a quote" in caplog.text
+
+
+# Bad rows
+
+
+def test_bad_rows_are_listed_by_row_and_line(tmp_path, caplog):
+  caplog.set_level(logging.INFO)
+  content = 'text,label\n"a\n\nb",x\nc\nd,y\n"e\nf"\ng,y\n'
+  path, bad_rows = str(tmp_path / "data.csv"), {}
+  examples = read(
+    tmp_path, content, "data.csv", skip=True, bad_rows=bad_rows, **BY_NAME
+  )
+  assert [text for text, _ in examples] == ["a\n\nb", "d", "g"]
+  fault = "has 1 columns, but the first row has 2"
+  assert bad_rows == {
+    path: [
+      f"{path}, row 3 (line 5): {fault}",
+      f"{path}, row 5 (line 7): {fault}",
+    ]
+  }
+  for message in bad_rows[path]:
+    assert message in caplog.text
+
+
+@pytest.mark.parametrize(
+  ("name", "content"),
+  [
+    ("data.tsv", "a\tx\nb\ty\n\n\n"),
+    ("data.csv", "a,x\n\n\nb,y\n"),
+    ("data.jsonl", '{"t": "a", "l": "x"}\n\n\n\ufeff{"t": "b", "l": "y"}\n'),
+  ],
+)
+def test_blank_lines_are_counted(tmp_path, caplog, name, content):
+  caplog.set_level(logging.INFO)
+  assert read(tmp_path, content, name) == [("a", "x"), ("b", "y")]
+  assert ": 2 blank lines " in caplog.text
+
+
+@pytest.mark.parametrize("content", [" \n", "\t\n \n", "\u3000"])
+def test_json_lines_of_white_space_are_empty(tmp_path, content):
+  assert refusal(tmp_path, content, "a.jsonl").endswith("a.jsonl: is empty")
+
+
+def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
+  for content in ('[{"text": "a"}]\n', '{\n  "text": "a"\n}\n'):
+    message = refusal(tmp_path, content, "a.json", **BY_NAME)
+    assert message.endswith("Write one object per line, without a list")
