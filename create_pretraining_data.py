@@ -58,9 +58,9 @@ FLAGS = flags.FLAGS
 # Run
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  option.define(PretrainingDataSettings)
+def define_flags(required: bool = True) -> None:
+  """Defines the flags, see `option.define`."""
+  option.define(PretrainingDataSettings, required=required)
 
 
 def main(_) -> None:

@@ -54,9 +54,9 @@ COUNTS = "counts"  # the namespace of the pipeline's counters
 # Run
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  option.define(BeamDataSettings)
+def define_flags(required: bool = True) -> None:
+  """Defines the flags, see `option.define`."""
+  option.define(BeamDataSettings, required=required)
 
 
 def main(argv: list[str]) -> None:

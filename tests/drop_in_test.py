@@ -8,17 +8,21 @@ import sys
 import types
 
 import commands
+import numpy as np
 import pytest
 import readme_test
+import tensorflow.compat.v1 as tf
 from absl import flags
 from absl.testing import flagsaver
 
+import create_pretraining_data
 import extract_features
 import run_classifier
 import run_embeddings
 import run_ner
 import run_pretraining
 import run_squad
+from bertlib.data import classification_records, squad_features, tf_records
 
 pytestmark = pytest.mark.unit
 
@@ -71,6 +75,7 @@ def test_code_on_the_page_runs_in_one_program(tmp_path):
     run_embeddings,
     run_pretraining,
     extract_features,
+    create_pretraining_data,
   ],
 )
 def test_other_programs_need_no_flags_of_a_script(script):
@@ -83,6 +88,99 @@ def test_other_programs_need_no_flags_of_a_script(script):
   with commands.in_process(program) as main:
     main("--max_seq_length=64")
   assert lengths == [64]
+
+
+FEATURES = [
+  run_classifier.InputFeatures([2, index, 3], [1, 1, 1], [0, 0, 0], index)
+  for index in range(4)
+]
+TEXTS = [
+  extract_features.InputFeatures(index, ["a"], [2, 4, 3], [1, 1, 1], [0, 0, 0])
+  for index in range(4)
+]
+
+
+def input_fn_over_records(builder, layout, *arguments):
+  """A function of a file that it writes, with four records of `layout`."""
+
+  def build(path):
+    row = {name: np.ones(f.shape).tolist() for name, f in layout.items()}
+    tf_records.write_records(str(path), [row] * 4, layout)
+    path = str(path)
+    if builder is run_pretraining.input_fn_builder:
+      path = [path]
+    return builder(path, *arguments)
+
+  return build
+
+
+INPUT_FNS = {}
+for training in (True, False):
+  INPUT_FNS |= {
+    f"classifier {training}": functools.partial(
+      lambda training, _: run_classifier.input_fn_builder(
+        FEATURES, 3, training, training
+      ),
+      training,
+    ),
+    f"classifier records {training}": input_fn_over_records(
+      run_classifier.file_based_input_fn_builder,
+      classification_records.record_layout(3),
+      3,
+      training,
+      training,
+    ),
+    f"squad {training}": input_fn_over_records(
+      run_squad.input_fn_builder,
+      squad_features.record_layout(3, training),
+      3,
+      training,
+      training,
+    ),
+    f"pretraining {training}": input_fn_over_records(
+      run_pretraining.input_fn_builder,
+      tf_records.pretraining_layout(3, 1),
+      3,
+      1,
+      training,
+    ),
+  }
+INPUT_FNS["squad by length"] = input_fn_over_records(
+  functools.partial(run_squad.input_fn_builder, by_length=True),
+  squad_features.record_layout(3, False),
+  3,
+  False,
+  False,
+)
+INPUT_FNS["extract_features"] = lambda _: extract_features.input_fn_builder(
+  TEXTS, 3
+)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("name", INPUT_FNS)
+def test_datasets_have_the_iterators_of_tensorflow_1(name, tmp_path):
+  input_fn = INPUT_FNS[name](tmp_path / "a.tf_record")
+  with tf.Graph().as_default(), tf.Session() as session:
+    dataset = input_fn({"batch_size": 2})
+    assert dataset.output_types["input_ids"] == tf.int32
+    assert dataset.output_shapes["input_ids"][1] == 3
+    assert dataset.output_classes["input_ids"] == tf.Tensor
+    initializable = dataset.make_initializable_iterator()
+    switched = tf.data.Iterator.from_structure(
+      dataset.output_types, dataset.output_shapes
+    )
+    session.run([initializable.initializer, switched.make_initializer(dataset)])
+    batches = [
+      session.run(iterator.get_next()["input_ids"]).tolist()
+      for iterator in (
+        dataset.make_one_shot_iterator(),
+        initializable,
+        switched,
+      )
+    ]
+  assert batches[0] == batches[1] == batches[2]
+  assert np.shape(batches[0]) == (2, 3)
 
 
 def test_unknown_flags_are_ignored_if_named():

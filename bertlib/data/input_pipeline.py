@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+# Datasets with the methods of TensorFlow 1 as well, for session loops.
+from tensorflow.compat.v1 import data as tf_data
+
 from bertlib.data import model_inputs, tf_records
 
 # Records whose lengths are computed together: their masks are in memory.
@@ -169,7 +172,7 @@ def record_batches(
   Returns:
     A `tf.data.Dataset` of feature dictionaries.
   """
-  records = tf.data.TFRecordDataset(files)
+  records = tf_data.TFRecordDataset(files)
   if not by_length:
     return _batches(records, layout, batch_size, drop_remainder, trim, shard)
 
@@ -178,7 +181,7 @@ def record_batches(
     indices = tf.cast(tf.gather(indices, order), tf.int32)
     return indices, tf.gather(block, order)
 
-  indexed = records.enumerate().batch(block_size).map(sort).unbatch()
+  indexed = numbered(records).batch(block_size).map(sort).unbatch()
   return _batches(indexed, layout, batch_size, drop_remainder, trim, shard)
 
 
@@ -216,15 +219,15 @@ def shuffled_record_batches(
 
   def bucket(order, epoch, records):
     serialized = records[-1] if with_source else records
-    blocks = tf.data.Dataset.from_tensor_slices(serialized).batch(BLOCK_SIZE)
+    blocks = tf_data.Dataset.from_tensor_slices(serialized).batch(BLOCK_SIZE)
     lengths = blocks.map(lambda block: _num_tokens(block, layout))
     lengths = lengths.rebatch(num_records).get_single_element()
     return group_by_length(order, lengths, batch_size, seed, epoch)
 
-  records = tf.data.TFRecordDataset(files)
+  records = tf_data.TFRecordDataset(files)
   if with_source:
     names = [files] if isinstance(files, str) else files
-    records = tf.data.Dataset.from_tensor_slices(names).flat_map(
+    records = tf_data.Dataset.from_tensor_slices(names).flat_map(
       records_with_source
     )
   records = shuffle_epochs(
@@ -278,8 +281,14 @@ def records_with_source(file):
     A `tf.data.Dataset` of (file, number, record): string [], int64 [] from 0,
     and string [].
   """
-  records = tf.data.TFRecordDataset(file).enumerate()
+  records = tf_data.TFRecordDataset(file).enumerate()
   return records.map(lambda number, record: (file, number, record))
+
+
+def numbered(dataset, first: int = 0):
+  """`dataset.enumerate(first)`, which lacks the methods of TensorFlow 1."""
+  numbers = tf_data.Dataset.range(first, tf.int64.max)
+  return tf_data.Dataset.zip((numbers, dataset))
 
 
 def _num_tokens(serialized, layout: tf_records.Layout):
@@ -355,7 +364,7 @@ def split_batches(batches, num_replicas: int):
     index = tf.minimum(tf.range(rows * num_replicas), size - 1)
     index = tf.reshape(index, [num_replicas, rows])
     split = {name: tf.gather(tensor, index) for name, tensor in batch.items()}
-    return tf.data.Dataset.from_tensor_slices(
+    return tf_data.Dataset.from_tensor_slices(
       (split, tf.fill([num_replicas], size))
     )
 
@@ -398,7 +407,7 @@ def _batches(
 
     def split_by_replica(*batch):
       own = tuple(shard.split(tensor, batch_size) for tensor in batch)
-      return tf.data.Dataset.from_tensor_slices(own)
+      return tf_data.Dataset.from_tensor_slices(own)
 
     batches = batches.flat_map(split_by_replica)
   batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
@@ -439,14 +448,14 @@ def shuffle_epochs(
     )
     if reorder is not None:
       order = reorder(order, epoch, elements)
-    return tf.data.Dataset.from_tensor_slices(
+    return tf_data.Dataset.from_tensor_slices(
       tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), elements)
     )
 
-  epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+  epochs = tf_data.Dataset.range(first_epoch, tf.int64.max)
   all_elements = dataset.batch(num_elements).repeat()
   return (
-    tf.data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
+    tf_data.Dataset.zip((epochs, all_elements)).flat_map(shuffle).skip(done)
   )
 
 
@@ -522,10 +531,10 @@ def stream_epochs(
 
   def read_epoch(epoch):
     seeds = tf.stack([tf.cast(seed, tf.int64), epoch])
-    records = tf.data.Dataset.from_tensor_slices(
+    records = tf_data.Dataset.from_tensor_slices(
       tf.random.experimental.stateless_shuffle(tf.constant(files), seeds)
     ).interleave(
-      records_with_source if with_source else tf.data.TFRecordDataset,
+      records_with_source if with_source else tf_data.TFRecordDataset,
       cycle_length=num_open,
     )
     first_block = tf.where(epoch == first_epoch, blocks_done, 0)
@@ -537,13 +546,13 @@ def stream_epochs(
         tf.random.experimental.stateless_shuffle,
         seed=tf.random.fold_in(seeds, number),
       )
-      return tf.data.Dataset.from_tensor_slices(
+      return tf_data.Dataset.from_tensor_slices(
         tf.nest.map_structure(shuffled, block)
       )
 
     return blocks.prefetch(1).enumerate(first_block).flat_map(shuffle)
 
-  epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+  epochs = tf_data.Dataset.range(first_epoch, tf.int64.max)
   return epochs.flat_map(read_epoch).skip(done_in_block)
 
 
