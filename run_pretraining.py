@@ -1,4 +1,4 @@
-"""Pretrains BERT, evaluates it, and predicts masked tokens.
+"""Pretrains BERT, evaluates it, and predicts masked tokens, next sentences.
 
 Two tasks (Devlin et al. 2019, section 3.1): the masked LM predicts masked
 tokens; next sentence prediction classifies whether segment B followed segment A
@@ -205,7 +205,7 @@ def _prepare_batches(
     return input_pipeline.trim_padding(batch) if trim else batch
 
   return (
-    batches.enumerate(step * shard.num_replicas)
+    input_pipeline.numbered(batches, step * shard.num_replicas)
     .map(prepare, num_parallel_calls=tf.data.AUTOTUNE)
     .prefetch(tf.data.AUTOTUNE)
   )
@@ -463,6 +463,14 @@ def mask_predictions(
   }
 
 
+def is_next_probability(
+  bert_config: modeling.BertConfig, model: modeling.BertModel
+):
+  """Probability that segment B follows segment A, float32 [B]."""
+  logits = modeling.next_sentence_logits(bert_config, model.get_pooled_output())
+  return tf.nn.softmax(tf.cast(logits, tf.float32))[:, 0]
+
+
 def model_fn_builder(
   bert_config: modeling.BertConfig,
   init_checkpoint: str | None,
@@ -472,6 +480,7 @@ def model_fn_builder(
   use_tpu: bool,
   use_one_hot_embeddings: bool,
   top_k: int = 5,
+  predict_next_sentence: bool = False,
   **more_arguments: Any,
 ):
   """The `model_fn` of pretraining, for TPUEstimator.
@@ -482,7 +491,8 @@ def model_fn_builder(
 
   Returns:
     A function of features, labels, mode, params and config. It predicts what
-    `mask_predictions` gives.
+    `mask_predictions` gives and, with `predict_next_sentence`, the
+    `is_next_probability` [B].
   """
   arguments = estimator_spec.TrainingArguments(
     init_checkpoint,
@@ -520,11 +530,16 @@ def model_fn_builder(
 
     model = build(False, features)
     if mode == estimator_api.ModeKeys.PREDICT:
+      predictions = mask_predictions(
+        bert_config, model, features["masked_lm_ids"], top_k
+      )
+      if predict_next_sentence:
+        predictions["is_next_probability"] = is_next_probability(
+          bert_config, model
+        )
       return estimator_api.TPUEstimatorSpec(
         mode=mode,
-        predictions=mask_predictions(
-          bert_config, model, features["masked_lm_ids"], top_k
-        ),
+        predictions=predictions,
         scaffold_fn=estimator_spec.restore_trained(arguments, config),
       )
 
@@ -862,20 +877,27 @@ def plan_evaluation(
 def fill_masks(
   run: Run, lines: Sequence[fill_mask.Line], checkpoint: str | None
 ) -> None:
-  """Predicts the masked tokens of --predict_file, and writes them.
+  """Predicts masked tokens and next sentences of --predict_file; writes them.
 
   Args:
     run: the run.
     lines: the lines of the file.
     checkpoint: None for the model of --init_checkpoint.
   """
+  reader = tf.train.load_checkpoint(
+    checkpoint or run.settings.model.init_checkpoint
+  )
+  next_sentence = reader.has_tensor("cls/seq_relationship/output_weights")
+  run = run.with_arguments(predict_next_sentence=next_sentence)
   max_seq_length = run.settings.model.max_seq_length
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "lines.tf_record")
     layout = fill_mask.record_layout(max_seq_length)
     num_rows = tf_records.write_records(
       path,
-      fill_mask.prediction_records(lines, run.tokenizer.vocab["[MASK]"]),
+      fill_mask.prediction_records(
+        lines, run.tokenizer.vocab["[MASK]"], next_sentence
+      ),
       layout,
     )
 
@@ -891,7 +913,7 @@ def fill_masks(
     rows = predict(run, input_fn, num_rows, checkpoint)
     fill_mask.write_predictions(
       run.path("predictions.jsonl"),
-      fill_mask.describe_lines(lines, rows, run.tokenizer),
+      fill_mask.describe_lines(lines, rows, run.tokenizer, next_sentence),
     )
 
 

@@ -38,7 +38,7 @@ import optimization
 import run_classifier
 import run_pretraining
 import tokenization
-from bertlib.checkpoints import initialize, model_json
+from bertlib.checkpoints import checkpoint_writer, initialize, model_json
 from bertlib.data import (
   classification_records,
   dynamic_masking,
@@ -938,6 +938,70 @@ def test_other_lines_get_their_pseudo_perplexity(trained):
   assert lines[3]["pseudo_perplexity"] == pytest.approx(value, rel=1e-4)
   (shown,) = re.findall(r"pseudo-perplexity (\S+)", trained.stdout)
   assert float(shown) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.process
+def test_pairs_get_the_probability_that_the_second_text_is_next(trained):
+  lines = reference_data.read_jsonl(str(trained.folder / "predictions.jsonl"))
+  pairs = {
+    1: ("[CLS] ( un [MASK] [SEP] a [MASK] . [SEP]", [0] * 5 + [1] * 4),
+    3: ("[CLS] the cat ##s [SEP] ran [SEP]", [0] * 5 + [1] * 2),
+  }
+  for index, line in enumerate(lines):
+    if index not in pairs:
+      assert "is_next_probability" not in line
+      continue
+    text, segments = pairs[index]
+    batch = {
+      "input_ids": [ids_of(text)],
+      "input_mask": [[1] * len(segments)],
+      "segment_ids": [segments],
+      "masked_lm_positions": [[0]],
+    }
+    _, ((is_next, is_random),) = compute(trained.folder, batch)
+    assert line["is_next_probability"] == pytest.approx(
+      1 / (1 + math.exp(is_random - is_next)), abs=2e-6
+    )
+  shown = re.findall(r"is next (\S+)", trained.stdout)
+  assert list(map(float, shown)) == pytest.approx(
+    [lines[index]["is_next_probability"] for index in pairs], abs=6e-4
+  )
+
+
+@pytest.mark.process
+def test_without_its_head_the_next_sentence_is_not_predicted(
+  place, trained, tmp_path
+):
+  reader = tf.train.load_checkpoint(str(trained.folder))
+  checkpoint_writer.write_variables(
+    str(tmp_path / "bert_model.ckpt"),
+    {
+      name: reader.get_tensor(name)
+      for name in reader.get_variable_to_shape_map()
+      if name.startswith(("bert/", "cls/predictions/")) and "adam" not in name
+    },
+  )
+  (tmp_path / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
+  commands.succeed(
+    "run_pretraining.py",
+    "--do_predict",
+    *flags(
+      place,
+      input_file=None,
+      vocab_file=place / "vocab.txt",
+      init_checkpoint=tmp_path / "bert_model.ckpt",
+      output_dir=tmp_path / "out",
+      predict_file=tmp_path / "texts.txt",
+      top_k=3,
+    ),
+  )
+  expected = reference_data.read_jsonl(
+    str(trained.folder / "predictions.jsonl")
+  )
+  for line in expected:
+    line.pop("is_next_probability", None)
+  path = tmp_path / "out" / "predictions.jsonl"
+  assert reference_data.read_jsonl(str(path)) == expected
 
 
 @pytest.mark.process

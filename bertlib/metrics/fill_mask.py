@@ -1,4 +1,4 @@
-"""Masked-LM predictions: candidates for [MASK], pseudo-perplexity of texts."""
+"""Predictions of pretraining: [MASK]s, pseudo-perplexity, next sentences."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class Line(NamedTuple):
   def has_masks(self) -> bool:
     """True if the text contains [MASK]."""
     return "[MASK]" in self.text
+
+  @property
+  def is_pair(self) -> bool:
+    """True for two texts."""
+    return max(self.encoded.segment_ids) > 0
 
 
 def read_lines(
@@ -87,7 +92,7 @@ def read_lines(
 
 
 def prediction_records(
-  lines: Iterable[Line], mask_id: int
+  lines: Iterable[Line], mask_id: int, next_sentence: bool
 ) -> Iterator[dict[str, Any]]:
   """Creates one record per position to predict, which is masked in it.
 
@@ -96,6 +101,7 @@ def prediction_records(
   Args:
     lines: the lines.
     mask_id: id of [MASK].
+    next_sentence: whether a pair has one more record, as it is.
 
   Yields:
     Token features, `masked_lm_positions` and `masked_lm_ids` for P = 1.
@@ -109,6 +115,12 @@ def prediction_records(
         "input_ids": ids,
         "masked_lm_positions": [position],
         "masked_lm_ids": [label],
+      }
+    if next_sentence and line.is_pair:
+      ids = line.encoded.input_ids
+      yield line.encoded._asdict() | {
+        "masked_lm_positions": [0],
+        "masked_lm_ids": [ids[0]],
       }
 
 
@@ -124,6 +136,7 @@ def describe_lines(
   lines: Iterable[Line],
   rows: Iterator[Mapping[str, np.ndarray]],
   tokenizer: tokenization.FullTokenizer,
+  next_sentence: bool,
 ) -> Iterator[dict[str, Any]]:
   """Predictions for masked lines, and pseudo-perplexity of the others.
 
@@ -135,19 +148,25 @@ def describe_lines(
     rows: predictions of `run_pretraining.model_fn_builder` for each of their
       `prediction_records`, in order.
     tokenizer: converts ids to tokens.
+    next_sentence: as for `prediction_records`.
 
   Yields:
     For each line, its `text` and either `masks`, for each [MASK] the most
     probable tokens with their probabilities, or `pseudo_perplexity` and
-    `num_tokens`.
+    `num_tokens`. With `next_sentence`, also the `is_next_probability` of a
+    pair: that its second text follows the first.
   """
   for line in lines:
     line_rows = list(itertools.islice(rows, len(line.positions)))
-    yield {"text": line.text} | (
+    description = {"text": line.text} | (
       {"masks": [fillings(row, tokenizer) for row in line_rows]}
       if line.has_masks
       else pseudo_perplexity([row["log_prob"] for row in line_rows])
     )
+    if next_sentence and line.is_pair:
+      probability = next(rows)["is_next_probability"]
+      description["is_next_probability"] = round(float(probability), 6)
+    yield description
 
 
 def fillings(row: Mapping[str, np.ndarray], tokenizer) -> list[dict[str, Any]]:
@@ -178,4 +197,6 @@ def write_predictions(
         terminal.show("", *shown, sep="  ")
       if line.get("pseudo_perplexity"):
         terminal.show(f"  pseudo-perplexity {line['pseudo_perplexity']:.4g}")
+      if "is_next_probability" in line:
+        terminal.show(f"  is next {line['is_next_probability']:.3f}")
   logging.info("Predictions in %s", path)

@@ -36,7 +36,8 @@ class PretrainingSettings(TrainingSettings):
     do_eval={"help": "Evaluate on --eval_input_file or --input_file."},
     do_predict={
       "help": "Fill the [MASK] tokens of --predict_file; for lines without"
-      " [MASK], compute the pseudo-perplexity."
+      " [MASK], compute the pseudo-perplexity; for pairs, also the probability"
+      " that the second text follows the first."
     },
     predict_batch_size={
       "default": 32,
