@@ -36,14 +36,14 @@ def some_of(words: Sequence[str], limit: int = 20) -> str:
 
 # Control characters, line separators and marks that reorder text, which would
 # affect the terminal; and surrogates, which cannot be printed.
-_CONTROLS = re.compile(
+CONTROLS = re.compile(
   r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
   """Escapes the control characters of `text`, as in Python literals."""
-  return _CONTROLS.sub(
+  return CONTROLS.sub(
     lambda match: match[0].encode("unicode_escape").decode(), text
   )
 

@@ -54,7 +54,7 @@ def with_accuracy(value, **more):
 @pytest.mark.unit
 def test_score_is_mean_and_deviation_over_seeds(page):
   found = page([with_accuracy(0.8), with_accuracy(0.9)])
-  assert "| accuracy | 85.00 ± 7.07 | – | 2 / 0 |" in found
+  assert "| accuracy | 85.00\N{NBSP}±\N{NBSP}7.07 | – | 2 / 0 |" in found
 
 
 @pytest.mark.unit

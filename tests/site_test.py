@@ -1,6 +1,7 @@
 """Tests of the site of the documentation."""
 
 import re
+import shutil
 import urllib.parse
 
 import pytest
@@ -86,3 +87,41 @@ def test_every_flag_of_a_command_is_on_its_page(site):
     html = (site / "reference" / "flags" / f"{command}.html").read_text("utf-8")
     shown = set(re.findall(r'<h3 id="?([^\s">]+)', html))
     assert shown == {name for name, _ in option.declarations(settings)}
+
+
+@pytest.fixture
+def browser():
+  """A headless Chromium."""
+  selenium = pytest.importorskip("selenium.webdriver")
+  paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
+  if not all(paths):
+    pytest.skip("apt-get install chromium chromium-driver")
+  options = selenium.ChromeOptions()
+  options.binary_location = paths[0]
+  flags = "headless=new no-sandbox disable-dev-shm-usage window-size=1200,900"
+  for flag in flags.split():
+    options.add_argument(f"--{flag}")
+  driver = selenium.Chrome(options, selenium.ChromeService(paths[1]))
+  driver.implicitly_wait(20)
+  yield driver
+  driver.quit()
+
+
+def test_search_of_pages_opened_as_files_keeps_every_letter(site, browser):
+  from selenium.webdriver import ActionChains
+  from selenium.webdriver.support.wait import WebDriverWait
+
+  def search_box(expression):
+    # The box and its results are in a shadow tree.
+    root = "document.activeElement?.shadowRoot"
+    return browser.execute_script(f"return {root}?.{expression}")
+
+  browser.get((site / "index.html").as_uri())
+  browser.find_element("css selector", ".md-search__button").click()
+  wait = WebDriverWait(browser, 20).until
+  wait(lambda _: search_box("activeElement") is not None)
+  for letter in "bad_rows":
+    # As slow as a person: the answer to a letter comes before the next one.
+    ActionChains(browser).send_keys(letter).pause(0.3).perform()
+  wait(lambda _: "results--bad_rows" in search_box("textContent"))
+  assert search_box("activeElement.value") == "bad_rows"

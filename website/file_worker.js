@@ -1,6 +1,13 @@
 // Search runs in a worker, and browsers refuse workers to pages that were opened
 // as files. There, the worker is a hidden frame that runs the same script.
 if (location.protocol === "file:") {
+  // A worker gets a copy of a message, after the code that sent it has ended. The
+  // search box relies on it: an answer that comes at once makes it lose letters.
+  const deliver = (message, receive) => {
+    const data = structuredClone(message);
+    setTimeout(() => receive(new MessageEvent("message", { data })), 0);
+  };
+
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
@@ -10,11 +17,11 @@ if (location.protocol === "file:") {
       this.started = new Promise((resolve, reject) => {
         this.frame.onload = () => {
           const scope = this.frame.contentWindow;
-          scope.postMessage = (data) => {
-            const event = new MessageEvent("message", { data });
-            this.dispatchEvent(event);
-            this.onmessage?.(event);
-          };
+          scope.postMessage = (data) =>
+            deliver(data, (event) => {
+              this.dispatchEvent(event);
+              this.onmessage?.(event);
+            });
           const script = scope.document.createElement("script");
           script.src = url;
           script.onload = () => resolve(scope);
@@ -28,7 +35,7 @@ if (location.protocol === "file:") {
 
     postMessage(data) {
       this.started.then((scope) =>
-        scope.dispatchEvent(new MessageEvent("message", { data })),
+        deliver(data, (event) => scope.dispatchEvent(event)),
       );
     }
 

@@ -220,7 +220,8 @@ def _score(side: Json, metric: str) -> str:
     return "–"
   if len(values) == 1:
     return f"{values[0]:.2f}"
-  return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+  mean, deviation = statistics.fmean(values), statistics.stdev(values)
+  return f"{mean:.2f}\N{NBSP}±\N{NBSP}{deviation:.2f}"
 
 
 def _scaled(metric: str, value: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bertlib.errors import CONTROLS, printable
 from bertlib.files import atomic_write
 
 # Colors of the light and the dark theme.
@@ -109,9 +110,9 @@ svg text { font-family: inherit !important; }
   .cards, .cards tbody, .cards tr, .cards td { display: block; }
   .cards tr:first-child { display: none; }
   .cards tr { padding: .7rem 0; border-bottom: 1px solid var(--line); }
-  .cards td, .cards td:last-child { display: grid; width: auto;
-    grid-template-columns: 5.5rem minmax(0, 1fr); gap: 0 1rem;
-    padding: .1rem 0; border: 0; text-align: left; }
+  .cards td, .cards td:last-child, .cards td.long:last-child { display: grid;
+    width: auto; grid-template-columns: 5.5rem minmax(0, 1fr);
+    gap: 0 1rem; padding: .1rem 0; border: 0; text-align: left; }
   .cards td::before { content: attr(data-label); color: var(--quiet);
     overflow-wrap: anywhere; }
   .cards div { max-height: none; white-space: pre-wrap; }
@@ -233,7 +234,7 @@ def grid(rows: Sequence[Mapping[str, Any]], cards: bool = False) -> str:
       kind = "long" if any(len(str(v)) > 32 for v in values) else "short"
       shown = [format_value(value) for value in values]
     heads.append(f'<th class="{kind}">{escape(name)}</th>')
-    label = f' data-label="{_attribute(name)}"' if cards else ""
+    label = f' data-label="{printable(html.escape(name))}"' if cards else ""
     cell = f'<td class="{kind}"{label}><div dir="auto">'
     columns.append([f"{cell}{value}</div></td>" for value in shown])
   style = ' class="cards"' if cards else ""
@@ -337,24 +338,13 @@ def percent(part: int, whole: int) -> str:
 
 
 def escape(value: Any) -> str:
-  """Text as HTML; invisible characters become escapes such as `\\u200b`."""
+  """Text as HTML; control characters become escapes such as `\\x00`."""
   if isinstance(value, Html):
     return value
-  return "".join(
-    html.escape(char)
-    if char.isprintable() or char == "\n"
-    else f"<code>{_unicode_escape(char)}</code>"
-    for char in str(value)
-  )
+  return CONTROLS.sub(_escape_control, html.escape(str(value)))
 
 
-def _attribute(value: str) -> str:
-  """Text as the value of an attribute."""
-  return "".join(
-    html.escape(char) if char.isprintable() else _unicode_escape(char)
-    for char in value
-  )
-
-
-def _unicode_escape(char: str) -> str:
-  return char.encode("unicode_escape").decode()
+def _escape_control(match: re.Match[str]) -> str:
+  """Line breaks and tabs stay: they are the layout of the text."""
+  char = match[0]
+  return char if char in "\n\t" else f"<code>{printable(char)}</code>"

@@ -188,7 +188,7 @@ def ner_sections(
     html_report.errors(
       [
         {
-          "sentence": sentence.location,
+          "sentence": sentence.location.rpartition(", ")[2],
           "gold": entities(sentence, sentence.tags, [1.0] * len(tags)),
           "predicted": entities(sentence, tags, probabilities),
           "probability": probability,

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import unicodedata
 
 import commands
 import hypothesis
@@ -319,15 +320,51 @@ def test_naughty_strings_are_escaped(golden):
   assert page.texts("td") == strings
 
 
-@hypothesis.given(TEXTS)
-@hypothesis.example("\u2028 \u200b \x85 \t \u00ad \ufeff \u3000")
-def test_invisible_characters_are_escaped(text):
+def cell_of(text):
+  """The HTML of a text in a table."""
   (cell,) = re.findall(
-    "<div[^>]*>(.*?)</div></td>",
+    "<td[^>]*><div[^>]*>(.*?)</div></td>",
     html_report.table("", [{"": text}]),
     flags=re.DOTALL,
   )
-  assert all(char.isprintable() or char == "\n" for char in cell)
+  return cell
+
+
+@hypothesis.given(TEXTS)
+@hypothesis.example("\u2028 \x85 \r \u202e \u2066 \ud800")
+def test_characters_that_reorder_or_break_text_are_escaped(text):
+  categories = {
+    unicodedata.category(c) for c in cell_of(text) if c not in "\n\t"
+  }
+  assert not categories & {"Cc", "Cs", "Zl", "Zp"}
+  bidi = {unicodedata.bidirectional(c) for c in cell_of(text)}
+  assert not bidi & {
+    "LRE",
+    "LRO",
+    "RLE",
+    "RLO",
+    "LRI",
+    "RLI",
+    "FSI",
+    "PDF",
+    "PDI",
+  }
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "Quoi\u00a0?",
+    "Prix\u202f: 12",
+    "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+    "\u6771\u4eac\u3000\u90fd",
+    "\U0001f469\u200d\U0001f4bb",
+    "a\tb",
+  ],
+  ids=["French", "narrow space", "Persian", "Japanese", "emoji", "tab"],
+)
+def test_characters_of_ordinary_text_stay(text):
+  assert cell_of(text) == text
 
 
 # The top of the page
@@ -427,9 +464,9 @@ def test_numbers_are_aligned_right():
 
 
 def test_values_of_an_error_have_labels_for_narrow_screens():
-  page = html_report.errors([{'a "b" \u200b': "x", "c": 1}])
+  page = html_report.errors([{'a "b" \u202e': "x", "c": 1}])
   labels = [a["data-label"] for tag, a, _ in Page(page).elements if tag == "td"]
-  assert labels == ['a "b" \\u200b', "c"]
+  assert labels == ['a "b" \\u202e', "c"]
   assert "data-label" not in html_report.table("", [{"a": 1}])
 
 
