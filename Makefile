@@ -11,12 +11,15 @@
 # The first that needs .venv makes it. PYTHON=python3.12 selects the Python.
 # TENSORFLOW=tensorflow==2.15 takes another release, TENSORFLOW=tensorflow-cpu a
 # smaller download without CUDA, TENSORFLOW='tensorflow[and-cuda]' CUDA with it.
+# .venv remembers both; other values make it anew.
 
+VENV ?= .venv
+# The values that the environment was made with.
+-include $(VENV)/made_with.mk
 PYTHON ?= python3
 TENSORFLOW ?= tensorflow
 TESTS ?=
 MRPC ?=
-VENV ?= .venv
 
 export TF_CPP_MIN_LOG_LEVEL = 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -71,6 +74,8 @@ else
 	  > $(VENV)/tensorflow/setup.py
 	$(pip_install) $(VENV)/tensorflow -r requirements.txt
 endif
+	printf '%s ?= %s\n' PYTHON '$(PYTHON)' TENSORFLOW '$(TENSORFLOW)' \
+	  > $(VENV)/made_with.mk
 	touch $@
 
 $(environment)-demo: $(environment) pyproject.toml

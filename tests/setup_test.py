@@ -20,12 +20,16 @@ def plan(tmp_path, python, *settings):
   interpreter = tmp_path / "python"
   interpreter.write_text(f"#!/bin/sh\necho {python}\n")
   interpreter.chmod(0o755)
+  return dry_run(tmp_path, f"PYTHON={interpreter}", *settings)
+
+
+def dry_run(tmp_path, *settings):
+  """`make --dry-run test` for an environment in `tmp_path`."""
   # Ignore the variables that these tests were started with.
-  names = ("MAKEFLAGS", "MFLAGS", "TENSORFLOW")
+  names = ("MAKEFLAGS", "MFLAGS", "PYTHON", "TENSORFLOW")
   environ = {k: v for k, v in os.environ.items() if k not in names}
-  settings = [f"PYTHON={interpreter}", f"VENV={tmp_path}/venv", *settings]
   return subprocess.run(
-    ["make", "--dry-run", "test", *settings],
+    ["make", "--dry-run", "test", f"VENV={tmp_path}/venv", *settings],
     cwd=ROOT,
     env=environ,
     capture_output=True,
@@ -42,6 +46,17 @@ def test_every_python_gets_a_supported_tensorflow(tmp_path, minor):
   )
   planned = plan(tmp_path, f"3.{minor}").stdout
   assert re.search(r'"tensorflow==(.*)\.\*"', planned)[1] in required
+
+
+@needs_make
+def test_the_environment_remembers_what_it_was_made_with(tmp_path):
+  planned = plan(tmp_path, "3.12", "TENSORFLOW=tensorflow-cpu").stdout
+  (remember,) = re.findall(r"printf [^>]*>[^>]*made_with.mk", planned)
+  (tmp_path / "venv").mkdir()
+  subprocess.run(remember, shell=True, check=True)
+  later = dry_run(tmp_path).stdout
+  assert f"{tmp_path}/python -m venv" in later
+  assert '"tensorflow-cpu==2.' in later
 
 
 @needs_make

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import urllib.parse
 
 import pytest
@@ -79,6 +80,12 @@ def test_a_broken_link_fails_the_build(tmp_path, monkeypatch):
   page.write_text("# Broken\n\n[nothing](nothing.md)\n")
   monkeypatch.setitem(build.OTHER_PAGES, "about/broken.md", page)
   with pytest.raises(build.BrokenSite):
+    build.build(tmp_path / "site")
+
+
+def test_a_missing_generator_is_one_line(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "zensical", None)
+  with pytest.raises(build.BrokenSite, match=r"Python 3\.11 or newer"):
     build.build(tmp_path / "site")
 
 

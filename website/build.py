@@ -10,6 +10,7 @@ link is an error.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -115,6 +116,10 @@ def build(output: pathlib.Path) -> None:
     nav = navigation.as_toml(pages)
     settings = settings.replace("[project]\n", f"[project]\n{nav}\n", 1)
     (project / "zensical.toml").write_text(settings, encoding="utf-8")
+    if not importlib.util.find_spec("zensical"):
+      raise BrokenSite(
+        "Zensical is not installed. Run make docs with Python 3.11 or newer."
+      )
     done = subprocess.run(
       [sys.executable, "-m", "zensical", "build", "--strict"],
       cwd=project,
