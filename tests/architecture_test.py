@@ -62,7 +62,7 @@ WITHOUT_TENSORFLOW = (
   "bertlib.data.classification",
   "bertlib.data.embedding_examples",
   "bertlib.data.embedding_records",
-  "bertlib.data.ner",
+  "bertlib.data.ner_files",
   "bertlib.data.pretraining_blocks",
   "bertlib.data.pretraining_instances",
   "bertlib.data.squad_features",

@@ -220,6 +220,22 @@ def test_the_loss_of_parts_adds_up():
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize(
+  "gold, predicted",
+  [
+    ("ORG ORG O PER", "ORG O O PER"),
+    ("B-ORG L-ORG O U-PER", "U-ORG O O U-PER"),
+    ("B-ORG E-ORG O S-PER", "S-ORG O O S-PER"),
+    ("I-ORG I-ORG O I-PER", "I-ORG O O I-PER"),
+  ],
+)
+def test_scores_of_entities_in_any_scheme(gold, predicted):
+  scores = ner_scores.entity_metrics([gold.split()], [predicted.split()])
+  assert [scores[f"f1{kind}"] for kind in ("", "_ORG", "_PER")] == [0.5, 0, 1]
+  assert scores["entities_ORG"] == 1
+
+
+@pytest.mark.unit
 def test_scores_are_of_entities():
   scores = ner_scores.entity_metrics(
     [["B-X", "I-X", "O", "B-Y"]], [["B-X", "O", "O", "B-Y"]]

@@ -200,7 +200,8 @@ TABLES = [
 TAGS = [
   Row("tags", name, "run_ner",
       [f"--train_file={{case}}/{file}", *_NER_OF_ONE],
-      f"{{case}}/{file}, line {line}", files={file: content})
+      f"{{case}}/{file}" + (f", line {line}" if line else ""),
+      files={file: content})
   for name, file, line, content in [
     ("empty", "n.conll", 2, "ann\tB-PER\nwent\t\n"),
     ("a space", "n.conll", 2, "ann\tB-PER\nwent\t\u00a0\n"),
@@ -208,14 +209,35 @@ TAGS = [
     ("lower-case o", "n.conll", 2, "ann B-PER\nwent o\n"),
     ("a bare type among others", "n.conll", 3, "ann B-PER\n\nbob PER\n"),
     ("no type", "n.conll", 1, "ann B-\nwent O\n"),
-    ("another scheme", "n.conll", 2, "ann B-PER\nlee M-PER\n"),
+    ("another scheme", "n.conll", 2, "ann B-PER\nlee X-PER\n"),
+    ("underscores without I_", "n.conll", 1, "ann B_PER\nwent O\n"),
+    ("brackets", "n.conll", 1, "ann (PER*)\nwent *\n"),
+    ("two in a word", "n.conll", 1, "ann B-PER|B-LOC\nwent O\n"),
+    ("no column of tags", "n.conll", 1, "ann\nwent\n"),
+    ("comments", "n.conll", 1, "# text = ann\n1\tann\tO\n"),
+    ("JSON as columns", "n.json", None, '{"tokens": ["ann"], "tags": ["O"]}\n'),
     ("a space in the word", "n.conll", 2, "ann B-PER\nnew york O\n"),
     ("in rows, empty", "n.jsonl", 1,
      '{"tokens": ["ann", "b"], "tags": ["B-PER", ""]}\n'),
     ("numbers", "n.jsonl", 1, '{"tokens": ["ann"], "tags": [1]}\n'),
+    ("another key", "n.jsonl", 1, '{"tokens": ["ann"], "ner_tags": ["O"]}\n'),
+    ("labels of doccano", "n.jsonl", 1,
+     '{"text": "ann", "label": [[0, 3, "PER"]]}\n'),
+    ("half of a character", "n.jsonl", 1,
+     '{"text": "\\ud83d", "entities": []}\n'),
     ("an empty entity", "n.jsonl", 1,
      '{"text": "ann", "entities": [{"start": 0, "end": 3, "label": " "}]}\n'),
   ]
+] + [
+  Row("tags", "as types of entities", "run_ner",
+      ["--train_file={case}/n.jsonl", *_NER_OF_ONE], "{case}/n.jsonl",
+      files={"n.jsonl": """{"text": "ann lee", "entities": [
+        {"start": 0, "end": 3, "label": "B-PER"},
+        {"start": 4, "end": 7, "label": "I-PER"}]}""".replace("\n", "")}),
+  Row("tags", "sentences instead of words", "run_ner",
+      ["--do_predict", "--predict_file={case}/n.txt"],
+      "{case}/n.txt, line 1",
+      files={"n.txt": "ann went to rome\nbob sat\n"}),
 ]  # fmt: skip
 
 

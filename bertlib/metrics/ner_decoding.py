@@ -9,11 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bertlib.data import ner
+from bertlib.data import ner, ner_tags
 from bertlib.data.ner import Sentence
 from bertlib.files import atomic_write
 from bertlib.metrics import ner_scores
 from bertlib.metrics.result_files import DevPrediction
+
+# Characters that separate columns or lines, written as spaces.
+_SEPARATORS = dict.fromkeys(
+  map(ord, "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"), " "
+)
 
 
 class EntityPrediction(NamedTuple):
@@ -45,7 +50,7 @@ def extract_entities(
     probabilities: one per tag.
   """
   entities = []
-  for label, first, last in ner.tags_to_entities(tags):
+  for label, first, last in ner_tags.tags_to_entities(tags):
     start, end = sentence.offsets[first][0], sentence.offsets[last - 1][1]
     text = sentence.text[start:end]
     probability = float(min(probabilities[first:last]))
@@ -121,8 +126,9 @@ def write_predictions(
 
   Args:
     path: path of both files without their endings: `.conll` has one word and
-      its tag per line, `.jsonl` one sentence with its entities per line, with
-      positions in characters.
+      its tag per line, with spaces for tabs and line breaks within words, and
+      an empty line after each sentence; `.jsonl` one sentence with its entities
+      per line, with positions in characters.
     sentences: the sentences.
     predicted: tags and their probabilities, per sentence.
   """
@@ -132,7 +138,7 @@ def write_predictions(
   ):
     for sentence, (tags, probabilities) in zip(sentences, predicted):
       for word, word_tag in zip(sentence.words, tags):
-        table.write(f"{word}\t{word_tag}\n")
+        table.write(f"{word.translate(_SEPARATORS)}\t{word_tag}\n")
       table.write("\n")
       line: Mapping[str, Any] = {
         "text": sentence.text,

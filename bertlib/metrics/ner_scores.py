@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertlib.data import ner
+from bertlib.data import ner_tags
 from bertlib.errors import InputError
 from bertlib.metrics.confidence_intervals import Metric
 
@@ -30,7 +30,7 @@ def entity_metrics(
   """Precision, recall and F1 of whole entities, computed by seqeval.
 
   Args:
-    gold_tags: tags of each sentence, in the BIO or BIOES scheme.
+    gold_tags: tags of each sentence: BIO, BIOES, BILOU or bare classes.
     predicted_tags: the same for predictions.
 
   Returns:
@@ -42,8 +42,18 @@ def entity_metrics(
     InputError: seqeval is not installed.
   """
   metrics = import_seqeval()
+  # seqeval misreads bare classes and BILOU.
+  gold_bioes, predicted_bioes = (
+    [
+      ner_tags.entities_to_tags(
+        ner_tags.tags_to_entities(tags), len(tags), "BIOES"
+      )
+      for tags in tagged
+    ]
+    for tagged in (gold_tags, predicted_tags)
+  )
   by_type = metrics.classification_report(
-    gold_tags, predicted_tags, output_dict=True, zero_division=0
+    gold_bioes, predicted_bioes, output_dict=True, zero_division=0
   )
   names = {"precision": "precision", "recall": "recall", "f1": "f1-score"}
   scores = {
@@ -75,7 +85,7 @@ def count_entities(
   rows = []
   for gold, predicted in zip(gold_tags, predicted_tags):
     entities, found = (
-      set(ner.tags_to_entities(tags)) for tags in (gold, predicted)
+      set(ner_tags.tags_to_entities(tags)) for tags in (gold, predicted)
     )
     num_right = sum(a == b for a, b in zip(gold, predicted))
     rows.append(

@@ -12,6 +12,7 @@ from bertlib.data import (
   classification_records,
   model_inputs,
   ner,
+  ner_tags,
   pretraining_records,
   squad_features,
   squad_questions,
@@ -161,7 +162,7 @@ def check_tags(labels: Sequence[str], data: ner_inputs.Data) -> None:
       name: [
         entity.label
         for sentence in sentences
-        for entity in ner.tags_to_entities(sentence.tags)
+        for entity in ner_tags.tags_to_entities(sentence.tags)
       ]
       for name, sentences in sets.items()
       if sentences

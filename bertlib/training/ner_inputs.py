@@ -8,7 +8,7 @@ from typing import NamedTuple
 from absl import logging
 
 from bertlib import text_files
-from bertlib.data import ner
+from bertlib.data import ner, ner_files, ner_tags
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
 from bertlib.metrics import ner_scores
@@ -36,13 +36,13 @@ def read_training_set(settings: NerSettings) -> list[Sentence]:
   return read_tagged(settings, "train_file") if settings.run.do_train else []
 
 
-def columns(settings: NerSettings) -> ner.Columns:
+def columns(settings: NerSettings) -> ner_files.Columns:
   """The column settings of the flags.
 
   Raises:
     InputError: an escape sequence of a delimiter is incomplete.
   """
-  return ner.Columns(
+  return ner_files.Columns(
     settings.word_column,
     settings.tag_column,
     _unescape("delimiter", settings.delimiter),
@@ -65,23 +65,12 @@ def _unescape(flag: str, text: str | None) -> str | None:
 
 
 def read_tagged(settings: NerSettings, flag: str) -> list[Sentence]:
-  """Reads the file named by `flag`, which must have tags.
-
-  Raises:
-    InputError: a sentence has no tags.
-  """
-  sentences = ner.read_sentences(
+  """Reads the file named by `flag`, which must have tags."""
+  return ner_files.read_sentences(
     getattr(settings, flag),
     columns(settings),
     text_files.encoding_of(settings.text),
   )
-  for sentence in sentences:
-    if sentence.tags is None:
-      raise InputError(
-        f"{sentence.location}: has words without tags. --{flag} needs a tag per"
-        " word"
-      )
-  return sentences
 
 
 def normalize_tags(
@@ -108,20 +97,32 @@ def normalize_tags(
   Raises:
     InputError: an entity type is not one of the model's.
   """
-  kinds = {label[2:] for label in labels if label != "O"}
+  kinds = {
+    entity.label
+    for label in labels
+    for entity in ner_tags.tags_to_entities([label])
+  }
   for sentence in sentences:
-    for entity in ner.tags_to_entities(sentence.tags):
+    for entity in ner_tags.tags_to_entities(sentence.tags):
       if entity.label not in kinds:
         raise InputError(
           f"{sentence.location}: {entity.label!r} (at"
           f" {sentence.words[entity.start]!r}) is not an entity type of"
           f" the model. Use {', '.join(sorted(kinds))}"
         )
-  data_scheme = ner.find_scheme(
+  data_scheme = ner_tags.find_scheme(
     tag for sentence in sentences for tag in sentence.tags
   )
   repaired, num_invalid = ner.repair_tags(sentences, data_scheme)
-  if num_invalid:
+  is_iob1 = data_scheme == "BIO" and ner_tags.is_iob1(
+    sentence.tags for sentence in sentences
+  )
+  if num_invalid and is_iob1:
+    logging.info(
+      "%s: tags are in IOB1: B- only separates an entity from one of its type",
+      getattr(settings, flag),
+    )
+  elif num_invalid:
     logging.warning(
       "%s: %d tags are invalid in %s, such as an I- without a B- before it;"
       " each starts an entity",
@@ -143,22 +144,41 @@ def find_labels(
     "O" and the other tags, sorted.
 
   Raises:
-    InputError: the trained model's folder does not list its tags.
+    InputError: the trained model's folder does not list its tags, or a type of
+      an entity is a tag.
   """
   if not train_set:
     return _trained_labels(settings)
   seen = {tag for sentence in train_set for tag in sentence.tags}
   scheme = settings.scheme if settings.scheme != "data" else ""
-  scheme = scheme or ner.find_scheme(seen) or "BIO"
+  scheme = scheme or ner_tags.find_scheme(seen) or "BIO"
   repaired, _ = ner.repair_tags(train_set, scheme)
   tags = {tag for sentence in repaired for tag in sentence.tags} - {"O"}
   kinds = {tag[2:] for tag in tags}
+  _check_types(settings.train_file, sorted(kinds))
   return [
     "O",
     *sorted(
       f"{head}-{kind}" for kind in kinds for head in scheme if head != "O"
     ),
   ]
+
+
+def _check_types(path: str, types: Sequence[str]) -> None:
+  """Refuses types that are tags; warns of those that differ only in case."""
+  for kind in types:
+    if kind.startswith("B-") and f"I-{kind[2:]}" in types:
+      raise InputError(
+        f"{path}: {kind!r} is the type of an entity. Write one entity of type"
+        f" {kind[2:]!r} for all of its words"
+      )
+  by_lower: dict[str, str] = {}
+  for kind in types:
+    other = by_lower.setdefault(kind.lower(), kind)
+    if other != kind:
+      logging.warning(
+        "%s: %r and %r are two types of entities", path, other, kind
+      )
 
 
 def _trained_labels(settings: NerSettings) -> list[str]:
@@ -183,7 +203,7 @@ def read_data(
   Raises:
     InputError: a file is missing or malformed.
   """
-  settings, scheme = run.settings, ner.find_scheme(labels)
+  settings, scheme = run.settings, ner_tags.find_scheme(labels)
   train_set = normalize_tags(settings, "train_file", tagged, scheme, labels)
   dev_set, predict_set = [], []
   if run.needs_dev_set:
@@ -196,9 +216,9 @@ def read_data(
       labels,
     )
   if settings.run.do_predict:
-    predict_set = ner.read_sentences(
+    predict_set = ner_files.read_sentences(
       settings.predict_file,
-      columns(settings)._replace(tag=None),
+      columns(settings)._replace(needs_tags=False),
       text_files.encoding_of(settings.text),
     )
   return Data(train_set, dev_set, predict_set)

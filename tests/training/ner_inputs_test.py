@@ -2,6 +2,7 @@
 
 import pytest
 
+from bertlib.data import ner
 from bertlib.errors import InputError
 from bertlib.settings import option
 from bertlib.settings.ner import NerSettings
@@ -36,3 +37,51 @@ def test_delimiters_may_be_any_characters_and_escapes(flag, text, delimiter):
 def test_an_incomplete_escape_sequence_is_refused(text):
   with pytest.raises(InputError, match="--delimiter="):
     columns(delimiter=text)
+
+
+def tagged(*rows):
+  return [
+    ner.from_words([tag.lower() for tag in row.split()], row.split(), "line 1")
+    for row in rows
+  ]
+
+
+@pytest.mark.parametrize(
+  "rows, message",
+  [
+    (["B-X I-X O"], None),
+    (["I-X B-X O I-X", "I-X"], "f.conll: tags are in IOB1"),
+    (["I-X O", "B-X I-X"], "f.conll: 1 tags are invalid in BIO"),
+    (["B-X E-X S-X"], None),
+    (["X X O"], None),
+  ],
+)
+def test_tags_are_repaired_and_counted(caplog, rows, message):
+  settings = option.make(NerSettings, train_file="f.conll")
+  sentences = tagged(*rows)
+  with caplog.at_level("INFO", "absl"):
+    repaired = ner_inputs.normalize_tags(
+      settings, "train_file", sentences, "BIO", ["O", "B-X", "I-X"]
+    )
+  assert all(tags[0] == "B-X" for _, tags, *_ in repaired)
+  assert [m.partition(":")[0] for m in caplog.messages] == (
+    [message.partition(":")[0]] if message else []
+  )
+  assert message is None or message in caplog.text
+
+
+def test_types_that_differ_in_case_are_reported(caplog):
+  settings = option.make(NerSettings, train_file="f.conll")
+  labels = ner_inputs.find_labels(settings, tagged("B-Per I-Per O B-PER"))
+  assert labels == ["O", "B-PER", "B-Per", "I-PER", "I-Per"]
+  assert caplog.messages == [
+    "f.conll: 'PER' and 'Per' are two types of entities"
+  ]
+
+
+def test_labels_that_are_bare_classes_are_types():
+  settings = option.make(NerSettings, dev_file="f.conll")
+  (sentence,) = ner_inputs.normalize_tags(
+    settings, "dev_file", tagged("B-X I-X O"), "", ["O", "X"]
+  )
+  assert sentence.tags == ["X", "X", "O"]
