@@ -384,7 +384,8 @@ class Predictor(predictor.LoadedModel):
         a pair for each choice.
 
     Returns:
-      A prediction for each, in order.
+      A prediction for each, in order; see
+      `bertlib.metrics.classification_scores.Prediction`.
 
     Raises:
       InputError: a text is of another type, or a question has another number of

@@ -236,7 +236,8 @@ class Predictor(predictor.LoadedModel):
       texts: texts of any length.
 
     Returns:
-      For each text its entities, in order.
+      For each text its entities, in order; see
+      `bertlib.metrics.ner_decoding.EntityPrediction`.
 
     Raises:
       InputError: a text is not a str.

@@ -637,3 +637,21 @@ def checkout(tmp_path_factory):
 def test_every_block_runs_when_pasted(checkout, page):
   assert checkout.failures(page) == []
   assert files_in(checkout.folder) == checkout.files
+
+
+@pytest.mark.parametrize(
+  "module, name",
+  [
+    ("bertlib.metrics.classification_scores", "Prediction"),
+    ("run_squad", "Answer"),
+    ("bertlib.metrics.ner_decoding", "EntityPrediction"),
+  ],
+)
+def test_the_page_on_python_has_all_fields_of_a_prediction(module, name):
+  page = (ROOT / "docs/reference/python_api.md").read_text(encoding="utf-8")
+  documented, current = {}, None
+  for of_class, cell in re.findall(r"(?m)^\| (`\w+` )?\| ([`\w, ]+) \|", page):
+    current = of_class.strip("` ") or current
+    documented.setdefault(current, []).extend(re.findall(r"\w+", cell))
+  fields = getattr(importlib.import_module(module), name)._fields
+  assert documented[name] == list(fields)

@@ -13,7 +13,7 @@ import trained_models
 from tiny_ner import columns, flags, training
 
 import run_ner
-from bertlib.data import ner
+from bertlib.data import ner_files
 from bertlib.metrics import ner_scores
 
 pytestmark = pytest.mark.process
@@ -76,8 +76,8 @@ def test_the_report_has_entities_and_lengths(trained):
 
 def test_predictions_as_columns(trained):
   text = (trained.folder / "test_predictions.conll").read_text()
-  said = ner.read_sentences(
-    str(trained.folder / "test_predictions.conll"), ner.Columns()
+  said = ner_files.read_sentences(
+    str(trained.folder / "test_predictions.conll"), ner_files.Columns()
   )
   assert said[0].tags == ["B-PER", "O", "O", "B-LOC", "I-LOC"]
   assert len(said[1].words) == 31

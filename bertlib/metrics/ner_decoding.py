@@ -25,11 +25,11 @@ class EntityPrediction(NamedTuple):
   """A predicted entity.
 
   Attributes:
-    label: entity type.
-    text: the entity's text.
-    start: index of its first character in the sentence.
+    label: type of the entity, such as PER.
+    text: the entity, `text[start:end]` of the given text.
+    start: index of its first character in the text.
     end: index after its last character.
-    probability: minimum probability of its words' tags.
+    probability: minimum over its words of the probability of the word's tag.
   """
 
   label: str

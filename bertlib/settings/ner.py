@@ -38,15 +38,20 @@ class NerSettings(TrainingSettings):
     predict_batch_size={"help": "Number of windows per prediction step."},
   )
   train_file: str | None = option.path(
-    None, "Tagged sentences to train on, in columns.", basic=True
+    None,
+    "Tagged sentences to train on: columns, or JSON Lines (.jsonl).",
+    basic=True,
   )
   dev_file: str | None = option.path(
-    None, "Tagged sentences to evaluate on, in columns.", basic=True
+    None,
+    "Tagged sentences to evaluate on: columns, or JSON Lines (.jsonl).",
+    basic=True,
   )
   predict_file: str | None = option.path(
     None,
-    "Sentences to tag; tags in the file are ignored. Predictions for NAME.txt"
-    " go to NAME_predictions.conll and .jsonl.",
+    "Sentences to tag: one word per line, or JSON Lines (.jsonl), for running"
+    " text too. Tags in the file are ignored. Predictions for NAME.txt go to"
+    " NAME_predictions.conll and .jsonl.",
     basic=True,
   )
   word_column: int = option.integer(
