@@ -6,7 +6,9 @@ read and check the file here. Does not import TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,6 +39,33 @@ _SCHEMA = {
   "layer_norm_eps": (float, ranges.POSITIVE),
 }
 
+# Keys, with any value, that are read elsewhere or do not change what this model
+# computes: those of transformers, and the pooler's of multilingual models.
+_HARMLESS = re.compile(
+  r"_\w+|\w+_token_id|output_\w+|use_(cache|bfloat16)|return_dict|torchscript"
+  r"|(torch_)?dtype|transformers_version|architectures|language|name"
+  r"|id2label|label2id|num_labels|problem_type|finetuning_task"
+  r"|task_specific_params|do_lower_case|tokenizer_class|vocab_file"
+  r"|gradient_checkpointing|chunk_size_feed_forward"
+  r"|pooler_(fc_size|num_\w+|size_per_head)"
+)
+
+# Further keys of BERT's configs, with the value that this model has.
+_FIXED = {
+  "add_cross_attention": False,
+  "classifier_dropout": None,
+  "cross_attention_hidden_size": None,
+  "directionality": "bidi",
+  "is_decoder": False,
+  "is_encoder_decoder": False,
+  "model_type": "bert",
+  "pooler_type": "first_token_transform",
+  "position_embedding_type": "absolute",
+  "pruned_heads": {},
+  "tie_encoder_decoder": False,
+  "tie_word_embeddings": True,
+}
+
 _TYPE_NAMES = {int: "an integer", float: "a finite number", str: "text"}
 
 # How to fix an invalid config, for error messages.
@@ -58,10 +87,21 @@ def read(path: str, required: Iterable[str] = SIZES) -> dict[str, Any]:
   """
   values = json_files.read(path, fix=FIX)
   check(path, values, required)
-  unknown = sorted(values.keys() - _SCHEMA.keys())
-  if unknown:
-    logging.info("%s: ignored keys: %s", path, ", ".join(unknown))
+  ignored = [
+    f"{key} ({json.dumps(values[key], ensure_ascii=False)})"
+    for key in sorted(values.keys() - _SCHEMA.keys())
+    if not _HARMLESS.fullmatch(key)
+    and (key not in _FIXED or values[key] != _FIXED[key])
+  ]
+  if ignored:
+    _warn_once(f"{path}: ignored keys: {', '.join(ignored)}")
   return values
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+  """Logs a warning once per process."""
+  logging.warning("%s", message)
 
 
 def check(path: str, values: Any, required: Iterable[str] = SIZES) -> None:

@@ -308,10 +308,13 @@ class WindowSettings(NamedTuple):
 def check_settings(settings: WindowSettings) -> None:
   """Raises InputError if windows have no room for text or do not advance."""
   if settings.max_seq_length <= settings.max_query_length + 3:
+    shorter = (settings.max_seq_length - 3) // 2
     raise InputError(
       f"--max_seq_length={settings.max_seq_length} leaves no room for text"
       f" beside a question of --max_query_length={settings.max_query_length}"
-      " and three special tokens"
+      " and three special tokens. Give "
+      + (f"--max_query_length={shorter}, or " if shorter > 0 else "")
+      + f"--max_seq_length={2 * settings.max_query_length + 3} or more"
     )
   if settings.doc_stride < 1 or settings.max_query_length < 1:
     raise InputError(

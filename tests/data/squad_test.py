@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -735,6 +736,17 @@ def test_windows_without_room_for_text_are_refused(
 ):
   with pytest.raises(InputError, match=message):
     squad_features.convert_examples_to_windows([], tokenizer, settings)
+
+
+@pytest.mark.parametrize(("length", "query_length"), [(67, 64), (5, 2), (4, 8)])
+def test_lengths_that_the_error_names_leave_room(length, query_length):
+  settings = Settings(length, 128, query_length, True)
+  with pytest.raises(InputError) as refused:
+    squad_features.check_settings(settings)
+  named = re.findall(r"--(\w+)=(\d+)", str(refused.value))[2:]
+  assert len(named) == 1 + (length > 4)
+  for name, value in named:
+    squad_features.check_settings(settings._replace(**{name: int(value)}))
 
 
 def test_records_of_windows_are_read_back(tmp_path, tokenizer):
