@@ -55,6 +55,20 @@ _USES = {
 }
 
 
+# Flags of an evaluation that change its metrics. Precision counts even if it is
+# not given, since evaluation need not have that of the training.
+_OF_METRICS = {
+  "int8_skip_layers",
+  "max_seq_length",
+  "max_eval_steps",
+  "doc_stride",
+  "max_query_length",
+  "max_answer_length",
+  "n_best_size",
+  "null_score_diff_threshold",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
   """A run, as the files in its folder describe it.
@@ -88,18 +102,31 @@ class RecordedRun:
 
   @functools.cached_property
   def flags(self) -> dict[str, Any]:
-    """Values of the flags; for "auto", the value that was chosen."""
-    chosen = receipt_file.chosen(self.receipt)
-    return {**self.receipt.get("flags", {}), **chosen}
+    """Values of the flags; for "auto", the value that was chosen.
+
+    Where a later evaluation had another value, which its metrics are of, the
+    value is text with both.
+    """
+    values = _flags(self.receipt)
+    if not self.is_evaluated_later:
+      return values
+    later = _flags(self.evaluation)
+    changed = {
+      name: f"{values[name]}, evaluated with {later[name]}"
+      for name in {"precision", *(_given(self.evaluation) & _OF_METRICS)}
+      if name in values and name in later and values[name] != later[name]
+    }
+    return {**values, **changed}
 
   @property
   def given(self) -> set[str]:
     """Names of the flags on the command line."""
-    names = {
-      argument.partition("=")[0].lstrip("-")
-      for argument in self.receipt.get("given", ())
-    }
-    return names | {name.removeprefix("no") for name in names}
+    return _given(self.receipt)
+
+  @property
+  def is_evaluated_later(self) -> bool:
+    """True if the metrics are of a later command than the training."""
+    return self.evaluation is not self.receipt
 
   @property
   def best_step(self) -> int | None:
@@ -121,8 +148,7 @@ class RecordedRun:
       return "no run.json" if self.metrics else "not started"
     if self.receipt["results"] is None:
       return "not finished"
-    is_same = self.evaluation is self.receipt
-    return "" if is_same else "evaluated by a later command"
+    return "evaluated by a later command" if self.is_evaluated_later else ""
 
   @functools.cached_property
   def hashes(self) -> dict[str, str]:
@@ -182,6 +208,20 @@ class RecordedRun:
         if use and is_dev == (use == DEV_DATA):
           found.setdefault(use, []).append(file)
     return found
+
+
+def _flags(receipt: Mapping[str, Any]) -> dict[str, Any]:
+  """Values of the flags of a receipt; for "auto", the chosen value."""
+  return {**receipt.get("flags", {}), **receipt_file.chosen(receipt)}
+
+
+def _given(receipt: Mapping[str, Any]) -> set[str]:
+  """Names of the flags that a receipt's command line has."""
+  names = {
+    argument.partition("=")[0].lstrip("-")
+    for argument in receipt.get("given", ())
+  }
+  return names | {name.removeprefix("no") for name in names}
 
 
 def _together(hashes: Iterable[str]) -> str | None:

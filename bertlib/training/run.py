@@ -644,6 +644,8 @@ def write_metrics(
 ) -> None:
   """Writes metrics of a dev set to `eval_results.txt` and for TensorBoard.
 
+  The file names the precision if it is not float32.
+
   Args:
     run: the run.
     results: metrics by name.
@@ -662,4 +664,7 @@ def write_metrics(
     result_files.write_dev_predictions(path, predictions)
   else:
     files.remove_file(path)
+  precision = run.settings.compute.precision
+  if precision != "float32":
+    results = {**results, "precision": precision}
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)

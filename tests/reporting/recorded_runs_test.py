@@ -94,6 +94,34 @@ def test_a_later_evaluation_gives_metrics_and_the_training_flags(tmp_path):
   assert run.hashes == {"training data": "a" * 8, "dev data": "d" * 8}
 
 
+def test_flags_of_a_later_evaluation_that_differ_are_shown_with_both_values(
+  tmp_path,
+):
+  lengths = {"max_seq_length": 128, "doc_stride": 64}
+  training = run_folders.receipt(
+    tmp_path / "a", flags={"precision": "float32", **lengths}
+  )
+  evaluation = run_folders.receipt(
+    tmp_path / "a",
+    flags={
+      "do_train": False,
+      "learning_rate": 9.0,
+      "precision": "int8",
+      "max_seq_length": 64,
+      "doc_stride": 32,
+    },
+    given=["do_train", "learning_rate", "max_seq_length"],
+    results={"eval_accuracy": 0.7},
+  )
+  run_folders.write(tmp_path / "a", evaluation, training)
+  (run,) = read(tmp_path / "a")
+  assert run.flags["precision"] == "float32, evaluated with int8"
+  assert run.flags["max_seq_length"] == "128, evaluated with 64"
+  assert run.flags["doc_stride"] == 64  # a default of the evaluation
+  assert run.flags["learning_rate"] == 1e-4
+  assert run.flags["do_train"] is True
+
+
 def test_metrics_of_an_earlier_training_are_not_those_of_the_last(tmp_path):
   first = run_folders.receipt(tmp_path / "a")
   last = run_folders.receipt(tmp_path / "a", results=None)

@@ -541,10 +541,25 @@ def test_results_have_the_form_of_the_reference(tmp_path, log):
 
 
 def test_predictions_of_an_earlier_evaluation_are_removed(tmp_path):
-  this_run = types.SimpleNamespace(path=lambda name: str(tmp_path / name))
+  this_run = written_by(tmp_path, "float32")
   earlier = [result_files.DevPrediction("dev-1", "yes", "no")]
   for predictions in (earlier, None):  # as on a TPU
     run.write_metrics(this_run, {"a": 1}, None, predictions=predictions)
     path = tmp_path / "eval_predictions.jsonl"
     assert path.exists() == bool(predictions)
   assert (tmp_path / "eval_results.txt").read_text() == "a = 1\n"
+
+
+def test_results_name_another_precision_than_float32(tmp_path):
+  for name, line in (("int8", "precision = int8\n"), ("float32", "")):
+    run.write_metrics(written_by(tmp_path, name), {"a": 1}, None)
+    found = (tmp_path / "eval_results.txt").read_text()
+    assert found == f"a = 1\n{line}"
+
+
+def written_by(folder, precision):
+  """A run that writes to a folder."""
+  return types.SimpleNamespace(
+    path=lambda name: str(folder / name),
+    settings=option.make(ClassifierSettings, precision=precision),
+  )
