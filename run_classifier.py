@@ -53,7 +53,7 @@ from bertlib.data.classification_records import (  # noqa: F401
   input_fn_builder,
 )
 from bertlib.data.model_inputs import _truncate_seq_pair  # noqa: F401
-from bertlib.errors import InputError
+from bertlib.errors import InputError, some_of
 from bertlib.metrics import (
   classification_results,
   classification_scores,
@@ -71,6 +71,7 @@ from bertlib.reporting import (
 )
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
+from bertlib.settings.ranges import FRACTION
 from bertlib.training import (
   classifier_inputs,
   devices,
@@ -88,6 +89,7 @@ from bertlib.training.run import (
   predict,
   select_checkpoint,
   setup,
+  store_thresholds,
   train,
   train_seeds,
   with_checkpoint,
@@ -375,22 +377,28 @@ class Predictor(predictor.LoadedModel):
     )[-1]
 
   def predict(
-    self, texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]]
+    self,
+    texts: Iterable[str | tuple[str, str] | Sequence[tuple[str, str]]],
+    thresholds: Mapping[str, float] | None = None,
   ) -> list[Prediction]:
     """Predicts labels.
 
     Args:
       texts: each a text, or a pair of texts for tasks on pairs, or a list with
         a pair for each choice.
+      thresholds: lowest probability of a label that is predicted, by label, for
+        a multi-label model; labels without one have the model's, which
+        evaluation tunes, or 0.5.
 
     Returns:
       A prediction for each, in order; see
       `bertlib.metrics.classification_scores.Prediction`.
 
     Raises:
-      InputError: a text is of another type, or a question has another number of
-        choices than the model.
+      InputError: a text is of another type, a question has another number of
+        choices than the model, or a threshold is not valid.
     """
+    decode = functools.partial(self._decode, self._thresholds(thresholds or {}))
     if self.problem.kind == "multiple_choice":
       texts = predictor.checked(
         texts, _are_choices, "a list with a pair of str for each choice"
@@ -400,7 +408,18 @@ class Predictor(predictor.LoadedModel):
       texts = predictor.checked(
         texts, _is_text_or_pair, "a str, or a pair of str"
       )
-    return self.predict_blocks(texts, self._encode, self._decode)
+    return self.predict_blocks(texts, self._encode, decode)
+
+  def _thresholds(self, given: Mapping[str, float]) -> dict[str, float]:
+    """The thresholds of the model, replaced by given ones, after a check."""
+    labels = self.labels if self.problem.kind == "multi_label" else []
+    for label, threshold in given.items():
+      if label not in labels or threshold not in FRACTION:
+        raise InputError(
+          f"thresholds: {label!r} has {threshold!r}. Give a number {FRACTION}"
+          f" for labels of a multi-label model: {some_of(labels) or 'none'}"
+        )
+    return {**self.description.get("thresholds", {}), **given}
 
   def _with_all_choices(self, index: int, choices: Sequence[tuple[str, str]]):
     """The choices of the question `texts[index]`.
@@ -431,13 +450,14 @@ class Predictor(predictor.LoadedModel):
     ]
     return len(texts), rows
 
-  def _decode(self, num_texts: int, outputs) -> Iterator[Prediction]:
+  def _decode(
+    self, thresholds: Mapping[str, float], num_texts: int, outputs
+  ) -> Iterator[Prediction]:
     """The predictions of a block."""
     problem = self.problem
     if problem.kind == "multiple_choice":
       logits = np.reshape(outputs, [num_texts, problem.num_labels])
       outputs = classification_scores.probabilities(problem, logits)
-    thresholds = self.description.get("thresholds")
     for output in outputs:
       yield prediction(problem, output, thresholds)
 
@@ -707,7 +727,9 @@ def evaluate_sets(
         thresholds, tuned = classification_results.tune_thresholds(
           problem, **arrays
         )
-        model_json.add_to_description(run.output_dir, thresholds=thresholds)
+        store_thresholds(
+          run, classifier_inputs.dev_path(run.settings), thresholds=thresholds
+        )
         results |= tuned
     write_metrics(run, results, checkpoint, ending, predictions)
     found.results |= {f"{name}{ending}": v for name, v in results.items()}
@@ -760,6 +782,11 @@ def predict_sets(
   if thresholds is None:
     trained = model_json.load_trained(run.output_dir, run.trained)
     thresholds = trained.get("thresholds")
+    if thresholds and problem.kind == "multi_label":
+      logging.info(
+        "Labels by the thresholds of the model, tuned on %s",
+        trained.get("tuned_on", "its dev set"),
+      )
   warnings: list[str] = []
   for ending, of_set in examples.predict_sets.items():
     records, results = f"predict{ending}", f"test_results{ending}"

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
   app.parse_flags(SquadSettings, imports_tensorflow=True)
 
 import functools
+import math
 import os
 import sys
 import time
@@ -94,6 +95,7 @@ from bertlib.training.run import (
   records_path,
   select_checkpoint,
   setup,
+  store_thresholds,
   train,
   train_seeds,
   with_checkpoint,
@@ -322,7 +324,7 @@ class Predictor(predictor.LoadedModel):
     pairs: Iterable[tuple[str, str]],
     n_best_size: int = 20,
     max_answer_length: int = 30,
-    null_score_diff_threshold: float = 0.0,
+    null_score_diff_threshold: float | None = None,
   ) -> list[list[Answer]]:
     """Answers questions.
 
@@ -331,7 +333,8 @@ class Predictor(predictor.LoadedModel):
       n_best_size: maximum number of answers per question.
       max_answer_length: maximum length of an answer, in tokens.
       null_score_diff_threshold: the first answer is "" if the null score minus
-        the score of the best span is above this (SQuAD 2.0 only).
+        the score of the best span is above this (SQuAD 2.0 only); None for the
+        one of the model, which --do_eval tunes, or 0.
 
     Returns:
       The answers to each question, best first; empty for a passage without
@@ -343,6 +346,10 @@ class Predictor(predictor.LoadedModel):
     pairs = predictor.checked(
       pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
     )
+    if null_score_diff_threshold is None:
+      null_score_diff_threshold = self.description.get(
+        "null_score_diff_threshold", 0.0
+      )
     decode = functools.partial(
       self._decode, n_best_size, max_answer_length, null_score_diff_threshold
     )
@@ -776,11 +783,18 @@ def answer_questions(
     checkpoint: None for the model of --init_checkpoint.
   """
   found, settings = run_report.Findings(), run.settings
+  if settings.version_2_with_negative and not settings.run.do_eval:
+    log_stored_threshold(run)
   found.results = squad_results.decode(
     settings, data.predict, windows, logits, data.questions
   )
   if settings.run.do_eval:
     write_metrics(run, found.results, checkpoint)
+    threshold = found.results.get("best_f1_thresh", math.inf)
+    if math.isfinite(threshold):  # it is not if the best is to answer nothing
+      store_thresholds(
+        run, settings.predict_file, null_score_diff_threshold=threshold
+      )
     answered = report_sections.read_answers(settings, data.questions)
     found.sections = report_sections.squad_sections(
       answered, found.results, settings.null_score_diff_threshold
@@ -792,6 +806,21 @@ def answer_questions(
     *squad_results.answers_to_compare(run.output_dir, data.questions)
   )
   return found
+
+
+def log_stored_threshold(run: Run) -> None:
+  """Names the tuned threshold of the model, if the answers have another."""
+  description = model_json.load_trained(run.output_dir, run.trained)
+  used = run.settings.null_score_diff_threshold
+  stored = description.get("null_score_diff_threshold", used)
+  if stored != used:
+    logging.info(
+      "--null_score_diff_threshold=%s, but the model has %s, tuned on %s, which"
+      " Predictor uses. Give that for the same answers",
+      used,
+      stored,
+      description.get("tuned_on", "a dev set"),
+    )
 
 
 def answer_interactively(run: Run, checkpoint: str | None) -> None:

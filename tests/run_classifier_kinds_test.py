@@ -233,6 +233,23 @@ def test_predictions_obey_the_thresholds(topics):
   assert results["eval_micro_f1_tuned"] == pytest.approx(f1(TRUTH, said))
 
 
+def test_the_thresholds_name_their_data(topics):
+  model = json.loads((topics / "model.json").read_text())
+  assert model["tuned_on"] == str(topics.parent / "dev.tsv")
+
+
+def test_given_thresholds_win(topics):
+  with run_classifier.Predictor(str(topics)) as predictor:
+    stored = predictor.predict([text for text, *_ in TEXTS])
+    given = predictor.predict([text for text, *_ in TEXTS], {"mood": 0})
+    for thresholds in ({"weather": 0.5}, {"mood": float("nan")}, {"mood": 2}):
+      with pytest.raises(InputError, match="thresholds: "):
+        predictor.predict(["a"], thresholds)
+  assert any("mood" not in prediction.label for prediction in stored)
+  for prediction, other in zip(stored, given):
+    assert {*other.label} == {*prediction.label, "mood"}
+
+
 def test_the_predictor_obeys_the_thresholds(topics):
   table, lines = read_outputs(topics)
   with run_classifier.Predictor(str(topics)) as predictor:

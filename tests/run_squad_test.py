@@ -174,6 +174,44 @@ def test_the_best_threshold_gives_the_best_score(answer, place, trained):
   assert float(again["f1"]) == pytest.approx(float(results["best_f1"]))
 
 
+def test_the_tuned_threshold_is_that_of_the_predictor(place, trained):
+  results = run_outputs.read_results(trained.folder / "eval_results.txt")
+  tuned = float(results["best_f1_thresh"])
+  model = run_outputs.read_json(trained.folder / "model.json")
+  assert model["null_score_diff_threshold"] == tuned
+  assert model["tuned_on"].endswith("/v2.json")
+  assert (
+    f"null_score_diff_threshold tuned on {model['tuned_on']}" in trained.log
+  )
+  odds = run_outputs.read_json(trained.folder / "null_odds.json")
+  assert {odd > tuned for odd in odds.values()} == {True, False}
+  questions = squad_files.read_questions(str(place / "v2.json"))
+  with run_squad.Predictor(str(trained.folder)) as predictor:
+    found = predictor.predict([(q.text, q.context) for q in questions])
+  for question, answers in zip(questions, found):
+    odd = odds[question.id]
+    if abs(odd - tuned) > 1e-4:  # rounding decides the one at the threshold
+      assert (answers[0].text == "") == (odd > tuned)
+
+
+def test_prediction_keeps_its_threshold_and_names_the_tuned_one(
+  answer, place, trained, tmp_path, caplog
+):
+  caplog.set_level("INFO", logger="absl")
+  folder = shutil.copytree(trained.folder, tmp_path / "model")
+  model = run_outputs.read_json(folder / "model.json")
+  model |= {"null_score_diff_threshold": -7.5, "tuned_on": "dev.json"}
+  (folder / "model.json").write_text(json.dumps(model))
+  answer(*V2, predict_file=place / "v2.json", output_dir=folder)
+  expected = run_outputs.read_json(trained.folder / "predictions.json")
+  assert run_outputs.read_json(folder / "predictions.json") == expected
+  assert (
+    "--null_score_diff_threshold=0.0, but the model has -7.5, tuned on"
+    " dev.json, which Predictor uses"
+  ) in caplog.text
+  assert run_outputs.read_json(folder / "model.json") == model
+
+
 def test_decoding_again_gives_the_same_and_sweeps(
   answer, place, trained, capsys
 ):
@@ -211,7 +249,8 @@ def test_predictor_and_conversation_agree_with_the_files(
   output_dir = trained.folder
   questions = squad_files.read_questions(str(place / "v2.json"))
   with run_squad.Predictor(str(output_dir), batch_size=3) as predictor:
-    said = predictor.predict([(q.text, q.context) for q in questions])
+    pairs = [(q.text, q.context) for q in questions]
+    said = predictor.predict(pairs, null_score_diff_threshold=0)
     nothing = predictor.predict([("who ?", " \n")])
   assert [answers[0].text for answers in nothing] == [""]
   predictions = run_outputs.read_json(output_dir / "predictions.json")
@@ -224,11 +263,17 @@ def test_predictor_and_conversation_agree_with_the_files(
     for found in answers:
       assert question.context[found.start : found.end] == found.text
 
-  # The model is asked as it was trained, whatever the other flags say.
+  # The model is asked as it was trained, whatever the other flags say, and with
+  # the given threshold.
   asked = f"{questions[0].context}\n\n{questions[0].text}\n\n"
   stdin = io.TextIOWrapper(io.BytesIO(asked.encode()), "utf-8")
   monkeypatch.setattr("sys.stdin", stdin)
-  answer("--interactive", output_dir=output_dir, doc_stride=1)
+  answer(
+    "--interactive",
+    output_dir=output_dir,
+    doc_stride=1,
+    null_score_diff_threshold=0,
+  )
   lines = capsys.readouterr().out.splitlines()
   best = said[0][0]
   place_said = f"{best.start}-{best.end}" if best.text else "-"

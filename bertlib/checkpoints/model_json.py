@@ -45,6 +45,8 @@ _DESCRIPTION = {
   "max_query_length?": int,
   "embedding?": _EMBEDDING,
   "thresholds?": dict,
+  "null_score_diff_threshold?": float,
+  "tuned_on?": str,
   "precision?": str,
   "xla?": str,
 }

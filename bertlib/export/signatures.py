@@ -485,11 +485,13 @@ class QuestionAnswering(SignatureModel):
 
   n_best_size = 20
   max_answer_length = 30
-  null_score_diff_threshold = 0.0
 
   def __init__(self, description, *args, **kwargs):
     """See base class; InputError if a question leaves no room for text."""
     super().__init__(description, *args, **kwargs)
+    self.null_score_diff_threshold = description.get(
+      "null_score_diff_threshold", 0.0
+    )
     squad_features.check_settings(
       squad_features.WindowSettings.of_model(description)._replace(
         max_seq_length=self.max_seq_length

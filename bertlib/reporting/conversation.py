@@ -38,6 +38,9 @@ def interactive_loop(
   Raises:
     InputError: there is no passage.
   """
+  threshold = None  # that of the model
+  if "null_score_diff_threshold" in settings.receipt.times_given:
+    threshold = settings.null_score_diff_threshold
   lines = iter(lines)
   prompt = print if sys.stdin.isatty() else lambda _: None
   if settings.passage_file:
@@ -58,7 +61,7 @@ def interactive_loop(
       [(line.strip(), passage)],
       settings.n_best_size,
       settings.max_answer_length,
-      settings.null_score_diff_threshold,
+      threshold,
     )
     for answer in answers[:3]:
       span = f"{answer.start}-{answer.end}" if answer.text else "-"

@@ -364,6 +364,11 @@ def _check_labeled(
       )
 
 
+def dev_path(settings: ClassifierSettings) -> str:
+  """Path of the dev set of --task_name=tsv."""
+  return os.path.join(settings.data_dir or "", settings.dev_file)
+
+
 def data_files(
   settings: ClassifierSettings, processor: DataProcessor
 ) -> list[str]:

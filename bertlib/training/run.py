@@ -668,3 +668,25 @@ def write_metrics(
   if precision != "float32":
     results = {**results, "precision": precision}
   result_files.write_results(run.path(f"eval_results{ending}.txt"), results)
+
+
+def store_thresholds(run: Run, data: str, **thresholds: Any) -> None:
+  """Stores tuned thresholds in `model.json`, for `Predictor` and exports.
+
+  An evaluation in 8 bits leaves those of the model's own precision.
+
+  Args:
+    run: the run.
+    data: path of the data set that they were tuned on.
+    **thresholds: entries of `model.json`.
+  """
+  is_stored = bool(model_json.load_description(run.output_dir))
+  if not is_stored or run.settings.compute.precision == "int8":
+    return
+  model_json.add_to_description(run.output_dir, **thresholds, tuned_on=data)
+  logging.info(
+    "%s: has %s tuned on %s; Predictor and export_model.py use it",
+    run.path(model_files.DESCRIPTION),
+    " and ".join(thresholds),
+    data,
+  )

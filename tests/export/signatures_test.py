@@ -59,7 +59,8 @@ MODELS = {
   # Each tag is a complete entity, so that the predictor reports every word.
   "ner": {"script": "run_ner", "labels": ["O", "S-X", "S-Y", "S-Z"]},
   "squad_1": SQUAD | {"version_2_with_negative": False},
-  "squad_2": SQUAD | {"version_2_with_negative": True},
+  "squad_2": SQUAD
+  | {"version_2_with_negative": True, "null_score_diff_threshold": 0.75},
   "pretraining": {"script": "run_pretraining"},
 }
 # Small limits for short texts; squad_2 is tested with the defaults.
@@ -462,7 +463,7 @@ def null_odds(n_best):
 @pytest.mark.unit
 def test_default_limits_of_answers_equal_those_of_the_predictor():
   host = inspect.signature(run_squad.Predictor.predict).parameters
-  for name in ("n_best_size", "max_answer_length", "null_score_diff_threshold"):
+  for name in ("n_best_size", "max_answer_length"):
     assert getattr(signatures.QuestionAnswering, name) == host[name].default
 
 
@@ -482,14 +483,24 @@ def test_answers_are_the_predictor_s_characters(models, kind, pairs):
   assert ("null_odds" in outputs) == (kind == "squad_2")
 
 
+def test_a_given_threshold_replaces_the_tuned_one(models):
+  source = source_of(models("squad_2")[0])
+  export_model.set_threshold(source, -1e9)
+  assert {text for text, *_ in answer(unsaved(source), SIMPLE)[1]} == {""}
+  always_answers = source_of(models("squad_1")[0])
+  with pytest.raises(InputError, match="--null_score_diff_threshold=1: "):
+    export_model.set_threshold(always_answers, 1)
+
+
 def test_null_odds_equal_those_of_the_predictor(models):
   _, model, host = models("squad_2")
   pairs = [*SIMPLE, *DIFFICULT]
   odds = [null_odds(n_best) for n_best in host.predict(pairs)]
   outputs, answers = answer(model, pairs)
   assert_equal(outputs["null_odds"], odds)
-  assert [not text for text, *_ in answers] == [odd > 0 for odd in odds]
-  assert {odd > 0 for odd in odds} == {True, False}
+  # The threshold is the one in model.json; another would give other answers.
+  assert [not text for text, *_ in answers] == [odd > 0.75 for odd in odds]
+  assert {odd > 0 for odd in odds if odd <= 0.75} == {True, False}
 
 
 def test_the_score_is_the_sum_of_start_and_end_logits(models):
