@@ -647,6 +647,26 @@ _EARLY = [
   ),
   found_early("run_classifier", "--resume=must"),
   found_early("run_classifier", "--class_weights=maybe:2"),
+  found_early(
+    "run_classifier",
+    "--dev_fraction=0.2",
+    "--dev_file=dev.tsv",
+    error="--dev_fraction: contradicts --dev_file",
+  ),
+  found_early(
+    "run_classifier",
+    "--task_name=mrpc",
+    "--data_dir={world}/mrpc",
+    "--dev_fraction=0.2",
+    error="--dev_fraction: --task_name=mrpc has a dev set",
+  ),
+  found_early(
+    "run_classifier",
+    "--dev_fraction=0.01",
+    "--do_eval",
+    error="--dev_fraction=0.01: leaves no dev example",
+  ),
+  found_early("run_classifier", "--dev_fraction=1"),
   found_early("run_squad", "--max_query_length=13"),
   found_early(
     "run_squad",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from bertlib import files
-from bertlib.data import tables
+from bertlib.data import example_checks, tables
 from bertlib.data.label_lists import parse_list, split_labels
 from bertlib.errors import InputError, some_of
 from bertlib.text_files import Encoding
@@ -61,6 +61,22 @@ class ChoiceExample(NamedTuple):
   guid: str
   choices: list[tuple[str, str]]
   label: str | None = None
+
+
+def labeled(
+  example: InputExample | ChoiceExample, kind: str
+) -> example_checks.Labeled:
+  """Texts and label of an example for checks, given its `Problem.kind`."""
+  if isinstance(example, ChoiceExample):
+    texts = tuple(itertools.chain.from_iterable(example.choices))
+  elif example.text_b is None:
+    texts = (example.text_a,)
+  else:
+    texts = (example.text_a, example.text_b)
+  label = None if kind == "regression" else example.label
+  if isinstance(label, list):
+    label = tuple(sorted(label))
+  return example_checks.Labeled(texts, label, example.guid)
 
 
 class PaddingInputExample:
@@ -579,6 +595,7 @@ class OwnDataProcessor(SplitProcessor):
     kind: str = "classification",
     label_delimiter: str = ",",
     id_column: str | None = None,
+    dev_fraction: float | None = None,
   ):
     """Stores where files, texts and labels are; reads nothing.
 
@@ -594,6 +611,8 @@ class OwnDataProcessor(SplitProcessor):
       label_delimiter: separates the labels of a multi-label example.
       id_column: column of the unique id, which is the example's `guid`; None
         for the split and the row number.
+      dev_fraction: share of the training file that is the dev set; None if the
+        dev set has a file.
     """
     self._files = files
     self._columns = {
@@ -604,6 +623,7 @@ class OwnDataProcessor(SplitProcessor):
     }
     self._delimiter = label_delimiter
     self._vector_labels = list(labels or ())
+    self._dev_fraction = dev_fraction
     self.labels = list(labels or ())
     self.kind = kind
     self._train_examples: list[InputExample] = []
@@ -643,7 +663,30 @@ class OwnDataProcessor(SplitProcessor):
 
   def get_train_examples(self, data_dir: str) -> list[InputExample]:
     """See base class; `read_labels` has read them, if it was called."""
-    return self._train_examples or super().get_train_examples(data_dir)
+    return self._divided(data_dir)[0]
+
+  def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    """See base class."""
+    if self._dev_fraction is None:
+      return super().get_dev_examples(data_dir)
+    return self._divided(data_dir)[1]
+
+  def _divided(
+    self, data_dir: str
+  ) -> tuple[list[InputExample], list[InputExample]]:
+    """Examples of the training file to train on, and to evaluate on."""
+    examples = self._train_examples or self._read(data_dir, "train")
+    if self._dev_fraction is None:
+      return examples, []
+    train, dev = example_checks.draw_dev_set(
+      [labeled(example, self.kind) for example in examples], self._dev_fraction
+    )
+    if not dev:
+      raise InputError(
+        f"--dev_fraction={self._dev_fraction}: leaves no dev example of"
+        f" {len(examples)}. Give a higher value, or --dev_file"
+      )
+    return [examples[i] for i in train], [examples[i] for i in dev]
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
+from bertlib.settings.ranges import Range
 
 # Tasks, spelled as in their papers.
 TASKS = (
@@ -79,6 +80,12 @@ class ClassifierSettings(TrainingSettings):
     "dev.tsv",
     "Dev set of --task_name=tsv, a .tsv, .csv or .jsonl file; relative to"
     " --data_dir if that is given.",
+  )
+  dev_fraction: float | None = option.number(
+    None,
+    "Share of --train_file of --task_name=tsv to take as the dev set, instead"
+    " of --dev_file: the same rows in every run, stratified by label.",
+    within=Range(0, 1, includes_low=False, includes_high=False),
   )
   test_file: str = option.path(
     "test.tsv",

@@ -14,6 +14,7 @@ from bertlib.checkpoints import finding, loading, model_json
 from bertlib.data import (
   classification,
   classification_records,
+  example_checks,
   model_inputs,
   tables,
 )
@@ -83,11 +84,28 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
       f"--id_column={settings.id_column}: the columns of"
       f" --task_name={settings.task_name} are fixed. Leave out --id_column"
     )
+  _check_dev_fraction(settings, task)
   processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = text_files.encoding_of(settings.text)
   if task == "tsv":
     _find_labels(settings, processor)
   return processor
+
+
+def _check_dev_fraction(settings: ClassifierSettings, task: str) -> None:
+  """Refuses --dev_fraction where there is a dev set."""
+  if settings.dev_fraction is None:
+    return
+  if task != "tsv":
+    raise InputError(
+      f"--dev_fraction: --task_name={settings.task_name} has a dev set. Leave"
+      " the flag out"
+    )
+  if "dev_file" in settings.receipt.times_given:
+    raise InputError(
+      f"--dev_fraction: contradicts --dev_file={settings.dev_file}. Give one of"
+      " them"
+    )
 
 
 def _own_data_processor(
@@ -111,6 +129,7 @@ def _own_data_processor(
     settings.problem_type,
     settings.label_delimiter,
     settings.id_column,
+    settings.dev_fraction,
   )
 
 
@@ -306,6 +325,15 @@ def read_examples(
     predict_sets = {"": _read_predict_file(settings, processor)}
   elif settings.run.do_predict:
     predict_sets = processor.read_sets(settings.data_dir, "test")
+  example_checks.warn_of_faults(
+    [classification.labeled(e, processor.kind) for e in train_examples],
+    {
+      f"the dev set{suffix}": [
+        classification.labeled(e, processor.kind) for e in dev_set
+      ]
+      for suffix, dev_set in eval_sets.items()
+    },
+  )
   return Examples(train_examples, eval_sets, predict_sets)
 
 

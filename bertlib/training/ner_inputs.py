@@ -8,7 +8,7 @@ from typing import NamedTuple
 from absl import logging
 
 from bertlib import text_files
-from bertlib.data import ner, ner_files, ner_tags
+from bertlib.data import example_checks, ner, ner_files, ner_tags
 from bertlib.data.ner import Sentence
 from bertlib.errors import InputError
 from bertlib.metrics import ner_scores
@@ -215,6 +215,9 @@ def read_data(
       scheme,
       labels,
     )
+  example_checks.warn_of_faults(
+    _labeled(train_set), {"the dev set": _labeled(dev_set)}
+  )
   if settings.run.do_predict:
     predict_set = ner_files.read_sentences(
       settings.predict_file,
@@ -222,6 +225,13 @@ def read_data(
       text_files.encoding_of(settings.text),
     )
   return Data(train_set, dev_set, predict_set)
+
+
+def _labeled(sentences: Sequence[Sentence]) -> list[example_checks.Labeled]:
+  return [
+    example_checks.Labeled((s.text,), tuple(s.tags), s.location)
+    for s in sentences
+  ]
 
 
 def data_files(settings: NerSettings, data: Data) -> list[str]:

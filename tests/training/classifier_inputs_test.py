@@ -77,3 +77,69 @@ def test_dev_examples_without_label_are_refused_before_training():
   settings = option.make(ClassifierSettings, task_name="own", do_eval=True)
   with pytest.raises(InputError, match=r"^dev-2: has no label\. Eval"):
     classifier_inputs.read_examples(settings, UnlabeledDevSet())
+
+
+# A dev set from the training file
+
+
+def divided(tmp_path, **flags):
+  """Examples of a table of ten rows, half of it the dev set."""
+  rows = [f"text {number}\t{'xy'[number % 2]}" for number in range(10)]
+  (tmp_path / "train.tsv").write_text("\n".join(["text\tlabel", *rows, ""]))
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    text_a_column="text",
+    label_column="label",
+    train_batch_size=1,
+    labels=["x", "y"],
+    dev_fraction=0.4,
+    **flags,
+  )
+  processor = classifier_inputs.make_processor(settings)
+  return classifier_inputs.read_examples(settings, processor)
+
+
+def texts_of(examples):
+  return [example.text_a for example in examples]
+
+
+def test_dev_fraction_divides_the_training_file(tmp_path):
+  both = divided(tmp_path, do_train=True, do_eval=True)
+  dev = texts_of(both.eval_sets[""])
+  assert len(dev) == 4
+  assert sorted(texts_of(both.train) + dev) == [f"text {n}" for n in range(10)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_runs_get_the_same_dev_set(tmp_path, seed):
+  dev = divided(tmp_path, do_eval=True).eval_sets[""]
+  train = divided(tmp_path, do_train=True, seed=seed).train
+  assert not {*texts_of(dev)} & {*texts_of(train)}
+  assert len(dev) + len(train) == 10
+
+
+def test_dev_fraction_without_evaluation_trains_on_its_part_alone(tmp_path):
+  examples = divided(tmp_path, do_train=True)
+  assert len(examples.train) == 6 and examples.eval_sets == {}
+
+
+def test_texts_in_both_sets_are_warned_of(tmp_path, caplog):
+  for name in ("train.tsv", "dev.tsv"):
+    (tmp_path / name).write_text("a\tx\nb\ty\n")
+  settings = option.make(
+    ClassifierSettings,
+    task_name="tsv",
+    data_dir=str(tmp_path),
+    train_batch_size=1,
+    do_train=True,
+    do_eval=True,
+  )
+  processor = classifier_inputs.make_processor(settings)
+  classifier_inputs.read_examples(settings, processor)
+  (warning,) = caplog.messages
+  assert warning.startswith(
+    "the dev set: examples with a text of the training set: 2 of 2, the first:"
+    " dev-1, the text of train-1"
+  )
