@@ -32,6 +32,7 @@ def check(values: flags.FlagValues) -> None:
   _check_output_dir(values)
   _check_initial_model(values)
   _check_tpu(values)
+  _check_dev_fraction(values)
   _check_workers(values)
   _check_int8(values)
   _check_evaluation(values)
@@ -89,6 +90,15 @@ def _check_tpu(values: flags.FlagValues) -> None:
   if _value(values, "use_tpu") and kind not in (None, "tpu"):
     raise InputError(
       f"--use_tpu: contradicts --distribution={kind}. Give one of them"
+    )
+
+
+def _check_dev_fraction(values: flags.FlagValues) -> None:
+  """Refuses a part of the training file beside a file as dev set."""
+  if _value(values, "dev_fraction") and values["dev_file"].present:
+    raise InputError(
+      f"--dev_fraction: contradicts --dev_file={values.dev_file}. Give one of"
+      " them"
     )
 
 

@@ -84,28 +84,16 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
       f"--id_column={settings.id_column}: the columns of"
       f" --task_name={settings.task_name} are fixed. Leave out --id_column"
     )
-  _check_dev_fraction(settings, task)
+  if settings.dev_fraction and task != "tsv":
+    raise InputError(
+      f"--dev_fraction: --task_name={settings.task_name} has a dev set. Leave"
+      " the flag out"
+    )
   processor.skip_bad_rows = settings.bad_rows == "skip"
   processor.encoding = text_files.encoding_of(settings.text)
   if task == "tsv":
     _find_labels(settings, processor)
   return processor
-
-
-def _check_dev_fraction(settings: ClassifierSettings, task: str) -> None:
-  """Refuses --dev_fraction where there is a dev set."""
-  if settings.dev_fraction is None:
-    return
-  if task != "tsv":
-    raise InputError(
-      f"--dev_fraction: --task_name={settings.task_name} has a dev set. Leave"
-      " the flag out"
-    )
-  if "dev_file" in settings.receipt.times_given:
-    raise InputError(
-      f"--dev_fraction: contradicts --dev_file={settings.dev_file}. Give one of"
-      " them"
-    )
 
 
 def _own_data_processor(
