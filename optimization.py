@@ -69,6 +69,8 @@ class StepOptions(NamedTuple):
     jit_norm: whether XLA compiles the norm of the gradients, for one GPU: each
       is read once, without a copy in float32.
     on_cpu: whether moments and weight update stay in host memory.
+    loss_scale: fixed loss scale of float16; 0 for one that adapts. Whoever
+      builds the step makes the object that `training_step` takes.
   """
 
   optimizer: str = "adamw"
@@ -86,6 +88,7 @@ class StepOptions(NamedTuple):
   jit_compile: bool = False
   jit_norm: bool = False
   on_cpu: bool = False
+  loss_scale: float = 0.0
 
 
 class TrainingStep(NamedTuple):

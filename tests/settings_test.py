@@ -375,3 +375,15 @@ def test_given_masks_are_not_more_than_the_tokens():
   check("--max_seq_length=16", "--max_predictions_per_seq=16", **defined)
   with pytest.raises(InputError, match=r"^--max_predictions_per_seq=17"):
     check("--max_seq_length=16", "--max_predictions_per_seq=17", **defined)
+
+
+@pytest.mark.parametrize(
+  ("precision", "warns"), [("float32", True), ("float16", False)]
+)
+def test_a_loss_scale_of_another_precision_is_named(precision, warns, caplog):
+  values = flags.FlagValues()
+  option.define(classifier.ClassifierSettings, values, required=False)
+  values(["command", "--loss_scale=128", f"--precision={precision}"])
+  with caplog.at_level("WARNING"):
+    rules.check(values)
+  assert ("--loss_scale: has no effect" in caplog.text) == warns

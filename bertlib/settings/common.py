@@ -243,6 +243,13 @@ class OptimizerSettings:
     " it. 0 disables clipping.",
     NOT_NEGATIVE,
   )
+  loss_scale: float = option.number(
+    0.0,
+    "Fixed factor of the loss with --precision=float16, so that float16 can"
+    " hold the gradients; a step whose gradients overflow is skipped. 0 adapts"
+    " the factor.",
+    NOT_NEGATIVE,
+  )
   schedule: str = option.choice(
     "linear",
     SCHEDULES,

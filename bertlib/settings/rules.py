@@ -35,6 +35,7 @@ def check(values: flags.FlagValues) -> None:
   _check_dev_fraction(values)
   _check_workers(values)
   _check_int8(values)
+  _check_loss_scale(values)
   _check_evaluation(values)
   _check_training_length(values)
   _check_masks(values)
@@ -135,6 +136,13 @@ def _check_int8(values: flags.FlagValues) -> None:
     raise InputError(
       "--precision=int8: for CPUs only. Give --precision=bfloat16 on a TPU"
     )
+
+
+def _check_loss_scale(values: flags.FlagValues) -> None:
+  """Warns of a loss scale that is not used."""
+  precision = _value(values, "precision")
+  if _value(values, "loss_scale") and precision not in ("float16", "auto"):
+    logging.warning("--loss_scale: has no effect without --precision=float16")
 
 
 def _check_initial_model(values: flags.FlagValues) -> None:

@@ -90,7 +90,7 @@ def train_spec(
   Raises:
     ValueError: a `BatchLoss` has micro-batches, but dropout has no seed.
   """
-  loss_scale = gradients.LossScale() if arguments.scales_loss else None
+  loss_scale = _make_loss_scale(arguments)
   accumulated = _compute_gradients(
     arguments, loss_fn, batch, params, loss_scale
   )
@@ -136,12 +136,22 @@ def train_spec(
   )
 
 
+def _make_loss_scale(
+  arguments: TrainingArguments,
+) -> gradients.LossScale | gradients.FixedLossScale | None:
+  """The loss scale of float16; None for other precisions."""
+  if not arguments.scales_loss:
+    return None
+  fixed = arguments.step_options.loss_scale
+  return gradients.FixedLossScale(fixed) if fixed else gradients.LossScale()
+
+
 def _compute_gradients(
   arguments: TrainingArguments,
   loss_fn,
   batch: Mapping[str, Any],
   params: Mapping[str, Any],
-  loss_scale: gradients.LossScale | None,
+  loss_scale: gradients.LossScale | gradients.FixedLossScale | None,
 ) -> optimization.Gradients:
   """Gradients of a loss function or `BatchLoss`, see `train_spec`."""
   options = arguments.step_options

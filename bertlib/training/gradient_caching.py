@@ -34,7 +34,7 @@ def compute_gradients(
   batch_loss: BatchLoss,
   batch: Mapping[str, Any],
   num_micro_batches: int = 1,
-  loss_scale: gradients.LossScale | None = None,
+  loss_scale: gradients.LossScale | gradients.FixedLossScale | None = None,
   frozen: Frozen | None = None,
   num_tpu_cores: int = 1,
 ) -> Gradients:

@@ -15,7 +15,7 @@ def compute_gradients(
   loss_fn: Callable[[dict[str, Any], Any], tuple[Any, dict[str, Any]]],
   batch: Mapping[str, Any],
   num_micro_batches: int = 1,
-  loss_scale: LossScale | None = None,
+  loss_scale: LossScale | FixedLossScale | None = None,
   frozen: Frozen | None = None,
 ) -> Gradients:
   """Gradients of a batch, accumulated over micro-batches to save memory.
@@ -214,6 +214,18 @@ class LossScale:
         tf.where(is_finite & ~is_due, good_steps, tf.zeros_like(good_steps))
       ),
     )
+
+
+class FixedLossScale:
+  """A loss scale that stays as it is, see `LossScale`; has no variables."""
+
+  def __init__(self, value: float):
+    self.value = tf.constant(value, tf.float32)
+
+  def adapt(self, norm):
+    """Op that does nothing."""
+    del norm
+    return tf.no_op()
 
 
 # Dropout draws

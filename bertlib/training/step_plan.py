@@ -237,6 +237,7 @@ def step_options(optimizer: OptimizerSettings) -> optimization.StepOptions:
     beta_2=optimizer.beta_2,
     epsilon=optimizer.epsilon,
     clip_norm=optimizer.clip_norm,
+    loss_scale=optimizer.loss_scale,
     layer_decay=optimizer.layer_decay,
     frozen=optimization.Frozen(
       optimizer.freeze_layers, optimizer.freeze_embeddings

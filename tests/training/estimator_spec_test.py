@@ -142,15 +142,22 @@ def test_plain_computation_has_no_loss_scale():
   assert not arguments_of(compute=modeling.Compute()).scales_loss
 
 
-def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log):
+@pytest.mark.parametrize(
+  ("fixed", "shown"), [(0.0, "3.277e+04"), (128.0, "128")]
+)
+def test_a_scaled_loss_is_shown_as_it_is_with_its_scale(log, fixed, shown):
   with tf.Graph().as_default():
-    spec = train_spec(loss_of_weight, compute=FastCompute(tf.float16))
+    spec = train_spec(
+      loss_of_weight,
+      compute=FastCompute(tf.float16),
+      options=StepOptions(loss_scale=fixed),
+    )
     with tf.train.SingularMonitoredSession(
       hooks=spec.training_hooks
     ) as session:
       session.run(spec.train_op)
   (line,) = (line for line in log if line.startswith("step 1 of 10"))
-  assert "loss 1," in line and "loss scale 3.277e+04;" in line
+  assert "loss 1," in line and f"loss scale {shown};" in line
 
 
 def test_scalars_reach_tensorboard(tmp_path):

@@ -10,7 +10,11 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 from bertlib.compute import FastCompute
-from bertlib.training.gradients import LossScale, compute_gradients
+from bertlib.training.gradients import (
+  FixedLossScale,
+  LossScale,
+  compute_gradients,
+)
 from optimization import Frozen, StepOptions
 
 pytestmark = pytest.mark.graph
@@ -348,8 +352,8 @@ def test_an_unused_weight_has_no_gradient():
 class ScaledTraining:
   """Training of one weight with loss scaling; a factor of the loss is fed."""
 
-  def __init__(self, options=None, **constants):
-    self.loss_scale = LossScale(**constants)
+  def __init__(self, options=None, loss_scale=None, **constants):
+    self.loss_scale = loss_scale or LossScale(**constants)
     self._factor = tf.placeholder(tf.float32, [])
     weight = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
     batch = {"x": tf.constant([[1.0, 3.0], [2.0, 5.0]])}
@@ -438,8 +442,9 @@ def test_overflow_of_only_the_scaled_gradient_halves_the_scale(session):
   assert np.isfinite(scaled.values(session)["w"]).all()
 
 
-def test_a_scaled_step_equals_a_plain_one(session):
-  scaled = ScaledTraining(initial=2.0**15)
+@pytest.mark.parametrize("make_scale", [LossScale, FixedLossScale])
+def test_a_scaled_step_equals_a_plain_one(session, make_scale):
+  scaled = ScaledTraining(loss_scale=make_scale(2.0**15))
   norm, weight = scaled.step.gradient_norm, tf.trainable_variables()[0]
   with tf.Graph().as_default(), tf.Session() as plain_session:
     plain = tf.get_variable("w", initializer=tf.constant([1.0, -2.0]))
@@ -454,6 +459,18 @@ def test_a_scaled_step_equals_a_plain_one(session):
   assert session.run(norm, {scaled._factor: 1.0}) == expected_norm
   scaled.scales(session, [1.0])
   np.testing.assert_allclose(session.run(weight), expected, rtol=1e-6)
+
+
+def test_a_fixed_scale_stays_and_skips_steps_that_overflow(session):
+  scaled = ScaledTraining(loss_scale=FixedLossScale(128.0))
+  session.run(tf.global_variables_initializer())
+  assert not [name for name in scaled.values(session) if "scale" in name]
+  weights = []
+  for factor in (1.0, np.inf, 1.0):
+    assert scaled.scales(session, [factor]) == [128.0]
+    weights.append(scaled.values(session)["w"])
+  np.testing.assert_array_equal(weights[0], weights[1])
+  assert (weights[1] != weights[2]).all()
 
 
 def test_the_scale_is_saved_and_not_trained(session, tmp_path):

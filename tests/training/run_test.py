@@ -90,6 +90,7 @@ def test_every_flag_of_a_step_arrives(flags):
   flags.beta_1, flags.beta_2, flags.epsilon = 0.8, 0.99, 1e-8
   flags.schedule, flags.schedule_power = "polynomial", 2.0
   flags.layer_decay, flags.freeze_layers = 0.75, 1
+  flags.loss_scale = 128.0
   flags.freeze_embeddings = True
   how, options = plan(flags)
   assert how.recompute
@@ -108,6 +109,7 @@ def test_every_flag_of_a_step_arrives(flags):
     num_micro_batches=3,
     jit_compile=False,
     on_cpu=True,
+    loss_scale=128.0,
   )
 
 
