@@ -303,6 +303,12 @@ def test_names_and_aliases_are_unique():
   assert len(names) == len({name.lower() for name in names})
 
 
+def test_a_name_of_gluonnlp_keeps_the_casing_of_the_model():
+  model = published_models.find("clinicalbert_uncased")
+  assert model.name == "Bio_ClinicalBERT"
+  assert not model.do_lower_case
+
+
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_an_archive_is_consistent_with_its_name(name):
   model = TABLE[name]
