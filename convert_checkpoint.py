@@ -4,7 +4,7 @@
 
 Weights are only renamed and transposed, so a round trip is bitwise exact. A
 tensor without a counterpart in the other format is an error, so that no weight
-is dropped silently. PyTorch is needed only to read `pytorch_model.bin`.
+is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 
 The same command strips, averages and renames TensorFlow checkpoints
 (`bertlib/checkpoints/rewrite.py`) and compares models
@@ -77,6 +77,7 @@ def _convert(settings: ConversionSettings) -> None:
       settings.architecture,
       settings.do_lower_case,
       settings.overwrite,
+      as_pytorch=settings.to == "pytorch",
     )
 
 

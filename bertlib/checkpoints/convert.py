@@ -2,7 +2,7 @@
 
 Weights are only renamed and transposed, so a round trip is bitwise exact. A
 tensor without a counterpart in the other format is an error, so that no weight
-is dropped silently. PyTorch is needed only to read `pytorch_model.bin`.
+is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 """
 
 from __future__ import annotations
@@ -163,6 +163,9 @@ _CONFIG_KEYS = (
   "type_vocab_size",
   "vocab_size",
 )
+
+# Files of the weights, of which Hugging Face reads the first.
+_SAFETENSORS, _PYTORCH = "model.safetensors", "pytorch_model.bin"
 
 # Keys of `config.json` that describe the files, not the model.
 _FILE_KEYS = (
@@ -407,6 +410,7 @@ def tensorflow_to_huggingface(
   architecture: str | None = None,
   do_lower_case: bool | None = None,
   overwrite: bool = False,
+  as_pytorch: bool = False,
 ) -> None:
   """Converts a checkpoint to a Hugging Face folder; prints what was written.
 
@@ -426,11 +430,15 @@ def tensorflow_to_huggingface(
     do_lower_case: None for the value in `model.json`, or else in `config_file`,
       or else by the capital letters of the vocabulary.
     overwrite: whether to replace existing files.
+    as_pytorch: whether to write `pytorch_model.bin` instead of
+      `model.safetensors`.
 
   Raises:
     InputError: a tensor is missing or unexpected, or has another shape or
-      dtype; no class has all the heads; or a file exists.
+      dtype; no class has all the heads; a file exists; or PyTorch is needed and
+      missing.
   """
+  weights = _weights_file(target_dir, as_pytorch)
   activations = {name: hf_name for hf_name, name in _ACTIVATIONS.items()}
   config = _read_config(config_file, activations)
   vocab = _read_vocab(vocab_file)
@@ -473,9 +481,8 @@ def tensorflow_to_huggingface(
   }
   inputs = [config_file, vocab_file, *files.checkpoint_files(checkpoint)]
   with files.atomic_files(target_dir, overwrite, inputs) as folder:
-    rewrite.write_safetensors(
-      os.path.join(folder, "model.safetensors"), tensors
-    )
+    write = rewrite.write_pytorch if as_pytorch else rewrite.write_safetensors
+    write(os.path.join(folder, weights), tensors)
     _write_json(os.path.join(folder, "config.json"), config)
     _write_json(os.path.join(folder, "tokenizer_config.json"), tokenizer_config)
     _write_bytes(os.path.join(folder, model_files.VOCAB), vocab)
@@ -484,9 +491,23 @@ def tensorflow_to_huggingface(
         folder, description, projection, config["hidden_size"]
       )
   print(f"architecture: {architecture}")
-  _print_written(os.path.join(target_dir, "model.safetensors"), tensors, parts)
+  _print_written(os.path.join(target_dir, weights), tensors, parts)
   if is_sentence_model:
     print(sentence_transformers.describe_vectors(description))
+
+
+def _weights_file(target_dir: str, as_pytorch: bool) -> str:
+  """Name of the file of the weights; checks that it can be written and read."""
+  if not as_pytorch:
+    return _SAFETENSORS
+  rewrite.import_torch(os.path.join(target_dir, _PYTORCH), "write")
+  other = os.path.join(target_dir, _SAFETENSORS)
+  if os.path.exists(other):
+    raise InputError(
+      f"{other}: transformers would read it instead of {_PYTORCH}. Remove it,"
+      " or give another --output"
+    )
+  return _PYTORCH
 
 
 def _as_tensors(

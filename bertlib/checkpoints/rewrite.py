@@ -417,13 +417,27 @@ def _import_safetensors():
   return safetensors
 
 
-def _read_pytorch(path: str) -> dict[str, np.ndarray]:
+def import_torch(path: str, action: str):
+  """Imports PyTorch.
+
+  Args:
+    path: the file that needs it.
+    action: "read" or "write".
+
+  Raises:
+    InputError: it is not installed.
+  """
   try:
     import torch
   except ImportError as error:
     raise InputError(
-      f"{path}: only PyTorch can read it: pip install -e .[torch]"
+      f"{path}: only PyTorch can {action} it: pip install -e .[torch]"
     ) from error
+  return torch
+
+
+def _read_pytorch(path: str) -> dict[str, np.ndarray]:
+  torch = import_torch(path, "read")
   # Older versions can execute code despite `weights_only` (CVE-2025-32434).
   if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     raise InputError(
@@ -457,3 +471,9 @@ def write_safetensors(path: str, tensors: dict[str, np.ndarray]) -> None:
   save = _import_safetensors().numpy.save
   with open(path, "wb") as file:
     file.write(save(tensors, metadata=pytorch))
+
+
+def write_pytorch(path: str, tensors: dict[str, np.ndarray]) -> None:
+  """Writes tensors as a PyTorch state dict; see `import_torch`."""
+  torch = import_torch(path, "write")
+  torch.save({n: torch.from_numpy(t) for n, t in tensors.items()}, path)

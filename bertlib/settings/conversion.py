@@ -55,9 +55,10 @@ class ConversionSettings(option.CommandSettings):
   )
   to: str | None = option.choice(
     None,
-    ["tensorflow", "huggingface"],
-    "Format to write. If not given, tensorflow if --input has a config.json,"
-    " otherwise huggingface.",
+    ["tensorflow", "huggingface", "pytorch"],
+    "Format to write: pytorch is a Hugging Face folder with pytorch_model.bin"
+    " instead of model.safetensors. If not given, tensorflow if --input has a"
+    " config.json, otherwise huggingface.",
     section="output",
     basic=True,
   )

@@ -551,6 +551,42 @@ def test_pytorch_bfloat16_is_widened_exactly(tmp_path):
   )
 
 
+def test_pytorch_weights_are_written(tmp_path):
+  torch = pytest.importorskip("torch")
+  tensors = random_bits(ARCHITECTURES["BertForSequenceClassification"])
+  middle = to_tensorflow(make_huggingface(tmp_path / "a", tensors), tmp_path)
+  target = to_huggingface(
+    f"{middle}/bert_model.ckpt", tmp_path, as_pytorch=True
+  )
+  assert not (target / "model.safetensors").exists()
+  written = torch.load(target / "pytorch_model.bin", weights_only=True)
+  run_outputs.assert_same_bits(
+    {name: tensor.numpy() for name, tensor in written.items()}, tensors
+  )
+
+
+@pytest.mark.unit
+def test_without_pytorch_its_file_is_not_written(tmp_path, monkeypatch):
+  source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
+  checkpoint = f"{to_tensorflow(source, tmp_path)}/bert_model.ckpt"
+  monkeypatch.setitem(sys.modules, "torch", None)
+  with pytest.raises(InputError, match=r"can write it: pip install -e \.\[tor"):
+    to_huggingface(checkpoint, tmp_path, as_pytorch=True)
+  assert not (tmp_path / "huggingface").exists()
+
+
+@pytest.mark.unit
+def test_pytorch_weights_beside_others_are_refused(tmp_path, monkeypatch):
+  source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
+  checkpoint = f"{to_tensorflow(source, tmp_path)}/bert_model.ckpt"
+  target = to_huggingface(checkpoint, tmp_path)
+  before = (target / "model.safetensors").read_bytes()
+  monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace())
+  with pytest.raises(InputError, match="would read it instead of pytorch_mod"):
+    to_huggingface(checkpoint, tmp_path, overwrite=True, as_pytorch=True)
+  assert (target / "model.safetensors").read_bytes() == before
+
+
 class MakesFolder:
   """Creates a folder when unpickled, which shows that code was executed."""
 
