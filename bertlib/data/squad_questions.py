@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from bertlib.data import squad_files
+from bertlib.data import example_checks, squad_files
 from bertlib.data.squad_examples import SquadExample
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -47,6 +47,29 @@ def check_answers(
         f"{settings.predict_file}, question {question.id}: has no gold"
         " answer. Leave out --do_eval, or give --version_2_with_negative"
       )
+
+
+def warn_of_faults(
+  train: Iterable[squad_files.Question], dev: Iterable[squad_files.Question]
+) -> None:
+  """Warns of faults of questions and contexts, see `example_checks`.
+
+  Args:
+    train: the training set; may be empty.
+    dev: the questions to evaluate; may be empty.
+  """
+  train, dev = (
+    [
+      example_checks.Labeled(
+        (question.text, question.context),
+        tuple(sorted({answer.text for answer in question.answers})),
+        f"question {question.id}",
+      )
+      for question in questions
+    ]
+    for questions in (train, dev)
+  )
+  example_checks.warn_of_faults(train, {"the dev set": dev})
 
 
 def write_unaligned(

@@ -16,11 +16,7 @@ from bertlib.data import (
   squad_windows,
   vocabulary,
 )
-from bertlib.data.squad_examples import (
-  SquadExample,
-  make_examples,
-  read_squad_examples,
-)
+from bertlib.data.squad_examples import SquadExample, make_examples
 from bertlib.errors import InputError
 from bertlib.metrics import squad_answer_files
 from bertlib.settings.common import ModelSettings
@@ -39,8 +35,11 @@ def read_data(run: Run) -> squad_questions.SquadData:
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
   data = squad_questions.SquadData([], [], [], [])
+  to_train_on: Sequence[squad_files.Question] = ()
   if settings.run.do_train:
-    train = read_squad_examples(
+    to_train_on = squad_files.read_questions(settings.train_file)
+    train = make_examples(
+      to_train_on,
       settings.train_file,
       True,
       settings.version_2_with_negative,
@@ -59,6 +58,7 @@ def read_data(run: Run) -> squad_questions.SquadData:
     if settings.run.do_eval or eval_steps or settings.sweeps:
       squad_questions.check_answers(settings, questions)
       data = data._replace(questions=questions)
+  squad_questions.warn_of_faults(to_train_on, data.questions)
   return data
 
 
