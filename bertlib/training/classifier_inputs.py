@@ -381,8 +381,9 @@ def _check_labeled(
 
 
 def dev_path(settings: ClassifierSettings) -> str:
-  """Path of the dev set of --task_name=tsv."""
-  return os.path.join(settings.data_dir or "", settings.dev_file)
+  """Path of the table with the dev set of --task_name=tsv."""
+  file = settings.train_file if settings.dev_fraction else settings.dev_file
+  return os.path.join(settings.data_dir or "", file)
 
 
 def data_files(

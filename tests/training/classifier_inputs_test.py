@@ -143,3 +143,16 @@ def test_texts_in_both_sets_are_warned_of(tmp_path, caplog):
     "the dev set: examples with a text of the training set: 2 of 2, the first:"
     " dev-1, the text of train-1"
   )
+
+
+@pytest.mark.parametrize(
+  ("flags", "expected"),
+  [
+    ({"dev_file": "d.csv"}, "d.csv"),
+    ({"dev_file": "d.csv", "data_dir": "data"}, "data/d.csv"),
+    ({"train_file": "t.csv", "dev_fraction": 0.2}, "t.csv"),
+  ],
+)
+def test_a_tuned_threshold_names_the_table_with_the_dev_set(flags, expected):
+  settings = option.make(ClassifierSettings, **flags)
+  assert classifier_inputs.dev_path(settings) == expected
