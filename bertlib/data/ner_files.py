@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -121,18 +121,20 @@ def _read_tags(
   return result
 
 
-def _check_not_json(path: str, lines: Iterable[str]) -> None:
+def _check_not_json(path: str, lines: Sequence[str]) -> None:
   """Refuses JSON in a file whose name does not end in .jsonl."""
-  first = next(filter(str.strip, lines), "")
-  try:
-    value = json.loads(first)
-  except ValueError:
-    return
-  if value and isinstance(value, (dict, list)):
-    raise InputError(
-      f"{path}: is JSON. JSON is read from files named .jsonl, with one object"
-      " per line"
-    )
+  first = next(filter(str.strip, lines), "").lstrip()
+  # A line per object, or one value over many lines.
+  for text in (first, "\n".join(lines)) if first.startswith(("[", "{")) else ():
+    try:
+      value = json.loads(text)
+    except ValueError:
+      continue
+    if value:
+      raise InputError(
+        f"{path}: is JSON. JSON is read from files named .jsonl, with one"
+        " object per line"
+      )
 
 
 # Columns
@@ -142,6 +144,9 @@ _TAG_NAMES = ("label", "labels", "ner", "ner_tag", "ner_tags", "tag", "tags")
 
 # Several words: with spaces, or with Chinese or Japanese punctuation.
 _SEVERAL_WORDS = re.compile(r".*\S +\S.*|.*\w[、。，！？；]\w.*|.*\w\w[。！？]")
+
+# A word and its tag, in columns with another delimiter.
+_TAGGED_WORD = re.compile(r".+[,;|](O|[BIES]-\S+)")
 
 # A comment of CoNLL-U.
 _COMMENT = re.compile(r"#\s*(\S+ = |newdoc\b|newpar\b)")
@@ -231,8 +236,15 @@ def _check_not_running_text(
   """Refuses a file to tag whose lines may be sentences instead of words."""
   if columns.word != 1:
     return
+  words = [line for line in lines if line.strip()]
+  if words and all(map(_TAGGED_WORD.fullmatch, words)):
+    raise InputError(
+      f"{path}: has a tag in each word, such as {words[0]}. Give --delimiter"
+    )
   suspect = None
   for number, line in enumerate(lines, start=1):
+    if line.startswith("-DOCSTART-"):
+      continue
     fields = _split(line, columns.delimiter)
     if len(fields) == 1:
       is_text = bool(_SEVERAL_WORDS.fullmatch(line))
@@ -286,7 +298,7 @@ def _tag(fields: Sequence[str], columns: Columns, where: str) -> str:
   if len(fields) == 1:
     raise InputError(
       f"{where}: has words without tags. Give each word a tag, in a further"
-      " column"
+      " column, or the --delimiter of the columns"
     )
   return _field(fields, columns.tag, "tag", where)
 

@@ -261,6 +261,7 @@ def test_standard_tags_are_not_reported(tmp_path, caplog):
     ("Ann left Rome .\nBob met Ann Lee .\n", 1),
     ("Ann left .\nAnn met Bob .\n", 1),
     ("Ann\n\nAnn left .\n", 3),
+    ("-DOCSTART- -X- O\n\nAnn left .\n", 3),
     ("我爱北京，你呢。\n好\n", 1),
     ("今天天气很好。\n", 1),
   ],
@@ -268,6 +269,12 @@ def test_standard_tags_are_not_reported(tmp_path, caplog):
 def test_sentences_instead_of_words_are_refused(tmp_path, text, line):
   with pytest.raises(InputError, match=f"line {line}: looks like a sentence"):
     ner_files.read_sentences(write(tmp_path, text), TO_TAG)
+
+
+def test_words_with_their_tags_are_refused(tmp_path):
+  path = write(tmp_path, "Ann,B-PER\nleft,O\n\nBob,B-PER\n")
+  with pytest.raises(InputError, match="a tag in each word, such as Ann,B-PER"):
+    ner_files.read_sentences(path, TO_TAG)
 
 
 @pytest.mark.parametrize("delimiter", ["\t", "|"])
@@ -314,7 +321,8 @@ def test_a_hash_is_a_word(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "text", ['{"tokens": ["a"], "tags": ["O"]}\n', '[{"text": "a b"}]\n']
+  "text",
+  ['{"tokens": ["a"], "tags": ["O"]}\n', '[{"text": "a b"}]\n', "[\n{\n}\n]\n"],
 )
 def test_json_is_not_read_as_columns(tmp_path, text):
   with pytest.raises(InputError, match=r"data\.json: is JSON"):

@@ -48,7 +48,7 @@ def test_utf16_units_are_read_and_reported(caplog):
 
 
 def test_bytes_are_read_and_reported(caplog):
-  texts = ("Zoë és Béla", [(0, 4), (8, 13)]), ("Jon", [(0, 3)])
+  texts = ("Zoë és Béla", [(0, 4), (9, 14)]), ("Jon", [(0, 3)])
   assert in_characters(*texts) == [[(0, 3), (7, 11)], [(0, 3)]]
   assert "are read as bytes of UTF-8" in caplog.text
 
