@@ -22,7 +22,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(VocabularySettings)
 
-import json
 import re
 import sys
 from collections import Counter
@@ -32,7 +31,15 @@ from typing import Any, NamedTuple
 from absl import logging
 
 import tokenization
-from bertlib import app, files, folder_lock, lazy_module, terminal, text_files
+from bertlib import (
+  app,
+  files,
+  folder_lock,
+  json_files,
+  lazy_module,
+  terminal,
+  text_files,
+)
 from bertlib.checkpoints import config_schema
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
@@ -453,7 +460,7 @@ def _add(settings: VocabularySettings) -> None:
       tensors = word_embeddings.add_vocab_rows(tensors, pieces, len(entries))
       config["vocab_size"] = len(tensors[word_embeddings.WORD_EMBEDDINGS])
       with atomic_write(settings.output_config) as config_file:
-        text = json.dumps(config, indent=2, ensure_ascii=False)
+        text = json_files.dumps(config, indent=2, ensure_ascii=False)
         config_file.write(f"{text}\n")
         word_embeddings.write_checkpoint(settings.output_checkpoint, tensors)
 

@@ -15,7 +15,6 @@ if __name__ == "__main__":  # Check flags before slow imports.
 import dataclasses
 import errno
 import functools
-import json
 import os
 import tempfile
 import zipfile
@@ -35,6 +34,7 @@ from bertlib import (
   estimator_api,
   files,
   folder_lock,
+  json_files,
   receipt_file,
   text_files,
 )
@@ -384,7 +384,7 @@ def write_jsonl(
           tokenizer.convert_ids_to_tokens(ids), *layers
         )
       ]
-    file.write(json.dumps(line) + "\n")
+    file.write(json_files.dumps(line) + "\n")
 
 
 def write_npz(

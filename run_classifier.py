@@ -743,8 +743,7 @@ def evaluate_sets(
       )
     if arrays:
       found.warnings += run_report.collapse_warning(
-        classification_scores.predicted_labels(problem, rows),
-        classification_scores.gold_labels(dev_set.examples),
+        *result_files.answers_to_compare(predictions)
       )
     if arrays and run.settings.run.do_train and not ending:
       found.sections = report_sections.classification_sections(

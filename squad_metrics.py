@@ -17,9 +17,8 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
   app.parse_flags(SquadMetricsSettings)
 
-import json
 
-from bertlib import app, files
+from bertlib import app, files, json_files
 from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -64,7 +63,7 @@ def main(argv: list[str]) -> None:
   else:
     score = squad_scores.scorer(metric)
     results = squad_scores.evaluate_v1(questions, predictions, score)
-  line = json.dumps(results, indent=indent)
+  line = json_files.dumps(results, indent=indent)
   if settings.out_file:
     with atomic_write(settings.out_file) as file:
       file.write(line)

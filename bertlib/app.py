@@ -15,6 +15,7 @@ from typing import Any, Callable
 from absl import app, flags, logging
 
 from bertlib import errors, receipt_file, tensorflow_log, terminal
+from bertlib.errors import InputError
 from bertlib.settings import command_line, help_text, option, rules
 from bertlib.settings.option import CommandSettings
 
@@ -125,6 +126,8 @@ def run(main: Callable[[list[str]], Any]) -> None:
 def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
   """Replaces `--rerun=run.json` by the flags that were given to that run.
 
+  Only the command line says where to write: a receipt may be of another person.
+
   Args:
     argv: program and arguments.
 
@@ -133,7 +136,8 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
     override them. And the receipt's path, None without `--rerun`.
 
   Raises:
-    InputError: --rerun has no value, or see `receipt_file.flags_to_repeat`.
+    InputError: --rerun has no value; the receipt names an output and the
+      command line does not; or see `receipt_file.flags_to_repeat`.
   """
   known = flags.FlagValues()
   known.set_gnu_getopt()
@@ -143,7 +147,24 @@ def with_receipt(argv: Sequence[str]) -> tuple[list[str], str | None]:
   if not known.rerun:
     return [*argv], None
   given = receipt_file.flags_to_repeat(known.rerun, os.path.basename(program))
-  return [program, *given, *arguments], known.rerun
+  own = {receipt_file.name_of_flag(argument) for argument in arguments}
+  repeated = []
+  for argument in given:
+    name = receipt_file.name_of_flag(argument)
+    if not _names_output(name):
+      repeated.append(argument)
+    elif name not in own:
+      raise InputError(
+        f"--rerun={known.rerun}: does not say where to write. Give another"
+        f" --{name} than that of the receipt"
+      )
+  return [program, *repeated, *arguments], known.rerun
+
+
+def _names_output(name: str) -> bool:
+  """True for a flag that names a file or folder to write."""
+  defined = flags.FLAGS
+  return name in defined and getattr(defined[name], "is_output", False)
 
 
 def _print_help(

@@ -1,4 +1,4 @@
-"""Reads and validates JSON and JSON Lines files.
+"""Reads, validates and writes JSON and JSON Lines files.
 
 A schema describes the expected value: a type, or a tuple of types; `[schema]`
 for a list of such values; a dict of schemas by key for an object, which may
@@ -8,6 +8,7 @@ have further keys. A key that ends in "?" is optional.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Callable
 
@@ -26,6 +27,44 @@ _NAMES = {
   list: "a list",
   NULL: "null",
 }
+
+
+def dumps(value: Any, **options: Any) -> str:
+  """Text of a value as strict JSON, which every reader takes.
+
+  Args:
+    value: see `finite`.
+    **options: as for `json.dumps`.
+  """
+  try:
+    return json.dumps(value, allow_nan=False, **options)
+  except ValueError:
+    return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+  """The value with None for each NaN or infinite number, which JSON lacks.
+
+  NumPy's numbers and arrays become Python's.
+  """
+  if hasattr(value, "tolist"):
+    value = value.tolist()
+  if isinstance(value, Mapping):
+    return {key: finite(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [finite(item) for item in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
+def with_nan(value: Any) -> Any:
+  """The value with NaN for each null; see `finite`."""
+  if isinstance(value, dict):
+    return {key: with_nan(item) for key, item in value.items()}
+  if isinstance(value, list):
+    return [with_nan(item) for item in value]
+  return math.nan if value is None else value
 
 
 # Default advice for invalid files.

@@ -6,14 +6,21 @@ import contextlib
 import datetime
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertlib import files, json_files
 from bertlib.errors import InputError
-from bertlib.settings.common import CHOICES, RecordedSettings
+from bertlib.settings.common import (
+  CHOICES,
+  RecordedSettings,
+  repeat_choices,
+)
 
 NAME = "run.json"
+
+_FIX = "Name the run.json of a run, as the run left it"
 
 # Schema of the entries that are read, see `json_files`. For each flag in
 # `CHOICES` there is one too: the value that was chosen for "auto".
@@ -43,6 +50,23 @@ _SCHEMA = {
 }
 
 
+TRAINING_DATA, DEV_DATA = "training data", "dev data"
+
+# Use of the files that a flag names; None for texts to predict.
+_USES = {
+  "train_file": TRAINING_DATA,
+  "input_file": TRAINING_DATA,
+  "teacher": "teacher",
+  "calibration_file": "calibration data",
+  "dev_file": DEV_DATA,
+  "eval_input_file": DEV_DATA,
+  "corpus_file": None,
+  "predict_file": None,
+  "query_file": None,
+  "test_file": None,
+}
+
+
 def path_of(settings: RecordedSettings) -> str:
   """Path of a command's receipt: in --output_dir or next to --output_file."""
   if settings.run:
@@ -65,9 +89,7 @@ def read(path: str) -> dict[str, Any]:
   Raises:
     InputError: it cannot be read, is corrupt or is not a receipt.
   """
-  return json_files.read(
-    path, _SCHEMA, "Name the run.json of a run, as the run left it"
-  )
+  return json_files.read(path, _SCHEMA, _FIX)
 
 
 def read_all(folder: str) -> Iterator[dict[str, Any]]:
@@ -95,15 +117,24 @@ def flags_to_repeat(path: str, script: str) -> list[str]:
     that it had.
 
   Raises:
-    InputError: the receipt cannot be read, or belongs to another script.
+    InputError: the receipt cannot be read, belongs to another script, or has
+      arguments that no run records.
   """
   receipt = read(path)
   if receipt["script"] != script:
     raise InputError(
       f"{path}: is of {receipt['script']}; repeat it with that script"
     )
-  chosen_flags = [f"--{name}={v}" for name, v in chosen(receipt).items()]
-  return [*receipt["given"], *chosen_flags]
+  for argument in receipt["given"]:
+    if name_of_flag(argument) in (None, "flagfile", "undefok", "rerun"):
+      raise InputError(f"{path}: {argument!r} is not a flag of a run. {_FIX}")
+  return [*receipt["given"], *repeat_choices(chosen(receipt))]
+
+
+def name_of_flag(argument: str) -> str | None:
+  """Name in an argument `--NAME` or `--NAME=VALUE`; None for any other."""
+  match = re.fullmatch(r"--?([a-zA-Z][\w-]*)(=.*)?", argument, re.DOTALL)
+  return match and match[1]
 
 
 def chosen(receipt: Mapping[str, Any]) -> dict[str, str]:
@@ -136,3 +167,25 @@ def duration(receipt: Mapping[str, Any]) -> datetime.timedelta | None:
       total += ended - started
     return total
   return None
+
+
+def use_of(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
+  """Use of a file; None for texts to predict."""
+  if file["what"] != "data":
+    return file["what"]
+  if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
+    return DEV_DATA
+  for flag in file["flags"]:
+    if flag in _USES:
+      return _USES[flag]
+  # A file of a known data set, which its name describes.
+  folder = str(receipt.get("flags", {}).get("data_dir") or "")
+  name = file["path"].removeprefix(folder)
+  if "test" in name:
+    return None
+  return TRAINING_DATA if "train" in name else DEV_DATA
+
+
+def trains(receipt: Mapping[str, Any]) -> bool:
+  """True for the receipt of a training."""
+  return bool(receipt.get("flags", {}).get("do_train"))

@@ -325,6 +325,25 @@ def test_only_one_module_recognizes_remote_paths(module):
   assert "://" not in texts or module in KNOWS_SCHEMES
 
 
+@each_module
+def test_json_is_written_by_one_module(module):
+  nodes = [*ast.walk(parse(module))]
+  names = {
+    name
+    for node in nodes
+    for name in (getattr(node, "attr", None), getattr(node, "name", None))
+  }
+  dumps = [
+    node
+    for node in nodes
+    if isinstance(node, ast.Attribute)
+    and node.attr in ("dump", "dumps")
+    and getattr(node.value, "id", None) == "json"
+  ]
+  # Others may show JSON in a message.
+  assert not dumps or "atomic_write" not in names or module == "bertlib.files"
+
+
 @pytest.mark.parametrize("module", WITHOUT_TENSORFLOW)
 def test_modules_for_workers_do_not_import_tensorflow(module):
   assert chain_to("tensorflow", module) is None

@@ -1,5 +1,9 @@
-"""Tests of the reader of JSON and JSON Lines."""
+"""Tests of reading and writing JSON and JSON Lines."""
 
+import json
+import math
+
+import numpy as np
 import pytest
 
 from bertlib import json_files
@@ -84,3 +88,20 @@ def test_line_that_does_not_match_the_schema_is_named():
     next(values)
   with pytest.raises(InputError, match=r"^x, line 1: is not JSON.*Remove it"):
     list(json_files.parse_lines(["{"], "x", dict, "Remove it"))
+
+
+def test_written_json_is_strict():
+  value = {"a": [1.5, math.nan, (math.inf, "NaN")], "b": {"c": -math.inf}}
+  expected = {"a": [1.5, None, [None, "NaN"]], "b": {"c": None}}
+  text = json_files.dumps(value, indent=1)
+  assert json.loads(text, parse_constant=pytest.fail) == expected
+  assert json_files.finite(expected) == expected
+  numbers = {"a": np.float32("nan"), "b": np.array([0.5, np.inf])}
+  assert json_files.finite(numbers) == {"a": None, "b": [0.5, None]}
+  assert json_files.dumps({"ü": 1}, ensure_ascii=False) == '{"ü": 1}'
+
+
+def test_null_is_read_as_nan_where_numbers_are_expected():
+  read = json_files.with_nan({"a": [None, 1.5], "b": {"c": None}, "d": "x"})
+  assert math.isnan(read["a"][0]) and math.isnan(read["b"]["c"])
+  assert (read["a"][1], read["d"]) == (1.5, "x")

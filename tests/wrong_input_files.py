@@ -329,6 +329,39 @@ OWN_FILES = [
   )
   for name, text in _RECEIPTS.items()
 ]
+_WHOLE_RECEIPT = {"started": "2026-11-25T12:00:00+00:00", "device": {}}
+OWN_FILES += [
+  Row(
+    "own files",
+    f"receipt: {name}",
+    script,
+    ["--rerun={case}/run.json", *arguments],
+    "{case}/run.json",
+    {"run.json": receipt(script=f"{script}.py", given=given, **_WHOLE_RECEIPT)},
+  )
+  for name, script, given, arguments in (
+    (
+      "given has a flag file",
+      "run_classifier",
+      ["--flagfile=/etc/passwd"],
+      [],
+    ),
+    ("given has a word", "extract_features", ["--layers=-1", "words"], []),
+    ("given has a terminator", "run_squad", ["--"], []),
+    (
+      "given names another output than the command line",
+      "run_squad",
+      ["--save_logits=precious.npz"],
+      [],
+    ),
+    (
+      "given names a cache that the command line does not",
+      "run_squad",
+      ["--cache_dir=precious"],
+      [],
+    ),
+  )
+]
 OWN_FILES += [
   Row(
     "own files",

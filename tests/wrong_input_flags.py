@@ -98,6 +98,38 @@ _OUT_OF_RANGE = [
 
 # Values at the edge, which the original takes.
 _AT_THE_EDGE = [
+  *(
+    Row(
+      "flags",
+      f"{script} {flag}= without a name",
+      script,
+      [f"{flag}="],
+      flag,
+    )
+    for script, flag in (
+      ("run_classifier", "--output_dir"),
+      ("run_squad", "--save_logits"),
+      ("run_squad", "--cache_dir"),
+      ("extract_features", "--output_file"),
+      ("create_pretraining_data", "--output_file"),
+      ("create_vocab", "--output_file"),
+      ("create_vocab", "--output_config"),
+      ("export_model", "--export_dir"),
+      ("convert_checkpoint", "--output"),
+      ("squad_metrics", "--out-file"),
+    )
+  ),
+  *(
+    Row(
+      "flags",
+      f"{flag} with a NUL",
+      "run_classifier",
+      ["--flagfile={case}/flags"],
+      flag,
+      files={"flags": f"{flag}=a\0b\n"},
+    )
+    for flag in ("--output_dir", "--vocab_file", "--train_file")
+  ),
   Row(
     "flags",
     "a folder that TensorFlow takes for a pattern",

@@ -8,7 +8,6 @@ is dropped silently. PyTorch is needed only for `pytorch_model.bin`.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -613,8 +612,8 @@ def _read_config(path: str, activations: dict[str, str]) -> dict[str, Any]:
   name = config["hidden_act"]
   if name not in activations:
     raise InputError(
-      f"{path}: hidden_act {json.dumps(name)} cannot be converted; these can:"
-      f" {', '.join(activations)}"
+      f"{path}: hidden_act {json_files.dumps(name)} cannot be converted; these"
+      f" can: {', '.join(activations)}"
     )
   return {**config, "hidden_act": activations[name]}
 
@@ -738,7 +737,7 @@ def _read_vocab(path: str) -> bytes:
 
 
 def _write_json(path: str, value: dict[str, Any]) -> None:
-  text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+  text = json_files.dumps(value, indent=2, ensure_ascii=False) + "\n"
   _write_bytes(path, text.encode())
 
 

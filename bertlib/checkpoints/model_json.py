@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -234,4 +233,4 @@ def add_to_description(model_dir: str, **values: Any) -> None:
 
 
 def _as_json(description: Mapping[str, Any]) -> str:
-  return json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+  return json_files.dumps(description, indent=2, ensure_ascii=False) + "\n"

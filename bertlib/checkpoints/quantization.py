@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable
@@ -416,7 +415,7 @@ def save(
   }
   path = os.path.join(folder, FILE)
   with files.atomic_write(path) as file:
-    file.write(json.dumps(content) + "\n")
+    file.write(json_files.dumps(content) + "\n")
   logging.info("8-bit ranges are kept in %s", path)
 
 

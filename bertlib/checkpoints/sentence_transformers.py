@@ -9,7 +9,6 @@ are read. The older form is written, since old and new releases load it.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -347,7 +346,7 @@ def write(
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-      file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+      file.write(json_files.dumps(value, indent=2, ensure_ascii=False) + "\n")
   if projection:
     rewrite.write_safetensors(
       os.path.join(folder, paths[2], "model.safetensors"),

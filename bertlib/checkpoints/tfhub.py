@@ -8,7 +8,6 @@ A SavedModel with the inputs `input_word_ids`, `input_mask` and
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from absl import logging
 from bertlib import (
   estimator_api,  # noqa: F401 (selects Keras 2, which tensorflow_hub uses)
   folder_lock,
+  json_files,
 )
 from bertlib.checkpoints import checkpoint_writer, model_files, model_json, zoo
 from bertlib.errors import InputError
@@ -123,14 +123,15 @@ def _convert(handle: str, folder: str, target_dir: str) -> None:
     tf.io.gfile.copy(config, os.path.join(target_dir, model_files.CONFIG))
   else:
     with atomic_write(os.path.join(target_dir, model_files.CONFIG)) as file:
-      json.dump(_sizes(weights, loaded), file, indent=2, sort_keys=True)
+      sizes = _sizes(weights, loaded)
+      file.write(json_files.dumps(sizes, indent=2, sort_keys=True))
   if hasattr(loaded, "vocab_file"):
     vocab = loaded.vocab_file.asset_path.numpy().decode()
     tf.io.gfile.copy(vocab, os.path.join(target_dir, model_files.VOCAB))
   with atomic_write(os.path.join(target_dir, model_files.DESCRIPTION)) as file:
     lower = getattr(loaded, "do_lower_case", None)
     values = {} if lower is None else {"do_lower_case": bool(lower.numpy())}
-    json.dump(values, file)
+    file.write(json_files.dumps(values))
 
 
 def _weights(handle: str, loaded: Any) -> dict[str, np.ndarray]:

@@ -16,7 +16,6 @@ import hashlib
 import http.client
 import importlib.util
 import io
-import json
 import os
 import posixpath
 import stat
@@ -246,7 +245,7 @@ def _record(folder: str, **updates: Any) -> dict[str, Any]:
   if updates:
     record |= updates
     with atomic_write(path) as file:
-      file.write(json.dumps(record, indent=2) + "\n")
+      file.write(json_files.dumps(record, indent=2) + "\n")
   return record
 
 
@@ -416,7 +415,9 @@ def _add_prompts(model: published_models.Model, path: str) -> None:
   stored = {name: text for name, text in embedding["prompts"].items() if text}
   embedding["prompts"] = model.embedding["prompts"] | stored
   with atomic_write(path) as file:
-    file.write(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
+    file.write(
+      json_files.dumps(description, indent=2, ensure_ascii=False) + "\n"
+    )
 
 
 def _sha256(path: str) -> str:

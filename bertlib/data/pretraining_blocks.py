@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import glob
 import hashlib
-import json
 import multiprocessing
 import os
 import random
@@ -379,7 +378,7 @@ class BlockRun:
       "counts": dict(counts),
     }
     with atomic_write(self._receipt_file) as file:
-      file.write(json.dumps(self._receipt, indent=1) + "\n")
+      file.write(json_files.dumps(self._receipt, indent=1) + "\n")
 
 
 def receipt_file(output_files: Sequence[str]) -> str:

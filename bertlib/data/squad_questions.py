@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import logging
 
+from bertlib import json_files
 from bertlib.data import example_checks, squad_files
 from bertlib.data.squad_examples import SquadExample
 from bertlib.errors import InputError
@@ -79,6 +79,6 @@ def write_unaligned(
   path = os.path.join(output_dir, "unaligned_answers.jsonl")
   with atomic_write(path) as file:
     for answer in unaligned:
-      file.write(json.dumps(answer, ensure_ascii=False) + "\n")
+      file.write(json_files.dumps(answer, ensure_ascii=False) + "\n")
   if unaligned:
     logging.info("Skipped training answers are listed in %s", path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -166,7 +165,7 @@ def write_format(
   """
   content = {"precision": precision, "max_kernel_value": max_kernel_value}
   with atomic_write(os.path.join(folder, FORMAT_FILE)) as file:
-    json.dump(content, file)
+    file.write(json_files.dumps(content))
 
 
 def requirements(precision: str, max_kernel_value: int | None = None) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from absl import logging
 
-from bertlib import terminal
+from bertlib import json_files, terminal
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.files import atomic_write
 from bertlib.metrics import classification_scores
@@ -44,7 +43,7 @@ def tune_thresholds(
     )
     results[f"eval_{name}_tuned"] = np.float32(value)
   by_label = dict(zip(problem.labels, map(float, thresholds)))
-  results["thresholds"] = json.dumps(by_label, ensure_ascii=False)
+  results["thresholds"] = json_files.dumps(by_label, ensure_ascii=False)
   return by_label, results
 
 
@@ -114,7 +113,7 @@ def write_predictions(
       table.write("\t".join(columns) + "\n")
       predicted = prediction(problem, row, thresholds)
       line = {"guid": example.guid, **predicted._asdict()}
-      lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
       if show:
         texts = filter(None, [example.text_a, example.text_b])
         terminal.show(*label_columns(predicted), *texts)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertlib.data.classification import ChoiceExample, InputExample, Problem
+from bertlib.data.classification import Problem
 
 # Labels up to which there is a confusion matrix, of a million numbers then.
 MAX_MATRIX_LABELS = 1000
@@ -71,13 +71,6 @@ def predicted_labels(
   if problem.kind == "regression":
     return []
   return [label_text(predicted_label(problem, row, thresholds)) for row in rows]
-
-
-def gold_labels(
-  examples: Iterable[InputExample | ChoiceExample],
-) -> list[str]:
-  """Gold labels of examples as text."""
-  return [label_text(example.label) for example in examples]
 
 
 def probabilities(problem: Problem, logits: np.ndarray) -> np.ndarray:

@@ -79,6 +79,7 @@ def read_scores(path: str) -> list[dict[str, Any]]:
   lines = text_files.read_lines(path)
   fix = "Remove the line, or remove the file to evaluate again"
   for number, row in json_files.parse_lines(lines, path, {"step": int}, fix):
+    row = json_files.with_nan(row)
     if set(map(type, row.values())) - {int, float}:
       raise InputError(f"{path}, line {number}: a score is not a number. {fix}")
     rows.append(row)

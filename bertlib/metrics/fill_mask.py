@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib import terminal, text_files
+from bertlib import json_files, terminal, text_files
 from bertlib.data import model_inputs, tf_records
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
@@ -190,7 +189,7 @@ def write_predictions(
   """Writes predictions of `describe_lines` as JSON lines; prints a summary."""
   with atomic_write(path) as file:
     for line in predictions:
-      file.write(json.dumps(line, ensure_ascii=False) + "\n")
+      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
       terminal.show(line["text"])
       for candidates in line.get("masks", ()):
         shown = (f"{c['token']} {c['probability']:.3f}" for c in candidates)

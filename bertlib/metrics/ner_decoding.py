@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
 
+from bertlib import json_files
 from bertlib.data import ner, ner_tags
 from bertlib.data.ner import Sentence
 from bertlib.files import atomic_write
@@ -147,7 +147,7 @@ def write_predictions(
           for entity in extract_entities(sentence, tags, probabilities)
         ],
       }
-      lines.write(json.dumps(line, ensure_ascii=False) + "\n")
+      lines.write(json_files.dumps(line, ensure_ascii=False) + "\n")
   logging.info(
     "%d tagged sentences in %s.conll and .jsonl", len(predicted), path
   )

@@ -19,6 +19,10 @@ from bertlib.files import atomic_write
 DEV_PREDICTIONS = "eval_predictions"
 
 
+# Equal predictions of fewer examples, without gold answers, may be chance.
+_MIN_PREDICTIONS = 20
+
+
 class DevPrediction(NamedTuple):
   """Prediction for an example of the dev set.
 
@@ -120,7 +124,7 @@ def write_dev_predictions(
   """Writes an `eval_predictions.jsonl`: a JSON object per example."""
   with atomic_write(path) as file:
     for prediction in predictions:
-      line = json.dumps(prediction._asdict(), ensure_ascii=False)
+      line = json_files.dumps(prediction._asdict(), ensure_ascii=False)
       file.write(line + "\n")
 
 
@@ -130,13 +134,13 @@ def read_dev_predictions(path: str) -> list[DevPrediction]:
   Raises:
     InputError: a line is malformed.
   """
-  value = (str, float, list)
+  value = (str, float, list, json_files.NULL)
   schema = {"guid": str, "gold": value, "predicted": value}
   lines = json_files.parse_lines(
     text_files.read_lines(path), path, schema, "Evaluate again with --do_eval"
   )
   return [
-    DevPrediction(*(row[name] for name in DevPrediction._fields))
+    DevPrediction(*(json_files.with_nan(row[k]) for k in DevPrediction._fields))
     for _, row in lines
   ]
 
@@ -157,6 +161,44 @@ def write_bad_rows(
       with atomic_write(path) as file:
         file.writelines(f"{printable(message)}\n" for message in messages)
       logging.info("The %d bad rows of %s: %s", len(messages), data_file, path)
+
+
+def answers_to_compare(
+  predictions: Sequence[DevPrediction],
+) -> tuple[list[str], list[str]]:
+  """Predicted and gold answers as text, to detect a model that gives only one.
+
+  Tags of a sentence are its entities: sentences without any are equal.
+  """
+
+  def text(answer):
+    if isinstance(answer, float):
+      return f"{answer:.3g}"
+    if isinstance(answer, str):
+      return answer
+    return ", ".join(answer) if {*answer} - {"O"} else "none"
+
+  return (
+    [text(prediction.predicted) for prediction in predictions],
+    [text(prediction.gold) for prediction in predictions],
+  )
+
+
+def are_all_equal(
+  answers: Sequence[str], gold: Sequence[str] | None = None
+) -> bool:
+  """True if a model has collapsed: it predicts the same for every example.
+
+  Args:
+    answers: the predictions as text.
+    gold: the gold answers, if known. If they are all equal, equal predictions
+      are fine. Without them, a few equal predictions are fine.
+  """
+  if len(set(answers)) != 1:
+    return False
+  if gold is None:
+    return len(answers) >= _MIN_PREDICTIONS
+  return len(set(gold)) > 1
 
 
 def write_vectors(
@@ -224,7 +266,7 @@ def write_search_results(
         for s, i in zip(scores[number], indices[number])
       ]
       line = {"query": query, "results": results}
-      file.write(json.dumps(line, ensure_ascii=False) + "\n")
+      file.write(json_files.dumps(line, ensure_ascii=False) + "\n")
       if number < num_shown:
         best = results[0]
         terminal.show(query)

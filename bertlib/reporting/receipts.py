@@ -12,7 +12,6 @@ import functools
 import glob
 import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -23,7 +22,7 @@ from typing import Any
 
 from absl import logging
 
-from bertlib import files, receipt_file
+from bertlib import errors, files, json_files, receipt_file
 from bertlib.data import read_ahead
 from bertlib.errors import InputError
 from bertlib.files import open_any
@@ -37,8 +36,8 @@ ROOT = os.path.dirname(
 
 # The receipt
 
-# Flags that name outputs; they never name input files.
-_OUTPUT_FLAGS = ("output_dir", "output_file", "cache_dir")
+# Uses of the files that determine what training learns.
+_TRAINED_ON = (receipt_file.TRAINING_DATA, "teacher")
 
 # Flags that provide vocabulary, config and weights together.
 _MODEL_FLAGS = ("init_checkpoint", "bert_hub_module_handle")
@@ -113,11 +112,13 @@ class Receipt:
       "code": code_hashes(),
       "files": [
         *_model_files(settings),
-        *_data_files(data_files, values, self._files.open_any),
+        *_data_files(data_files, settings, self._files.open_any),
       ],
       "results": None,
     }
     if run:
+      if run.do_train:
+        _warn_of_other_data(run.output_dir, self._content)
       self._keep_earlier(run)
       self._write()
 
@@ -136,7 +137,7 @@ class Receipt:
     index = checkpoint and f"{checkpoint}.index"
     self._content |= {
       "ended": _now(),
-      "results": json.loads(json.dumps(results, default=_plain)),
+      "results": json_files.finite(results),
       "checkpoint": (
         fingerprint(index) if index and self._files.exists(index) else None
       ),
@@ -164,7 +165,7 @@ class Receipt:
       file.write(earlier.read())
 
   def _write(self) -> None:
-    text = json.dumps(self._content, indent=1, ensure_ascii=False) + "\n"
+    text = json_files.dumps(self._content, indent=1, ensure_ascii=False) + "\n"
     with self._files.atomic_write(self._path) as file:
       # Bytes of a path that are not UTF-8 are lone surrogates: JSON's "\udcfc".
       file.write(text.encode(errors="backslashreplace").decode())
@@ -199,6 +200,38 @@ def _last_save(folder: str) -> datetime.datetime | None:
   if not times:
     return None
   return datetime.datetime.fromtimestamp(max(times)).astimezone()
+
+
+def _warn_of_other_data(folder: str, now: Mapping[str, Any]) -> None:
+  """Warns if a training is resumed with other data than it had before.
+
+  Args:
+    folder: the --output_dir.
+    now: receipt of the training that begins.
+  """
+  before = None
+  with contextlib.suppress(InputError):
+    trainings = filter(receipt_file.trains, receipt_file.read_all(folder))
+    before = next(trainings, None)
+  if not (before and _last_save(folder)):
+    return
+  old, new = (
+    {
+      file["sha256"]: file["path"]
+      for file in receipt["files"]
+      if receipt_file.use_of(file, receipt) in _TRAINED_ON
+    }
+    for receipt in (before, now)
+  )
+  differ = [path for digest, path in new.items() if digest not in old]
+  gone = [path for digest, path in old.items() if digest not in new]
+  if old and (differ or gone):
+    logging.warning(
+      "%s: resumes a training on other data; the contents of %s differ. Name"
+      " another --output_dir to train on these data from the start",
+      folder,
+      errors.some_of(differ or gone),
+    )
 
 
 def begin(
@@ -272,7 +305,8 @@ def log_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
   if before.get("results") is None:
     logging.warning("The earlier run did not finish: no results to compare")
     return
-  old, new = before["results"], now["results"]
+  # Receipts of older versions may have NaN, which differs from itself.
+  old, new = map(json_files.finite, (before["results"], now["results"]))
   differ = _differences(old, new)
   for name in differ:
     values = old.get(name), new.get(name)
@@ -299,6 +333,8 @@ def fingerprint(
 ) -> dict[str, Any]:
   """Size and hash of a file.
 
+  A device or pipe, which may have no end, is not read.
+
   Args:
     path: the file.
     open_file: opens it, called as `open_file(path, "rb")`.
@@ -308,6 +344,8 @@ def fingerprint(
     Its `path`, size in `bytes`, `sha256`, and in `hashed` the part that was
     hashed: "all" except for large files.
   """
+  if not files.is_remote(path) and _is_device(path):
+    return {"path": path, "bytes": 0, "sha256": "", "hashed": "nothing"}
   digest = hashlib.sha256()
   with open_file(path, "rb") as file:
     size = file.seek(0, 2) or file.tell()
@@ -324,6 +362,11 @@ def fingerprint(
     "sha256": digest.hexdigest(),
     "hashed": "size, first and last MiB" if is_large else "all",
   }
+
+
+def _is_device(path: str) -> bool:
+  """True for a local device, pipe or folder."""
+  return os.path.exists(path) and not os.path.isfile(path)
 
 
 def fingerprints(
@@ -437,9 +480,14 @@ def _model_files(settings: RecordedSettings) -> list[dict[str, Any]]:
 
 
 def _data_files(
-  paths: Iterable[str], values: Mapping[str, Any], open_file
+  paths: Iterable[str], settings: RecordedSettings, open_file
 ) -> list[dict[str, Any]]:
   """Fingerprints of data files, with the flags that name them."""
+  values = {
+    name: value
+    for name, value in option.values_of(settings).items()
+    if name not in option.output_flags(type(settings))
+  }
   found = [
     path
     for path in dict.fromkeys(paths)
@@ -460,14 +508,10 @@ def _flags_naming(path: str, flag_values: Mapping[str, Any]) -> list[str]:
       values += files.split_names(flag_value)  # of several files
     for value in values:
       is_text = isinstance(value, str) and bool(value)
-      if (
-        is_text
-        and name not in _OUTPUT_FLAGS
-        and (
-          f"{path}/".startswith(value.rstrip("/") + "/")
-          or path.endswith(f"/{value}")
-          or fnmatch.fnmatchcase(path, value)
-        )
+      if is_text and (
+        f"{path}/".startswith(value.rstrip("/") + "/")
+        or path.endswith(f"/{value}")
+        or fnmatch.fnmatchcase(path, value)
       ):
         names.append(name)
         break
@@ -493,8 +537,3 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 def _now() -> str:
   return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _plain(value: Any) -> Any:
-  """Converts a NumPy number to a Python number."""
-  return value.tolist()

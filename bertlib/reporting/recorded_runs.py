@@ -12,12 +12,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertlib import files, receipt_file, text_files
+from bertlib import files, json_files, receipt_file, text_files
 from bertlib.data import squad_files
 from bertlib.errors import InputError
 from bertlib.metrics import dev_scores, result_files, squad_scores
 from bertlib.metrics.result_files import DevPrediction
 from bertlib.metrics.squad_scores import Score
+from bertlib.receipt_file import DEV_DATA, TRAINING_DATA
 from bertlib.reporting import receipts
 
 # Files of a run that are read.
@@ -36,22 +37,6 @@ _PRIMARY_METRICS = {
   "run_ner.py": ("f1",),
   "run_pretraining.py": ("masked_lm_loss",),
   "run_squad.py": ("best_f1", "f1"),
-}
-
-TRAINING_DATA, DEV_DATA = "training data", "dev data"
-
-# Use of the files that a flag names; None for texts to predict.
-_USES = {
-  "train_file": TRAINING_DATA,
-  "input_file": TRAINING_DATA,
-  "teacher": "teacher",
-  "calibration_file": "calibration data",
-  "dev_file": DEV_DATA,
-  "eval_input_file": DEV_DATA,
-  "corpus_file": None,
-  "predict_file": None,
-  "query_file": None,
-  "test_file": None,
 }
 
 
@@ -204,7 +189,7 @@ class RecordedRun:
     found: dict[str, list[Mapping[str, Any]]] = {}
     for is_dev, receipt in ((False, self.receipt), (True, self.evaluation)):
       for file in receipt.get("files", ()):
-        use = _use(file, receipt)
+        use = receipt_file.use_of(file, receipt)
         if use and is_dev == (use == DEV_DATA):
           found.setdefault(use, []).append(file)
     return found
@@ -230,23 +215,6 @@ def _together(hashes: Iterable[str]) -> str | None:
   if len(hashes) > 1:
     hashes = [hashlib.sha256("".join(hashes).encode()).hexdigest()]
   return hashes[0][:8] if hashes else None
-
-
-def _use(file: Mapping[str, Any], receipt: Mapping[str, Any]) -> str | None:
-  """Use of a file; None for texts to predict."""
-  if file["what"] != "data":
-    return file["what"]
-  if receipt["script"] == "run_squad.py" and "predict_file" in file["flags"]:
-    return DEV_DATA
-  for flag in file["flags"]:
-    if flag in _USES:
-      return _USES[flag]
-  # A file of a known data set, which its name describes.
-  folder = str(receipt.get("flags", {}).get("data_dir") or "")
-  name = file["path"].removeprefix(folder)
-  if "test" in name:
-    return None
-  return TRAINING_DATA if "train" in name else DEV_DATA
 
 
 # Reading
@@ -300,13 +268,9 @@ def _short_names(folders: Sequence[str]) -> list[str]:
   return [*folders]
 
 
-def _trains(receipt: Mapping[str, Any]) -> bool:
-  return bool(receipt.get("flags", {}).get("do_train"))
-
-
 def _seeds(folder: str) -> list[int]:
   """The seeds of a folder of --seeds; empty for that of a single run."""
-  receipt = next(filter(_trains, receipt_file.read_all(folder)), {})
+  receipt = next(filter(receipt_file.trains, receipt_file.read_all(folder)), {})
   flags = receipt.get("flags", {})
   return [flags["seed"] + index for index in range(flags.get("seeds") or 0)]
 
@@ -322,7 +286,7 @@ def _read_run(
   found = []  # of the training, and of evaluations after it
   for receipt in receipt_file.read_all(folder):
     found.append(receipt)
-    if _trains(receipt):
+    if receipt_file.trains(receipt):
       break
   evaluation = next((r for r in found if r["results"]), {})
   results = evaluation.get("results", {})
@@ -335,8 +299,12 @@ def _read_run(
         f"{folder}: is not the folder of a run, since it has neither run.json"
         " nor eval_results.txt. Name the --output_dir of a run"
       )
-  receipt = next(filter(_trains, found), found[0] if found else {})
-  numbers = {k: v for k, v in results.items() if type(v) in (int, float)}
+  receipt = next(filter(receipt_file.trains, found), found[0] if found else {})
+  numbers = {
+    name: value
+    for name, value in json_files.with_nan(results).items()
+    if type(value) in (int, float)
+  }
   metrics = dev_scores.plain_scores(numbers)
   scores_file = os.path.join(folder, dev_scores.SCORES_FILE)
   rows = []

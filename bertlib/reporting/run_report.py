@@ -12,6 +12,7 @@ from absl import logging
 
 from bertlib import receipt_file
 from bertlib.data import model_inputs
+from bertlib.metrics import result_files
 from bertlib.reporting import (
   html_report,
   predict_commands,
@@ -22,9 +23,6 @@ from bertlib.settings import option
 from bertlib.settings.common import TrainingSettings
 from bertlib.training import model_selection, multi_run
 from bertlib.training.task import Run
-
-# Fewer equal predictions than this may be chance.
-_MIN_PREDICTIONS = 20
 
 # Versions shown, by their names in the receipt.
 _VERSIONS = {
@@ -252,16 +250,14 @@ def describe_collapse(
   Returns:
     A warning; None if the predictions differ.
   """
-  counts = collections.Counter(answers)
-  if len(counts) != 1:
-    return None
-  ((answer, number),) = counts.items()
-  if number < _MIN_PREDICTIONS if gold is None else len(set(gold)) < 2:
+  answers = list(answers)
+  gold = None if gold is None else list(gold)
+  if not result_files.are_all_equal(answers, gold):
     return None
   return (
-    f"All {number} predictions are {_start_of(answer)!r}: the model may have"
-    " collapsed to one answer. Train longer, with a lower --learning_rate or"
-    " with --bias_correction"
+    f"All {len(answers)} predictions are {_start_of(answers[0])!r}: the model"
+    " may have collapsed to one answer. Train longer, with a lower"
+    " --learning_rate or with --bias_correction"
   )
 
 

@@ -26,6 +26,23 @@ CHOICES = {
   "xla": ("on", "off"),
 }
 
+
+def repeat_choices(chosen: Mapping[str, str]) -> list[str]:
+  """Flags with which another process computes as with the choices for "auto".
+
+  "auto" stays for XLA where it selected "on": as a flag, "on" would compile
+  evaluation and prediction on a GPU too.
+
+  Args:
+    chosen: the value that was chosen by flag.
+  """
+  return [
+    f"--{name}={value}"
+    for name, value in chosen.items()
+    if (name, value) != ("xla", "on")
+  ]
+
+
 # Keys of the tables in `optimization`, repeated here because that module
 # imports TensorFlow.
 OPTIMIZERS = ("adamw", "adam", "lamb")
@@ -362,6 +379,7 @@ class RunSettings:
     "Folder for checkpoints, TFRecords and results.",
     section="output",
     basic=True,
+    is_output=True,
   )
   do_train: bool = option.boolean(
     False, "Train on the training set.", basic=True

@@ -46,6 +46,7 @@ class ConversionSettings(option.CommandSettings):
     "Folder to write. Required except with --compare and --dry_run.",
     section="output",
     basic=True,
+    is_output=True,
   )
   overwrite: bool = option.boolean(
     False,

@@ -25,4 +25,5 @@ class DownloadSettings(option.CommandSettings):
     "Folder where models are kept. If not given, $BERT_CACHE_DIR, or"
     " ~/.cache/bert-estimator if that is not set.",
     basic=True,
+    is_output=True,
   )

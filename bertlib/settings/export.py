@@ -30,7 +30,10 @@ class ExportSettings(option.CommandSettings):
     basic=True,
   )
   export_dir: str | None = option.path(
-    None, "Folder to create for the SavedModel.", basic=True
+    None,
+    "Folder to create for the SavedModel.",
+    basic=True,
+    is_output=True,
   )
   overwrite: bool = option.boolean(
     False, "Replace an earlier export in --export_dir.", basic=True

@@ -45,7 +45,7 @@ class FeatureSettings(EstimatorSettings):
     basic=True,
   )
   output_file: str | None = option.path(
-    None, "File to write the features to.", basic=True
+    None, "File to write the features to.", basic=True, is_output=True
   )
   output_format: str = option.choice(
     "jsonl",

@@ -65,6 +65,7 @@ class Flag:
     name: name of the flag if it differs from the field's.
     short_name: one letter.
     alias: second name.
+    is_output: whether it names a file or folder to write.
   """
 
   define: Callable[..., Any]
@@ -78,6 +79,7 @@ class Flag:
   name: str | None = None
   short_name: str | None = None
   alias: str | None = None
+  is_output: bool = False
 
 
 def _field(flag: Flag) -> Any:
@@ -229,6 +231,11 @@ def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
     yield from field.metadata.get("flags", {}).items()
 
 
+def output_flags(settings: type[CommandSettings]) -> list[str]:
+  """Flags that name a file or folder to write."""
+  return [name for name, flag in declarations(settings) if flag.is_output]
+
+
 def define(
   settings: type[CommandSettings],
   values: flags.FlagValues = flags.FLAGS,
@@ -255,6 +262,7 @@ def define(
       **others,
     )
     values[name].within = flag.within  # for `rules.check`
+    values[name].is_output = flag.is_output
     values.register_key_flag_for_module(command, values[name])
     if flag.alias:
       flags.DEFINE_alias(flag.alias, name, values, command)
@@ -331,7 +339,7 @@ def _require(settings: type[CommandSettings], values: flags.FlagValues) -> None:
     missing = [
       name
       for name in settings.REQUIRED
-      if found[name] is None
+      if found[name] in (None, "")
       and not (
         name in _MODEL_FILES
         and (
@@ -376,7 +384,12 @@ def from_flags(
   `--doctor` and `--rerun`.
   """
   own = dict(declarations(settings))
+  found = {name: values[name].value for name in own}
   times = {name: values[name].present for name in own if values[name].present}
+  for name, flag in own.items():
+    if found[name] == "" and flag.placeholder == "PATH":  # as if not given
+      found[name] = flag.default
+      times.pop(name, None)
   filled = {
     "given": frozenset(times),
     "times_given": times,
@@ -386,9 +399,7 @@ def from_flags(
       if name not in ("doctor", "rerun")
     ),
   }
-  return _fill(
-    make(settings, **{name: values[name].value for name in own}), filled
-  )
+  return _fill(make(settings, **found), filled)
 
 
 def _fill(settings: Any, filled: Mapping[str, Any]) -> Any:

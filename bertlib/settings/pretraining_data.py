@@ -50,6 +50,7 @@ class PretrainingDataSettings(RecordedSettings):
     "TFRecord files to write, separated by commas.",
     section="output",
     basic=True,
+    is_output=True,
   )
   num_shards: int = option.integer(
     0,

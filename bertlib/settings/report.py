@@ -20,7 +20,7 @@ class ReportSettings(option.CommandSettings):
   )
 
   output_file: str = option.path(
-    "comparison.html", "HTML file to write.", basic=True
+    "comparison.html", "HTML file to write.", basic=True, is_output=True
   )
   overwrite: bool = option.boolean(
     False, "Replace --output_file if it exists.", basic=True

@@ -27,6 +27,7 @@ def check(values: flags.FlagValues) -> None:
     allowed = getattr(values[name], "within", None)
     if allowed and values[name].value is not None:
       _check_range(values[name], allowed)
+  _check_names(values)
   if "encoding" in values:
     _check_encoding(values["encoding"].value)
   _check_output_dir(values)
@@ -60,6 +61,19 @@ def _check_range(flag: flags.Flag, allowed: Range) -> None:
 def _value(values: flags.FlagValues, name: str) -> Any:
   """The value of a flag; None if the command does not have it."""
   return values[name].value if name in values else None
+
+
+def _check_names(values: flags.FlagValues) -> None:
+  """Refuses texts that no path can have, and outputs without a name."""
+  for key in values:
+    name, value = values[key].name, values[key].value
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(text, str) and "\0" in text for text in texts):
+      raise InputError(
+        f"--{name}: contains a NUL character, which no name has. Remove it"
+      )
+    if value == "" and getattr(values[key], "is_output", False):
+      raise InputError(f"--{name}=: names no file or folder. Give a path")
 
 
 def _check_encoding(name: str) -> None:

@@ -119,6 +119,7 @@ class SquadSettings(TrainingSettings):
     None,
     "File to save the start and end logits to, for --from_logits.",
     section="evaluation",
+    is_output=True,
   )
   from_logits: str | None = option.path(
     None,
@@ -178,6 +179,7 @@ class SquadSettings(TrainingSettings):
   cache_dir: str | None = option.path(
     None,
     "Folder to cache converted windows in. If not given, --output_dir.",
+    is_output=True,
   )
   num_workers: int = option.integer(
     0,

@@ -36,6 +36,7 @@ class SquadMetricsSettings(option.CommandSettings):
     name="out-file",
     section="output",
     basic=True,
+    is_output=True,
   )
   na_prob_file: str | None = option.path(
     None,

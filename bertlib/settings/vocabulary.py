@@ -29,7 +29,11 @@ class VocabularySettings(option.CommandSettings):
     basic=True,
   )
   output_file: str | None = option.path(
-    None, "Vocabulary file to write.", section="output", basic=True
+    None,
+    "Vocabulary file to write.",
+    section="output",
+    basic=True,
+    is_output=True,
   )
   overwrite: bool = option.boolean(
     False,
@@ -103,6 +107,7 @@ class VocabularySettings(option.CommandSettings):
     "Checkpoint to write, with the embeddings of the new words.",
     section="output",
     basic=True,
+    is_output=True,
   )
   bert_config_file: str | None = option.path(
     None, "Config of --init_checkpoint.", section="model", basic=True
@@ -112,6 +117,7 @@ class VocabularySettings(option.CommandSettings):
     "Config to write for --output_checkpoint.",
     section="output",
     basic=True,
+    is_output=True,
   )
   text: TextSettings = option.group(TextSettings)
   given: frozenset[str] = frozenset()  # flags on the command line

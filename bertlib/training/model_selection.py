@@ -7,7 +7,6 @@ that no longer improves.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Callable, NamedTuple
 import tensorflow.compat.v1 as tf
 from absl import logging
 
+from bertlib import json_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.files import atomic_write
 from bertlib.metrics.dev_scores import (
@@ -128,7 +128,7 @@ class DevScores:
   def write(self) -> None:
     """Writes all metrics to the file, and the last ones to TensorBoard."""
     with atomic_write(self._path) as file:
-      file.writelines(json.dumps(row) + "\n" for row in self.rows)
+      file.writelines(json_files.dumps(row) + "\n" for row in self.rows)
     scores = {n: v for n, v in self.rows[-1].items() if n != "step"}
     folder = os.path.join(self._model_dir, "dev")
     write_events(folder, self.last_step, scores)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +39,7 @@ def train_seeds(
     InputError: a run failed, or did not report the metric.
     SystemExit: see `child_run.run`.
   """
-  results = {}
+  results, collapsed = {}, []
   for count, seed in enumerate(seeds, start=1):
     folder = os.path.join(output_dir, f"seed_{seed}")
     logging.info("Seed %d (%d of %d) in %s", seed, count, len(seeds), folder)
@@ -48,12 +47,13 @@ def train_seeds(
     results[seed] = result_files.read_results(
       os.path.join(folder, "eval_results.txt")
     )
-  report = summarize_seeds(metric, results)
+    if has_collapsed(folder):
+      collapsed.append(seed)
+  report = summarize_seeds(metric, results) | {"collapsed": collapsed}
   with atomic_write(os.path.join(output_dir, SEEDS_FILE)) as file:
-    file.write(json.dumps(report, indent=2) + "\n")
+    file.write(json_files.dumps(report, indent=2) + "\n")
   for seed, score in zip(seeds, report["scores"]):
-    collapsed = seed in report["collapsed"]
-    note = "  collapsed: all predictions are equal" if collapsed else ""
+    note = "  collapsed: all predictions are equal" * (seed in collapsed)
     logging.info("  seed %d: %s %.4f%s", seed, metric, score, note)
   logging.info(
     "  median %.4f, mean %.4f, standard deviation %.4f, 95%% confidence"
@@ -77,7 +77,7 @@ def summarize_seeds(
 
   Returns:
     The scores, their median, mean, sample standard deviation and 95% confidence
-    interval (Student's t), the seeds that collapsed, and the best seed.
+    interval (Student's t), and the best seed.
 
   Raises:
     InputError: a run did not report the metric.
@@ -110,7 +110,6 @@ def summarize_seeds(
     "mean": mean,
     "standard_deviation": deviation,
     "confidence_interval": [mean - margin, mean + margin],
-    "collapsed": [seed for seed in results if has_collapsed(results[seed])],
     "best_seed": list(results)[best],
   }
 
@@ -124,35 +123,35 @@ def read_statistics(output_dir: str) -> dict[str, Any] | None:
   path = os.path.join(output_dir, SEEDS_FILE)
   if not files.exists(path):
     return None
-  return json_files.read(
-    path,
-    {
-      "metric": str,
-      "seeds": [int],
-      "scores": [float],
-      "median": float,
-      "mean": float,
-      "standard_deviation": float,
-      "confidence_interval": [float],
-      "collapsed": [int],
-      "best_seed": int,
-    },
-    "Remove it, or repeat the run",
-  )
+  number = (float, json_files.NULL)
+  schema = {
+    "metric": str,
+    "seeds": [int],
+    "scores": [number],
+    "median": number,
+    "mean": number,
+    "standard_deviation": number,
+    "confidence_interval": [number],
+    "collapsed": [int],
+    "best_seed": int,
+  }
+  fix = "Remove it, or repeat the run"
+  return json_files.with_nan(json_files.read(path, schema, fix))
 
 
-def has_collapsed(results: Mapping[str, Any]) -> bool:
-  """True if the model predicts the same for every example.
-
-  Its confusion matrix then has a single nonzero column. Without one, an F1 or
-  Matthews correlation of 0 shows it: no entity found, no label predicted, or
-  always the same.
+def has_collapsed(folder: str) -> bool:
+  """True if the model of a run predicts the same for every dev example.
 
   Args:
-    results: contents of `eval_results.txt`.
+    folder: the --output_dir, with predictions of the dev set or of questions.
   """
-  matrix = results.get("confusion_matrix")
-  if matrix:
-    return sum(any(column) for column in zip(*matrix)) == 1
-  names = ("f1", "micro_f1", "matthews")
-  return any(results.get(f"eval_{name}") == 0 for name in names)
+  path = os.path.join(folder, f"{result_files.DEV_PREDICTIONS}.jsonl")
+  if files.exists(path):
+    predictions = result_files.read_dev_predictions(path)
+    return result_files.are_all_equal(
+      *result_files.answers_to_compare(predictions)
+    )
+  path = os.path.join(folder, "predictions.json")
+  if files.exists(path):
+    return result_files.are_all_equal([*json_files.read(path, dict).values()])
+  return False

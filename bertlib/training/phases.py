@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -190,7 +189,8 @@ def _record_finished(output_dir: str, phase: Phase) -> None:
     }
   }
   with files.atomic_write(os.path.join(output_dir, STATE_FILE)) as file:
-    json.dump({"ended": list(state.values())}, file, indent=1)
+    ended = list(state.values())
+    file.write(json_files.dumps({"ended": ended}, indent=1))
     file.write("\n")
 
 

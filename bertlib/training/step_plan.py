@@ -15,20 +15,21 @@ from bertlib import onednn, precision
 from bertlib.compute import FastCompute
 from bertlib.errors import InputError
 from bertlib.settings.common import (
-  CHOICES,
   ComputeSettings,
   EstimatorSettings,
   OptimizerSettings,
   RunSettings,
   TrainingSettings,
+  repeat_choices,
 )
 from bertlib.training import memory_plan
 from bertlib.training.memory_plan import StepShape
 
 
 def choice_flags(compute: ComputeSettings) -> list[str]:
-  """Flags that give another process the choices of this one."""
-  return [f"--{name}={getattr(compute, name)}" for name in CHOICES]
+  """Flags that give a subprocess the choices of this one for "auto"."""
+  choices = compute.choices
+  return repeat_choices({name: choices[name] for name in compute.automatic})
 
 
 def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:

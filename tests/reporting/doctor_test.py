@@ -942,22 +942,29 @@ def test_flags_of_the_command_follow_those_of_the_receipt():
 
 
 @pytest.mark.parametrize(
-  ("flags", "recorded", "chosen"),
+  ("flags", "recorded", "xla", "chosen"),
   [
-    ({"precision": "auto", "xla": "auto"}, "bfloat16", ["bfloat16", "off"]),
-    ({"precision": "float32", "xla": "auto"}, "float32", [None, "off"]),
-    ({"precision": "auto", "xla": "on"}, "float64", [None, None]),
-    ({}, "bfloat16", [None, None]),
+    (
+      {"precision": "auto", "xla": "auto"},
+      "bfloat16",
+      "off",
+      ["bfloat16", "off"],
+    ),
+    ({"precision": "float32", "xla": "auto"}, "float32", "off", [None, "off"]),
+    ({"precision": "auto", "xla": "on"}, "float64", "on", [None, None]),
+    # --xla=on would compile evaluation on a GPU, which the run did not.
+    ({"precision": "float32", "xla": "auto"}, "float32", "on", [None, None]),
+    ({}, "bfloat16", "off", [None, None]),
   ],
 )
 def test_rerun_uses_the_values_chosen_for_auto(
-  tmp_path, monkeypatch, flags, recorded, chosen
+  tmp_path, monkeypatch, flags, recorded, xla, chosen
 ):
   monkeypatch.chdir(tmp_path)
   receipt = {"script": "x.py", "given": ["--a=1"], "results": None}
   receipt |= {"path": "", "files": [], "code": {}, "versions": {}}
   receipt |= {"started": "", "device": {}}
-  receipt |= {"flags": flags, "precision": recorded, "xla": "off"}
+  receipt |= {"flags": flags, "precision": recorded, "xla": xla}
   write("chosen.json", json.dumps(receipt))
   argv, _ = app.with_receipt(["x.py", "--rerun=chosen.json", "--b"])
   expected = [

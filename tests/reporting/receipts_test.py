@@ -2,12 +2,15 @@
 
 import dataclasses
 import datetime
+import hashlib
 import json
+import math
 import os
 
 import pytest
 
-from bertlib import receipt_file
+from bertlib import app, receipt_file
+from bertlib.errors import InputError
 from bertlib.reporting import receipts
 from bertlib.settings import option
 from bertlib.settings.classifier import ClassifierSettings
@@ -154,3 +157,176 @@ def test_a_malformed_receipt_is_kept(start, finish, tmp_path, text):
   (tmp_path / "run.json").write_text(text)
   finish(start("10:00"), "10:05")
   assert (tmp_path / "run-1.json").read_text() == text
+
+
+# Numbers that JSON does not have
+
+
+def test_a_receipt_is_strict_json(start, tmp_path):
+  start("10:00").finish({"eval_pearson": math.nan, "best_f1_thresh": -math.inf})
+  text = (tmp_path / "run.json").read_text()
+  receipt = json.loads(text, parse_constant=pytest.fail)
+  assert receipt["results"] == {"eval_pearson": None, "best_f1_thresh": None}
+
+
+@pytest.mark.parametrize("old", [math.nan, None])
+def test_a_repeated_nan_is_identical(old, caplog):
+  before, now = (
+    {"results": {"eval_pearson": value}, "checkpoint": None}
+    for value in (old, None)
+  )
+  caplog.set_level("INFO", logger="absl")
+  receipts.log_differences(before, now)
+  assert "All 1 results are identical" in caplog.text
+
+
+# --rerun
+
+
+def recorded(**changed):
+  """A receipt of run_classifier.py."""
+  return {
+    "script": "run_classifier.py",
+    "path": "other/run.json",
+    "given": [],
+    "files": [],
+    "code": {},
+    "versions": {},
+    "results": None,
+    "started": "",
+    "device": {},
+  } | changed
+
+
+@pytest.fixture
+def rerun(tmp_path, monkeypatch):
+  """The command line that repeats a run with some flags."""
+  monkeypatch.setattr(app.flags, "FLAGS", app.flags.FlagValues())
+  option.define(ClassifierSettings, app.flags.FLAGS, required=False)
+  path = tmp_path / "run.json"
+
+  def rerun(given, *arguments):
+    path.write_text(json.dumps(recorded(given=given)))
+    argv = ["run_classifier.py", f"--rerun={path}", *arguments]
+    return app.with_receipt(argv)[0][1:]
+
+  return rerun
+
+
+def test_outputs_of_a_receipt_are_not_written(rerun):
+  given = ["--do_train", "--output_dir=precious", "--seed=1"]
+  with pytest.raises(InputError, match=r"Give another --output_dir than"):
+    rerun(given, "--seed=2")
+  assert rerun(given, "--output_dir=new", "--seed=2") == [
+    "--do_train",
+    "--seed=1",
+    "--output_dir=new",
+    "--seed=2",
+  ]
+  assert rerun(given, "--output_dir", "new")[-2:] == ["--output_dir", "new"]
+
+
+@pytest.mark.parametrize(
+  "argument",
+  [
+    "--flagfile=flags",
+    "-flagfile=flags",
+    "--undefok=output_dir",
+    "--rerun=run.json",
+    "precious",
+    "--",
+    "",
+    "--\noutput_dir=precious",
+  ],
+)
+def test_arguments_that_no_run_records_are_refused(rerun, argument):
+  with pytest.raises(InputError, match=r"run\.json: .* is not a flag of a run"):
+    rerun(["--do_train", argument], "--output_dir=new")
+
+
+@pytest.mark.parametrize("argument", ["--output_dir", "-output_dir=precious"])
+def test_other_spellings_of_an_output_are_left_out(rerun, argument):
+  assert rerun([argument], "--output_dir=new") == ["--output_dir=new"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_are_read(tmp_path, kind):
+  path = tmp_path / kind
+  if kind == "pipe":
+    os.mkfifo(path)
+  elif kind == "device":
+    path.symlink_to("/dev/zero")
+  else:
+    path.mkdir()
+  assert receipts.fingerprint(str(path))["hashed"] == "nothing"
+  digest = hashlib.sha256().hexdigest()
+  entry = {"what": "data", "flags": ["train_file"], "path": str(path)}
+  entry |= {"bytes": 0, "sha256": digest, "hashed": "all"}
+  receipt = tmp_path / "run.json"
+  receipt.write_text(json.dumps(recorded(files=[entry])))
+  settings = option.make(
+    ClassifierSettings, output_dir=str(tmp_path / "new"), rerun=str(receipt)
+  )
+  with pytest.raises(InputError, match=f"^{path}: is not the file used in"):
+    receipts.check_rerun(settings)
+
+
+# Resuming with other data
+
+
+@pytest.fixture
+def resume(tmp_path, monkeypatch, caplog):
+  """Trains, then resumes with files; returns the warning."""
+  monkeypatch.setattr(receipts, "code_hashes", dict)
+  monkeypatch.setattr(receipts, "versions", dict)
+
+  def train(contents, **flags):
+    paths = [tmp_path / name for name in contents]
+    for path, text in zip(paths, contents.values()):
+      path.write_text(text)
+    settings = option.make(
+      ClassifierSettings,
+      output_dir=str(tmp_path / "output"),
+      data_dir=str(tmp_path),
+      **{"do_train": True} | flags,
+    )
+    given = dataclasses.replace(settings.receipt, command_line=[str(flags)])
+    settings = dataclasses.replace(settings, receipt=given)
+    receipt = receipts.begin("run_classifier.py", settings)
+    receipt.start(settings, map(str, paths))
+
+  def resume(before, now, **flags):
+    train(before)
+    save(tmp_path / "output" / "checkpoint", "10:20")
+    train({"new_texts.tsv": "a"}, do_train=False, do_predict=True)
+    train(now, **flags)
+    return [
+      record.getMessage().replace(f"{tmp_path}/", "")
+      for record in caplog.records
+      if "other data" in record.getMessage()
+    ]
+
+  return resume
+
+
+@pytest.mark.parametrize(
+  ("now", "named"),
+  [
+    ({"train.tsv": "1", "dev.tsv": "2"}, None),
+    ({"train.tsv": "1", "dev.tsv": "changed", "test.tsv": "new"}, None),
+    ({"train.tsv": "changed", "dev.tsv": "2"}, "train.tsv"),
+    ({"train.tsv": "1", "train-2.tsv": "3", "dev.tsv": "2"}, "train-2.tsv"),
+    ({"dev.tsv": "2"}, "train.tsv"),
+  ],
+)
+def test_resuming_with_other_data_is_said(resume, now, named):
+  warnings = resume({"train.tsv": "1", "dev.tsv": "2"}, now)
+  assert len(warnings) == bool(named)
+  if named:
+    (warning,) = warnings
+    assert warning.startswith("output: ")
+    assert f"the contents of {named} differ" in warning
+
+
+def test_an_evaluation_resumes_nothing(resume):
+  assert not resume({"train.tsv": "1"}, {"train.tsv": "2"}, do_train=False)

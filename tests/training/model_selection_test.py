@@ -1,5 +1,6 @@
 """Tests of evaluation during training, early stopping, and seeds."""
 
+import dataclasses
 import json
 import math
 import os
@@ -15,11 +16,13 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 import run_classifier
+from bertlib import json_files
 from bertlib.checkpoints import checkpoint_writer, finding
 from bertlib.errors import InputError
 from bertlib.metrics import result_files
 from bertlib.reporting import html_report
-from bertlib.training import model_selection, multi_run
+from bertlib.settings.common import ComputeSettings
+from bertlib.training import model_selection, multi_run, step_plan
 from bertlib.training.model_selection import DevScores, Selection
 
 pytestmark = pytest.mark.unit
@@ -281,11 +284,7 @@ def test_more_patience_resumes_training(tmp_path):
 
 def test_statistics_over_seeds_match_the_textbook():
   values = [0.71, 0.69, 0.74, 0.5, 0.72]
-  results = {
-    7 + index: {"eval_f1": value, "confusion_matrix": [[1, 1], [0, 1]]}
-    for index, value in enumerate(values)
-  }
-  results[10]["confusion_matrix"] = [[0, 2], [0, 1]]
+  results = {7 + i: {"eval_f1": value} for i, value in enumerate(values)}
   summary = multi_run.summarize_seeds("f1", results)
   mean, deviation = statistics.mean(values), statistics.stdev(values)
   margin = 2.776445105 * deviation / math.sqrt(5)  # t for 4 degrees of freedom
@@ -300,7 +299,6 @@ def test_statistics_over_seeds_match_the_textbook():
     "seeds": [7, 8, 9, 10, 11],
     "scores": values,
     "median": 0.71,
-    "collapsed": [10],
     "best_seed": 9,
   }
 
@@ -326,23 +324,71 @@ def test_metric_that_a_run_lacks_is_refused():
     multi_run.summarize_seeds("f1", results)
 
 
+def write_predictions(folder, gold, predicted):
+  path = str(folder / "eval_predictions.jsonl")
+  rows = map(result_files.DevPrediction, map(str, range(99)), gold, predicted)
+  result_files.write_dev_predictions(path, rows)
+
+
 @pytest.mark.parametrize(
-  ("results", "collapsed"),
+  ("gold", "predicted", "collapsed"),
   [
-    ({"confusion_matrix": [[2, 0], [3, 0]]}, True),
-    ({"confusion_matrix": [[0, 0, 2], [0, 0, 1], [0, 0, 0]]}, True),
-    ({"confusion_matrix": [[2, 0], [2, 1]]}, False),
-    # F1 is 0 without any hit, but predictions differ.
-    ({"confusion_matrix": [[1, 2], [3, 0]], "eval_f1": 0}, False),
-    ({"eval_f1": 0.0}, True),
-    ({"eval_f1": 0.01}, False),
-    ({"eval_micro_f1": 0}, True),
-    ({"eval_macro_f1": 0.001, "eval_matthews": 0.0}, True),
-    ({"eval_loss": 0}, False),
+    (["yes", "no"], ["no", "no"], True),
+    (["yes", "no"], ["no", "yes"], False),
+    (["no", "no"], ["no", "no"], False),
+    ([["a"], ["a", "b"]], [["b"], ["b"]], True),
+    ([["a"], ["a", "b"]], [[], ["b"]], False),
+    ([["B-PER", "O"], ["O"]], [["O", "O"], ["O"]], True),
+    ([["B-PER", "O"], ["O"]], [["O", "B-PER"], ["O"]], False),
+    ([0.5, 4.0], [2.5, 2.5000001], True),
+    ([0.5, 4.0], [2.5, 2.6], False),
+    ([0.5, 4.0], [float("nan")] * 2, True),
   ],
 )
-def test_collapse_is_detected_from_results(results, collapsed):
-  assert multi_run.has_collapsed(results) == collapsed
+def test_collapse_is_detected_from_dev_predictions(
+  tmp_path, gold, predicted, collapsed
+):
+  write_predictions(tmp_path, gold, predicted)
+  assert multi_run.has_collapsed(str(tmp_path)) == collapsed
+
+
+@pytest.mark.parametrize(
+  ("answers", "collapsed"),
+  [([""] * 20, True), (["Rome"] * 20, True), ([""] * 19 + ["Rome"], False)],
+)
+def test_collapse_is_detected_from_answers(tmp_path, answers, collapsed):
+  content = {str(number): answer for number, answer in enumerate(answers)}
+  (tmp_path / "predictions.json").write_text(json.dumps(content))
+  assert multi_run.has_collapsed(str(tmp_path)) == collapsed
+
+
+def test_a_run_without_predictions_has_not_collapsed(tmp_path):
+  assert not multi_run.has_collapsed(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+  ("given", "chosen", "flags"),
+  [
+    ("auto", "on", []),
+    ("auto", "off", ["--xla=off"]),
+    ("on", "on", []),  # is in the command line
+  ],
+)
+def test_a_run_of_a_seed_computes_as_its_parent(given, chosen, flags):
+  compute = ComputeSettings(xla=chosen)
+  automatic = frozenset({"xla"} if given == "auto" else ())
+  compute = dataclasses.replace(compute, automatic=automatic)
+  assert step_plan.choice_flags(compute) == flags
+
+
+def test_statistics_with_nan_are_strict_json(tmp_path):
+  scores = {seed: {"eval_pearson": "nan"} for seed in (1, 2)}
+  summary = multi_run.summarize_seeds("pearson", scores) | {"collapsed": [1]}
+  path = tmp_path / "seeds.json"
+  path.write_text(json_files.dumps(summary))
+  json.loads(path.read_text(), parse_constant=pytest.fail)
+  read = multi_run.read_statistics(str(tmp_path))
+  assert np.isnan(read["median"]) and np.isnan(read["scores"]).all()
 
 
 # The classifier, trained
