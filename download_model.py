@@ -1,9 +1,10 @@
 """Downloads published BERT checkpoints by name.
 
     python download_model.py --list
-    python download_model.py bert-base-uncased
-    python run_classifier.py $(python download_model.py bert-base-uncased) ...
+    python download_model.py bert-base-uncased > output/model.flags
+    python run_classifier.py --flagfile=output/model.flags ...
 
+The scripts do the same themselves with `--init_checkpoint=bert-base-uncased`.
 `models.json` lists the models. Each gets a folder in the cache with its name,
 `bert_config.json`, `vocab.txt` and `bert_model.ckpt.*`. A folder, `NAME.zip` or
 `NAME.tar.gz` that is already in the cache is used instead of a download.

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
-import json
 import os
 import unicodedata
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable
 
 import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib.data import (
-  model_inputs,
-  squad_examples,
-  squad_features,
-  squad_spans,
-)
+from bertlib import json_files
+from bertlib.data import squad_examples, squad_features
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import Windows, WindowSettings
 from bertlib.files import atomic_write, open_any
@@ -124,19 +121,49 @@ def cache_key(
     windows, and Python's Unicode version.
   """
   digest = hashlib.sha256()
-  code = (
-    squad_examples,
-    squad_features,
-    squad_spans,
-    model_inputs,
-    tokenization,
-  )
-  for path in (data_file, vocab_file, *(module.__file__ for module in code)):
+  for path in (data_file, vocab_file, *_code_files()):
     with open_any(path, "rb") as file:
       digest.update(hashlib.sha256(file.read()).digest())
-  digest.update(json.dumps(settings, sort_keys=True).encode())
+  digest.update(json_files.dumps(settings, sort_keys=True).encode())
   digest.update(unicodedata.unidata_version.encode())
   return digest.hexdigest()
+
+
+@functools.cache
+def _code_files() -> list[str]:
+  """Source files of the code that creates windows.
+
+  Those are the modules of this project that read, split or encode text: what
+  `squad_examples` and `squad_features` import, and what that imports. Settings
+  are left out, since their values are part of the key.
+  """
+  found: set[str] = set()
+  waiting = [squad_examples.__name__, squad_features.__name__]
+  while waiting:
+    name = waiting.pop()
+    path = _source_file(name)
+    if path and path not in found and ".settings" not in name:
+      found.add(path)
+      with open(path, encoding="utf-8") as file:
+        waiting += _imported_names(ast.parse(file.read()))
+  return sorted(found)
+
+
+def _source_file(name: str) -> str | None:
+  """Source file of a module of this project; None for other names."""
+  root = os.path.dirname(os.path.abspath(tokenization.__file__))
+  path = os.path.join(root, *name.split(".")) + ".py"
+  return path if os.path.isfile(path) else None
+
+
+def _imported_names(code: ast.Module) -> Iterator[str]:
+  """Names of the modules that a module may import."""
+  for node in ast.walk(code):
+    if isinstance(node, ast.Import):
+      yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      yield node.module
+      yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def cached_windows(

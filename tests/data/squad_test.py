@@ -510,6 +510,26 @@ def test_the_cache_key_depends_on_data_vocabulary_and_settings(tmp_path):
   assert again in keys
 
 
+@pytest.mark.parametrize(
+  "name", ["bertlib/data/squad_files.py", "bertlib/text_files.py"]
+)
+def test_the_cache_key_depends_on_the_code_that_reads(
+  tmp_path, monkeypatch, name
+):
+  (tmp_path / "data.json").touch()
+  path = str(tmp_path / "data.json")
+  before = squad_windows.cache_key(path, path, {})
+  changed = tmp_path / "changed.py"
+  changed.write_text("")
+  open_any = squad_windows.open_any
+
+  def open_changed(path, mode):
+    return open_any(str(changed) if path.endswith(name) else path, mode)
+
+  monkeypatch.setattr(squad_windows, "open_any", open_changed)
+  assert squad_windows.cache_key(path, path, {}) != before
+
+
 # The audit
 
 
