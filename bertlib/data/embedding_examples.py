@@ -232,7 +232,11 @@ def _check_classes(path: str, examples: Sequence[Example]) -> None:
 
 
 def read_texts(
-  path: str, encoding: Encoding | None = None, columns: Sequence[str] = ()
+  path: str,
+  encoding: Encoding | None = None,
+  columns: Sequence[str] = (),
+  skip_bad_rows: bool = False,
+  bad_rows: dict[str, list[str]] | None = None,
 ) -> list[str]:
   """Reads texts, one per line, without white space around them.
 
@@ -241,6 +245,8 @@ def read_texts(
       count. A .csv file is a table.
     encoding: encoding of the file; None for UTF-8.
     columns: the columns that --text_columns names; a table needs a single one.
+    skip_bad_rows: whether to skip rows of a table that cannot be used.
+    bad_rows: see `tables.collect_examples`.
 
   Raises:
     InputError: the file is missing or empty, or a line is blank; or it is a
@@ -252,7 +258,13 @@ def read_texts(
         f"{path}: is a table. Name the column of its texts by --text_columns,"
         " or give a file of one text per line"
       )
-    examples = read_examples(path, Columns(columns), encoding=encoding)
+    examples = read_examples(
+      path,
+      Columns(columns),
+      encoding=encoding,
+      skip_bad_rows=skip_bad_rows,
+      bad_rows=bad_rows,
+    )
     return [example.texts[0] for example in examples]
   texts = []
   for number, line in enumerate(tables.read_lines(path, encoding), start=1):

@@ -43,6 +43,10 @@ _USUAL_NAME = re.compile(
 # Separators that only some tables have, and their names.
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
+# A field of a .csv with a quote that is text, but may be meant as a mark: after
+# a backslash, or around the field after white space.
+_UNREAD_QUOTE = re.compile(r'(?s).*\\"|\s+"[^"]*"\Z')
+
 # Bad rows that are logged, at most.
 _MAX_LOGGED = 20
 
@@ -270,7 +274,7 @@ class Table(NamedTuple):
       if self.has_names:
         raise row.error(f"is the header again. {fix}")
       cells = [self.names[index] for index in self.columns if index is not None]
-      if all(map(_USUAL_NAME.fullmatch, cells)):
+      if has_usual_names(cells):
         raise dataclasses.replace(row, hint=None).error(
           "looks like a header, but the columns are given by number. Give the"
           " names of the columns, or remove the row"
@@ -319,6 +323,11 @@ def read_table(
     _warn_of_separator(header)
     rows = _with_warning_of_quotes(path, rows, reader is read_csv)
   return Table(path, header, names, has_names, found, rows)
+
+
+def has_usual_names(cells: Iterable[str]) -> bool:
+  """True if all cells are usual names of columns, so that they are a header."""
+  return all(map(_USUAL_NAME.fullmatch, map(strip_label, cells)))
 
 
 def ending_of(path: str) -> str:
@@ -407,28 +416,33 @@ def _warn_of_separator(header: Row) -> None:
 
 
 def _quoting_hint(row: Row) -> str:
-  """The middle of an error about a row of a .tsv that may have been quoted."""
-  if ending_of(row.path) != ".csv" and any(
-    field and field.startswith('"') and field.count('"') % 2
+  """The middle of an error about a row with quotes that were not read."""
+  is_csv = ending_of(row.path) == ".csv"
+  if not any(
+    field and field.lstrip().startswith('"') and field.count('"') % 2
     for field in row.fields
   ):
-    return "; quotes have no meaning in .tsv: save quoted fields as .csv"
-  return ""
+    return ""
+  if is_csv:
+    return "; white space before a quote makes it text: remove the white space"
+  return "; quotes have no meaning in .tsv: save quoted fields as .csv"
 
 
 def _with_warning_of_quotes(
   path: str, rows: Iterable[Row], is_csv: bool
 ) -> Iterator[Row]:
   """Yields rows; then warns of quotes that stay, but were meant as marks."""
+  is_unread = _has_unread_quote if is_csv else _looks_quoted
   first = number = 0
   for row in rows:
-    if (_has_escaped_quote if is_csv else _looks_quoted)(row):
+    if is_unread(row):
       first, number = first or row.number, number + 1
     yield row
   if first and is_csv:
     logging.warning(
-      "%s: %d rows have a backslash before a quote, the first is row %d; the"
-      " backslash stays. Save it with doubled quotes",
+      "%s: %d rows have a backslash before a quote, or white space before a"
+      " quoted field, the first is row %d; both stay, and the quotes. Save it"
+      " with doubled quotes, without white space",
       path,
       number,
       first,
@@ -443,8 +457,8 @@ def _with_warning_of_quotes(
     )
 
 
-def _has_escaped_quote(row: Row) -> bool:
-  return any('\\"' in field for field in row.fields)
+def _has_unread_quote(row: Row) -> bool:
+  return any(map(_UNREAD_QUOTE.match, row.fields))
 
 
 def _looks_quoted(row: Row) -> bool:

@@ -16,6 +16,7 @@ from bertlib.data import (
   classification_records,
   example_checks,
   model_inputs,
+  own_tables,
   tables,
 )
 from bertlib.data.classification import (
@@ -98,13 +99,13 @@ def make_processor(settings: ClassifierSettings) -> DataProcessor:
 
 def _own_data_processor(
   settings: ClassifierSettings,
-) -> classification.OwnDataProcessor:
+) -> own_tables.OwnDataProcessor:
   check_label_set(settings.labels, settings.problem_type)
   if not settings.label_delimiter:
     raise InputError(
       "--label_delimiter: is empty. Give the character between labels"
     )
-  return classification.OwnDataProcessor(
+  return own_tables.OwnDataProcessor(
     {
       "train": settings.train_file,
       "dev": settings.dev_file,
@@ -122,7 +123,7 @@ def _own_data_processor(
 
 
 def _find_labels(
-  settings: ClassifierSettings, processor: classification.OwnDataProcessor
+  settings: ClassifierSettings, processor: own_tables.OwnDataProcessor
 ) -> None:
   """Sets the labels that --labels does not give."""
   if not settings.labels and not settings.run.do_train:
@@ -352,7 +353,7 @@ def _read_predict_file(
   )
   reading = processor.encoding, processor.skip_bad_rows, processor.bad_rows
   if ending == ".csv" or (ending in (".tsv", ".jsonl", ".json") and has_names):
-    return classification.read_table_texts(
+    return own_tables.read_table_texts(
       path, *columns.values(), id_column, *reading
     )
   if id_column:
@@ -367,7 +368,7 @@ def _read_predict_file(
       f"--predict_file={path}: has objects of JSON. Name their text by"
       " --text_a_column"
     )
-  return classification.read_texts(path, *reading)
+  return own_tables.read_texts(path, *reading)
 
 
 def _check_labeled(

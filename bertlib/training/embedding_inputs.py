@@ -346,7 +346,7 @@ def read_data(settings: EmbeddingSettings) -> Data:
     train,
     _read_dev_set(settings, bad_rows),
     *(
-      _read_texts(settings, flag)
+      _read_texts(settings, flag, bad_rows)
       for flag in ("predict_file", "corpus_file", "query_file")
     ),
     bad_rows,
@@ -387,12 +387,18 @@ def _read_examples(
   )
 
 
-def _read_texts(settings: EmbeddingSettings, flag: str) -> Sequence[str]:
+def _read_texts(
+  settings: EmbeddingSettings, flag: str, bad_rows: dict[str, list[str]]
+) -> Sequence[str]:
   path = getattr(settings, flag)
   if not path or not settings.run.do_predict:
     return ()
   return embedding_examples.read_texts(
-    path, text_files.encoding_of(settings.text), settings.text_columns or ()
+    path,
+    text_files.encoding_of(settings.text),
+    settings.text_columns or (),
+    settings.bad_rows == "skip",
+    bad_rows,
   )
 
 

@@ -12,8 +12,9 @@ import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.data import classification, tables
-from bertlib.data.classification import InputExample, OwnDataProcessor
+from bertlib.data import classification, label_lists, own_tables, tables
+from bertlib.data.classification import InputExample
+from bertlib.data.own_tables import OwnDataProcessor
 from bertlib.errors import InputError
 from bertlib.text_files import Encoding
 
@@ -875,7 +876,7 @@ def test_a_text_may_have_any_number_of_labels(tmp_path, name):
 def test_labels_are_split_at_delimiters_or_read_as_a_list(
   text, delimiter, labels
 ):
-  assert classification.split_labels(text, delimiter) == labels
+  assert label_lists.split_labels(text, delimiter) == labels
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -1048,7 +1049,7 @@ def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
   (tmp_path / "x").write_bytes(content)
   monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
   for path in (str(tmp_path / "x"), "-"):
-    rows = as_rows(classification.read_texts(path))
+    rows = as_rows(own_tables.read_texts(path))
     assert [(row["text_a"], row["text_b"]) for row in rows] == [
       ("one text", None),
       ("half", "and half"),
@@ -1058,14 +1059,32 @@ def test_texts_to_classify_are_read_from_a_file_or_stdin(tmp_path, monkeypatch):
 def test_a_line_with_several_tabs_is_refused(tmp_path):
   path = tmp_path / "x.txt"
   path.write_text("a\tb\nc\td\te\nf\n")
-  message = refusal(classification.read_texts, str(path))
+  message = refusal(own_tables.read_texts, str(path))
   assert message.startswith(f"{path}, row 2: has 2 tabs, but a line is ")
   bad_rows = {}
-  examples = classification.read_texts(
+  examples = own_tables.read_texts(
     str(path), skip_bad_rows=True, bad_rows=bad_rows
   )
   assert [example.guid for example in examples] == ["text-1", "text-3"]
   assert len(bad_rows[str(path)]) == 1
+
+
+@pytest.mark.parametrize(
+  ("content", "is_header"),
+  [
+    ("Text\na b\n", True),
+    ("sentence1\tsentence2\na\tb\n", True),
+    ("a text\nsentence\n", False),
+    ("text\ta b\n", False),
+  ],
+)
+def test_a_line_that_looks_like_a_header_is_named(
+  tmp_path, caplog, content, is_header
+):
+  path = tmp_path / "x.txt"
+  path.write_text(content)
+  assert len(own_tables.read_texts(str(path))) == content.count("\n")
+  assert ("x.txt, row 1: looks like a header" in caplog.text) == is_header
 
 
 # Ids
@@ -1087,7 +1106,7 @@ def test_ids_are_guids(tmp_path, split, column):
     )
     examples = read(processor, tmp_path, split)
     assert [example.guid for example in examples] == ["K-7", "8"]
-    texts = classification.read_table_texts(
+    texts = own_tables.read_table_texts(
       str(tmp_path / name), "text", None, column
     )
     assert [example.guid for example in texts] == ["K-7", "8"]
@@ -1107,16 +1126,16 @@ def test_ids_are_guids(tmp_path, split, column):
 def test_ids_are_unique_and_on_one_line(tmp_path, id_, fault):
   (tmp_path / "a.csv").write_text(f'text,id\na,7\nb,"{id_}"\nc,8\n')
   arguments = str(tmp_path / "a.csv"), "text", None, "id"
-  message = refusal(classification.read_table_texts, *arguments)
+  message = refusal(own_tables.read_table_texts, *arguments)
   assert "a.csv, row 3" in message and fault in message
-  examples = classification.read_table_texts(*arguments, skip_bad_rows=True)
+  examples = own_tables.read_table_texts(*arguments, skip_bad_rows=True)
   assert [example.guid for example in examples] == ["7", "8"]
 
 
 def test_texts_of_a_table_are_named_by_row(tmp_path, caplog):
   (tmp_path / "a.csv").write_text('"one\ntwo",7,x\nthree,8,y\n')
   path = str(tmp_path / "a.csv")
-  examples = classification.read_table_texts(path, "1", "3", None)
+  examples = own_tables.read_table_texts(path, "1", "3", None)
   assert [(e.guid, e.text_a, e.text_b) for e in examples] == [
     ("text-1", "one\ntwo", "x"),
     ("text-2", "three", "y"),

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bertlib.data.classification import OwnDataProcessor
 from bertlib.data.label_lists import split_labels
+from bertlib.data.own_tables import OwnDataProcessor
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit

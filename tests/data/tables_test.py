@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from bertlib.data import embedding_examples, tables
-from bertlib.data.classification import OwnDataProcessor, XnliProcessor
+from bertlib.data.classification import XnliProcessor
+from bertlib.data.own_tables import OwnDataProcessor
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -274,10 +275,25 @@ def test_quotes_of_a_csv_that_are_not_doubled_are_refused(tmp_path, row, where):
   assert message.endswith("has to be doubled, not escaped by a backslash")
 
 
-def test_backslashes_before_quotes_of_a_csv_are_counted(tmp_path, caplog):
-  content = 'a,x\nsay \\"no\\" now,y\n'
-  assert read(tmp_path, content, "a.csv")[1] == ('say \\"no\\" now', "y")
-  assert "1 rows have a backslash before a quote" in caplog.text
+@pytest.mark.parametrize(
+  ("row", "number"),
+  [
+    (r"say \"no\" now,y", 1),
+    ('a, "b"', 1),
+    (' "a b" ,y', 0),
+    ('   ,"y"', 0),
+    ('say "no" now, y', 0),
+  ],
+)
+def test_quotes_of_a_csv_that_stay_are_counted(tmp_path, caplog, row, number):
+  assert len(read(tmp_path, f"a,x\n{row}\n", "a.csv")) == 2
+  assert (f": {number} rows have a backslash " in caplog.text) == bool(number)
+
+
+def test_white_space_before_a_quote_of_a_csv_is_named(tmp_path):
+  message = refusal(tmp_path, 'a,x\nb, "c, d"\n', "a.csv")
+  assert "row 2: has 3 columns" in message
+  assert "white space before a quote makes it text" in message
 
 
 # Bad rows
