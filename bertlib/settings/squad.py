@@ -98,7 +98,8 @@ class SquadSettings(TrainingSettings):
   null_score_diff_threshold: float = option.number(
     0.0,
     "SQuAD 2.0: predict no answer if its score exceeds that of the best answer"
-    " by more than this.",
+    " by more than this. --do_eval stores the value with the highest F1 in"
+    " model.json, for --interactive, Predictor and exports.",
     FINITE,
     section="evaluation",
     basic=True,
