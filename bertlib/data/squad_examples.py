@@ -25,7 +25,7 @@ class _Located:
   __slots__ = ("answer_offset",)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class SquadExample(_Located):
   """A question about a paragraph, with its answer if known.
 
@@ -52,6 +52,21 @@ class SquadExample(_Located):
 
   def __post_init__(self):
     self.answer_offset = 0
+
+  def __repr__(self) -> str:
+    """The original's text, without an answer that begins at the first word."""
+    shown = {
+      "qas_id": self.qas_id,
+      "question_text": self.question_text,
+      "doc_tokens": f"[{' '.join(self.doc_tokens)}]",
+    }
+    if self.start_position:
+      shown |= {
+        "start_position": self.start_position,
+        "end_position": self.end_position,
+        "is_impossible": self.is_impossible,
+      }
+    return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
 def split_words(context: str) -> tuple[list[str], list[int]]:

@@ -840,11 +840,27 @@ def test_a_feature_file_appears_complete_or_not_at_all(tmp_path):
   assert path.read_bytes() == b"before"
 
 
-def test_str_and_repr_of_an_example_show_its_fields():
-  example = SquadExample("q1", "who?", ["a", "b"], "a", 0, 1, True)
-  for shown in (str(example), repr(example)):
-    for part in ("q1", "who?", "['a', 'b']", "start_position=0", "True"):
-      assert part in shown
+@pytest.mark.parametrize(
+  ("answer", "shown"),
+  [
+    ((None, None, None), ""),
+    (
+      ("to Rome", 2, 3),
+      ", start_position: 2, end_position: 3, is_impossible: False",
+    ),
+    (
+      ("", -1, -1, True),
+      ", start_position: -1, end_position: -1, is_impossible: True",
+    ),
+    (("Ann", 0, 0), ""),
+  ],
+)
+def test_text_of_an_example_is_that_of_the_original(answer, shown):
+  example = SquadExample("q1", "Who?", ["Ann", "went", "to", "Rome"], *answer)
+  expected = (
+    f"qas_id: q1, question_text: Who?, doc_tokens: [Ann went to Rome]{shown}"
+  )
+  assert str(example) == repr(example) == expected
 
 
 def test_a_position_outside_every_window_has_no_max_context():
