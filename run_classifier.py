@@ -744,7 +744,7 @@ def evaluate_sets(
     if arrays:
       found.warnings += run_report.collapse_warning(
         *result_files.answers_to_compare(predictions)
-      )
+      ) or never_predicted(problem, dev_set.examples, rows, thresholds)
     if arrays and run.settings.run.do_train and not ending:
       found.sections = report_sections.classification_sections(
         problem, dev_set.examples, **arrays, thresholds=thresholds
@@ -753,6 +753,30 @@ def evaluate_sets(
         problem, **arrays, names=processor.metrics
       )
   return found, thresholds
+
+
+def never_predicted(
+  problem: Problem,
+  examples: Sequence[InputExample | ChoiceExample],
+  rows: np.ndarray,
+  thresholds: Mapping[str, float] | None,
+) -> list[str]:
+  """Warns of gold labels that are never predicted, see `predicted_label`."""
+  if problem.kind not in ("classification", "multi_label"):
+    return []
+  labels = [
+    classification_scores.predicted_label(problem, row, thresholds)
+    for row in rows
+  ]
+  gold = [example.label for example in examples]
+  if problem.kind == "multi_label":
+    labels, gold = map(itertools.chain.from_iterable, (labels, gold))
+  return run_report.missing_labels_warning(
+    labels,
+    gold,
+    "Rare labels may need more examples, more epochs, or"
+    " --class_weights=balanced",
+  )
 
 
 def predict_sets(

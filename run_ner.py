@@ -14,7 +14,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow.compat.v1 as tf
@@ -27,6 +27,7 @@ from bertlib.data import (
   input_pipeline,
   model_inputs,
   ner,
+  ner_tags,
   record_check,
   tf_records,
 )
@@ -558,9 +559,20 @@ def evaluate_dev_set(
     run_report.collapse_warning(
       ner_decoding.tag_texts(tags for tags, _ in predicted),
       ner_decoding.tag_texts(sentence.tags for sentence in sentences),
+    )
+    or run_report.missing_labels_warning(
+      entity_types(tags for tags, _ in predicted),
+      entity_types(sentence.tags for sentence in sentences),
+      "Rare types may need more sentences, or more epochs",
     ),
     report_scores.of_tags(sentences, predicted),
   )
+
+
+def entity_types(tagged: Iterable[Sequence[str]]) -> Iterator[str]:
+  """The type of each entity."""
+  for tags in tagged:
+    yield from (entity.label for entity in ner_tags.tags_to_entities(tags))
 
 
 def tag_file(

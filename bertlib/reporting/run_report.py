@@ -12,6 +12,7 @@ from absl import logging
 
 from bertlib import receipt_file
 from bertlib.data import model_inputs
+from bertlib.errors import some_of
 from bertlib.metrics import result_files
 from bertlib.reporting import (
   html_report,
@@ -259,6 +260,31 @@ def describe_collapse(
     " may have collapsed to one answer. Train longer, with a lower"
     " --learning_rate or with --bias_correction"
   )
+
+
+def missing_labels_warning(
+  predicted: Iterable[str], gold: Iterable[str], fix: str
+) -> list[str]:
+  """Logs the gold labels that are never predicted.
+
+  Args:
+    predicted: predicted labels, or types of entities.
+    gold: gold labels, or types of entities.
+    fix: what to do about it.
+
+  Returns:
+    The warning as a section of the report; empty if all are predicted.
+  """
+  predicted, counts = set(predicted), collections.Counter(gold)
+  missing = [
+    f"{label} ({counts[label]} of {sum(counts.values())} in the dev set)"
+    for label in sorted(counts.keys() - predicted)
+  ]
+  if not missing:
+    return []
+  text = f"Never predicted: {some_of(missing)}. {fix}"
+  logging.warning("%s", text)
+  return [html_report.warning(text)]
 
 
 def _start_of(text: str, limit: int = 200) -> str:

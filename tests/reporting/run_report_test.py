@@ -217,6 +217,18 @@ def test_equal_predictions_are_described(answers, gold, collapsed):
   assert not text or ("'yes'" in text and str(len(answers)) in text)
 
 
+def test_labels_that_are_never_predicted_are_named(caplog):
+  def warning(predicted):
+    return run_report.missing_labels_warning(predicted, "aaabbc", "Do it")
+
+  assert warning("cab") == []
+  assert "Never predicted" in "".join(warning("aad"))
+  assert caplog.messages == [
+    "Never predicted: b (2 of 6 in the dev set), c (1 of 6 in the dev set)."
+    " Do it"
+  ]
+
+
 def test_a_long_answer_is_shortened():
   text = run_report.describe_collapse(["long " * 1000] * 20)
   assert 200 < len(text) < 400
