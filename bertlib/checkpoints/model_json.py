@@ -15,6 +15,7 @@ from bertlib.checkpoints import config_schema, finding, loading, model_files
 from bertlib.data import vocabulary
 from bertlib.errors import InputError
 from bertlib.files import atomic_write, open_any
+from bertlib.settings.ranges import FINITE
 
 # In a model's folder, beside its checkpoints.
 
@@ -208,17 +209,20 @@ def load_trained(output_dir: str, checkpoint: str | None) -> dict[str, Any]:
 
 
 def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Rejects a description without the keys that its script needs.
+  """Rejects a description without what its script needs to predict.
 
   Args:
     model_dir: folder for the message.
     description: from `load_description`.
 
   Raises:
-    InputError: a key is missing.
+    InputError: a key is missing, or a threshold is not a finite number.
   """
   required = _REQUIRED.get(description.get("script"), {})
   problem = json_files.mismatch(description, required)
+  threshold = description.get("null_score_diff_threshold", 0.0)
+  if not problem and threshold not in FINITE:
+    problem = f"null_score_diff_threshold is {threshold}, not a finite number"
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)
     raise InputError(f"{path}: {problem}. {_FIX}")

@@ -863,3 +863,16 @@ def test_model_json_is_indented_and_not_ascii_escaped(tmp_path):
   text = (tmp_path / "model.json").read_text()
   assert json.loads(text)["labels"] == ["ja", "nein"]
   assert "\n" in text.strip()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", '"0"', "null"])
+def test_a_damaged_threshold_is_refused(tmp_path, text):
+  (tmp_path / "model.json").write_text(
+    f'{{"null_score_diff_threshold": {text}}}'
+  )
+  with pytest.raises(InputError) as refused:
+    description = model_json.load_description(str(tmp_path))
+    model_json.check_description(str(tmp_path), description)
+  message = str(refused.value)
+  assert message.startswith(f"{tmp_path}/model.json: null_score_diff_threshold")
