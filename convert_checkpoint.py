@@ -21,7 +21,7 @@ if __name__ == "__main__":  # Check flags before slow imports.
 
 import os
 
-from bertlib import app, files, text_files
+from bertlib import app, files, folder_lock, text_files
 from bertlib.checkpoints import compare, convert, finding, model_files, rewrite
 from bertlib.errors import InputError
 from bertlib.settings import option
@@ -53,13 +53,27 @@ def main(_) -> int | None:
     return 0 if _compare(settings) else 1
   if not (settings.output or settings.dry_run):
     raise InputError("--output: not given. Name a folder to write to")
-  return _rewrite(settings) if rewrites else _convert(settings)
+  write = _rewrite if rewrites else _convert
+  if settings.dry_run:
+    return write(settings)
+  output = settings.output.rstrip("/")
+  with (
+    files.folders_for([output]),
+    folder_lock.lock_files([output], "output"),
+  ):
+    return write(settings)
 
 
 def _convert(settings: ConversionSettings) -> None:
   source = settings.input
   is_huggingface = rewrite.model_format(source) == "huggingface"
-  if settings.to == "tensorflow" or (is_huggingface and settings.to is None):
+  to_tensorflow = settings.to == "tensorflow" or (
+    is_huggingface and settings.to is None
+  )
+  if not settings.overwrite:  # before the weights are read
+    written = model_files.CONFIG if to_tensorflow else "config.json"
+    files.check_absent(settings.output, [written])
+  if to_tensorflow:
     convert.huggingface_to_tensorflow(
       source,
       settings.output,

@@ -270,12 +270,8 @@ def atomic_files(
     )
     paths = {name: os.path.join(folder, name) for name in names}
     check_outputs(paths.values(), inputs)
-    existing = [name for name in names if system.exists(paths[name])]
-    if existing and not overwrite:
-      raise InputError(
-        f"{folder}: has {', '.join(existing)} already; name another folder or"
-        " add --overwrite"
-      )
+    if not overwrite:
+      check_absent(folder, names)
     for name, path in paths.items():
       system.makedirs(os.path.dirname(path))
       system.replace(os.path.join(temporary, name), path)
@@ -413,6 +409,16 @@ def check_new(flag: str, path: str, overwrite: bool) -> None:
   if is_plain and exists(path) and not overwrite:
     raise InputError(
       f"--{flag}={path}: exists already. Name another one or add --overwrite"
+    )
+
+
+def check_absent(folder: str, names: Iterable[str]) -> None:
+  """Refuses a folder, local or remote, that has files with these names."""
+  existing = [name for name in names if exists(os.path.join(folder, name))]
+  if existing:
+    raise InputError(
+      f"{folder}: has {', '.join(existing)} already; name another folder or"
+      " add --overwrite"
     )
 
 

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
 import modeling
+from bertlib import folder_lock
 from bertlib.checkpoints import convert
 from bertlib.errors import InputError
 
@@ -1203,7 +1204,7 @@ def test_variables_are_renamed(main, run_of_two_steps, tmp_path):
     (["--average"], "--average takes several checkpoints"),
     (["--strip_optimizer", "--to=huggingface"], "with a second command"),
     (["--rename=a=>b", "--compare=x"], "with a second command"),
-    (["--output="], "--output: not given"),
+    (["--output="], "--output=: names no file or folder"),
   ],
 )
 def test_incompatible_flags_are_refused(flags, message, main, run_of_two_steps):
@@ -1270,3 +1271,34 @@ def test_invalid_input_is_a_one_line_error(make, message, tmp_path):
   )
   assert f"{tmp_path}/source" in line and message in line
   assert not (tmp_path / "target").exists()
+
+
+# The output
+
+
+@pytest.mark.parametrize(
+  ("to", "name"),
+  [("tensorflow", "bert_config.json"), ("huggingface", "config.json")],
+)
+def test_an_existing_output_is_refused_before_weights_are_read(
+  tmp_path, to, name
+):
+  source, target = tmp_path / "source", tmp_path / "target"
+  for folder, file in ((source, "config.json"), (target, name)):
+    folder.mkdir()
+    (folder / file).write_text("{}")
+  with (
+    commands.in_process(convert_checkpoint) as run,
+    pytest.raises(InputError, match=rf"target: has {name} already"),
+  ):
+    run(f"--input={source}", f"--output={target}", f"--to={to}")
+
+
+def test_an_output_that_another_process_writes_is_refused(tmp_path):
+  target = tmp_path / "target"
+  with (
+    commands.in_process(convert_checkpoint) as run,
+    folder_lock.lock_files([str(target)]),
+    pytest.raises(InputError, match=r"target: process .* another --output$"),
+  ):
+    run("--input=nowhere", f"--output={target}/")
