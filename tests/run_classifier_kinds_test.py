@@ -235,7 +235,7 @@ def test_predictions_obey_the_thresholds(topics):
 
 def test_the_thresholds_name_their_data(topics):
   model = json.loads((topics / "model.json").read_text())
-  assert model["tuned_on"] == str(topics.parent / "dev.tsv")
+  assert model["tuned_on"].endswith("/dev.tsv")
 
 
 def test_given_thresholds_win(topics):
