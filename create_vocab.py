@@ -454,6 +454,7 @@ def _add(settings: VocabularySettings) -> None:
   with atomic_write(settings.output_file) as file:
     file.write("".join(f"{entry}\n" for entry in entries))
     if has_model:
+      app.import_tensorflow()
       tensors = word_embeddings.read_checkpoint(
         settings.init_checkpoint, config["vocab_size"]
       )

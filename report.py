@@ -19,7 +19,7 @@ import os
 
 from absl import logging
 
-from bertlib import app, files, tensorflow_log, terminal
+from bertlib import app, files, terminal
 from bertlib.errors import InputError
 from bertlib.reporting import comparison, comparison_page, recorded_runs
 from bertlib.settings import option
@@ -55,8 +55,7 @@ def main(argv: list[str]) -> None:
   terminal.print_table(comparison.terminal_table(runs))
   for warning in comparison.warnings(runs):
     logging.warning("%s", warning)
-  if not option.value_of("tensorflow_log", False):
-    tensorflow_log.import_quietly()  # which event files need
+  app.import_tensorflow()  # which event files need
   comparison_page.write_page(path, runs)
   logging.info("Comparison of %d runs: %s", len(runs), path)
 

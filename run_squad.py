@@ -11,6 +11,10 @@ if __name__ == "__main__":  # Check flags before slow imports.
   from bertlib.settings.squad import SquadSettings
 
   app.parse_flags(SquadSettings, imports_tensorflow=True)
+else:  # A program that uses the Predictor.
+  from bertlib import tensorflow_log
+
+  tensorflow_log.hide_information()
 
 import functools
 import math

@@ -57,7 +57,18 @@ def parse_flags(
   signal.signal(signal.SIGINT, _stop_at_once)
   with _one_line(), _end_after_help():
     _arguments[:] = read_arguments(sys.argv, settings)
-  if imports_tensorflow and not flags.FLAGS.tensorflow_log:
+  if not flags.FLAGS.tensorflow_log:
+    tensorflow_log.show_errors_only()
+  if imports_tensorflow:
+    import_tensorflow()
+
+
+def import_tensorflow() -> None:
+  """Imports TensorFlow in a command, without its log unless --tensorflow_log.
+
+  For commands that need it only for some flags.
+  """
+  if not option.value_of("tensorflow_log", False):
     tensorflow_log.import_quietly()
 
 

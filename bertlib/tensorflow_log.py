@@ -1,8 +1,9 @@
 """Keeps TensorFlow's own log off the terminal of a command.
 
 TensorFlow writes to file descriptor 2 while it is imported, before its settings
-take effect, and later through its C++ and Python loggers. Only commands use
-this module; a library must not change the logging of its process.
+take effect, and later through its C++ and Python loggers. Commands show errors
+only. Programs that use a `Predictor` also see warnings; a library must not hide
+more from its process.
 """
 
 from __future__ import annotations
@@ -21,13 +22,32 @@ HELP = (
 )
 
 
+def hide_information() -> None:
+  """Imports TensorFlow in a program, without the lines about what it can do.
+
+  Warnings and errors are shown afterwards. No effect if TensorFlow is already
+  imported, or if `TF_CPP_MIN_LOG_LEVEL` is 0.
+  """
+  if (
+    "tensorflow" not in sys.modules
+    and os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1") != "0"
+  ):
+    with stderr_on_failure():
+      import tensorflow  # noqa: F401
+
+
+def show_errors_only() -> None:
+  """Hides TensorFlow's warnings and information once it is imported."""
+  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
 def import_quietly() -> None:
   """Imports TensorFlow without its log.
 
   Output of the import is discarded if it succeeds, and printed if it fails or
   ends the process. Afterwards TensorFlow logs errors only.
   """
-  os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  show_errors_only()
   with stderr_on_failure():
     import tensorflow as tf
   tf.get_logger().setLevel("ERROR")

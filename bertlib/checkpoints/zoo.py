@@ -36,6 +36,7 @@ from bertlib import (
   json_files,
   lazy_module,
   published_models,
+  tensorflow_log,
   terminal,
 )
 from bertlib.checkpoints import checkpoint_names, model_files
@@ -397,6 +398,7 @@ def _convert(
   """Converts a downloaded repository; returns the SHA-256 of its files."""
   report = io.StringIO()  # Standard output is for the flags of the model.
   with contextlib.redirect_stdout(report):
+    tensorflow_log.hide_information()
     convert.huggingface_to_tensorflow(download, folder)
   logging.debug("%s", report.getvalue())
   _add_prompts(model, os.path.join(folder, model_files.DESCRIPTION))

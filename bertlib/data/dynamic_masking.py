@@ -179,14 +179,18 @@ def _take_while_room(lengths, room):
     bool [B, S], true for the words that are taken.
   """
 
-  def take_if_it_fits(state, length):
+  def take_if_it_fits(state, word):
     num_taken, _ = state
+    length = lengths[:, word]
     fits = num_taken + length <= room
-    return num_taken + tf.where_v2(fits, length, 0), fits
+    num_taken += tf.where_v2(fits, length, 0)
+    return num_taken, tf.cast(fits, tf.float32)
 
   _, fits = tf.scan(
     take_if_it_fits,
-    tf.transpose(lengths),  # [S, B]
-    initializer=(tf.zeros_like(room), tf.zeros_like(room, tf.bool)),
+    tf.range(modeling.get_shape_list(lengths)[1]),
+    initializer=(tf.zeros_like(room), tf.zeros_like(room, tf.float32)),
   )
-  return tf.transpose(fits)
+  # As float32, because TensorFlow with oneDNN logs an error line where it
+  # transposes other types.
+  return tf.transpose(fits) > 0
