@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,6 +76,9 @@ def read_sentences(
   else:
     _check_not_json(path, lines)
     read = _read_rows if columns.item_delimiter else _read_columns
+    to_tag = read is _read_columns and not columns.needs_tags
+    if to_tag and _is_running_text(path, lines, columns):
+      read = _read_texts
   tag_locations: dict[str, str] = {}
   sentences = list(read(path, lines, columns, tag_locations))
   if not sentences:
@@ -159,8 +163,6 @@ def _read_columns(path, lines: Sequence[str], columns: Columns, tag_locations):
   `tag_locations`.
   """
   _check_not_comments(path, lines)
-  if not columns.needs_tags:
-    _check_not_running_text(path, lines, columns)
   num_columns = 0
   words: list[str] = []
   tags: list[str] = []
@@ -230,35 +232,52 @@ def _check_not_comments(path: str, lines: Sequence[str]) -> None:
       )
 
 
-def _check_not_running_text(
-  path: str, lines: Sequence[str], columns: Columns
-) -> None:
-  """Refuses a file to tag whose lines may be sentences instead of words."""
+def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
+  """Whether the lines of a file to tag are sentences instead of words.
+
+  Raises:
+    InputError: they may be.
+  """
   if columns.word != 1:
-    return
+    return False
   words = [line for line in lines if line.strip()]
   if words and all(map(_TAGGED_WORD.fullmatch, words)):
     raise InputError(
       f"{path}: has a tag in each word, such as {words[0]}. Give --delimiter"
     )
   suspect = None
+  widths: Counter[int] = Counter()
   for number, line in enumerate(lines, start=1):
-    if line.startswith("-DOCSTART-"):
+    if not line.strip() or line.startswith("-DOCSTART-"):
       continue
     fields = _split(line, columns.delimiter)
+    widths[len(fields)] += 1
     if len(fields) == 1:
       is_text = bool(_SEVERAL_WORDS.fullmatch(line))
     else:
       is_text = columns.delimiter is None and "\t" not in line
       if any(map(ner_tags.is_standard, _at(fields, columns.tag))):
-        return
+        return False
     if is_text and suspect is None:
       suspect = number
-  if suspect is not None:
+  if suspect is None:
+    return False
+  # Columns are equally many in all lines, but for a damaged one.
+  if columns.delimiter or 2 * max(widths.values()) > sum(widths.values()):
     raise InputError(
       f"{path}, line {suspect}: looks like a sentence. Write {_FORMATS}. If"
       " these are columns, give --delimiter=' '"
     )
+  logging.info("%s: each line is read as a text, not as columns", path)
+  return True
+
+
+def _read_texts(path, lines: Sequence[str], columns: Columns, tag_locations):
+  """Reads one text per line."""
+  del columns, tag_locations
+  for number, line in enumerate(lines, start=1):
+    if line.strip():
+      yield ner.from_text(line, where=f"{path}, line {number}")
 
 
 def _split(

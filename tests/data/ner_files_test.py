@@ -7,7 +7,7 @@ import reference_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertlib.data import ner_files, ner_tags
+from bertlib.data import ner, ner_files, ner_tags
 from bertlib.data.ner_files import Columns
 from bertlib.errors import InputError
 from bertlib.metrics import ner_decoding
@@ -258,9 +258,8 @@ def test_standard_tags_are_not_reported(tmp_path, caplog):
 @pytest.mark.parametrize(
   "text, line",
   [
-    ("Ann left Rome .\nBob met Ann Lee .\n", 1),
-    ("Ann left .\nAnn met Bob .\n", 1),
-    ("Ann\n\nAnn left .\n", 3),
+    ("Ann left .\nBob met .\n", 1),
+    ("Ann left .\nBob met .\nAnn met Bob .\n", 1),
     ("-DOCSTART- -X- O\n\nAnn left .\n", 3),
     ("我爱北京，你呢。\n好\n", 1),
     ("今天天气很好。\n", 1),
@@ -269,6 +268,24 @@ def test_standard_tags_are_not_reported(tmp_path, caplog):
 def test_sentences_instead_of_words_are_refused(tmp_path, text, line):
   with pytest.raises(InputError, match=f"line {line}: looks like a sentence"):
     ner_files.read_sentences(write(tmp_path, text), TO_TAG)
+
+
+@pytest.mark.parametrize(
+  "texts",
+  [
+    ["Ann left Rome.", "Bob met Ann Lee.", "Nothing happened."],
+    ["Ann", "Ann left.", "Ann, Bob met Cy."],
+  ],
+)
+def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
+  path = write(tmp_path, "\n\n".join(texts))
+  with caplog.at_level("INFO", "absl"):
+    sentences = ner_files.read_sentences(path, TO_TAG)
+  assert [s.words for s in sentences] == [ner.from_text(t).words for t in texts]
+  assert [s.text for s in sentences] == texts
+  assert caplog.messages == [
+    f"{path}: each line is read as a text, not as columns"
+  ]
 
 
 def test_words_with_their_tags_are_refused(tmp_path):
