@@ -268,8 +268,9 @@ def input_errors(values: flags.FlagValues) -> Iterator[None]:
 
 def _one_line(error: Exception) -> str:
   """Absl's message in one line."""
-  *others, last = _flag_errors(str(error))
-  message = "; ".join([*others, last.rstrip(" .?")])
+  message = "; ".join(_flag_errors(str(error))).rstrip(" .")
+  if message.endswith("?"):
+    return f"{message.rstrip(' ?')}? --helpfull lists all flags"
   return f"{message}. --helpfull lists all flags"
 
 
