@@ -33,6 +33,7 @@ import tokenization
 from bertlib import embedding_spec, files, published_models
 from bertlib.checkpoints import zoo
 from bertlib.errors import InputError
+from bertlib.settings import command_line
 
 pytestmark = pytest.mark.unit
 
@@ -1361,6 +1362,18 @@ def test_the_command_prints_the_flags(command, publish, cache):
     f"--init_checkpoint={cache}/tiny/bert_model.ckpt\n"
     "--do_lower_case=False\n"
   )
+
+
+def test_the_printed_flags_are_a_flag_file(publish, capsys, tmp_path):
+  publish(zipped(FILES.items()))
+  cache = tmp_path / "models of mine"
+  path = tmp_path / "model.flags"
+  with commands.in_process(download_model) as main:
+    main("tiny", f"--cache_dir={cache}")
+  path.write_text(capsys.readouterr().out)
+  argv = command_line.read_flag_files(["x.py", f"--flagfile={path}"])
+  assert argv[1] == f"--vocab_file={cache}/tiny/vocab.txt"
+  assert len(argv) == 5
 
 
 def test_maker_and_license_are_logged(publish, fetch, log):
