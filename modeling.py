@@ -205,8 +205,8 @@ class BertModel:
       self.embedding_output = compute.pad_output(embedding_output)
       self.sequence_output = self.all_encoder_layers[-1]
       with tf.variable_scope("pooler"):
-        self.pooled_output = dense(
-          self.sequence_output[:, 0],  # [B, H]: hidden state of [CLS]
+        self.pooled_output = dense(  # of [CLS]; without rows S may be 0
+          tf.reshape(self.sequence_output[:, :1], [-1, config.hidden_size]),
           config.hidden_size,
           tf.tanh,
           config.initializer_range,

@@ -18,6 +18,7 @@ else:  # A program that uses the Predictor.
 
 import functools
 import itertools
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple
@@ -117,7 +118,7 @@ def create_model(
   """
   *outer, length = modeling.get_shape_list(input_ids)
   input_ids, input_mask, segment_ids = (
-    tf.reshape(tensor, [-1, length])
+    tf.reshape(tensor, [math.prod(outer), length])
     for tensor in (input_ids, input_mask, segment_ids)
   )
   model = modeling.BertModel(

@@ -333,8 +333,8 @@ class MaskedLM(SignatureModel):
       use_one_hot_embeddings=False,
       compute=self.compute,
     )
-    num_masked = tf.shape(inputs["masked_lm_positions"])[1]
-    logits = tf.reshape(logits, [-1, num_masked, self.config.vocab_size])
+    size = tf.shape(inputs["masked_lm_positions"])
+    logits = tf.reshape(logits, [*tf.unstack(size), self.config.vocab_size])
     return (
       tf.cast(logits, tf.float32),
       tf.cast(next_sentence_logits, tf.float32),
@@ -612,7 +612,8 @@ class QuestionAnswering(SignatureModel):
     span &= allowed[:, 0, :, tf.newaxis] & allowed[:, 1, tf.newaxis]
     scores = logits[:, 0, :, tf.newaxis] + logits[:, 1, tf.newaxis]
     scores = tf.where(span, scores, tf.float32.min)
-    scores = tf.reshape(scores, [tf.shape(logits)[0], -1])  # [W, S * S]
+    num_spans = tf.size(column) ** 2
+    scores = tf.reshape(scores, [tf.shape(logits)[0], num_spans])  # [W, S * S]
     best = tf.argmax(scores, axis=1, output_type=tf.int32)
     first, last = best // tf.size(column), best % tf.size(column)
     to_piece = windows.start - before

@@ -146,8 +146,10 @@ class GraphTokenizer:
     second = tf.concat([ids_b, end_of_b], axis=1)
 
     def padded(*parts):
-      pair = tf.concat(parts, axis=1)
-      return pair.to_tensor(0, shape=[None, seq_length])
+      pair = tf.concat(parts, axis=1).to_tensor(0, shape=[None, seq_length])
+      # No pairs at all have the length of an empty one, not 0.
+      missing = tf.maximum(2 - tf.shape(pair)[1], 0)
+      return tf.pad(pair, [[0, 0], [0, missing]])
 
     return {
       "input_ids": padded(first, second),

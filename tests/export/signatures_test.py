@@ -184,7 +184,9 @@ def unsaved(
     source, encoder, seq_length, precision
   )
   vars(described).update(limits)
-  weights = export_model.read_weights(described, source.checkpoint)
+  weights = export_model.read_weights(
+    source.checkpoint, export_model.weight_shapes(described)
+  )
   module = tf1_module.GraphModule(weights)
 
   def as_function(signature):
@@ -197,7 +199,8 @@ def unsaved(
 
   signatures = described.signatures().items()
   return types.SimpleNamespace(
-    signatures={name: as_function(signature) for name, signature in signatures}
+    signatures={name: as_function(signature) for name, signature in signatures},
+    specs={name: signature.inputs for name, signature in signatures},
   )
 
 
@@ -219,6 +222,50 @@ def models(tmp_path_factory):
       return str(folder), model, host
 
     yield models
+
+
+EMBEDDINGS = {
+  f"embeddings, {pooling}": {
+    "script": "run_embeddings",
+    "embedding": {"pooling": pooling, "normalize": True},
+  }
+  for pooling in ("mean", "cls", "max")
+}
+
+
+# Outputs by kind whose shape the batch does not change otherwise.
+WIDTHS = {
+  "classification": {"probabilities": (3,), "label": ()},
+  "regression": {"score": ()},
+  "multi_label": {"probabilities": (3,), "has_label": (3,)},
+  "multiple_choice": {"probabilities": (3,), "label": ()},
+  "squad_2": {"answer": (), "null_odds": ()},
+  "encoder": {"pooled_output": (32,), "mean_output": (32,)},
+} | {kind: {"vectors": (32,)} for kind in EMBEDDINGS}
+
+
+@pytest.mark.parametrize("kind", [*MODELS, *EMBEDDINGS, "encoder"])
+def test_an_empty_batch_has_an_empty_result(kind, tmp_path):
+  description = (MODELS | EMBEDDINGS).get(kind, MODELS["classification"])
+  source = source_of(make_model(tmp_path / "model", **description))
+  model = unsaved(source, encoder=kind == "encoder")
+  for name, specs in model.specs.items():
+    for seq_length in (0, 5):
+      outputs = call(
+        model,
+        name,
+        **{
+          key: tf.zeros(
+            [0, *(seq_length if n is None else n for n in spec.shape[1:])],
+            spec.dtype,
+          )
+          for key, spec in specs.items()
+        },
+      )
+      for key, value in outputs.items():
+        assert value.shape[0] == 0, (name, key)
+        if key in WIDTHS.get(kind, {}):
+          assert value.shape[1:] == WIDTHS[kind][key], (name, key)
 
 
 def call(model, signature, **inputs):
