@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Any
 
@@ -14,8 +15,10 @@ from bertlib.checkpoints import model_files
 from bertlib.errors import InputError
 from bertlib.files import atomic_write
 from bertlib.precision import supported_dtypes
+from bertlib.settings.common import ComputeSettings
+from bertlib.settings.option import declaration
 
-# Asset with the number formats of the model.
+# Asset with the number formats of the model, and the hash of its graph.
 FORMAT_FILE = "format.json"
 
 # Asset with the labels of the model, one per line.
@@ -27,6 +30,8 @@ TFLITE_FILE = "model.tflite"
 # Names in the folder of a SavedModel, and of a model for TensorFlow Lite.
 _SAVED_MODEL = {"assets", "fingerprint.pb", "saved_model.pb", "variables"}
 _TFLITE = {TFLITE_FILE, LABELS_FILE, *model_files.COMPANIONS}
+_GRAPH_FILE = "saved_model.pb"
+_FIX = "Export the model again"
 
 
 class ExportedModel:
@@ -48,13 +53,19 @@ class ExportedModel:
       folder: the `--export_dir` of export_model.py.
 
     Raises:
-      InputError: there is no SavedModel, or it cannot run here.
+      InputError: there is no SavedModel, it is damaged, or it cannot run here.
     """
     if not tf.saved_model.contains_saved_model(folder):
       raise InputError(f"{folder}: contains no SavedModel")
     check_format(folder)
     self._folder = folder
-    self._model = tf.saved_model.load(folder)
+    try:
+      self._model = tf.saved_model.load(folder)
+    except Exception as error:  # depends on which file is damaged, and where
+      reason = str(error).strip().partition("\n")[0][:200]
+      raise InputError(
+        f"{folder}: cannot be loaded ({reason or type(error).__name__}). {_FIX}"
+      ) from error
     self.signatures = {
       name: sorted(self._specs(name)) for name in self._model.signatures
     }
@@ -168,6 +179,29 @@ def write_format(
     file.write(json_files.dumps(content))
 
 
+def add_graph_hash(folder: str) -> None:
+  """Adds the hash of its graph to the `FORMAT_FILE` of a SavedModel.
+
+  Its variables have checksums, which TensorFlow verifies; its graph has none.
+  """
+  path = os.path.join(folder, "assets", FORMAT_FILE)
+  content = json_files.read(path) | {"graph_sha256": _hash_of_graph(folder)}
+  with atomic_write(path) as file:
+    file.write(json_files.dumps(content))
+
+
+def _hash_of_graph(folder: str) -> str | None:
+  """SHA-256 of a SavedModel's graph; None for one of several files."""
+  path = os.path.join(folder, _GRAPH_FILE)
+  if not tf.io.gfile.exists(path):
+    return None
+  digest = hashlib.sha256()
+  with tf.io.gfile.GFile(path, "rb") as file:
+    while chunk := file.read(2**24):
+      digest.update(chunk)
+  return digest.hexdigest()
+
+
 def requirements(precision: str, max_kernel_value: int | None = None) -> str:
   """Requirements of an export on TensorFlow and processor, for the log.
 
@@ -189,18 +223,30 @@ def requirements(precision: str, max_kernel_value: int | None = None) -> str:
 
 
 def check_format(folder: str) -> None:
-  """Checks that an exported model runs on this machine.
+  """Checks that an exported model is complete and runs on this machine.
 
   Warns if it is slow or less accurate here.
 
   Raises:
-    InputError: TensorFlow or the processor does not have its number formats.
+    InputError: a file is damaged; TensorFlow or the processor does not have its
+      number formats.
   """
   path = os.path.join(folder, "assets", FORMAT_FILE)
   if not tf.io.gfile.exists(path):  # of an older version
     return
-  schema = {"precision": str, "max_kernel_value": (int, json_files.NULL)}
-  found = json_files.read(path, schema)
+  schema = {
+    "precision": declaration(ComputeSettings, "precision").without(
+      "auto", "int8"
+    ),
+    "max_kernel_value": (int, json_files.NULL),
+    "graph_sha256?": (str, json_files.NULL),
+  }
+  found = json_files.read(path, schema, _FIX)
+  if found.get("graph_sha256") not in (None, _hash_of_graph(folder)):
+    raise InputError(
+      f"{folder}/{_GRAPH_FILE}: is damaged (its hash is not the one in"
+      f" {FORMAT_FILE}). {_FIX}, or copy it again"
+    )
   precision, max_kernel_value = found["precision"], found["max_kernel_value"]
   if max_kernel_value:
     _check_int8(folder, precision, max_kernel_value)

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -167,6 +168,21 @@ def write_nbest_predictions(
 
 # Saved logits, to decode them again
 
+# Errors of NumPy and `zipfile` for a file of another format, or with flipped
+# bytes: an array without a context, an offset out of the file, a flag of
+# encryption or an unknown method of compression.
+_NOT_LOGITS = (
+  AttributeError,
+  EOFError,
+  KeyError,
+  OSError,
+  RuntimeError,
+  TypeError,
+  ValueError,
+  zipfile.BadZipFile,
+  zlib.error,
+)
+
 
 def save_logits(path: str, key: str, logits: np.ndarray) -> None:
   """Saves the logits of windows.
@@ -200,15 +216,16 @@ def load_logits(path: str, key: str) -> np.ndarray:
   Raises:
     InputError: the file has another format, or logits of other windows.
   """
-  try:
-    with open_any(path, "rb") as file, np.load(file) as arrays:
-      saved_key = arrays["key"].item()
-      logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
-  except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-    raise InputError(
-      f"{path}: not a file of --save_logits. Name one, or predict again without"
-      " --from_logits"
-    ) from error
+  with open_any(path, "rb") as file:
+    try:
+      with np.load(file) as arrays:
+        saved_key = arrays["key"].item()
+        logits = np.stack([arrays["start_logits"], arrays["end_logits"]])
+    except _NOT_LOGITS as error:
+      raise InputError(
+        f"{path}: not a file of --save_logits. Name one, or predict again"
+        " without --from_logits"
+      ) from error
   if saved_key != key:
     raise InputError(
       f"{path}: is of other questions or other windows. Pass the flags with"

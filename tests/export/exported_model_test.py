@@ -1,6 +1,8 @@
 """Tests of calling exported models from Python."""
 
 import collections
+import json
+import shutil
 
 import pytest
 import signatures_test
@@ -73,6 +75,72 @@ def test_a_wrong_call_is_refused(model, call, message):
 def test_a_folder_without_a_model_is_refused(folder):
   with pytest.raises(InputError, match="contains no SavedModel"):
     ExportedModel(str(folder))
+
+
+def cut(path):
+  path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path):
+  content = path.read_bytes()
+  middle = len(content) // 2
+  flipped = bytes(byte ^ 0xFF for byte in content[middle : middle + 4])
+  path.write_bytes(content[:middle] + flipped + content[middle + 4 :])
+
+
+def empty(path):
+  path.write_bytes(b"")
+
+
+def set_format(**values):
+  def write(path):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+  return write
+
+
+def without_hash(change):
+  """As an export of an earlier version is changed."""
+
+  def changed(path):
+    set_format(graph_sha256=None)(path.parent / "assets" / "format.json")
+    change(path)
+
+  return changed
+
+
+@pytest.mark.parametrize(
+  ("file", "change"),
+  [
+    ("saved_model.pb", cut),
+    ("saved_model.pb", flip),
+    ("saved_model.pb", empty),
+    ("saved_model.pb", without_hash(cut)),
+    ("saved_model.pb", without_hash(empty)),
+    ("variables/variables.index", cut),
+    ("variables/variables.index", flip),
+    ("variables/variables.index", empty),
+    ("variables/variables.data-00000-of-00001", cut),
+    ("variables/variables.data-00000-of-00001", flip),
+    ("variables/variables.data-00000-of-00001", empty),
+    ("assets/format.json", cut),
+    ("assets/format.json", set_format(precision="float23")),
+    (
+      "assets/format.json",
+      set_format(precision="float23", max_kernel_value=127),
+    ),
+    ("assets/format.json", set_format(max_kernel_value="many")),
+  ],
+)
+def test_a_damaged_export_is_refused_by_one_line(
+  file, change, folder, tmp_path
+):
+  damaged = shutil.copytree(folder / "exported", tmp_path / "exported")
+  change(damaged / file)
+  with pytest.raises(InputError, match=f"^{damaged}") as refused:
+    ExportedModel(str(damaged))
+  assert "Export the model again" in str(refused.value)
+  assert "\n" not in str(refused.value)
 
 
 @pytest.fixture

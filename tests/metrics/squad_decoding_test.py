@@ -479,6 +479,21 @@ def test_logits_of_other_windows_are_refused(tmp_path):
     squad_answer_files.load_logits(path, "b key")
 
 
+def test_logits_with_a_flipped_bit_are_refused_or_the_same(tmp_path):
+  path, logits = tmp_path / "logits.npz", np.ones([2, 3, 4], np.float32)
+  squad_answer_files.save_logits(str(path), "a key", logits)
+  content = path.read_bytes()
+  for bit in range(0, 8 * len(content), 3):
+    flipped = bytearray(content)
+    flipped[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(flipped)
+    try:
+      found = squad_answer_files.load_logits(str(path), "a key")
+    except InputError:
+      continue
+    np.testing.assert_array_equal(found, logits)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04"])
 def test_other_files_than_logits_are_refused(tmp_path, content):
   (tmp_path / "logits.npz").write_bytes(content)
