@@ -44,6 +44,7 @@ from bertlib import (
 )
 from bertlib.checkpoints import (
   finding,
+  initialize,
   loading,
   model_files,
   model_json,
@@ -79,6 +80,8 @@ class Source(NamedTuple):
     checkpoint: path without `.index`.
     vocab_file: path, or None to export without raw text.
     model_dir: folder of the trained model, or None.
+    is_given: whether the checkpoint was given by its name. Another one of the
+      folder replaces it otherwise, if a training removes it.
   """
 
   description: dict[str, Any]
@@ -86,6 +89,12 @@ class Source(NamedTuple):
   checkpoint: str
   vocab_file: str | None
   model_dir: str | None = None
+  is_given: bool = True
+
+  @property
+  def folder(self) -> str | None:
+    """Folder of checkpoints that may replace this one, or None."""
+    return None if self.is_given else self.model_dir
 
 
 def find_source(
@@ -109,10 +118,13 @@ def find_source(
   Raises:
     InputError: a part is missing or invalid.
   """
-  description = {"do_lower_case": do_lower_case}
+  description, is_given = {"do_lower_case": do_lower_case}, bool(checkpoint)
   if model_dir:
     description |= model_json.load_description(model_dir)
     model_json.check_description(model_dir, description)
+    model_json.check_vocabulary(model_dir, description)
+    if checkpoint:
+      model_json.check_same_task(model_dir, description, checkpoint)
     checkpoint = checkpoint or finding.model_checkpoint(model_dir)
     if not checkpoint:
       raise InputError(f"{model_dir}: holds no trained model")
@@ -134,12 +146,16 @@ def find_source(
       "name --model_dir, the folder of a trained model; or --init_checkpoint"
       " and --bert_config_file, and --vocab_file for an export that takes text"
     )
-  finding.check_checkpoint(checkpoint)
+  checkpoint, _ = finding.with_checkpoint(
+    None if is_given else model_dir, checkpoint, finding.check_checkpoint
+  )
   config = loading.load_config(config_file)
   length = max_seq_length or description.get("max_seq_length", 128)
   loading.check_max_seq_length(length, config)
   description["max_seq_length"] = length
-  return Source(description, config, checkpoint, vocab_file, model_dir)
+  return Source(
+    description, config, checkpoint, vocab_file, model_dir, is_given
+  )
 
 
 def signature_model(
@@ -190,14 +206,8 @@ def signature_model(
 # Weights
 
 
-def read_weights(
-  model: signatures.SignatureModel, checkpoint: str
-) -> dict[str, np.ndarray]:
-  """Reads the weights of a model's graph, by name.
-
-  Raises:
-    InputError: a weight is missing, has another shape, or cannot be read.
-  """
+def weight_shapes(model: signatures.SignatureModel) -> dict[str, list[int]]:
+  """Shapes of the weights of a model's graph, by name."""
   ids = model.signatures()["ids"]
   with tf.Graph().as_default():
     inputs = {
@@ -205,19 +215,26 @@ def read_weights(
       for name, spec in ids.inputs.items()
     }
     ids.function(inputs)
-    shapes = {
-      variable.op.name: variable.shape.as_list()
-      for variable in tf.compat.v1.trainable_variables()
-    }
+    return initialize.weights_of_graph()
+
+
+def read_weights(
+  checkpoint: str, shapes: Mapping[str, list[int]]
+) -> dict[str, np.ndarray]:
+  """Reads the weights of a model, by name.
+
+  Args:
+    checkpoint: path of the checkpoint.
+    shapes: of `weight_shapes`.
+
+  Raises:
+    InputError: the checkpoint is not of the model, or cannot be read.
+  """
+  try:
+    initialize.check_trained(checkpoint, shapes)
+  except InputError as error:
+    raise InputError(f"{error}; or give --encoder") from error
   stored = rewrite.Checkpoint(checkpoint)
-  for name, shape in shapes.items():
-    found = stored.shapes.get(name)
-    if found != shape:
-      raise InputError(
-        f"{checkpoint}: has {name} with shape {found}, but the model needs"
-        f" {shape}. Name the --model_dir that it was trained in, or its own"
-        " --bert_config_file; or give --encoder"
-      )
   return {name: stored[name] for name in shapes}
 
 
@@ -420,7 +437,37 @@ def export(
   dtype = activation_dtype(precision, is_int8=int8 is not None)
   hidden_dtype = tf.float32 if int8 else dtype
   model = signature_model(source, encoder, seq_length, hidden_dtype.name)
-  weights = read_weights(model, source.checkpoint)
+  shapes = weight_shapes(model)
+
+  def write(checkpoint):
+    weights = read_weights(checkpoint, shapes)
+    own = source._replace(checkpoint=checkpoint)
+    write_saved_model(own, model, weights, export_dir, overwrite, dtype, int8)
+
+  finding.with_checkpoint(source.folder, source.checkpoint, write)
+  return model
+
+
+def write_saved_model(
+  source: Source,
+  model: signatures.SignatureModel,
+  weights: Mapping[str, np.ndarray],
+  export_dir: str,
+  overwrite: bool,
+  dtype,
+  int8: QuantizationSettings | None,
+) -> None:
+  """Writes the SavedModel of `export`, with the weights of `read_weights`.
+
+  Args:
+    source: parts of the model.
+    model: defines the signatures.
+    weights: values by name.
+    export_dir: see `export`.
+    overwrite: see `export`.
+    dtype: of `activation_dtype`.
+    int8: see `export`.
+  """
   size = sum(value.nbytes for value in weights.values())
   if int8:
     model.compute = dataclasses.replace(model.compute, use_onednn=True)
@@ -440,6 +487,7 @@ def export(
     saved_object, callables = saved_model_object(model, weights, own)
     with terminal.quiet(logging.ERROR):  # TensorFlow logs much here
       tf.saved_model.save(saved_object, temporary_dir, callables)
+    exported_model.add_graph_hash(temporary_dir)
   logging.info(
     "%s: %s weights (%.1f MB in float32), from %s; signatures %s (%s by"
     " default)",
@@ -453,7 +501,6 @@ def export(
   logging.info(
     "%s: %s", export_dir, exported_model.requirements(*number_formats)
   )
-  return model
 
 
 # TensorFlow Lite
@@ -485,7 +532,10 @@ def export_quantized(
   exported_model.check_export_dir(export_dir, overwrite)
   model = signature_model(source, encoder, seq_length, "float32")
   model.compute = FastCompute()  # without the operations of unpadding
-  weights = read_weights(model, source.checkpoint)
+  shapes = weight_shapes(model)
+  checkpoint, weights = finding.with_checkpoint(
+    source.folder, source.checkpoint, lambda path: read_weights(path, shapes)
+  )
   module = tf1_module.GraphModule(weights)
   ids = model.signatures()["ids"]
 
@@ -512,7 +562,7 @@ def export_quantized(
     os.path.join(export_dir, exported_model.TFLITE_FILE),
     len(tflite_model) / 1e6,
     sum(value.nbytes for value in weights.values()) / 1e6,
-    source.checkpoint,
+    checkpoint,
   )
 
 

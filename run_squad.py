@@ -309,6 +309,15 @@ class Predictor(predictor.LoadedModel):
   script = "run_squad"
   purpose = "answers questions"
 
+  @classmethod
+  def find_model(cls, model_dir, checkpoint=None):
+    """See base class; InputError if a question leaves no room for text."""
+    description, checkpoint = super().find_model(model_dir, checkpoint)
+    squad_features.check_settings(
+      squad_features.WindowSettings.of_model(description)
+    )
+    return description, checkpoint
+
   @staticmethod
   def build(description, config, inputs, compute):
     """See base class."""
@@ -345,15 +354,24 @@ class Predictor(predictor.LoadedModel):
       words.
 
     Raises:
-      InputError: a pair is not two texts.
+      InputError: a pair is not two texts, or another argument is not in the
+        range of its flag.
     """
-    pairs = predictor.checked(
-      pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
-    )
     if null_score_diff_threshold is None:
       null_score_diff_threshold = self.description.get(
         "null_score_diff_threshold", 0.0
       )
+    for name, value in (
+      ("n_best_size", n_best_size),
+      ("max_answer_length", max_answer_length),
+      ("null_score_diff_threshold", null_score_diff_threshold),
+    ):
+      option.check_argument(
+        name, value, option.declaration(SquadSettings, name)
+      )
+    pairs = predictor.checked(
+      pairs, predictor.is_pair, "a question and a passage, both str", "pairs"
+    )
     decode = functools.partial(
       self._decode, n_best_size, max_answer_length, null_score_diff_threshold
     )
@@ -830,14 +848,19 @@ def log_stored_threshold(run: Run) -> None:
 def answer_interactively(run: Run, checkpoint: str | None) -> None:
   """Answers questions from standard input."""
   settings = run.settings
-  with Predictor(
-    run.output_dir,
-    checkpoint or settings.model.init_checkpoint,
-    precision=settings.compute.precision,
-    calibration_file=settings.quantization.calibration_file,
-    encoding=text_files.encoding_of(settings.text),
-    int8_skip_layers=settings.quantization.int8_skip_layers,
-  ) as predictor:
+
+  def open_model(path: str | None) -> Predictor:
+    return Predictor(
+      run.output_dir,
+      path or settings.model.init_checkpoint,
+      precision=settings.compute.precision,
+      calibration_file=settings.quantization.calibration_file,
+      encoding=text_files.encoding_of(settings.text),
+      int8_skip_layers=settings.quantization.int8_skip_layers,
+    )
+
+  _, opened = with_checkpoint(run, checkpoint, open_model)
+  with opened as predictor:
     lines = text_files.decode_lines(
       sys.stdin.buffer,
       "standard input",

@@ -1,8 +1,9 @@
 """Reads, validates and writes JSON and JSON Lines files.
 
-A schema describes the expected value: a type, or a tuple of types; `[schema]`
-for a list of such values; a dict of schemas by key for an object, which may
-have further keys. A key that ends in "?" is optional.
+A schema describes the expected value: a type, or an `option.Flag` whose values
+are allowed, or a tuple of these; `[schema]` for a list of such values; a dict
+of schemas by key for an object, which may have further keys. A key that ends in
+"?" is optional.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Callable
 
 from bertlib import text_files
 from bertlib.errors import InputError
+from bertlib.settings.option import Flag
 
 # `null` in a schema.
 NULL = type(None)
@@ -199,15 +201,23 @@ def mismatch(value: Any, schema: Any, where: str = "") -> str | None:
     for index, item in enumerate(() if problem else value):
       problem = problem or mismatch(item, schema[0], f"{where}[{index}]")
     return problem
-  types = schema if isinstance(schema, tuple) else (schema,)
-  is_number = float in types and type(value) is int
-  if is_number or type(value) in types:
+  kinds = schema if isinstance(schema, tuple) else (schema,)
+  if any(_fits(value, kind) for kind in kinds):
     return None
-  expected = " or ".join(_NAMES[t] for t in types)
-  return f"{where or 'its content'} is {_shown(value)}, not {expected}"
+  expected = " or ".join(
+    kind.allowed if isinstance(kind, Flag) else _NAMES[kind] for kind in kinds
+  )
+  return f"{where or 'its content'} is {shown(value)}, not {expected}"
 
 
-def _shown(value: Any) -> str:
+def _fits(value: Any, kind: type | Flag) -> bool:
+  """True for a value of a type, or of a flag."""
+  if isinstance(kind, Flag):
+    return kind.allows(value)
+  return type(value) is kind or (kind is float and type(value) is int)
+
+
+def shown(value: Any) -> str:
   """A short form of a value, for error messages."""
   if isinstance(value, (dict, list)):
     return _NAMES[type(value)]

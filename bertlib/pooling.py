@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib.embedding_spec import EmbeddingSpec
+from bertlib.embedding_spec import ACTIVATIONS, POOLINGS, EmbeddingSpec
 
 SCOPE = "sentence_projection"  # of the variables of the dense layer
 
@@ -24,8 +24,10 @@ def pool(states, input_mask, pooling: str):
   """
   batch_size, _, num_layers, width = modeling.get_shape_list(states)
   is_token = input_mask[:, :, tf.newaxis, tf.newaxis] > 0  # [B, S, 1, 1]
+  if pooling not in POOLINGS:
+    raise ValueError(f"pooling={pooling!r}: not one of {', '.join(POOLINGS)}")
   if pooling == "cls":
-    pooled = states[:, 0]
+    pooled = states[:, :1]
   elif pooling == "mean":
     weights = tf.cast(is_token, states.dtype)
     # Without `keepdims` gradients copy a shape from the GPU.
@@ -50,6 +52,11 @@ def sentence_vectors(sequence_output, input_mask, spec: EmbeddingSpec):
   Returns:
     float32 [B, H], or [B, projection_dim] with a projection.
   """
+  if spec.projection_activation not in ACTIVATIONS:
+    raise ValueError(
+      f"projection_activation={spec.projection_activation!r}: not one of"
+      f" {', '.join(ACTIVATIONS)}"
+    )
   states = tf.cast(sequence_output, tf.float32)[:, :, tf.newaxis]
   vectors = pool(states, input_mask, spec.pooling)
   if spec.projection_dim is None:

@@ -1,5 +1,6 @@
 """Tests of exported models: files, loading elsewhere, fine-tuning."""
 
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -94,7 +95,12 @@ def test_model_files_are_assets(exported, model_dir, tmp_path):
       texts[name] = file.read()
   assert texts.pop("labels.txt") == "no\nyes\nmaybe\n"
   number_formats = json.loads(texts.pop("format.json"))
-  assert number_formats == {"precision": "float32", "max_kernel_value": None}
+  graph = (tmp_path / "elsewhere/saved_model.pb").read_bytes()
+  assert number_formats == {
+    "precision": "float32",
+    "max_kernel_value": None,
+    "graph_sha256": hashlib.sha256(graph).hexdigest(),
+  }
   description = model_json.load_description(str(model_dir))
   assert json.loads(texts.pop("model.json")) == description
   assert texts == {
@@ -685,7 +691,7 @@ def test_a_config_of_another_model_is_refused(refuse, model_dir, tmp_path):
   line = refuse(
     f"--model_dir={model_dir}", f"--bert_config_file={tmp_path / 'other.json'}"
   )
-  assert "model.ckpt-7: has bert/embeddings/word_embeddings" in line
+  assert "model.ckpt-7: bert/embeddings/word_embeddings has" in line
   assert f"[{CONFIG.vocab_size}, 32], but the model needs" in line
 
 
@@ -696,7 +702,12 @@ def test_a_checkpoint_without_the_task_is_refused(refuse, model_dir, tmp_path):
   line = refuse(
     f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
   )
-  assert "has output_weights with shape None" in line
+  assert "is of a model with script 'run_pretraining'" in line
+  (encoder / "model.json").unlink()
+  line = refuse(
+    f"--model_dir={model_dir}", f"--init_checkpoint={encoder / 'model.ckpt-7'}"
+  )
+  assert "lacks output_weights, of shape [" in line
   assert "or give --encoder" in line
 
 

@@ -276,6 +276,48 @@ def test_ranges_are_calibrated_once_per_checkpoint(encoder, tmp_path):
     quantization.find(encoder, None, _refuse)
 
 
+SELF = "bert/encoder/layer_0/attention/self/query"
+INNER = "bert/encoder/layer_1/output/dense"
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize(
+  ("layer", "change", "problem"),
+  [
+    (SELF, lambda low, high, of: None, "is missing"),
+    (SELF, lambda low, high, of: 3.5, "is not a list of low, high and col"),
+    (SELF, lambda low, high, of: [low], "is not a list of low, high and col"),
+    (SELF, lambda low, high, of: [low, high], "is not a list of low, high"),
+    (SELF, lambda low, high, of: [low, high, None], "has no columns, not"),
+    (SELF, lambda low, high, of: [low, high, of[1:]], "columns, not"),
+    (SELF, lambda low, high, of: [low, high, [*of[1:], "1"]], 'has "1", which'),
+    (SELF, lambda low, high, of: [low, high, [*of[1:], -1]], "positive magni"),
+    (SELF, lambda low, high, of: [low, high, [0] * len(of)], "positive magni"),
+    (SELF, lambda low, high, of: [float("nan"), high, of], "has NaN, which is"),
+    (SELF, lambda low, high, of: [low, float("inf"), of], "has Infinity, wh"),
+    (INNER, lambda low, high, of: [high, low, None], "is from"),
+    (INNER, lambda low, high, of: [0, 0, None], "is from 0 to 0"),
+    (INNER, lambda low, high, of: [low, "high", None], 'has "high", which'),
+    (INNER, lambda low, high, of: [low, high, [1.0]], "has 1 columns, not no"),
+    (INNER, lambda low, high, of: [low, high, 7], "has 7 columns, not none"),
+  ],
+)
+def test_ranges_in_the_file_are_checked(
+  encoder, tmp_path, layer, change, problem
+):
+  quantization.find(encoder, None, _batches)
+  path = tmp_path / quantization.FILE
+  content = json.loads(path.read_text())
+  content["ranges"][layer] = change(*content["ranges"][layer])
+  path.write_text(json.dumps(content))
+  with pytest.raises(
+    InputError, match=f"^{path}: the range of {layer} "
+  ) as refused:
+    quantization.find(encoder, None, _refuse)
+  assert problem in str(refused.value)
+  assert "Delete it to calibrate again" in str(refused.value)
+
+
 @pytest.mark.graph
 def test_a_calibration_file_replaces_ranges_of_other_texts(
   encoder, tmp_path, monkeypatch

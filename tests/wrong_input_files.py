@@ -317,6 +317,8 @@ _DESCRIPTIONS = {
   "labels are numbers": description(labels=[0, 1]),
   "max_seq_length is text": description(max_seq_length="16"),
   "do_lower_case is a number": description(do_lower_case=1),
+  "max_seq_length is negative": description(max_seq_length=-5),
+  "a kind that there is not": description(kind="clasification"),
 }
 OWN_FILES = [
   Row(
@@ -387,6 +389,52 @@ OWN_FILES += [
     "lacks labels": description(labels=...),
     "lacks max_seq_length": description(max_seq_length=...),
   }.items()
+]
+
+OWN_FILES += [
+  Row(
+    "own files",
+    f"{script}: another vocabulary than that of the training",
+    script,
+    arguments,
+    "{case}/trained/vocab.txt",
+    trained("trained")
+    | {
+      "trained/model.json": description(vocab_sha256="0" * 64),
+    },
+  )
+  for script, arguments in (
+    (
+      "run_classifier",
+      [
+        "--output_dir={case}/trained",
+        "--vocab_file={case}/trained/vocab.txt",
+        *("--nodo_train", "--do_predict"),
+      ],
+    ),
+    ("export_model", ["--model_dir={case}/trained"]),
+    ("extract_features", ["--vocab_file=", "--init_checkpoint={case}/trained"]),
+  )
+]
+OWN_FILES += [
+  Row(
+    "own files",
+    f"model.json: {key} that there is not",
+    "run_embeddings",
+    [
+      *("--output_dir={case}/trained", "--nodo_train", "--do_predict"),
+      "--predict_file={world}/lines.txt",
+    ],
+    "{case}/trained/model.json",
+    trained("trained_embeddings")
+    | {
+      "trained/model.json": json.dumps(
+        wrong_input_world._OF_EMBEDDINGS
+        | {"embedding": {"pooling": "mean", "normalize": True, key: "nosuch"}}
+      )
+    },
+  )
+  for key in ("pooling", "projection_activation")
 ]
 
 _METRICS = {"run/eval_results.txt": "eval_f1 = 0.5\n"}

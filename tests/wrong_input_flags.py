@@ -612,6 +612,27 @@ _EARLY = [
     "--from_logits={world}/records.tfrecord",
     error="{world}/records.tfrecord: ",
   ),
+  *(
+    found_early(
+      script,
+      *("--nodo_train", "--do_predict", *more),
+      "--bert_config_file={case}/bert_config.json",
+      f"--init_checkpoint={{world}}/{folder}/model.ckpt-1",
+      name=f"{script} predicts with fewer layers than are trained",
+      error=f"{{world}}/{folder}/model.ckpt-1: has 16 weights",
+      files={"bert_config.json": wrong_input_world.config(num_hidden_layers=1)},
+    )
+    for script, folder, *more in (
+      ("run_classifier", "trained"),
+      ("run_squad", "trained_squad"),
+      ("run_ner", "trained_ner"),
+      (
+        "run_pretraining",
+        "trained_pretraining",
+        "--predict_file={world}/lines.txt",
+      ),
+    )
+  ),
   # More of each kind.
   *(found_early(script, "--freeze_layers=3") for script in _TRAINERS[1:]),
   *(

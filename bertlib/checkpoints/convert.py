@@ -242,8 +242,10 @@ def huggingface_to_tensorflow(
       os.path.join(folder, model_files.CHECKPOINT), variables
     )
     _write_json(os.path.join(folder, model_files.CONFIG), config)
-    _write_bytes(os.path.join(folder, model_files.VOCAB), vocab)
+    vocab_path = os.path.join(folder, model_files.VOCAB)
+    _write_bytes(vocab_path, vocab)
     if sentence:
+      description["vocab_sha256"] = vocabulary.hash_of(vocab_path)
       _write_json(os.path.join(folder, model_files.DESCRIPTION), description)
   _print_written(
     os.path.join(target_dir, model_files.CHECKPOINT), variables, parts

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 from collections.abc import Iterable
+from typing import Callable, TypeVar
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -13,6 +14,8 @@ from absl import logging
 from bertlib import files
 from bertlib.checkpoints import checkpoint_files, checkpoint_names, model_files
 from bertlib.errors import InputError
+
+_Result = TypeVar("_Result")
 
 # Subfolder of a model's folder with its best checkpoint.
 BEST = "best"
@@ -107,6 +110,42 @@ def model_checkpoint(folder: str) -> str | None:
   return trained_checkpoint(folder) or (released if has_released else None)
 
 
+def with_checkpoint(
+  model_dir: str | None,
+  checkpoint: str | None,
+  use: Callable[[str | None], _Result],
+) -> tuple[str | None, _Result]:
+  """Calls a function with a checkpoint, or with one that has replaced it.
+
+  A training in the same folder removes old checkpoints, perhaps while another
+  process is about to read one.
+
+  Args:
+    model_dir: folder of the trained model; None for a checkpoint that was given
+      by its name, which no other one replaces.
+    checkpoint: the `trained_checkpoint` of the folder, or None.
+    use: takes a checkpoint; called again if its checkpoint was removed.
+
+  Returns:
+    The checkpoint that was used last, and the result.
+  """
+  while True:
+    try:
+      return checkpoint, use(checkpoint)
+    except Exception:
+      if checkpoint is None or checkpoint_files.exists(checkpoint):
+        raise
+      latest = trained_checkpoint(model_dir)
+      if latest in (None, checkpoint):
+        raise
+      logging.warning(
+        "%s: was removed by a training in its folder. Using %s instead",
+        checkpoint,
+        latest,
+      )
+      checkpoint = latest
+
+
 def last_checkpoint(folder: str) -> str | None:
   """Last usable checkpoint of a folder.
 
@@ -126,8 +165,13 @@ def last_checkpoint(folder: str) -> str | None:
       `checkpoint` file and two have the same step.
   """
   named = checkpoint_in_state_file(folder)
+  while named and (problem := checkpoint_files.inspect(named).problem):
+    latest = checkpoint_in_state_file(folder)
+    if latest == named:
+      break
+    named = latest  # a training has replaced it
   candidates = {named: _step_of(named)} if named else {}
-  if not named or checkpoint_files.inspect(named).problem:
+  if not named or problem:
     found = sorted(_checkpoints_in(folder), key=_step_of, reverse=True)
     if not named and len(set(map(_step_of, found[:2]))) < len(found[:2]):
       raise InputError(

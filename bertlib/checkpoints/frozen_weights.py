@@ -11,6 +11,8 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from bertlib.checkpoints import initialize, rewrite
+
 
 def weight_getter(
   checkpoint: str, convert: Callable[[str, np.ndarray], Any] | None = None
@@ -24,15 +26,16 @@ def weight_getter(
 
   Returns:
     The `custom_getter` of a `tf.variable_scope`. Variables that are not in the
-    checkpoint are created as usual.
+    checkpoint are created as usual. It raises an InputError for a weight of
+    another shape than the checkpoint's.
   """
-  reader = tf.train.load_checkpoint(checkpoint)
-  names = reader.get_variable_to_shape_map()
+  stored = rewrite.Checkpoint(checkpoint)
 
-  def get(getter, name, *args, **kwargs):
-    if name not in names:
-      return getter(name, *args, **kwargs)
-    value = reader.get_tensor(name)
+  def get(getter, name, shape=None, **kwargs):
+    if name not in stored:
+      return getter(name, shape=shape, **kwargs)
+    initialize.check_shape(checkpoint, name, stored.shapes[name], shape)
+    value = stored[name]
     return convert(name, value) if convert else tf.constant(value)
 
   return get

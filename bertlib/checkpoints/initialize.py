@@ -1,6 +1,8 @@
-"""Initializing the variables of a graph from a checkpoint."""
+"""Checkpoint to graph: checks that they fit, and initializes the variables."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 from absl import logging
@@ -10,9 +12,87 @@ import optimization
 from bertlib.checkpoints import checkpoint_files, finding
 from bertlib.errors import InputError
 
+# Weights of the encoder, all of which a model uses. The pooler is optional.
+_ENCODER = ("bert/embeddings/", "bert/encoder/")
+
+_FIX = (
+  "Use the bert_config.json (and the task's labels) that belong to the"
+  " checkpoint"
+)
+
+Shapes = Mapping[str, Sequence[int]]  # by name of the weight
+
+
+def check_trained(
+  checkpoint: str, needed: Shapes, scopes: Sequence[str] = ()
+) -> None:
+  """Rejects a checkpoint that is not of a trained model.
+
+  Commands, predictors and exports all check their weights with this.
+
+  Args:
+    checkpoint: path without `.index`.
+    needed: the weights of the model.
+    scopes: what the names of further weights begin with, all of which the model
+      has to use, as it has to use those of the encoder.
+
+  Raises:
+    InputError: a weight is missing, has another shape, or is left over.
+  """
+  with checkpoint_files.as_input_errors(checkpoint):
+    stored = dict(tf.train.list_variables(checkpoint))
+  for name, shape in needed.items():
+    if name not in stored:
+      raise InputError(f"{checkpoint}: lacks {name}, of shape {shape}. {_FIX}")
+    check_shape(checkpoint, name, stored[name], shape)
+  check_all_used(checkpoint, stored, needed, scopes)
+
+
+def check_shape(
+  checkpoint: str, name: str, found: Sequence[int], needed: Sequence[int]
+) -> None:
+  """Rejects a checkpoint with a weight of another shape than the model's."""
+  if list(found) != list(needed):
+    raise InputError(
+      f"{checkpoint}: {name} has shape {found}, but the model needs"
+      f" {list(needed)}. {_FIX}"
+    )
+
+
+def check_all_used(
+  checkpoint: str, stored: Shapes, needed: Shapes, scopes: Sequence[str] = ()
+) -> None:
+  """Rejects a checkpoint with more weights than the model, such as layers.
+
+  Optimizer slots do not count. See `check_trained`.
+  """
+  left_over = [
+    name
+    for name in sorted(stored)
+    if name.startswith((*_ENCODER, *scopes))
+    and name not in needed
+    and name.rpartition("/")[0] not in stored
+  ]
+  if left_over:
+    raise InputError(
+      f"{checkpoint}: has {len(left_over)} weights that the model does not use"
+      f" (such as {left_over[0]}). {_FIX}"
+    )
+
+
+def weights_of_graph() -> dict[str, list[int]]:
+  """Shapes of the weights of the current graph, by name."""
+  return {
+    optimization.name_of(variable): variable.shape.as_list()
+    for variable in tf.trainable_variables()
+  }
+
 
 def initialize_from_checkpoint(
-  init_checkpoint: str | None, trained: str | None = None, use_tpu=False
+  init_checkpoint: str | None,
+  trained: str | None = None,
+  use_tpu=False,
+  uses_all: bool = False,
 ):
   """Initializes the graph's weights from a checkpoint and logs which.
 
@@ -22,13 +102,15 @@ def initialize_from_checkpoint(
       given, `init_checkpoint` is ignored.
     use_tpu: whether to defer initialization to a `scaffold_fn`, as TPUEstimator
       requires.
+    uses_all: whether the encoder has to use all weights of `init_checkpoint`;
+      training may start from some of its layers.
 
   Returns:
     A `scaffold_fn` on a TPU, else None.
 
   Raises:
-    InputError: the checkpoint is missing, has other shapes, or lacks weights
-      of the encoder.
+    InputError: the checkpoint is missing, has other shapes, lacks weights of
+      the encoder, or has too many.
   """
   if trained:
     known = dict(tf.train.list_variables(trained))
@@ -43,6 +125,8 @@ def initialize_from_checkpoint(
         " (--precision, --task_name, ...). Give those again, or name another"
         " --output_dir and this checkpoint as --init_checkpoint"
       )
+    if tf.trainable_variables():  # else they are constants
+      check_trained(trained, weights_of_graph())
     return None
   variables = tf.trainable_variables()
   if not variables:  # the weights are constants
@@ -59,6 +143,9 @@ def initialize_from_checkpoint(
   )
   if is_first_replica:
     _check_restored(variables, assignment_map, init_checkpoint)
+    if uses_all:
+      stored = dict(tf.train.list_variables(init_checkpoint))
+      check_all_used(init_checkpoint, stored, weights_of_graph())
 
   def restore():
     tf.train.init_from_checkpoint(init_checkpoint, assignment_map)
@@ -74,17 +161,12 @@ def _check_restored(variables, assignment_map, init_checkpoint: str) -> None:
   shapes = dict(tf.train.list_variables(init_checkpoint))
   for variable in variables:
     name, shape = optimization.name_of(variable), variable.shape.as_list()
-    if name in assignment_map and shapes[name] != shape:
-      raise InputError(
-        f"{init_checkpoint}: {name} has shape {shapes[name]}, but the model"
-        f" needs {shape}. Use the bert_config.json (and the task's labels) that"
-        " belong to the checkpoint"
-      )
-  # The pooler is optional; the rest of the encoder must be complete.
+    if name in assignment_map:
+      check_shape(init_checkpoint, name, shapes[name], shape)
   encoder = [
     optimization.name_of(v)
     for v in variables
-    if optimization.name_of(v).startswith(("bert/embeddings/", "bert/encoder/"))
+    if optimization.name_of(v).startswith(_ENCODER)
   ]
   missing = [name for name in encoder if name not in assignment_map]
   if missing and len(missing) == len(encoder):

@@ -29,16 +29,25 @@ def load_config(path: str) -> modeling.BertConfig:
 
 
 def check_max_seq_length(
-  max_seq_length: int, config: modeling.BertConfig, minimum: int = 3
+  max_seq_length: int,
+  config: modeling.BertConfig,
+  minimum: int = 3,
+  name: str = "--max_seq_length",
 ) -> None:
   """Rejects lengths outside `minimum` to `max_position_embeddings` tokens.
+
+  Args:
+    max_seq_length: the length.
+    config: config of the model.
+    minimum: the lowest length.
+    name: what has the length, for the message.
 
   Raises:
     InputError: the length is out of range.
   """
   if not minimum <= max_seq_length <= config.max_position_embeddings:
     raise InputError(
-      f"--max_seq_length={max_seq_length} is not between {minimum} and the"
+      f"{name}={max_seq_length} is not between {minimum} and the"
       f" model's max_position_embeddings, {config.max_position_embeddings}"
     )
 

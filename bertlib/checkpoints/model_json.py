@@ -12,24 +12,29 @@ import tensorflow.compat.v1 as tf
 import modeling
 from bertlib import json_files
 from bertlib.checkpoints import config_schema, finding, loading, model_files
-from bertlib.data import vocabulary
+from bertlib.data import classification, vocabulary
 from bertlib.errors import InputError
 from bertlib.files import atomic_write, open_any
-from bertlib.settings.ranges import FINITE
-
-# In a model's folder, beside its checkpoints.
+from bertlib.json_files import NULL
+from bertlib.settings.common import ComputeSettings, ModelSettings
+from bertlib.settings.embeddings import VectorSettings
+from bertlib.settings.option import declaration
+from bertlib.settings.ranges import FRACTION
+from bertlib.settings.squad import SquadSettings
 
 _EMBEDDING = {
-  "pooling": str,
+  "pooling": declaration(VectorSettings, "pooling"),
   "normalize": bool,
-  "projection_dim?": (int, type(None)),
-  "projection_activation?": str,
+  "projection_dim?": (declaration(VectorSettings, "projection_dim"), NULL),
+  "projection_activation?": declaration(
+    VectorSettings, "projection_activation"
+  ),
   "prompts?": dict,
-  "default_prompt?": (str, type(None)),
+  "default_prompt?": (str, NULL),
   "matryoshka_dims?": [int],
 }
 
-# Types of the known keys of a description, and required keys per script.
+# Schema of the known keys of a description, and required keys per script.
 # Others are allowed.
 _DESCRIPTION = {
   "script?": str,
@@ -37,18 +42,21 @@ _DESCRIPTION = {
   "kind?": str,
   "columns?": dict,
   "labels?": [str],
-  "max_seq_length?": int,
+  "max_seq_length?": declaration(ModelSettings, "max_seq_length"),
   "do_lower_case?": bool,
   "has_pairs?": bool,
   "version_2_with_negative?": bool,
-  "doc_stride?": int,
-  "max_query_length?": int,
+  "doc_stride?": declaration(SquadSettings, "doc_stride"),
+  "max_query_length?": declaration(SquadSettings, "max_query_length"),
   "embedding?": _EMBEDDING,
   "thresholds?": dict,
-  "null_score_diff_threshold?": float,
+  "null_score_diff_threshold?": declaration(
+    SquadSettings, "null_score_diff_threshold"
+  ),
   "tuned_on?": str,
-  "precision?": str,
-  "xla?": str,
+  "precision?": declaration(ComputeSettings, "precision"),
+  "xla?": declaration(ComputeSettings, "xla"),
+  "vocab_sha256?": str,
 }
 _ENCODED = {"do_lower_case": bool, "max_seq_length": int}
 _REQUIRED = {
@@ -80,7 +88,8 @@ def write_model_files(
 ) -> None:
   """Writes `model.json`, config and vocabulary beside the checkpoints.
 
-  With them the folder is all that is needed to load the model.
+  With them the folder is all that is needed to load the model. `model.json`
+  gets the hash of the vocabulary.
 
   Args:
     output_dir: a folder that passed `check`.
@@ -91,6 +100,7 @@ def write_model_files(
   """
   files = {}
   if vocab_file:
+    model = {**model, "vocab_sha256": vocabulary.hash_of(vocab_file)}
     with open_any(vocab_file, "rb") as file:
       files[model_files.VOCAB] = file.read().removeprefix(codecs.BOM_UTF8)
   files[model_files.CONFIG] = config.to_json_string().encode()
@@ -132,8 +142,9 @@ def check(
   checkpoint = finding.trained_checkpoint(output_dir)
   if checkpoint is None:
     return
-  shapes = dict(tf.train.list_variables(checkpoint))
   description = load_description(output_dir)
+  check_vocabulary(output_dir, description)
+  shapes = dict(tf.train.list_variables(checkpoint))
   stored, wanted = (
     _flatten({key: entries[key] for key in keys if key in description})
     for entries in (description, model)
@@ -189,7 +200,82 @@ def load_description(model_dir: str) -> dict[str, Any]:
   path = os.path.join(model_dir, model_files.DESCRIPTION)
   if not tf.gfile.Exists(path):
     return {}
-  return json_files.read(path, _DESCRIPTION, _FIX)
+  description = json_files.read(path, _DESCRIPTION, _FIX)
+  problem = _problem_of_values(description)
+  if problem:
+    raise InputError(f"{path}: {problem}. {_FIX}")
+  return description
+
+
+def _problem_of_values(description: Mapping[str, Any]) -> str | None:
+  """What is wrong with values that the schema cannot describe, or None."""
+  embedding = description.get("embedding", {})
+  prompts = embedding.get("prompts", {})
+  default = embedding.get("default_prompt")
+  for name, prompt in prompts.items():
+    if not isinstance(prompt, str):
+      return f"embedding.prompts.{name} is {prompt!r}, not text"
+  if default is not None and default not in prompts:
+    return f"embedding.default_prompt is {default!r}, which is no prompt"
+  dims = embedding.get("matryoshka_dims", [])
+  if not all(dim > 0 for dim in dims):
+    return f"embedding.matryoshka_dims is {dims}, but widths are 1 or more"
+  for label, threshold in description.get("thresholds", {}).items():
+    if isinstance(threshold, bool) or threshold not in FRACTION:
+      return f"thresholds.{label} is {threshold!r}, not a number {FRACTION}"
+  labels = description.get("labels", [])
+  if len(set(labels)) < len(labels):
+    return "repeats a label"
+  script = description.get("script")
+  if script == "run_classifier" and "labels" in description:
+    return classification.description_problem(description)
+  return "has no labels" if script == "run_ner" and labels == [] else None
+
+
+def check_same_task(
+  model_dir: str, description: Mapping[str, Any], checkpoint: str
+) -> None:
+  """Rejects a checkpoint whose own `model.json` describes another task.
+
+  Args:
+    model_dir: folder of a model.
+    description: from `load_description`.
+    checkpoint: a checkpoint, perhaps of another folder.
+
+  Raises:
+    InputError: script, kind or labels are not those of the folder.
+  """
+  of_checkpoint = load_description(os.path.dirname(checkpoint))
+  for key in ("script", "kind", "labels"):
+    found, expected = of_checkpoint.get(key), description.get(key)
+    if found != expected and key in of_checkpoint and key in description:
+      raise InputError(
+        f"{checkpoint}: is of a model with {key} {found!r}, but {model_dir}"
+        f" has {expected!r}. Name the folder of that model"
+      )
+
+
+def check_vocabulary(model_dir: str, description: Mapping[str, Any]) -> None:
+  """Rejects a folder whose vocabulary is not the one of its training.
+
+  Folders of earlier versions have no hash of it, and are not checked.
+
+  Args:
+    model_dir: folder of a model.
+    description: from `load_description`.
+
+  Raises:
+    InputError: the vocabulary has another hash than `model.json` says.
+  """
+  path = os.path.join(model_dir, model_files.VOCAB)
+  expected = description.get("vocab_sha256")
+  if not expected or not tf.gfile.Exists(path):
+    return
+  if vocabulary.hash_of(path) != expected:
+    raise InputError(
+      f"{path}: is not the vocabulary that the model was trained with (its hash"
+      f" is not the one in {model_files.DESCRIPTION}). Restore it"
+    )
 
 
 def load_trained(output_dir: str, checkpoint: str | None) -> dict[str, Any]:
@@ -209,20 +295,17 @@ def load_trained(output_dir: str, checkpoint: str | None) -> dict[str, Any]:
 
 
 def check_description(model_dir: str, description: Mapping[str, Any]) -> None:
-  """Rejects a description without what its script needs to predict.
+  """Rejects a description without the keys that its script needs.
 
   Args:
     model_dir: folder for the message.
     description: from `load_description`.
 
   Raises:
-    InputError: a key is missing, or a threshold is not a finite number.
+    InputError: a key is missing.
   """
   required = _REQUIRED.get(description.get("script"), {})
   problem = json_files.mismatch(description, required)
-  threshold = description.get("null_score_diff_threshold", 0.0)
-  if not problem and threshold not in FINITE:
-    problem = f"null_score_diff_threshold is {threshold}, not a finite number"
   if problem:
     path = os.path.join(model_dir, model_files.DESCRIPTION)
     raise InputError(f"{path}: {problem}. {_FIX}")

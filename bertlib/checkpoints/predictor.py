@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import itertools
 import os
 import reprlib
@@ -14,11 +16,13 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import embedding_spec, onednn
+import optimization
+from bertlib import embedding_spec, onednn, pooling
 from bertlib.checkpoints import (
   checkpoint_files,
   finding,
   frozen_weights,
+  initialize,
   loading,
   model_files,
   model_json,
@@ -29,8 +33,17 @@ from bertlib.data import model_inputs, vocabulary
 from bertlib.data.read_ahead import blocks, read_ahead
 from bertlib.errors import InputError
 from bertlib.precision import hidden_dtype
-from bertlib.settings.common import QuantizationSettings
+from bertlib.settings.common import (
+  ComputeSettings,
+  DeviceSettings,
+  QuantizationSettings,
+  RunSettings,
+)
+from bertlib.settings.option import check_argument, declaration
 from bertlib.text_files import Encoding
+
+# As --precision, but a predictor does not measure which is fastest.
+_PRECISION = declaration(ComputeSettings, "precision").without("auto")
 
 # Texts that are encoded, sorted by length and decoded together.
 _BLOCK_SIZE = 1024
@@ -84,11 +97,29 @@ class LoadedModel:
       encoding: encoding of `calibration_file`; None for UTF-8.
 
     Raises:
-      InputError: the folder is missing, or contains no model of `script`; or
+      InputError: an argument is out of range; the folder is missing, contains
+        no model of `script`, or files that do not belong to each other; or
         there are no 8-bit ranges; see also `quantization.weight_getter`.
     """
-    self.description, checkpoint = self.find_model(model_dir, checkpoint)
+    check_argument("precision", precision, _PRECISION)
+    for name, value, flag in (
+      (
+        "batch_size",
+        batch_size,
+        declaration(RunSettings, "predict_batch_size"),
+      ),
+      ("num_threads", num_threads, declaration(DeviceSettings, "num_threads")),
+    ):
+      if value is not None:
+        check_argument(name, value, flag)
+    self._model_dir, self._is_closed = model_dir, False
+    self.description, found = self.find_model(model_dir, checkpoint)
     config = loading.load_config(os.path.join(model_dir, model_files.CONFIG))
+    loading.check_max_seq_length(
+      self.description["max_seq_length"],
+      config,
+      name=f"{model_dir}/{model_files.DESCRIPTION}: max_seq_length",
+    )
     self.tokenizer = vocabulary.load_tokenizer(
       os.path.join(model_dir, model_files.VOCAB),
       self.description["do_lower_case"],
@@ -107,22 +138,27 @@ class LoadedModel:
     )
     encoder = quantization.TrainedEncoder(
       config,
-      checkpoint,
+      found,
       model_dir,
       self.tokenizer,
       self.description["max_seq_length"],
       embedding_spec.default_prefix(self.description),
       encoding,
     )
-    getter = self._weight_getter(
-      encoder,
-      precision,
-      QuantizationSettings(calibration_file, int8_skip_layers),
-    )
     compute = FastCompute(
       hidden_dtype(precision), unpad=True, use_onednn=onednn.is_available()
     )
-    self._load(config, checkpoint, compute, getter)
+    use = functools.partial(
+      self._build_with_constants,
+      encoder,
+      precision,
+      QuantizationSettings(calibration_file, int8_skip_layers),
+      compute,
+    )
+    if not self._has_constants(config, precision):
+      self._build(config, compute)
+      use = self._restore
+    finding.with_checkpoint(None if checkpoint else model_dir, found, use)
 
   @classmethod
   def find_model(
@@ -135,7 +171,8 @@ class LoadedModel:
       checkpoint: see `__init__`.
 
     Raises:
-      InputError: the folder is missing, or contains no model of `script`.
+      InputError: the folder is missing, or contains no model of `script`; or
+        the checkpoint or the vocabulary is of another model.
     """
     if not tf.gfile.IsDirectory(model_dir):
       raise InputError(f"{model_dir}: no such folder")
@@ -143,6 +180,7 @@ class LoadedModel:
     if checkpoint:
       checkpoint = finding.find_checkpoint(checkpoint)
       checkpoint_files.check(checkpoint)
+      model_json.check_same_task(model_dir, description, checkpoint)
     else:
       checkpoint = finding.model_checkpoint(model_dir)
     if description.get("script") != cls.script or not checkpoint:
@@ -151,54 +189,87 @@ class LoadedModel:
         f" --output_dir of a run of {cls.script}.py"
       )
     model_json.check_description(model_dir, description)
+    model_json.check_vocabulary(model_dir, description)
     return description, checkpoint
 
-  def _weight_getter(
+  @staticmethod
+  def _has_constants(config: modeling.BertConfig, precision: str) -> bool:
+    """True if the weights are constants of the graph, not variables."""
+    # A graph holds at most 2 GB of constants.
+    is_small = loading.num_weights(config) < 2**29
+    return precision == "int8" or (precision != "float32" and is_small)
+
+  def _build_with_constants(
     self,
     encoder: quantization.TrainedEncoder,
     precision: str,
     settings: QuantizationSettings,
-  ) -> Callable | None:
-    """A custom getter of constant weights; None for variables."""
+    compute: FastCompute,
+    checkpoint: str,
+  ) -> None:
+    """Builds the graph with the weights of a checkpoint."""
+    encoder = dataclasses.replace(encoder, checkpoint=checkpoint)
+
+    def refuse():
+      raise InputError(
+        f"{encoder.folder}: has no {quantization.FILE}, which 8-bit inference"
+        f" needs. Run {self.script}.py once with --do_eval --precision=int8,"
+        " or name a --calibration_file"
+      )
+
     if precision == "int8":
       onednn.check_int8()
+      getter = quantization.weight_getter(encoder, settings, refuse)
+    else:
+      getter = frozen_weights.weight_getter(checkpoint)
+    self._build(encoder.config, compute, getter)
+    self._check_weights(checkpoint)
 
-      def refuse():
-        raise InputError(
-          f"{encoder.folder}: has no {quantization.FILE}, which 8-bit inference"
-          f" needs. Run {self.script}.py once with --do_eval --precision=int8,"
-          " or name a --calibration_file"
-        )
+  def _restore(self, checkpoint: str) -> None:
+    """Restores the weights that the outputs are computed from."""
+    self._check_weights(checkpoint)
+    with (
+      checkpoint_files.as_input_errors(checkpoint),
+      self._session.graph.as_default(),
+    ):
+      self._saver.restore(self._session, checkpoint)
 
-      return quantization.weight_getter(encoder, settings, refuse)
-    # A graph holds at most 2 GB of constants.
-    if precision != "float32" and loading.num_weights(encoder.config) < 2**29:
-      return frozen_weights.weight_getter(encoder.checkpoint)
-    return None
+  def _check_weights(self, checkpoint: str) -> None:
+    """Rejects a checkpoint of another model."""
+    initialize.check_trained(checkpoint, self._needed, [f"{pooling.SCOPE}/"])
 
-  def _load(
+  def _build(
     self,
     config: modeling.BertConfig,
-    checkpoint: str,
     compute: FastCompute,
-    getter: Callable | None,
+    constants: Callable | None = None,
   ) -> None:
-    """Builds the graph and restores its weights."""
+    """Builds the graph, with variables or a custom getter of constants."""
+    self._needed: dict[str, Sequence[int]] = {}
+
+    def note(getter, name, shape=None, **kwargs):
+      self._needed[name] = shape
+      return getter(name, shape=shape, **kwargs)
+
     with tf.Graph().as_default() as graph:
       self._inputs = {
         name: tf.placeholder(tf.int32, [None, None], name)
         for name in model_inputs.TOKEN_FEATURES
       }
-      with tf.variable_scope("", custom_getter=getter):
+      with (
+        tf.variable_scope("", custom_getter=constants),
+        tf.variable_scope("", custom_getter=note),
+      ):
         self._outputs = self.build(
           self.description, config, self._inputs, compute
         )
       self._session = tf.Session(graph=graph, config=self._session_config)
-      if not getter:
-        # A converted model may lack the pooler, which few outputs need.
-        tf.train.Saver(_weights_of(self._outputs)).restore(
-          self._session, checkpoint
-        )
+      # A converted model may lack the pooler, which few outputs need.
+      weights = _weights_of(self._outputs)
+      for variable in tf.trainable_variables():
+        if variable not in weights:
+          del self._needed[optimization.name_of(variable)]
+      self._saver = tf.train.Saver(weights) if weights else None
       self._compute = self._session.make_callable(
         self._outputs,
         [self._inputs[name] for name in model_inputs.TOKEN_FEATURES],
@@ -274,7 +345,14 @@ class LoadedModel:
 
     Returns:
       The output of each row, in order; S is at least the length of the row.
+
+    Raises:
+      InputError: the session is closed.
     """
+    if self._is_closed:
+      raise InputError(
+        f"{self._model_dir}: this predictor is closed. Open it again"
+      )
     batches = list(self._batches([sum(row["input_mask"]) for row in rows]))
     outputs: list[Any] = [None] * len(rows)
 
@@ -325,6 +403,7 @@ class LoadedModel:
 
   def close(self) -> None:
     """Closes the session."""
+    self._is_closed = True
     self._session.close()
 
   def __enter__(self):

@@ -23,11 +23,12 @@ from absl import logging
 import modeling
 import tokenization
 from bertlib import files, int8, json_files, onednn, precision
-from bertlib.checkpoints import frozen_weights
+from bertlib.checkpoints import checkpoint_files, frozen_weights
 from bertlib.compute import FastCompute
 from bertlib.data import model_inputs
 from bertlib.errors import InputError
 from bertlib.settings.common import QuantizationSettings
+from bertlib.settings.ranges import FINITE
 from bertlib.text_files import Encoding
 
 FILE = "quantization.json"
@@ -273,14 +274,18 @@ def _extremes(
 ) -> int8.Observation:
   """Extremes of the observations of a layer in all batches."""
   lows, highs, columns = zip(*found)
-  follows_layer_norm = "/self/" in layer or "/intermediate/" in layer
   return int8.Observation(
     _shortened(min(lows)),
     _shortened(max(highs)),
     [_shortened(value) for value in np.max(columns, axis=0)]
-    if follows_layer_norm
+    if _follows_layer_norm(layer)
     else None,
   )
+
+
+def _follows_layer_norm(layer: str) -> bool:
+  """True for a layer whose inputs have a range per column."""
+  return "/self/" in layer or "/intermediate/" in layer
 
 
 def _shortened(value: float) -> float:
@@ -386,22 +391,54 @@ def load(
   Raises:
     InputError: the file is invalid.
   """
-  path = os.path.join(folder, FILE)
+  path, fix = os.path.join(folder, FILE), "Delete it to calibrate again"
   if not tf.gfile.Exists(path):
     return None
   schema = {"checkpoint_sha256": str, "examples_sha256?": str, "ranges": dict}
-  content = json_files.read(path, schema, "Delete it to calibrate again")
+  content = json_files.read(path, schema, fix)
   if content["checkpoint_sha256"] != _hash(checkpoint):
     logging.info("%s: belongs to another checkpoint; not used", path)
     return None
   if batches and content.get("examples_sha256") != _hash_of_examples(batches):
     logging.info("%s: is of other examples; not used", path)
     return None
+  for name, shape in tf.train.list_variables(checkpoint):
+    layer = _layer_of(name)
+    if layer:
+      width = shape[0] if _follows_layer_norm(layer) else None
+      problem = _problem_of(content["ranges"].get(layer), width)
+      if problem:
+        raise InputError(f"{path}: the range of {layer} {problem}. {fix}")
   logging.info("8-bit ranges: %s", path)
   return {
     layer: int8.Observation(*values)
     for layer, values in content["ranges"].items()
   }
+
+
+def _problem_of(values: Any, width: int | None) -> str | None:
+  """What is wrong with the range of a layer, or None.
+
+  Args:
+    values: of the file; None without any.
+    width: number of columns that have a range each; None for one of all.
+  """
+  if values is None:
+    return "is missing"
+  if not isinstance(values, list) or len(values) != 3:
+    return "is not a list of low, high and columns"
+  low, high, columns = values
+  num_columns = len(columns) if isinstance(columns, list) else columns
+  if num_columns != width:
+    return f"has {num_columns or 'no'} columns, not {width or 'none'}"
+  for value in (low, high, *(columns or [])):
+    if value not in FINITE:
+      return f"has {json_files.shown(value)}, which is no finite number"
+  if low >= high:
+    return f"is from {low} to {high}"
+  if columns and (min(columns) < 0 or max(columns) == 0):
+    return "has columns without a positive magnitude"
+  return None
 
 
 def save(
@@ -421,7 +458,10 @@ def save(
 
 def _hash(checkpoint: str) -> str:
   """Hash of a checkpoint's index, which has checksums of all weights."""
-  with tf.gfile.GFile(f"{checkpoint}.index", "rb") as file:
+  with (
+    checkpoint_files.as_input_errors(checkpoint),
+    tf.gfile.GFile(f"{checkpoint}.index", "rb") as file,
+  ):
     return hashlib.sha256(file.read()).hexdigest()
 
 

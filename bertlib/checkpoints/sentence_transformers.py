@@ -20,12 +20,14 @@ from bertlib.checkpoints import rewrite
 from bertlib.embedding_spec import POOLINGS, EmbeddingSpec, from_json
 from bertlib.errors import InputError
 from bertlib.json_files import NULL
+from bertlib.settings.ranges import FINITE, SEQ_LENGTH
 
 # `script` in the `model.json` of a model of sentence vectors.
 SCRIPT = "run_embeddings"
 
 _MODULES = "modules.json"
 _CONFIG = "config_sentence_transformers.json"
+_LENGTH = (int, float, NULL)  # read by `_read_length`
 _ENCODER_CONFIG = "sentence_bert_config.json"
 _KERNEL, _BIAS = f"{pooling.SCOPE}/kernel", f"{pooling.SCOPE}/bias"
 
@@ -265,9 +267,9 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
   config = {}
   if os.path.exists(path):
     config = json_files.read(
-      path, {"max_seq_length?": (int, NULL), "do_lower_case?": (bool, NULL)}
+      path, {"max_seq_length?": _LENGTH, "do_lower_case?": (bool, NULL)}
     )
-  max_seq_length = config.pop("max_seq_length", None)
+  max_seq_length = _read_length(path, config.pop("max_seq_length", None))
   lowercases = bool(config.pop("do_lower_case", None))
   config.pop("unpad_inputs", None)  # is about speed
   json_files.check_values(config, _OF_ENCODER, path)
@@ -281,10 +283,26 @@ def _read_encoder(folder: str) -> tuple[int | None, bool]:
     )
   tokenizer = os.path.join(folder, "tokenizer_config.json")
   if max_seq_length is None and os.path.exists(tokenizer):
-    max_seq_length = json_files.read(
-      tokenizer, {"model_max_length?": (int, float, NULL)}
-    ).get("model_max_length")
+    config = json_files.read(tokenizer, {"model_max_length?": _LENGTH})
+    max_seq_length = _read_length(tokenizer, config.get("model_max_length"))
   return max_seq_length, lowercases
+
+
+def _read_length(path: str, length: float | None) -> int | None:
+  """A length in tokens, which may be written as a float.
+
+  Raises:
+    InputError: it is not one.
+  """
+  lowest = SEQ_LENGTH.low
+  if length is None:
+    return None
+  if length in FINITE and length == int(length) and length >= lowest:
+    return int(length)
+  raise InputError(
+    f"{path}: the maximum length is {json_files.shown(length)}, not an integer"
+    f" of {lowest} or more. Fix it"
+  )
 
 
 # Writing

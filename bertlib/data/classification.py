@@ -84,6 +84,15 @@ class PaddingInputExample:
   """
 
 
+# Kinds of tasks, and the number of labels that a model of each has at least.
+KINDS = {
+  "classification": 2,
+  "regression": 0,
+  "multi_label": 1,
+  "multiple_choice": 2,
+}
+
+
 class Problem(NamedTuple):
   """Type of a task and its label set.
 
@@ -661,3 +670,16 @@ def problem_from_description(description: Mapping[str, Any]) -> Problem:
   labels = description["labels"]
   default = "classification" if labels else "regression"
   return Problem(description.get("kind", default), labels)
+
+
+def description_problem(description: Mapping[str, Any]) -> str | None:
+  """What is wrong with the label set of a description; None if nothing is."""
+  kind, labels = problem_from_description(description)
+  if kind not in KINDS:
+    return f"kind is {kind!r}, not one of {', '.join(KINDS)}"
+  if kind == "regression" and labels:
+    return f"has {len(labels)} labels, but regression has none"
+  if len(labels) < KINDS[kind]:
+    return f"has {len(labels)} labels; {kind} needs {KINDS[kind]} or more"
+  unknown = sorted(description.get("thresholds", {}).keys() - set(labels))
+  return f"has a threshold of {unknown[0]!r}, no label" if unknown else None

@@ -5,6 +5,7 @@ Imports no TensorFlow.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -102,6 +103,11 @@ def read_entries(path: str) -> list[str]:
 def load(path: str) -> dict[str, int]:
   """Reads a vocabulary as a mapping from entry to id, see `read_entries`."""
   return {entry: index for index, entry in enumerate(read_entries(path))}
+
+
+def hash_of(path: str) -> str:
+  """SHA-256 of a vocabulary's entries, whatever its line ends are."""
+  return hashlib.sha256("\n".join(read_entries(path)).encode()).hexdigest()
 
 
 def check(

@@ -14,12 +14,13 @@ import functools
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Any, Callable, ClassVar, TypeVar
 
 from absl import flags
 
 from bertlib import files, published_models
-from bertlib.errors import english_list
+from bertlib.errors import InputError, english_list
 from bertlib.settings.ranges import Range
 
 
@@ -80,6 +81,27 @@ class Flag:
   short_name: str | None = None
   alias: str | None = None
   is_output: bool = False
+
+  def allows(self, value: Any) -> bool:
+    """Whether a value that is not from a command line may be the flag's."""
+    if self.choices is not None:
+      return value in self.choices
+    kind = Integral if self.placeholder == "INTEGER" else Real
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    return is_number and value in self.within
+
+  def without(self, *choices: str) -> Flag:
+    """The flag with fewer choices."""
+    left = [choice for choice in self.choices if choice not in choices]
+    return dataclasses.replace(self, choices=left)
+
+  @property
+  def allowed(self) -> str:
+    """The allowed values in words, of a flag with a number or with choices."""
+    if self.choices is not None:
+      return f"one of {', '.join(self.choices)}"
+    is_integer = self.placeholder == "INTEGER"
+    return self.within.describe("an integer" if is_integer else "a number")
 
 
 def _field(flag: Flag) -> Any:
@@ -234,6 +256,26 @@ def declarations(settings: type) -> Iterator[tuple[str, Flag]]:
 def output_flags(settings: type[CommandSettings]) -> list[str]:
   """Flags that name a file or folder to write."""
   return [name for name, flag in declarations(settings) if flag.is_output]
+
+
+def declaration(settings: type, name: str) -> Flag:
+  """Declaration of a flag of a settings class."""
+  return dict(declarations(settings))[name]
+
+
+def check_argument(name: str, value: Any, flag: Flag) -> None:
+  """Refuses an argument of Python code that the flag would refuse.
+
+  Args:
+    name: name of the argument.
+    value: its value.
+    flag: the flag, with a number or with choices.
+
+  Raises:
+    InputError: the flag does not allow the value.
+  """
+  if not flag.allows(value):
+    raise InputError(f"{name}={value!r}: not allowed. Give {flag.allowed}")
 
 
 def define(

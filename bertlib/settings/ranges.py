@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import NamedTuple
 
 # TensorFlow takes many counts as int32.
@@ -29,7 +30,7 @@ class Range(NamedTuple):
   def __contains__(self, value: object) -> bool:
     # All comparisons with NaN are false.
     return (
-      isinstance(value, (int, float))
+      isinstance(value, numbers.Real)
       and -math.inf < value < math.inf
       and (self.low <= value if self.includes_low else self.low < value)
       and (value <= self.high if self.includes_high else value < self.high)
@@ -52,6 +53,12 @@ class Range(NamedTuple):
         high = f"up to {self.high}"
         words.append(high if self.includes_high else f"below {self.high}")
     return ", ".join(words)
+
+  def describe(self, kind: str) -> str:
+    """The range with the kind of its numbers, such as "an integer"."""
+    if not str(self):
+      kind = kind.replace("number", "finite number")
+    return f"{kind} {self}".rstrip()
 
 
 FINITE = Range(-math.inf)

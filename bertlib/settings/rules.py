@@ -50,11 +50,9 @@ def _check_range(flag: flags.Flag, allowed: Range) -> None:
   else:
     numbers = [flag.value]
     kind = "an integer" if isinstance(flag.value, int) else "a number"
-  if not str(allowed):
-    kind = kind.replace("number", "finite number")
   if not all(number in allowed for number in numbers):
     raise InputError(
-      f"{flag.serialize()}: out of range. Give {kind} {allowed}".rstrip()
+      f"{flag.serialize()}: out of range. Give {allowed.describe(kind)}"
     )
 
 

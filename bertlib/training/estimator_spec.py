@@ -290,5 +290,5 @@ def restore_trained(arguments: TrainingArguments, run_config):
   """
   trained = finding.trained_checkpoint(run_config and run_config.model_dir)
   return initialize.initialize_from_checkpoint(
-    arguments.init_checkpoint, trained, arguments.use_tpu
+    arguments.init_checkpoint, trained, arguments.use_tpu, uses_all=True
   )

@@ -93,6 +93,8 @@ def complete_model(
     path = os.path.join(folder, name)
     if not getattr(model, flag) and exists(path):
       brought[flag] = path
+  if "vocab_file" in brought:
+    model_json.check_vocabulary(folder, description)
   return dataclasses.replace(model, **brought)
 
 

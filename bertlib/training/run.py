@@ -20,7 +20,6 @@ from absl import logging
 import optimization
 from bertlib import embedding_spec, files, folder_lock, terminal, text_files
 from bertlib.checkpoints import (
-  checkpoint_files,
   finding,
   model_files,
   model_json,
@@ -551,34 +550,8 @@ def select_checkpoint(run: Run) -> str | None:
 def with_checkpoint(
   run: Run, checkpoint: str | None, use: Callable[[str | None], _Result]
 ) -> tuple[str | None, _Result]:
-  """Calls a function with a checkpoint, or with one that has replaced it.
-
-  A training in the same folder removes old checkpoints, perhaps while another
-  process is about to read one.
-
-  Args:
-    run: the run.
-    checkpoint: result of `select_checkpoint`.
-    use: takes a checkpoint; called again if its checkpoint was removed.
-
-  Returns:
-    The checkpoint that was used last, and the result.
-  """
-  while True:
-    try:
-      return checkpoint, use(checkpoint)
-    except Exception:
-      if checkpoint is None or checkpoint_files.exists(checkpoint):
-        raise
-      latest = finding.trained_checkpoint(run.output_dir)
-      if latest in (None, checkpoint):
-        raise
-      logging.warning(
-        "%s: was removed by a training in its folder. Using %s instead",
-        checkpoint,
-        latest,
-      )
-      checkpoint = latest
+  """See `finding.with_checkpoint`, of the folder of the run."""
+  return finding.with_checkpoint(run.output_dir, checkpoint, use)
 
 
 def evaluate(

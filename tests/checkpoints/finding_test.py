@@ -13,7 +13,7 @@ import run_outputs
 import tensorflow.compat.v1 as tf
 
 import modeling
-from bertlib import files
+from bertlib import embedding_spec, files
 from bertlib.checkpoints import (
   checkpoint_files,
   checkpoint_writer,
@@ -82,6 +82,64 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
   monkeypatch.setattr(checkpoint_files, "why_incomplete", remove_when_found)
   last = finding.last_checkpoint(str(tmp_path))
   assert last == str(tmp_path / "model.ckpt-6")
+
+
+def train_on(checkpoint, folder):
+  """Does what a training does when it saves its next checkpoint; its path."""
+  variables = run_outputs.read_variables(checkpoint)
+  variables["output_bias"] += 1
+  latest = str(folder / "model.ckpt-8")
+  checkpoint_writer.write_variables(latest, variables)
+  finding.write_state_file(str(folder), latest)
+  for path in folder.glob("model.ckpt-7.*"):
+    path.unlink()
+  return latest
+
+
+def test_a_checkpoint_that_a_training_replaces_is_no_problem(
+  checkpoint, tmp_path, monkeypatch, caplog
+):
+  in_state_file = finding.checkpoint_in_state_file
+
+  def and_train_on(folder):
+    named = in_state_file(folder)
+    if named == checkpoint:
+      train_on(checkpoint, tmp_path)
+    return named
+
+  monkeypatch.setattr(finding, "checkpoint_in_state_file", and_train_on)
+  last = finding.last_checkpoint(str(tmp_path))
+  assert last == str(tmp_path / "model.ckpt-8")
+  assert not caplog.messages
+
+
+def test_a_replaced_checkpoint_is_not_used_again(checkpoint, tmp_path):
+  used = []
+
+  def use(path):
+    used.append(path)
+    if path == checkpoint:
+      train_on(checkpoint, tmp_path)
+      raise ValueError("the file is gone")
+    return "result"
+
+  latest = str(tmp_path / "model.ckpt-8")
+  found = finding.with_checkpoint(str(tmp_path), checkpoint, use)
+  assert found == (latest, "result")
+  assert used == [checkpoint, latest]
+
+
+@pytest.mark.parametrize("folder", [None, "folder"])
+def test_an_error_of_a_checkpoint_that_nothing_replaces_is_raised(
+  folder, checkpoint, tmp_path
+):
+  def use(path):
+    if not folder:  # it was named, so no other one replaces it
+      train_on(checkpoint, tmp_path)
+    raise ValueError("cannot be used")
+
+  with pytest.raises(ValueError, match="cannot be used"):
+    finding.with_checkpoint(folder and str(tmp_path), checkpoint, use)
 
 
 # Initialization from a checkpoint
@@ -496,7 +554,8 @@ def test_the_best_checkpoint_has_weights_and_model_files(checkpoint, tmp_path):
     assert value.dtype == known[name].dtype
   # `best` is a complete model folder.
   model_json.check(best, MODEL, CONFIG, num_outputs=2)
-  assert model_json.load_description(best) == MODEL
+  written = model_json.load_description(str(tmp_path))
+  assert model_json.load_description(best) == written
   copied = (tmp_path / "best" / "vocab.txt").read_text()
   assert copied == "[UNK]\n[CLS]\n[SEP]\n"
 
@@ -816,6 +875,28 @@ def test_the_best_weights_are_loaded(checkpoint, tmp_path):
   np.testing.assert_allclose(after, before + 1, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_whose_training_goes_on_is_loaded(
+  checkpoint, tmp_path, monkeypatch, precision
+):
+  write_model_files(tmp_path, do_lower_case=True)
+  check_trained, row = initialize.check_trained, row_of([1, 2, 3])
+  with Loaded(str(tmp_path), precision=precision) as model:
+    (before,) = model.run([row])
+
+  def train_on_first(path, *args):
+    if path == checkpoint:
+      train_on(checkpoint, tmp_path)
+    check_trained(path, *args)
+
+  monkeypatch.setattr(initialize, "check_trained", train_on_first)
+  with Loaded(str(tmp_path), precision=precision) as model:
+    (after,) = model.run([row])
+  np.testing.assert_allclose(
+    np.float32(after), np.float32(before) + 1, rtol=0, atol=0.02
+  )
+
+
 @pytest.mark.parametrize("changed", [{"script": "run_ner"}, {}])
 def test_a_folder_without_a_model_of_the_script_is_refused(tmp_path, changed):
   write_model_files(tmp_path, **changed)
@@ -855,6 +936,53 @@ def test_lengths_out_of_range_are_refused(length):
   with pytest.raises(InputError, match=f"--max_seq_length={length} .*12"):
     loading.check_max_seq_length(length, CONFIG)
   loading.check_max_seq_length(12, CONFIG)
+
+
+EMBEDDING = {"pooling": "mean", "normalize": True}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  ("changed", "problem"),
+  [
+    ({"kind": "clasification"}, "kind is 'clasification', not one of"),
+    ({"kind": "regression"}, "has 2 labels, but regression has none"),
+    ({"kind": "classification", "labels": []}, "has 0 labels; classificatio"),
+    ({"labels": ["0"]}, "has 1 labels; classification needs 2 or more"),
+    ({"labels": ["0", "0"]}, "repeats a label"),
+    ({"script": "run_ner", "labels": []}, "has no labels"),
+    ({"max_seq_length": -5}, "max_seq_length is -5, not an integer from 3 to"),
+    ({"max_seq_length": 512.5}, "max_seq_length is 512.5, not an integer"),
+    ({"max_seq_length": True}, "max_seq_length is true, not an integer"),
+    ({"max_seq_length": float("nan")}, "max_seq_length is NaN, not an integer"),
+    ({"doc_stride": 0}, "doc_stride is 0, not an integer from 1 to"),
+    ({"max_query_length": 0}, "max_query_length is 0, not an integer from 1"),
+    ({"precision": "int4"}, 'precision is "int4", not one of float32'),
+    ({"xla": "maybe"}, 'xla is "maybe", not one of auto'),
+    ({"thresholds": {"0": 1.5}}, "thresholds.0 is 1.5, not a number from 0"),
+    ({"thresholds": {"0": float("nan")}}, "thresholds.0 is nan"),
+    ({"thresholds": {"0": "0.5"}}, "thresholds.0 is '0.5'"),
+    ({"thresholds": {"2": 0.5}}, "has a threshold of '2', no label"),
+    ({"pooling": "nosuch"}, 'pooling is "nosuch", not one of mean, cls, max'),
+    (
+      {"projection_activation": "relu"},
+      'projection_activation is "relu", not one of linear, tanh',
+    ),
+    ({"projection_dim": 0}, "projection_dim is 0, not an integer from 1"),
+    ({"matryoshka_dims": [8, 0]}, "matryoshka_dims is [8, 0]"),
+    ({"prompts": {"query": 3}}, "embedding.prompts.query is 3, not text"),
+    ({"default_prompt": "query"}, "default_prompt is 'query', which is no pro"),
+  ],
+)
+def test_values_of_model_json_are_checked(tmp_path, changed, problem):
+  if changed.keys() & vars(embedding_spec.EmbeddingSpec()).keys():
+    changed = {"script": "run_embeddings", "embedding": EMBEDDING | changed}
+  path = tmp_path / "model.json"
+  path.write_text(json.dumps(MODEL | changed))
+  with pytest.raises(InputError, match=f"^{re.escape(str(path))}: ") as refused:
+    model_json.load_description(str(tmp_path))
+  assert problem in str(refused.value)
+  assert "\n" not in str(refused.value)
 
 
 @pytest.mark.unit

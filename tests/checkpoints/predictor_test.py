@@ -1,16 +1,21 @@
-"""Tests of the texts that predictors take."""
+"""Tests of the folders, arguments and texts that predictors take."""
 
+import json
 import re
+import shutil
 
 import numpy as np
 import pytest
+import wrong_input_world
 
+import export_model
 import run_classifier
 import run_embeddings
 import run_ner
 import run_squad
 from bertlib import embedding_spec
 from bertlib.checkpoints import predictor
+from bertlib.data import vocabulary
 from bertlib.errors import InputError
 
 pytestmark = pytest.mark.unit
@@ -64,3 +69,212 @@ def test_one_text_is_not_taken_for_a_list(script, text):
 def test_pairs_may_be_tuples_lists_or_arrays():
   for pair in (("a", "b"), ["a", "b"], np.array(["a", "b"])):
     assert predictor.is_pair(pair)
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+  "script", [run_classifier, run_squad, run_ner, run_embeddings]
+)
+@pytest.mark.parametrize(
+  ("argument", "value"),
+  [
+    ("batch_size", -1),
+    ("batch_size", 0),
+    ("batch_size", 2.5),
+    ("batch_size", float("nan")),
+    ("batch_size", "8"),
+    ("precision", "int4"),
+    ("precision", "auto"),
+    ("precision", None),
+    ("num_threads", 10**6),
+    ("num_threads", 1025),
+    ("num_threads", -1),
+  ],
+)
+def test_an_argument_that_the_flag_would_refuse_is_refused(
+  script, argument, value
+):
+  with pytest.raises(InputError, match=f"^{argument}={value!r}: not allowed"):
+    script.Predictor("nowhere", **{argument: value})
+
+
+@pytest.mark.parametrize(
+  ("argument", "value"),
+  [
+    ("n_best_size", -1),
+    ("n_best_size", 0),
+    ("n_best_size", 1.5),
+    ("max_answer_length", 0),
+    ("null_score_diff_threshold", float("nan")),
+    ("null_score_diff_threshold", float("inf")),
+    ("null_score_diff_threshold", "0"),
+  ],
+)
+def test_an_argument_of_decoding_is_in_the_range_of_its_flag(argument, value):
+  model = run_squad.Predictor.__new__(run_squad.Predictor)
+  model.description = {}
+  with pytest.raises(InputError, match=f"^{argument}={value!r}: not allowed"):
+    model.predict([("a", "b")], **{argument: value})
+
+
+# Folders whose parts do not belong to each other
+
+
+def edit_json(name, **changed):
+  def edit(folder, world):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+  return edit
+
+
+def take_checkpoint(of):
+  def take(folder, world):
+    for path in (world / of).glob("model.ckpt-1.*"):
+      shutil.copyfile(path, folder / path.name)
+
+  return take
+
+
+def name_checkpoint(of):
+  """The state file names the checkpoint of another folder."""
+
+  def name(folder, world):
+    path = world / of / "model.ckpt-1"
+    (folder / "checkpoint").write_text(f'model_checkpoint_path: "{path}"\n')
+
+  return name
+
+
+def write_vocab(entries):
+  def write(folder, world):
+    edit_json(
+      "model.json", vocab_sha256=vocabulary.hash_of(str(folder / "vocab.txt"))
+    )(folder, world)
+    (folder / "vocab.txt").write_text(wrong_input_world.vocab(*entries))
+
+  return write
+
+
+ENTRIES = wrong_input_world.VOCAB
+SWAPPED = [*ENTRIES[:5], ENTRIES[6], ENTRIES[5], *ENTRIES[7:]]
+CONFIG = "bert_config.json"
+DAMAGES = {
+  "a head of more labels": (take_checkpoint("trained_ner"), "output_weights"),
+  "another folder": (name_checkpoint("trained_ner"), "output_weights has"),
+  "another head": (take_checkpoint("trained_squad"), "lacks output_weights"),
+  "pretraining": (take_checkpoint("trained_pretraining"), "lacks output_weigh"),
+  "more labels": (
+    edit_json("model.json", labels=["a", "b", "c"]),
+    "output_weights has shape",
+  ),
+  "fewer layers": (
+    edit_json(CONFIG, num_hidden_layers=1),
+    "has 16 weights that the model does not use (such as bert/encoder/layer_1/",
+  ),
+  "more layers": (
+    edit_json(CONFIG, num_hidden_layers=3),
+    "lacks bert/encoder/layer_2/",
+  ),
+  "another width": (
+    edit_json(CONFIG, hidden_size=16),
+    "word_embeddings has shape [24, 8], but the model needs [24, 16]",
+  ),
+  "too long": (
+    edit_json("model.json", max_seq_length=64),
+    "64 is not between 3 and the model's max_position_embeddings, 32",
+  ),
+  "no labels": (edit_json("model.json", labels=[]), "has 0 labels; classifi"),
+  "one label": (edit_json("model.json", labels=["0"]), "has 1 labels; classi"),
+  "a shorter vocabulary": (
+    write_vocab(ENTRIES[:-1]),
+    "vocab.txt: is not the vocabulary that the model was trained with",
+  ),
+  "another order": (
+    write_vocab(SWAPPED),
+    "vocab.txt: is not the vocabulary that the model was trained with",
+  ),
+}
+
+
+def open_predictor(folder, precision="float32"):
+  run_classifier.Predictor(folder, precision=precision).close()
+
+
+def open_in_bfloat16(folder):
+  open_predictor(folder, "bfloat16")
+
+
+def export(folder):
+  source = export_model.find_source(folder, None, None, None, True, None)
+  export_model.export(source, f"{folder}/exported")
+
+
+@pytest.fixture
+def trained(world, tmp_path):
+  return shutil.copytree(world / "trained", tmp_path / "model")
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("use", [open_predictor, open_in_bfloat16, export])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_parts_of_different_models_are_refused_by_one_line(
+  use, damage, trained, world
+):
+  change, message = DAMAGES[damage]
+  change(trained, world)
+  with pytest.raises(InputError) as refused:
+    use(str(trained))
+  assert message in str(refused.value)
+  assert "\n" not in str(refused.value)
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("of", ["trained_ner", "trained_squad", "trained_mrpc"])
+def test_a_named_checkpoint_of_another_task_is_refused(of, trained, world):
+  with pytest.raises(
+    InputError, match=f"{of}/model.ckpt-1: is of a model with"
+  ):
+    run_classifier.Predictor(str(trained), str(world / of / "model.ckpt-1"))
+
+
+@pytest.mark.graph
+def test_a_projection_that_model_json_lacks_is_refused(world, tmp_path):
+  folder, heads = tmp_path / "model", {"sentence_projection/kernel": [8, 3]}
+  description = json.loads(
+    (world / "trained_embeddings/model.json").read_text()
+  )
+  wrong_input_world.write_trained(str(folder), description, heads)
+  with pytest.raises(InputError, match="such as sentence_projection/kernel"):
+    run_embeddings.Predictor(str(folder))
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize("hash_is_known", [True, False])
+def test_line_ends_and_folders_of_earlier_versions_are_accepted(
+  hash_is_known, trained, world
+):
+  if hash_is_known:
+    write_vocab(ENTRIES)(trained, world)
+    vocab = (trained / "vocab.txt").read_bytes()
+    (trained / "vocab.txt").write_bytes(vocab.replace(b"\n", b"\r\n"))
+  with run_classifier.Predictor(str(trained)) as model:
+    assert len(model.predict(["the cat sat"])) == 1
+
+
+@pytest.mark.graph
+def test_a_closed_predictor_says_so(trained):
+  model = run_classifier.Predictor(str(trained))
+  model.close()
+  with pytest.raises(InputError, match="predictor is closed"):
+    model.predict(["the cat sat"])
+
+
+@pytest.mark.graph
+def test_a_question_that_leaves_no_room_is_refused(world, tmp_path):
+  folder = shutil.copytree(world / "trained_squad", tmp_path / "model")
+  edit_json("model.json", max_query_length=14)(folder, world)
+  with pytest.raises(InputError, match="leaves no room for text"):
+    run_squad.Predictor(str(folder))

@@ -28,12 +28,15 @@ pytestmark = pytest.mark.graph
 
 OLD, NEW = RELEASES = ("5.1.2", "6.2.0")
 
+VOCAB_HASH = "0d8d38322db37b7503d38d7feaa9b4a96302a0df179e073646723efec80a996c"
+
 # `model.json` of each folder.
 DESCRIPTIONS = {
   OLD: {
     "script": "run_embeddings",
     "max_seq_length": 24,
     "do_lower_case": True,
+    "vocab_sha256": VOCAB_HASH,
     "embedding": {
       "pooling": "cls",
       "normalize": True,
@@ -48,6 +51,7 @@ DESCRIPTIONS = {
     "script": "run_embeddings",
     "max_seq_length": 24,
     "do_lower_case": True,
+    "vocab_sha256": VOCAB_HASH,
     "embedding": {
       "pooling": "mean",
       "normalize": False,
@@ -170,6 +174,31 @@ def test_without_a_maximum_length_all_positions_are_used(source, tmp_path):
   assert run_outputs.read_json(target / "model.json")["max_seq_length"] == 40
 
 
+@pytest.mark.parametrize(
+  ("length", "problem"),
+  [
+    (float("nan"), "is NaN, not an integer of 3 or more"),
+    (float("inf"), "is Infinity, not an integer of 3 or more"),
+    (-1, "is -1, not an integer of 3 or more"),
+    (20.5, "is 20.5, not an integer of 3 or more"),
+    (20.0, None),
+  ],
+)
+def test_a_length_of_the_tokenizer_is_checked(
+  source, tmp_path, length, problem
+):
+  folder = source(OLD)
+  edit(folder / "sentence_bert_config.json", max_seq_length=None)
+  edit(folder / "tokenizer_config.json", model_max_length=length)
+  if not problem:
+    found = run_outputs.read_json(read(folder, tmp_path) / "model.json")
+    assert json.dumps(found["max_seq_length"]) == "20"
+    return
+  with pytest.raises(InputError, match=r"tokenizer_config\.json: the") as error:
+    read(folder, tmp_path)
+  assert problem in str(error.value)
+
+
 def test_lower_casing_of_the_transformer_module_counts(source, tmp_path):
   folder = source(OLD)
   edit(folder / "sentence_bert_config.json", do_lower_case=True)
@@ -220,6 +249,11 @@ ENCODER = "sentence_bert_config.json"
     (NEW, ENCODER, {"transformer_task": "fill-mask"}, "transformer_task is"),
     (NEW, ENCODER, {"query_length": 3}, "query_length cannot be converted"),
     (OLD, "config.json", {"model_type": "mpnet"}, 'is "mpnet"; only "bert"'),
+    (OLD, ENCODER, {"max_seq_length": -5}, "maximum length is -5, not an inte"),
+    (OLD, ENCODER, {"max_seq_length": 2}, "is 2, not an integer of 3 or more"),
+    (OLD, ENCODER, {"max_seq_length": 24.5}, "is 24.5, not an integer of 3"),
+    (OLD, ENCODER, {"max_seq_length": float("nan")}, "is NaN, not an integer"),
+    (OLD, ENCODER, {"max_seq_length": "24"}, 'max_seq_length is "24", not an'),
   ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused(
