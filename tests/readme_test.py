@@ -192,8 +192,9 @@ def python_commands(shell):
 
 PROGRAMS = {
   *(".", "awk", "cat", "cp", "curl", "cut", "docker", "echo", "exit"),
-  *("export", "for", "head", "jupyter", "make", "mkdir", "pip", "printf"),
-  *("python", "saved_model_cli", "scontrol", "sed", "srun", "tail", "test"),
+  *("export", "find", "for", "head", "jupyter", "make", "mkdir", "pip"),
+  *("printf", "python", "saved_model_cli", "scontrol", "sed", "srun"),
+  *("tail", "test"),
 }
 
 
