@@ -233,7 +233,9 @@ from tensorflow.python.estimator.run_config import RunConfig
 from tensorflow.python.estimator import model_fn
 from tensorflow.python.estimator.canned import optimizers
 
-assert estimator is estimator_v1 is tf.estimator
+# TensorFlow 2.15 has an `estimator` of its own.
+assert estimator.RunConfig is estimator_v1.RunConfig is tf.estimator.RunConfig
+assert estimator_v1.tpu.TPUEstimator is tf.estimator.tpu.TPUEstimator
 assert Estimator is tf.estimator.Estimator
 assert EstimatorSpec is model_fn.EstimatorSpec is tf.estimator.EstimatorSpec
 assert RunConfig is tf.estimator.RunConfig
