@@ -682,7 +682,7 @@ def test_8_bits_need_their_kernels(refuse, model_dir, monkeypatch):
 
 def test_a_missing_checkpoint_is_refused(refuse, model_dir):
   line = refuse(f"--model_dir={model_dir}", "--init_checkpoint=nowhere/x.ckpt")
-  assert line.startswith("nowhere/x.ckpt: no such checkpoint")
+  assert line.startswith("--init_checkpoint=nowhere/x.ckpt: neither a file")
 
 
 def test_a_config_of_another_model_is_refused(refuse, model_dir, tmp_path):
