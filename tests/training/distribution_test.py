@@ -427,12 +427,13 @@ def free_ports(number):
 # A worker that joins the others while signals are requests to stop.
 _JOIN = """
 import sys
-sys.path.insert(0, sys.argv[1])
+_, root, num_local, index, *addresses = sys.argv
+del sys.argv[1:]  # a command takes flags only
+sys.path.insert(0, root)
 from bertlib import app
 from bertlib.training import checkpoint_hook, distribution
 
 def main(_):
-  num_local, index, *addresses = sys.argv[2:]
   cluster = distribution.Cluster(addresses, int(index))
   replicas = distribution.Replicas(int(num_local), cluster)
   config = distribution._session_config(replicas)
