@@ -536,7 +536,8 @@ def main(_) -> None:
 
 def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
   """Describes the task to the functions of `run`."""
-  problem, task = processor.problem, classifier_inputs.task_name(settings)
+  problem = processor.problem
+  task = processor.model_task or classifier_inputs.task_name(settings)
   columns = classifier_inputs.named_columns(settings) if task == "tsv" else {}
   return Task(
     name="run_classifier",
@@ -547,7 +548,7 @@ def make_task(settings: ClassifierSettings, processor: DataProcessor) -> Task:
     ),
     metrics=[*processor.metrics, "loss"],
     description={
-      "task": processor.model_task or task,
+      "task": task,
       "kind": problem.kind,
       "labels": problem.labels,
     }

@@ -577,7 +577,7 @@ def test_empty_input_file_is_refused(refuse, folder):
 
 def test_missing_checkpoint_is_refused(refuse, folder):
   line = refuse(init_checkpoint=folder / "gone.ckpt")
-  assert f"{folder}/gone.ckpt: no such checkpoint" in line
+  assert f"{folder}/gone.ckpt: neither a file, a folder nor" in line
 
 
 def test_max_seq_length_above_max_position_embeddings_is_refused(refuse):

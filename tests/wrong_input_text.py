@@ -237,7 +237,7 @@ TAGS = [
   Row("tags", "sentences instead of words", "run_ner",
       ["--do_predict", "--predict_file={case}/n.txt"],
       "{case}/n.txt, line 1",
-      files={"n.txt": "ann went to rome\nbob sat\n"}),
+      files={"n.txt": "ann went\nbob sat\n"}),
 ]  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from bertlib.training.memory_plan import StepShape
 def choice_flags(compute: ComputeSettings) -> list[str]:
   """Flags that give a subprocess the choices of this one for "auto"."""
   choices = compute.choices
-  return repeat_choices({name: choices[name] for name in compute.automatic})
+  automatic = sorted(compute.automatic)
+  return repeat_choices({name: choices[name] for name in automatic})
 
 
 def count_steps(run: RunSettings, num_examples: int, unit: str) -> int:

