@@ -499,15 +499,10 @@ def embedding_postprocessor(
   )
 
 
-@tf.custom_gradient
 def take_rows(table, indices):
   """`tf.gather` from float [num_rows, width], with a dense gradient."""
-
-  def sum_rows(gradient):
-    num_rows, _ = get_shape_list(table)
-    return tf.math.unsorted_segment_sum(gradient, indices, num_rows), None
-
-  return tf.gather(table, indices), sum_rows
+  # The gradient of a gather is sparse; that of a reshape makes it dense.
+  return tf.gather(tf.reshape(table, [-1, table.shape[-1]]), indices)
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):

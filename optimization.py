@@ -338,7 +338,9 @@ def mean_over_replicas(
   count = num_replicas(use_tpu)
   present = [g for g in local.gradients if g is not None]
   if not use_tpu and count == 1:
-    norm = _compiled_norm() if jit_norm else _global_norm
+    norm = _global_norm
+    if jit_norm:
+      norm = tf.function(norm, jit_compile=True, autograph=False)
     # Only the values of sparse gradients: XLA knows no `IndexedSlices`.
     return local, norm([getattr(g, "values", g) for g in present])
   is_sparse = [isinstance(g, tf.IndexedSlices) for g in present]
@@ -369,11 +371,6 @@ def mean_over_replicas(
 def _global_norm(gradients: Sequence[Any]):
   """Root of the sum of all squares, float32 []."""
   return tf.linalg.global_norm(list(map(in_float32, gradients)))
-
-
-@functools.cache
-def _compiled_norm() -> Callable:
-  return tf.function(_global_norm, jit_compile=True, autograph=False)
 
 
 def _update_on_each_device(update_fn: Callable, variable, arguments):
@@ -623,6 +620,8 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     self.device = "/cpu:0" if on_cpu else ""  # "" keeps the current device
     self.scales_by_norm = scales_by_norm
     self.rate_factors = rate_factors or {}
+    # Of its own: TensorFlow keeps the graph of a function with the function.
+    self._compiled_update = functools.cache(_compiled_update)
 
   def apply_gradients(
     self, grads_and_vars, global_step=None, name=None, is_finite=None
@@ -712,7 +711,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     # XLA updates variables in place through their handles; reference variables
     # have no handles.
     if self.jit_compile and all(hasattr(v, "handle") for v in inputs[:3]):
-      return _compiled_update(**constants)(copy, *inputs)
+      return self._compiled_update(**constants)(copy, *inputs)
     weight, m, v, *_ = inputs
     with tf.device(self.device):
       new_weight, new_m, new_v = _updated(*inputs, **constants)
@@ -762,9 +761,8 @@ def _updated(
   return weight - learning_rate * step, m, v
 
 
-@functools.cache
 def _compiled_update(**constants) -> Callable:
-  """Op that applies `_updated` in place, compiled once per shape."""
+  """Function that applies `_updated` in place, compiled once per shape."""
 
   # The function takes handles, not variables: a strategy's copy of a variable
   # would be replaced by the copy that the function was traced with.

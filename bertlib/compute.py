@@ -37,6 +37,7 @@ import tensorflow.compat.v1 as tf
 import modeling
 import optimization
 from bertlib import int8, onednn, xla_fusion
+from bertlib.graph_state import custom_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,8 @@ class FastCompute(modeling.Compute):
     """See base class."""
     if not self.unpad:
       return self
-    return UnpaddedCompute(**vars(self), rows=UnpaddedRows(input_mask))
+    rows = UnpaddedRows(input_mask, self.is_training)
+    return UnpaddedCompute(**vars(self), rows=rows)
 
   def attend(self, query, key, value, mask, dropout_prob, dropout_seed):
     """See base class."""
@@ -358,6 +360,8 @@ class UnpaddedRows:
 
   Args:
     input_mask: int32 [B, S], 1 at tokens, 0 at padding.
+    is_training: whether gradients of `split_heads` and `merge_heads` are needed
+      that take fewer passes.
 
   Attributes:
     batch_size: B, int32 [].
@@ -365,7 +369,8 @@ class UnpaddedRows:
     positions: int32 [1, R], the position of each row in its sequence.
   """
 
-  def __init__(self, input_mask):
+  def __init__(self, input_mask, is_training: bool = True):
+    self._is_training = is_training
     with _on_host():
       shape = tf.shape(input_mask)
       self.batch_size, self.seq_length = shape[0], shape[1]
@@ -417,13 +422,15 @@ class UnpaddedRows:
 
     # `spread` and `collect` are each other's gradient. Each costs one copy;
     # padding and transposing one after the other would cost two.
-    @tf.custom_gradient
+    @custom_gradient
     def spread(rows):
       return (
         self._spread(rows, num_heads, head_size),
         lambda gradient: self._collect(gradient, num_heads, head_size),
       )
 
+    if not self._is_training:
+      return self._spread(rows, num_heads, head_size)
     return spread(rows)
 
   def split_layers(
@@ -449,7 +456,7 @@ class UnpaddedRows:
     """Merges heads and removes padding: [B, N, S, D] to [R, N * D]."""
     _, num_heads, _, head_size = heads.shape.as_list()
 
-    @tf.custom_gradient
+    @custom_gradient
     def collect(heads):
       def spread(gradient):
         # Queries at padding do not contribute to the result.
@@ -459,6 +466,8 @@ class UnpaddedRows:
 
       return self._collect(heads, num_heads, head_size), spread
 
+    if not self._is_training:
+      return self._collect(heads, num_heads, head_size)
     return collect(heads)
 
   def _spread(self, rows, num_heads, head_size):
@@ -506,29 +515,40 @@ def recomputed(layer: Callable, scope) -> Callable:
       random operations must be stateless.
     scope: the current `tf.VariableScope`.
   """
+  variables = {}
+
+  def collect(getter, *args, **kwargs):
+    variable = getter(*args, **kwargs)
+    variables[variable.name] = variable
+    return variable
 
   def in_scope(tensor):
     with tf.variable_scope(
       scope,
       reuse=tf.AUTO_REUSE,
-      use_resource=True,  # `tf.custom_gradient` supports no other variables
+      custom_getter=collect,
+      use_resource=True,
       auxiliary_name_scope=False,
     ):
       return layer(tensor)
 
-  @tf.custom_gradient
   def call(tensor):
-    def backward(gradient, variables):
-      # The recomputation must wait for the gradient. `tf.recompute_grad` makes
-      # it wait by arithmetic that Grappler optimizes away: all layers are then
-      # recomputed at once, and their activations stored.
-      with tf.control_dependencies([gradient]):
-        output = in_scope(tensor)
-      tensor_gradient, *variable_gradients = tf.gradients(
-        output, [tensor, *variables], gradient
-      )
-      return tensor_gradient, variable_gradients
+    output = in_scope(tensor)
+    weights = list(variables.values())
 
-    return in_scope(tensor), backward
+    # The inputs include the variables, so that they get gradients.
+    @custom_gradient
+    def stored(tensor, *_):
+      def backward(gradient):
+        # The recomputation must wait for the gradient. `tf.recompute_grad`
+        # makes it wait by arithmetic that Grappler optimizes away: all layers
+        # are then recomputed at once, and their activations stored.
+        with tf.control_dependencies([gradient]):
+          again = in_scope(tensor)
+        return tf.gradients(again, [tensor, *weights], gradient)
+
+      return output, backward
+
+    return stored(tensor, *weights)
 
   return call

@@ -13,9 +13,10 @@ from typing import Callable
 import tensorflow.compat.v1 as tf
 
 import modeling
+from bertlib.graph_state import cache_in_graph, custom_gradient
 
 
-@functools.cache
+@cache_in_graph
 def _jit(function: Callable, **constants) -> Callable:
   """Compiles a function of tensors by XLA; once for each shape."""
   return tf.function(
@@ -23,7 +24,7 @@ def _jit(function: Callable, **constants) -> Callable:
   )
 
 
-@functools.cache
+@cache_in_graph
 def compiled(function: Callable, **constants) -> Callable:
   """Compiles a function and its gradient by XLA, computed in float32.
 
@@ -45,7 +46,7 @@ def compiled(function: Callable, **constants) -> Callable:
   def backward(inputs, gradient):
     return tf.gradients(in_float32(*inputs), inputs, gradient)
 
-  @tf.custom_gradient
+  @custom_gradient
   def call(*inputs):
     return _jit(in_float32)(*inputs), lambda g: _jit(backward)(inputs, g)
 
@@ -62,7 +63,7 @@ def fused_dense(
 ):
   """`modeling.Compute.dense` with faster gradients."""
 
-  @tf.custom_gradient
+  @custom_gradient
   def layer(inputs, kernel, bias):
     product = tf.matmul(inputs, kernel)
 
@@ -128,7 +129,7 @@ def attention_on_cpu(
   drop = _jit(_dropped_probs, dropout_prob=dropout_prob, dtype=value.dtype)
   softmax_gradient = _jit(_softmax_gradient, dropout_prob=dropout_prob)
 
-  @tf.custom_gradient
+  @custom_gradient
   def average(scores, value):
     probs = tf.nn.softmax(tf.cast(scores, tf.float32) + bias)
     dropped = drop(probs, noise)

@@ -32,6 +32,7 @@ ORDER = (
   "precision",
   "onednn",
   "int8",
+  "graph_state",
   "xla_fusion",
   "compute",
   "pooling",
