@@ -406,6 +406,7 @@ def make_task(
   loss, num_texts, loss_bytes = None, 1, 0
   if data.train:
     loss = embedding_inputs.make_loss(settings, spec, data.kind)
+    embedding_inputs.check_learns(settings, loss.name, data.train)
     num_texts = max(len(example.texts) for example in data.train)
     loss_bytes = embedding_losses.num_bytes(
       loss, settings.run.train_batch_size, num_texts

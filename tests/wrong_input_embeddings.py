@@ -45,6 +45,7 @@ _TEXTS = [
   texts("a row with one text", "question\tanswer\nwho sat\n"),
   texts("a score out of range", "a\tb\ts\nann\tbob\t5\n", *_SCORED),
   texts("a score that is NaN", "a\tb\ts\nann\tbob\tnan\n", *_SCORED),
+  texts("a score with an underscore", "a\tb\ts\nann\tbob\t0_1\n", *_SCORED),
   texts("a score that is a word", "a\tb\ts\nann\tbob\tgood\n", *_SCORED),
   texts("no score", "a\tb\ts\nann\tbob\t1\nann\tcat\t\n", *_SCORED, row=3),
   texts("a label of a pair", "a\tb\tl\nann\tbob\tyes\n", *_MATCHES),
@@ -72,6 +73,27 @@ _TEXTS = [
     error="{case}/train.tsv",
     files={"train.tsv": "text\tlabel\nann\tx\nbob\tx\n"},
   ),
+  *(
+    embedding(
+      name,
+      "--train_file={case}/train.tsv",
+      "--num_train_epochs=9",
+      *arguments,
+      error="{case}/train.tsv: ",
+      rule="nothing to learn",
+      files={"train.tsv": content},
+    )
+    for name, content, arguments in [
+      ("equal scores", "a\tb\ts\nann\tbob\t1\nc\td\t1\n", _SCORED),
+      ("equal labels of pairs", "a\tb\tl\nann\tbob\t1\nc\td\t1\n", _MATCHES),
+      ("equal answers", "question\tanswer\na\tx\nb\tx\nc\tx\n", ()),
+      ("equal questions", "question\tanswer\na\tx\na\ty\na\tz\n", ()),
+      ("triplets without negatives", "a\tb\tc\nx\ty\t\nz\tv\t\n",
+       [*_TRIPLETS, "--loss=triplet"]),
+    ]
+  ),
+  embedding("a batch of one pair", "--train_batch_size=1",
+            rule="nothing to learn"),
   embedding("no such column", "--text_columns=question,reply", error="reply"),
   embedding("a column twice", "--text_columns=question,question"),
   embedding("no columns", "--text_columns=", error="--text_columns"),
@@ -119,6 +141,8 @@ _SEARCHES = [
        _HEADER + "q7\td0\t1\n", ", row 2: "),
   beir("a grade that is a word", "qrels/test.tsv",
        _HEADER + "q0\td0\tgood\n", ", row 2: "),
+  beir("a grade with an underscore", "qrels/test.tsv",
+       _HEADER + "q0\td0\t1_0\n", ", row 2: "),
   beir("no relevant document", "qrels/test.tsv", _HEADER + "q0\td0\t0\n", ": "),
   beir("a query without a text", "queries.jsonl",
        '{"_id": "q0", "text": " "}\n', ", line 1: "),
@@ -147,14 +171,18 @@ _SEARCHES = [
 # Models
 
 
-def vectors(*shape):
-  """Bytes of an .npy file."""
+def vectors(*shape, save=np.save, **changed):
+  """Bytes of an .npy file of different numbers, the last one `changed`."""
+  array = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+  for value in changed.values():
+    array[-1, -1] = value
   with io.BytesIO() as file:
-    np.save(file, np.zeros(shape, np.float32))
+    save(file, array)
     return file.getvalue()
 
 
 def teacher(name, path, error=None, **more):
+  """A row for --teacher."""
   return embedding(
     name,
     "--text_columns=answer",
@@ -169,6 +197,21 @@ _NPY = "{case}/teacher.npy"
 _MODELS = [
   teacher("too few vectors", _NPY, files={"teacher.npy": vectors(3, 8)}),
   teacher("vectors without a width", _NPY, files={"teacher.npy": vectors(4)}),
+  teacher("an empty file of vectors", _NPY, files={"teacher.npy": b""}),
+  teacher("an .npz file of vectors", _NPY,
+          files={"teacher.npy": vectors(4, 8, save=np.savez)}),
+  teacher("a vector that is NaN", _NPY, "{case}/teacher.npy: 1 vectors",
+          files={"teacher.npy": vectors(4, 8, last=np.nan)}),
+  teacher("a vector beyond float32", _NPY, "{case}/teacher.npy: 1 vectors",
+          files={"teacher.npy": vectors(4, 8, last=1e300)}),
+  *(
+    teacher(f"vectors of {name}", _NPY, "{case}/teacher.npy: all vectors",
+            rule="nothing to learn",
+            files={"teacher.npy": vectors(
+              4, 8, save=lambda file, array, value=value: np.save(
+                file, np.full_like(array, value)))})
+    for name, value in (("zeros", 0.0), ("ones", 1.0))
+  ),
   teacher("vectors that are a text", _NPY, files={"teacher.npy": "1 2 3\n"}),
   teacher("vectors of another width", _NPY, "--teacher: its vectors have 4",
           files={"teacher.npy": vectors(4, 4)}),

@@ -702,6 +702,7 @@ _EARLY = [
   ),
   found_early("run_classifier", "--resume=must"),
   found_early("run_classifier", "--class_weights=maybe:2"),
+  found_early("run_classifier", "--class_weights=yes:1_0"),
   found_early(
     "run_classifier",
     "--dev_fraction=0.2",

@@ -183,6 +183,20 @@ TABLES = [
   table("a list as a label", "text\tlabel\na\tx\nb\t['y']\n", row=3),
   table("a list as a text", '{"text": ["a"], "label": "x"}\n',
         file="train.jsonl"),
+  table("a number with an underscore", "text\tlabel\na\t2\nb\t1_000\n",
+        "--problem_type=regression", row=3),
+  table("a number beyond float32", "text\tlabel\na\t2\nb\t1e300\n",
+        "--problem_type=regression", row=3),
+  *(
+    own(name, f"text\tlabel\na\t{label}\nb\t{label}\n",
+        rule="nothing to learn", error="{case}/train.tsv: all 2 examples",
+        arguments=[*_BY_NAME, f"--problem_type={kind}", *more])
+    for name, label, kind, more in [
+      ("equal numbers", "2.5", "regression", []),
+      ("equal sets of labels", "x,y", "multi_label", []),
+      ("no labels", "", "multi_label", ["--labels=x,y"]),
+    ]
+  ),
   table("an id twice", "text\tlabel\tid\na\tx\t7\nb\ty\t7\n",
         "--id_column=id", row=3),
   Row("tables", "an id column of a published task", "run_classifier",
@@ -219,6 +233,7 @@ TAGS = [
     ("a space in the word", "n.conll", 2, "ann B-PER\nnew york O\n"),
     ("in rows, empty", "n.jsonl", 1,
      '{"tokens": ["ann", "b"], "tags": ["B-PER", ""]}\n'),
+    ("no entity", "n.conll", None, "ann O\n\nbob O\n"),
     ("numbers", "n.jsonl", 1, '{"tokens": ["ann"], "tags": [1]}\n'),
     ("another key", "n.jsonl", 1, '{"tokens": ["ann"], "ner_tags": ["O"]}\n'),
     ("labels of doccano", "n.jsonl", 1,
@@ -270,6 +285,8 @@ QUESTIONS = [
     ("no answers", ", question 4711: ", asked([]), ()),
     ("no answers and not impossible", ", question 4711: ",
      asked([], is_impossible=False), ["--version_2_with_negative"]),
+    ("no question with an answer", ": none of its 1 questions",
+     asked([], is_impossible=True), ["--version_2_with_negative"]),
   ]
 ]  # fmt: skip
 

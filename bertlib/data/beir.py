@@ -170,10 +170,10 @@ def _read_judgements(path: str) -> list[_Judgement]:
   for row in table.rows:
     table.check_row(row, _FIX)
     query, document, text = (row.text(column) for column in table.columns)
-    try:
-      grade = int(text)
-    except ValueError:
-      raise row.error(f"the score {text!r} is not an integer. {_FIX}") from None
+    number = tables.parse_number(text)
+    if number is None or number % 1:
+      raise row.error(f"the score {text!r} is not an integer. {_FIX}")
+    grade = int(number)
     earlier = judgements.get((query, document))
     if earlier and earlier.grade != grade:
       raise row.error(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
+from bertlib.data import tables
 from bertlib.data.classification import ChoiceExample, InputExample, Problem
 from bertlib.errors import InputError, some_of
 
@@ -53,11 +54,8 @@ def read(
     by_label = dict.fromkeys(problem.labels, 1.0)
     for pair in given:
       label, _, text = pair.rpartition(":")
-      try:
-        weight = float(text)
-      except ValueError:
-        weight = -1.0
-      if label not in by_label or not 0 <= weight < float("inf"):
+      weight = tables.parse_number(text)
+      if label not in by_label or weight is None or weight < 0:
         raise InputError(
           f"--class_weights={pair}: give LABEL:WEIGHT, where LABEL is one"
           f" of {some_of(problem.labels)} and WEIGHT at least 0; or balanced"

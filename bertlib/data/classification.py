@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -613,13 +612,14 @@ def check_several_labels(
 
   Args:
     path: path of the set, for the message.
-    examples: the training set.
+    examples: the training set; with several labels each, or numbers, too.
     has_columns: whether a flag names the column of the label.
   """
-  labels = {example.label for example in examples}
-  if len(labels) == 1:
+  first = examples[0].label
+  if all(example.label == first for example in examples):
+    shown = "no label" if first == [] else f"the label {first!r}"
     raise InputError(
-      f"{path}: all {len(examples)} examples have the label {labels.pop()!r};"
+      f"{path}: all {len(examples)} examples have {shown};"
       " training needs two labels or more. "
       + (
         "Is --label_column the right one?"
@@ -644,11 +644,7 @@ def check_label(
       finite number.
   """
   if problem.kind == "regression":
-    try:
-      is_number = math.isfinite(float(label))
-    except ValueError:
-      is_number = False
-    if not is_number:
+    if tables.parse_number(label) is None:
       raise row.error(f"the label {label!r} is not a number")
     return
   for name in [label] if isinstance(label, str) else label:

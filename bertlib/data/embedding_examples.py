@@ -192,11 +192,10 @@ def _negatives(row: Row, name: str, column: int) -> Iterator[str]:
 
 def _score(row: Row, text: str, min_score: float, max_score: float) -> float:
   """Scales a score to the range from 0 to 1."""
-  try:
-    score = float(text)
-  except ValueError:
-    raise row.error(f"the score {text!r} is not a number. {FIX_ROW}") from None
-  if not min_score <= score <= max_score:  # true of NaN
+  score = tables.parse_number(text)
+  if score is None:
+    raise row.error(f"the score {text!r} is not a number. {FIX_ROW}")
+  if not min_score <= score <= max_score:
     raise row.error(
       f"the score {text} is not between {min_score:g} and {max_score:g}. Give"
       " the range of the scores by --min_score and --max_score, or fix the row"

@@ -40,6 +40,8 @@ _USUAL_NAME = re.compile(
   re.IGNORECASE,
 )
 
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
 # Separators that only some tables have, and their names.
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
@@ -227,6 +229,18 @@ def read_jsonl(path: str, encoding: Encoding | None = LENIENT) -> Iterator[Row]:
   _log_blank_lines(path, num_blank)
 
 
+def parse_number(text: str) -> float | None:
+  """A number that float32 can hold; None if the text is something else.
+
+  Stricter than `float`, which also takes "1_000", "nan" and digits of any
+  script.
+  """
+  if not _NUMBER.fullmatch(text.strip()):
+    return None
+  number = float(text)
+  return number if abs(number) < 2.0**128 else None
+
+
 def _log_blank_lines(path: str, number: int) -> None:
   if number:
     logging.info("%s: %d blank lines are not rows", path, number)
@@ -337,7 +351,7 @@ def ending_of(path: str) -> str:
 
 def is_number(column: str) -> bool:
   """True for a column's number, from 1."""
-  return column.isdigit() and int(column) > 0
+  return column.isascii() and column.isdigit() and int(column) > 0
 
 
 def _are_numbers_in_order(names: Sequence[str]) -> bool:

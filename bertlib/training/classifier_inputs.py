@@ -291,7 +291,7 @@ def read_examples(
   if settings.run.do_train:
     train_examples = processor.get_train_examples(settings.data_dir)
     _check_labeled(train_examples, "Training")
-    if processor.kind == "classification":
+    if processor.kind != "multiple_choice":
       path, is_own = settings.data_dir, task_name(settings) == "tsv"
       if is_own:
         path = os.path.join(settings.data_dir or "", settings.train_file)

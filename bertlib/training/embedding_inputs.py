@@ -159,11 +159,11 @@ def read_vectors(path: str, num_vectors: int) -> np.ndarray:
     Float [N, D].
 
   Raises:
-    InputError: the file does not hold N vectors.
+    InputError: the file does not hold N vectors that can be learned.
   """
   try:
     with open_any(path, "rb") as file:
-      vectors = np.load(file)
+      vectors = np.lib.format.read_array(file)
   except ValueError as error:
     raise InputError(f"{path}: is not an .npy file of numbers") from error
   if vectors.ndim != 2 or vectors.dtype.kind != "f":
@@ -175,6 +175,19 @@ def read_vectors(path: str, num_vectors: int) -> np.ndarray:
     raise InputError(
       f"{path}: has {len(vectors)} vectors, but --train_file has {num_vectors}"
       " texts. Save one vector per text, in the same order"
+    )
+  with np.errstate(over="ignore"):
+    vectors = vectors.astype(np.float32)
+  (bad_rows,) = np.nonzero(~np.isfinite(vectors).all(axis=1))
+  if len(bad_rows):
+    raise InputError(
+      f"{path}: {len(bad_rows)} vectors are not finite in float32, the first"
+      f" of them vector {bad_rows[0]}, counted from 0. Compute them again"
+    )
+  if not vectors.any() or (len(vectors) > 1 and not np.ptp(vectors, 0).any()):
+    raise InputError(
+      f"{path}: all vectors are {'equal' if vectors.any() else '0'}, so that"
+      " there is nothing to learn. Compute them again"
     )
   return vectors
 
@@ -221,6 +234,57 @@ def make_loss(
     weights,
     spec.normalize,
   )
+
+
+def check_learns(
+  settings: EmbeddingSettings, loss: str, examples: Sequence[Example]
+) -> None:
+  """Refuses a training set on which every gradient of a loss would be 0.
+
+  Args:
+    settings: settings of the command.
+    loss: a key of `embedding_losses.LOSSES`.
+    examples: the training set.
+
+  Raises:
+    InputError: the examples, or those of a batch, have nothing to tell apart.
+  """
+  path, number = settings.train_file, len(examples)
+  has_negatives = any(len(example.texts) > 2 for example in examples)
+  compares = loss in ("cosent", "supervised_contrastive")
+  compares |= loss == "infonce" and not has_negatives
+  if compares and settings.run.train_batch_size == 1:
+    raise InputError(
+      f"--train_batch_size=1: --loss={loss} compares the examples of a batch"
+      " with each other. Give 2 or more"
+    )
+  if loss == "cosent" and len({(e.score, e.label) for e in examples}) == 1:
+    name = "score" if examples[0].label is None else "label"
+    raise InputError(
+      f"{path}: all {number} pairs have the same {name}, but --loss=cosent"
+      f" compares pairs of different ones. Is --{name}_column the right one?"
+      " Texts that all belong together are pairs without it"
+    )
+  if loss == "triplet" and not has_negatives:
+    raise InputError(
+      f"{path}: none of its {number} rows has a hard negative, which"
+      " --loss=triplet needs. Give --loss=infonce"
+    )
+  if loss == "infonce" and not _has_candidates(examples):
+    raise InputError(
+      f"{path}: all {number} rows have the same first or the same second text,"
+      " so that no text is a negative of another. Is --text_columns="
+      f"{','.join(settings.text_columns or ())} right?"
+    )
+
+
+def _has_candidates(examples: Sequence[Example]) -> bool:
+  """True if infonce compares a positive with any other text."""
+  candidates = {text for example in examples for text in example.texts[1:]}
+  right: dict[str, set[str]] = {}
+  for example in examples:
+    right.setdefault(example.texts[0], set()).add(example.texts[1])
+  return any(candidates - texts for texts in right.values())
 
 
 # The data

@@ -144,8 +144,8 @@ def find_labels(
     "O" and the other tags, sorted.
 
   Raises:
-    InputError: the trained model's folder does not list its tags, or a type of
-      an entity is a tag.
+    InputError: the trained model's folder does not list its tags, the training
+      set has no entity, or a type of an entity is a tag.
   """
   if not train_set:
     return _trained_labels(settings)
@@ -154,6 +154,11 @@ def find_labels(
   scheme = scheme or ner_tags.find_scheme(seen) or "BIO"
   repaired, _ = ner.repair_tags(train_set, scheme)
   tags = {tag for sentence in repaired for tag in sentence.tags} - {"O"}
+  if not tags:
+    raise InputError(
+      f"{settings.train_file}: all tags are O, so that there is no entity to"
+      " learn. Give --tag_column, or a file with entities"
+    )
   kinds = {tag[2:] for tag in tags}
   _check_types(settings.train_file, sorted(kinds))
   return [

@@ -45,6 +45,7 @@ class ProgressHook(tf.train.SessionRunHook):
     self._batch_size = batch_size
     self._log_steps = max(log_steps, 1)
     self._bar = None
+    self._zeros: list[set[str]] = []  # of each of the first two shown steps
 
   def after_create_session(self, session, coord):
     del coord
@@ -71,10 +72,26 @@ class ProgressHook(tf.train.SessionRunHook):
     self._seconds.append(time.monotonic() - self._began)
     if self._bar is not None:
       self._bar.update()
+    if run_values.results and len(self._zeros) < 2:
+      self._warn_of_zeros(run_values.results)
     if self._start is None:
       self._show_first(run_values.results)
     elif run_values.results:
       self._show(run_values.results)
+
+  def _warn_of_zeros(self, values: Mapping[str, float]) -> None:
+    """Warns if a loss or norm is 0 in both of the first two shown steps."""
+    names = [name for name in values if name.endswith(("loss", "norm"))]
+    self._zeros.append({name for name in names if values[name] == 0})
+    if len(self._zeros) == 2 and (zeros := set.intersection(*self._zeros)):
+      logging.warning(
+        "step %d: %s exactly 0 again: nothing is learned. Check the training"
+        " data (do labels, scores or texts differ, are tokens masked) and"
+        " --train_batch_size",
+        self._step,
+        " and ".join(name for name in names if name in zeros)
+        + (" are" if len(zeros) > 1 else " is"),
+      )
 
   def _show_first(self, values: Mapping[str, float]) -> None:
     """Shows a step whose duration says nothing about that of the others."""

@@ -29,8 +29,8 @@ def read_data(run: Run) -> squad_questions.SquadData:
   """Reads the questions of the splits that the run uses.
 
   Raises:
-    InputError: a file is missing or malformed, or the model has no second
-      segment.
+    InputError: a file is missing or malformed, no question to train on has an
+      answer, or the model has no second segment.
   """
   settings, eval_steps = run.settings, run.selection.eval_steps
   loading.check_has_segments(run.config, settings.model.bert_config_file)
@@ -45,6 +45,11 @@ def read_data(run: Run) -> squad_questions.SquadData:
       settings.version_2_with_negative,
       data.unaligned,
     )
+    if all(example.is_impossible for example in train):
+      raise InputError(
+        f"{settings.train_file}: none of its {len(train)} questions has an"
+        " answer, so that there is none to learn. Give the whole training set"
+      )
     data = data._replace(train=train)
   if settings.answers_questions or eval_steps:
     questions = squad_files.read_questions(settings.predict_file)

@@ -250,7 +250,7 @@ NUMBERED = Columns(["1", "2", "3"])
     (NUMBERED, "a\tb\t b", "'3' has the same text as '2'"),
     (Columns(["1", "2"], "3"), "a\tb\tx", "the score 'x' is not a number"),
     (Columns(["1", "2"], "3"), "a\tb\t", "the score '' is not a number"),
-    (Columns(["1", "2"], "3"), "a\tb\tnan", "the score nan is not between"),
+    (Columns(["1", "2"], "3"), "a\tb\tnan", "the score 'nan' is not a number"),
     (Columns(["1", "2"], "3"), "a\tb\t1.01", "the score 1.01 is not between 0"),
     (Columns(["1", "2"], "3"), "a\tb\t-1", "the score -1 is not between 0 and"),
     (Columns(["1", "2"], None, "3"), "a\tb\t2", "the label '2' of the pair is"),

@@ -341,3 +341,18 @@ def test_json_that_is_not_lines_is_refused_with_its_form(tmp_path):
   for content in ('[{"text": "a"}]\n', '{\n  "text": "a"\n}\n'):
     message = refusal(tmp_path, content, "a.json", **BY_NAME)
     assert message.endswith("Write one object per line, without a list")
+
+
+@pytest.mark.parametrize(
+  ("text", "number"),
+  [
+    ("5", 5.0),
+    (" -0.5 ", -0.5),
+    ("+1.", 1.0),
+    (".5e-3", 0.0005),
+    *((text, None) for text in ("1_000", "nan", "inf", "1e300", "\u0661", "")),
+    *((text, None) for text in ("1,5", "0x10", "1e", ".", "--1", "True")),
+  ],
+)
+def test_a_number_is_what_everyone_writes_as_one(text, number):
+  assert tables.parse_number(text) == number

@@ -433,6 +433,39 @@ def test_progress_shows_every_so_many_steps_and_the_last(log):
   assert re.fullmatch(pattern, shown[-1])
 
 
+@pytest.mark.parametrize(
+  ("losses", "norms", "warning"),
+  [
+    (
+      [0, 0, 0],
+      [0, 0, 0],
+      "step 2: loss and gradient norm are exactly 0 again",
+    ),
+    ([1, 1, 1], [0, 0, 0], "step 2: gradient norm is exactly 0 again"),
+    ([0, 1, 0], [1, 0, 0], None),
+    ([1, 0, 0], [1, 0, 0], None),
+  ],
+)
+def test_training_that_learns_nothing_is_named(
+  losses, norms, warning, log, monkeypatch
+):
+  warnings = []
+  monkeypatch.setattr(
+    session_hooks.logging, "warning", lambda line, *v: warnings.append(line % v)
+  )
+  hook = session_hooks.ProgressHook({}, 3, batch_size=6, log_steps=1)
+  hook._start, hook._seconds, hook._step = None, [], 0
+  for loss, norm in zip(losses, norms):
+    hook.before_run(None)
+    values = {"loss": loss, "learning rate": 0, "gradient norm": norm}
+    hook.after_run(None, types.SimpleNamespace(results=values))
+  if warning is None:
+    assert not warnings
+  else:
+    (line,) = warnings
+    assert line.startswith(warning)
+
+
 def test_steps_that_were_scored_do_not_count_for_speed(monkeypatch, log):
   times = iter([0, 1, 2, 3, 4, 104, 105, 106, *[107] * 9])
   clock = types.SimpleNamespace(monotonic=lambda: next(times))
