@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 import tiny_classifier
 import trained_models
 
-import export_model
 import optimization
 import run_classifier
 from bertlib import graph_state, xla_fusion
@@ -137,8 +136,9 @@ def predict(folder):
 
 
 def export(folder):
-  source = export_model.find_source(str(folder), None, None, None, True, None)
-  export_model.export(source, tempfile.mkdtemp(dir=folder) + "/exported")
+  path = tempfile.mkdtemp(dir=folder) + "/exported"
+  flags = commands.as_flags({"model_dir": folder, "export_dir": path})
+  commands.succeed("export_model.py", *flags)
 
 
 def run_command(script, folder, *actions, **changed):
