@@ -813,6 +813,10 @@ def answer_questions(
   if settings.run.do_eval:
     write_metrics(run, found.results, checkpoint)
     threshold = found.results.get("best_f1_thresh", math.inf)
+    if found.results["f1"] >= found.results.get("best_f1", math.inf):
+      # Of equally good ones, the lowest is at the odds of a question with an
+      # answer: others like it would get none.
+      threshold = settings.null_score_diff_threshold
     if math.isfinite(threshold):  # it is not if the best is to answer nothing
       store_thresholds(
         run, settings.predict_file, null_score_diff_threshold=threshold

@@ -723,6 +723,12 @@ _EARLY = [
     error="--dev_fraction=0.01: leaves no dev example",
   ),
   found_early("run_classifier", "--dev_fraction=1"),
+  found_early(
+    "run_classifier",
+    "--do_eval",
+    "--dev_file=none.tsv",
+    error="none.tsv: there is no such file. Give a --dev_file",
+  ),
   found_early("run_squad", "--max_query_length=13"),
   found_early(
     "run_squad",

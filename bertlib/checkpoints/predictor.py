@@ -212,9 +212,9 @@ class LoadedModel:
 
     def refuse():
       raise InputError(
-        f"{encoder.folder}: has no {quantization.FILE}, which 8-bit inference"
-        f" needs. Run {self.script}.py once with --do_eval --precision=int8,"
-        " or name a --calibration_file"
+        f"{encoder.folder}: has no {quantization.FILE} of this checkpoint,"
+        f" which 8-bit inference needs. Run {self.script}.py once with"
+        " --do_eval --precision=int8, or name a --calibration_file"
       )
 
     if precision == "int8":

@@ -268,6 +268,11 @@ def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
       f"{path}, line {suspect}: looks like a sentence. Write {_FORMATS}. If"
       " these are columns, give --delimiter=' '"
     )
+  if path.removesuffix(".gz").endswith(".csv"):
+    raise InputError(
+      f"{path}: is a table. Write its texts into a .jsonl file, one object with"
+      ' "text" per line'
+    )
   logging.info("%s: each line is read as a text, not as columns", path)
   return True
 

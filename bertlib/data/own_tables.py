@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from absl import logging
 
+from bertlib import files
 from bertlib.data import example_checks, tables
 from bertlib.data.classification import (
   InputExample,
@@ -128,6 +129,11 @@ class OwnDataProcessor(SplitProcessor):
 
   def _read(self, data_dir: str, split: str) -> list[InputExample]:
     path = os.path.join(data_dir or "", self._files[split])
+    if split == "dev" and not files.exists(path):
+      raise InputError(
+        f"{path}: there is no such file. Give a --dev_file; or"
+        " --dev_fraction=0.2, a part of --train_file"
+      )
     self.files_read.append(path)
     table = tables.read_table(
       path,

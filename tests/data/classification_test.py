@@ -1032,8 +1032,8 @@ def test_a_file_with_only_a_header_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])
 def test_a_missing_file_is_refused(tmp_path, name):
-  processor = OwnDataProcessor({"dev": name}, "1", None, "2")
-  message = refusal(read, processor, tmp_path, "dev")
+  processor = OwnDataProcessor({"train": name}, "1", None, "2")
+  message = refusal(read, processor, tmp_path, "train")
   expected = "cannot be read (No such file or directory)"
   assert message == f"{tmp_path}/{name}: {expected}"
 

@@ -288,6 +288,12 @@ def test_lines_of_other_numbers_of_words_are_texts(tmp_path, texts, caplog):
   ]
 
 
+def test_a_table_to_tag_is_refused(tmp_path):
+  (tmp_path / "a.csv").write_text("id,text\n1,Ann left Rome.\n2,Bob met Ann\n")
+  with pytest.raises(InputError, match=r"a\.csv: is a table"):
+    ner_files.read_sentences(str(tmp_path / "a.csv"), TO_TAG)
+
+
 def test_words_with_their_tags_are_refused(tmp_path):
   path = write(tmp_path, "Ann,B-PER\nleft,O\n\nBob,B-PER\n")
   with pytest.raises(InputError, match="a tag in each word, such as Ann,B-PER"):
