@@ -262,16 +262,16 @@ def _is_running_text(path: str, lines: Sequence[str], columns: Columns) -> bool:
       suspect = number
   if suspect is None:
     return False
+  if path.removesuffix(".gz").endswith(".csv"):
+    raise InputError(
+      f"{path}: is a table. Write its texts into a .jsonl file, one object with"
+      ' "text" per line'
+    )
   # Columns are equally many in all lines, but for a damaged one.
   if columns.delimiter or 2 * max(widths.values()) > sum(widths.values()):
     raise InputError(
       f"{path}, line {suspect}: looks like a sentence. Write {_FORMATS}. If"
       " these are columns, give --delimiter=' '"
-    )
-  if path.removesuffix(".gz").endswith(".csv"):
-    raise InputError(
-      f"{path}: is a table. Write its texts into a .jsonl file, one object with"
-      ' "text" per line'
     )
   logging.info("%s: each line is read as a text, not as columns", path)
   return True
