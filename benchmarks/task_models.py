@@ -101,7 +101,7 @@ def run_of(
     )
     kind = name.partition(" ")[2]
     texts = LABELS[: {"triplets": 3, "labeled_texts": 1}.get(kind, 2)]
-    train_set = [Example(list(texts))]
+    train_set = [Example(list(texts), score) for score in (0.0, 1.0)]
     task = run_embeddings.make_task(
       settings,
       embedding_inputs.Data(kind, train_set, None, (), (), (), {}),

@@ -117,11 +117,8 @@ def write_records(run: Run, name: str, examples: Sequence[Example]) -> str:
   def encode(example):
     row = model_inputs.encode_pair(run.tokenizer, example.text, None, length)
     label_ids = list(map(list.index, label_sets, example.labels))
-    return {
-      **row._asdict(),
-      "label_ids": label_ids,
-      "is_real_example": int(example.is_real),
-    }
+    more = {"label_ids": label_ids, "is_real_example": int(example.is_real)}
+    return row._asdict() | more
 
   tf_records.write_records(path, map(encode, examples), run.task.features)
   return path
@@ -226,13 +223,7 @@ def model_fn_builder(
 
 
 def accuracies(label_ids, is_real, *predictions) -> dict[str, Any]:
-  """Accuracy of each head over the real examples; works on a TPU too.
-
-  Args:
-    label_ids: [B, heads].
-    is_real: weights of the examples, float32 [B].
-    *predictions: of each head, [B].
-  """
+  """Accuracy of each head over the real examples; works on a TPU too."""
   return {
     f"head_{head}": tf.metrics.accuracy(label_ids[:, head], of_head, is_real)
     for head, of_head in enumerate(predictions)

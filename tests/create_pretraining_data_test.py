@@ -274,7 +274,7 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
     ({"vocab_file": "{}/no_mask"}, "{}/no_mask: has no [MASK]"),
     ({"vocab_file": "{}/cut.gz"}, "{}/cut.gz, line 1, byte "),
     ({"output_file": "{0}/a,{0}/./a"}, "--output_file: names a file twice"),
-    ({"output_file": ""}, "--output_file: names no file"),
+    ({"output_file": ""}, "--output_file must be given"),
     ({"output_file": "{0}/a,{0}/b", "num_shards": 2}, "one --output_file"),
     (
       {"num_workers": 1, "num_shards": 21},

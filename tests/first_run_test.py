@@ -111,10 +111,10 @@ def test_later_runs_take_the_recorded_format(
     np.loadtxt(trained / "test_results.tsv"), before
   )
   assert run_outputs.read_json(trained / "run.json")["precision"] == "bfloat16"
-  again = ["run_classifier.py", f"--rerun={trained / 'run.json'}"]
-  (_, *flags), _ = app.with_receipt(again)
   folder = f"--output_dir={place / 'again'}"
-  classify(trained, *flags, folder, "--do_train", "--nodo_predict")
+  again = ["run_classifier.py", f"--rerun={trained / 'run.json'}", folder]
+  (_, *flags), _ = app.with_receipt(again)
+  classify(trained, *flags, "--do_train", "--nodo_predict")
   assert (
     run_outputs.read_json(place / "again" / "model.json")["precision"]
     == "bfloat16"
