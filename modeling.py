@@ -15,6 +15,7 @@ padding). Other sizes are spelled out.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import json
@@ -125,8 +126,7 @@ class BertModel:
       config: hyperparameters; not modified.
       is_training: whether to apply dropout.
       input_ids: int32 [B, S], each in [0, V).
-      input_mask: int32 [B, S], 1 at tokens to attend to, 0 at padding; None
-        for all ones.
+      input_mask: int32 [B, S], 1 at tokens, 0 at padding; None for all 1.
       token_type_ids: int32 [B, S], each token's segment; None for all zeros.
         An id outside the segment table adds no embedding.
       use_one_hot_embeddings: look up word embeddings by a one-hot matrix
@@ -309,8 +309,7 @@ class Compute:
   Attributes:
     dtype: dtype of matrix products and hidden states. Weights, layer
       normalization, softmax and losses are always float32.
-    positions: int32 [1, R], the position of each unpadded row in its sequence;
-      None without unpadding.
+    positions: int32 [1, R], of each unpadded row; None without unpadding.
   """
 
   dtype = tf.float32
@@ -391,8 +390,7 @@ def embedding_lookup(
   """Looks up the word embedding of each token.
 
   Args:
-    input_ids: int32 [B, S], or [..., num_ids] for several ids per position;
-      each in [0, V).
+    input_ids: int32 [B, S] or [..., num_ids]; each in [0, V).
     vocab_size: V, rows of the table.
     embedding_size: H, columns of the table.
     initializer_range: standard deviation of the initial table.
@@ -499,10 +497,21 @@ def embedding_postprocessor(
   )
 
 
+def _sum_rows(op, gradient):
+  num_rows, _ = get_shape_list(op.inputs[0])
+  rows = tf.math.unsorted_segment_sum(gradient, op.inputs[1], num_rows)
+  return rows, None, None
+
+
+# TensorFlow keeps a function of `tf.custom_gradient`, and its graph, for ever.
+with contextlib.suppress(KeyError):  # another copy of this module did it
+  tf.RegisterGradient("bert_rows")(_sum_rows)
+
+
 def take_rows(table, indices):
   """`tf.gather` from float [num_rows, width], with a dense gradient."""
-  # The gradient of a gather is sparse; that of a reshape makes it dense.
-  return tf.gather(tf.reshape(table, [-1, table.shape[-1]]), indices)
+  with tf.get_default_graph().gradient_override_map({"GatherV2": "bert_rows"}):
+    return tf.gather(tf.convert_to_tensor(table), indices)
 
 
 def create_attention_mask_from_input_mask(from_tensor, to_mask):
@@ -698,8 +707,7 @@ def attention_layer(
     float [B, F, N * D], or with `do_return_2d_tensor` [B * F, N * D].
 
   Raises:
-    ValueError: the inputs differ in rank, or are matrices and B, F or T is
-      missing.
+    ValueError: inputs of other ranks, or matrices without B, F or T.
   """
   from_shape = get_shape_list(from_tensor, expected_rank=[2, 3])
   to_shape = get_shape_list(to_tensor, expected_rank=[2, 3])
@@ -847,8 +855,7 @@ def layer_norm(input_tensor, name: str | None = None, epsilon: float = 1e-12):
 
   Args:
     input_tensor: float [..., H].
-    name: variable scope of `beta` and `gamma`, both [H]; None for "LayerNorm",
-      or "LayerNorm_1" and so on if that scope is in use.
+    name: scope of `beta` and `gamma`, both [H]; None for a new "LayerNorm".
     epsilon: added to the variance.
 
   Returns:
@@ -901,8 +908,7 @@ def dropout(input_tensor, dropout_prob: float | None, dropout_seed=None):
       same elements. A scope has at most one dropout.
 
   Returns:
-    Shape and dtype of `input_tensor`; kept elements are divided by
-    1 - dropout_prob.
+    Shape and dtype of the input; kept elements divided by 1 - dropout_prob.
   """
   if not dropout_prob:
     return input_tensor
@@ -1143,8 +1149,7 @@ def reshape_from_matrix(output_tensor, orig_shape_list: list):
 
   Args:
     output_tensor: [R, width].
-    orig_shape_list: the original shape, from `get_shape_list`; its last entry
-      is not used.
+    orig_shape_list: from `get_shape_list`; its last entry is not used.
 
   Returns:
     [..., width]; `output_tensor` itself if the original was a matrix.
