@@ -3,8 +3,7 @@
 `BertModel` builds the encoder; the functions after it build task heads on its
 outputs. Variables have the names of the released checkpoints. The file
 needs only TensorFlow and works in any TensorFlow 1 style graph, with reference
-or resource variables. The formulas are the plain ones; subclasses of `Compute`
-compute them faster.
+or resource variables. Subclasses of `Compute` compute its formulas faster.
 
 Shapes, in this file and in the whole project: B batch, S sequence (F queries,
 T keys), H hidden size, N attention heads, D head size (H / N), P predictions,
@@ -499,17 +498,18 @@ def embedding_postprocessor(
 
 def _sum_rows(op, gradient):
   num_rows, _ = get_shape_list(op.inputs[0])
-  rows = tf.math.unsorted_segment_sum(gradient, op.inputs[1], num_rows)
-  return rows, None, None
+  segments = gradient, op.inputs[1], num_rows
+  return tf.math.unsorted_segment_sum(*segments), None, None
 
 
-# TensorFlow keeps a function of `tf.custom_gradient`, and its graph, for ever.
-with contextlib.suppress(KeyError):  # another copy of this module did it
-  tf.RegisterGradient("bert_rows")(_sum_rows)
+with contextlib.suppress(KeyError):  # of another copy of this module
+  tf.RegisterGradient("bert_rows")(_sum_rows)  # once: its graph is kept
 
 
 def take_rows(table, indices):
   """`tf.gather` from float [num_rows, width], with a dense gradient."""
+  if tf.executing_eagerly_outside_functions():  # a function may be exported
+    return tf.gather(tf.reshape(table, [-1, table.shape[-1]]), indices)
   with tf.get_default_graph().gradient_override_map({"GatherV2": "bert_rows"}):
     return tf.gather(tf.convert_to_tensor(table), indices)
 
