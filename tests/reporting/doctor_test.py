@@ -311,7 +311,7 @@ BAD = [
     "task",
     "row 2: has 1 columns",
   ),
-  (run_classifier, {"dev_file": "gone.tsv"}, "data", "gone.tsv: cannot be rea"),
+  (run_classifier, {"dev_file": "gone.tsv"}, "data", "gone.tsv: there is no"),
   (run_classifier, {"task_name": "colla"}, "task", "there is no such task"),
   (run_classifier, {"class_weights": "2:1"}, "classes", "give LABEL:WEIGHT"),
   (
