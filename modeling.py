@@ -878,7 +878,10 @@ def norm_weights(width: int):
 
 def normalize(vectors, beta, gamma, epsilon: float):
   """`layer_norm` of float32 [..., H] with weights [H]."""
-  mean, variance = tf.nn.moments(vectors, axes=[-1], keepdims=True)
+  with tf.name_scope("moments"):  # tf.nn.moments changed in TensorFlow 2.22
+    mean = tf.reduce_mean(vectors, [-1], keepdims=True, name="mean")
+    squares = tf.math.squared_difference(vectors, tf.stop_gradient(mean))
+    variance = tf.reduce_mean(squares, [-1], keepdims=True, name="variance")
   with tf.name_scope("batchnorm"):  # existing code looks up this name
     scale = tf.math.rsqrt(variance + epsilon) * gamma
     return (vectors - mean) * scale + beta

@@ -71,7 +71,10 @@ def _layer_norm(
     gamma = _tf.get_variable(
       "gamma", **weights, initializer=_tf.ones_initializer()
     )
-    mean, variance = _tf.nn.moments(inputs, [-1], keepdims=True)
+    # tf.nn.moments is another formula from TensorFlow 2.22 on.
+    mean = _tf.reduce_mean(inputs, [-1], keepdims=True)
+    squares = _tf.math.squared_difference(inputs, _tf.stop_gradient(mean))
+    variance = _tf.reduce_mean(squares, [-1], keepdims=True)
     return _tf.nn.batch_normalization(
       inputs, mean, variance, beta, gamma, variance_epsilon=1e-12
     )

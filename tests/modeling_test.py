@@ -256,6 +256,18 @@ def test_get_activation_returns_a_function_unchanged():
   assert modeling.get_activation("gelu_new") is modeling.gelu_tanh
 
 
+def test_layer_norm_is_the_same_formula_on_every_tensorflow():
+  # tf.nn.moments has three reductions from TensorFlow 2.22 on.
+  with tf.Graph().as_default() as graph:
+    modeling.normalize(tf.zeros([2, 3]), tf.zeros([3]), tf.ones([3]), 1e-12)
+  types = [operation.type for operation in graph.get_operations()]
+  computing = [t for t in types if t not in ("Const", "StopGradient")]
+  assert computing == [
+    *("Mean", "SquaredDifference", "Mean"),
+    *("AddV2", "Rsqrt", "Mul", "Sub", "Mul", "AddV2"),
+  ]
+
+
 @pytest.mark.usefixtures("variables")
 def test_layer_norm_equals_the_reference():
   case = np.load(reference_data.golden("modeling", "pieces", "layer_norm.npz"))
