@@ -10,8 +10,9 @@
 #
 # The first that needs .venv makes it. PYTHON=python3.12 selects the Python.
 # TENSORFLOW=tensorflow==2.15 takes another release, TENSORFLOW=tensorflow-cpu a
-# smaller download without CUDA, TENSORFLOW='tensorflow[and-cuda]' CUDA with it.
-# .venv remembers both; other values make it anew.
+# smaller download without CUDA, TENSORFLOW='tensorflow[and-cuda]' CUDA with it,
+# TENSORFLOW=tf-nightly tonight's build. .venv remembers both; other values make
+# it anew.
 
 VENV ?= .venv
 # The values that the environment was made with.
@@ -29,51 +30,52 @@ pip_install = $(python) -m pip install
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# Python and TensorFlow: the releases that have wheels for each Python.
-
-releases_3.9 = 2.15 2.16 2.17 2.18 2.19 2.20
-releases_3.10 = 2.15 2.16 2.17 2.18 2.19 2.20 2.21
-releases_3.11 = 2.15 2.16 2.17 2.18 2.19 2.20 2.21
-releases_3.12 = 2.16 2.17 2.18 2.19 2.20 2.21
-releases_3.13 = 2.20 2.21
+# Python and TensorFlow. pip finds the newest TensorFlow that has wheels for the
+# Python, a pre-release only if there is no other.
 
 version := $(shell $(PYTHON) -c \
   'import sys; print("%d.%d" % sys.version_info[:2])')
-releases = $(releases_$(version))
-newest = $(lastword $(releases))
-package = $(word 1,$(subst ==, ,$(TENSORFLOW)))
-release = $(or $(word 2,$(subst ==, ,$(TENSORFLOW))),$(newest))
+package = $(word 1,$(subst ==, ,$(subst [, ,$(TENSORFLOW))))
+# 2.15 stands for each of its patch releases.
+requirement := $(shell echo '$(TENSORFLOW)' \
+  | sed -E 's/==[0-9]+\.[0-9]+$$/&.*/; s/==/>=2.15.1,&/')
 
-refuse_other_pairs = \
-  $(if $(releases),,$(error $(PYTHON) is not Python 3.9 to 3.13, which \
-    TensorFlow 2.15 to 2.21 needs; name one: PYTHON=python3.11)) \
-  $(if $(filter $(releases) $(releases:=.%),$(release)),,$(error \
-    There is no TensorFlow $(release) for Python $(version), but there are \
-    $(releases); name one: TENSORFLOW=$(package)==$(newest), or another \
-    Python: PYTHON=python3.11))
+another_python = PYTHON=python3.13, or PYTHON=.venv-python/bin/python after \
+  "uv venv --python 3.13 .venv-python"
+old = 2.% 3.0 3.1 3.2 3.3 3.4 3.5 3.6 3.7 3.8
+refuse_old_python = $(if $(filter-out $(old),$(version)),,$(error $(PYTHON) \
+  is not Python 3.9 or newer; name one: $(another_python)))
+no_wheels = There is no $(requirement) for Python $(version); name another \
+  release: TENSORFLOW=$(package), or another Python: $(another_python)
 
 # The environment. An empty file in it marks each part as installed.
 
-environment = $(VENV)/python$(version)-$(package)-$(release)
+environment = $(VENV)/python$(version)-$(subst ==,-,$(TENSORFLOW))
 
-# The requirements ask for `tensorflow`. Where tensorflow-cpu serves as that, an
+# A line for the installed TensorFlow: \1 is its release, \2 the minor version.
+for_installed = $(python) -m pip freeze | sed -nE \
+  's/^$(subst -,.,$(package))==((2\.[0-9]+).*)/$(1)/p'
+# The requirements ask for `tensorflow`. Where another package serves as that, an
 # empty package with that name and the same version tells pip so.
 stand_in = from setuptools import setup; \
   setup(name="tensorflow", version="\1", install_requires=["$(package)==\1"])
 
+# Keras 2 asks for TensorFlow of its own minor version. One that is newer than
+# each Keras 2, as pre-releases are, runs with the newest: pip need not know.
 $(environment): requirements.txt
-	@:$(refuse_other_pairs)
+	@:$(refuse_old_python)
 	$(PYTHON) -m venv --clear --upgrade-deps $(VENV)
-ifeq ($(filter tensorflow-%,$(package)),)
-	$(pip_install) "$(package)==$(release).*" -r requirements.txt
-else
-	$(pip_install) "$(package)==$(release).*"
+	$(pip_install) "$(requirement)" || \
+	  { echo '$(strip $(no_wheels))' >&2; exit 1; }
+	$(pip_install) --no-deps "$$($(call for_installed,tf-keras<=\2.99))"
+	sed -i.bak '/^Requires-Dist: tensorflow/d' \
+	  $(VENV)/lib/python*/site-packages/tf_keras-*/METADATA
+ifneq ($(package),tensorflow)
 	mkdir $(VENV)/tensorflow
-	$(python) -m pip freeze | sed -n \
-	  's/^$(subst -,.,$(package))==\(.*\)/$(stand_in)/p' \
-	  > $(VENV)/tensorflow/setup.py
-	$(pip_install) $(VENV)/tensorflow -r requirements.txt
+	$(call for_installed,$(stand_in)) > $(VENV)/tensorflow/setup.py
+	$(pip_install) $(VENV)/tensorflow
 endif
+	$(pip_install) -r requirements.txt
 	printf '%s ?= %s\n' PYTHON '$(PYTHON)' TENSORFLOW '$(TENSORFLOW)' \
 	  > $(VENV)/made_with.mk
 	touch $@

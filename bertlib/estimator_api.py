@@ -1,24 +1,29 @@
-"""Estimator and TPUEstimator for every supported TensorFlow version.
+"""Estimator and TPUEstimator for every TensorFlow from 2.15 on.
 
     from bertlib import estimator_api as tf_estimator
 
-provides the same names on TensorFlow 2.15 to 2.21. They come from the package
+provides the same names on each. They come from the package
 `tensorflow-estimator` 2.15.0. After 2.15 TensorFlow removed five private
 objects that this package imports, and moved tf.keras to Keras 3, which the
 package does not support. This module, and no other in the project,
 
-- checks the packages; errors contain the pip command that fixes them;
+- checks what the packages can do; errors contain the pip command that fixes
+  them;
 - switches tf.keras to Keras 2 for the whole process, even if TensorFlow is
   already imported;
 - installs stand-ins for the removed objects. None of the five matters for a run
   on CPU or GPU without tf.distribute. A comment at each stand-in says what the
   original did and what the stand-in does.
+
+The file imports nothing of this project and can be copied into another one: see
+docs/how_to/tf_estimator.md.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import types
@@ -27,67 +32,111 @@ from typing import Any
 
 try:
   import tensorflow as tf
-  from packaging.specifiers import SpecifierSet
 except ModuleNotFoundError as error:
   raise ImportError(
-    f"TensorFlow 2.15 to 2.21, for Python 3.9 to 3.13, is needed ({error}):"
-    ' pip install "tensorflow>=2.15,<2.22"'
+    f"TensorFlow 2.15 or newer is needed ({error}): pip install"
+    ' "tensorflow>=2.15"'
   ) from error
 
+_NEWEST_TESTED = "2.22"
+
 _RELEASE = ".".join(tf.__version__.split(".")[:2])
+# TensorFlow 2.15 is the last with Estimator and the last with Keras 2.
+_IS_2_15 = _RELEASE == "2.15"
 
 
-def _check_packages(release: str) -> None:
-  """Checks that the packages that Estimator needs are installed and compatible.
+def _minor(release: str) -> int:
+  """15 for "2.15"."""
+  return int(release.split(".")[1])
+
+
+def _check_release(release: str) -> None:
+  """Warns of a TensorFlow that is newer than the newest tested one.
 
   Args:
     release: TensorFlow's major and minor version, such as "2.21".
 
   Raises:
-    ImportError: the release is not supported, or a package is missing or of the
-      wrong version. The message ends with the pip command that fixes it.
+    ImportError: it is older than 2.15.
   """
-  if release not in [f"2.{minor}" for minor in range(15, 22)]:
+  if _minor(release) < 15:
     raise ImportError(
-      f"Estimator needs TensorFlow 2.15 to 2.21, not {release}:"
-      ' pip install "tensorflow>=2.15,<2.22"'
+      f"Estimator needs TensorFlow 2.15 or newer, not {release}:"
+      ' pip install "tensorflow>=2.15"'
     )
-  keras_2 = "keras" if release == "2.15" else "tf-keras"
-  needed = {keras_2: f"~={release}.0", "tensorflow-estimator": "==2.15.0"}
-  if release == "2.20":
-    # TensorFlow 2.20 passes an argument that protobuf 7 removed, but its
-    # requirements do not exclude protobuf 7.
-    needed["protobuf"] = "<7"
-  for package, versions in needed.items():
-    try:
-      found = metadata.version(package)
-    except metadata.PackageNotFoundError:
-      found = "none"
-    if found == "none" or found not in SpecifierSet(versions):
-      # Without --no-deps, tf-keras would install the package `tensorflow` on
-      # top of `tensorflow-cpu`.
-      packages = " ".join(f'"{name}{spec}"' for name, spec in needed.items())
-      raise ImportError(
-        f"Estimator on TensorFlow {release} needs {package}{versions}, found"
-        f" {found}: pip install --no-deps {packages}"
-      )
+  if _minor(release) > _minor(_NEWEST_TESTED):
+    logging.getLogger(__name__).warning(
+      "Estimator has not been tested on TensorFlow %s, only on 2.15 to %s",
+      release,
+      _NEWEST_TESTED,
+    )
+
+
+def _unusable(
+  package: str, problem: Exception | str, release: str = _RELEASE
+) -> ImportError:
+  """Error for a package that is missing or fails; names the fix."""
+  try:
+    found = metadata.version(package)
+  except metadata.PackageNotFoundError:
+    found = "none"
+  if isinstance(problem, Exception):
+    problem = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+  fixes = {
+    "keras": "keras~=2.15.0",
+    # A newer one may need a newer TensorFlow.
+    "tf-keras": f"tf-keras<2.{_minor(release) + 1}",
+    "tensorflow-estimator": "tensorflow-estimator==2.15.0",
+    "protobuf": "protobuf<7",
+  }
+  # Without --no-deps, tf-keras would install the package `tensorflow` on top of
+  # `tensorflow-cpu`.
+  fix = f'pip install --no-deps "{fixes[package]}"'
+  if found != "none" and _minor(release) > _minor(_NEWEST_TESTED):
+    tested = f"tensorflow<2.{_minor(_NEWEST_TESTED) + 1}"
+    fix += f', or a TensorFlow that was tested: pip install "{tested}"'
+  return ImportError(
+    f"Estimator on TensorFlow {release} cannot use {package}, found {found}"
+    f" ({problem}): {fix}"
+  )
+
+
+def _check_protobuf() -> None:
+  """Writes an empty graph, to memory, as Estimator writes that of a model.
+
+  Raises:
+    ImportError: it fails, as on TensorFlow 2.20, which passes an argument that
+      protobuf 7 removed.
+  """
+  try:
+    tf.io.write_graph(tf.compat.v1.GraphDef(), "ram://", "graph.pbtxt")
+  except TypeError as error:
+    raise _unusable("protobuf", error) from error
 
 
 def _select_keras_2() -> None:
   """Switches tf.keras to Keras 2 for the whole process.
 
   Raises:
+    ImportError: Keras 2 is missing or does not run on this TensorFlow.
     RuntimeError: tf.keras was used before, which selected Keras 3.
   """
   # TensorFlow reads this variable at the first use of tf.keras, not at import.
   # 2.15 contains Keras 2, and works without the package tf-keras.
-  if _RELEASE != "2.15":
+  if not _IS_2_15:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-  # Only Keras 3 has `ops`.
-  if hasattr(tf.keras, "ops") or hasattr(tf.compat.v1.keras, "ops"):
+  package = "keras" if _IS_2_15 else "tf-keras"
+  try:
+    # Only Keras 3 has `ops`.
+    is_keras_3 = hasattr(tf.keras, "ops") or hasattr(tf.compat.v1.keras, "ops")
+  except Exception as error:
+    raise _unusable(package, error) from error
+  if is_keras_3 and _IS_2_15:
+    raise _unusable(package, "it is Keras 3")
+  if is_keras_3:
     raise RuntimeError(
       "Keras 3 is already in use in this process, but Estimator needs Keras 2:"
-      " import bertlib.estimator_api before modules that use tf.keras"
+      f" import {__name__} before modules that use tf.keras"
       " (such as tensorflow_hub)"
     )
   # `from tensorflow.keras import ...` uses the value that the variable had when
@@ -204,15 +253,26 @@ def _install_stand_ins() -> None:
     tf_export.ESTIMATOR_API_NAME = tf_export.TENSORFLOW_API_NAME
 
 
-_check_packages(_RELEASE)
-_select_keras_2()
-_install_stand_ins()
+def _load_estimator() -> types.ModuleType:
+  """The whole API, as `tf.estimator` was in TensorFlow 1.
 
-# The whole API, as `tf.estimator` was in TensorFlow 1.
-if _RELEASE == "2.15":
-  estimator = tf.compat.v1.estimator
-else:
-  estimator = importlib.import_module("tensorflow_estimator").estimator
+  Raises:
+    ImportError: tensorflow-estimator is missing, or imports something of
+      TensorFlow that neither exists nor has a stand-in.
+  """
+  try:
+    _install_stand_ins()
+    module = importlib.import_module("tensorflow_estimator")
+    return tf.compat.v1.estimator if _IS_2_15 else module.estimator
+  except Exception as error:
+    raise _unusable("tensorflow-estimator", error) from error
+
+
+_check_release(_RELEASE)
+_select_keras_2()
+_check_protobuf()
+
+estimator = _load_estimator()
 
 Estimator = estimator.Estimator
 EstimatorSpec = estimator.EstimatorSpec

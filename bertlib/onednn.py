@@ -23,17 +23,8 @@ from tensorflow.python.framework import kernels, op_def_library
 from bertlib.errors import InputError
 from bertlib.precision import cpu_features, fastest_seconds
 
-# Whether the packages of TensorFlow 2.x for x86 have `int8_matmul`, by x.
-INT8_RELEASES = {
-  15: False,
-  16: False,
-  17: True,
-  18: True,
-  19: True,
-  20: True,
-  21: True,
-}
-FIRST_INT8_RELEASE = f"2.{min(x for x, has in INT8_RELEASES.items() if has)}"
+# The first release whose packages for x86 have `int8_matmul`.
+FIRST_INT8_RELEASE = "2.17"
 
 # Largest magnitude of an 8-bit value: -128 is not used.
 MAX_INT8 = 127

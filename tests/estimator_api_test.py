@@ -5,6 +5,7 @@ evaluation and prediction must give is known without TensorFlow.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bertlib import estimator_api
+from website import compatibility
 
 pytestmark = pytest.mark.train
 
@@ -289,14 +291,88 @@ def test_raises_if_keras_3_is_in_use():
   assert last_line.startswith("RuntimeError: Keras 3 is already in use")
 
 
+def import_error(program):
+  """Last line of the error with which a program ends."""
+  return run_python(program).stderr.splitlines()[-1]
+
+
 @pytest.mark.process
 def test_missing_tensorflow_error_contains_the_pip_command():
-  process = run_python(
+  error = import_error(
     "import sys\nsys.modules['tensorflow'] = None\nimport bertlib.estimator_api"
   )
-  last_line = process.stderr.splitlines()[-1]
-  assert last_line.startswith("ImportError: TensorFlow 2.15 to 2.21, for")
-  assert last_line.endswith('pip install "tensorflow>=2.15,<2.22"')
+  assert error.startswith("ImportError: TensorFlow 2.15 or newer is needed")
+  assert error.endswith('pip install "tensorflow>=2.15"')
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+  "module, package",
+  [
+    pytest.param(
+      "tf_keras",
+      "tf-keras",
+      marks=pytest.mark.skipif(ON_2_15, reason="2.15 contains Keras 2"),
+    ),
+    ("tensorflow_estimator", "tensorflow-estimator"),
+  ],
+)
+def test_a_package_that_cannot_be_imported_is_named(module, package):
+  error = import_error(
+    f"import sys\nsys.modules['{module}'] = None\nimport bertlib.estimator_api"
+  )
+  assert f" cannot use {package}, found " in error
+  assert f'pip install --no-deps "{package}' in error
+
+
+@pytest.mark.process
+@needs_stand_ins
+def test_what_tensorflow_newly_removed_is_named():
+  removed = "tensorflow.python.saved_model.model_utils.export_output"
+  error = import_error(
+    "import sys, tensorflow\n"
+    f"sys.modules['{removed}'] = None\n"
+    "import bertlib.estimator_api"
+  )
+  assert " cannot use tensorflow-estimator, found 2.15.0 (" in error
+  assert removed in error
+
+
+@pytest.mark.process
+def test_a_protobuf_that_cannot_write_the_graph_is_named():
+  error = import_error(
+    "import tensorflow as tf\n"
+    "from google.protobuf import text_format\n"
+    "def write(message):\n"
+    "  raise TypeError('unexpected keyword argument')\n"
+    "text_format.MessageToString = lambda *_, **kinds: write(**kinds)\n"
+    "import bertlib.estimator_api"
+  )
+  assert " cannot use protobuf, found " in error
+  assert error.endswith('pip install --no-deps "protobuf<7"')
+
+
+@pytest.mark.unit
+def test_older_releases_of_tensorflow_are_refused():
+  with pytest.raises(ImportError, match=r"2\.15 or newer, not 2\.14: pip inst"):
+    estimator_api._check_release("2.14")
+
+
+@pytest.mark.unit
+def test_the_newest_tested_release_is_that_of_ci():
+  assert compatibility.newest_tested() == estimator_api._NEWEST_TESTED
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+  "release, warns", [("2.15", False), ("2.22", False), ("2.23", True)]
+)
+def test_untested_releases_of_tensorflow_are_one_warning(
+  release, warns, caplog
+):
+  estimator_api._check_release(release)
+  assert len(caplog.records) == warns
+  assert (f"not been tested on TensorFlow {release}" in caplog.text) == warns
 
 
 def set_installed(monkeypatch, **versions):
@@ -310,62 +386,62 @@ def set_installed(monkeypatch, **versions):
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("release", ["2.14", "2.22"])
-def test_refuses_other_releases_of_tensorflow(release):
-  with pytest.raises(ImportError) as raised:
-    estimator_api._check_packages(release)
-  assert str(raised.value) == (
-    f"Estimator needs TensorFlow 2.15 to 2.21, not {release}:"
-    ' pip install "tensorflow>=2.15,<2.22"'
-  )
-
-
-@pytest.mark.graph
 @pytest.mark.parametrize(
-  "release, installed, complaint",
+  "release, installed, package, fix",
   [
-    (
-      "2.21",
-      {"tf_keras": "2.20.1", "tensorflow_estimator": "2.15.0"},
-      "Estimator on TensorFlow 2.21 needs tf-keras~=2.21.0, found 2.20.1: pip"
-      ' install --no-deps "tf-keras~=2.21.0" "tensorflow-estimator==2.15.0"',
-    ),
-    (
-      "2.20",
-      {
-        "tf_keras": "2.20.1",
-        "tensorflow_estimator": "2.15.0",
-        "protobuf": "7.34.0",
-      },
-      "Estimator on TensorFlow 2.20 needs protobuf<7, found 7.34.0: pip"
-      ' install --no-deps "tf-keras~=2.20.0" "tensorflow-estimator==2.15.0"'
-      ' "protobuf<7"',
-    ),
-    (
-      "2.16",
-      {"tf_keras": "2.16.0"},
-      "Estimator on TensorFlow 2.16 needs tensorflow-estimator==2.15.0, found"
-      ' none: pip install --no-deps "tf-keras~=2.16.0"'
-      ' "tensorflow-estimator==2.15.0"',
-    ),
-    (
-      "2.15",
-      {"keras": "3.3.0", "tensorflow_estimator": "2.15.0"},
-      "Estimator on TensorFlow 2.15 needs keras~=2.15.0, found 3.3.0: pip"
-      ' install --no-deps "keras~=2.15.0" "tensorflow-estimator==2.15.0"',
-    ),
+    ("2.15", {"keras": "3.3.0"}, "keras", '--no-deps "keras~=2.15.0"'),
+    ("2.16", {}, "tf-keras", '--no-deps "tf-keras<2.17"'),
+    ("2.20", {"protobuf": "7.34.0"}, "protobuf", '--no-deps "protobuf<7"'),
+    ("2.99", {"tf_keras": "2.21.0"}, "tf-keras", '"tensorflow<2.23"'),
+    ("2.99", {}, "tf-keras", '--no-deps "tf-keras<2.100"'),
   ],
 )
-def test_names_the_incompatible_package(
-  release, installed, complaint, monkeypatch
+def test_the_fix_is_a_pip_command_for_the_release(
+  release, installed, package, fix, monkeypatch
 ):
   set_installed(monkeypatch, **installed)
-  with pytest.raises(ImportError) as raised:
-    estimator_api._check_packages(release)
-  assert str(raised.value) == complaint
+  error = estimator_api._unusable(package, "a problem", release)
+  found = installed.get(package.replace("-", "_"), "none")
+  start = (
+    f"Estimator on TensorFlow {release} cannot use {package}, found {found}"
+  )
+  assert str(error).startswith(f"{start} (a problem): ")
+  assert str(error).endswith(f"pip install {fix}")
 
 
-@pytest.mark.graph
-def test_accepts_a_patch_release_of_tf_keras(monkeypatch):
-  set_installed(monkeypatch, tf_keras="2.18.1", tensorflow_estimator="2.15.0")
-  estimator_api._check_packages("2.18")
+WIDE_AND_DEEP = """
+import json, sys
+import estimator_api
+import tensorflow as tf
+
+age = tf.feature_column.numeric_column("age")
+word = tf.feature_column.categorical_column_with_hash_bucket("word", 10)
+
+def input_fn():
+  features = {"age": [[0.1], [0.9]] * 8, "word": [["no"], ["yes"]] * 8}
+  data = tf.data.Dataset.from_tensor_slices((features, [[0], [1]] * 8))
+  return data.repeat().batch(4)
+
+model = estimator_api.estimator.DNNLinearCombinedClassifier(
+  model_dir="model",
+  linear_feature_columns=[word],
+  dnn_feature_columns=[age],
+  dnn_hidden_units=[4],
+)
+model.train(input_fn, steps=50)
+print(json.dumps(float(model.evaluate(input_fn, steps=4)["accuracy"])))
+print(any(name.split(".")[0] == "bertlib" for name in sys.modules))
+"""
+
+
+@pytest.mark.process
+def test_the_file_works_alone_in_another_project(tmp_path):
+  shutil.copy(estimator_api.__file__, tmp_path)
+  done = subprocess.run(
+    [sys.executable, "-c", WIDE_AND_DEEP],
+    cwd=tmp_path,
+    env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout == "1.0\nFalse\n", done.stderr

@@ -23,6 +23,7 @@ from bertlib.training import run, step_plan
 pytestmark = pytest.mark.graph
 
 RELEASE = ".".join(tf.__version__.split(".")[:2])
+NEWEST = "2.22"
 LISTS = pathlib.Path(__file__).parent / "golden" / "gpu_kernels"
 
 CALLBACKS = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
@@ -78,7 +79,10 @@ def gpu(monkeypatch):
 
 @pytest.fixture(scope="module")
 def kernels():
-  return gpu_placement.read_kernels(LISTS / f"tensorflow-{RELEASE}.json")
+  path = LISTS / f"tensorflow-{RELEASE}.json"
+  if RELEASE > NEWEST and not path.exists():
+    pytest.skip(f"no list of the GPU kernels of TensorFlow {RELEASE} yet")
+  return gpu_placement.read_kernels(path)
 
 
 def batches(layout):

@@ -36,6 +36,7 @@ SECTIONS = {
   "How-to": [
     "how_to/faq.md",
     "how_to/tensorflow_1_scripts.md",
+    "how_to/tf_estimator.md",
     "how_to/out_of_memory.md",
     "how_to/speed.md",
     "how_to/mixed_precision.md",

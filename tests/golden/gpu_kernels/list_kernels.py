@@ -37,9 +37,10 @@ def main(folder: str) -> None:
       by_op.setdefault(kernel.op, []).append(kernel)
   head = {
     "tensorflow": tf.__version__,
-    "cuda": build["cuda_version"],
-    "cudnn": build["cudnn_version"],
-    "compute_capabilities": build["cuda_compute_capabilities"],
+    # TensorFlow 2.22 does not report these.
+    "cuda": build.get("cuda_version"),
+    "cudnn": build.get("cudnn_version"),
+    "compute_capabilities": build.get("cuda_compute_capabilities"),
   }
   lines = [f"{json.dumps(name)}: {json.dumps(v)}" for name, v in head.items()]
   listed = [
