@@ -67,6 +67,11 @@ static int num_devices(void) {
   return value ? atoi(value) : 1;
 }
 
+static int compute_capability(void) {  // the major version
+  const char *value = getenv("EMULATED_COMPUTE_CAPABILITY");
+  return value ? atoi(value) : 9;
+}
+
 static const int ATTRIBUTES[][2] = {  // CUdevice_attribute, value
     {1, 1024},       // threads of a block
     {2, 1024}, {3, 1024}, {4, 64},
@@ -82,7 +87,6 @@ static const int ATTRIBUTES[][2] = {  // CUdevice_attribute, value
     {39, 2048},      // threads of a multiprocessor
     {40, 3},         // copy engines
     {41, 1},         // one address space
-    {75, 9}, {76, 0},  // compute capability
     {81, 233472},    // shared memory of a multiprocessor
     {82, 65536},     // registers of a multiprocessor
     {97, 232448},    // most shared memory of a block
@@ -92,6 +96,7 @@ static const int ATTRIBUTES[][2] = {  // CUdevice_attribute, value
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
   if (attribute == 33) return set(value, 1 + device);  // PCI bus
+  if (attribute == 75) return set(value, compute_capability());
   for (size_t i = 0; i < sizeof ATTRIBUTES / sizeof *ATTRIBUTES; i++)
     if (ATTRIBUTES[i][0] == attribute) return set(value, ATTRIBUTES[i][1]);
   return set(value, 0);
@@ -111,7 +116,7 @@ int cudaGetDeviceProperties_v2(char *properties, int device) {
   *(int *)(properties + 320) = 1024;        // threads of a block
   *(dim3 *)(properties + 324) = (dim3){1024, 1024, 64};
   *(dim3 *)(properties + 336) = (dim3){2147483647, 65535, 65535};
-  *(int *)(properties + 360) = 9;           // compute capability
+  *(int *)(properties + 360) = compute_capability();
   *(int *)(properties + 388) = 132;         // multiprocessors
   *(int *)(properties + 616) = 52428800;    // L2 cache
   *(int *)(properties + 624) = 2048;        // threads of a multiprocessor

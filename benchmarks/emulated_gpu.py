@@ -91,7 +91,8 @@ def _functions(library: str, *options: str) -> set[str]:
     check=True,
   )
   fields = (line.split() for line in listed.stdout.splitlines())
-  return {name for _, kind, name in fields if kind in "TW"}
+  # Names have a version from TensorFlow 2.22 on: cuInit@@tensorflow.
+  return {name.split("@")[0] for _, kind, name in fields if kind in "TW"}
 
 
 def read_log(path: str) -> collections.Counter[str]:
@@ -113,6 +114,9 @@ def main() -> int:
   parser = argparse.ArgumentParser(prog="emulated_gpu.py")
   parser.add_argument("--num_gpus", type=int, default=1, help="GPUs to emulate")
   parser.add_argument(
+    "--compute_capability", type=int, default=9, help="its major version"
+  )
+  parser.add_argument(
     "--log", help="list copies and kernels in files with this name and .PROCESS"
   )
   parser.add_argument("arguments", nargs="+", help="of Python, after --")
@@ -127,6 +131,7 @@ def main() -> int:
       **os.environ,
       "LD_LIBRARY_PATH": folder,
       "EMULATED_GPUS": str(options.num_gpus),
+      "EMULATED_COMPUTE_CAPABILITY": str(options.compute_capability),
       # TensorFlow would ask for all memory at once.
       "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }

@@ -95,6 +95,26 @@ def test_step_copies_one_number_from_the_gpu_and_waits_once(tmp_path):
 @needs_gcc
 @needs_kernels
 @pytest.mark.slow
+@pytest.mark.parametrize(("version", "has_code"), [(9, True), (90, False)])
+def test_a_gpu_that_tensorflow_was_not_built_for_is_named(version, has_code):
+  program = (
+    "from bertlib.training import devices as d\nprint(d.gpus_without_code())"
+  )
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "benchmarks.emulated_gpu"),
+      *(f"--compute_capability={version}", "--", "-c", program),
+    ],
+    capture_output=True,
+    text=True,
+  )
+  expected = f"('emulated GPU (compute capability {version}.0)',)"
+  assert done.stdout.strip() == ("()" if has_code else expected), done.stderr
+
+
+@needs_gcc
+@needs_kernels
+@pytest.mark.slow
 def test_operations_are_placed_as_predicted(tmp_path):
   printed, _ = run_emulated(
     tmp_path,

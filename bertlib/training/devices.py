@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +48,14 @@ def find(
       dict(remote_paths or {}),
     )
     return dataclasses.replace(settings, tpu_cluster=cluster)
+  for gpu in gpus_without_code():
+    logging.warning(
+      "%s: TensorFlow %s has no code for this GPU. It may compile for half an"
+      " hour at the start, or end with CUDA_ERROR_INVALID_PTX. See"
+      " docs/how_to/gpus.md; CUDA_VISIBLE_DEVICES=-1 computes on the CPU",
+      gpu,
+      tf.__version__,
+    )
   return dataclasses.replace(
     settings, replicas=_find_replicas(settings, trains)
   )
@@ -177,6 +189,61 @@ def log_devices(devices: DeviceSettings, compute: ComputeSettings) -> None:
     )
 
 
+@functools.cache
+def gpus_without_code() -> tuple[str, ...]:
+  """GPUs for which the installed TensorFlow was not built, in words.
+
+  Code runs on GPUs of its own major version of compute capability. For newer
+  ones the driver can compile intermediate code, if TensorFlow has any that it
+  understands, but XLA may not know them and end the process.
+  """
+  build = tf.sysconfig.get_build_info()
+  if not build["is_cuda_build"]:
+    return ()
+  built_for = build.get("cuda_compute_capabilities")
+  found = []
+  for gpu in tf.config.list_physical_devices("GPU"):
+    details = tf.config.experimental.get_device_details(gpu)
+    capability = details.get("compute_capability")
+    if capability and not _has_code(capability, built_for):
+      shown = ".".join(map(str, capability))
+      found.append(f"{_gpu_name(gpu)} (compute capability {shown})")
+  return tuple(dict.fromkeys(found))
+
+
+def _has_code(capability: tuple[int, int], built_for: list | None) -> bool:
+  """Whether TensorFlow has code for a GPU.
+
+  Args:
+    capability: the GPU's compute capability.
+    built_for: those of TensorFlow: "sm_89", "compute_90"; None if it does not
+      list them, as from 2.22 on.
+  """
+  if built_for is None:
+    # Its wheels have code for those before 10.0.
+    return capability < (10, 0) or not _tensorflow_misses_code()
+  versions = [re.search(r"(\d+)\.?(\d)", name).groups() for name in built_for]
+  return any(
+    int(major) == capability[0] and int(minor) <= capability[1]
+    for major, minor in versions
+  )
+
+
+def _tensorflow_misses_code() -> bool:
+  """Whether TensorFlow itself says so, in a log that only a child shows."""
+  log = subprocess.run(
+    [sys.executable, "-c", "import tensorflow as tf; tf.compat.v1.Session()"],
+    env={
+      **os.environ,
+      "TF_CPP_MIN_LOG_LEVEL": "0",
+      "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    },
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.PIPE,
+  ).stderr
+  return b"not built with CUDA kernel binaries" in log
+
+
 def _gpu_name(gpu) -> str:
   details = tf.config.experimental.get_device_details(gpu)
   return details.get("device_name", "GPU")
@@ -230,9 +297,12 @@ def _fastest_precision(devices: DeviceSettings) -> str:
 
 
 def _xla_where_it_compiles() -> str:
-  """Selects "on", unless XLA cannot compile for the GPU, which needs ptxas."""
+  """Selects "on" if XLA can compile for the GPU, which needs code and ptxas."""
   if not tf.config.list_physical_devices("GPU"):
     return "on"
+  if gpus_without_code():  # the trial could end the process
+    logging.info("--xla=auto: off, since TensorFlow has no code for this GPU")
+    return "off"
   double = tf.function(lambda x: 2.0 * x, jit_compile=True, autograph=False)
   try:
     with tf.Graph().as_default(), tf.Session() as session:

@@ -51,11 +51,91 @@ def test_auto_precision_on_a_tpu_is_bfloat16(switch):
     )
 
 
-def test_xla_is_off_if_it_cannot_compile_for_the_gpu(monkeypatch, caplog):
+WHEEL = ["sm_60", "sm_70", "sm_80", "sm_89", "compute_90"]
+
+
+@pytest.fixture
+def build(monkeypatch):
+  """Sets what TensorFlow was built for, and the GPU of the machine."""
+
+  def set_code(built_for, capability):
+    info = {"is_cuda_build": True, "cuda_compute_capabilities": built_for}
+    details = {"device_name": "GPU Z", "compute_capability": capability}
+    present = {key: value for key, value in info.items() if value is not None}
+    monkeypatch.setattr(tf.sysconfig, "get_build_info", lambda: present)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["GPU"])
+    monkeypatch.setattr(
+      tf.config.experimental, "get_device_details", lambda _: details
+    )
+
+  devices.gpus_without_code.cache_clear()
+  yield set_code
+  devices.gpus_without_code.cache_clear()
+
+
+@pytest.mark.parametrize(
+  ("built_for", "capability", "has_code"),
+  [
+    (WHEEL, (7, 5), True),
+    (WHEEL, (8, 6), True),
+    (WHEEL, (9, 0), True),
+    (WHEEL, (10, 0), False),
+    (WHEEL, (12, 0), False),
+    (["sm_50", "sm_75", "compute_80"], (9, 0), False),
+    (["sm_89"], (8, 6), False),
+    (["compute_120"], (12, 1), True),
+    (["sm_90a", "12.0"], (12, 0), True),
+    (None, (9, 0), True),
+    (None, None, True),
+  ],
+)
+def test_gpus_that_tensorflow_was_not_built_for_are_found(
+  built_for, capability, has_code, build
+):
+  build(built_for, capability)
+  assert (devices.gpus_without_code() == ()) == has_code
+
+
+@pytest.mark.parametrize(
+  ("log", "has_code"),
+  [
+    (
+      "W gpu_device.cc] TensorFlow was not built with CUDA kernel binaries",
+      False,
+    ),
+    ("I gpu_device.cc] Created device", True),
+  ],
+)
+def test_tensorflow_says_for_which_newer_gpus_it_has_code(
+  log, has_code, build, monkeypatch, tmp_path
+):
+  python = tmp_path / "python"
+  python.write_text(f"#!/bin/sh\necho '{log}' >&2\n")
+  python.chmod(0o755)
+  monkeypatch.setattr(sys, "executable", str(python))
+  build(None, (12, 0))
+  assert (devices.gpus_without_code() == ()) == has_code
+
+
+def test_a_gpu_without_code_is_named_and_xla_off(build, monkeypatch, caplog):
+  monkeypatch.setattr(tf, "Session", None)  # XLA is not tried
+  build(WHEEL, (12, 0))
+  devices.find(DeviceSettings(distribution="off"))
+  settings = ComputeSettings(precision="float32", xla="auto")
+  assert devices.choose(settings, DeviceSettings()).xla == "off"
+  assert (
+    f"GPU Z (compute capability 12.0): TensorFlow {tf.__version__} has no"
+    in (caplog.text)
+  )
+
+
+def test_xla_is_off_if_it_cannot_compile_for_the_gpu(
+  build, monkeypatch, caplog
+):
   def fail(*_):
     raise tf.errors.InternalError(None, None, "No ptxas is available")
 
-  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a GPU"])
+  build(WHEEL, (9, 0))
   monkeypatch.setattr(tf.Session, "run", fail)
   settings = ComputeSettings(precision="float32", xla="auto")
   assert devices.choose(settings, DeviceSettings()).xla == "off"
