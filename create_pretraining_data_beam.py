@@ -44,7 +44,7 @@ try:
   from bertlib.data import beam_files
 except ImportError as error:
   raise SystemExit(
-    "create_pretraining_data_beam.py needs Apache Beam: pip install -e .[beam]"
+    "create_pretraining_data_beam.py needs Apache Beam: pip install apache-beam"
   ) from error
 
 

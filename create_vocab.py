@@ -186,7 +186,7 @@ def _import_tokenizers():
   except ImportError as error:
     raise InputError(
       "learning a vocabulary needs the package tokenizers:"
-      " pip install -e .[vocab]"
+      " pip install tokenizers"
     ) from error
   return tokenizers
 

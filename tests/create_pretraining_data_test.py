@@ -257,7 +257,7 @@ def test_split_sentences_names_the_missing_package(monkeypatch, flags):
   line = commands.fail(SCRIPT, *flags(split_sentences="en", num_workers=1))
   assert line == (
     f"{SCRIPT}: error: --split_sentences needs the package sentencex: pip"
-    " install -e .[sentences]"
+    " install sentencex"
   )
 
 

@@ -412,7 +412,7 @@ def _import_safetensors():
   except ImportError as error:
     raise InputError(
       "Hugging Face weights need the package safetensors:"
-      " pip install -e .[huggingface]"
+      " pip install safetensors"
     ) from error
   return safetensors
 
@@ -431,7 +431,7 @@ def import_torch(path: str, action: str):
     import torch
   except ImportError as error:
     raise InputError(
-      f"{path}: only PyTorch can {action} it: pip install -e .[torch]"
+      f"{path}: only PyTorch can {action} it: pip install torch"
     ) from error
   return torch
 
@@ -442,7 +442,7 @@ def _read_pytorch(path: str) -> dict[str, np.ndarray]:
   if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
     raise InputError(
       f"{path}: needs PyTorch 2.6 to be read safely, not {torch.__version__}:"
-      " pip install -e .[torch]"
+      " pip install --upgrade torch"
     )
   try:
     tensors = torch.load(path, map_location="cpu", weights_only=True)

@@ -366,7 +366,7 @@ def _check_can_read_weights(model: published_models.Model) -> None:
   if not importlib.util.find_spec("safetensors"):
     raise InputError(
       f"{model.name}: its weights need the package safetensors:"
-      " pip install -e .[huggingface]"
+      " pip install safetensors"
     )
 
 

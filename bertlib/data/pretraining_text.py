@@ -147,8 +147,7 @@ def sentence_splitter():
     from sentencex import segment
   except ImportError as error:
     raise InputError(
-      "--split_sentences needs the package sentencex: pip install -e"
-      " .[sentences]"
+      "--split_sentences needs the package sentencex: pip install sentencex"
     ) from error
   return segment
 

@@ -116,7 +116,7 @@ def import_seqeval():
     from seqeval import metrics
   except ModuleNotFoundError as error:
     raise InputError(
-      "evaluating entities needs the package seqeval: pip install -e '.[ner]'"
+      "evaluating entities needs the package seqeval: pip install seqeval"
     ) from error
   return metrics
 

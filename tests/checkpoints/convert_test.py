@@ -508,7 +508,7 @@ def test_a_truncated_safetensors_file_is_refused(tmp_path):
 def test_a_missing_safetensors_package_is_named(tmp_path, monkeypatch):
   source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
   monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-  with pytest.raises(InputError, match=r"pip install -e \.\[huggingface\]"):
+  with pytest.raises(InputError, match="pip install safetensors"):
     to_tensorflow(source, tmp_path)
 
 
@@ -571,7 +571,7 @@ def test_without_pytorch_its_file_is_not_written(tmp_path, monkeypatch):
   source = make_huggingface(tmp_path / "a", random_normal(ENCODER))
   checkpoint = f"{to_tensorflow(source, tmp_path)}/bert_model.ckpt"
   monkeypatch.setitem(sys.modules, "torch", None)
-  with pytest.raises(InputError, match=r"can write it: pip install -e \.\[tor"):
+  with pytest.raises(InputError, match="can write it: pip install torch"):
     to_huggingface(checkpoint, tmp_path, as_pytorch=True)
   assert not (tmp_path / "huggingface").exists()
 
@@ -619,7 +619,7 @@ def test_pickled_code_is_not_executed(form, tmp_path):
 def test_missing_pytorch_is_named(tmp_path, monkeypatch):
   source = make_pytorch(tmp_path / "bin", b"")
   monkeypatch.setitem(sys.modules, "torch", None)
-  with pytest.raises(InputError, match=r"pip install -e \.\[torch\]"):
+  with pytest.raises(InputError, match="can read it: pip install torch"):
     to_tensorflow(source, tmp_path)
 
 
