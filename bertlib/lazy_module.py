@@ -6,6 +6,8 @@ import importlib.util
 import sys
 import types
 
+from bertlib import PREFIX
+
 
 def load(name: str) -> types.ModuleType:
   """Returns a module that is executed when an attribute is first accessed.
@@ -13,8 +15,9 @@ def load(name: str) -> types.ModuleType:
   For modules that take seconds to import and that a command rarely needs.
 
   Args:
-    name: full name of the module.
+    name: full name of the module, as in a checkout.
   """
+  name = PREFIX + name
   if name in sys.modules:
     return sys.modules[name]
   spec = importlib.util.find_spec(name)

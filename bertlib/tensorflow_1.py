@@ -106,7 +106,7 @@ class _Contrib(_types.ModuleType):
 
   def __getattr__(self, name: str):
     raise AttributeError(
-      f"tf.contrib: bertlib.tensorflow_1 has no replacement for {name!r}."
+      f"tf.contrib: {__name__} has no replacement for {name!r}."
       f" {_PAGE} lists those that it has."
     )
 

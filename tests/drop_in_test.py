@@ -48,7 +48,7 @@ def test_code_on_the_page_runs_in_one_program(tmp_path):
   (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))
   (tmp_path / "dev.json").write_text(json.dumps({"data": DATA}))
   (tmp_path / "a.tsv").write_text("good\tann\nbad\ta b\n")
-  blocks = list(readme_test.blocks_of(PAGE))
+  blocks = [b for b in readme_test.blocks_of(PAGE) if not b.remark]
   shell = "".join(b.text for b in blocks if b.language == "shell")
   subprocess.run(["bash", "-ec", shell], cwd=tmp_path, check=True)
   python = [block.text for block in blocks if block.language == "python"]

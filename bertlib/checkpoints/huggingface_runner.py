@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pathlib
 import signal
 import struct
 import subprocess
@@ -30,11 +31,8 @@ from absl import logging
 from bertlib.errors import InputError
 
 _INSTALL = (
-  "Install PyTorch and transformers: pip install -e '.[compare,torch]'"
+  "Install PyTorch and transformers: pip install torch transformers"
   " (docs/how_to/converting_checkpoints.md has PyTorch without CUDA)"
-)
-_ROOT = os.path.dirname(
-  os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 )
 _LENGTH = struct.Struct(">Q")  # bytes of the archive that follows
 
@@ -231,7 +229,10 @@ def main(folder: str) -> None:
 
 def _python_path() -> str:
   """PYTHONPATH with which the child process can import this module."""
-  return os.pathsep.join(filter(None, [_ROOT, os.environ.get("PYTHONPATH")]))
+  path = pathlib.Path(__file__).absolute()
+  root = path.parents[__name__.count(".")]  # where its top-level package is
+  before = os.environ.get("PYTHONPATH")
+  return os.pathsep.join(filter(None, [str(root), before]))
 
 
 # Messages

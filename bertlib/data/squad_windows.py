@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 
 import tokenization
-from bertlib import json_files
+from bertlib import PREFIX, json_files
 from bertlib.data import squad_examples, squad_features
 from bertlib.data.squad_examples import SquadExample
 from bertlib.data.squad_features import Windows, WindowSettings
@@ -152,7 +152,7 @@ def _code_files() -> list[str]:
 def _source_file(name: str) -> str | None:
   """Source file of a module of this project; None for other names."""
   root = os.path.dirname(os.path.abspath(tokenization.__file__))
-  path = os.path.join(root, *name.split(".")) + ".py"
+  path = os.path.join(root, *name.removeprefix(PREFIX).split(".")) + ".py"
   return path if os.path.isfile(path) else None
 
 

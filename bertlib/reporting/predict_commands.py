@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from bertlib import files
+from bertlib import PREFIX, files
 from bertlib.checkpoints import model_files, model_json
-from bertlib.settings import option
+from bertlib.settings import help_text, option
 from bertlib.training.task import Run
 
 # Flags of the run that prediction needs again, if they were given.
@@ -93,7 +93,8 @@ def command_line(run: Run) -> str:
   values = option.values_of(run.settings)
   flags += [_flag(name, values[name]) for name in wanted if name in given]
   flags.append(f"--output_dir={folder}")
-  lines = [f"python {script}.py", *(f"  {_quote(flag)}" for flag in flags)]
+  command = help_text.as_installed(f"python {script}.py")
+  lines = [command, *(f"  {_quote(flag)}" for flag in flags)]
   return " \\\n".join(lines)
 
 
@@ -136,7 +137,7 @@ def python_code(
   if script not in calls:
     return ""
   return (
-    f"import {script}\n\n"
+    f"{'from bert ' if PREFIX else ''}import {script}\n\n"
     f"with {script}.Predictor({folder!r}) as predictor:\n"
     f"  print({calls[script]})"
   )

@@ -408,7 +408,9 @@ def versions() -> dict[str, str]:
   ):
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
       found[name] = importlib.metadata.version(name)
-  project = os.path.join(ROOT, "pyproject.toml")
+  with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    found["project"] = importlib.metadata.version("bert-estimator")
+  project = os.path.join(ROOT, "pyproject.toml")  # of a checkout
   with contextlib.suppress(OSError, TypeError), open_any(project) as file:
     found["project"] = re.search(r'(?m)^version = "(.*)"', file.read())[1]
   if os.path.exists(os.path.join(ROOT, ".git")):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Container, Iterable
 from typing import Any
 
 from absl import flags
 
+from bertlib import PREFIX
 from bertlib.settings import option
 from bertlib.settings.option import Flag
 
@@ -86,13 +88,20 @@ def render(
 def command_line(example: str) -> str:
   """The command line on several lines, joined by backslashes as in a shell."""
   lines = textwrap.wrap(
-    example,
+    as_installed(example),
     _WIDTH - 2,
     initial_indent="  ",
     subsequent_indent="    ",
     break_on_hyphens=False,
   )
   return " \\\n".join(lines)
+
+
+def as_installed(command: str) -> str:
+  """A command `python SCRIPT.py ...`, as it is typed where it is installed."""
+  if not PREFIX:
+    return command
+  return re.sub(r"^python (\w+)\.py", rf"python -m {PREFIX}\1", command)
 
 
 def _section(

@@ -1,0 +1,440 @@
+"""Tests of the package `bert` that `pip install .` installs.
+
+It is installed into an environment with what it requires, and nothing else, and
+is used in a folder whose own modules have the names of those of the checkout.
+"""
+
+import ast
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from importlib import metadata
+
+import commands
+import pytest
+import wrong_input_world
+from packaging.requirements import Requirement
+
+pytestmark = pytest.mark.process
+
+ROOT = pathlib.Path(commands.ROOT)
+COMMANDS = sorted(
+  path.stem for path in ROOT.glob("*.py") if "app.run" in path.read_text()
+)
+# Names that only the checkout may give to modules.
+NAMES = ["bertlib", *COMMANDS, "modeling", "optimization", "tokenization"]
+
+# What a user's program needs beside the package.
+_OTHERS = ["pandas"]
+
+
+def copy_of_checkout(folder):
+  """Copies what pip reads; a build writes beside it."""
+  for path in ROOT.iterdir():
+    if path.is_file() and not path.name.startswith("."):
+      shutil.copy(path, folder)
+  shutil.copytree(ROOT / "bertlib", folder / "bertlib")
+
+
+def install(python, wheel, *options):
+  """Installs a wheel; fails if something that it requires is not there."""
+  pip = [sys.executable, "-m", "pip", "--python", python]
+  subprocess.run(
+    [*pip, "install", "--no-index", *options, wheel],
+    stdout=subprocess.DEVNULL,
+    check=True,
+  )
+
+
+def build(folder, hook="build_wheel"):
+  """Builds a wheel, by the call with which pip does."""
+  with tempfile.TemporaryDirectory() as source:
+    copy_of_checkout(pathlib.Path(source))
+    subprocess.run(
+      [
+        sys.executable,
+        "-c",
+        f"from setuptools.build_meta import {hook} as build\n"
+        f"build({str(folder)!r})",
+      ],
+      cwd=source,
+      stdout=subprocess.DEVNULL,
+      check=True,
+    )
+
+
+@pytest.fixture(scope="session")
+def wheel(once, tmp_path_factory):
+  folder = once.copy("wheel", build, tmp_path_factory.mktemp("wheel"))
+  (path,) = folder.glob("*.whl")
+  return path
+
+
+def new_environment(folder):
+  """Creates an empty environment; returns its Python and its packages."""
+  venv.create(folder, symlinks=True)
+  (packages,) = folder.glob("lib/python*/site-packages")
+  return folder / "bin" / "python", packages
+
+
+def required(waiting):
+  """Installed distributions that a list of requirements needs, all of them."""
+  found = {}
+  while waiting:
+    requirement = waiting.pop()
+    if str(requirement) in found:
+      continue
+    distribution = metadata.distribution(requirement.name)
+    found[str(requirement)] = distribution
+    waiting += needs(distribution, *requirement.extras)
+  return found.values()
+
+
+def needs(distribution, *extras):
+  """The requirements of a distribution on this machine."""
+  return [
+    needed
+    for needed in map(Requirement, distribution.requires or ())
+    if not needed.marker
+    or any(needed.marker.evaluate({"extra": name}) for name in ("", *extras))
+  ]
+
+
+@pytest.fixture(scope="session")
+def python(wheel, tmp_path_factory):
+  """Python of an environment with the wheel and what that requires."""
+  python, packages = new_environment(tmp_path_factory.mktemp("environment"))
+  (distribution,) = metadata.distributions(path=[str(wheel)])
+  for other in required([*needs(distribution), *map(Requirement, _OTHERS)]):
+    for file in other.files:
+      link = packages / file
+      if ".." not in file.parts and not link.is_symlink():
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(file.locate())
+  install(python, wheel)
+  return python
+
+
+@pytest.fixture
+def run(python, tmp_path):
+  """Runs Python in a folder whose modules must not be imported."""
+  for name in NAMES:
+    (tmp_path / f"{name}.py").write_text("raise AssertionError(__name__)\n")
+
+  def run(*arguments, python=python):
+    done = subprocess.run(
+      [python, *arguments],
+      cwd=tmp_path,
+      env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+      capture_output=True,
+      text=True,
+      check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+  return run
+
+
+@pytest.fixture(scope="session")
+def editable_python(tmp_path_factory):
+  """Python of an environment with what `pip install -e` installs."""
+  folder = tmp_path_factory.mktemp("editable_wheel")
+  build(folder, "build_editable")
+  (wheel,) = folder.glob("*.whl")
+  python, _ = new_environment(tmp_path_factory.mktemp("editable"))
+  install(python, wheel, "--no-deps")
+  return python
+
+
+def test_the_wheel_has_version_license_citation_and_tables(wheel):
+  with zipfile.ZipFile(wheel) as file:
+    names = {
+      name.partition("dist-info/")[2] or name for name in file.namelist()
+    }
+    assert (
+      file.read("bert/CITATION.cff") == (ROOT / "CITATION.cff").read_bytes()
+    )
+  assert {"licenses/LICENSE", "bert/bertlib/models.json"} <= names
+  assert "bert/setup.py" not in names
+  (distribution,) = metadata.distributions(path=[str(wheel)])
+  version = f"\nversion: {distribution.version}\n"
+  assert version in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_wheel_imports_its_modules_from_bert(wheel):
+  with zipfile.ZipFile(wheel) as file:
+    sources = {
+      name: file.read(name) for name in file.namelist() if name.endswith(".py")
+    }
+  checkout = [*ROOT.glob("*.py"), *ROOT.glob("bertlib/**/*.py")]
+  expected = {f"bert/{path.relative_to(ROOT)}" for path in checkout}
+  assert {*sources} == expected - {"bert/setup.py"}
+  for name, source in sources.items():
+    for node in ast.walk(ast.parse(source)):
+      if isinstance(node, ast.Import):
+        imported = {alias.name.split(".")[0] for alias in node.names}
+        assert not imported & {*NAMES}, name
+      elif isinstance(node, ast.ImportFrom):
+        assert node.module.split(".")[0] not in NAMES, name
+
+
+@pytest.mark.parametrize("files", [["__init__.py"], []])
+@pytest.mark.parametrize("installed", ["python", "editable_python"])
+def test_a_folder_named_bert_earlier_on_the_path_comes_first(
+  run, request, tmp_path, files, installed
+):
+  (tmp_path / "bert").mkdir()
+  for name in (*files, "modeling.py"):
+    (tmp_path / "bert" / name).touch()
+  program = "from bert import modeling; print(modeling.__file__)"
+  found = run("-c", program, python=request.getfixturevalue(installed))
+  assert found == f"{tmp_path}/bert/modeling.py\n"
+
+
+def test_an_editable_installation_has_no_module(run, editable_python):
+  program = """
+import importlib.util, sys
+print([name for name in sys.argv[1:] if importlib.util.find_spec(name)])
+"""
+  # Not where the names are those of other modules.
+  isolated = run("-I", "-c", program, "bert", *NAMES, python=editable_python)
+  assert isolated == "[]\n"
+
+
+# The steps of predicting_movie_reviews_with_bert_on_tf_hub.ipynb, with a new
+# model in place of a TensorFlow Hub module.
+NOTEBOOK = """
+import sys
+
+import bert
+import pandas as pd
+from bert import modeling, optimization, run_classifier, tokenization
+from bert.bertlib import tensorflow_1 as tf
+
+WORDS = "a the good great fine bad dull poor film story cast".split()
+with open("vocab.txt", "w") as file:
+  file.write("\\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
+tokenizer = tokenization.FullTokenizer("vocab.txt", do_lower_case=True)
+LABELS, LENGTH, STEPS = [0, 1], 8, 60
+
+reviews = pd.DataFrame(
+  [
+    {"sentence": f"{first} {word} {what}", "polarity": polarity}
+    for first in ("A", "The")
+    for polarity, words in enumerate((WORDS[5:8], WORDS[2:5]))
+    for word in words
+    for what in WORDS[8:]
+  ]
+)
+train = reviews.sample(frac=0.75, random_state=1)
+test = reviews.drop(train.index)
+
+
+def features_of(examples):
+  return bert.run_classifier.convert_examples_to_features(
+    examples, LABELS, LENGTH, tokenizer
+  )
+
+
+train_features, test_features = (
+  features_of(
+    rows.apply(
+      lambda row: run_classifier.InputExample(
+        guid=None,
+        text_a=row["sentence"],
+        text_b=None,
+        label=row["polarity"],
+      ),
+      axis=1,
+    )
+  )
+  for rows in (train, test)
+)
+
+
+def model_fn(features, labels, mode, params):
+  config = modeling.BertConfig(
+    len(tokenizer.vocab),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=LENGTH,
+  )
+  training = mode == tf.estimator.ModeKeys.TRAIN
+  model = modeling.BertModel(
+    config=config,
+    is_training=training,
+    input_ids=features["input_ids"],
+    input_mask=features["input_mask"],
+    token_type_ids=features["segment_ids"],
+  )
+  pooled = model.get_pooled_output()
+  weights = tf.get_variable("weights", [len(LABELS), pooled.shape[-1].value])
+  log_probs = tf.nn.log_softmax(tf.matmul(pooled, weights, transpose_b=True))
+  predicted = tf.argmax(log_probs, axis=-1, output_type=tf.int32)
+  if mode == tf.estimator.ModeKeys.PREDICT:
+    return tf.estimator.EstimatorSpec(
+      mode, predictions={"probabilities": log_probs, "labels": predicted}
+    )
+  gold = features["label_ids"]
+  loss = -tf.reduce_mean(
+    tf.reduce_sum(tf.one_hot(gold, len(LABELS)) * log_probs, axis=-1)
+  )
+  if training:
+    train_op = optimization.create_optimizer(
+      loss, params["learning_rate"], STEPS, STEPS // 10, use_tpu=False
+    )
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+  metrics = {
+    "accuracy": tf.metrics.accuracy(gold, predicted),
+    "auc": tf.metrics.auc(gold, predicted),
+  }
+  return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+
+
+estimator = tf.estimator.Estimator(
+  model_fn=model_fn,
+  config=tf.estimator.RunConfig(model_dir="model", tf_random_seed=1),
+  params={"batch_size": 9, "learning_rate": 1e-2},
+)
+
+
+def input_fn(features, is_training):
+  return bert.run_classifier.input_fn_builder(
+    features=features,
+    seq_length=LENGTH,
+    is_training=is_training,
+    drop_remainder=False,
+  )
+
+
+estimator.train(input_fn=input_fn(train_features, True), max_steps=STEPS)
+scores = estimator.evaluate(input_fn=input_fn(test_features, False), steps=None)
+assert scores["accuracy"] > 0.8 and scores["global_step"] == STEPS, scores
+
+asked = ["A good cast", "That story was dull"]
+examples = [
+  run_classifier.InputExample(guid="", text_a=text, text_b=None, label=0)
+  for text in asked
+]
+answers = estimator.predict(input_fn(features_of(examples), False))
+print([LABELS[answer["labels"]] for answer in answers])
+assert not {*sys.argv[1:]} & {*sys.modules}
+"""
+
+
+def test_the_steps_of_the_notebook_of_movie_reviews_run(run):
+  assert run("-c", NOTEBOOK, *NAMES).endswith("[1, 0]\n")
+
+
+IMPORTS = """
+import importlib.util
+import pkgutil
+import sys
+
+import bert
+
+assert not importlib.util.find_spec("pytest")  # only what is required is here
+
+# Needs a package that the wheel does not require.
+skipped = {"bert.create_pretraining_data_beam", "bert.bertlib.data.beam_files"}
+modules = pkgutil.walk_packages(bert.__path__, "bert.")
+found = {module.name for module in modules}
+for name in sorted(found - skipped):
+  importlib.import_module(name)
+assert not {*sys.argv[1:]} & {*sys.modules}
+print(len(found))
+"""
+
+
+def test_every_module_can_be_imported(run):
+  assert int(run("-c", IMPORTS, *NAMES)) > 100
+
+
+OF_NAMES = """
+import pathlib
+import sys
+
+sys.path.insert(0, "library")
+from bert import create_vocab
+from bert.bertlib.checkpoints import huggingface_runner
+from bert.bertlib.data import squad_windows
+
+# A module that is executed when it is used.
+print(create_vocab.word_embeddings.WORD_EMBEDDINGS)
+
+# A module that runs as a process: it starts, and misses a model or PyTorch.
+try:
+  huggingface_runner.HuggingFaceModel(".")
+except ValueError as error:
+  print(error)
+
+# Modules that are read as files.
+pathlib.Path("empty").touch()
+before = squad_windows.cache_key("empty", "empty", {})
+open_any = squad_windows.open_any
+squad_windows.open_any = lambda path, mode: open_any(
+  "empty" if path.endswith("text_files.py") else path, mode
+)
+print(before != squad_windows.cache_key("empty", "empty", {}))
+"""
+
+
+def test_what_finds_modules_by_name_finds_those_of_the_package(
+  run, wheel, tmp_path
+):
+  with zipfile.ZipFile(wheel) as file:
+    file.extractall(tmp_path / "library")
+  printed = run("-c", OF_NAMES, python=sys.executable)
+  table, error, differs = printed.splitlines()
+  assert table == "bert/embeddings/word_embeddings"
+  assert "process crashed" not in error
+  assert differs == "True"
+
+
+def test_every_command_shows_how_it_is_typed(run):
+  for name in COMMANDS:
+    assert f"  python -m bert.{name}" in run("-m", f"bert.{name}", "--help")
+
+
+def run_command(run, command, world, out, *more):
+  given = (*wrong_input_world.COMMANDS[command], *more)
+  run("-m", f"bert.{command}", *(t.format(world=world, out=out) for t in given))
+
+
+@pytest.mark.parametrize(
+  "command, more, written",
+  [
+    ("create_pretraining_data", ["--num_workers=2"], "records.tfrecord"),
+    ("export_model", [], "saved_model.pb"),
+    ("run_squad", ["--do_predict"], "predictions.json"),
+  ],
+)
+def test_a_command_runs_as_a_module(
+  run, world, tmp_path, command, more, written
+):
+  run_command(run, command, world, tmp_path / "out", *more)
+  assert (tmp_path / "out" / written).stat().st_size
+
+
+def test_runs_in_subprocesses_and_their_reports_are_of_the_package(
+  run, world, tmp_path
+):
+  out = tmp_path / "out"
+  run_command(
+    run, "run_classifier", world, out, "--do_eval", "--seed=1", "--seeds=2"
+  )
+  report = (out / "seed_2" / "report.html").read_text()
+  assert "python -m bert.run_classifier" in report
+  assert "from bert import run_classifier" in report
+  receipt = json.loads((out / "seed_2" / "run.json").read_text())
+  citation = (ROOT / "CITATION.cff").read_text()
+  assert f"\nversion: {receipt['versions']['project']}\n" in citation
