@@ -16,8 +16,8 @@ import os
 import re
 import string
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping
-from itertools import groupby, islice
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Callable
 
 
@@ -179,7 +179,7 @@ class _Cache(dict):
 
 
 class _ChunkCache(_Cache):
-  """Cache for chunks of text, of bounded size: about 35 MiB when full.
+  """Cache for chunks of text, of bounded size: about 35 MiB of ids when full.
 
   Long chunks rarely recur (Chinese has no spaces) and are not cached. A full
   cache is cleared, and soon contains the common chunks again.
@@ -195,6 +195,13 @@ class _ChunkCache(_Cache):
         self.clear()
       self[chunk] = value
     return value
+
+  def concatenate(self, chunks: Iterable[str]) -> list:
+    """The values of chunks, which are sequences, as one list."""
+    result = []
+    for value in map(self.__getitem__, chunks):
+      result += value
+    return result
 
 
 def _is_whitespace(char: str) -> bool:
@@ -273,6 +280,10 @@ _CLEAN = _Cache(_clean_char)
 _CLEAN_AND_SPACE_CHINESE = _Cache(_clean_and_space_chinese)
 _DROP_ACCENTS = _Cache(_drop_accent)
 _SPACE_PUNCTUATION = _Cache(_space_punctuation)
+
+# Ranges of characters. Reusing a tuple takes less time and memory than keeping
+# an equal one.
+_RANGES = _ChunkCache(tuple)
 
 
 class BasicTokenizer:
@@ -402,10 +413,16 @@ class WordpieceTokenizer:
     return pieces
 
 
-# A chunk is the text between two white spaces. The control characters here are
-# white space to Python, but `BasicTokenizer` drops them without splitting.
-_CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
+# Separates chunks of text. The control characters here are white space to
+# Python, but `BasicTokenizer` drops them without splitting.
+_SEPARATOR = re.compile(r"[^\S\x0b\x0c\x1c-\x1f\x85]")
 
+# A Chinese character, or text between Chinese characters. What follows the
+# character stays with it, unless it surely is part of a word: accents are not.
+_PART = re.compile(
+  r"[\u4e00-\u9fef](?:[^\w -~\u2010-\u2027\u3001-\u3029\uff01-\uff5e]"
+  r"[^\u4e00-\u9fef]*)?|[^\u4e00-\u9fef]+"
+)
 
 # A subset of the characters for which `_is_punctuation` is true.
 _COMMON_PUNCTUATION = string.punctuation + "“”‘’…—"
@@ -414,7 +431,9 @@ _COMMON_PUNCTUATION = string.punctuation + "“”‘’…—"
 def split_chunks(text: str) -> list[str]:
   """Splits text at white space into the chunks of `FullTokenizer`."""
   # Printable text has no control characters, so that `split` gives the same.
-  return text.split() if text.isprintable() else _CHUNK.findall(text)
+  if text.isprintable():
+    return text.split()
+  return [chunk for chunk in _SEPARATOR.split(text) if chunk]
 
 
 class FullTokenizer:
@@ -459,6 +478,7 @@ class FullTokenizer:
     self._chunk_tokens = _ChunkCache(self._tokenize_chunk)
     self._chunk_ids = _ChunkCache(self._encode_chunk)
     self._chunk_offsets = _ChunkCache(self._locate_chunk)
+    self._char_counts = _ChunkCache(self._count_chars)
     self._uses_cache = True
 
   @property
@@ -485,11 +505,8 @@ class FullTokenizer:
     """Splits `text` into WordPieces, without [CLS] and [SEP]."""
     if not self._uses_cache:
       return self._tokenize_uncached(text)
-    tokens = []
     chunks = split_chunks(convert_to_unicode(text))
-    for chunk_tokens in map(self._chunk_tokens.__getitem__, chunks):
-      tokens += chunk_tokens
-    return tokens
+    return self._chunk_tokens.concatenate(chunks)
 
   def encode(self, text: str | bytes) -> list[int]:
     """Ids of the WordPieces of `text`, without [CLS] and [SEP].
@@ -499,11 +516,8 @@ class FullTokenizer:
     """
     if not self._uses_cache:
       return self.convert_tokens_to_ids(self.tokenize(text))
-    ids = []
     chunks = split_chunks(convert_to_unicode(text))
-    for chunk_ids in map(self._chunk_ids.__getitem__, chunks):
-      ids += chunk_ids
-    return ids
+    return self._chunk_ids.concatenate(chunks)
 
   def tokenize_with_offsets(
     self, text: str | bytes
@@ -517,15 +531,11 @@ class FullTokenizer:
       stripped accent belongs to its letter. Several pieces of one character
       (Korean) all have the range of that character.
     """
-    locate = self._chunk_offsets.__getitem__
-    if not self._uses_cache:
-      locate = self._locate_chunk
-    tokens, offsets = [], []
-    for chunk in _CHUNK.finditer(convert_to_unicode(text)):
-      for token, start, end in locate(chunk.group()):
-        tokens.append(token)
-        offsets.append((chunk.start() + start, chunk.start() + end))
-    return tokens, offsets
+    text = convert_to_unicode(text)
+    if not text.isprintable():
+      text = _SEPARATOR.sub(" ", text)
+    tokens, offsets = self._locate_chunk(text)
+    return list(tokens), list(offsets)
 
   def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
     """Ids of `tokens`; raises KeyError if one is not in the vocabulary."""
@@ -558,49 +568,78 @@ class FullTokenizer:
   def _tokenize_chunk(self, chunk: str) -> tuple[str, ...]:
     if chunk in self.never_split:
       return (self._unsplit_token(chunk),)
-    parts = self._split_outer_punctuation(chunk)
+    parts, _ = self._split_chunk(chunk)
     if parts:
-      before, core, after = map(self._chunk_tokens.__getitem__, parts)
-      return before + core + after
+      return tuple(self._chunk_tokens.concatenate(parts))
     tokens = []
     for word in self.basic_tokenizer.tokenize(chunk):
       tokens += self.wordpiece_tokenizer._split_word(word)
     return tuple(tokens)
 
   def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
-    parts = self._split_outer_punctuation(chunk)
+    parts, _ = self._split_chunk(chunk)
     if parts:
-      before, core, after = map(self._chunk_ids.__getitem__, parts)
-      return before + core + after
+      return tuple(self._chunk_ids.concatenate(parts))
     return tuple(self.convert_tokens_to_ids(self._tokenize_chunk(chunk)))
 
-  def _split_outer_punctuation(self, chunk: str) -> tuple[str, str, str] | None:
-    """Splits off punctuation at both ends; None if there is none.
+  def _split_chunk(self, chunk: str) -> tuple[Sequence[str], int]:
+    """Splits a chunk, or several with spaces, into parts for the cache.
 
-    Punctuation and core are tokenized independently of each other, and the core
-    is often in the cache: “dog,” is “, dog and ,”.
+    The parts do not depend on each other, and are often in the cache: Chinese
+    characters, and punctuation at both ends: “dog,” is “, dog and ,”.
+
+    Returns:
+      The parts, and the number of spaces between them; no parts if the chunk is
+      a part itself.
     """
+    may_split = self._uses_cache and not self.never_split
+    if may_split and not chunk.isascii():
+      parts = _PART.findall(chunk)
+      if len(parts) > 1:
+        return parts, 0
+    if " " in chunk:
+      return chunk.split(" "), 1
     core = chunk.strip(_COMMON_PUNCTUATION)
-    if not core or core == chunk or self.never_split:
-      return None
-    return chunk.partition(core)
+    if may_split and core != chunk and core[:1].isalnum():
+      return chunk.partition(core), 0
+    return (), 0
 
-  def _locate_chunk(self, chunk: str) -> tuple[tuple[str, int, int], ...]:
+  def _locate_chunk(
+    self, chunk: str
+  ) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """Tokens of a chunk, or of several with spaces, and their ranges."""
     if chunk in self.never_split:
-      (token,) = self._tokenize_chunk(chunk)
-      return ((token, 0, len(chunk)),)
-    ranges = iter(self._char_ranges(chunk))
-    located = []
-    for word in self.basic_tokenizer.tokenize(chunk):
+      return self._tokenize_chunk(chunk), ((0, len(chunk)),)
+    parts, gap = self._split_chunk(chunk)
+    if not parts:
+      return self._locate_words(chunk)
+    locate = self._locate_chunk
+    if self._uses_cache:
+      locate = self._chunk_offsets.__getitem__
+    tokens, offsets, position = [], [], 0
+    for part in parts:
+      part_tokens, part_offsets = locate(part)
+      tokens += part_tokens
+      for start, end in part_offsets:
+        offsets.append(_RANGES[position + start, position + end])
+      position += len(part) + gap
+    return tuple(tokens), tuple(offsets)
+
+  def _locate_words(
+    self, chunk: str
+  ) -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    ranges = self._char_ranges(chunk)
+    tokens, offsets, first = [], [], 0
+    for word in self.basic_tokenizer.tokenize(chunk) if chunk else ():
       pieces = self.wordpiece_tokenizer.tokenize(word)
-      if pieces == [self.wordpiece_tokenizer.unk_token]:
-        lengths = [len(word)]
-      else:
-        lengths = [len(pieces[0]), *(len(piece) - 2 for piece in pieces[1:])]
-      for piece, length in zip(pieces, lengths):
-        own = list(islice(ranges, length))
-        located.append((piece, own[0][0], own[-1][1]))
-    return tuple(located)
+      is_unknown = pieces == [self.wordpiece_tokenizer.unk_token]
+      for index, piece in enumerate(pieces):
+        mark = "##" if index else ""
+        last = first + len(word if is_unknown else piece) - len(mark) - 1
+        tokens.append(piece)
+        offsets.append(_RANGES[ranges[first][0], ranges[last][1]])
+        first = last + 1
+    return tuple(tokens), tuple(offsets)
 
   def _char_ranges(self, chunk: str) -> list[tuple[int, int]]:
     """Range in the chunk of each character of the chunk's words.
@@ -608,10 +647,16 @@ class FullTokenizer:
     `BasicTokenizer` may drop a character or replace it by several, regardless
     of its neighbors, so each is tokenized alone.
     """
+    count = self._count_chars
+    if self._uses_cache:
+      count = self._char_counts.__getitem__
     ranges = []
     for index, char in enumerate(chunk):
-      num_chars = len("".join(self.basic_tokenizer.tokenize(char)))
+      num_chars = count(char)
       ranges += [(index, index + 1)] * num_chars
       if not num_chars and ranges and unicodedata.category(char) == "Mn":
         ranges[-1] = (ranges[-1][0], index + 1)
     return ranges
+
+  def _count_chars(self, char: str) -> int:
+    return len("".join(self.basic_tokenizer.tokenize(char)))

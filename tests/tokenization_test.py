@@ -25,7 +25,7 @@ TEXT = st.lists(
   st.sampled_from(["dog", "The", "abs", "ab", "zebra", "ΑΣ", "x" * 30, "##ab"])
   | st.sampled_from(["[MASK]", "[UNK]", "e\u0301", "😀\ufe0f", "  ", " "])
   | st.sampled_from(
-    "éς한中人\ufa19≮İ\u0301\u0327#,.!'-“” \t\n\r\u00a0\u2028\u3000"
+    "éς한中人\ufa19\ufaff≮İ±\u0301\u0327#,.!'-“”，：。 \t\n\r\u00a0\u2028\u3000"
   )
   | st.sampled_from("\0\x0b\x1c\x1f\x85\u200b\u200d\ufffd\ufeff")
   | st.text(max_size=2)
@@ -215,6 +215,35 @@ def test_cached_chunks_equal_uncached_tokenization(small, text):
   tokens = plain_tokens(small, text)
   assert small.tokenize(text) == tokens
   assert small.encode(text) == small.convert_tokens_to_ids(tokens)
+
+
+def without_cache(tokenizer):
+  twin = copy.copy(tokenizer)
+  twin.basic_tokenizer = tokenizer.basic_tokenizer
+  return twin
+
+
+@given(text=TEXT)
+@settings(max_examples=500, deadline=None)
+def test_cached_chunks_have_the_offsets_without_a_cache(small, text):
+  plain = without_cache(small)
+  assert small.tokenize_with_offsets(text) == plain.tokenize_with_offsets(text)
+
+
+@pytest.mark.parametrize("first", range(0, 0x20000, 0x4000))
+def test_any_character_may_follow_a_chinese_one(small, first):
+  characters = map(chr, range(first, first + 0x4000))
+  text = " ".join(f"中{char}a\u0301" for char in characters)
+  plain = without_cache(small)
+  assert small.tokenize_with_offsets(text) == plain.tokenize_with_offsets(text)
+  assert small.tokenize(text) == plain.tokenize(text)
+
+
+def test_equal_ranges_of_different_texts_are_one_object(small):
+  _, [*_, one] = small.tokenize_with_offsets("the dog")
+  _, [*_, other] = small.tokenize_with_offsets("人人  dog")
+  assert one == (4, 7)
+  assert one is other
 
 
 def test_common_punctuation_is_punctuation():
@@ -498,3 +527,5 @@ def test_a_subclass_may_create_its_own_tokenizers():
   tokenizer = OwnParts({"a": 0, "b": 1})
   assert tokenizer.tokenize("ab") == ["a", "b"]
   assert tokenizer.encode("ba") == [1, 0]
+  ranges = [(0, 1), (2, 3)]
+  assert tokenizer.tokenize_with_offsets("a b") == (["a", "b"], ranges)
