@@ -72,7 +72,9 @@ MEASURES = {
   "training": Measure(_rate("examples")),
   "whole command": Measure(_seconds),
   "its processor time": Measure(_seconds),
-  "tokenization": Measure(_rate("lines")),
+  "ids": Measure(_rate("lines")),
+  "tokens with offsets": Measure(_rate("lines")),
+  "tokenization": Measure(_rate("lines")),  # of results before 0.17
   "peak": Measure(_gigabytes),
   "spearman": _METRIC,
   "pearson": _METRIC,

@@ -1,9 +1,12 @@
 """Benchmark of tokenization.py against the Rust package `tokenizers`.
 
-Both tokenize the same lines, alternating in one process on one thread. Each
-pass has a new tokenizer, whose construction is not timed. The ids have to be
-equal. Then, untimed, the peak memory of our tokenizer's cache: for these lines,
-and for lines with shuffled characters, in which no chunk repeats.
+Both tokenize the same lines, alternating in one process on one thread, and give
+the same as Python lists: the ids of each line, and its tokens with offsets.
+`tokenizers` makes ids by `encode_batch_fast`, which computes no offsets, and
+tokens with offsets by `encode_batch`. Each pass has a new tokenizer, whose
+construction is not timed. Before, ids and tokens are compared: they have to be
+equal. Afterwards the peak memory of our tokenizer's cache is measured: for
+these lines, and for lines with shuffled characters, in which no chunk repeats.
 
     python -m benchmarks.tokenizer_speed \
         --vocab_file=uncased/vocab.txt --text_file=sentences.txt.gz
@@ -13,6 +16,7 @@ Processor time is compared, which depends less on other load of the machine.
 
 from __future__ import annotations
 
+import gc
 import gzip
 import math
 import os
@@ -42,37 +46,35 @@ def define_flags() -> None:
     required=True,
   )
   flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
-  side_by_side.define_run_flags()
+  side_by_side.define_run_flags(passes=7)
   flags.adopt_module_key_flags(side_by_side)
 
 
 def main(_: list[str]) -> None:
-  """Times both, compares their ids and measures the cache."""
+  """Compares the results of both, times them and measures the cache."""
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
   lines = read_lines(FLAGS.text_file)
-  values: dict[str, list[float]] = {"ours": [], "tokenizers": []}
+  print(check_equal(lines), flush=True)
+  values = {kind: {side: [] for side in sides} for kind, sides in KINDS.items()}
   for number in range(FLAGS.passes):
-    theirs, encodings = timed(peer().encode_batch, lines, False, False)
-    own, ids = timed(encode_each, ours(), lines)
-    for line, our_ids, encoding in zip(lines, ids, encodings):
-      if our_ids != encoding.ids:
-        raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
-    values["ours"].append(own / len(lines))
-    values["tokenizers"].append(theirs / len(lines))
-    results.show_pass(number + 1, {"tokenization": values})
-  print(f"ids of {len(lines)} lines equal")
+    for kind, sides in KINDS.items():
+      for side in list(sides)[:: -1 if number % 2 else 1]:
+        seconds = processor_seconds(sides[side], MAKERS[side](), lines)
+        values[kind][side].append(seconds / len(lines))
+    results.show_pass(number + 1, values)
   side_by_side.report(
     f"{len(lines):,} lines of {os.path.basename(FLAGS.text_file)}",
     {
-      name: {"description": "", "versions": side_by_side.versions()}
-      for name in values
+      side: {"description": "", "versions": side_by_side.versions()}
+      for side in MAKERS
     },
-    {"tokenization": values},
+    values,
     threads=1,
   )
-  print(f"cache for this text: {cache_peak(lines)}")
-  peak = cache_peak(shuffled(lines), most_chunks=300_000)
-  print(f"cache for shuffled characters: {peak}")
+  for kind in KINDS:
+    print(f"cache of {kind} for this text: {cache_peak(kind, lines)}")
+    peak = cache_peak(kind, shuffled(lines), most_chunks=300_000)
+    print(f"cache of {kind} for shuffled characters: {peak}", flush=True)
 
 
 def read_lines(path: str) -> list[str]:
@@ -107,18 +109,71 @@ def peer() -> Any:
   return tokenizer
 
 
-def encode_each(
+def our_ids(
   tokenizer: tokenization.FullTokenizer, lines: Iterable[str]
 ) -> list[list[int]]:
   """Ids of each line."""
   return [tokenizer.encode(line) for line in lines]
 
 
-def timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
-  """Processor seconds of a call, and its result."""
+def our_offsets(
+  tokenizer: tokenization.FullTokenizer, lines: Iterable[str]
+) -> list[tuple[list[str], list[tuple[int, int]]]]:
+  """Tokens of each line, and their ranges."""
+  return [tokenizer.tokenize_with_offsets(line) for line in lines]
+
+
+def peer_ids(tokenizer: Any, lines: list[str]) -> list[list[int]]:
+  """Ids of each line, by `tokenizers`."""
+  encodings = tokenizer.encode_batch_fast(lines, add_special_tokens=False)
+  return [encoding.ids for encoding in encodings]
+
+
+def peer_offsets(
+  tokenizer: Any, lines: list[str]
+) -> list[tuple[list[str], list[tuple[int, int]]]]:
+  """Tokens of each line, and their ranges, by `tokenizers`."""
+  encodings = tokenizer.encode_batch(lines, add_special_tokens=False)
+  return [(encoding.tokens, encoding.offsets) for encoding in encodings]
+
+
+MAKERS = {"ours": ours, "tokenizers": peer}
+KINDS = {
+  "ids": {"ours": our_ids, "tokenizers": peer_ids},
+  "tokens with offsets": {"ours": our_offsets, "tokenizers": peer_offsets},
+}
+
+
+def check_equal(lines: list[str]) -> str:
+  """Compares both tokenizers; returns what is equal, in words.
+
+  Raises:
+    InputError: ids or tokens of a line differ.
+  """
+  own, other = ours(), peer()
+  num_equal = 0
+  for line in lines:
+    [(our_tokens, our_ranges)] = our_offsets(own, [line])
+    [(peer_tokens, peer_ranges)] = peer_offsets(other, [line])
+    same_ids = our_ids(own, [line]) == peer_ids(other, [line])
+    if not same_ids or our_tokens != peer_tokens:
+      raise InputError(f"{FLAGS.text_file}: ids differ for the line {line!r}")
+    num_equal += our_ranges == peer_ranges
+  return (
+    f"ids and tokens of {len(lines)} lines equal, offsets of {num_equal} lines"
+  )
+
+
+def processor_seconds(
+  function: Callable[[Any, list[str]], Any], tokenizer: Any, lines: list[str]
+) -> float:
+  """Processor seconds of a call."""
+  gc.collect()
   start = time.process_time()
-  result = function(*args)
-  return time.process_time() - start, result
+  result = function(tokenizer, lines)
+  seconds = time.process_time() - start
+  del result  # freed after the time is taken
+  return seconds
 
 
 def shuffled(lines: list[str]) -> Iterator[str]:
@@ -129,13 +184,15 @@ def shuffled(lines: list[str]) -> Iterator[str]:
       yield "".join(rng.sample(line, len(line)))
 
 
-def cache_peak(lines: Iterable[str], most_chunks: float = math.inf) -> str:
-  """Peak memory of the cache of a tokenizer that encodes the lines."""
+def cache_peak(
+  kind: str, lines: Iterable[str], most_chunks: float = math.inf
+) -> str:
+  """Peak memory of the cache of a tokenizer, in words."""
   tokenizer = ours()
   tracemalloc.start()
   chunks = 0
   for line in lines:
-    tokenizer.encode(line)
+    KINDS[kind]["ours"](tokenizer, [line])
     chunks += len(line.split())
     if chunks >= most_chunks:
       break

@@ -88,7 +88,11 @@ SECTIONS = [
     "the other needs … times as much",
     ("less here", "more here"),
   ),
-  Section("Tokenization", ["tokenizer_speed"], ["tokenization"]),
+  Section(
+    "Tokenization",
+    ["tokenizer_speed"],
+    ["ids", "tokens with offsets", "tokenization"],
+  ),
   Section(
     "Pretraining data",
     ["pretraining_data"],
