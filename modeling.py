@@ -691,15 +691,11 @@ def attention_layer(
       key, 0 where not; None for all ones.
     num_attention_heads: N.
     size_per_head: D.
-    query_act: activation of the queries, or None.
-    key_act: activation of the keys, or None.
-    value_act: activation of the values, or None.
+    query_act, key_act, value_act: activations of the projections, or None.
     attention_probs_dropout_prob: dropout of the attention probabilities.
     initializer_range: standard deviation of the initial weights.
     do_return_2d_tensor: whether to return a matrix.
-    batch_size: B; required with matrices.
-    from_seq_length: F; required with matrices.
-    to_seq_length: T; required with matrices.
+    batch_size, from_seq_length, to_seq_length: B, F, T; needed with matrices.
     dropout_seed: see `dropout`.
     compute: None for the plain `Compute()`.
 
