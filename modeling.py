@@ -691,11 +691,15 @@ def attention_layer(
       key, 0 where not; None for all ones.
     num_attention_heads: N.
     size_per_head: D.
-    query_act, key_act, value_act: activations of the projections, or None.
+    query_act: activation of the queries, or None.
+    key_act: activation of the keys, or None.
+    value_act: activation of the values, or None.
     attention_probs_dropout_prob: dropout of the attention probabilities.
     initializer_range: standard deviation of the initial weights.
     do_return_2d_tensor: whether to return a matrix.
-    batch_size, from_seq_length, to_seq_length: B, F, T; needed with matrices.
+    batch_size: B; required with matrices.
+    from_seq_length: F; required with matrices.
+    to_seq_length: T; required with matrices.
     dropout_seed: see `dropout`.
     compute: None for the plain `Compute()`.
 
@@ -1119,11 +1123,8 @@ def get_assignment_map_from_checkpoint(
     the names of the variables found, with and without ":0".
   """
   names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
-  found = [
-    name
-    for name, _ in tf.train.list_variables(init_checkpoint)
-    if name in names
-  ]
+  stored = [name for name, _ in tf.train.list_variables(init_checkpoint)]
+  found = [name for name in stored if name in names]
   assignment_map = collections.OrderedDict((name, name) for name in found)
   initialized = {n: 1 for name in found for n in (name, name + ":0")}
   return assignment_map, initialized
@@ -1192,8 +1193,7 @@ def assert_rank(
   """Raises ValueError if the rank is not expected; see `get_shape_list`."""
   ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
   if tensor.shape.rank not in ranks:
+    expected = " or ".join(map(str, ranks))
     raise ValueError(
-      f"{name or tensor.name} is of rank {tensor.shape.rank}, shape"
-      f" {tensor.shape}; expected rank"
-      f" {' or '.join(str(rank) for rank in ranks)}"
+      f"{name or tensor.name} {tensor.shape} must be of rank {expected}"
     )

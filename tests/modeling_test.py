@@ -679,7 +679,7 @@ def test_gather_positions_picks_rows():
 
 
 def test_gather_positions_rejects_a_matrix():
-  with pytest.raises(ValueError, match="expected rank 3"):
+  with pytest.raises(ValueError, match="must be of rank 3"):
     modeling.gather_positions(tf.zeros([2, 3]), tf.zeros([2, 1], tf.int32))
 
 
