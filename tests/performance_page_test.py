@@ -147,6 +147,14 @@ def test_a_goal_of_something_else_is_listed_as_not_measured(other):
   assert "| 7.5 |" in listed
 
 
+def test_each_table_is_of_one_version():
+  found = [of_version("0.9.0", processor="Old"), of_version("0.10.0")]
+  newer, older = performance.render(found, []).split("Version 0.9.0 ")
+  assert newer.index("## Training step") < newer.index("Version 0.10.0 of")
+  assert newer.count("#run-2)") == 1 and "#run-1)" not in newer
+  assert older.count("#run-1)") == 1 and "#run-2)" not in older
+
+
 def test_metrics_are_shown_with_their_difference():
   values = {"spearman": {"ours": [0.5, 0.6], "sentence transformers": [0.4]}}
   sides = {name: RESULT.sides["ours"] for name in values["spearman"]}
@@ -162,3 +170,76 @@ def test_each_kept_goal_is_of_a_known_measure_and_limit():
   for goal in performance.goals():
     assert goal["measure"] in MEASURES
     assert ("ratio" in goal) != ("at_most" in goal)
+
+
+# Tables in README.md
+
+
+def test_tables_of_the_readme_are_those_of_the_results():
+  # If this fails: python -m website.performance
+  text = performance.README.read_text(encoding="utf-8")
+  assert text == performance.with_summary(text)
+
+
+STEP = dataclasses.replace(
+  RESULT,
+  work="BERT-Base, 16 x 128 tokens",
+  command="python -m benchmarks.training_step",
+)
+
+
+def of_version(version, **more):
+  versions = {"project": version, "commit": "abc"}
+  return dataclasses.replace(STEP, versions=versions, **more)
+
+
+def test_the_readme_has_the_newest_version_and_then_the_newest_date():
+  found = [
+    of_version("0.9.0", date="2001-02-05"),
+    of_version("0.10.0", date="2001-02-03"),
+    of_version("0.10.0", date="2001-02-04"),
+  ]
+  tables = performance.summary(found)
+  assert re.findall(r"^Version (.+) of", tables, re.M) == ["0.10.0"]
+  assert re.findall(r"2001-\S+\)", tables) == [
+    "2001-02-04](docs/results/performance.md#run-3)"
+  ]
+
+
+def tokenizer_result(version, text, ratio=1.375):
+  kinds = ("ids", "tokens with offsets")
+  return of_version(
+    version,
+    benchmark="tokenizer_speed",
+    work=f"9 lines of {text}",
+    sides={"ours": {**STEP.sides["ours"], "description": ""}}
+    | {"tokenizers": {"description": "", "versions": {"tokenizers": "0.1"}}},
+    values={kind: {"ours": [2e-5], "tokenizers": [3e-5]} for kind in kinds},
+    ratios=[
+      Ratio(kind, "ours", "tokenizers", ratio, ratio, ratio) for kind in kinds
+    ],
+  )
+
+
+def test_each_table_of_the_readme_is_of_one_version():
+  found = [
+    of_version("0.9.0"),
+    tokenizer_result("0.10.0", "novels.txt", 1.25),
+    tokenizer_result("0.10.0", "some_zh_lines.txt", 1.75),
+  ]
+  newer, older = performance.summary(found).split("Version 0.9.0 ")
+  assert newer.startswith("Version 0.10.0 ")
+  for text, ratio in (("English", "1.25"), ("Chinese", "1.75")):
+    for kind in ("ids", "tokens with offsets"):
+      row = rf"^\| {text} text to {kind} .*\*\*{ratio}\*\* faster"
+      assert re.search(row, newer, re.M), row
+  assert "Training step" in older and "Training step" not in newer
+
+
+def test_a_row_of_the_readme_has_the_fastest_other_code():
+  sides = STEP.sides | {"reference": {"description": "", "versions": {}}}
+  values = {"a step": STEP.values["a step"] | {"reference": [9.0, 9.0]}}
+  ratios = [Ratio("a step", "ours", "reference", 3, 3, 3), *STEP.ratios]
+  result = of_version("0.9.0", sides=sides, values=values, ratios=ratios)
+  tables = performance.summary([result])
+  assert "transformers" in tables and "google-research" not in tables

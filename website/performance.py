@@ -2,7 +2,7 @@
 
     python -m website.performance
 
-writes the page.
+writes the page, and the tables of measurements in README.md.
 """
 
 from __future__ import annotations
@@ -102,6 +102,70 @@ SECTIONS = [
   Section("GPUs", ["gpu"], ["a step"]),
 ]
 
+
+class Headline(NamedTuple):
+  """A row in README.md.
+
+  Attributes:
+    text: what is measured.
+    benchmark: name of the script.
+    work: pattern of the work.
+    measure: name of the measure.
+    side: which of this project's sides is shown.
+  """
+
+  text: str
+  benchmark: str
+  work: str
+  measure: str
+  side: str = "ours"
+
+
+HEADLINES = [
+  Headline(
+    "Training step of BERT-Base, 16 x 128 tokens",
+    "training_step",
+    "BERT-Base, 16 x 128 tokens",
+    "a step",
+  ),
+  Headline("Epoch of MRPC, MiniLM", "mrpc_epoch", "MRPC, minilm", "an epoch"),
+  Headline(
+    "Training sentence embeddings, MiniLM",
+    "embeddings",
+    "STS-B, .*",
+    "training",
+  ),
+  Headline(
+    "MRPC pairs in batches, MiniLM",
+    "inference",
+    "MRPC pairs, MiniLM",
+    "batches",
+    "predictor-int8",
+  ),
+  Headline(
+    "One MRPC pair, MiniLM",
+    "inference",
+    "one MRPC pair, MiniLM",
+    "median",
+    "predictor-int8",
+  ),
+  Headline(
+    "One text of 128 tokens, BERT-Base",
+    "inference",
+    "one text of 128 tokens, BERT-Base",
+    "median",
+    "predictor-int8",
+  ),
+  *(
+    Headline(f"{text} to {kind}", "tokenizer_speed", work, kind)
+    for kind in ("ids", "tokens with offsets")
+    for text, work in (
+      ("English text", r".* of (?!.*_zh_).*"),
+      ("Chinese text", r".* of .*_zh_.*"),
+    )
+  ),
+]
+
 # Names of sides, and the library whose version belongs to them.
 _OTHERS = {
   "hugging face": ("transformers", "transformers"),
@@ -159,17 +223,13 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
   runs = list(dict.fromkeys(map(_run, found)))
   parts = [_INTRODUCTION]
   for section in SECTIONS:
-    rows = list(_rows(section, found, runs, all_goals))
-    if rows:
-      parts.append(f"## {section.title}\n")
-      parts.append(markdown.table(_heads(section), rows))
-    metrics = list(_metric_rows(section, found, runs))
-    if metrics:
-      parts.append(
-        "Metrics of the models of these runs, means of all passes:\n"
-      )
-      heads = ["work", "metric", "this project", "compared with", "difference"]
-      parts.append(markdown.table([*heads, "run"], metrics))
+    tables = [
+      part
+      for version, of_version in _by_version(found)
+      for part in _tables(section, version, of_version, runs, all_goals)
+    ]
+    if tables:
+      parts += [f"## {section.title}\n", *tables]
   open_goals = [
     [goal["work"], *_sides_of(goal), _goal_text(goal)]
     for goal in all_goals
@@ -189,6 +249,101 @@ def render(found: list[Result], all_goals: list[dict[str, Any]]) -> str:
     same = [result for result in found if _run(result) == run]
     parts.append(_describe_run(number, same))
   return "\n".join(parts)
+
+
+def _by_version(found: list[Result]) -> list[tuple[str, list[Result]]]:
+  """The results of each version of this project, the newest first."""
+  versions = sorted(set(map(_version, found)), reverse=True)
+  return [
+    (".".join(map(str, version)), [r for r in found if _version(r) == version])
+    for version in versions
+  ]
+
+
+def _version(result: Result) -> tuple[int, ...]:
+  return tuple(map(int, result.versions["project"].split(".")))
+
+
+def _tables(
+  section: Section,
+  version: str,
+  of_version: list[Result],
+  runs: list[tuple],
+  all_goals: list[dict[str, Any]],
+) -> Iterator[str]:
+  """Captions and tables of a section, of one version of this project."""
+  rows = list(_rows(section, of_version, runs, all_goals))
+  if rows:
+    yield f"Version {version} of this project:\n"
+    yield markdown.table(_heads(section), rows)
+  metrics = list(_metric_rows(section, of_version, runs))
+  if metrics:
+    yield f"Metrics of models of version {version}, means of all passes:\n"
+    heads = ["work", "metric", "this project", "compared with", "difference"]
+    yield markdown.table([*heads, "run"], metrics)
+
+
+# Tables in README.md
+
+README = ROOT / "README.md"
+_BEGIN, _END = "<!-- performance: begin -->\n", "<!-- performance: end -->\n"
+
+
+def summary(found: list[Result]) -> str:
+  """The newest run of each headline: a table per version of this project."""
+  runs = list(dict.fromkeys(map(_run, found)))
+  newest = {
+    headline: max(measured, key=lambda r: (_version(r), r.date))
+    for headline in HEADLINES
+    if (measured := [r for r in found if _shows(headline, r)])
+  }
+  heads = ["work", "this project", "fastest other code", "ratio", "run"]
+  parts = []
+  for version, of_version in _by_version(list(newest.values())):
+    rows = [
+      _headline_row(headline, result, runs)
+      for headline, result in newest.items()
+      if result in of_version
+    ]
+    parts.append(f"Version {version} of this project:\n")
+    parts.append(markdown.table(heads, rows))
+  return "\n".join(parts)
+
+
+def with_summary(text: str) -> str:
+  """README.md with its tables of measurements renewed."""
+  before, _, rest = text.partition(_BEGIN)
+  _, _, after = rest.partition(_END)
+  return f"{before}{_BEGIN}\n{summary(kept())}\n{_END}{after}"
+
+
+def _shows(headline: Headline, result: Result) -> bool:
+  return (
+    headline.benchmark == result.benchmark
+    and bool(re.fullmatch(headline.work, result.work))
+    and any(_is_of(headline, ratio) for ratio in result.ratios)
+  )
+
+
+def _is_of(headline: Headline, ratio: Ratio) -> bool:
+  return (headline.measure, headline.side) == (ratio.measure, ratio.side)
+
+
+def _headline_row(
+  headline: Headline, result: Result, runs: list[tuple]
+) -> list[str]:
+  """A row beside the fastest of other code."""
+  ratios = [ratio for ratio in result.ratios if _is_of(headline, ratio)]
+  ratio = min(ratios, key=lambda ratio: ratio.median)
+  page = PAGE.relative_to(ROOT).as_posix()
+  return [
+    headline.text,
+    f"{_own_name(result, ratio.side)}{_value(result, ratio, ratio.side)}",
+    f"{_other_name(result, ratio.against)}:"
+    f" {_value(result, ratio, ratio.against)}",
+    _ratio_text(SECTIONS[0], ratio),
+    f"`benchmarks.{result.benchmark}`, {_run_link(result, runs, page)}",
+  ]
 
 
 # Rows
@@ -373,12 +528,12 @@ def _run(result: Result) -> tuple:
   return result.command, result.date, result.processor, result.threads
 
 
-def _run_link(result: Result, runs: list[tuple]) -> str:
+def _run_link(result: Result, runs: list[tuple], page: str = "") -> str:
   number = runs.index(_run(result)) + 1
   maker = next(filter(result.processor.startswith, _MAKERS), "")
   newest = _extensions(result).rpartition(", ")[2]
   where = result.device or f"{maker} {newest}".strip()
-  return f"[{where}, {_threads(result)}, {result.date}](#run-{number})"
+  return f"[{where}, {_threads(result)}, {result.date}]({page}#run-{number})"
 
 
 def _threads(result: Result) -> str:
@@ -425,5 +580,12 @@ def _describe_run(number: int, of_run: Sequence[Result]) -> str:
   )
 
 
-if __name__ == "__main__":
+def main() -> None:
+  """Renews the page and the tables of README.md."""
   PAGE.write_text(page(), encoding="utf-8")
+  text = with_summary(README.read_text(encoding="utf-8"))
+  README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+  main()
